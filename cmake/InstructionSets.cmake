@@ -1,0 +1,25 @@
+# The one place of compiler flags. -ffp-contract=off everywhere: an fma happens where the source says so. The
+# baseline is x86-64-v2; each instruction set's flags are on its own file alone.
+set(LLMI_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wvla)
+if(LLMI_WERROR)
+  list(APPEND LLMI_WARNINGS -Werror)
+endif()
+
+target_compile_options(llmi_core PRIVATE ${LLMI_WARNINGS})
+target_compile_options(llmi_core PUBLIC -ffp-contract=off -fno-math-errno $<$<CONFIG:Release>:-O3> -ffunction-sections)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  target_compile_options(llmi_core PUBLIC -march=x86-64-v2 -mtune=generic)
+  # Template sizes are ints there, which -Wsign-conversion takes for risks.
+  set(LLMI_AVX2_FLAGS -Wno-sign-conversion -mavx2 -mfma -mf16c -mbmi2)
+  set(LLMI_AVX512_FLAGS ${LLMI_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
+      -Wno-maybe-uninitialized)  # GCC bug 105593, in its own avx512fintrin.h
+  target_sources(llmi_core PRIVATE csrc/kernels/cpu/avx2/kernels.cc csrc/kernels/cpu/avx512/kernels.cc)
+  set_source_files_properties(csrc/kernels/cpu/avx2/kernels.cc PROPERTIES COMPILE_OPTIONS "${LLMI_AVX2_FLAGS}")
+  set_source_files_properties(csrc/kernels/cpu/avx512/kernels.cc PROPERTIES COMPILE_OPTIONS "${LLMI_AVX512_FLAGS}")
+endif()
+
+if(LLMI_SANITIZE)
+  target_compile_options(llmi_core PUBLIC -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
+  target_link_options(llmi_core PUBLIC -fsanitize=address,undefined)
+endif()

@@ -1,0 +1,22 @@
+# Every source of the core, one list a layer.
+set(LLMI_CORE_SOURCES
+  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/json.cc csrc/core/thread_pool.cc
+  csrc/io/gguf.cc csrc/io/mapped_file.cc csrc/io/safetensors.cc
+  csrc/kernels/attention.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/linear.cc
+  csrc/kernels/quantize_rows.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
+  csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
+  csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc
+  csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/quantize_rows.cc
+  csrc/kernels/cpu/reference/rms_norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/vocab.cc
+  csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc
+  csrc/model/architecture.cc csrc/model/architectures/gemma3.cc csrc/model/architectures/llama.cc csrc/model/config.cc
+  csrc/model/decoder.cc csrc/model/dequantize.cc csrc/model/loader.cc csrc/model/pack.cc csrc/model/rope_table.cc
+  csrc/model/weights.cc
+  csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc
+  csrc/scheduler/scheduler.cc
+  csrc/engine/detokenizer.cc csrc/engine/engine.cc csrc/engine/sizing.cc csrc/engine/step.cc)
+
+set(LLMI_BINDING_SOURCES
+  csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
+  csrc/bindings/bind_system.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_cache.cpp
+  csrc/bindings/py_hooks.cpp)

@@ -1,0 +1,279 @@
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.h"
+#include "bindings/py_hooks.h"
+#include "core/fp_env.h"
+#include "core/thread_pool.h"
+#include "engine/engine.h"
+#include "engine/sizing.h"
+#include "kernels/tables.h"
+#include "model/loader.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+
+py::tuple ErrorFields(const Error& error);
+
+namespace {
+
+template <typename T>
+py::array_t<T> ToArray(const std::vector<T>& values) {
+  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+WeightFormat ParseFormat(const std::string& name) {
+  if (name == "auto") return WeightFormat::kAsStored;
+  if (name == "float32") return WeightFormat::kF32;
+  if (name == "float16") return WeightFormat::kF16;
+  if (name == "bfloat16") return WeightFormat::kBF16;
+  throw Error(ErrorKind::kInvalidArgument, "dtype '" + name + "' is unknown: auto, float32, float16 or bfloat16", "dtype");
+}
+
+SchedulingPolicy ParsePolicy(const std::string& name) {
+  if (name == "fcfs") return SchedulingPolicy::kFcfs;
+  if (name == "priority") return SchedulingPolicy::kPriority;
+  if (name == "static") return SchedulingPolicy::kStatic;
+  throw Error(ErrorKind::kInvalidArgument, "scheduling_policy '" + name + "' is unknown: fcfs, priority or static", "scheduling_policy");
+}
+
+std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special, int64_t vocab_size) {
+  auto tokens = std::make_shared<TokenBytes>();
+  // A model's head may be padded past the tokenizer: such ids have no text.
+  tokens->bytes.resize(std::max(static_cast<size_t>(vocab_size), bytes.size()));
+  tokens->special.resize(tokens->bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) tokens->bytes[i] = std::string(bytes[i]);
+  for (const auto& [id, text] : special) {
+    if (id >= 0 && static_cast<size_t>(id) < tokens->special.size()) tokens->special[static_cast<size_t>(id)] = text;
+  }
+  return tokens;
+}
+
+// The engine with what it was built from.
+class EngineHandle {
+ public:
+  EngineHandle(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa, int num_threads,
+               const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size,
+               int64_t kv_cache_memory_bytes, int64_t max_model_len, bool audit_each_step) {
+    context_.table = &GetKernelTable(isa);
+    context_.pool = &ThreadPool::Shared();
+    context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
+    config_.scheduler = {ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, chunked_prefill};
+    config_.block_size = block_size;
+    config_.kv_type = kv_dtype == "float32" ? KvType::kF32 : KvType::kF16;
+    config_.audit_each_step = audit_each_step;
+    const FloatEnvironmentGuard guard;
+    model_ = LoadConfig(path);
+    ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len}, &config_);
+    decoder_ = LoadDecoder(context_, path, ParseFormat(dtype));
+    weight_bytes_ = decoder_->weights().num_bytes();
+    weight_types_ = decoder_->weights().TypeNames();
+  }
+
+  void Start(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special) {
+    engine_ = std::make_unique<Engine>(std::move(decoder_), context_, config_, ParseTokens(bytes, special, model_.vocab_size));
+  }
+
+  Engine& engine() {
+    if (!engine_) throw Error(ErrorKind::kClosed, "the engine is closed");
+    return *engine_;
+  }
+  void Close() {
+    if (engine_) engine_->Close();
+  }
+
+  py::dict Info() const {
+    py::dict dict;
+    dict["max_model_len"] = config_.max_model_len;
+    dict["num_pages"] = config_.num_pages;
+    dict["block_size"] = config_.block_size;
+    dict["weight_bytes"] = weight_bytes_;
+    dict["weight_types"] = weight_types_;
+    dict["table"] = context_.table->name;
+    dict["num_threads"] = context_.num_threads;
+    std::vector<int64_t> windows;
+    for (const LayerConfig& layer : model_.layers) windows.push_back(layer.window);
+    const KvGroups groups(windows, model_.num_kv_heads, model_.head_dim, config_.kv_type, config_.block_size);
+    dict["page_bytes"] = groups.page_bytes();
+    dict["kv_bytes_per_token"] = groups.BytesPerToken();
+    return dict;
+  }
+
+ private:
+  KernelContext context_;
+  EngineConfig config_;
+  ModelConfig model_;
+  uint64_t weight_bytes_ = 0;
+  std::string weight_types_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Engine> engine_;
+};
+
+py::object LogprobArrays(const std::vector<TokenLogprobs>& list) {
+  py::list result(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const TokenLogprobs& entry = list[i];
+    result[i] = py::make_tuple(entry.token_ids, entry.logprobs, entry.processed_logprobs, entry.ranks);
+  }
+  return result;
+}
+
+const char* FinishName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone: return nullptr;
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kAbort: return "abort";
+    case FinishReason::kError: return "error";
+  }
+  return nullptr;
+}
+
+py::object OptionalName(FinishReason reason) {
+  const char* name = FinishName(reason);
+  return name == nullptr ? py::object(py::none()) : py::object(py::str(name));
+}
+
+void RegisterParams(py::module_& module) {
+  py::class_<SamplingParams>(module, "SamplingParams")
+      .def(py::init<>())
+      .def_readwrite("temperature", &SamplingParams::temperature)
+      .def_readwrite("top_p", &SamplingParams::top_p)
+      .def_readwrite("top_k", &SamplingParams::top_k)
+      .def_readwrite("min_p", &SamplingParams::min_p)
+      .def_readwrite("seed", &SamplingParams::seed)
+      .def_readwrite("max_tokens", &SamplingParams::max_tokens)
+      .def_readwrite("min_tokens", &SamplingParams::min_tokens)
+      .def_readwrite("presence_penalty", &SamplingParams::presence_penalty)
+      .def_readwrite("frequency_penalty", &SamplingParams::frequency_penalty)
+      .def_readwrite("repetition_penalty", &SamplingParams::repetition_penalty)
+      .def_readwrite("logit_bias", &SamplingParams::logit_bias)
+      .def_readwrite("bad_words", &SamplingParams::bad_words)
+      .def_readwrite("allowed_token_ids", &SamplingParams::allowed_token_ids)
+      .def_readwrite("stop_token_ids", &SamplingParams::stop_token_ids)
+      .def_readwrite("eos_token_ids", &SamplingParams::eos_token_ids)
+      .def_readwrite("ignore_eos", &SamplingParams::ignore_eos)
+      .def_readwrite("stop", &SamplingParams::stop)
+      .def_readwrite("include_stop_str_in_output", &SamplingParams::include_stop_str_in_output)
+      .def_readwrite("detokenize", &SamplingParams::detokenize)
+      .def_readwrite("skip_special_tokens", &SamplingParams::skip_special_tokens)
+      .def_readwrite("num_logprobs", &SamplingParams::num_logprobs)
+      .def_readwrite("num_prompt_logprobs", &SamplingParams::num_prompt_logprobs);
+}
+
+void RegisterRequest(py::module_& module) {
+  py::class_<SampleOutput>(module, "SampleOutput")
+      .def_readonly("token_ids", &SampleOutput::token_ids)
+      .def_property_readonly("text", [](const SampleOutput& output) { return py::str(output.text); })
+      .def_readonly("cumulative_logprob", &SampleOutput::cumulative_logprob)
+      .def_property_readonly("logprobs", [](const SampleOutput& output) { return LogprobArrays(output.logprobs); })
+      .def_property_readonly("token_times_s", [](const SampleOutput& output) { return ToArray(output.token_times_s); })
+      .def_property_readonly("finish_reason", [](const SampleOutput& output) { return OptionalName(output.finish_reason); })
+      .def_readonly("stop_reason", &SampleOutput::stop_reason);
+  py::class_<Request, std::shared_ptr<Request>>(module, "Request")
+      .def(py::init([](uint64_t id, std::vector<int32_t> prompt, const SamplingParams& params, int64_t n, int64_t priority, bool stream,
+                       bool stepped, const py::object& hooks) {
+             auto request = std::make_shared<Request>();
+             request->id = id;
+             request->prompt_token_ids = std::move(prompt);
+             request->params = params;
+             request->num_samples = n;
+             request->priority = priority;
+             request->stream = stream;
+             request->stepped = stepped;
+             if (!hooks.is_none()) request->hooks = std::make_shared<PyHooks>(hooks);
+             return request;
+           }),
+           py::kw_only(), py::arg("id"), py::arg("prompt_token_ids"), py::arg("params"), py::arg("n"), py::arg("priority"), py::arg("stream"),
+           py::arg("stepped"), py::arg("hooks"))
+      .def_readonly("id", &Request::id)
+      .def_property_readonly("samples", [](const Request& request) {
+        py::list list;
+        for (const SampleOutput& sample : request.samples) list.append(py::cast(sample));
+        return list;
+      })
+      .def_property_readonly("prompt_logprobs", [](const Request& request) { return LogprobArrays(request.prompt_logprobs); })
+      .def_property_readonly("prompt_token_logprobs", [](const Request& request) {
+        std::vector<float> values;
+        for (const TokenLogprobs& entry : request.prompt_logprobs) values.push_back(entry.logprobs[0]);
+        return ToArray(values);
+      }, "[prompt_len - 1] raw log-probability of each prompt token after the first.")
+      .def_property_readonly("prompt_token_ranks", [](const Request& request) {
+        std::vector<int32_t> values;
+        for (const TokenLogprobs& entry : request.prompt_logprobs) values.push_back(entry.ranks[0]);
+        return ToArray(values);
+      })
+      .def_property_readonly("error", [](const Request& request) { return request.error ? py::object(ErrorFields(*request.error)) : py::object(py::none()); })
+      .def_readonly("num_preemptions", &Request::num_preemptions)
+      .def_readonly("num_cached_tokens", &Request::num_cached_tokens)
+      .def_readonly("arrival_time_s", &Request::arrival_time_s)
+      .def_readonly("first_scheduled_time_s", &Request::first_scheduled_time_s)
+      .def_readonly("first_token_time_s", &Request::first_token_time_s)
+      .def_readonly("finish_time_s", &Request::finish_time_s);
+  py::class_<OutputEvent>(module, "OutputEvent")
+      .def_readonly("request", &OutputEvent::request)
+      .def_readonly("finished", &OutputEvent::finished)
+      .def_readonly("sample_index", &OutputEvent::sample_index)
+      .def_readonly("token_ids", &OutputEvent::token_ids)
+      .def_property_readonly("text", [](const OutputEvent& event) { return py::str(event.text); })
+      .def_property_readonly("finish_reason", [](const OutputEvent& event) { return OptionalName(event.finish_reason); });
+  py::class_<OutputChannel, std::shared_ptr<OutputChannel>>(module, "OutputChannel")
+      .def(py::init<>())
+      .def("wait", &OutputChannel::Wait, py::arg("timeout_s"), py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace
+
+void RegisterEngine(py::module_& module) {
+  RegisterParams(module);
+  RegisterRequest(module);
+  py::class_<EngineHandle>(module, "Engine")
+      .def(py::init([](const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa, int num_threads,
+                       const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size,
+                       int64_t kv_cache_memory_bytes, int64_t max_model_len, bool audit_each_step) {
+             const py::gil_scoped_release release;
+             return std::make_unique<EngineHandle>(path, dtype, kv_dtype, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
+                                                   chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, audit_each_step);
+           }),
+           py::arg("path"), py::kw_only(), py::arg("dtype"), py::arg("kv_dtype"), py::arg("isa"), py::arg("num_threads"), py::arg("policy"),
+           py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("chunked_prefill"), py::arg("block_size"),
+           py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"), py::arg("audit_each_step"))
+      .def("start", &EngineHandle::Start, py::arg("token_bytes"), py::arg("special"))
+      .def("info", &EngineHandle::Info)
+      .def("submit", [](EngineHandle& handle, const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
+        handle.engine().Submit(request, channel);
+      }, py::arg("request"), py::arg("channel"))
+      .def("abort", [](EngineHandle& handle, const std::vector<uint64_t>& ids) { handle.engine().Abort(ids); }, py::arg("request_ids"))
+      .def("step", [](EngineHandle& handle) {
+        Engine& engine = handle.engine();
+        const py::gil_scoped_release release;
+        return engine.Step();
+      })
+      .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })
+      .def("close", &EngineHandle::Close, py::call_guard<py::gil_scoped_release>())
+      .def("stats", [](EngineHandle& handle) {
+        const EngineStats stats = handle.engine().Stats();
+        py::dict dict;
+        dict["num_steps"] = stats.num_steps;
+        dict["num_prompt_tokens"] = stats.num_prompt_tokens;
+        dict["num_generated_tokens"] = stats.num_generated_tokens;
+        dict["num_finished_requests"] = stats.num_finished_requests;
+        dict["num_preemptions"] = stats.num_preemptions;
+        dict["num_recomputed_tokens"] = stats.num_recomputed_tokens;
+        dict["num_copies_on_write"] = stats.num_copies_on_write;
+        dict["num_window_blocks_returned"] = stats.num_window_blocks_returned;
+        dict["num_running"] = stats.num_running;
+        dict["num_waiting"] = stats.num_waiting;
+        dict["num_pages"] = stats.num_pages;
+        dict["num_free_pages"] = stats.num_free_pages;
+        dict["num_shared_pages"] = stats.num_shared_pages;
+        dict["wasted_share"] = stats.wasted_share;
+        dict["busy_time_s"] = stats.busy_time_s;
+        dict["audit"] = stats.audit;
+        return dict;
+      });
+}
+
+}  // namespace llmi

@@ -1,0 +1,222 @@
+// Ops, sampling and the detokenizer, one by one, for the tests. Arrays are exact: float32 and C-contiguous.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+#include "bindings/bind_testing.h"
+#include "bindings/bindings.h"
+#include "core/fp_env.h"
+#include "core/philox.h"
+#include "core/scalar_math.h"
+#include "engine/detokenizer.h"
+#include "kernels/embedding.h"
+#include "kernels/linear.h"
+#include "kernels/quantize_rows.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/vocab.h"
+#include "model/dequantize.h"
+#include "model/pack.h"
+#include "model/rope_table.h"
+#include "sampling/law.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+
+KernelContext TestContext(const std::string& table, int num_threads) {
+  return {&GetKernelTable(table), &ThreadPool::Shared(), num_threads};
+}
+
+namespace {
+
+DType ParseDType(const std::string& name) {
+  for (size_t i = 0; i < std::size(kDTypeInfos); ++i) {
+    if (name == kDTypeInfos[i].name) return static_cast<DType>(i);
+  }
+  throw Error(ErrorKind::kInvalidArgument, "unknown dtype " + name);
+}
+
+// A packed matrix from raw bytes in memory.
+class TestMatrix {
+ public:
+  TestMatrix(const std::string& table, const std::string& dtype, const py::bytes& data, int64_t rows, int64_t cols, const std::string& format) {
+    const std::string bytes = data;
+    TensorView view;
+    view.name = "test";
+    view.dtype = ParseDType(dtype);
+    view.shape = {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)};
+    view.data = reinterpret_cast<const uint8_t*>(bytes.data());
+    view.num_bytes = bytes.size();
+    const DTypeInfo& info = Info(view.dtype);
+    CheckArgument(view.num_bytes == static_cast<uint64_t>(rows * cols) / info.block_size * info.block_bytes, "wrong number of bytes");
+    static const MappedFile no_file("/proc/self/exe");  // only its Release is called, with bytes it does not hold
+    view.file = &no_file;
+    const WeightFormat weight_format = format == "float32" ? WeightFormat::kF32 : format == "float16" ? WeightFormat::kF16
+                                       : format == "bfloat16" ? WeightFormat::kBF16 : WeightFormat::kAsStored;
+    matrix_ = PackedMatrix(TestContext(table, 1), view, weight_format);
+  }
+  PackedView view() const { return matrix_.view(); }
+
+ private:
+  PackedMatrix matrix_;
+};
+
+struct TestActivations {
+  std::vector<int8_t> codes;
+  std::vector<float> scales, sums;
+  std::vector<int32_t> half_sums;
+  QuantizedRows rows;
+
+  TestActivations(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols)
+      : codes(static_cast<size_t>(num_rows * num_cols)),
+        scales(static_cast<size_t>(num_rows * num_cols / 32)),
+        sums(scales.size()),
+        half_sums(scales.size() * 2),
+        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data()} {
+    QuantizeRows(context, x, num_rows, rows);
+  }
+};
+
+FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x, const std::vector<std::vector<float>>& biases,
+                      const std::optional<FloatArray>& residual, int num_threads) {
+  const KernelContext context = TestContext(table, num_threads);
+  std::vector<LinearPart> parts;
+  int64_t width = 0;
+  bool quantized = false;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const PackedView view = matrices[i]->view();
+    parts.push_back({view, i < biases.size() && !biases[i].empty() ? biases[i].data() : nullptr, width});
+    width += view.num_rows;
+    quantized = quantized || IsQuantizedPacked(view.type);
+  }
+  FloatArray out({x.shape(0), static_cast<py::ssize_t>(width)});
+  if (residual) std::memcpy(out.mutable_data(), residual->data(), static_cast<size_t>(out.nbytes()));
+  std::optional<TestActivations> activations;
+  if (quantized) activations.emplace(context, x.data(), x.shape(0), x.shape(1));
+  LinearArgs args{};
+  args.parts = parts.data();
+  args.num_parts = static_cast<int64_t>(parts.size());
+  args.num_rows = x.shape(0);
+  args.x = x.data();
+  args.x_stride = x.shape(1);
+  if (activations) args.quantized = activations->rows;
+  args.out = out.mutable_data();
+  args.out_stride = width;
+  args.accumulate = residual.has_value();
+  Linear(context, args);
+  return out;
+}
+
+void RegisterOps(py::module_& module) {
+  py::class_<TestMatrix>(module, "PackedMatrix")
+      .def(py::init<const std::string&, const std::string&, const py::bytes&, int64_t, int64_t, const std::string&>(), py::arg("table"), py::arg("dtype"),
+           py::arg("data"), py::arg("rows"), py::arg("cols"), py::arg("format") = "auto");
+  module.def("dequantize_row", [](const std::string& dtype, const py::bytes& data, int64_t num_values) {
+    FloatArray out(num_values);
+    const std::string bytes = data;
+    DequantizeRow(ParseDType(dtype), reinterpret_cast<const uint8_t*>(bytes.data()), num_values, out.mutable_data());
+    return out;
+  });
+  module.def("quantize_rows", [](const std::string& table, const FloatArray& x) {
+    const TestActivations a(TestContext(table, 1), x.data(), x.shape(0), x.shape(1));
+    return py::make_tuple(py::array_t<int8_t>(static_cast<py::ssize_t>(a.codes.size()), a.codes.data()),
+                          FloatArray(static_cast<py::ssize_t>(a.scales.size()), a.scales.data()),
+                          FloatArray(static_cast<py::ssize_t>(a.sums.size()), a.sums.data()),
+                          py::array_t<int32_t>(static_cast<py::ssize_t>(a.half_sums.size()), a.half_sums.data()));
+  });
+  module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"), py::arg("biases") = std::vector<std::vector<float>>{},
+             py::arg("residual") = py::none(), py::arg("num_threads") = 1);
+  module.def("embedding", [](const std::string& table, const TestMatrix& matrix, const std::vector<int32_t>& ids, float scale) {
+    FloatArray out({static_cast<py::ssize_t>(ids.size()), static_cast<py::ssize_t>(matrix.view().num_cols)});
+    Embedding(TestContext(table, 1), matrix.view(), ids.data(), static_cast<int64_t>(ids.size()), scale, out.mutable_data());
+    return out;
+  });
+  module.def("rms_norm", [](const std::string& table, const FloatArray& x, const FloatArray& weight, float eps, int64_t num_groups,
+                            const std::optional<FloatArray>& residual) {
+    FloatArray out({x.shape(0), x.shape(1)});
+    if (residual) std::memcpy(out.mutable_data(), residual->data(), static_cast<size_t>(out.nbytes()));
+    RmsNorm(TestContext(table, 1), {x.data(), x.shape(1), out.mutable_data(), x.shape(1), x.shape(0), num_groups, x.shape(1) / num_groups, weight.data(),
+                                    eps, residual.has_value()});
+    return out;
+  }, py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("num_groups") = 1, py::arg("residual") = py::none());
+  module.def("rope", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t rotary_dim, const FloatArray& cosine, const FloatArray& sine) {
+    FloatArray out({x.shape(0), x.shape(1)}, x.data());
+    Rope(TestContext(table, 1), {out.mutable_data(), x.shape(1), x.shape(0), num_heads, x.shape(1) / num_heads, rotary_dim, cosine.data(), sine.data()});
+    return out;
+  });
+  module.def("inverse_frequencies", [](double theta, int64_t rotary_dim, double linear_factor, double llama3_factor, double low, double high, int64_t original) {
+    RopeConfig config;
+    config.theta = theta;
+    config.rotary_dim = rotary_dim;
+    config.linear_factor = linear_factor;
+    config.llama3_factor = llama3_factor;
+    config.llama3_low_freq_factor = low;
+    config.llama3_high_freq_factor = high;
+    config.llama3_original_context = original;
+    return RopeTable(config).inverse_frequencies();
+  });
+  module.def("gated_activation", [](const std::string& table, const std::string& name, const FloatArray& gate_up) {
+    FloatArray out({gate_up.shape(0), gate_up.shape(1) / 2});
+    GatedActivation(TestContext(table, 1), name == "silu" ? Activation::kSilu : Activation::kGeluTanh, gate_up.data(), gate_up.shape(0),
+                    gate_up.shape(1) / 2, out.mutable_data());
+    return out;
+  });
+  module.def("log_sum_exp", [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
+  module.def("argmax", [](const std::string& table, const FloatArray& row) { return ArgMax(TestContext(table, 1), row.data(), row.size()); });
+  module.def("token_masses", [](const std::string& table, const FloatArray& row, float maximum) {
+    py::array_t<uint64_t> out(row.size());
+    TokenMasses(TestContext(table, 1), row.data(), row.size(), maximum, out.mutable_data());
+    return out;
+  });
+}
+
+void RegisterSampling(py::module_& module) {
+  module.def("process_logits", [](const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len, const FloatArray& logits) {
+    FloatArray law(logits.size(), logits.data());
+    Validate(params, logits.size());
+    ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
+    return law;
+  });
+  module.def("draw", [](uint64_t seed, int64_t position, int64_t sample_index, const FloatArray& law) {
+    return Draw({seed, position, sample_index, 0, 0}, law.data(), law.size());
+  });
+  module.def("noise_word", [](uint64_t seed, int64_t position, int64_t sample_index, int64_t token_id) {
+    return NoiseWord({seed, position, sample_index, 0, 0}, token_id);
+  });
+  module.def("philox", [](std::array<uint32_t, 4> counter, uint64_t key) { return Philox4x32(counter, key); });
+  module.def("scalar_math", [](const std::string& name, double x) -> py::object {
+    double sine = 0;
+    double cosine = 0;
+    if (name == "exp32") return py::float_(static_cast<double>(ExpF32(static_cast<float>(x))));
+    if (name == "log64") return py::float_(LogF64(x));
+    if (name == "log1p64") return py::float_(Log1pF64(x));
+    if (name == "exp64") return py::float_(ExpF64(x));
+    SinCosF64(x, &sine, &cosine);
+    return py::make_tuple(sine, cosine);
+  });
+  py::class_<Detokenizer>(module, "Detokenizer")
+      .def(py::init([](const std::vector<py::bytes>& bytes, std::vector<std::string> stop, bool include_stop) {
+        auto tokens = std::make_shared<TokenBytes>();
+        for (const py::bytes& token : bytes) tokens->bytes.push_back(token);
+        tokens->special.resize(bytes.size());
+        return std::make_unique<Detokenizer>(tokens, true, std::move(stop), include_stop);
+      }), py::arg("token_bytes"), py::arg("stop"), py::arg("include_stop") = false)
+      .def("push", &Detokenizer::Push, py::arg("token_id"), py::arg("check_stop") = true)
+      .def("finish", &Detokenizer::Finish)
+      .def("take", &Detokenizer::TakeEmittable)
+      .def_property_readonly("text", &Detokenizer::text)
+      .def_property_readonly("stopped_by", &Detokenizer::stopped_by);
+}
+
+}  // namespace
+
+void RegisterTesting(py::module_& module) {
+  RegisterOps(module);
+  RegisterSampling(module);
+  RegisterTestingCache(module);
+}
+
+}  // namespace llmi

@@ -1,0 +1,234 @@
+// The block pool and a decoder driven by hand, for the tests: stateful property tests of the cache, and forward
+// passes over chains and trees.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+#include "bindings/bind_testing.h"
+#include "cache/kv_cache.h"
+#include "core/fp_env.h"
+#include "kernels/attention.h"
+#include "model/loader.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+// A cache whose sequences are known by number.
+class TestCache {
+ public:
+  TestCache(const std::vector<int64_t>& windows, int64_t block_size, int64_t num_pages)
+      : cache_(KvGroups(windows, 1, 16, KvType::kF16, block_size), num_pages) {}
+  ~TestCache() {
+    for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
+  }
+  int64_t New() {
+    auto sequence = std::make_unique<KvSequence>();
+    cache_.Init(sequence.get());
+    sequences_[next_] = std::move(sequence);
+    return next_++;
+  }
+  int64_t Fork(int64_t id) {
+    auto child = std::make_unique<KvSequence>();
+    cache_.Fork(Get(id), child.get());
+    sequences_[next_] = std::move(child);
+    return next_++;
+  }
+  void Free(int64_t id) {
+    cache_.Free(&Get(id));
+    sequences_.erase(id);
+  }
+  // Reserves, marks every new slot with `mark` in every group's first layer, commits.
+  bool Append(int64_t id, const std::vector<int32_t>& marks) {
+    KvSequence& sequence = Get(id);
+    const int64_t begin = sequence.num_tokens;
+    if (!cache_.TryReserve(&sequence, static_cast<int64_t>(marks.size()))) return false;
+    for (size_t g = 0; g < sequence.tables.size(); ++g) {
+      for (size_t i = 0; i < marks.size(); ++i) *SlotOf(sequence, g, begin + static_cast<int64_t>(i)) = marks[i];
+    }
+    cache_.Commit(&sequence, static_cast<int64_t>(marks.size()));
+    return true;
+  }
+  bool Rollback(int64_t id, int64_t num_tokens) { return cache_.TryRollback(&Get(id), num_tokens); }
+  // The marks of the visible slots, per group, -1 where the block was given back.
+  std::vector<std::vector<int32_t>> Marks(int64_t id) {
+    KvSequence& sequence = Get(id);
+    std::vector<std::vector<int32_t>> marks;
+    for (size_t g = 0; g < sequence.tables.size(); ++g) {
+      auto& list = marks.emplace_back();
+      for (int64_t slot = 0; slot < sequence.num_tokens; ++slot) {
+        const int64_t block = slot / cache_.groups().block_size();
+        list.push_back(block < sequence.num_returned[g] ? -1 : *SlotOf(sequence, g, slot));
+      }
+    }
+    return marks;
+  }
+  int64_t PagesNeeded(int64_t id, int64_t num_new) { return cache_.PagesNeeded(Get(id), num_new); }
+  int64_t Length(int64_t id) { return Get(id).num_tokens; }
+  KvCache& cache() { return cache_; }
+
+ private:
+  KvSequence& Get(int64_t id) { return *sequences_.at(id); }
+  // An int32 inside the K tile of the slot: bytes of its lane in the first two rows.
+  int32_t* SlotOf(KvSequence& sequence, size_t g, int64_t slot) {
+    const int layer = cache_.groups().groups()[g].layers[0];
+    const KvView view = cache_.View(layer);
+    uint8_t* tile = KvTile(view, sequence.tables[g].data(), 0, slot) + KvValueOffset(view);
+    return reinterpret_cast<int32_t*>(tile + slot % kSlotsPerTile * view.head_dim * view.element_bytes);
+  }
+
+  KvCache cache_;
+  std::map<int64_t, std::unique_ptr<KvSequence>> sequences_;
+  int64_t next_ = 0;
+};
+
+// A decoder and a cache without an engine.
+class TestDecoder {
+ public:
+  TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads, int64_t block_size,
+              int64_t num_pages)
+      : context_(TestContext(table, num_threads)),
+        decoder_(LoadDecoder(context_, path, dtype == "float32" ? WeightFormat::kF32 : dtype == "float16" ? WeightFormat::kF16
+                                             : dtype == "bfloat16" ? WeightFormat::kBF16 : WeightFormat::kAsStored)),
+        cache_(Groups(kv_dtype == "float32" ? KvType::kF32 : KvType::kF16, block_size), num_pages) {}
+  ~TestDecoder() {
+    for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
+  }
+
+  int64_t NewSequence() {
+    auto sequence = std::make_unique<KvSequence>();
+    cache_.Init(sequence.get());
+    sequences_[next_] = std::move(sequence);
+    return next_++;
+  }
+  void Free(int64_t id) {
+    cache_.Free(sequences_.at(id).get());
+    sequences_.erase(id);
+  }
+  bool Rollback(int64_t id, int64_t num_tokens) { return cache_.TryRollback(sequences_.at(id).get(), num_tokens); }
+
+  // One forward pass. pieces: (sequence, token_ids, parents or None). Chains are committed; a tree is dropped
+  // after the pass. Returns logits [all rows, vocab], and the taps [rows, hidden] of the asked layers.
+  py::tuple Forward(const std::vector<std::tuple<int64_t, std::vector<int32_t>, std::optional<std::vector<int32_t>>>>& pieces,
+                    const std::vector<int>& tap_layers) {
+    ForwardBatch batch;
+    batch.tables.resize(cache_.groups().groups().size());
+    batch.tap_layers = tap_layers;
+    std::vector<std::vector<int32_t>> parents_storage(pieces.size());
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      const auto& [id, tokens, parents] = pieces[p];
+      KvSequence& kv = *sequences_.at(id);
+      const auto count = static_cast<int64_t>(tokens.size());
+      CheckArgument(cache_.TryReserve(&kv, count), "the test cache is full");
+      if (parents) parents_storage[p] = *parents;
+      batch.segments.push_back({batch.num_rows(), count, kv.num_tokens, nullptr, parents ? parents_storage[p].data() : nullptr});
+      for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(kv.tables[g].data());
+      std::vector<int32_t> depth(tokens.size(), 0);
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        depth[i] = !parents ? static_cast<int32_t>(i) : (*parents)[i] < 0 ? 0 : depth[static_cast<size_t>((*parents)[i])] + 1;
+        batch.wanted_rows.push_back(static_cast<int32_t>(batch.num_rows()));
+        batch.token_ids.push_back(tokens[i]);
+        batch.positions.push_back(static_cast<int32_t>(kv.num_tokens) + depth[i]);
+      }
+    }
+    const FloatEnvironmentGuard guard;
+    const ForwardResult result = decoder_->Forward(context_, cache_, batch);
+    for (const auto& [id, tokens, parents] : pieces) {
+      KvSequence& kv = *sequences_.at(id);
+      parents ? cache_.Trim(&kv) : cache_.Commit(&kv, static_cast<int64_t>(tokens.size()));
+    }
+    const ModelConfig& config = decoder_->config();
+    FloatArray logits({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.vocab_size)});
+    decoder_->LmHead(context_, result.hidden.data(), batch.num_rows(), logits.mutable_data());
+    py::list taps;
+    for (const std::vector<float>& tap : result.taps) {
+      taps.append(FloatArray({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.hidden_size)}, tap.data()));
+    }
+    return py::make_tuple(logits, taps);
+  }
+
+  std::string Audit() const { return cache_.Audit(); }
+  int64_t num_window_blocks_returned() const { return cache_.num_window_blocks_returned(); }
+
+ private:
+  KvGroups Groups(KvType type, int64_t block_size) const {
+    const ModelConfig& config = decoder_->config();
+    std::vector<int64_t> windows;
+    for (const LayerConfig& layer : config.layers) windows.push_back(layer.window);
+    return KvGroups(windows, config.num_kv_heads, config.head_dim, type, block_size);
+  }
+
+  KernelContext context_;
+  std::unique_ptr<Decoder> decoder_;
+  KvCache cache_;
+  std::map<int64_t, std::unique_ptr<KvSequence>> sequences_;
+  int64_t next_ = 0;
+};
+
+// Attention alone: K and V of one sequence are written, then queried.
+// k, v [num_slots, kv_heads * head_dim]; q [rows, heads * head_dim] are the last rows.
+FloatArray TestAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads, int64_t num_kv_heads,
+                         const std::string& kv_dtype, int64_t block_size, int64_t window, float scale, float soft_cap,
+                         const std::optional<std::vector<int32_t>>& parents, int num_threads) {
+  const KernelContext context = TestContext(table, num_threads);
+  const int64_t head_dim = q.shape(1) / num_heads;
+  const int64_t num_slots = k.shape(0);
+  const int64_t num_rows = q.shape(0);
+  const int64_t base_len = num_slots - num_rows;
+  KvCache cache(KvGroups({window}, num_kv_heads, head_dim, kv_dtype == "float32" ? KvType::kF32 : KvType::kF16, block_size),
+                (num_slots + block_size - 1) / block_size);
+  KvSequence sequence;
+  cache.Init(&sequence);
+  cache.TryReserve(&sequence, num_slots);
+  std::vector<int32_t> positions;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const int32_t parent = parents ? (*parents)[static_cast<size_t>(i)] : static_cast<int32_t>(i) - 1;
+    positions.push_back(parent < 0 ? static_cast<int32_t>(base_len) : positions[static_cast<size_t>(parent)] + 1);
+  }
+  const AttentionSegment all = {0, num_slots, 0, sequence.tables[0].data(), nullptr};
+  const AttentionSegment queries = {0, num_rows, base_len, sequence.tables[0].data(), parents ? parents->data() : nullptr};
+  const KvView view = cache.View(0);
+  KvWrite(context, {view, &all, 1, k.data(), v.data(), num_kv_heads * head_dim});
+  FloatArray out({q.shape(0), q.shape(1)});
+  PagedAttention(context, {view, &queries, 1, positions.data(), q.data(), q.shape(1), num_heads, scale, soft_cap, window, out.mutable_data(), q.shape(1)});
+  cache.Free(&sequence);
+  return out;
+}
+
+}  // namespace
+
+void RegisterTestingCache(py::module_& module) {
+  py::class_<TestCache>(module, "Cache")
+      .def(py::init<const std::vector<int64_t>&, int64_t, int64_t>(), py::arg("windows"), py::arg("block_size"), py::arg("num_pages"))
+      .def("new", &TestCache::New)
+      .def("fork", &TestCache::Fork)
+      .def("free", &TestCache::Free)
+      .def("append", &TestCache::Append)
+      .def("rollback", &TestCache::Rollback)
+      .def("marks", &TestCache::Marks)
+      .def("pages_needed", &TestCache::PagesNeeded)
+      .def("length", &TestCache::Length)
+      .def("audit", [](TestCache& test) { return test.cache().Audit(); })
+      .def("corrupt", [](TestCache& test, int32_t page) { test.cache().pool().CorruptForTest(page); })
+      .def_property_readonly("num_free", [](TestCache& test) { return test.cache().pool().num_free(); })
+      .def_property_readonly("num_copies_on_write", [](TestCache& test) { return test.cache().num_copies_on_write(); })
+      .def_property_readonly("num_window_blocks_returned", [](TestCache& test) { return test.cache().num_window_blocks_returned(); });
+  py::class_<TestDecoder>(module, "Decoder")
+      .def(py::init<const std::string&, const std::string&, const std::string&, const std::string&, int, int64_t, int64_t>(), py::arg("path"),
+           py::arg("dtype") = "auto", py::arg("kv_dtype") = "float16", py::arg("table") = "", py::arg("num_threads") = 2, py::arg("block_size") = 16,
+           py::arg("num_pages") = 4096)
+      .def("new_sequence", &TestDecoder::NewSequence)
+      .def("free", &TestDecoder::Free)
+      .def("rollback", &TestDecoder::Rollback)
+      .def("forward", &TestDecoder::Forward, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
+      .def("audit", &TestDecoder::Audit)
+      .def_property_readonly("num_window_blocks_returned", &TestDecoder::num_window_blocks_returned);
+  module.def("attention", &TestAttention, py::arg("table"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("num_heads"), py::arg("num_kv_heads"),
+             py::arg("kv_dtype") = "float16", py::arg("block_size") = 16, py::arg("window") = 0, py::arg("scale") = 1.0f, py::arg("soft_cap") = 0.0f,
+             py::arg("parents") = py::none(), py::arg("num_threads") = 1);
+}
+
+}  // namespace llmi

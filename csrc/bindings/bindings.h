@@ -1,0 +1,14 @@
+// One register function per subject.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace llmi {
+
+void RegisterErrors(pybind11::module_& module);
+void RegisterFiles(pybind11::module_& module);
+void RegisterEngine(pybind11::module_& module);
+void RegisterSystem(pybind11::module_& module);
+void RegisterTesting(pybind11::module_& module);
+
+}  // namespace llmi

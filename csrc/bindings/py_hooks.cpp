@@ -1,0 +1,83 @@
+#include "bindings/py_hooks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+using FloatArray = py::array_t<float, py::array::c_style>;
+
+// Copies, not views: what user code keeps stays valid after the call, and costs 10 us for 50,000 logits.
+FloatArray CopyRow(const float* row, int64_t size) { return FloatArray(size, row); }
+
+py::array_t<int32_t> CopyTokens(const HookContext& context) {
+  return py::array_t<int32_t>(static_cast<py::ssize_t>(context.token_ids->size()), context.token_ids->data());
+}
+
+// Runs `call` with the GIL; whatever Python raises becomes Error(kHook). The Python side has kept the exception.
+template <typename Call>
+auto WithGil(const Call& call) {
+  const py::gil_scoped_acquire gil;
+  try {
+    return call();
+  } catch (py::error_already_set& error) {
+    throw Error(ErrorKind::kHook, error.what());
+  } catch (const py::cast_error& error) {
+    throw Error(ErrorKind::kHook, error.what());
+  }
+}
+
+}  // namespace
+
+PyHooks::PyHooks(py::object hooks)
+    : hooks_(std::move(hooks)),
+      has_processors_(hooks_.attr("has_processors").cast<bool>()),
+      has_sampler_(hooks_.attr("has_sampler").cast<bool>()),
+      has_criteria_(hooks_.attr("has_criteria").cast<bool>()) {}
+
+PyHooks::~PyHooks() {
+  if (Py_IsInitialized() == 0) {
+    hooks_.release();  // the interpreter is gone, and took the object along
+    return;
+  }
+  const py::gil_scoped_acquire gil;
+  hooks_ = py::object();
+}
+
+void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) {
+  WithGil([&] {
+    const py::object result = hooks_.attr("process")(context.sample_index, CopyTokens(context), context.prompt_len,
+                                                     py::bytes(*context.output_text), CopyRow(logits, vocab_size));
+    const auto row = result.cast<FloatArray>();
+    if (row.ndim() != 1 || row.shape(0) != vocab_size) {
+      throw Error(ErrorKind::kHook, "a logits processor returned an array that is not [vocab_size]");
+    }
+    std::copy(row.data(), row.data() + vocab_size, logits);
+  });
+}
+
+int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vocab_size) {
+  return WithGil([&] {
+    const py::object result = hooks_.attr("sample")(context.sample_index, CopyTokens(context), context.prompt_len,
+                                                    py::bytes(*context.output_text), CopyRow(law, vocab_size));
+    const auto token = result.cast<int64_t>();
+    if (token < 0 || token >= vocab_size) {
+      throw Error(ErrorKind::kHook, "the sampler returned token id " + std::to_string(token) + ", outside [0, " + std::to_string(vocab_size) + ")");
+    }
+    return static_cast<int32_t>(token);
+  });
+}
+
+std::optional<std::string> PyHooks::ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) {
+  return WithGil([&]() -> std::optional<std::string> {
+    const py::object result = hooks_.attr("should_stop")(context.sample_index, CopyTokens(context), context.prompt_len,
+                                                         py::bytes(*context.output_text), CopyRow(logits, vocab_size));
+    if (result.is_none()) return std::nullopt;
+    return result.cast<std::string>();
+  });
+}
+
+}  // namespace llmi

@@ -1,0 +1,36 @@
+// A request's Python hooks behind the core's interface. The Python object is llmi._hooks.RequestHooks.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/request.h"
+
+namespace llmi {
+
+class PyHooks : public RequestHooks {
+ public:
+  explicit PyHooks(pybind11::object hooks);
+  ~PyHooks() override;
+  PyHooks(const PyHooks&) = delete;
+  PyHooks& operator=(const PyHooks&) = delete;
+
+  bool HasProcessors() const override { return has_processors_; }
+  bool HasSampler() const override { return has_sampler_; }
+  bool HasCriteria() const override { return has_criteria_; }
+  void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) override;
+  int32_t Sample(const HookContext& context, const float* law, int64_t vocab_size) override;
+  std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) override;
+
+ private:
+  pybind11::object hooks_;
+  bool has_processors_;
+  bool has_sampler_;
+  bool has_criteria_;
+};
+
+}  // namespace llmi

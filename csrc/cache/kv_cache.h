@@ -1,0 +1,71 @@
+// Sequences' block tables over the pool: reserve, commit, rollback, fork, free.
+//
+// Invariant: a table holds a page for every slot in [first visible block, capacity) of each group, -1 before;
+// only the last block may be partly filled; a shared block is copied before it is written.
+// Not thread-safe: the engine thread alone calls it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "cache/block_pool.h"
+#include "cache/kv_groups.h"
+
+namespace llmi {
+
+// One sequence's cache: `num_tokens` slots are computed. tables[g] has pages_per_block entries per logical block.
+struct KvSequence {
+  int64_t num_tokens = 0;
+  std::vector<std::vector<int32_t>> tables;
+  std::vector<int64_t> num_returned;  // logical blocks given back behind the window, per group
+};
+
+class KvCache {
+ public:
+  KvCache(KvGroups groups, int64_t num_pages);
+
+  const KvGroups& groups() const { return groups_; }
+  BlockPool& pool() { return pool_; }
+  const BlockPool& pool() const { return pool_; }
+  KvView View(int layer) { return groups_.View(layer, pool_.arena()); }
+
+  // Registers an empty sequence; Free unregisters it.
+  void Init(KvSequence* sequence);
+  // Shares all of parent's blocks.
+  void Fork(const KvSequence& parent, KvSequence* child);
+  void Free(KvSequence* sequence);
+
+  // Pages that Reserve(sequence, num_new) would take, copies on write included.
+  int64_t PagesNeeded(const KvSequence& sequence, int64_t num_new) const;
+  // Makes slots [num_tokens, num_tokens + num_new) writable, all or nothing; false if pages are short.
+  bool TryReserve(KvSequence* sequence, int64_t num_new);
+  // The reserved slots now hold committed tokens; blocks behind the window are given back.
+  void Commit(KvSequence* sequence, int64_t num_new);
+  // Drops the last num_tokens slots and the blocks behind them. False, and nothing done, if the shorter
+  // sequence would need blocks that were given back: it must be computed again.
+  bool TryRollback(KvSequence* sequence, int64_t num_tokens);
+  // Drops reserved blocks past num_tokens.
+  void Trim(KvSequence* sequence);
+
+  // Empty if counts, tables and free list agree.
+  std::string Audit() const;
+
+  int64_t num_copies_on_write() const { return num_copies_on_write_; }
+  int64_t num_window_blocks_returned() const { return num_window_blocks_returned_; }
+  int64_t num_sequences() const { return static_cast<int64_t>(sequences_.size()); }
+  // Slots of live sequences that hold tokens, and slots of all pages in use, in units of one group's slots.
+  double WastedShare() const;
+
+ private:
+  int64_t NumBlocks(int64_t num_tokens) const { return (num_tokens + groups_.block_size() - 1) / groups_.block_size(); }
+
+  KvGroups groups_;
+  BlockPool pool_;
+  std::unordered_set<const KvSequence*> sequences_;
+  int64_t num_copies_on_write_ = 0;
+  int64_t num_window_blocks_returned_ = 0;
+};
+
+}  // namespace llmi

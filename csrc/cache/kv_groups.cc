@@ -1,0 +1,64 @@
+#include "cache/kv_groups.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/errors.h"
+
+namespace llmi {
+
+KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size)
+    : num_kv_heads_(num_kv_heads), head_dim_(head_dim), type_(type), block_size_(block_size) {
+  CheckArgument(block_size > 0 && block_size % kSlotsPerTile == 0, "block_size must be a positive multiple of 16");
+  CheckArgument(!layer_windows.empty(), "a model has at least one layer");
+  for (size_t layer = 0; layer < layer_windows.size(); ++layer) {
+    const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const KvGroup& group) { return group.window == layer_windows[layer]; });
+    KvGroup& group = found == groups_.end() ? groups_.emplace_back() : *found;
+    group.window = layer_windows[layer];
+    group.layers.push_back(static_cast<int>(layer));
+  }
+  // A page holds as many layers as divide every group: each group's block is then a whole number of pages.
+  int64_t layers_per_page = 0;
+  for (const KvGroup& group : groups_) layers_per_page = std::gcd(layers_per_page, static_cast<int64_t>(group.layers.size()));
+  const int64_t layer_bytes = KvLayerBlockBytes(block_size, num_kv_heads, head_dim, KvTypeBytes(type));
+  page_bytes_ = layers_per_page * layer_bytes;
+  layer_places_.resize(layer_windows.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g].pages_per_block = static_cast<int32_t>(static_cast<int64_t>(groups_[g].layers.size()) / layers_per_page);
+    for (size_t i = 0; i < groups_[g].layers.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      layer_places_[static_cast<size_t>(groups_[g].layers[i])] = {static_cast<int>(g), static_cast<int32_t>(index / layers_per_page),
+                                                                  index % layers_per_page * layer_bytes};
+    }
+  }
+}
+
+KvView KvGroups::View(int layer, uint8_t* arena) const {
+  const LayerPlace& place = layer_places_[static_cast<size_t>(layer)];
+  return {arena,
+          page_bytes_,
+          place.offset,
+          place.page_index,
+          groups_[static_cast<size_t>(place.group)].pages_per_block,
+          static_cast<int32_t>(block_size_),
+          static_cast<int32_t>(num_kv_heads_),
+          static_cast<int32_t>(head_dim_),
+          static_cast<int32_t>(KvTypeBytes(type_))};
+}
+
+int64_t KvGroups::MaxPages(int64_t num_tokens, int64_t max_chunk) const {
+  int64_t pages = 0;
+  for (const KvGroup& group : groups_) {
+    int64_t blocks = (num_tokens + block_size_ - 1) / block_size_;
+    // With a window: what it sees, a chunk on top, and the two blocks that these may cut.
+    if (group.window > 0) blocks = std::min(blocks, (group.window + max_chunk + block_size_ - 1) / block_size_ + 2);
+    pages += blocks * group.pages_per_block;
+  }
+  return pages;
+}
+
+int64_t KvGroups::BytesPerToken() const {
+  return KvLayerBlockBytes(1, num_kv_heads_, head_dim_, KvTypeBytes(type_)) * static_cast<int64_t>(layer_places_.size());
+}
+
+}  // namespace llmi

@@ -1,0 +1,55 @@
+// How layers share block tables. Layers with the same window form a KV group; a sequence has one block table
+// per group. All groups take pages of one size from one pool, so memory moves freely between them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/dtype.h"
+#include "kernels/kv_layout.h"
+
+namespace llmi {
+
+struct KvGroup {
+  int64_t window = 0;           // tokens that stay visible; 0: all
+  std::vector<int> layers;      // model layers, in order
+  int32_t pages_per_block = 1;  // pages that one logical block of this group takes
+};
+
+class KvGroups {
+ public:
+  // layer_windows [num_layers]; all layers have num_kv_heads heads of head_dim. block_size: a multiple of 16.
+  KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size);
+
+  const std::vector<KvGroup>& groups() const { return groups_; }
+  int64_t block_size() const { return block_size_; }
+  int64_t page_bytes() const { return page_bytes_; }
+  int group_of_layer(int layer) const { return layer_places_[static_cast<size_t>(layer)].group; }
+
+  // Where `layer` finds its part of the cache in an arena of pages.
+  KvView View(int layer, uint8_t* arena) const;
+
+  // Pages that a lone sequence of num_tokens needs at most at any one time, all groups together, when it is
+  // computed in chunks of at most max_chunk tokens.
+  int64_t MaxPages(int64_t num_tokens, int64_t max_chunk) const;
+
+  // KV bytes of one more token in a sequence shorter than every window.
+  int64_t BytesPerToken() const;
+
+ private:
+  struct LayerPlace {
+    int group;
+    int32_t page_index;
+    int64_t offset;
+  };
+  std::vector<KvGroup> groups_;
+  std::vector<LayerPlace> layer_places_;
+  int64_t num_kv_heads_;
+  int64_t head_dim_;
+  KvType type_;
+  int64_t block_size_;
+  int64_t page_bytes_;
+};
+
+}  // namespace llmi

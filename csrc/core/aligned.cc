@@ -1,0 +1,88 @@
+#include "core/aligned.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "core/errors.h"
+
+namespace llmi {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+std::string Megabytes(uint64_t bytes) { return std::to_string((bytes + 999999) / 1000000) + " MB"; }
+
+bool ReadNumber(const char* path, uint64_t* value) {
+  std::ifstream file(path);
+  return static_cast<bool>(file >> *value);
+}
+
+}  // namespace
+
+AlignedBuffer::AlignedBuffer(size_t num_bytes, const char* what) {
+  if (num_bytes == 0) return;
+  if (num_bytes > std::numeric_limits<size_t>::max() / 2) {
+    throw Error::OutOfMemory(std::string(what) + " needs more than the address space", num_bytes, AvailableMemoryBytes());
+  }
+  const size_t mapped = (num_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    const uint64_t available = AvailableMemoryBytes();
+    throw Error::OutOfMemory(std::string(what) + " needs " + Megabytes(num_bytes) + ", " + Megabytes(available) + " are free",
+                             num_bytes, available);
+  }
+  if (mapped >= 4 * kHugePageBytes) madvise(address, mapped, MADV_HUGEPAGE);
+  data_ = static_cast<uint8_t*>(address);
+  num_bytes_ = num_bytes;
+  mapped_bytes_ = mapped;
+}
+
+AlignedBuffer::~AlignedBuffer() {
+  if (data_ != nullptr) munmap(data_, mapped_bytes_);
+}
+
+AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(num_bytes_, other.num_bytes_);
+  std::swap(mapped_bytes_, other.mapped_bytes_);
+  return *this;
+}
+
+void AlignedBuffer::Reserve(size_t num_bytes, const char* what) {
+  if (num_bytes <= num_bytes_) return;
+  *this = AlignedBuffer();  // give the old memory back first
+  AlignedBuffer grown(num_bytes + num_bytes / 4, what);
+  *this = std::move(grown);
+}
+
+uint64_t AvailableMemoryBytes() {
+  uint64_t available = std::numeric_limits<uint64_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  while (meminfo >> key) {
+    uint64_t kilobytes = 0;
+    if (key == "MemAvailable:" && (meminfo >> kilobytes)) available = kilobytes * 1024;
+    meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  uint64_t limit = 0;
+  uint64_t used = 0;
+  if (ReadNumber("/sys/fs/cgroup/memory.max", &limit) && ReadNumber("/sys/fs/cgroup/memory.current", &used)) {
+    available = std::min(available, limit > used ? limit - used : 0);
+  }
+  rlimit address_space{};
+  if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
+    uint64_t pages = 0;
+    ReadNumber("/proc/self/statm", &pages);
+    const uint64_t in_use = pages * kPageBytes;
+    available = std::min<uint64_t>(available, address_space.rlim_cur > in_use ? address_space.rlim_cur - in_use : 0);
+  }
+  return available;
+}
+
+}  // namespace llmi

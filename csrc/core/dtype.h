@@ -1,0 +1,28 @@
+// Element types of tensors on disk, and the storage types of the KV cache.
+#pragma once
+
+#include <cstdint>
+
+namespace llmi {
+
+// Types of tensors in files that llmi reads. Quantised ones are GGUF's, blocks of 32 or 256 values.
+enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ6_K };
+
+struct DTypeInfo {
+  const char* name;
+  uint32_t block_size;   // values in a block
+  uint32_t block_bytes;  // bytes in a block
+};
+
+constexpr DTypeInfo kDTypeInfos[] = {
+    {"F32", 1, 4},    {"F16", 1, 2},    {"BF16", 1, 2},     {"Q4_0", 32, 18},  {"Q4_1", 32, 20},
+    {"Q5_0", 32, 22}, {"Q8_0", 32, 34}, {"Q4_K", 256, 144}, {"Q6_K", 256, 210},
+};
+
+constexpr const DTypeInfo& Info(DType dtype) { return kDTypeInfos[static_cast<uint8_t>(dtype)]; }
+constexpr bool IsQuantized(DType dtype) { return Info(dtype).block_size > 1; }
+
+enum class KvType : uint8_t { kF16, kF32 };
+constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kF16 ? 2 : 4; }
+
+}  // namespace llmi

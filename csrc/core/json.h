@@ -1,0 +1,48 @@
+// A small strict JSON reader for hostile input: depth, size and value counts are capped, numbers are kept
+// exactly where they are integers, duplicate keys are refused, nothing recurses without a bound.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmi {
+
+class Json {
+ public:
+  enum class Kind : uint8_t { kNull, kBool, kInteger, kNumber, kString, kArray, kObject };
+
+  // Parses a whole document. Throws Error(kModelFile) with `what` and the byte offset.
+  static Json Parse(std::string_view text, const std::string& what);
+
+  Kind kind() const { return kind_; }
+  bool IsNull() const { return kind_ == Kind::kNull; }
+  bool IsObject() const { return kind_ == Kind::kObject; }
+  bool IsArray() const { return kind_ == Kind::kArray; }
+  bool IsString() const { return kind_ == Kind::kString; }
+
+  // Typed reads; throw Error(kModelFile) naming `field` when the kind is another.
+  bool AsBool(const std::string& field) const;
+  int64_t AsInteger(const std::string& field) const;  // also 3.0
+  double AsNumber(const std::string& field) const;
+  const std::string& AsString(const std::string& field) const;
+  const std::vector<Json>& AsArray(const std::string& field) const;
+  const std::map<std::string, Json>& AsObject(const std::string& field) const;
+
+  // The member `key`, or nullptr when it is absent or null. Only on objects.
+  const Json* Find(const std::string& key) const;
+
+ private:
+  friend class JsonParser;
+  Kind kind_ = Kind::kNull;
+  bool bool_ = false;
+  int64_t integer_ = 0;
+  double number_ = 0;
+  std::string string_;
+  std::vector<Json> array_;
+  std::map<std::string, Json> object_;
+};
+
+}  // namespace llmi

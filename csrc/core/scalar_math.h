@@ -1,0 +1,124 @@
+// Elementary functions in one fixed order of fma steps, so that no libm enters the forward pass or the
+// sampler and every machine gives the same bits. Each fp32 function here is the definition that the SIMD
+// lanes repeat step by step (kernels/cpu/simd/lane_math.h).
+#pragma once
+
+#include <cstdint>
+
+namespace llmi {
+
+static inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+
+// exp in fp32. Cephes polynomial after Cody-Waite reduction, error below 2 ulp. Exactly 1 at 0; exactly 0
+// below -86 (so no subnormal is ever made); arguments above 88 count as 88; NaN stays NaN.
+static inline float ExpF32(float x) {
+  const float clamped = 88.0f < x ? 88.0f : x;
+  const float shifted = Fma(clamped, 1.44269504088896341f, 12582912.0f);  // rounds to an integer in the low bits
+  const float n = shifted - 12582912.0f;
+  float r = Fma(n, -0.693359375f, clamped);
+  r = Fma(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = Fma(p, r, 1.3981999507e-3f);
+  p = Fma(p, r, 8.3334519073e-3f);
+  p = Fma(p, r, 4.1665795894e-2f);
+  p = Fma(p, r, 1.6666665459e-1f);
+  p = Fma(p, r, 5.0000001201e-1f);
+  p = Fma(p, r * r, r);
+  p = p + 1.0f;
+  const float result = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, shifted) << 23));
+  return x < -86.0f ? 0.0f : result;
+}
+
+// x * sigmoid(x).
+static inline float SiluF32(float x) { return x / (1.0f + ExpF32(0.0f - x)); }
+
+// GELU, tanh form: 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3).
+static inline float GeluTanhF32(float x) {
+  const float cube = (x * x) * x;
+  const float minus_2u = Fma(cube, 0.044715f, x) * -1.5957691216057308f;
+  return x / (1.0f + ExpF32(minus_2u));
+}
+
+// cap * tanh(x / cap) = cap * (1 - 2 / (1 + exp(2x / cap))).
+static inline float SoftCapF32(float x, float cap) { return cap * (1.0f - 2.0f / (1.0f + ExpF32(2.0f * (x / cap)))); }
+
+// Natural logarithm in fp64 of a positive finite x: x = 2^k m with m in [sqrt(1/2), sqrt(2)),
+// log m = 2 atanh(s), s = (m-1)/(m+1), series to s^21; error below 2 ulp.
+static inline double LogF64(double x) {
+  int k = 0;
+  if (x < 0x1p-1022) {  // subnormal
+    x *= 0x1p54;
+    k -= 54;
+  }
+  uint64_t bits = __builtin_bit_cast(uint64_t, x);
+  k += static_cast<int>(bits >> 52) - 1023;
+  double m = __builtin_bit_cast(double, (bits & 0xFFFFFFFFFFFFFull) | 0x3FF0000000000000ull);
+  if (m > 1.4142135623730951) {
+    m *= 0.5;
+    k += 1;
+  }
+  const double f = m - 1.0;
+  const double s = f / (2.0 + f);
+  const double z = s * s;
+  double p = 1.0 / 21.0;
+  p = Fma(p, z, 1.0 / 19.0);
+  p = Fma(p, z, 1.0 / 17.0);
+  p = Fma(p, z, 1.0 / 15.0);
+  p = Fma(p, z, 1.0 / 13.0);
+  p = Fma(p, z, 1.0 / 11.0);
+  p = Fma(p, z, 1.0 / 9.0);
+  p = Fma(p, z, 1.0 / 7.0);
+  p = Fma(p, z, 1.0 / 5.0);
+  p = Fma(p, z, 1.0 / 3.0);
+  const double log_m = Fma(2.0 * s * z, p, 2.0 * s);
+  const double dk = static_cast<double>(k);
+  return Fma(dk, 0.69314718055994528623, Fma(dk, 2.3190468138462996e-17, log_m));
+}
+
+// log(1 + x) in fp64 for x in (-1, 0]: the rounding of 1 + x is put back to first order.
+static inline double Log1pF64(double x) {
+  const double u = 1.0 + x;
+  if (u == 1.0) return x;
+  const double lost = x - (u - 1.0);
+  return LogF64(u) + lost / u;
+}
+
+// exp in fp64 for |x| < 700; Taylor to degree 13 after reduction, error below 2 ulp.
+static inline double ExpF64(double x) {
+  const double n = __builtin_nearbyint(x * 1.4426950408889634);
+  double r = Fma(n, -0.69314718036912382, x);
+  r = Fma(n, -1.9082149292705877e-10, r);
+  double p = 1.0 / 6227020800.0;
+  const double inverse_factorials[] = {1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
+                                       1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,     1.0 / 120.0,
+                                       1.0 / 24.0,        1.0 / 6.0,        0.5,             1.0,
+                                       1.0};
+  for (double c : inverse_factorials) p = Fma(p, r, c);
+  const int64_t exponent = static_cast<int64_t>(n);
+  return p * __builtin_bit_cast(double, static_cast<uint64_t>(exponent + 1023) << 52);
+}
+
+// Sine and cosine in fp64 for |x| below about 1e6: three-part Cody-Waite reduction by pi/2, Taylor series.
+static inline void SinCosF64(double x, double* sine, double* cosine) {
+  const double n = __builtin_nearbyint(x * 0.63661977236758134308);
+  double r = Fma(n, -1.57079632673412561417, x);
+  r = Fma(n, -6.07710050630396597660e-11, r);
+  r = Fma(n, -2.02226624879595063154e-21, r);
+  const double z = r * r;
+  double s = -1.0 / 1307674368000.0;
+  const double sine_terms[] = {1.0 / 6227020800.0, -1.0 / 39916800.0, 1.0 / 362880.0, -1.0 / 5040.0, 1.0 / 120.0, -1.0 / 6.0};
+  for (double c : sine_terms) s = Fma(s, z, c);
+  s = Fma(s * z, r, r);
+  double c = 1.0 / 20922789888000.0;
+  const double cosine_terms[] = {-1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0, 1.0 / 40320.0,
+                                 -1.0 / 720.0,         1.0 / 24.0,        -0.5,             1.0};
+  for (double term : cosine_terms) c = Fma(c, z, term);
+  const int64_t quadrant = static_cast<int64_t>(n) & 3;
+  const double sines[] = {s, c, -s, -c};
+  const double cosines[] = {c, -s, -c, s};
+  *sine = sines[quadrant];
+  *cosine = cosines[quadrant];
+}
+
+}  // namespace llmi

@@ -1,0 +1,155 @@
+#include "core/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "core/fp_env.h"
+
+namespace llmi {
+namespace {
+
+constexpr int kMaxThreads = 256;
+// About 20 us of spinning: longer than the serial gaps between two ops of a step (1 to 5 us), shorter than
+// what a process beside us would feel.
+constexpr int kSpinIterations = 2000;
+
+void CpuRelax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+int EnvironmentThreads(const char* name) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return 0;
+  const long value = std::strtol(text, nullptr, 10);
+  return value >= 1 && value <= kMaxThreads ? static_cast<int>(value) : 0;
+}
+
+int CgroupThreads() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return kMaxThreads;
+  return std::max(1, static_cast<int>(std::strtod(quota.c_str(), nullptr) / period + 0.5));
+}
+
+std::atomic<ThreadPool*> shared_pool{nullptr};
+std::mutex shared_mutex;
+
+}  // namespace
+
+ThreadPool& ThreadPool::Shared() {
+  ThreadPool* pool = shared_pool.load(std::memory_order_acquire);
+  if (pool != nullptr) return *pool;
+  const std::lock_guard lock(shared_mutex);
+  pool = shared_pool.load(std::memory_order_acquire);
+  if (pool == nullptr) {
+    // A child of fork has none of the workers: it forgets the parent's pool (leaked, its threads are not ours).
+    static const int registered = pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); }, [] {
+      shared_pool.store(nullptr);
+      shared_mutex.unlock();
+    });
+    static_cast<void>(registered);
+    pool = new ThreadPool(DefaultNumThreads());
+    shared_pool.store(pool, std::memory_order_release);
+  }
+  return *pool;
+}
+
+int ThreadPool::DefaultNumThreads() {
+  if (const int threads = EnvironmentThreads("LLMI_NUM_THREADS"); threads > 0) return threads;
+  if (const int threads = EnvironmentThreads("OMP_NUM_THREADS"); threads > 0) return threads;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  int cpus = 1;
+  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) cpus = CPU_COUNT(&mask);
+  return std::clamp(std::min(cpus, CgroupThreads()), 1, kMaxThreads);
+}
+
+ThreadPool::ThreadPool(int num_threads) { EnsureWorkers(num_threads - 1); }
+
+ThreadPool::~ThreadPool() {
+  stopping_.store(true);
+  epoch_.fetch_add(1);
+  epoch_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::EnsureWorkers(int num_workers) {
+  num_workers = std::min(num_workers, kMaxThreads - 1);
+  while (static_cast<int>(workers_.size()) < num_workers) {
+    const int index = static_cast<int>(workers_.size());
+    workers_.emplace_back([this, index, epoch = epoch_.load()] { WorkerLoop(index, epoch); });
+  }
+}
+
+void ThreadPool::TakeTasks() {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  for (;;) {
+    const uint64_t next = ticket & 0xFFFFu;
+    const uint64_t num_tasks = (ticket >> 16) & 0xFFFFu;
+    if (next >= num_tasks) return;
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+    function_(context_, first_task_ + static_cast<int64_t>(next));
+    if (num_done_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_tasks) num_done_.notify_all();
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::Run(int64_t num_tasks, int max_threads, TaskFunction function, void* context) {
+  const std::lock_guard lock(region_mutex_);
+  EnsureWorkers(max_threads - 1);
+  function_ = function;
+  context_ = context;
+  num_helpers_.store(max_threads - 1, std::memory_order_relaxed);
+  constexpr int64_t kMaxTasks = 0xFFFF;
+  for (int64_t first = 0; first < num_tasks; first += kMaxTasks) RunRegion(first, std::min(kMaxTasks, num_tasks - first));
+}
+
+void ThreadPool::RunRegion(int64_t first_task, int64_t num_tasks) {
+  first_task_ = first_task;
+  num_done_.store(0, std::memory_order_relaxed);
+  const uint64_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
+  ticket_.store((epoch << 32) | (static_cast<uint64_t>(num_tasks) << 16), std::memory_order_release);
+  epoch_.store(static_cast<uint32_t>(epoch), std::memory_order_release);
+  epoch_.notify_all();
+  {
+    const FloatEnvironmentGuard guard;
+    TakeTasks();
+  }
+  for (int spin = 0;; ++spin) {
+    const uint32_t done = num_done_.load(std::memory_order_acquire);
+    if (done == static_cast<uint32_t>(num_tasks)) return;
+    if (spin < kSpinIterations) {
+      CpuRelax();
+    } else {
+      num_done_.wait(done, std::memory_order_acquire);
+    }
+  }
+}
+
+void ThreadPool::WorkerLoop(int worker_index, uint32_t seen_epoch) {
+  const FloatEnvironmentGuard guard;
+  for (;;) {
+    for (int spin = 0; epoch_.load(std::memory_order_acquire) == seen_epoch; ++spin) {
+      if (spin < kSpinIterations) {
+        CpuRelax();
+      } else {
+        epoch_.wait(seen_epoch, std::memory_order_acquire);
+      }
+    }
+    if (stopping_.load()) return;
+    seen_epoch = epoch_.load(std::memory_order_acquire);
+    if (worker_index < num_helpers_.load(std::memory_order_relaxed)) TakeTasks();
+  }
+}
+
+}  // namespace llmi

@@ -1,0 +1,66 @@
+// The process's one pool of worker threads. Work is split into numbered tasks that threads take from a
+// shared counter, so a thread that loses its core delays one task and no more; which thread runs a task
+// never enters a result. Between regions workers spin briefly, then sleep.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace llmi {
+
+class ThreadPool {
+ public:
+  // Created at first use. Forking is survived: the child makes a pool of its own.
+  static ThreadPool& Shared();
+
+  // LLMI_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of the affinity mask, cut by the cgroup quota.
+  static int DefaultNumThreads();
+
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // Calls body(task) once for each task in [0, num_tasks), on at most max_threads threads, the caller among
+  // them; returns when all are done. Callers on several threads take turns. body must not throw.
+  template <typename Body>
+  void ParallelFor(int64_t num_tasks, int max_threads, Body&& body) {
+    if (num_tasks <= 0) return;
+    if (num_tasks == 1 || max_threads <= 1) {
+      for (int64_t task = 0; task < num_tasks; ++task) body(task);
+      return;
+    }
+    Run(num_tasks, max_threads, [](void* context, int64_t task) { (*static_cast<std::remove_reference_t<Body>*>(context))(task); },
+        const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+ private:
+  using TaskFunction = void (*)(void* context, int64_t task);
+  void Run(int64_t num_tasks, int max_threads, TaskFunction function, void* context);
+  void RunRegion(int64_t first_task, int64_t num_tasks);
+  void WorkerLoop(int worker_index, uint32_t seen_epoch);
+  void EnsureWorkers(int num_workers);
+  void TakeTasks();
+
+  std::mutex region_mutex_;  // one region at a time
+  std::vector<std::thread> workers_;
+  std::atomic<bool> stopping_{false};
+
+  // The region now running: read only by a thread that holds one of its unfinished tasks.
+  TaskFunction function_ = nullptr;
+  void* context_ = nullptr;
+  int64_t first_task_ = 0;
+  std::atomic<int> num_helpers_{0};
+  // epoch << 32 | num_tasks << 16 | next_task. A task is claimed by compare-and-swap, so a worker that slept
+  // through a region can neither take from it nor hold it up.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<uint32_t> num_done_{0};
+  alignas(64) std::atomic<uint32_t> epoch_{0};
+};
+
+}  // namespace llmi

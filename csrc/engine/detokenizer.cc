@@ -1,0 +1,124 @@
+#include "engine/detokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace llmi {
+namespace {
+
+constexpr const char* kReplacement = "\xEF\xBF\xBD";
+
+enum class Sequence { kWhole, kPartial, kInvalid };
+
+// Classifies the UTF-8 sequence at `begin` (Unicode 15, table 3-7); *length is its length, or that of the
+// maximal ill-formed part.
+Sequence Classify(const std::string& bytes, size_t begin, size_t* length) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
+  const unsigned char lead = byte(begin);
+  *length = 1;
+  if (lead < 0x80) return Sequence::kWhole;
+  size_t needed = 0;
+  unsigned char low = 0x80;
+  unsigned char high = 0xBF;
+  if (lead >= 0xC2 && lead <= 0xDF) {
+    needed = 2;
+  } else if (lead >= 0xE0 && lead <= 0xEF) {
+    needed = 3;
+    if (lead == 0xE0) low = 0xA0;
+    if (lead == 0xED) high = 0x9F;
+  } else if (lead >= 0xF0 && lead <= 0xF4) {
+    needed = 4;
+    if (lead == 0xF0) low = 0x90;
+    if (lead == 0xF4) high = 0x8F;
+  } else {
+    return Sequence::kInvalid;
+  }
+  for (size_t i = 1; i < needed; ++i) {
+    if (begin + i >= bytes.size()) return Sequence::kPartial;
+    if (byte(begin + i) < low || byte(begin + i) > high) return Sequence::kInvalid;
+    low = 0x80;
+    high = 0xBF;
+    *length = i + 1;
+  }
+  return Sequence::kWhole;
+}
+
+}  // namespace
+
+Detokenizer::Detokenizer(std::shared_ptr<const TokenBytes> tokens, bool skip_special_tokens, std::vector<std::string> stop, bool include_stop)
+    : tokens_(std::move(tokens)), skip_special_tokens_(skip_special_tokens), stop_(std::move(stop)), include_stop_(include_stop) {
+  for (const std::string& stop_string : stop_) max_stop_bytes_ = std::max(max_stop_bytes_, stop_string.size());
+}
+
+void Detokenizer::Append(const std::string& bytes) {
+  pending_ += bytes;
+  size_t begin = 0;
+  while (begin < pending_.size()) {
+    size_t length = 0;
+    const Sequence kind = Classify(pending_, begin, &length);
+    if (kind == Sequence::kPartial) break;
+    if (kind == Sequence::kWhole) {
+      text_.append(pending_, begin, length);
+    } else {
+      text_ += kReplacement;
+    }
+    begin += length;
+  }
+  pending_.erase(0, begin);
+}
+
+void Detokenizer::Push(int32_t token_id, bool check_stop) {
+  const auto index = static_cast<size_t>(token_id);
+  if (stopped_by_ || index >= tokens_->bytes.size()) return;
+  const size_t old_size = text_.size();
+  const std::string& special = tokens_->special[index];
+  if (!special.empty()) {
+    if (!skip_special_tokens_) Append(special);
+  } else {
+    Append(tokens_->bytes[index]);
+  }
+  if (!check_stop || stop_.empty() || text_.size() == old_size) return;
+  // A new match ends in the new text.
+  const size_t from = old_size >= max_stop_bytes_ ? old_size - max_stop_bytes_ + 1 : 0;
+  size_t best = std::string::npos;
+  for (const std::string& stop_string : stop_) {
+    size_t found = text_.find(stop_string, from);
+    while (found != std::string::npos && found + stop_string.size() <= old_size) found = text_.find(stop_string, found + 1);
+    if (found < best) {
+      best = found;
+      stopped_by_ = stop_string;
+    }
+  }
+  if (stopped_by_) text_.resize(best + (include_stop_ ? stopped_by_->size() : 0));
+}
+
+void Detokenizer::Finish() {
+  if (!stopped_by_ && !pending_.empty()) text_ += kReplacement;
+  pending_.clear();
+  finished_ = true;
+}
+
+size_t Detokenizer::HeldBytes() const {
+  if (finished_ || stopped_by_) return 0;
+  size_t held = 0;
+  for (const std::string& stop_string : stop_) {
+    for (size_t length = std::min(stop_string.size() - 1, text_.size()); length > held; --length) {
+      if (text_.compare(text_.size() - length, length, stop_string, 0, length) == 0) {
+        held = length;
+        break;
+      }
+    }
+  }
+  return held;
+}
+
+std::string Detokenizer::TakeEmittable() {
+  size_t end = text_.size() - HeldBytes();
+  while (end > num_emitted_ && end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;
+  if (end <= num_emitted_) return "";
+  std::string piece = text_.substr(num_emitted_, end - num_emitted_);
+  num_emitted_ = end;
+  return piece;
+}
+
+}  // namespace llmi

@@ -1,0 +1,225 @@
+#include "engine/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/fp_env.h"
+#include "engine/running.h"
+
+namespace llmi {
+
+void OutputChannel::Push(OutputEvent event) {
+  {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  }
+  ready_.notify_all();
+}
+
+std::vector<OutputEvent> OutputChannel::Wait(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  ready_.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] { return !events_.empty(); });
+  std::vector<OutputEvent> events(std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
+  events_.clear();
+  return events;
+}
+
+Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens)
+    : decoder_(std::move(decoder)), context_(context), config_(config), tokens_(std::move(tokens)), pid_(getpid()) {
+  std::vector<int64_t> windows;
+  for (const LayerConfig& layer : decoder_->config().layers) windows.push_back(layer.window);
+  KvGroups groups(windows, decoder_->config().num_kv_heads, decoder_->config().head_dim, config_.kv_type, config_.block_size);
+  cache_ = std::make_unique<KvCache>(std::move(groups), config_.num_pages);
+  scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
+  PublishStats();
+  thread_ = std::thread([this] { ThreadMain(); });
+}
+
+Engine::~Engine() { Close(); }
+
+void Engine::Submit(const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) throw Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_);
+    if (getpid() != pid_) throw Error(ErrorKind::kClosed, "the engine belongs to the parent process: make a new LLM after fork");
+  }
+  Validate(request->params, decoder_->config().vocab_size);
+  const auto prompt_len = static_cast<int64_t>(request->prompt_token_ids.size());
+  if (prompt_len == 0) throw Error(ErrorKind::kInvalidArgument, "the prompt is empty: it has no token at all", "prompt");
+  for (int32_t id : request->prompt_token_ids) {
+    if (id < 0 || id >= decoder_->config().vocab_size) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "prompt token id " + std::to_string(id) + " is outside [0, " + std::to_string(decoder_->config().vocab_size) + ")", "prompt_token_ids");
+    }
+  }
+  const int64_t last_len = prompt_len + std::max<int64_t>(0, request->params.max_tokens - 1);
+  if (last_len > config_.max_model_len) {
+    throw Error(ErrorKind::kInvalidArgument,
+                std::to_string(prompt_len) + " prompt tokens and max_tokens = " + std::to_string(request->params.max_tokens) + " exceed max_model_len = " +
+                    std::to_string(config_.max_model_len) + " by " + std::to_string(last_len - config_.max_model_len),
+                "max_tokens");
+  }
+  if (request->num_samples < 1 || request->num_samples > config_.scheduler.max_num_seqs) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "n = " + std::to_string(request->num_samples) + " is outside [1, max_num_seqs = " + std::to_string(config_.scheduler.max_num_seqs) + "]", "n");
+  }
+  const int64_t pages = cache_->groups().MaxPages(last_len, config_.block_size);
+  if (pages > config_.num_pages) {
+    throw Error::OutOfMemory(std::to_string(last_len) + " tokens need " + std::to_string(pages) + " KV pages, the cache has " +
+                                 std::to_string(config_.num_pages),
+                             static_cast<uint64_t>(pages * cache_->groups().page_bytes()),
+                             static_cast<uint64_t>(config_.num_pages * cache_->groups().page_bytes()));
+  }
+  request->arrival_time_s = NowSeconds();
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) throw Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_);
+    incoming_.emplace_back(request, channel);
+  }
+  wake_.notify_all();
+}
+
+void Engine::Abort(const std::vector<uint64_t>& request_ids) {
+  {
+    const std::lock_guard lock(mutex_);
+    aborts_.insert(aborts_.end(), request_ids.begin(), request_ids.end());
+  }
+  wake_.notify_all();
+}
+
+bool Engine::Step() {
+  std::unique_lock lock(mutex_);
+  if (closing_) throw Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_);
+  const uint64_t target = steps_done_ + 1;
+  ++step_credits_;
+  wake_.notify_all();
+  stepped_.wait(lock, [&] { return steps_done_ >= target || closing_; });
+  return step_did_work_;
+}
+
+EngineStats Engine::Stats() {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void Engine::Close() {
+  if (getpid() != pid_) {  // a fork's copy: the thread does not exist here
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_all();
+  stepped_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  scheduler_.reset();
+  cache_.reset();
+  decoder_.reset();
+}
+
+bool Engine::MayRun() const {
+  if (!scheduler_->HasWork()) return false;
+  if (step_credits_ > 0) return true;
+  return std::any_of(requests_.begin(), requests_.end(), [](const auto& entry) { return !entry.second->request->stepped; });
+}
+
+void Engine::TakeIncoming() {
+  for (auto& [request, channel] : incoming_) {
+    auto running = std::make_unique<Running>();
+    running->request = request;
+    running->channel = channel;
+    request->samples.resize(static_cast<size_t>(request->num_samples));
+    for (int64_t i = 0; i < request->num_samples; ++i) {
+      auto sample = std::make_unique<Sample>(tokens_, request->params);
+      sample->running = running.get();
+      sample->index = i;
+      sample->tokens = request->prompt_token_ids;
+      sample->scheduled.arrival = num_submitted_++;
+      sample->scheduled.priority = request->priority;
+      sample->scheduled.num_tokens = static_cast<int64_t>(sample->tokens.size());
+      running->samples.push_back(std::move(sample));
+    }
+    Sample& leader = *running->samples[0];
+    leader.scheduled.num_seats = request->num_samples;
+    cache_->Init(&leader.scheduled.kv);
+    scheduler_->Add(&leader.scheduled);
+    requests_[request->id] = std::move(running);
+  }
+  incoming_.clear();
+  for (uint64_t id : aborts_) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) continue;
+    for (auto& sample : found->second->samples) {
+      if (!sample->finished) FinishSample(*found->second, *sample, FinishReason::kAbort);
+    }
+  }
+  aborts_.clear();
+}
+
+void Engine::PublishStats() {
+  stats_.num_preemptions = scheduler_->num_preemptions();
+  stats_.num_recomputed_tokens = scheduler_->num_recomputed_tokens();
+  stats_.num_copies_on_write = cache_->num_copies_on_write();
+  stats_.num_window_blocks_returned = cache_->num_window_blocks_returned();
+  stats_.num_running = scheduler_->num_running();
+  stats_.num_waiting = scheduler_->num_waiting();
+  stats_.num_pages = cache_->pool().num_pages();
+  stats_.num_free_pages = cache_->pool().num_free();
+  stats_.num_shared_pages = cache_->pool().num_shared();
+  stats_.wasted_share = cache_->WastedShare();
+  if ((config_.audit_each_step || !scheduler_->HasWork()) && stats_.audit.empty()) stats_.audit = cache_->Audit();
+}
+
+void Engine::ThreadMain() {
+  const FloatEnvironmentGuard guard;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return closing_ || !incoming_.empty() || !aborts_.empty() || step_credits_ > 0 || MayRun(); });
+    TakeIncoming();
+    if (closing_) break;
+    const bool credit = step_credits_ > 0;
+    const bool work = MayRun();
+    lock.unlock();
+    const double start = NowSeconds();
+    try {
+      if (work) RunStep();
+      EmitStreams();
+    } catch (const std::exception& error) {
+      lock.lock();
+      closing_ = true;
+      failure_ = std::string("the engine stopped: ") + error.what();
+      TakeIncoming();
+      break;
+    }
+    lock.lock();
+    if (work) ++stats_.num_steps;
+    stats_.busy_time_s += NowSeconds() - start;
+    PublishStats();
+    lock.unlock();
+    for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
+    lock.lock();
+    if (credit) {
+      --step_credits_;
+      ++steps_done_;
+      step_did_work_ = work;
+      stepped_.notify_all();
+    }
+  }
+  for (auto& [id, running] : requests_) {
+    if (!failure_.empty()) running->request->error = Error(ErrorKind::kInternal, failure_);
+    for (auto& sample : running->samples) FinishSample(*running, *sample, failure_.empty() ? FinishReason::kAbort : FinishReason::kError);
+  }
+  lock.unlock();
+  for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
+  for (auto& row : static_rows_) cache_->Free(&row->scheduled.kv);
+  static_rows_.clear();
+  stepped_.notify_all();
+}
+
+}  // namespace llmi

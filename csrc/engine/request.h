@@ -1,0 +1,100 @@
+// What goes into the engine and what comes out.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/errors.h"
+#include "sampling/logprobs.h"
+#include "sampling/params.h"
+
+namespace llmi {
+
+// The state that hooks see: one emitted token's context. Valid during the call.
+struct HookContext {
+  int64_t sample_index = 0;
+  const std::vector<int32_t>* token_ids = nullptr;  // prompt and output
+  int64_t prompt_len = 0;
+  const std::string* output_text = nullptr;
+};
+
+// User code of one request. Called on the engine thread, once per emitted token, in the order of plain decoding.
+// Any exception ends the request alone; implementations throw Error(kHook).
+class RequestHooks {
+ public:
+  virtual ~RequestHooks() = default;
+  virtual bool HasProcessors() const = 0;
+  virtual bool HasSampler() const = 0;
+  virtual bool HasCriteria() const = 0;
+  virtual void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) = 0;
+  virtual int32_t Sample(const HookContext& context, const float* law, int64_t vocab_size) = 0;
+  // Empty: go on. Else the stop reason, which may be the empty string.
+  virtual std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) = 0;
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
+
+// One continuation of a request.
+struct SampleOutput {
+  std::vector<int32_t> token_ids;
+  std::string text;
+  double cumulative_logprob = 0;
+  std::vector<TokenLogprobs> logprobs;  // per token, if asked for
+  std::vector<double> token_times_s;    // steady clock, per token
+  FinishReason finish_reason = FinishReason::kNone;
+  std::variant<std::monostate, int32_t, std::string> stop_reason;  // token id, or stop string
+};
+
+// A request's record. The client fills the first part; the engine writes the second and hands it over with the
+// finish event, after which it does not touch it again.
+struct Request {
+  uint64_t id = 0;
+  std::vector<int32_t> prompt_token_ids;
+  SamplingParams params;
+  int64_t num_samples = 1;
+  int64_t priority = 0;
+  bool stream = false;      // emit an event per step
+  bool stepped = false;     // runs only while step() is called
+  std::shared_ptr<RequestHooks> hooks;
+
+  std::vector<SampleOutput> samples;
+  std::vector<TokenLogprobs> prompt_logprobs;  // entry i: prompt token i + 1
+  std::optional<Error> error;
+  int64_t num_preemptions = 0;
+  int64_t num_cached_tokens = 0;
+  double arrival_time_s = 0;
+  double first_scheduled_time_s = 0;
+  double first_token_time_s = 0;
+  double finish_time_s = 0;
+};
+
+struct OutputEvent {
+  std::shared_ptr<Request> request;
+  bool finished = false;  // the request is whole; else one sample's news follow
+  int64_t sample_index = 0;
+  std::vector<int32_t> token_ids;
+  std::string text;
+  FinishReason finish_reason = FinishReason::kNone;
+};
+
+// A thread-safe queue of events from the engine thread to one client.
+class OutputChannel {
+ public:
+  void Push(OutputEvent event);
+  // Waits up to timeout_s for at least one event, then takes all there are.
+  std::vector<OutputEvent> Wait(double timeout_s);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<OutputEvent> events_;
+};
+
+}  // namespace llmi

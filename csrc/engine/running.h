@@ -1,0 +1,49 @@
+// The engine thread's own records of requests under way.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace llmi {
+
+inline double NowSeconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// One continuation: its tokens, its cache, its text.
+struct Engine::Sample {
+  Sample(std::shared_ptr<const TokenBytes> token_bytes, const SamplingParams& params)
+      : detokenizer(std::move(token_bytes), params.skip_special_tokens, params.stop, params.include_stop_str_in_output) {
+    scheduled.owner = this;
+  }
+
+  Running* running = nullptr;
+  int64_t index = 0;
+  std::vector<int32_t> tokens;  // prompt and output
+  ScheduledSequence scheduled;
+  Detokenizer detokenizer;
+  size_t num_streamed_tokens = 0;
+  bool started = false;   // its cache exists and the scheduler knows it (the first sample from the beginning)
+  bool finished = false;
+  bool finish_streamed = false;
+};
+
+struct Engine::Running {
+  std::shared_ptr<Request> request;
+  std::shared_ptr<OutputChannel> channel;
+  std::vector<std::unique_ptr<Sample>> samples;
+  int64_t num_finished = 0;
+
+  int64_t prompt_len() const { return static_cast<int64_t>(request->prompt_token_ids.size()); }
+  SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }
+};
+
+// A row of the batch whose logits are wanted: after `position` of a sample's tokens.
+struct Engine::LogitsRow {
+  Sample* sample;
+  int64_t position;  // of the row's token
+  bool draws;        // the next token is drawn from it; else it scores a prompt token
+};
+
+}  // namespace llmi

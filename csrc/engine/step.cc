@@ -1,0 +1,288 @@
+// One iteration: schedule, forward, process logits, sample, commit, emit.
+#include <algorithm>
+#include <utility>
+
+#include "core/errors.h"
+#include "engine/running.h"
+#include "kernels/vocab.h"
+#include "sampling/law.h"
+
+namespace llmi {
+namespace {
+
+// Rows of logits in memory at once: 8 of Gemma's 262,144 ids take 8 MB.
+constexpr int64_t kMaxLogitsRows = 32;
+constexpr int64_t kMaxLogitsFloats = int64_t{4} << 20;
+
+// The law is softmax of the raw logits.
+bool IsNeutral(const SamplingParams& p) {
+  return p.temperature == 1 && p.top_p == 1 && p.top_k == 0 && p.min_p == 0 && p.presence_penalty == 0 && p.frequency_penalty == 0 &&
+         p.repetition_penalty == 1 && p.logit_bias.empty() && p.bad_words.empty() && p.allowed_token_ids.empty();
+}
+
+bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+}  // namespace
+
+void Engine::RunStep() {
+  const std::vector<ScheduledPiece> pieces = scheduler_->Schedule();
+  if (pieces.empty()) throw Error(ErrorKind::kInternal, "work is queued but nothing can be scheduled");
+  std::vector<LogitsRow> rows;
+  const ForwardBatch batch = BuildBatch(pieces, &rows);
+  const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
+  scheduler_->Commit(pieces);
+  ProcessRows(rows, result);
+  ReleaseStaticRows();
+}
+
+ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows) {
+  ForwardBatch batch;
+  batch.tables.resize(cache_->groups().groups().size());
+  const double now = NowSeconds();
+  int64_t prompt_tokens = 0;
+  for (const ScheduledPiece& piece : pieces) {
+    auto* sample = static_cast<Sample*>(piece.sequence->owner);
+    const KvSequence& kv = piece.sequence->kv;
+    const int64_t row_begin = batch.num_rows();
+    batch.segments.push_back({row_begin, piece.num_new, kv.num_tokens, nullptr, nullptr});
+    for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(kv.tables[g].data());
+    for (int64_t i = 0; i < piece.num_new; ++i) {
+      batch.token_ids.push_back(sample->tokens[static_cast<size_t>(kv.num_tokens + i)]);
+      batch.positions.push_back(static_cast<int32_t>(kv.num_tokens + i));
+    }
+    if (sample->finished) continue;  // a static batch's row: computed, not looked at
+    Running& running = *sample->running;
+    if (running.request->first_scheduled_time_s == 0) running.request->first_scheduled_time_s = now;
+    if (kv.num_tokens < running.prompt_len()) prompt_tokens += piece.num_new;
+    const bool scores_prompt = running.request->params.num_prompt_logprobs >= 0 && sample->index == 0;
+    for (int64_t i = 0; i < piece.num_new; ++i) {
+      const int64_t position = kv.num_tokens + i;
+      const bool last = position + 1 == piece.sequence->num_tokens;
+      const bool scores = scores_prompt && position + 1 < running.prompt_len() &&
+                          position == static_cast<int64_t>(running.request->prompt_logprobs.size());
+      // Rows ahead of the first unscored one follow it in this piece; after a preemption all may be scored.
+      const bool scores_later = scores_prompt && position + 1 < running.prompt_len() &&
+                                position > static_cast<int64_t>(running.request->prompt_logprobs.size());
+      if (!last && !scores && !scores_later) continue;
+      batch.wanted_rows.push_back(static_cast<int32_t>(row_begin + i));
+      rows->push_back({sample, position, last});
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  stats_.num_prompt_tokens += prompt_tokens;
+  return batch;
+}
+
+void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result) {
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  const int64_t hidden_size = decoder_->config().hidden_size;
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const int64_t chunk = std::max<int64_t>(1, std::min(kMaxLogitsRows, kMaxLogitsFloats / vocab_size));
+  logits_.resize(static_cast<size_t>(std::min(chunk, num_rows) * vocab_size));
+  for (int64_t begin = 0; begin < num_rows; begin += chunk) {
+    const int64_t count = std::min(chunk, num_rows - begin);
+    decoder_->LmHead(context_, result.hidden.data() + begin * hidden_size, count, logits_.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const LogitsRow& row = rows[static_cast<size_t>(begin + i)];
+      Running& running = *row.sample->running;
+      if (row.sample->finished) continue;  // failed at an earlier row of this step
+      float* raw = logits_.data() + i * vocab_size;
+      try {
+        if (!row.draws) {
+          ProcessPromptRow(running, row.position, raw);
+        } else if (running.request->params.max_tokens == 0) {
+          FinishSample(running, *row.sample, FinishReason::kLength);
+        } else {
+          if (!running.samples[0]->started) StartSiblings(running, raw);
+          SampleToken(running, *row.sample, raw);
+        }
+      } catch (const Error& error) {
+        FailRequest(running, error);
+      }
+    }
+  }
+}
+
+void Engine::ProcessPromptRow(Running& running, int64_t position, float* raw) {
+  const Request& request = *running.request;
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  const int32_t next = request.prompt_token_ids[static_cast<size_t>(position + 1)];
+  if (IsNeutral(request.params)) {
+    if (ArgMax(context_, raw, vocab_size) < 0) throw Error(ErrorKind::kNonFiniteLogits, "the model's logits hold NaN or infinity in the prompt");
+    running.request->prompt_logprobs.push_back(ComputeLogprobs(context_, raw, raw, false, vocab_size, next, request.params.num_prompt_logprobs));
+    return;
+  }
+  law_.assign(raw, raw + vocab_size);
+  // The law at a prompt position: the same parameters, the prompt so far as history, no minimum length, no hooks.
+  SamplingParams params = request.params;
+  params.min_tokens = 0;
+  const TokenHistory history = {std::span(request.prompt_token_ids).first(static_cast<size_t>(position + 1)), position + 1};
+  ProcessLogits(context_, params, history, nullptr, law_.data(), vocab_size);
+  running.request->prompt_logprobs.push_back(
+      ComputeLogprobs(context_, raw, law_.data(), params.temperature == 0, vocab_size, next, params.num_prompt_logprobs));
+}
+
+void Engine::StartSiblings(Running& running, const float* raw) {
+  Sample& leader = *running.samples[0];
+  leader.started = true;
+  leader.scheduled.num_seats = 1;
+  for (size_t i = 1; i < running.samples.size(); ++i) {
+    Sample& sample = *running.samples[i];
+    sample.started = true;
+    cache_->Fork(leader.scheduled.kv, &sample.scheduled.kv);
+    sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;
+    scheduler_->AddRunning(&sample.scheduled);
+    SampleToken(running, sample, raw);
+  }
+}
+
+void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
+  Request& request = *running.request;
+  const SamplingParams& params = request.params;
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  RequestHooks* hooks = request.hooks.get();
+  const HookContext hook_context = {sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
+  law_.assign(raw, raw + vocab_size);
+  LogitsHook process;
+  if (hooks != nullptr && hooks->HasProcessors()) {
+    process = [&](float* logits) { hooks->ProcessLogits(hook_context, logits, vocab_size); };
+  }
+  ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size);
+  int32_t token = 0;
+  if (hooks != nullptr && hooks->HasSampler()) {
+    token = hooks->Sample(hook_context, law_.data(), vocab_size);
+  } else if (params.temperature == 0) {
+    token = static_cast<int32_t>(ArgMax(context_, law_.data(), vocab_size));
+  } else {
+    token = Draw({params.seed, static_cast<int64_t>(sample.tokens.size()), sample.index, 0, 0}, law_.data(), vocab_size);
+  }
+  SampleOutput& output = running.output(sample);
+  if (params.num_logprobs >= 0) {
+    output.logprobs.push_back(ComputeLogprobs(context_, raw, law_.data(), params.temperature == 0, vocab_size, token, params.num_logprobs));
+    output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
+  }
+  AfterToken(running, sample, token, raw);
+}
+
+void Engine::AfterToken(Running& running, Sample& sample, int32_t token, const float* raw) {
+  Request& request = *running.request;
+  const SamplingParams& params = request.params;
+  SampleOutput& output = running.output(sample);
+  const double now = NowSeconds();
+  if (request.first_token_time_s == 0) request.first_token_time_s = now;
+  sample.tokens.push_back(token);
+  sample.scheduled.num_tokens = static_cast<int64_t>(sample.tokens.size());
+  output.token_ids.push_back(token);
+  output.token_times_s.push_back(now);
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.num_generated_tokens;
+  }
+  const auto num_output = static_cast<int64_t>(output.token_ids.size());
+  const bool is_eos = !params.ignore_eos && Holds(params.eos_token_ids, token);
+  const bool is_stop_id = Holds(params.stop_token_ids, token);
+  if (num_output >= params.min_tokens && (is_eos || is_stop_id)) {
+    if (is_stop_id) output.stop_reason = token;
+    if (params.detokenize && params.include_stop_str_in_output) sample.detokenizer.Push(token, false);
+    FinishSample(running, sample, FinishReason::kStop);
+    return;
+  }
+  if (params.detokenize) {
+    sample.detokenizer.Push(token, num_output >= params.min_tokens);
+    if (sample.detokenizer.stopped_by()) {
+      output.stop_reason = *sample.detokenizer.stopped_by();
+      FinishSample(running, sample, FinishReason::kStop);
+      return;
+    }
+  }
+  if (request.hooks != nullptr && request.hooks->HasCriteria()) {
+    const HookContext context = {sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
+    if (const auto reason = request.hooks->ShouldStop(context, raw, decoder_->config().vocab_size)) {
+      if (!reason->empty()) output.stop_reason = *reason;
+      FinishSample(running, sample, FinishReason::kStop);
+      return;
+    }
+  }
+  if (num_output >= params.max_tokens) FinishSample(running, sample, FinishReason::kLength);
+}
+
+void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason) {
+  if (sample.finished) return;
+  SampleOutput& output = running.output(sample);
+  sample.finished = true;
+  sample.detokenizer.Finish();
+  output.text = sample.detokenizer.text();
+  output.finish_reason = reason;
+  running.request->num_preemptions += sample.scheduled.num_preemptions;
+  const bool keeps_row = config_.scheduler.policy == SchedulingPolicy::kStatic && scheduler_->num_running() > 1 && reason != FinishReason::kAbort &&
+                         sample.scheduled.kv.num_tokens > 0;
+  sample.scheduled.finished = true;
+  if (keeps_row) {
+    sample.scheduled.num_tokens = sample.scheduled.kv.num_tokens;
+  } else {
+    scheduler_->Remove(&sample.scheduled);
+    cache_->Free(&sample.scheduled.kv);
+  }
+  // Samples that never started have no cache; freeing an empty one is harmless.
+  if (++running.num_finished == static_cast<int64_t>(running.samples.size())) done_.push_back(running.request->id);
+}
+
+void Engine::FailRequest(Running& running, const Error& error) {
+  running.request->error = error;
+  for (auto& sample : running.samples) FinishSample(running, *sample, FinishReason::kError);
+}
+
+void Engine::FinishRequest(uint64_t id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  Running& running = *found->second;
+  running.request->finish_time_s = NowSeconds();
+  for (auto& sample : running.samples) {
+    if (scheduler_->Contains(&sample->scheduled)) static_rows_.push_back(std::move(sample));
+  }
+  OutputEvent event;
+  event.request = running.request;
+  event.finished = true;
+  const std::shared_ptr<OutputChannel> channel = running.channel;
+  requests_.erase(found);
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.num_finished_requests;
+  }
+  channel->Push(std::move(event));
+}
+
+void Engine::ReleaseStaticRows() {
+  std::erase_if(static_rows_, [&](const std::unique_ptr<Sample>& row) {
+    if (scheduler_->Contains(&row->scheduled)) return false;
+    cache_->Free(&row->scheduled.kv);
+    return true;
+  });
+  for (auto& [id, running] : requests_) {
+    for (auto& sample : running->samples) {
+      if (sample->finished && sample->scheduled.kv.num_tokens > 0 && !scheduler_->Contains(&sample->scheduled)) cache_->Free(&sample->scheduled.kv);
+    }
+  }
+}
+
+void Engine::EmitStreams() {
+  for (auto& [id, running] : requests_) {
+    if (!running->request->stream) continue;
+    for (auto& sample : running->samples) {
+      const SampleOutput& output = running->output(*sample);
+      const bool news = output.token_ids.size() > sample->num_streamed_tokens || (sample->finished && !sample->finish_streamed);
+      if (!news) continue;
+      OutputEvent event;
+      event.request = running->request;
+      event.sample_index = sample->index;
+      event.token_ids.assign(output.token_ids.begin() + static_cast<int64_t>(sample->num_streamed_tokens), output.token_ids.end());
+      event.text = sample->detokenizer.TakeEmittable();
+      event.finish_reason = output.finish_reason;
+      sample->num_streamed_tokens = output.token_ids.size();
+      sample->finish_streamed = sample->finished;
+      running->channel->Push(std::move(event));
+    }
+  }
+}
+
+}  // namespace llmi

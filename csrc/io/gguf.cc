@@ -1,0 +1,273 @@
+#include "io/gguf.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/checked.h"
+#include "core/errors.h"
+
+namespace llmi {
+namespace {
+
+constexpr uint64_t kMaxTensors = 100000;
+constexpr uint64_t kMaxMetadata = 65536;
+constexpr uint64_t kMaxNameBytes = 65535;
+constexpr uint64_t kMaxAlignment = 1 << 20;
+
+enum GgufType : uint32_t {
+  kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kFloat32, kBool, kString, kArray, kUint64, kInt64, kFloat64, kNumTypes
+};
+
+uint64_t ScalarBytes(uint32_t type) {
+  switch (type) {
+    case kUint8: case kInt8: case kBool: return 1;
+    case kUint16: case kInt16: return 2;
+    case kUint32: case kInt32: case kFloat32: return 4;
+    default: return 8;
+  }
+}
+
+// ggml's names of the tensor types, by number; empty where there is none.
+constexpr const char* kGgmlTypeNames[] = {"F32", "F16", "Q4_0", "Q4_1", "", "", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
+                                          "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S",
+                                          "IQ4_XS", "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "",
+                                          "", "", "MXFP4"};
+
+[[noreturn]] void Fail(const std::string& path, const std::string& field, const std::string& problem) {
+  throw Error(ErrorKind::kModelFile, path + ": " + field + ": " + problem, field);
+}
+
+DType TensorType(const std::string& path, const std::string& tensor, uint32_t type) {
+  const std::string_view name = type < std::size(kGgmlTypeNames) ? kGgmlTypeNames[type] : "";
+  for (size_t i = 0; i < std::size(kDTypeInfos); ++i) {
+    if (!name.empty() && name == kDTypeInfos[i].name) return static_cast<DType>(i);
+  }
+  const std::string shown = name.empty() ? "number " + std::to_string(type) : std::string(name);
+  throw Error(ErrorKind::kUnsupportedModel,
+              path + ": tensor '" + tensor + "' has type " + shown +
+                  ", which llmi does not read (it reads F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q6_K)",
+              tensor);
+}
+
+// A cursor that cannot leave the file.
+class Reader {
+ public:
+  explicit Reader(const MappedFile& file) : file_(file) {}
+
+  uint64_t position() const { return position_; }
+  uint64_t remaining() const { return file_.size() - position_; }
+
+  template <typename T>
+  T Read(const std::string& field) {
+    Need(sizeof(T), field);
+    T value;
+    std::memcpy(&value, file_.data() + position_, sizeof(T));
+    position_ += sizeof(T);
+    return value;
+  }
+
+  std::string_view ReadString(const std::string& field) {
+    const uint64_t length = Read<uint64_t>(field);
+    Need(length, field);
+    const std::string_view text(reinterpret_cast<const char*>(file_.data() + position_), length);
+    position_ += length;
+    return text;
+  }
+
+  void Need(uint64_t num_bytes, const std::string& field) const {
+    if (num_bytes > remaining()) {
+      Fail(file_.path(), field, "the file is truncated: " + std::to_string(num_bytes) + " bytes are needed at offset " +
+                                    std::to_string(position_) + ", " + std::to_string(remaining()) + " are left");
+    }
+  }
+
+ private:
+  const MappedFile& file_;
+  uint64_t position_ = 0;
+};
+
+void ReadScalar(Reader* reader, const std::string& path, const std::string& key, uint32_t type, int64_t* integer, double* number) {
+  switch (type) {
+    case kUint8: *integer = reader->Read<uint8_t>(key); break;
+    case kInt8: *integer = reader->Read<int8_t>(key); break;
+    case kUint16: *integer = reader->Read<uint16_t>(key); break;
+    case kInt16: *integer = reader->Read<int16_t>(key); break;
+    case kUint32: *integer = reader->Read<uint32_t>(key); break;
+    case kInt32: *integer = reader->Read<int32_t>(key); break;
+    case kInt64: *integer = reader->Read<int64_t>(key); break;
+    case kUint64: {
+      const uint64_t value = reader->Read<uint64_t>(key);
+      if (value > static_cast<uint64_t>(INT64_MAX)) Fail(path, key, "the number is too large");
+      *integer = static_cast<int64_t>(value);
+      break;
+    }
+    case kBool: {
+      const uint8_t value = reader->Read<uint8_t>(key);
+      if (value > 1) Fail(path, key, "a bool is neither 0 nor 1");
+      *integer = value;
+      break;
+    }
+    case kFloat32: *number = static_cast<double>(reader->Read<float>(key)); break;
+    default: *number = reader->Read<double>(key); break;
+  }
+}
+
+bool IsFloat(uint32_t type) { return type == kFloat32 || type == kFloat64; }
+
+GgufValue ReadArray(Reader* reader, const std::string& path, const std::string& key) {
+  const uint32_t type = reader->Read<uint32_t>(key);
+  const uint64_t length = reader->Read<uint64_t>(key);
+  if (type >= kNumTypes || type == kArray) Fail(path, key, "an array of type " + std::to_string(type) + " is not allowed");
+  // A string takes at least its 8-byte length: nothing is reserved that the file cannot hold.
+  reader->Need((CheckedU64(length) * (type == kString ? 8 : ScalarBytes(type))).value(), key);
+  GgufValue value;
+  if (type == kString) {
+    value.kind = GgufValue::Kind::kStringArray;
+    value.strings.reserve(length);
+    for (uint64_t i = 0; i < length; ++i) value.strings.push_back(reader->ReadString(key));
+    return value;
+  }
+  value.kind = IsFloat(type) ? GgufValue::Kind::kNumberArray : type == kBool ? GgufValue::Kind::kBoolArray : GgufValue::Kind::kIntegerArray;
+  if (IsFloat(type)) {
+    value.numbers.reserve(length);
+  } else {
+    value.integers.reserve(length);
+  }
+  for (uint64_t i = 0; i < length; ++i) {
+    int64_t integer = 0;
+    double number = 0;
+    ReadScalar(reader, path, key, type, &integer, &number);
+    if (IsFloat(type)) {
+      value.numbers.push_back(number);
+    } else {
+      value.integers.push_back(integer);
+    }
+  }
+  return value;
+}
+
+GgufValue ReadValue(Reader* reader, const std::string& path, const std::string& key) {
+  const uint32_t type = reader->Read<uint32_t>(key);
+  if (type >= kNumTypes) Fail(path, key, "unknown value type " + std::to_string(type));
+  if (type == kArray) return ReadArray(reader, path, key);
+  GgufValue value;
+  if (type == kString) {
+    value.kind = GgufValue::Kind::kString;
+    value.string = reader->ReadString(key);
+    return value;
+  }
+  value.kind = IsFloat(type) ? GgufValue::Kind::kNumber : type == kBool ? GgufValue::Kind::kBool : GgufValue::Kind::kInteger;
+  ReadScalar(reader, path, key, type, &value.integer, &value.number);
+  return value;
+}
+
+struct TensorHeader {
+  TensorView view;
+  uint64_t offset = 0;
+};
+
+TensorHeader ReadTensorHeader(Reader* reader, const std::string& path) {
+  TensorHeader header;
+  TensorView& view = header.view;
+  view.name = std::string(reader->ReadString("tensor name"));
+  if (view.name.empty() || view.name.size() > kMaxNameBytes) Fail(path, "tensor name", "its length is out of range");
+  const uint32_t num_dims = reader->Read<uint32_t>(view.name);
+  if (num_dims < 1 || num_dims > 4) Fail(path, view.name, std::to_string(num_dims) + " dimensions (1 to 4 are allowed)");
+  CheckedU64 num_values(1);
+  for (uint32_t i = 0; i < num_dims; ++i) {
+    const uint64_t extent = reader->Read<uint64_t>(view.name);
+    if (extent == 0) Fail(path, view.name, "a dimension is zero");
+    num_values = num_values * extent;
+    view.shape.insert(view.shape.begin(), extent);  // the file lists the fastest first
+  }
+  view.dtype = TensorType(path, view.name, reader->Read<uint32_t>(view.name));
+  header.offset = reader->Read<uint64_t>(view.name);
+  const DTypeInfo& info = Info(view.dtype);
+  if (view.shape.back() % info.block_size != 0) {
+    Fail(path, view.name, "its rows of " + std::to_string(view.shape.back()) + " values do not divide into blocks of " +
+                              std::to_string(info.block_size));
+  }
+  view.num_bytes = (CheckedU64(num_values.value() / info.block_size) * info.block_bytes).value();
+  return header;
+}
+
+}  // namespace
+
+GgufFile::GgufFile(const std::string& path) : file_(path) {
+  Reader reader(file_);
+  if (file_.size() < 4 || std::memcmp(file_.data(), "GGUF", 4) != 0) Fail(path, "magic", "not a GGUF file");
+  reader.Read<uint32_t>("magic");
+  const uint32_t version = reader.Read<uint32_t>("version");
+  if (version != 2 && version != 3) Fail(path, "version", "GGUF version " + std::to_string(version) + " (2 and 3 are read)");
+  const uint64_t num_tensors = reader.Read<uint64_t>("tensor_count");
+  const uint64_t num_metadata = reader.Read<uint64_t>("metadata_kv_count");
+  if (num_tensors > kMaxTensors) Fail(path, "tensor_count", std::to_string(num_tensors) + " tensors (at most 100,000)");
+  if (num_metadata > kMaxMetadata) Fail(path, "metadata_kv_count", std::to_string(num_metadata) + " entries (at most 65,536)");
+  for (uint64_t i = 0; i < num_metadata; ++i) {
+    const std::string key(reader.ReadString("metadata key"));
+    if (key.empty() || key.size() > kMaxNameBytes) Fail(path, "metadata key", "its length is out of range");
+    if (!metadata_.emplace(key, ReadValue(&reader, path, key)).second) Fail(path, key, "the key stands twice");
+  }
+  std::vector<TensorHeader> headers;
+  for (uint64_t i = 0; i < num_tensors; ++i) headers.push_back(ReadTensorHeader(&reader, path));
+
+  const uint64_t alignment = Has("general.alignment") ? static_cast<uint64_t>(Integer("general.alignment")) : 32;
+  if (alignment == 0 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
+    Fail(path, "general.alignment", std::to_string(alignment) + " is not a power of two up to 1,048,576");
+  }
+  const uint64_t data_begin = CheckedU64(reader.position()).AlignUp(alignment).value();
+  std::sort(headers.begin(), headers.end(), [](const TensorHeader& a, const TensorHeader& b) { return a.offset < b.offset; });
+  uint64_t previous_end = 0;
+  for (TensorHeader& header : headers) {
+    TensorView& view = header.view;
+    if (header.offset % alignment != 0) Fail(path, view.name, "its offset is not aligned");
+    if (header.offset < previous_end) Fail(path, view.name, "it overlaps another tensor");
+    previous_end = (CheckedU64(header.offset) + view.num_bytes).value();
+    if ((CheckedU64(data_begin) + previous_end).value() > file_.size()) {
+      Fail(path, view.name, "it ends at byte " + std::to_string((CheckedU64(data_begin) + previous_end).value()) + " of a file of " +
+                                std::to_string(file_.size()));
+    }
+    view.data = file_.data() + data_begin + header.offset;
+    view.file = &file_;
+    const std::string name = view.name;
+    if (!tensors_.emplace(name, std::move(view)).second) Fail(path, name, "the tensor stands twice");
+  }
+}
+
+const TensorView* GgufFile::Find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+std::vector<const TensorView*> GgufFile::Tensors() const {
+  std::vector<const TensorView*> views;
+  for (const auto& [name, view] : tensors_) views.push_back(&view);
+  return views;
+}
+
+const GgufValue& GgufFile::Value(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end()) Fail(file_.path(), key, "the metadata lacks this key");
+  return found->second;
+}
+
+int64_t GgufFile::Integer(const std::string& key) const {
+  const GgufValue& value = Value(key);
+  if (value.kind != GgufValue::Kind::kInteger) Fail(file_.path(), key, "it is not an integer");
+  return value.integer;
+}
+
+double GgufFile::Number(const std::string& key) const {
+  const GgufValue& value = Value(key);
+  if (value.kind == GgufValue::Kind::kInteger) return static_cast<double>(value.integer);
+  if (value.kind != GgufValue::Kind::kNumber) Fail(file_.path(), key, "it is not a number");
+  return value.number;
+}
+
+std::string GgufFile::String(const std::string& key) const {
+  const GgufValue& value = Value(key);
+  if (value.kind != GgufValue::Kind::kString) Fail(file_.path(), key, "it is not a string");
+  return std::string(value.string);
+}
+
+}  // namespace llmi

@@ -1,0 +1,73 @@
+// kv_write and paged_attention: the one attention op, for prefill, chunks, decode, verification and trees.
+//
+// A batch is a list of segments, one per sequence: `num_rows` new tokens on top of `base_len` cached ones.
+// Row i of a segment lies in slot base_len + i. In a chain its position is its slot; in a tree (parents not
+// null: parents[i] < i, -1 = after the last cached token) it is base_len + depth, and the row sees the cached
+// tokens and its own ancestors only. The row at position t sees positions max(0, t - window + 1) to t.
+//
+// Numerics (per row and head; independent of segments, chunks, blocks and threads):
+//   score[j]  = (sum over d in order, fma, of K[j][d] q[d]) * scale, then soft cap if > 0
+//   spans of 256 positions: m = max over the span; p[j] = exp(score[j] - m);
+//   l = 16 lanes (j mod 16) added in order, folded 8, 4, 2, 1; o = fma(p[j], V[j], o) in order of j
+//   spans merge left to right: M = max(m, m'); o = fma(o', exp(m'-M), o exp(m-M)), l likewise; out = o / l
+// K and V are read back from the cache in its type, for the tokens of this pass too.
+// Sources: Dao et al., FlashAttention, 2022 (tiles, online softmax); Kwon et al., PagedAttention, 2023.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/context.h"
+#include "kernels/kv_layout.h"
+
+namespace llmi {
+
+constexpr int64_t kAttentionSpan = 256;
+
+struct AttentionSegment {
+  int64_t row_begin;
+  int64_t num_rows;
+  int64_t base_len;
+  const int32_t* block_table;
+  const int32_t* parents;  // [num_rows] or null
+};
+
+struct AttentionArgs {
+  KvView kv;
+  const AttentionSegment* segments;
+  int64_t num_segments;
+  const int32_t* positions;  // [total rows]
+  const float* q;            // row r, head h at q + r * q_stride + h * head_dim
+  int64_t q_stride;
+  int64_t num_heads;         // a multiple of kv.num_kv_heads
+  float scale;
+  float soft_cap;            // 0: none
+  int64_t window;            // 0: all positions
+  float* out;                // [total rows, num_heads * head_dim], rows out_stride apart
+  int64_t out_stride;
+};
+
+struct KvWriteArgs {
+  KvView kv;
+  const AttentionSegment* segments;
+  int64_t num_segments;
+  const float* k;  // row r, KV head h at k + r * stride + h * head_dim; v likewise
+  const float* v;
+  int64_t stride;
+};
+
+void KvWrite(const KernelContext& context, const KvWriteArgs& args);
+void PagedAttention(const KernelContext& context, const AttentionArgs& args);
+
+// A unit of attention work: query rows [row_begin, row_begin + num_rows) of one segment, heads
+// [head_begin, head_begin + num_heads), all of one KV head. At most kMaxTaskQueries row-head pairs.
+constexpr int64_t kMaxTaskQueries = 16;
+constexpr int64_t kMaxHeadDim = 512;
+struct AttentionTask {
+  int32_t segment;
+  int32_t row_begin;  // within the segment
+  int32_t num_rows;
+  int32_t head_begin;
+  int32_t num_heads;
+};
+
+}  // namespace llmi

@@ -1,0 +1,93 @@
+// The canonical 16 lanes as two AVX2 registers.
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define LLMI_ISA_NAMESPACE avx2
+
+namespace {
+
+struct F32x16 {
+  __m256 lo, hi;
+};
+
+inline F32x16 Set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F32x16 Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline F32x16 Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline F32x16 LoadHalf(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline __m256 WidenBfloat16(const uint16_t* p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline F32x16 LoadBfloat16(const uint16_t* p) { return {WidenBfloat16(p), WidenBfloat16(p + 8)}; }
+inline void Store(float* p, F32x16 a) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+inline void StoreHalf(uint16_t* p, F32x16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline F32x16 Add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline F32x16 Sub(F32x16 a, F32x16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline F32x16 Mul(F32x16 a, F32x16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline F32x16 Div(F32x16 a, F32x16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+// a > b ? a : b and a < b ? a : b: the second operand if either is NaN.
+inline F32x16 Max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline F32x16 Min(F32x16 a, F32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline F32x16 Abs(F32x16 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+// x < limit ? then : otherwise
+inline F32x16 SelectLess(F32x16 x, F32x16 limit, F32x16 then, F32x16 otherwise) {
+  return {_mm256_blendv_ps(otherwise.lo, then.lo, _mm256_cmp_ps(x.lo, limit.lo, _CMP_LT_OQ)),
+          _mm256_blendv_ps(otherwise.hi, then.hi, _mm256_cmp_ps(x.hi, limit.hi, _CMP_LT_OQ))};
+}
+// Keeps lanes [begin, end), puts `other` in the rest.
+inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i lo_keep = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin), index),
+                                              _mm256_cmpgt_epi32(_mm256_set1_epi32(end), index));
+  const __m256i hi_keep = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin - 8), index),
+                                              _mm256_cmpgt_epi32(_mm256_set1_epi32(end - 8), index));
+  return {_mm256_blendv_ps(other.lo, a.lo, _mm256_castsi256_ps(lo_keep)),
+          _mm256_blendv_ps(other.hi, a.hi, _mm256_castsi256_ps(hi_keep))};
+}
+inline __m256 ScaleByExponent(__m256 p, __m256 shifted) {
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
+}
+// Adds the low bits of `shifted` to the exponent of p (core/scalar_math.h, ExpF32).
+inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) {
+  return {ScaleByExponent(p.lo, shifted.lo), ScaleByExponent(p.hi, shifted.hi)};
+}
+// 16 int8 from 16 fp32, rounded to nearest even; values within [-127, 127]. Returns their sum.
+inline int32_t StoreInt8(int8_t* p, F32x16 a) {
+  const __m256i lo = _mm256_cvtps_epi32(a.lo);
+  const __m256i hi = _mm256_cvtps_epi32(a.hi);
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xD8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  const __m256i sum8 = _mm256_add_epi32(lo, hi);
+  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sum8), _mm256_extracti128_si256(sum8, 1));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1));
+  return _mm_cvtsi128_si32(sum);
+}
+// 16 uint64 from 16 fp32 in [0, 2^63), rounded to nearest even.
+inline void StoreUint64(uint64_t* p, F32x16 a) {
+  float values[16];
+  Store(values, a);
+  for (int i = 0; i < 16; ++i) {
+    const float x = values[i];
+    p[i] = static_cast<uint64_t>(static_cast<int64_t>(x < 0x1p23f ? (x + 0x1p23f) - 0x1p23f : x));
+  }
+}
+
+}  // namespace

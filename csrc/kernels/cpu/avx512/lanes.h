@@ -1,0 +1,61 @@
+// The canonical 16 lanes as one AVX-512 register.
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define LLMI_ISA_NAMESPACE avx512
+
+namespace {
+
+struct F32x16 {
+  __m512 v;
+};
+
+inline F32x16 Set1(float x) { return {_mm512_set1_ps(x)}; }
+inline F32x16 Zero() { return {_mm512_setzero_ps()}; }
+inline F32x16 Load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline F32x16 LoadHalf(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+inline F32x16 LoadBfloat16(const uint16_t* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+inline void Store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
+inline void StoreHalf(uint16_t* p, F32x16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline F32x16 Add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32x16 Sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32x16 Mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F32x16 Div(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// a > b ? a : b and a < b ? a : b: the second operand if either is NaN.
+inline F32x16 Max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32x16 Min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F32x16 Abs(F32x16 a) { return {_mm512_abs_ps(a.v)}; }
+// x < limit ? then : otherwise
+inline F32x16 SelectLess(F32x16 x, F32x16 limit, F32x16 then, F32x16 otherwise) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_LT_OQ), otherwise.v, then.v)};
+}
+// Keeps lanes [begin, end), puts `other` in the rest.
+inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
+  const uint32_t mask = ((1u << end) - 1u) & ~((1u << begin) - 1u);
+  return {_mm512_mask_blend_ps(static_cast<__mmask16>(mask), other.v, a.v)};
+}
+// Adds the low bits of `shifted` to the exponent of p (core/scalar_math.h, ExpF32).
+inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) {
+  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p.v), _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23)))};
+}
+// 16 int8 from 16 fp32, rounded to nearest even; values within [-127, 127].
+inline int32_t StoreInt8(int8_t* p, F32x16 a) {
+  const __m512i codes = _mm512_cvtps_epi32(a.v);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(codes));
+  return _mm512_reduce_add_epi32(codes);
+}
+// 16 uint64 from 16 fp32 in [0, 2^63), rounded to nearest even.
+inline void StoreUint64(uint64_t* p, F32x16 a) {
+  _mm512_storeu_si512(p, _mm512_cvtps_epu64(_mm512_castps512_ps256(a.v)));
+  _mm512_storeu_si512(p + 8, _mm512_cvtps_epu64(_mm512_extractf32x8_ps(a.v, 1)));
+}
+
+}  // namespace

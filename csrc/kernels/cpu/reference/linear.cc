@@ -1,0 +1,56 @@
+#include "kernels/linear.h"
+
+#include "kernels/cpu/reference/packed_block.h"
+#include "kernels/kernel_table.h"
+
+namespace llmi::reference {
+namespace {
+
+float QuantizedDot(const PackedRow& w, const QuantizedRows& x, int64_t row) {
+  const int64_t num_blocks = x.num_cols / kBlockSize;
+  float accumulator = 0.0f;
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    const int64_t x_block = row * num_blocks + block;
+    const int8_t* codes = x.codes + x_block * kBlockSize;
+    int32_t dots[2] = {0, 0};
+    for (int64_t k = 0; k < kBlockSize; ++k) dots[k / 16] += (w.Code(block, k) - w.Offset()) * codes[k];
+    const float x_scale = x.scales[x_block];
+    if (w.type == PackedType::kQ8HalfF32) {
+      accumulator = Fma(static_cast<float>(dots[0]), w.Scale(block, 0) * x_scale, accumulator);
+      accumulator = Fma(static_cast<float>(dots[1]), w.Scale(block, 1) * x_scale, accumulator);
+    } else {
+      accumulator = Fma(static_cast<float>(dots[0] + dots[1]), w.Scale(block, 0) * x_scale, accumulator);
+    }
+    if (w.HasMinimum()) accumulator = Fma(w.Minimum(block), x.sums[x_block], accumulator);
+  }
+  return accumulator;
+}
+
+float FloatDot(const PackedView& w, const uint8_t* tile, int64_t lane, const float* x) {
+  float accumulator = 0.0f;
+  for (int64_t k = 0; k < w.num_cols; ++k) accumulator = Fma(FloatWeight(w.type, tile, k, lane), x[k], accumulator);
+  return accumulator;
+}
+
+}  // namespace
+
+void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,
+                 int64_t row_end) {
+  const PackedView& w = part.weights;
+  for (int64_t tile_index = tile_begin; tile_index < tile_end; ++tile_index) {
+    const uint8_t* tile = w.data + tile_index * PackedTileBytes(w.type, w.num_cols);
+    for (int64_t lane = 0; lane < kTileRows; ++lane) {
+      const int64_t column = tile_index * kTileRows + lane;
+      if (column >= w.num_rows) break;
+      for (int64_t row = row_begin; row < row_end; ++row) {
+        float value = IsQuantizedPacked(w.type) ? QuantizedDot({w.type, tile, lane}, args.quantized, row)
+                                                : FloatDot(w, tile, lane, args.x + row * args.x_stride);
+        if (part.bias != nullptr) value = value + part.bias[column];
+        float* out = args.out + row * args.out_stride + part.out_column + column;
+        *out = args.accumulate ? *out + value : value;
+      }
+    }
+  }
+}
+
+}  // namespace llmi::reference

@@ -1,0 +1,136 @@
+// quantize_rows, rms_norm, rope, gated_activation, embedding, softmax_chunk and token_masses over 16 lanes.
+// Contracts: the op headers in kernels/; definitions: kernels/cpu/reference/.
+#pragma once
+
+#include "kernels/cpu/reference/packed_block.h"
+
+namespace llmi::LLMI_ISA_NAMESPACE {
+
+void quantize_rows(const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out) {
+  const int64_t num_blocks = out.num_cols / kBlockSize;
+  for (int64_t block = row_begin * num_blocks; block < row_end * num_blocks; ++block) {
+    const F32x16 a = Load(x + block * kBlockSize);
+    const F32x16 b = Load(x + block * kBlockSize + 16);
+    const float maximum = FoldMax(Max(Abs(a), Max(Abs(b), Zero())));
+    const float poison = FoldSum(Fma(b, Zero(), Fma(a, Zero(), Zero())));
+    const bool finite = poison == 0.0f;
+    const F32x16 inverse = Set1(finite && maximum > 0x1p-100f ? 127.0f / maximum : 0.0f);
+    int8_t* codes = out.codes + block * kBlockSize;
+    const int32_t sum0 = StoreInt8(codes, finite ? Mul(a, inverse) : Zero());
+    const int32_t sum1 = StoreInt8(codes + 16, finite ? Mul(b, inverse) : Zero());
+    const float scale = maximum / 127.0f + poison;
+    out.scales[block] = scale;
+    out.sums[block] = scale * static_cast<float>(sum0 + sum1);
+    out.half_sums[2 * block] = sum0;
+    out.half_sums[2 * block + 1] = sum1;
+  }
+}
+
+void rms_norm(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t group = 0; group < args.num_groups; ++group) {
+      const float* x = args.x + row * args.x_stride + group * args.size;
+      float* out = args.out + row * args.out_stride + group * args.size;
+      F32x16 lanes = Zero();
+      for (int64_t i = 0; i < args.size; i += 16) {
+        const F32x16 value = Load(x + i);
+        lanes = Fma(value, value, lanes);
+      }
+      const float mean = FoldSum(lanes) / static_cast<float>(args.size);
+      const F32x16 inverse = Set1(1.0f / __builtin_sqrtf(mean + args.eps));
+      for (int64_t i = 0; i < args.size; i += 16) {
+        const F32x16 value = Mul(Mul(Load(x + i), inverse), Load(args.weight + i));
+        Store(out + i, args.accumulate ? Add(Load(out + i), value) : value);
+      }
+    }
+  }
+}
+
+void rope(const RopeArgs& args, int64_t row_begin, int64_t row_end) {
+  const int64_t half = args.rotary_dim / 2;
+  if (half % 16 != 0) {
+    reference::rope(args, row_begin, row_end);
+    return;
+  }
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t head = 0; head < args.num_heads; ++head) {
+      float* x = args.x + row * args.x_stride + head * args.head_dim;
+      for (int64_t i = 0; i < half; i += 16) {
+        const F32x16 c = Load(args.cosine + row * half + i);
+        const F32x16 s = Load(args.sine + row * half + i);
+        const F32x16 x1 = Load(x + i);
+        const F32x16 x2 = Load(x + i + half);
+        Store(x + i, Fma(x1, c, Sub(Zero(), Mul(x2, s))));
+        Store(x + i + half, Fma(x2, c, Mul(x1, s)));
+      }
+    }
+  }
+}
+
+void gated_activation(Activation activation, const float* gate, const float* up, int64_t size, float* out) {
+  int64_t i = 0;
+  if (activation == Activation::kSilu) {
+    for (; i + 16 <= size; i += 16) Store(out + i, Mul(Silu(Load(gate + i)), Load(up + i)));
+  } else {
+    for (; i + 16 <= size; i += 16) Store(out + i, Mul(GeluTanh(Load(gate + i)), Load(up + i)));
+  }
+  if (i < size) reference::gated_activation(activation, gate + i, up + i, size - i, out + i);
+}
+
+// One row out of an interleaved tile is a strided gather, a few microseconds a token: scalar.
+void embedding(const PackedView& weights, int32_t id, float scale, float* out) {
+  const int64_t lane = id % kTileRows;
+  const uint8_t* tile = weights.data + id / kTileRows * PackedTileBytes(weights.type, weights.num_cols);
+  if (!IsQuantizedPacked(weights.type)) {
+    const bool is_half = weights.type == PackedType::kF16;
+    for (int64_t k = 0; k < weights.num_cols; ++k) {
+      const int64_t index = k * kTileRows + lane;
+      float value = 0.0f;
+      if (weights.type == PackedType::kF32) {
+        value = reinterpret_cast<const float*>(tile)[index];
+      } else {
+        const uint16_t bits = reinterpret_cast<const uint16_t*>(tile)[index];
+        value = is_half ? HalfToFloat(bits) : Bfloat16ToFloat(bits);
+      }
+      out[k] = value * scale;
+    }
+    return;
+  }
+  const reference::PackedRow row{weights.type, tile, lane};
+  const int32_t offset = row.Offset();
+  for (int64_t block = 0; block < weights.num_cols / kBlockSize; ++block) {
+    const float scales[2] = {row.Scale(block, 0), row.Scale(block, 1)};
+    const float minimum = row.HasMinimum() ? row.Minimum(block) : 0.0f;
+    float* values = out + block * kBlockSize;
+    for (int64_t k = 0; k < kBlockSize; ++k) {
+      const float code = static_cast<float>(row.Code(block, k) - offset);
+      values[k] = (row.HasMinimum() ? __builtin_fmaf(scales[k / 16], code, minimum) : scales[k / 16] * code) * scale;
+    }
+  }
+}
+
+void softmax_chunk(const float* logits, int64_t size, float* maximum, float* sum) {
+  if (size % 16 != 0) {
+    reference::softmax_chunk(logits, size, maximum, sum);
+    return;
+  }
+  F32x16 peaks = Set1(-__builtin_inff());
+  for (int64_t i = 0; i < size; i += 16) peaks = Max(Load(logits + i), peaks);
+  const float peak = FoldMax(peaks);
+  if (!(peak > -__builtin_inff())) {
+    reference::softmax_chunk(logits, size, maximum, sum);
+    return;
+  }
+  F32x16 lanes = Zero();
+  for (int64_t i = 0; i < size; i += 16) lanes = Add(lanes, Exp(Sub(Load(logits + i), Set1(peak))));
+  *maximum = peak;
+  *sum = FoldSum(lanes);
+}
+
+void token_masses(const float* logits, int64_t size, float maximum, uint64_t* masses) {
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) StoreUint64(masses + i, Mul(Exp(Sub(Load(logits + i), Set1(maximum))), Set1(0x1p40f)));
+  if (i < size) reference::token_masses(logits + i, size - i, maximum, masses + i);
+}
+
+}  // namespace llmi::LLMI_ISA_NAMESPACE

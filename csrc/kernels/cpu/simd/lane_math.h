@@ -1,0 +1,57 @@
+// core/scalar_math.h step by step over 16 lanes, and the fixed folds.
+#pragma once
+
+namespace {
+
+inline F32x16 Exp(F32x16 x) {
+  const F32x16 clamped = Min(Set1(88.0f), x);
+  const F32x16 magic = Set1(12582912.0f);
+  const F32x16 shifted = Fma(clamped, Set1(1.44269504088896341f), magic);
+  const F32x16 n = Sub(shifted, magic);
+  F32x16 r = Fma(n, Set1(-0.693359375f), clamped);
+  r = Fma(n, Set1(2.12194440e-4f), r);
+  F32x16 p = Set1(1.9875691500e-4f);
+  p = Fma(p, r, Set1(1.3981999507e-3f));
+  p = Fma(p, r, Set1(8.3334519073e-3f));
+  p = Fma(p, r, Set1(4.1665795894e-2f));
+  p = Fma(p, r, Set1(1.6666665459e-1f));
+  p = Fma(p, r, Set1(5.0000001201e-1f));
+  p = Fma(p, Mul(r, r), r);
+  p = Add(p, Set1(1.0f));
+  return SelectLess(x, Set1(-86.0f), Zero(), ScaleByExponent(p, shifted));
+}
+
+inline F32x16 Silu(F32x16 x) { return Div(x, Add(Set1(1.0f), Exp(Sub(Zero(), x)))); }
+
+inline F32x16 GeluTanh(F32x16 x) {
+  const F32x16 cube = Mul(Mul(x, x), x);
+  const F32x16 minus_2u = Mul(Fma(cube, Set1(0.044715f), x), Set1(-1.5957691216057308f));
+  return Div(x, Add(Set1(1.0f), Exp(minus_2u)));
+}
+
+inline F32x16 SoftCap(F32x16 x, float cap) {
+  const F32x16 e = Exp(Mul(Set1(2.0f), Div(x, Set1(cap))));
+  return Mul(Set1(cap), Sub(Set1(1.0f), Div(Set1(2.0f), Add(Set1(1.0f), e))));
+}
+
+inline float FoldSum(F32x16 a) {
+  float lanes[16];
+  Store(lanes, a);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] = lanes[i] + lanes[i + width];
+  }
+  return lanes[0];
+}
+
+inline float FoldMax(F32x16 a) {
+  float lanes[16];
+  Store(lanes, a);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+  }
+  return lanes[0];
+}
+
+inline void CopyBytes(void* to, const void* from, int64_t num_bytes) { __builtin_memcpy(to, from, static_cast<size_t>(num_bytes)); }
+
+}  // namespace

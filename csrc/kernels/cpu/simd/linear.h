@@ -1,0 +1,136 @@
+// linear_part over 16 lanes = 16 output rows. The instruction set supplies `BlockDots`, the exact integer dots
+// of one packed block with MR quantised rows; all floating-point steps are here, in the order of kernels/linear.h.
+#pragma once
+
+namespace llmi::LLMI_ISA_NAMESPACE {
+namespace {
+
+void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row, F32x16 value) {
+  const int64_t column = tile * kTileRows;
+  const int64_t width = part.weights.num_rows - column;
+  float* out = args.out + row * args.out_stride + part.out_column + column;
+  if (width >= kTileRows) {
+    if (part.bias != nullptr) value = Add(value, Load(part.bias + column));
+    Store(out, args.accumulate ? Add(Load(out), value) : value);
+    return;
+  }
+  float lanes[kTileRows];
+  Store(lanes, value);
+  for (int64_t lane = 0; lane < width; ++lane) {
+    const float biased = part.bias != nullptr ? lanes[lane] + part.bias[column + lane] : lanes[lane];
+    out[lane] = args.accumulate ? out[lane] + biased : biased;
+  }
+}
+
+template <PackedType T, int MR>
+void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
+  constexpr bool kFourBit = T == PackedType::kQ4 || T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
+  constexpr bool kMinimum = T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
+  constexpr int kDots = T == PackedType::kQ8HalfF32 ? 2 : 1;
+  const QuantizedRows& x = args.quantized;
+  const int64_t num_blocks = x.num_cols / kBlockSize;
+  const int64_t block_bytes = PackedBlockBytes(T);
+  const uint8_t* block_data = part.weights.data + tile_index * num_blocks * block_bytes;
+  F32x16 accumulators[MR];
+  for (int m = 0; m < MR; ++m) accumulators[m] = Zero();
+  for (int64_t block = 0; block < num_blocks; ++block, block_data += block_bytes) {
+    F32x16 dots[MR * kDots];
+    BlockDots<T, MR, kDots>(block_data, x, row, block, num_blocks, dots);
+    const uint8_t* tail = block_data + (kFourBit ? 256 : 512);
+    F32x16 scales[kDots];
+    F32x16 minimum = Zero();
+    if constexpr (T == PackedType::kQ4MinF32 || T == PackedType::kQ8HalfF32) {
+      for (int i = 0; i < kDots; ++i) scales[i] = Load(reinterpret_cast<const float*>(tail) + 16 * i);
+      if constexpr (kMinimum) minimum = Load(reinterpret_cast<const float*>(tail) + 16);
+    } else {
+      scales[0] = LoadHalf(reinterpret_cast<const uint16_t*>(tail));
+      if constexpr (kMinimum) minimum = LoadHalf(reinterpret_cast<const uint16_t*>(tail) + 16);
+    }
+    for (int m = 0; m < MR; ++m) {
+      const int64_t x_block = (row + m) * num_blocks + block;
+      const F32x16 x_scale = Set1(x.scales[x_block]);
+      for (int i = 0; i < kDots; ++i) accumulators[m] = Fma(dots[m * kDots + i], Mul(scales[i], x_scale), accumulators[m]);
+      if constexpr (kMinimum) accumulators[m] = Fma(minimum, Set1(x.sums[x_block]), accumulators[m]);
+    }
+  }
+  for (int m = 0; m < MR; ++m) StoreTile(args, part, tile_index, row + m, accumulators[m]);
+}
+
+template <PackedType T>
+void QuantizedPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,
+                   int64_t row_end) {
+  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+    int64_t row = row_begin;
+    for (; row + kLinearRows <= row_end; row += kLinearRows) QuantizedTile<T, kLinearRows>(args, part, tile, row);
+    for (; row + 4 <= row_end; row += 4) QuantizedTile<T, 4>(args, part, tile, row);
+    if (row + 2 <= row_end) {
+      QuantizedTile<T, 2>(args, part, tile, row);
+      row += 2;
+    }
+    if (row < row_end) QuantizedTile<T, 1>(args, part, tile, row);
+  }
+}
+
+template <PackedType T>
+F32x16 LoadWeights(const uint8_t* tile, int64_t k) {
+  if constexpr (T == PackedType::kF32) return Load(reinterpret_cast<const float*>(tile) + k * kTileRows);
+  const uint16_t* halves = reinterpret_cast<const uint16_t*>(tile) + k * kTileRows;
+  return T == PackedType::kF16 ? LoadHalf(halves) : LoadBfloat16(halves);
+}
+
+// NT tiles x MR rows at once: enough independent chains of fma to hide their latency.
+template <PackedType T, int NT, int MR>
+void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
+  const int64_t num_cols = part.weights.num_cols;
+  const int64_t tile_bytes = PackedTileBytes(T, num_cols);
+  const uint8_t* tile = part.weights.data + tile_index * tile_bytes;
+  F32x16 accumulators[NT][MR];
+  for (int n = 0; n < NT; ++n) {
+    for (int m = 0; m < MR; ++m) accumulators[n][m] = Zero();
+  }
+  const float* x = args.x + row * args.x_stride;
+  for (int64_t k = 0; k < num_cols; ++k) {
+    F32x16 values[MR];
+    for (int m = 0; m < MR; ++m) values[m] = Set1(x[m * args.x_stride + k]);
+    for (int n = 0; n < NT; ++n) {
+      const F32x16 weights = LoadWeights<T>(tile + n * tile_bytes, k);
+      for (int m = 0; m < MR; ++m) accumulators[n][m] = Fma(weights, values[m], accumulators[n][m]);
+    }
+  }
+  for (int n = 0; n < NT; ++n) {
+    for (int m = 0; m < MR; ++m) StoreTile(args, part, tile_index + n, row + m, accumulators[n][m]);
+  }
+}
+
+template <PackedType T, int NT>
+void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row_begin, int64_t row_end) {
+  int64_t row = row_begin;
+  for (; row + kFloatRows <= row_end; row += kFloatRows) FloatTiles<T, NT, kFloatRows>(args, part, tile, row);
+  for (; row < row_end; ++row) FloatTiles<T, NT, 1>(args, part, tile, row);
+}
+
+template <PackedType T>
+void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,
+               int64_t row_end) {
+  int64_t tile = tile_begin;
+  for (; tile + kFloatTiles <= tile_end; tile += kFloatTiles) FloatRows<T, kFloatTiles>(args, part, tile, row_begin, row_end);
+  for (; tile < tile_end; ++tile) FloatRows<T, 1>(args, part, tile, row_begin, row_end);
+}
+
+}  // namespace
+
+void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,
+                 int64_t row_end) {
+  switch (part.weights.type) {
+    case PackedType::kF32: return FloatPart<PackedType::kF32>(args, part, tile_begin, tile_end, row_begin, row_end);
+    case PackedType::kF16: return FloatPart<PackedType::kF16>(args, part, tile_begin, tile_end, row_begin, row_end);
+    case PackedType::kBF16: return FloatPart<PackedType::kBF16>(args, part, tile_begin, tile_end, row_begin, row_end);
+    case PackedType::kQ4: return QuantizedPart<PackedType::kQ4>(args, part, tile_begin, tile_end, row_begin, row_end);
+    case PackedType::kQ4Min: return QuantizedPart<PackedType::kQ4Min>(args, part, tile_begin, tile_end, row_begin, row_end);
+    case PackedType::kQ4MinF32: return QuantizedPart<PackedType::kQ4MinF32>(args, part, tile_begin, tile_end, row_begin, row_end);
+    case PackedType::kQ8: return QuantizedPart<PackedType::kQ8>(args, part, tile_begin, tile_end, row_begin, row_end);
+    case PackedType::kQ8HalfF32: return QuantizedPart<PackedType::kQ8HalfF32>(args, part, tile_begin, tile_end, row_begin, row_end);
+  }
+}
+
+}  // namespace llmi::LLMI_ISA_NAMESPACE

@@ -1,0 +1,19 @@
+#include "kernels/embedding.h"
+
+#include "core/errors.h"
+#include "kernels/kernel_table.h"
+#include "kernels/row_tasks.h"
+
+namespace llmi {
+
+void Embedding(const KernelContext& context, const PackedView& weights, const int32_t* ids, int64_t num_rows, float scale,
+               float* out) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    CheckArgument(ids[row] >= 0 && ids[row] < weights.num_rows, "embedding: token id out of range");
+  }
+  ParallelRows(context, num_rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) context.table->embedding(weights, ids[row], scale, out + row * weights.num_cols);
+  });
+}
+
+}  // namespace llmi

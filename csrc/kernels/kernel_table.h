@@ -1,0 +1,51 @@
+// A table of single-threaded kernels for one instruction set. Ops (one .cc each) check arguments, split the
+// work into tasks and call through the table; all tables give the same bits. No STL here: files of each
+// instruction set include this.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/attention.h"
+#include "kernels/gated_activation.h"
+#include "kernels/linear.h"
+#include "kernels/packed_weights.h"
+#include "kernels/quantize_rows.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+
+namespace llmi {
+
+// The kernels, by name and type. Each instruction set defines them all in a namespace of its own.
+#define LLMI_FOR_EACH_KERNEL(X)                                                                                             \
+  X(quantize_rows, (const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out))                          \
+  X(linear_part, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,  \
+                  int64_t row_end))                                                                                         \
+  X(embedding, (const PackedView& weights, int32_t id, float scale, float* out))                                            \
+  X(rms_norm, (const RmsNormArgs& args, int64_t row_begin, int64_t row_end))                                                \
+  X(rope, (const RopeArgs& args, int64_t row_begin, int64_t row_end))                                                       \
+  X(gated_activation, (Activation activation, const float* gate, const float* up, int64_t size, float* out))                \
+  X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end))               \
+  X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                      \
+  X(softmax_chunk, (const float* logits, int64_t size, float* maximum, float* sum))                                         \
+  X(token_masses, (const float* logits, int64_t size, float maximum, uint64_t* masses))
+
+struct KernelTable {
+  const char* name;
+#define LLMI_TABLE_ENTRY(name, args) void(*name) args;
+  LLMI_FOR_EACH_KERNEL(LLMI_TABLE_ENTRY)
+#undef LLMI_TABLE_ENTRY
+};
+
+#define LLMI_DECLARE_KERNEL(name, args) void name args;
+namespace reference {
+LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
+}
+namespace avx2 {
+LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
+}
+namespace avx512 {
+LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
+}
+#undef LLMI_DECLARE_KERNEL
+
+}  // namespace llmi

@@ -1,0 +1,44 @@
+// The one layout of the KV cache. Only kv_write, attention and page copies know it.
+//
+// A page holds `block_size` token slots of some layers. Within a layer, for each KV head: the K tiles, then
+// the V tiles. A tile is 16 slots: K is [head_dim][16] (so that 16 positions fill a register and scores need
+// no sum across lanes), V is [16][head_dim].
+#pragma once
+
+#include <stdint.h>
+
+namespace llmi {
+
+constexpr int64_t kSlotsPerTile = 16;
+
+// One layer's part of the cache.
+struct KvView {
+  uint8_t* base;            // the page arena
+  int64_t page_bytes;
+  int64_t layer_offset;     // of this layer in its page
+  int32_t page_index;       // which page of a logical block holds this layer
+  int32_t pages_per_block;  // block_table[logical * pages_per_block + page_index] is the page; -1: given back
+  int32_t block_size;       // slots in a block, a multiple of 16
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t element_bytes;    // 2: fp16, 4: fp32
+};
+
+static inline int64_t KvTileBytes(const KvView& kv) { return kSlotsPerTile * kv.head_dim * kv.element_bytes; }
+
+static inline int64_t KvLayerBlockBytes(int64_t block_size, int64_t num_kv_heads, int64_t head_dim, int64_t element_bytes) {
+  return 2 * block_size * num_kv_heads * head_dim * element_bytes;
+}
+
+// The K tile that holds `slot`; its V tile lies block_size / 16 tiles further.
+static inline uint8_t* KvTile(const KvView& kv, const int32_t* block_table, int64_t kv_head, int64_t slot) {
+  const int64_t logical = slot / kv.block_size;
+  const int64_t tiles_per_block = kv.block_size / kSlotsPerTile;
+  const int64_t tile = kv_head * 2 * tiles_per_block + (slot % kv.block_size) / kSlotsPerTile;
+  const int64_t page = block_table[logical * kv.pages_per_block + kv.page_index];
+  return kv.base + page * kv.page_bytes + kv.layer_offset + tile * KvTileBytes(kv);
+}
+
+static inline int64_t KvValueOffset(const KvView& kv) { return kv.block_size / kSlotsPerTile * KvTileBytes(kv); }
+
+}  // namespace llmi

@@ -1,0 +1,42 @@
+#include "kernels/linear.h"
+
+#include <array>
+
+#include "core/errors.h"
+#include "kernels/kernel_table.h"
+#include "kernels/row_tasks.h"
+
+namespace llmi {
+
+void Linear(const KernelContext& context, const LinearArgs& args) {
+  constexpr int64_t kMaxParts = 8;
+  CheckArgument(args.num_parts >= 1 && args.num_parts <= kMaxParts, "linear: 1 to 8 parts");
+  std::array<int64_t, kMaxParts + 1> first_task{};
+  std::array<int64_t, kMaxParts> tiles_per_task{};
+  for (int64_t p = 0; p < args.num_parts; ++p) {
+    const PackedView& w = args.parts[p].weights;
+    const bool quantized = IsQuantizedPacked(w.type);
+    CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr, "linear: x is missing in the form that the weights need");
+    CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % kBlockSize == 0), "linear: column counts differ");
+    // Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream.
+    const int64_t num_tiles = (w.num_rows + kTileRows - 1) / kTileRows;
+    const int64_t by_bytes = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, PackedTileBytes(w.type, w.num_cols)));
+    const int64_t by_threads = std::max<int64_t>(1, num_tiles / (int64_t{4} * context.num_threads));
+    int64_t per_task = std::min(by_bytes, by_threads);
+    if (!quantized) per_task = std::max<int64_t>(per_task, std::min<int64_t>(4, std::max<int64_t>(1, num_tiles / context.num_threads)));
+    const auto index = static_cast<size_t>(p);
+    tiles_per_task[index] = per_task;
+    first_task[index + 1] = first_task[index] + (num_tiles + per_task - 1) / per_task;
+  }
+  const auto num_parts = static_cast<size_t>(args.num_parts);
+  context.pool->ParallelFor(first_task[num_parts], context.num_threads, [&](int64_t task) {
+    size_t p = 0;
+    while (task >= first_task[p + 1]) ++p;
+    const LinearPart& part = args.parts[p];
+    const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
+    const int64_t begin = (task - first_task[p]) * tiles_per_task[p];
+    context.table->linear_part(args, part, begin, std::min(num_tiles, begin + tiles_per_task[p]), 0, args.num_rows);
+  });
+}
+
+}  // namespace llmi

@@ -1,0 +1,43 @@
+// linear: out = x W^T (+ bias) (+ out), for one or several weight matrices side by side in the output.
+//
+// One order for each output element whatever the number of rows: columns in order, fp32.
+//   float weights:      acc = fma(w[k], x[k], acc), w widened to fp32
+//   quantised weights:  for each block of 32 columns, d = exact integer sum of code x activation code,
+//                       acc = fma(float(d), scale_w * scale_x, acc), then, with minima,
+//                       acc = fma(minimum, sum_x, acc); kQ8HalfF32 does the scale step for each 16 columns
+// Then acc = acc + bias if there is one; out = out + acc if accumulate, else acc.
+//
+// x     [num_rows, num_cols] fp32 rows x_stride apart (float weights) or its quantised form
+// out   [num_rows, ...] fp32, rows out_stride apart; part p is written at column parts[p].out_column
+// Errors: column counts that differ, a quantised part without quantised x.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/context.h"
+#include "kernels/packed_weights.h"
+#include "kernels/quantize_rows.h"
+
+namespace llmi {
+
+struct LinearPart {
+  PackedView weights;
+  const float* bias;  // [weights.num_rows] or null
+  int64_t out_column;
+};
+
+struct LinearArgs {
+  const LinearPart* parts;
+  int64_t num_parts;
+  int64_t num_rows;
+  const float* x;  // null if every part is quantised
+  int64_t x_stride;
+  QuantizedRows quantized;  // codes null if no part is quantised
+  float* out;
+  int64_t out_stride;
+  bool accumulate;
+};
+
+void Linear(const KernelContext& context, const LinearArgs& args);
+
+}  // namespace llmi

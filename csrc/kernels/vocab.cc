@@ -1,0 +1,63 @@
+#include "kernels/vocab.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "core/scalar_math.h"
+#include "kernels/kernel_table.h"
+#include "kernels/row_tasks.h"
+
+namespace llmi {
+
+float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab_size) {
+  const int64_t num_chunks = (vocab_size + kVocabChunk - 1) / kVocabChunk;
+  std::vector<float> maxima(static_cast<size_t>(num_chunks));
+  std::vector<float> sums(static_cast<size_t>(num_chunks));
+  ParallelRows(context, num_chunks, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t first = chunk * kVocabChunk;
+      const auto index = static_cast<size_t>(chunk);
+      context.table->softmax_chunk(logits + first, std::min(kVocabChunk, vocab_size - first), &maxima[index], &sums[index]);
+    }
+  });
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  float maximum = kMinusInfinity;
+  float sum = 0.0f;
+  for (size_t chunk = 0; chunk < maxima.size(); ++chunk) {
+    const float merged = std::max(maximum, maxima[chunk]);
+    if (merged == kMinusInfinity) {  // nothing yet: sums are 0, or NaN and kept
+      sum += sums[chunk];
+      continue;
+    }
+    sum = Fma(sums[chunk], ExpF32(maxima[chunk] - merged), sum * ExpF32(maximum - merged));
+    maximum = merged;
+  }
+  if (sum != sum) return sum;
+  if (sum == 0.0f) return kMinusInfinity;
+  return static_cast<float>(static_cast<double>(maximum) + LogF64(static_cast<double>(sum)));
+}
+
+int64_t ArgMax(const KernelContext&, const float* logits, int64_t vocab_size) {
+  int64_t best = -1;
+  float best_logit = -std::numeric_limits<float>::infinity();
+  float poison = 0.0f;  // NaN as soon as one logit is NaN or +inf
+  for (int64_t i = 0; i < vocab_size; ++i) {
+    const float logit = logits[i];
+    if (logit > best_logit) {
+      best_logit = logit;
+      best = i;
+    }
+    poison += logit == logit ? 0.0f : logit;
+  }
+  if (poison != poison || best_logit == std::numeric_limits<float>::infinity()) return -1;
+  return best;
+}
+
+void TokenMasses(const KernelContext& context, const float* logits, int64_t vocab_size, float maximum, uint64_t* masses) {
+  ParallelRows(context, vocab_size, 8192, [&](int64_t begin, int64_t end) {
+    context.table->token_masses(logits + begin, end - begin, maximum, masses + begin);
+  });
+}
+
+}  // namespace llmi

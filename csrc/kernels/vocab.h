@@ -1,0 +1,22 @@
+// Reductions over one row of logits [vocab_size] fp32, the primitives of sampling and scoring.
+//
+// log_sum_exp  chunks of 4,096 ids: m = max, s = sum of exp(x - m) in 16 lanes folded 8, 4, 2, 1; chunks
+//              merge in order; result m + log(s). NaN anywhere gives NaN; all -inf gives -inf.
+// argmax       the largest value, lowest id among equals; -1 if the row holds a NaN or +inf, or only -inf.
+// token_masses mass[i] = round(exp(x[i] - maximum) * 2^40) as uint64: integers, so that any order of adding
+//              them gives the same top-p set.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/context.h"
+
+namespace llmi {
+
+constexpr int64_t kVocabChunk = 4096;
+
+float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab_size);
+int64_t ArgMax(const KernelContext& context, const float* logits, int64_t vocab_size);
+void TokenMasses(const KernelContext& context, const float* logits, int64_t vocab_size, float maximum, uint64_t* masses);
+
+}  // namespace llmi

@@ -1,0 +1,68 @@
+// The decoder: one forward pass for prefill, chunks, decode, verification and trees.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "kernels/attention.h"
+#include "kernels/quantize_rows.h"
+#include "kernels/context.h"
+#include "model/config.h"
+#include "model/rope_table.h"
+#include "model/weights.h"
+
+namespace llmi {
+
+// One ragged batch. Rows of all sequences stand one after the other.
+struct ForwardBatch {
+  std::vector<int32_t> token_ids;  // [num_rows]
+  std::vector<int32_t> positions;  // [num_rows]
+  // Segments in row order, as attention wants them; tables[g][s] is segment s's block table in KV group g.
+  std::vector<AttentionSegment> segments;
+  std::vector<std::vector<const int32_t*>> tables;
+  std::vector<int32_t> wanted_rows;  // rows whose final hidden state is asked for, ascending
+  // Hidden states after these layers (0 = embedding output), at the wanted rows.
+  std::vector<int> tap_layers;
+
+  int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
+};
+
+struct ForwardResult {
+  std::vector<float> hidden;             // [num_wanted, hidden_size], after the final norm
+  std::vector<std::vector<float>> taps;  // per tap layer [num_wanted, hidden_size], before any norm
+};
+
+class Decoder {
+ public:
+  Decoder(ModelConfig config, ModelWeights weights);
+
+  const ModelConfig& config() const { return config_; }
+  const ModelWeights& weights() const { return weights_; }
+
+  // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
+  // Not re-entrant: workspaces belong to the object.
+  ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
+
+  // Logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`).
+  void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits);
+
+ private:
+  struct Rows;
+  void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows);
+  void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
+  // Points *quantized at the int8 form of x if a part needs it.
+  QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed);
+  void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,
+               float* out, int64_t out_stride, bool accumulate);
+
+  ModelConfig config_;
+  ModelWeights weights_;
+  std::vector<RopeTable> ropes_;
+  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, codes_, scales_, rope_values_;
+  std::vector<AttentionSegment> segments_;
+};
+
+}  // namespace llmi

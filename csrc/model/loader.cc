@@ -1,0 +1,64 @@
+#include "model/loader.h"
+
+#include <sys/stat.h>
+
+#include <string_view>
+
+#include "core/errors.h"
+#include "io/gguf.h"
+#include "io/safetensors.h"
+#include "model/architecture.h"
+
+namespace llmi {
+namespace {
+
+bool IsDirectory(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+Json ReadConfigJson(const std::string& path) {
+  constexpr uint64_t kMaxConfigBytes = 1 << 22;
+  const MappedFile file(path);
+  if (file.size() > kMaxConfigBytes) throw Error(ErrorKind::kModelFile, path + ": larger than 4 MiB", "config.json");
+  return Json::Parse(std::string_view(reinterpret_cast<const char*>(file.data()), file.size()), path);
+}
+
+struct OpenedModel {
+  std::unique_ptr<TensorFile> file;
+  const Architecture* architecture = nullptr;
+  ModelConfig config;
+  TensorNames names;
+};
+
+OpenedModel Open(const std::string& path, bool with_tensors) {
+  OpenedModel model;
+  if (IsDirectory(path)) {
+    const std::string config_path = path + "/config.json";
+    const Json json = ReadConfigJson(config_path);
+    model.architecture = &ArchitectureOf(json, config_path);
+    model.config = model.architecture->from_json(json, config_path);
+    model.names = model.architecture->hf_names;
+    if (with_tensors) model.file = SafetensorsFile::OpenDirectory(path);
+  } else {
+    auto gguf = std::make_unique<GgufFile>(path);
+    model.architecture = &ArchitectureOf(*gguf);
+    model.config = model.architecture->from_gguf(*gguf);
+    model.names = model.architecture->gguf_names;
+    model.file = std::move(gguf);
+  }
+  model.config.Validate(path);
+  return model;
+}
+
+}  // namespace
+
+std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const std::string& path, WeightFormat format) {
+  OpenedModel model = Open(path, true);
+  ModelWeights weights = LoadWeights(context, *model.file, model.names, model.config, format);
+  return std::make_unique<Decoder>(std::move(model.config), std::move(weights));
+}
+
+ModelConfig LoadConfig(const std::string& path) { return Open(path, false).config; }
+
+}  // namespace llmi

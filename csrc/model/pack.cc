@@ -1,0 +1,126 @@
+#include "model/pack.h"
+
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "core/errors.h"
+#include "core/half.h"
+#include "core/thread_pool.h"
+#include "model/dequantize.h"
+
+namespace llmi {
+namespace {
+
+uint16_t FloatToBfloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_t lane, uint8_t* tile) {
+  if (type == PackedType::kF32) {
+    float* out = reinterpret_cast<float*>(tile) + lane;
+    for (int64_t k = 0; k < num_cols; ++k) out[k * kTileRows] = values[k];
+    return;
+  }
+  uint16_t* out = reinterpret_cast<uint16_t*>(tile) + lane;
+  for (int64_t k = 0; k < num_cols; ++k) out[k * kTileRows] = type == PackedType::kF16 ? FloatToHalf(values[k]) : FloatToBfloat16(values[k]);
+}
+
+void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t num_cols, int64_t lane, uint8_t* tile) {
+  const int64_t block_bytes = PackedBlockBytes(type);
+  const bool four_bit = type == PackedType::kQ4 || type == PackedType::kQ4Min || type == PackedType::kQ4MinF32;
+  CodeBlock block{};
+  for (int64_t index = 0; index < num_cols / kBlockSize; ++index) {
+    ReadCodeBlock(dtype, row, index, &block);
+    uint8_t* out = tile + index * block_bytes;
+    if (four_bit) {
+      for (int64_t k = 0; k < 16; ++k) {
+        out[k / 4 * 64 + lane * 4 + k % 4] = static_cast<uint8_t>(block.codes[k] | (block.codes[k + 16] << 4));
+      }
+    } else {
+      for (int64_t k = 0; k < 32; k += 4) std::memcpy(out + k * 16 + lane * 4, block.codes + k, 4);
+    }
+    uint8_t* tail = out + (four_bit ? 256 : 512);
+    auto* halves = reinterpret_cast<uint16_t*>(tail);
+    auto* singles = reinterpret_cast<float*>(tail);
+    switch (type) {
+      case PackedType::kQ4Min:
+        halves[lane] = block.half_scale;
+        halves[16 + lane] = block.half_minimum;
+        break;
+      case PackedType::kQ4MinF32:
+        singles[lane] = block.scales[0];
+        singles[16 + lane] = block.minimum;
+        break;
+      case PackedType::kQ8HalfF32:
+        singles[lane] = block.scales[0];
+        singles[16 + lane] = block.scales[1];
+        break;
+      default:
+        halves[lane] = block.half_scale;
+    }
+  }
+}
+
+}  // namespace
+
+PackedType PackedTypeOf(DType dtype, WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return PackedType::kF32;
+    case WeightFormat::kF16: return PackedType::kF16;
+    case WeightFormat::kBF16: return PackedType::kBF16;
+    case WeightFormat::kAsStored: break;
+  }
+  switch (dtype) {
+    case DType::kF32: return PackedType::kF32;
+    case DType::kF16: return PackedType::kF16;
+    case DType::kBF16: return PackedType::kBF16;
+    case DType::kQ4_0: return PackedType::kQ4;
+    case DType::kQ4_1: return PackedType::kQ4Min;
+    case DType::kQ4_K: return PackedType::kQ4MinF32;
+    case DType::kQ5_0:
+    case DType::kQ8_0: return PackedType::kQ8;
+    case DType::kQ6_K: return PackedType::kQ8HalfF32;
+  }
+  throw Error(ErrorKind::kInternal, "a tensor type without a packed form");
+}
+
+PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
+                           const std::function<int64_t(int64_t)>& source_row)
+    : type_(PackedTypeOf(source.dtype, format)),
+      num_rows_(static_cast<int64_t>(source.shape[0])),
+      num_cols_(static_cast<int64_t>(source.shape[1])) {
+  const int64_t num_tiles = (num_rows_ + kTileRows - 1) / kTileRows;
+  const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
+  const auto total_bytes = static_cast<size_t>(num_tiles) * static_cast<size_t>(tile_bytes);
+  if (const uint64_t available = AvailableMemoryBytes(); total_bytes > available) {
+    throw Error::OutOfMemory("tensor '" + source.name + "' needs " + std::to_string(total_bytes / 1000000) + " MB packed, " +
+                                 std::to_string(available / 1000000) + " MB are free",
+                             total_bytes, available);
+  }
+  data_ = AlignedBuffer(total_bytes, "packed weights");
+  const int64_t row_bytes = num_cols_ / Info(source.dtype).block_size * Info(source.dtype).block_bytes;
+  // Tasks of about 1 MB of the file, each released when done.
+  const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 20) / (row_bytes * kTileRows));
+  const int64_t num_tasks = (num_tiles + tiles_per_task - 1) / tiles_per_task;
+  context.pool->ParallelFor(num_tasks, context.num_threads, [&](int64_t task) {
+    std::vector<float> values(IsQuantizedPacked(type_) ? 0 : static_cast<size_t>(num_cols_));
+    const int64_t row_begin = task * tiles_per_task * kTileRows;
+    const int64_t row_end = std::min(num_rows_, row_begin + tiles_per_task * kTileRows);
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      const uint8_t* from = source.data + (source_row ? source_row(row) : row) * row_bytes;
+      uint8_t* tile = data_.data() + row / kTileRows * tile_bytes;
+      if (IsQuantizedPacked(type_)) {
+        PackQuantizedRow(type_, source.dtype, from, num_cols_, row % kTileRows, tile);
+      } else {
+        DequantizeRow(source.dtype, from, num_cols_, values.data());
+        PackFloatRow(type_, values.data(), num_cols_, row % kTileRows, tile);
+      }
+    }
+    source.file->Release(source.data + row_begin * row_bytes, static_cast<uint64_t>((row_end - row_begin) * row_bytes));
+  });
+}
+
+}  // namespace llmi

@@ -1,0 +1,39 @@
+// Packs a matrix on disk into the tiles that the linear kernels read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "core/aligned.h"
+#include "io/tensor_file.h"
+#include "kernels/context.h"
+#include "kernels/packed_weights.h"
+
+namespace llmi {
+
+// What weights are kept as: as the file has them, or converted to one float type.
+enum class WeightFormat : uint8_t { kAsStored, kF32, kF16, kBF16 };
+
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+
+  // Rows of `source` [num_rows, num_cols] in the order source_row(0), source_row(1), ... (null: as stored).
+  // The file's pages are released behind the packing, so that memory holds one copy.
+  // Throws Error(kOutOfMemory) with the arithmetic.
+  PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
+               const std::function<int64_t(int64_t)>& source_row = nullptr);
+
+  PackedView view() const { return {type_, num_rows_, num_cols_, data_.data()}; }
+  uint64_t num_bytes() const { return data_.size(); }
+
+ private:
+  PackedType type_ = PackedType::kF32;
+  int64_t num_rows_ = 0;
+  int64_t num_cols_ = 0;
+  AlignedBuffer data_;
+};
+
+PackedType PackedTypeOf(DType dtype, WeightFormat format);
+
+}  // namespace llmi

@@ -1,0 +1,46 @@
+// A model's packed weights, read once from a tensor file.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "io/tensor_file.h"
+#include "model/architecture.h"
+#include "model/config.h"
+#include "model/pack.h"
+
+namespace llmi {
+
+struct LinearWeights {
+  PackedMatrix matrix;
+  std::vector<float> bias;  // [num_rows] or empty
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm;       // [hidden]
+  LinearWeights query, key, value;         // [heads * head_dim, hidden]
+  LinearWeights attention_output;          // [hidden, heads * head_dim]
+  std::vector<float> query_norm, key_norm; // [head_dim], with qk_norm
+  std::vector<float> post_attention_norm;  // [hidden], with sandwich_norms
+  std::vector<float> mlp_norm;             // [hidden]
+  LinearWeights gate, up;                  // [intermediate, hidden]
+  LinearWeights down;                      // [hidden, intermediate]
+  std::vector<float> post_mlp_norm;        // [hidden], with sandwich_norms
+};
+
+struct ModelWeights {
+  PackedMatrix embedding;  // [vocab, hidden]
+  PackedMatrix head;       // [vocab, hidden]; empty when tied to the embedding
+  std::vector<float> final_norm;
+  std::vector<LayerWeights> layers;
+
+  uint64_t num_bytes() const;
+  // Names of the packed types in use, as in "q4_1+q8_0", for the numerics id.
+  std::string TypeNames() const;
+};
+
+// Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
+ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
+                         WeightFormat format);
+
+}  // namespace llmi

@@ -1,0 +1,48 @@
+// The processed distribution: the one function that sampling, verification and logprobs call.
+//
+// Order: masks (allowed ids, bad words, stop ids before min_tokens), bias, penalties (repetition, frequency,
+// presence); then what the user's processors do; then temperature, min-p, top-k, top-p. Ranking is by logit
+// descending, id ascending; top-p counts integer masses (kernels/vocab.h), so its set is the same everywhere.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "kernels/context.h"
+#include "sampling/params.h"
+
+namespace llmi {
+
+// The tokens before the one to be drawn: prompt, then output.
+struct TokenHistory {
+  std::span<const int32_t> token_ids;
+  int64_t prompt_len = 0;
+};
+
+// Called between penalties and temperature with the row [vocab_size], which it may change.
+using LogitsHook = std::function<void(float* logits)>;
+
+// Turns raw logits into the law, in place: with temperature > 0, law[i] = logit / temperature where kept and
+// -inf where cut, and the law is softmax(law); with temperature 0, law[i] is the masked and penalised logit, and
+// all mass is on ArgMax. Throws Error(kNonFiniteLogits) if no finite maximum is left.
+void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
+                   float* logits, int64_t vocab_size);
+
+// Coordinates of the noise of one draw (numerics.md): the token at `position` of sample `sample_index`.
+struct NoiseKey {
+  uint64_t seed = 0;
+  int64_t position = 0;
+  int64_t sample_index = 0;
+  uint32_t purpose = 0;  // 0 target draw, 1 draft draw, 2 acceptance, 3 residual, 4 other coins
+  uint32_t round = 0;    // verification round, for purposes 1 to 3
+};
+
+// The word of `token_id` under this key.
+uint32_t NoiseWord(const NoiseKey& key, int64_t token_id);
+
+// Draws from softmax(law): the token with the least log(E) - law, E = -log(1 - v), v = (word + 0.5) 2^-32. This is
+// the Gumbel maximum; exact in the tail. Ties go to the lowest id.
+int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size);
+
+}  // namespace llmi

@@ -1,0 +1,24 @@
+// Log-probabilities of one position: the sampled (or given) token and the likeliest ones.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/context.h"
+
+namespace llmi {
+
+// Entry 0 is the sampled or given token, the rest the top n by raw logit (ties: lowest id), best first.
+struct TokenLogprobs {
+  std::vector<int32_t> token_ids;
+  std::vector<float> logprobs;            // raw: log softmax of the model's logits
+  std::vector<float> processed_logprobs;  // of the law drawn from; -inf where cut
+  std::vector<int32_t> ranks;             // 1 = largest raw logit
+};
+
+// raw [vocab_size]: the model's logits. law [vocab_size]: ProcessLogits' result; greedy: all its mass is on
+// `token`. num_top: 0 or more, capped by the vocabulary.
+TokenLogprobs ComputeLogprobs(const KernelContext& context, const float* raw, const float* law, bool greedy, int64_t vocab_size, int32_t token,
+                              int64_t num_top);
+
+}  // namespace llmi

@@ -1,0 +1,39 @@
+// Sampling parameters as the core uses them: validated and resolved by the Python layer, checked again here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace llmi {
+
+struct SamplingParams {
+  double temperature = 1.0;  // 0: greedy
+  double top_p = 1.0;        // (0, 1]
+  int64_t top_k = 0;         // 0: all
+  double min_p = 0.0;        // [0, 1]
+  uint64_t seed = 0;
+  int64_t max_tokens = 16;
+  int64_t min_tokens = 0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  double repetition_penalty = 1.0;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<std::vector<int32_t>> bad_words;  // token sequences
+  std::vector<int32_t> allowed_token_ids;       // empty: all
+  std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> eos_token_ids;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  bool include_stop_str_in_output = false;
+  bool detokenize = true;
+  bool skip_special_tokens = true;
+  int64_t num_logprobs = -1;         // -1: none; 0: the sampled token; n: the top n too
+  int64_t num_prompt_logprobs = -1;  // likewise
+};
+
+// Throws Error(kInvalidArgument) with the parameter's name.
+void Validate(const SamplingParams& params, int64_t vocab_size);
+
+}  // namespace llmi

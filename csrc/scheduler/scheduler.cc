@@ -1,0 +1,138 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+namespace llmi {
+namespace {
+
+int64_t Missing(const ScheduledSequence& sequence) { return sequence.num_tokens - sequence.kv.num_tokens; }
+
+template <typename Container>
+bool Erase(Container& container, ScheduledSequence* sequence) {
+  const auto found = std::find(container.begin(), container.end(), sequence);
+  if (found == container.end()) return false;
+  container.erase(found);
+  return true;
+}
+
+}  // namespace
+
+bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) const {
+  if (config_.policy == SchedulingPolicy::kPriority && a->priority != b->priority) return a->priority < b->priority;
+  return a->arrival < b->arrival;
+}
+
+void Scheduler::Add(ScheduledSequence* sequence) {
+  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), sequence, [&](auto* a, auto* b) { return Before(a, b); });
+  waiting_.insert(place, sequence);
+}
+
+void Scheduler::AddRunning(ScheduledSequence* sequence) {
+  const auto place = std::upper_bound(running_.begin(), running_.end(), sequence, [&](auto* a, auto* b) { return Before(a, b); });
+  running_.insert(place, sequence);
+}
+
+void Scheduler::Remove(ScheduledSequence* sequence) {
+  if (!Erase(running_, sequence)) Erase(waiting_, sequence);
+}
+
+std::vector<ScheduledPiece> Scheduler::Schedule() {
+  std::vector<ScheduledPiece> pieces;
+  int64_t budget = config_.max_num_batched_tokens;
+  ScheduleRunning(&budget, &pieces);
+  AdmitWaiting(&budget, &pieces);
+  return pieces;
+}
+
+void Scheduler::ScheduleRunning(int64_t* budget, std::vector<ScheduledPiece>* pieces) {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    ScheduledSequence* sequence = running_[i];
+    // A finished row of a static batch computes its last token again, into the slot that it has.
+    if (sequence->finished) cache_->TryRollback(&sequence->kv, 1);
+    // One token stays set aside for each running sequence behind this one.
+    const auto behind = static_cast<int64_t>(running_.size() - i - 1);
+    int64_t num_new = std::min(Missing(*sequence), std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0));
+    if (!config_.chunked_prefill && num_new < Missing(*sequence)) num_new = Missing(*sequence);
+    if (num_new <= 0) continue;
+    bool preempted_itself = false;
+    while (!cache_->TryReserve(&sequence->kv, num_new)) {
+      if (running_.back() == sequence && num_new > 1) {  // nobody behind: go on with a smaller piece
+        num_new /= 2;
+        continue;
+      }
+      preempted_itself = running_.back() == sequence;
+      PreemptLast();
+      if (preempted_itself) break;
+    }
+    if (preempted_itself) break;
+    pieces->push_back({sequence, num_new});
+    *budget -= num_new;
+  }
+}
+
+void Scheduler::AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* pieces) {
+  if (config_.policy == SchedulingPolicy::kStatic && !running_.empty()) return;
+  int64_t seats = 0;
+  for (const ScheduledSequence* sequence : running_) seats += sequence->num_seats;
+  while (!waiting_.empty() && *budget > 0) {
+    ScheduledSequence* sequence = waiting_.front();
+    if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
+    int64_t num_new = std::min(Missing(*sequence), *budget);
+    if (!config_.chunked_prefill && num_new < Missing(*sequence)) {
+      if (!pieces->empty()) break;
+      num_new = Missing(*sequence);
+    }
+    // Room stays for one more block of each running sequence, so that an admission is not undone at once.
+    int64_t reserve = 0;
+    for (const KvGroup& group : cache_->groups().groups()) reserve += group.pages_per_block * static_cast<int64_t>(running_.size());
+    if (cache_->PagesNeeded(sequence->kv, num_new) + reserve > cache_->pool().num_free() && !running_.empty()) break;
+    if (!cache_->TryReserve(&sequence->kv, num_new)) {
+      // Alone, it begins with what fits; blocks behind a window come back as it goes.
+      while (num_new > 1 && !cache_->TryReserve(&sequence->kv, num_new)) num_new /= 2;
+      if (cache_->PagesNeeded(sequence->kv, num_new) > 0 && !cache_->TryReserve(&sequence->kv, num_new)) break;
+    }
+    waiting_.pop_front();
+    AddRunning(sequence);
+    seats += sequence->num_seats;
+    pieces->push_back({sequence, num_new});
+    *budget -= num_new;
+  }
+}
+
+void Scheduler::PreemptLast() {
+  ScheduledSequence* victim = running_.back();
+  running_.pop_back();
+  if (!victim->finished) {
+    ++victim->num_preemptions;
+    ++num_preemptions_;
+  }
+  cache_->Free(&victim->kv);
+  cache_->Init(&victim->kv);
+  if (!victim->finished) Add(victim);
+}
+
+void Scheduler::Commit(const std::vector<ScheduledPiece>& pieces) {
+  for (const ScheduledPiece& piece : pieces) {
+    ScheduledSequence& sequence = *piece.sequence;
+    const int64_t begin = sequence.kv.num_tokens;
+    cache_->Commit(&sequence.kv, piece.num_new);
+    if (!sequence.finished) {
+      num_recomputed_tokens_ += std::max<int64_t>(0, std::min(sequence.max_computed, sequence.kv.num_tokens) - begin);
+    }
+    sequence.max_computed = std::max(sequence.max_computed, sequence.kv.num_tokens);
+  }
+  if (config_.policy == SchedulingPolicy::kStatic) PruneStaticBatch();
+}
+
+bool Scheduler::Contains(const ScheduledSequence* sequence) const {
+  return std::find(running_.begin(), running_.end(), sequence) != running_.end() ||
+         std::find(waiting_.begin(), waiting_.end(), sequence) != waiting_.end();
+}
+
+void Scheduler::PruneStaticBatch() {
+  // Finished rows leave together, when the last one has ended; the engine frees what it finds outside.
+  const bool all_finished = std::all_of(running_.begin(), running_.end(), [](const auto* s) { return s->finished; });
+  if (all_finished) running_.clear();
+}
+
+}  // namespace llmi

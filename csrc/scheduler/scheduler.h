@@ -1,0 +1,86 @@
+// Which sequences run in the next step, and how many of their tokens. Knows counts and block tables only: it
+// runs in a test without weights.
+//
+// Continuous batching (Orca): sequences join and leave at every step. Long prompts are cut to the step's token
+// budget, after one token has been set aside for every running decode (Sarathi-Serve). When pages run out the
+// youngest running sequence gives its pages back and is computed again later; results do not change by a bit.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "cache/kv_cache.h"
+
+namespace llmi {
+
+enum class SchedulingPolicy : uint8_t {
+  kFcfs,      // first come, first served
+  kPriority,  // smaller priority first, then first come
+  kStatic,    // baseline: a new batch starts when the last one has ended; finished rows are computed until then
+};
+
+// A sequence as the scheduler sees it; embedded in the engine's own record.
+struct ScheduledSequence {
+  void* owner = nullptr;   // the engine's record; the scheduler does not look at it
+  uint64_t arrival = 0;    // order of submission
+  int64_t priority = 0;
+  int64_t num_seats = 1;   // sequences that it will grow into (n samples), for max_num_seqs
+  int64_t num_tokens = 0;  // tokens known: prompt and output so far
+  KvSequence kv;           // kv.num_tokens of them are computed
+  bool finished = false;   // a static batch keeps its finished rows
+  int64_t num_preemptions = 0;
+  int64_t max_computed = 0;  // most tokens that were ever computed, to count recomputed ones
+};
+
+struct ScheduledPiece {
+  ScheduledSequence* sequence;
+  int64_t num_new;  // tokens to compute on top of kv.num_tokens
+};
+
+struct SchedulerConfig {
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  int64_t max_num_seqs = 256;
+  int64_t max_num_batched_tokens = 2048;
+  bool chunked_prefill = true;  // false: a prompt enters a step whole or not at all
+};
+
+class Scheduler {
+ public:
+  Scheduler(SchedulerConfig config, KvCache* cache) : config_(config), cache_(cache) {}
+
+  // A new sequence (kv initialised, empty) queues; a forked one (kv filled) runs at once.
+  void Add(ScheduledSequence* sequence);
+  void AddRunning(ScheduledSequence* sequence);
+  // Out of both queues; its pages are the caller's to free.
+  void Remove(ScheduledSequence* sequence);
+  bool Contains(const ScheduledSequence* sequence) const;
+
+  // Reserves pages for the returned pieces. Empty while work exists only if nothing fits (a caller's error:
+  // admission refuses what cannot run alone).
+  std::vector<ScheduledPiece> Schedule();
+  // The pieces were computed.
+  void Commit(const std::vector<ScheduledPiece>& pieces);
+
+  bool HasWork() const { return !running_.empty() || !waiting_.empty(); }
+  int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t num_preemptions() const { return num_preemptions_; }
+  int64_t num_recomputed_tokens() const { return num_recomputed_tokens_; }
+
+ private:
+  bool Before(const ScheduledSequence* a, const ScheduledSequence* b) const;
+  void ScheduleRunning(int64_t* budget, std::vector<ScheduledPiece>* pieces);
+  void AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* pieces);
+  void PreemptLast();
+  void PruneStaticBatch();
+
+  SchedulerConfig config_;
+  KvCache* cache_;
+  std::vector<ScheduledSequence*> running_;  // in order of precedence
+  std::deque<ScheduledSequence*> waiting_;   // in order of precedence
+  int64_t num_preemptions_ = 0;
+  int64_t num_recomputed_tokens_ = 0;
+};
+
+}  // namespace llmi

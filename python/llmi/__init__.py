@@ -1,0 +1,94 @@
+"""llmi: a small, fast, open LLM inference engine.
+
+Tokens and log-probabilities are a function of model, numerics id, prompt, parameters and seed alone, bit for bit.
+
+>>> from llmi import LLM
+>>> llm = LLM()
+>>> llm.chat([{"role": "user", "content": "Hello"}])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public names by module; loaded when first used, so that `import llmi` costs little.
+_MODULES = {
+    "_llm": ("LLM",),
+    "_params": ("SamplingParams",),
+    "_tokenizer": ("Tokenizer",),
+    "_hooks": ("TokenContext",),
+    "_stream": ("TextStream",),
+    "_receipt": ("Receipt", "replay"),
+    "_doctor": ("doctor",),
+    "_numeric": ("log_softmax",),
+    "_outputs": (
+        "CompletionOutput", "LogLikelihood", "Logprob", "MemoryReport", "ModelInfo", "Outputs", "Perplexity",
+        "RequestMetrics", "RequestOutput", "StreamChunk",
+    ),
+    "_errors": (
+        "ChatTemplateError", "DeviceError", "EngineBusyError", "EngineClosedError", "EngineError", "GenerationInterrupted",
+        "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError",
+        "OutOfMemoryError", "PromptTooLongError", "RequestErrors", "TokenizerError", "UnsupportedCombinationError",
+        "UnsupportedModelError",
+    ),
+}  # fmt: skip
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+if TYPE_CHECKING:
+    from llmi import testing as testing
+    from llmi._doctor import doctor as doctor
+    from llmi._errors import ChatTemplateError as ChatTemplateError
+    from llmi._errors import DeviceError as DeviceError
+    from llmi._errors import EngineBusyError as EngineBusyError
+    from llmi._errors import EngineClosedError as EngineClosedError
+    from llmi._errors import EngineError as EngineError
+    from llmi._errors import GenerationInterrupted as GenerationInterrupted
+    from llmi._errors import HookError as HookError
+    from llmi._errors import InvalidParamsError as InvalidParamsError
+    from llmi._errors import LlmiError as LlmiError
+    from llmi._errors import MissingExtraError as MissingExtraError
+    from llmi._errors import ModelFileError as ModelFileError
+    from llmi._errors import NonFiniteLogitsError as NonFiniteLogitsError
+    from llmi._errors import OutOfMemoryError as OutOfMemoryError
+    from llmi._errors import PromptTooLongError as PromptTooLongError
+    from llmi._errors import RequestErrors as RequestErrors
+    from llmi._errors import TokenizerError as TokenizerError
+    from llmi._errors import UnsupportedCombinationError as UnsupportedCombinationError
+    from llmi._errors import UnsupportedModelError as UnsupportedModelError
+    from llmi._hooks import TokenContext as TokenContext
+    from llmi._llm import LLM as LLM
+    from llmi._numeric import log_softmax as log_softmax
+    from llmi._outputs import CompletionOutput as CompletionOutput
+    from llmi._outputs import LogLikelihood as LogLikelihood
+    from llmi._outputs import Logprob as Logprob
+    from llmi._outputs import MemoryReport as MemoryReport
+    from llmi._outputs import ModelInfo as ModelInfo
+    from llmi._outputs import Outputs as Outputs
+    from llmi._outputs import Perplexity as Perplexity
+    from llmi._outputs import RequestMetrics as RequestMetrics
+    from llmi._outputs import RequestOutput as RequestOutput
+    from llmi._outputs import StreamChunk as StreamChunk
+    from llmi._params import SamplingParams as SamplingParams
+    from llmi._receipt import Receipt as Receipt
+    from llmi._receipt import replay as replay
+    from llmi._stream import TextStream as TextStream
+    from llmi._tokenizer import Tokenizer as Tokenizer
+
+__all__ = ["__version__", "testing", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("llmi.testing")
+    if name not in _HOME:
+        raise AttributeError(f"module 'llmi' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"llmi.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,58 @@
+"""HTML for notebooks. Everything that came from a model or a user is escaped."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llmi._outputs import CompletionOutput, MemoryReport, Outputs, RequestOutput
+
+
+def _tokens_html(output: CompletionOutput) -> str:
+    """Tokens coloured by probability where log-probabilities were asked for."""
+    if not output.logprobs:
+        return html.escape(output.text)
+    spans = []
+    for token_id, entries in zip(output.token_ids, output.logprobs, strict=False):
+        chosen = entries[token_id]
+        probability = math.exp(min(chosen.logprob, 0.0))
+        title = html.escape(f"p = {probability:.3f}, rank {chosen.rank}")
+        colour = f"hsl({120 * probability:.0f}, 70%, 85%)"
+        spans.append(f'<span title="{title}" style="background:{colour};color:#000">{html.escape(chosen.decoded_token)}</span>')
+    return "".join(spans)
+
+
+def request_html(request: RequestOutput) -> str:
+    """One result: prompt, continuations, times."""
+    rows = "".join(
+        f'<tr><td style="vertical-align:top">{output.index}</td>'
+        f'<td style="text-align:left;white-space:pre-wrap">{_tokens_html(output)}</td>'
+        f"<td>{len(output.token_ids)}</td><td>{html.escape(str(output.finish_reason))}</td></tr>"
+        for output in request.outputs
+    )
+    error = f'<div style="color:#b00">{html.escape(str(request.error))}</div>' if request.error is not None else ""
+    return (
+        f'<div><div style="white-space:pre-wrap"><b>{html.escape(request.prompt or "")}</b></div>'
+        f"<table><thead><tr><th></th><th>text</th><th>tokens</th><th>end</th></tr></thead><tbody>{rows}</tbody></table>{error}"
+        f"<small>first token {request.metrics.time_to_first_token_s * 1e3:.0f} ms, seed {request.seed}</small></div>"
+    )
+
+
+def outputs_html(outputs: Outputs) -> str:
+    """At most 20 results."""
+    more = f"<div>... and {len(outputs) - 20} more</div>" if len(outputs) > 20 else ""
+    return "".join(request_html(request) for request in outputs[:20]) + more
+
+
+def memory_html(report: MemoryReport) -> str:
+    """A bar: shared, used, free."""
+    total = max(report.num_blocks, 1)
+    used = report.num_blocks - report.num_free_blocks
+    parts = [(report.num_shared_blocks, "#6a6", "shared"), (used - report.num_shared_blocks, "#69c", "used"), (report.num_free_blocks, "#ddd", "free")]
+    bar = "".join(f'<span title="{name}: {count:,}" style="display:inline-block;height:1em;width:{300 * count / total:.1f}px;background:{colour}"></span>' for count, colour, name in parts)
+    return (
+        f"<div>{bar}<br><small>{used:,} of {report.num_blocks:,} blocks in use, {report.num_shared_blocks:,} shared, "
+        f"{report.wasted_share:.1%} of their slots empty; KV {report.kv_bytes / 1e6:,.0f} MB, weights {report.weight_bytes / 1e6:,.0f} MB</small></div>"
+    )

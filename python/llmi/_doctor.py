@@ -1,0 +1,55 @@
+"""What runs on this machine, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import platform
+import sys
+from typing import Any
+
+from llmi import _core, _models
+
+EXTRAS = {"torch": "parity", "transformers": "parity", "pandas": "pandas", "ipywidgets": "notebook", "huggingface_hub": "base"}
+
+
+@dataclasses.dataclass
+class Doctor:
+    """The report of `llmi doctor`; `facts` holds its values."""
+
+    facts: dict[str, Any]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:14} {value}" for name, value in self.facts.items())
+
+    __repr__ = __str__
+
+
+def doctor() -> Doctor:
+    """ISA, kernel tables, threads, memory, extras and caches."""
+    import llmi
+
+    system = _core.system_info()
+    features = [name for name in ("avx2", "avx_vnni", "avx512", "avx512_bf16") if system[name]]
+    try:
+        selected = _core.selected_table()
+        if os.environ.get("LLMI_ISA"):
+            selected += " (forced by LLMI_ISA)"
+    except _core.CoreError as error:
+        selected = f"none: {error.args[1]}"
+    found = [name for name in EXTRAS if importlib.util.find_spec(name) is not None]
+    cached = [name for name, _, _ in _models.cached_models()]
+    return Doctor(
+        {
+            "llmi": llmi.__version__,
+            "python": f"{platform.python_version()} ({sys.executable})",
+            "cpu": f"{system['cpu'] or platform.machine()}: {', '.join(features) or 'baseline'}",
+            "kernels": f"{selected}; available: {', '.join(system['tables'])}",
+            "cuda": "not in this build",
+            "threads": f"{system['num_threads']} (LLMI_NUM_THREADS, OMP_NUM_THREADS, affinity and cgroup counted)",
+            "memory": f"{system['available_memory_bytes'] / 1e6:,.0f} MB free",
+            "optional": ", ".join(found) or "none installed",
+            "cache": f"{_models.cache_dir()}: {', '.join(cached) or 'empty'}",
+        }
+    )

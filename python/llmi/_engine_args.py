@@ -1,0 +1,136 @@
+"""Arguments of LLM: checked here, and what they mean for the numerics id."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llmi._errors import DeviceError, InvalidParamsError, ModelFileError, UnsupportedCombinationError
+from llmi._request import NO_EFFECT
+
+NUMERICS_VERSION = 1
+HONOURED = (
+    "model", "tokenizer", "revision", "device", "dtype", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "chat_template", "generation_config", "num_threads",
+)  # fmt: skip
+#: Arguments of later versions: refused by name unless at the value that this version has anyway.
+REFUSED: dict[str, Any] = {
+    "quantization": None, "gpu_memory_utilization": 0.9, "enable_prefix_caching": False, "waiting_served_ratio": None, "speculative_config": None,
+    "batch_processors": (), "tensor_parallel_size": 1, "deterministic": True,
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class EngineArgs:
+    """Engine arguments after LLM's own handling of model, tokenizer and templates."""
+
+    device: str
+    dtype: str
+    kv_cache_dtype: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_cache_memory_bytes: int | None
+    enable_chunked_prefill: bool
+    scheduling_policy: str
+    num_threads: int | None
+    seed: int | None
+
+    def validate(self) -> None:
+        """Raise InvalidParamsError or DeviceError for the first value out of range."""
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise InvalidParamsError(f"device must be auto, cpu or cuda, not {self.device!r}", "device")
+        if self.device == "cuda":
+            raise DeviceError("this build has no CUDA backend: use device='cpu'")
+        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", "float16", "float32")),
+                              ("scheduling_policy", ("fcfs", "priority", "static"))):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise InvalidParamsError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", name)
+        for name in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InvalidParamsError(f"{name} must be None or 1 or more, not {value!r}", name)
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= 1 << 20:
+                raise InvalidParamsError(f"{name} must lie in [1, 1,048,576], not {value!r}", name)
+        if not isinstance(self.block_size, int) or self.block_size % 16 or not 16 <= self.block_size <= 1024:
+            raise InvalidParamsError(f"block_size must be a multiple of 16 up to 1,024, not {self.block_size!r}", "block_size")
+        if self.num_threads is not None and self.num_threads > 256:
+            raise InvalidParamsError("num_threads must be at most 256", "num_threads")
+        if not self.enable_chunked_prefill and self.max_model_len is not None and self.max_model_len > self.max_num_batched_tokens:
+            raise UnsupportedCombinationError(
+                "without chunked prefill, max_num_batched_tokens must be at least max_model_len", "enable_chunked_prefill", "max_num_batched_tokens"
+            )
+
+    @property
+    def kv_type(self) -> str:
+        """float16 or float32."""
+        if self.kv_cache_dtype != "auto":
+            return self.kv_cache_dtype
+        return "float32" if self.dtype == "float32" else "float16"
+
+    def for_core(self) -> dict[str, Any]:
+        """Keyword arguments of the core's Engine."""
+        return {
+            "dtype": self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy,
+            "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
+            "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
+            "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
+        }  # fmt: skip
+
+
+def numerics_id(weight_types: str, args: EngineArgs) -> str:
+    """All that may move a bit besides model file, prompt, parameters and seed."""
+    quantized = any(name.startswith("q") for name in weight_types.split("+"))
+    activations = "i8b32" if quantized else "f32"
+    kv = {"float16": "f16", "float32": "f32"}[args.kv_type]
+    return f"llmi{NUMERICS_VERSION}-cpu-w:{weight_types}-a:{activations}-kv:{kv}-attn:f32-tp1"
+
+
+def parse_no_effect(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are accepted without effect; others raise TypeError, or are refused by name."""
+    accepted = {}
+    for name, value in arguments.items():
+        if name in NO_EFFECT:
+            accepted[name] = value
+        elif name in REFUSED:
+            if value != REFUSED[name]:
+                raise UnsupportedCombinationError(f"{name} = {value!r} is not available in this version of llmi", name, "LLM")
+        else:
+            near = difflib.get_close_matches(name, [*HONOURED, *NO_EFFECT, *REFUSED], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"LLM() has no argument {name!r}{hint}")
+    return accepted
+
+
+_GENERATION_FIELDS = {"temperature": float, "top_p": float, "top_k": int, "min_p": float, "repetition_penalty": float}
+
+
+def generation_defaults(model_path: Path, generation_config: str | os.PathLike[str]) -> dict[str, Any]:
+    """Sampling defaults of the model's generation_config.json. "auto": the model's; "vllm" or "none": none; else a path."""
+    if str(generation_config) in ("none", "vllm"):
+        return {}
+    path = model_path / "generation_config.json" if str(generation_config) == "auto" else Path(generation_config)
+    if path.is_dir():
+        path = path / "generation_config.json"
+    if not path.is_file():
+        if str(generation_config) != "auto":
+            raise ModelFileError(f"{path}: no such generation config", path)
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        defaults: dict[str, Any] = {
+            name: kind(config[name]) for name, kind in _GENERATION_FIELDS.items() if config.get(name) is not None
+        }
+        if isinstance(config.get("max_new_tokens"), int):
+            defaults["max_tokens"] = config["max_new_tokens"]
+    except (ValueError, TypeError, OSError, AttributeError) as error:
+        raise ModelFileError(f"{path}: {error}", path) from None
+    return defaults

@@ -1,0 +1,152 @@
+"""One exception type per cause. Every one is an LlmiError and the built-in type that fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmi._outputs import Outputs
+
+
+class LlmiError(Exception):
+    """Root of all errors that llmi raises on purpose."""
+
+
+class InvalidParamsError(LlmiError, ValueError):
+    """A parameter is out of range or contradicts another; `parameter` names it."""
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class UnsupportedCombinationError(InvalidParamsError):
+    """Two features, or a feature and this path, do not work together."""
+
+    def __init__(self, message: str, feature_a: str, feature_b: str) -> None:
+        super().__init__(message, feature_a)
+        self.feature_a = feature_a
+        self.feature_b = feature_b
+
+
+class PromptTooLongError(InvalidParamsError):
+    """The prompt does not fit into the context."""
+
+    def __init__(self, num_tokens: int, max_model_len: int) -> None:
+        super().__init__(
+            f"the prompt has {num_tokens:,} tokens, {num_tokens - max_model_len:,} more than max_model_len = {max_model_len:,}",
+            "prompt",
+        )
+        self.num_tokens = num_tokens
+        self.max_model_len = max_model_len
+
+
+class ModelFileError(LlmiError, ValueError):
+    """A model file is missing, truncated, corrupt or inconsistent."""
+
+    def __init__(self, message: str, path: str | Path | None = None, field: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.field = field
+
+
+class UnsupportedModelError(ModelFileError):
+    """The file is sound, but of a kind that llmi does not run."""
+
+
+class TokenizerError(ModelFileError):
+    """The vocabulary is missing, broken, or of an unknown kind."""
+
+
+class ChatTemplateError(ModelFileError):
+    """The chat template is missing, broken, or exceeds its limits."""
+
+
+class OutOfMemoryError(LlmiError, MemoryError):
+    """Memory does not suffice; the message carries the arithmetic."""
+
+    def __init__(self, message: str, needed_bytes: int = 0, available_bytes: int = 0, advice: str = "") -> None:
+        super().__init__(message + (f": {advice}" if advice else ""))
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+        self.advice = advice
+
+
+class HookError(LlmiError, RuntimeError):
+    """User code raised; `__cause__` is its exception."""
+
+    def __init__(self, message: str, hook: str = "", request_id: str = "") -> None:
+        super().__init__(message)
+        self.hook = hook
+        self.request_id = request_id
+
+
+class NonFiniteLogitsError(LlmiError, RuntimeError):
+    """Logits are NaN or infinite, or no token is left to draw."""
+
+
+class EngineError(LlmiError, RuntimeError):
+    """The engine cannot go on."""
+
+
+class EngineClosedError(EngineError):
+    """The LLM was closed, or belongs to the parent of a fork."""
+
+
+class EngineBusyError(EngineError):
+    """The engine was called from inside one of its own hooks."""
+
+
+class DeviceError(EngineError):
+    """The machine lacks what was asked for."""
+
+
+class MissingExtraError(LlmiError, ImportError):
+    """An optional dependency is absent; `extra` names what to install."""
+
+    def __init__(self, extra: str, package: str) -> None:
+        super().__init__(f"this needs {package}: pip install 'llmi[{extra}]'")
+        self.extra = extra
+
+
+class RequestErrors(LlmiError):
+    """Some requests failed; all others finished. `errors` maps the prompt's index to its error."""
+
+    def __init__(self, errors: dict[int, LlmiError], outputs: Outputs) -> None:
+        first = min(errors)
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        super().__init__(f"request {first} of {len(outputs)} failed: {errors[first]}{more}; the others are in .outputs")
+        self.errors = errors
+        self.outputs = outputs
+
+
+class GenerationInterrupted(KeyboardInterrupt):
+    """Ctrl-C during generation. `outputs` holds what there was; the engine stays usable."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        super().__init__("generation was interrupted; .outputs holds the partial results")
+        self.outputs = outputs
+
+
+def from_core(fields: tuple[Any, ...], path: str | Path | None = None) -> LlmiError:
+    """Turns the core's (kind, message, field, needed_bytes, available_bytes) into an exception."""
+    kind, message, field, needed_bytes, available_bytes = fields
+    match kind:
+        case "invalid_argument":
+            return InvalidParamsError(message, field or None)
+        case "model_file":
+            return ModelFileError(message, path, field or None)
+        case "unsupported_model":
+            return UnsupportedModelError(message, path, field or None)
+        case "out_of_memory":
+            return OutOfMemoryError(message, needed_bytes, available_bytes)
+        case "non_finite_logits":
+            return NonFiniteLogitsError(message)
+        case "hook":
+            return HookError(message)
+        case "device":
+            return DeviceError(message)
+        case "closed":
+            return EngineClosedError(message)
+    return EngineError(message)

@@ -1,0 +1,137 @@
+"""User code inside the step loop: logits processors, stopping criteria, custom samplers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from llmi._params import SamplingParams
+
+
+@dataclasses.dataclass
+class TokenContext:
+    """What a hook sees of the sequence at one emitted token.
+
+    Attributes
+    ----------
+    request_id : str
+    index : int
+        Of the sample among n.
+    token_ids : int32 array [len]
+        Prompt and output so far.
+    prompt_len : int
+    text, output_text : str
+        Prompt and output, and the output alone; whole characters only.
+    logits : float32 array [vocab_size]
+        In a stopping criterion: the model's raw logits that the last token was drawn from. In a processor: the row
+        that is being processed.
+    sampling_params : SamplingParams
+    state : dict
+        The request's own memory, one per sample; copied from the first sample when n > 1 starts.
+    """
+
+    request_id: str
+    index: int
+    token_ids: NDArray[np.int32]
+    prompt_len: int
+    text: str
+    output_text: str
+    logits: NDArray[np.float32]
+    sampling_params: SamplingParams
+    state: dict[str, Any]
+
+
+class RequestHooks:
+    """The hooks of one request, called by the core on the engine thread, in the order of plain decoding.
+
+    An exception is kept in `error` and ends the request alone.
+    """
+
+    def __init__(self, request_id: str, params: SamplingParams, prompt_text: str) -> None:
+        self.request_id = request_id
+        self.params = params
+        self.prompt_text = prompt_text
+        self.processors = list(params.logits_processors)
+        self.criteria = list(params.stopping_criteria)
+        self.sampler = params.sampler
+        self.states: dict[int, dict[str, Any]] = {}
+        self.error: BaseException | None = None
+        self.failed_hook = ""
+
+    @property
+    def has_processors(self) -> bool:
+        return bool(self.processors)
+
+    @property
+    def has_sampler(self) -> bool:
+        return self.sampler is not None
+
+    @property
+    def has_criteria(self) -> bool:
+        return bool(self.criteria)
+
+    def __bool__(self) -> bool:
+        return self.has_processors or self.has_sampler or self.has_criteria
+
+    def _context(
+        self, index: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
+    ) -> TokenContext:
+        if index not in self.states:
+            self.states[index] = copy.deepcopy(self.states.get(0, {})) if len(token_ids) == prompt_len else {}
+        text = output.decode("utf-8", "replace")
+        return TokenContext(
+            self.request_id, index, token_ids, prompt_len, self.prompt_text + text, text, logits, self.params, self.states[index]
+        )
+
+    def process(
+        self, index: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """All processors in turn; returns the row."""
+        context = self._context(index, token_ids, prompt_len, output, logits)
+        for processor in self.processors:
+            try:
+                result = processor(context, logits)
+                if result is not None:
+                    logits = np.ascontiguousarray(result, dtype=np.float32)
+                    context.logits = logits
+            except BaseException as error:
+                self._fail(processor, error)
+                raise
+        return logits
+
+    def sample(self, index: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, law: NDArray[np.float32]) -> int:
+        """The custom sampler's token."""
+        assert self.sampler is not None
+        context = self._context(index, token_ids, prompt_len, output, law)
+        try:
+            return int(self.sampler(context, law))
+        except BaseException as error:
+            self._fail(self.sampler, error)
+            raise
+
+    def should_stop(
+        self, index: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
+    ) -> str | None:
+        """The first criterion that stops: its reason, or "" for True; None to go on."""
+        context = self._context(index, token_ids, prompt_len, output, logits)
+        for criterion in self.criteria:
+            try:
+                verdict = criterion(context)
+            except BaseException as error:
+                self._fail(criterion, error)
+                raise
+            if isinstance(verdict, str) and verdict:
+                return verdict
+            if verdict:
+                return ""
+        return None
+
+    def _fail(self, hook: object, error: BaseException) -> None:
+        self.error = error
+        self.failed_hook = getattr(hook, "__name__", type(hook).__name__)

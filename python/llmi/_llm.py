@@ -1,0 +1,524 @@
+"""LLM: a model, its engine thread, and the calls that feed it."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from llmi import _core, _models, _scoring
+from llmi._engine_args import EngineArgs, generation_defaults, numerics_id, parse_no_effect
+from llmi._errors import EngineBusyError, GenerationInterrupted, InvalidParamsError, LlmiError, RequestErrors, from_core
+from llmi._hooks import RequestHooks
+from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, StreamChunk
+from llmi._params import SamplingParams
+from llmi._progress import progress
+from llmi._request import Prompt, RequestBuilder, ResultBuilder, Submission, as_list, derive_seed, is_single, resolve_params, tokenize
+from llmi._stream import TextStream
+from llmi._tokenizer import Message, Tokenizer
+
+_WAIT_S = 0.1  # how often Python looks for Ctrl-C while the engine works
+_open_engines: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_open_engines):
+        engine.close()
+
+
+class LLM:
+    """A language model with its engine.
+
+    Thread-safe: calls from several threads join one batch. A context manager.
+
+    Parameters
+    ----------
+    model : path or str, optional
+        A .gguf file, a directory with config.json and safetensors, a hub name, or a name that llmi knows. None: the
+        default small model, SmolLM2-135M-Instruct.
+    tokenizer : path or Tokenizer, optional
+        None: the model's own.
+    dtype : {"auto", "float32", "float16", "bfloat16"}
+        Weights as stored (quantised ones stay so, with int8 activations), or converted. "float32" is the exact path.
+    kv_cache_dtype : {"auto", "float16", "float32"}
+        "auto": float32 with dtype="float32", else float16.
+    seed : int, optional
+        Requests without a seed then get one derived from it and their index in the call.
+    max_model_len : int, optional
+        Longest sequence. None: the model's, or what the cache holds.
+    max_num_seqs, max_num_batched_tokens : int
+        Most sequences in a batch, and tokens in a step; longer prompts are cut into chunks.
+    kv_cache_memory_bytes : int, optional
+        None: half of what is free, and no more than the limits can use.
+    scheduling_policy : {"fcfs", "priority", "static"}
+    num_threads : int, optional
+        None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.
+
+    Raises
+    ------
+    ModelFileError, UnsupportedModelError, TokenizerError, OutOfMemoryError, InvalidParamsError, DeviceError
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
+        revision: str | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        kv_cache_dtype: str = "auto",
+        seed: int | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+        block_size: int = 16,
+        kv_cache_memory_bytes: int | None = None,
+        enable_chunked_prefill: bool = True,
+        scheduling_policy: str = "fcfs",
+        chat_template: str | None = None,
+        generation_config: str | os.PathLike[str] = "auto",
+        num_threads: int | None = None,
+        **no_effect: Any,
+    ) -> None:
+        self._engine: Any = None
+        self._no_effect = parse_no_effect(no_effect)
+        args = EngineArgs(
+            device=device, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes,
+            enable_chunked_prefill=enable_chunked_prefill, scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed,
+        )  # fmt: skip
+        args.validate()
+        path = _models.resolve(model, revision)
+        try:
+            self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer if tokenizer is not None else path)
+            config = _core.load_config(str(path))
+            engine = _core.Engine(str(path), **args.for_core())
+            engine.start(token_bytes=self.tokenizer.vocab_bytes, special=self.tokenizer.special_tokens)
+        except _core.CoreError as error:
+            raise from_core(error.args, path) from None
+        if chat_template is not None:
+            self.tokenizer.chat_template = chat_template
+        self._engine = engine
+        _open_engines.add(engine)
+        info = engine.info()
+        self._seed = seed
+        self._table: str = info["table"]
+        self._page_bytes: int = info["page_bytes"]
+        self._defaults = generation_defaults(path, generation_config)
+        identity = numerics_id(info["weight_types"], args)
+        self.model_info = ModelInfo(
+            architecture=config["architecture"], num_layers=config["num_layers"], hidden_size=config["hidden_size"], num_heads=config["num_heads"],
+            num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=info["max_model_len"],
+            weight_bytes=info["weight_bytes"], kv_bytes_per_token=info["kv_bytes_per_token"], numerics_id=identity, path=str(path),
+        )  # fmt: skip
+        self.last_outputs: Outputs = Outputs()
+        self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])
+        model_path = str(path)
+        self._results = ResultBuilder(
+            self.tokenizer, identity,
+            {"model_path": model_path, "model_sha256": lambda: _models.model_sha256(model_path), "dtype": dtype, "kv_cache_dtype": kv_cache_dtype},
+        )  # fmt: skip
+        self._ids = itertools.count()
+        self._stepped: Call | None = None
+        self._stepped_lock = threading.Lock()
+
+    # --- generation
+
+    def generate(
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        priority: int | Iterable[int] = 0,
+        on_error: Literal["raise", "return"] = "raise",
+        use_tqdm: bool | None = None,
+        **params: Any,
+    ) -> Outputs:
+        """Continue prompts.
+
+        Parameters
+        ----------
+        prompts : str, list of int, dict, or an iterable of these
+            A flat list of ints is one prompt.
+        sampling_params : SamplingParams or one for each prompt, optional
+            Replaces the model's own defaults.
+        priority : int or one for each prompt
+            Smaller runs first, under scheduling_policy="priority".
+        on_error : {"raise", "return"}
+            "raise": after all others have finished, RequestErrors carries errors and outputs. "return": a failed
+            output has finish_reason "error" and its `error`.
+        use_tqdm : bool, optional
+            None: a progress bar for several prompts, where somebody watches.
+        **params
+            SamplingParams fields, over the model's defaults, instead of `sampling_params`.
+
+        Returns
+        -------
+        Outputs
+            In the order of the prompts.
+
+        Raises
+        ------
+        InvalidParamsError, RequestErrors, GenerationInterrupted
+        """
+        call = self._call(prompts, sampling_params, priority, params, on_error=on_error)
+        return self._finish(call, use_tqdm)
+
+    def chat(
+        self,
+        messages: list[Message] | list[list[Message]],
+        sampling_params: SamplingParams | None = None,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **generate_args: Any,
+    ) -> Outputs:
+        """Answer one chat, or several. `max_tokens` runs to the end of the context unless given.
+
+        Raises ChatTemplateError if the model has no chat template, or the template refuses the messages.
+        """
+        prompts = self._render(messages, chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs)
+        if sampling_params is None:
+            generate_args.setdefault("max_tokens", None)
+        return self.generate(prompts, sampling_params, **generate_args)
+
+    def stream(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> TextStream:
+        """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
+
+        `max_tokens` runs to the end of the context unless given.
+        """
+        priority = generate_args.pop("priority", 0)
+        on_error = generate_args.pop("on_error", "raise")
+        if isinstance(prompts, list) and prompts and all(isinstance(entry, Mapping) and "role" in entry for entry in prompts):
+            prompts = self._render(prompts, None, True, False, None, None)
+        if sampling_params is None:
+            generate_args.setdefault("max_tokens", None)
+        call = self._call(prompts, sampling_params, priority, generate_args, on_error=on_error, stream=True)
+        self._submit(call)
+        return TextStream(call)
+
+    # --- scoring
+
+    def loglikelihood(self, pairs: Iterable[tuple[Prompt, Prompt]], *, use_tqdm: bool | None = None) -> list[LogLikelihood]:
+        """log P(continuation | context) for each pair; an empty context is beginning-of-text.
+
+        Both strings are encoded together and cut at the context (lm-eval's rule).
+        """
+        return _scoring.loglikelihood(self, pairs, use_tqdm)
+
+    def perplexity(
+        self, texts: Prompt | Iterable[Prompt], *, max_length: int | None = None, stride: int | None = None, use_tqdm: bool | None = None
+    ) -> list[Perplexity]:
+        """Perplexity of each text. Each token is scored once, in windows of `max_length` (the context) tokens.
+
+        stride=None: lm-eval's rolling rule. Else windows begin `stride` tokens apart and see what stands before.
+        """
+        return _scoring.perplexity(self, texts, max_length, stride, use_tqdm)
+
+    # --- stepping by hand
+
+    def enqueue(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> list[str]:
+        """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
+        priority = generate_args.pop("priority", 0)
+        call = self._call(prompts, sampling_params, priority, generate_args, on_error="return", stream=True, stepped=True)
+        with self._stepped_lock:
+            if self._stepped is None:
+                self._stepped = call
+                self._submit(call)
+            else:
+                first = len(self._stepped.submissions)
+                self._stepped.submissions += call.submissions
+                self._submit(self._stepped, first)
+        return [submission.hooks.request_id for submission in call.submissions]
+
+    def step(self) -> list[RequestOutput]:
+        """One iteration of the engine: the enqueued requests that have news; [] when none is left."""
+        with self._stepped_lock:
+            call = self._stepped
+            if call is None:
+                return []
+            touched: set[int] = set()
+            while not touched and not call.done:
+                self._core_step()
+                chunks = call.wait(0.0)
+                touched = {chunk.request_index for chunk in chunks} | call.take_finished()
+            outputs = [call.output(index) for index in sorted(touched)]
+            if call.done:
+                self.last_outputs = call.outputs()
+                self._stepped = None
+            return outputs
+
+    def wait_for_completion(self) -> Outputs:
+        """Runs all enqueued requests to their end."""
+        with self._stepped_lock:
+            call, self._stepped = self._stepped, None
+        if call is None:
+            return Outputs()
+        while not call.done:
+            self._core_step()
+            call.wait(0.0)
+        self.last_outputs = call.outputs()
+        return self.last_outputs
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End enqueued requests; what they have becomes their result, with finish_reason "abort"."""
+        self._engine.abort([int(request_id) for request_id in request_ids])
+
+    # --- looking inside
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What generate() uses when nothing is given: the model's generation_config over llmi's defaults."""
+        return resolve_params(None, {}, self._defaults)[0]
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Counters of the engine since it started, and its state now."""
+        stats: dict[str, Any] = self._engine.stats()
+        busy = stats["busy_time_s"]
+        stats["generated_tokens_per_s"] = stats["num_generated_tokens"] / busy if busy else 0.0
+        stats["kv_usage"] = 1 - stats["num_free_pages"] / max(stats["num_pages"], 1)
+        return stats
+
+    def memory_report(self) -> MemoryReport:
+        """The KV cache now."""
+        stats = self._engine.stats()
+        return MemoryReport(
+            num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
+            wasted_share=stats["wasted_share"], weight_bytes=self.model_info.weight_bytes, kv_bytes=stats["num_pages"] * self._page_bytes,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End all requests and give back weights and cache. Outputs stay; later calls raise EngineClosedError."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        info = self.model_info
+        return f"LLM({Path(info.path).name}, {info.architecture}, {info.weight_bytes / 1e6:.0f} MB, {self._table}, max_model_len={info.max_model_len})"
+
+    # --- inner
+
+    def _render(
+        self, messages: Any, template: str | None, add_generation_prompt: bool, continue_final: bool, tools: Any, kwargs: Mapping[str, Any] | None
+    ) -> list[Prompt]:
+        chats = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        arguments = dict(kwargs or {})
+        if tools is not None:
+            arguments["tools"] = tools
+        if continue_final:
+            arguments["continue_final_message"] = True
+        return [
+            {
+                "prompt_token_ids": self.tokenizer.apply_chat_template(
+                    chat, add_generation_prompt=add_generation_prompt and not continue_final, chat_template=template, **arguments
+                ),
+                "prompt": self.tokenizer.apply_chat_template(
+                    chat, tokenize=False, add_generation_prompt=add_generation_prompt and not continue_final, chat_template=template, **arguments
+                ),
+            }
+            for chat in chats
+        ]
+
+    def _call(
+        self, prompts: Any, sampling_params: Any, priority: int | Iterable[int], params: Mapping[str, Any], *,
+        on_error: str, stream: bool = False, stepped: bool = False,
+    ) -> Call:  # fmt: skip
+        if on_error not in ("raise", "return"):
+            raise InvalidParamsError("on_error must be 'raise' or 'return'", "on_error")
+        items = as_list(prompts)
+        several = sampling_params is not None and not isinstance(sampling_params, SamplingParams)
+        explicit: Sequence[SamplingParams | None] = list(sampling_params) if several else [sampling_params] * len(items)
+        priorities = [priority] * len(items) if isinstance(priority, int) else list(priority)
+        for name, values in (("sampling_params", explicit), ("priority", priorities)):
+            if len(values) != len(items):
+                raise InvalidParamsError(f"{len(values)} {name} for {len(items)} prompts", name)
+        # Values are validated before anything runs; what is wrong with one prompt ends that prompt alone.
+        resolved = [resolve_params(entry, params, self._defaults) for entry in explicit]
+        submissions = []
+        for index, (item, (request_params, sources)) in enumerate(zip(items, resolved, strict=True)):
+            request_id = next(self._ids)
+            seed = request_params.seed if request_params.seed is not None else derive_seed(self._seed, index)
+            sources["seed"] = (seed, sources["seed"][1])
+            for name, value in self._no_effect.items():
+                sources[name] = (value, "no effect")
+            text, ids, error = None, [], None
+            try:
+                text, ids = tokenize(item, self.tokenizer)
+                self._builder.fit_max_tokens(request_params, sources, len(ids))
+            except LlmiError as refused:
+                error = refused
+            if text is None and ids and (request_params.logits_processors or request_params.stopping_criteria or request_params.sampler):
+                text = self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=False)
+            hooks = RequestHooks(str(request_id), request_params, text or "")
+            submission = Submission(text, ids, request_params, sources, seed, hooks, error=error)
+            if error is None:
+                self._builder.build(submission, request_id, priority=priorities[index], stream=stream, stepped=stepped)
+            submissions.append(submission)
+        return Call(self._engine, self._results, submissions, on_error)
+
+    def _submit(self, call: Call, first: int = 0) -> None:
+        if self._engine.on_engine_thread():
+            raise EngineBusyError("the engine was called from inside one of its own hooks; use another LLM there")
+        call.submit(first)
+
+    def _finish(self, call: Call, use_tqdm: bool | None) -> Outputs:
+        shown = use_tqdm if use_tqdm is not None or len(call.submissions) > 1 else False
+        self._submit(call)
+        try:
+            with progress(len(call.submissions), "generate", "req", shown) as bar:
+                while not call.done:
+                    call.wait()
+                    bar.update(len(call.take_finished()))
+        except KeyboardInterrupt:
+            self.last_outputs = call.cancel()
+            raise GenerationInterrupted(self.last_outputs) from None
+        self.last_outputs = call.outputs()
+        call.raise_errors()
+        return self.last_outputs
+
+    def _score(self, sequences: list[list[int]], use_tqdm: bool | None) -> list[Any]:
+        """Core requests that scored `sequences` as prompts."""
+        submissions = []
+        for ids in sequences:
+            request_id = next(self._ids)
+            params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+            submission = Submission(None, ids, params, {}, 0, RequestHooks(str(request_id), params, ""))
+            self._builder.build(submission, request_id, max_tokens=0)
+            submissions.append(submission)
+        call = Call(self._engine, self._results, submissions, "raise")
+        last = self.last_outputs
+        self._finish(call, use_tqdm)
+        self.last_outputs = last
+        return [submission.request for submission in submissions]
+
+    def _core_step(self) -> None:
+        try:
+            self._engine.step()
+        except _core.CoreError as error:
+            raise from_core(error.args) from None
+
+
+class Call:
+    """Requests submitted together, and the channel on which their news arrive."""
+
+    def __init__(self, engine: Any, results: ResultBuilder, submissions: list[Submission], on_error: str) -> None:
+        self.engine = engine
+        self.results = results
+        self.submissions = submissions
+        self.on_error = on_error
+        self.channel = _core.OutputChannel()
+        self.index_of: dict[int, int] = {}
+        self.pending: set[int] = set()
+        self._finished: set[int] = set()
+
+    @property
+    def done(self) -> bool:
+        """Whether every request has ended."""
+        return not self.pending
+
+    def submit(self, first: int = 0) -> None:
+        """Hands the requests to the engine; one that it refuses keeps its error."""
+        for index, submission in enumerate(self.submissions[first:], start=first):
+            if submission.error is not None:
+                self._finished.add(index)
+                continue
+            self.index_of[submission.request.id] = index
+            try:
+                self.engine.submit(submission.request, self.channel)
+            except _core.CoreError as error:
+                submission.error = from_core(error.args)
+                if error.args[0] == "closed":
+                    self.abort()
+                    raise submission.error from None
+                self._finished.add(index)
+                continue
+            self.pending.add(submission.request.id)
+
+    def wait(self, timeout_s: float = _WAIT_S) -> list[StreamChunk]:
+        """News that have come within the timeout."""
+        chunks = []
+        for event in self.channel.wait(timeout_s):
+            index = self.index_of[event.request.id]
+            if event.finished:
+                self.pending.discard(event.request.id)
+                self._finished.add(index)
+            else:
+                chunks.append(StreamChunk(index, event.sample_index, event.text, event.token_ids, event.finish_reason))
+        return chunks
+
+    def take_finished(self) -> set[int]:
+        """Indices that finished since the last call."""
+        finished, self._finished = self._finished, set()
+        return finished
+
+    def output(self, index: int) -> RequestOutput:
+        """The result at `index`, partial if it runs still."""
+        submission = self.submissions[index]
+        running = submission.request is not None and submission.request.id in self.pending
+        return self.results.output(submission, finished=not running)
+
+    def outputs(self) -> Outputs:
+        """All results."""
+        return Outputs(self.output(index) for index in range(len(self.submissions)))
+
+    def abort(self) -> None:
+        """Asks the engine to end what still runs."""
+        if self.pending:
+            self.engine.abort(sorted(self.pending))
+
+    def abort_and_wait(self) -> None:
+        """Ends what still runs; the engine answers between two steps."""
+        self.abort()
+        deadline = time.monotonic() + 60
+        while self.pending and time.monotonic() < deadline:
+            self.wait()
+
+    def cancel(self) -> Outputs:
+        """Ends everything and returns what there is; a second Ctrl-C meanwhile does not tear it."""
+        while True:
+            try:
+                self.abort_and_wait()
+                return self.outputs()
+            except KeyboardInterrupt:
+                continue
+
+    def interrupt(self) -> None:
+        """Ctrl-C in a stream."""
+        raise GenerationInterrupted(self.cancel()) from None
+
+    def raise_errors(self) -> None:
+        """RequestErrors if a request failed and the caller wants to know."""
+        if self.on_error != "raise":
+            return
+        outputs = self.outputs()
+        errors = {index: output.error for index, output in enumerate(outputs) if output.error is not None}
+        if len(self.submissions) == 1 and errors:
+            raise errors[0]
+        if errors:
+            raise RequestErrors(errors, outputs)
+
+
+__all__ = ["LLM", "Call", "is_single"]

@@ -1,0 +1,260 @@
+"""Results: plain data that holds no engine, equal by tokens, text and log-probabilities."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from llmi._errors import LlmiError
+    from llmi._receipt import Receipt
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclasses.dataclass(slots=True)
+class Logprob:
+    """One token's log-probability at one position.
+
+    Attributes
+    ----------
+    logprob : float
+        Of the model's own distribution: log softmax of the raw logits.
+    processed_logprob : float
+        Of the law that was drawn from; -inf where the token was cut.
+    rank : int
+        1 is the largest raw logit.
+    decoded_token : str
+    """
+
+    logprob: float
+    processed_logprob: float
+    rank: int
+    decoded_token: str
+
+
+@dataclasses.dataclass(slots=True)
+class RequestMetrics:
+    """Times of one request, in seconds.
+
+    `time_per_output_token_s` is (end to end - first token) / (tokens - 1), one number a request;
+    `inter_token_latencies_s` are the gaps between the first sample's tokens.
+    """
+
+    time_to_first_token_s: float
+    inter_token_latencies_s: NDArray[np.float32]
+    time_per_output_token_s: float
+    e2e_latency_s: float
+    queue_time_s: float
+    num_preemptions: int
+
+
+@dataclasses.dataclass(slots=True)
+class CompletionOutput:
+    """One continuation of a prompt.
+
+    `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
+    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    logprobs: list[dict[int, Logprob]] | None
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None
+
+    def __repr__(self) -> str:
+        return f"CompletionOutput(index={self.index}, text={_short(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason})"
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class RequestOutput:
+    """The result of one prompt. `text` and `token_ids` are those of `outputs[0]`."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
+    outputs: list[CompletionOutput]
+    finished: bool
+    metrics: RequestMetrics
+    num_cached_tokens: int
+    seed: int
+    numerics_id: str
+    params_resolved: dict[str, tuple[Any, str]]
+    error: LlmiError | None
+    _receipt_source: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def text(self) -> str:
+        """Text of the first continuation."""
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Tokens of the first continuation."""
+        return self.outputs[0].token_ids
+
+    def receipt(self) -> Receipt:
+        """What another machine needs to reproduce this output bit for bit, as JSON."""
+        from llmi._receipt import Receipt
+
+        return Receipt.of(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RequestOutput):
+            return NotImplemented
+        return (
+            self.prompt_token_ids == other.prompt_token_ids
+            and self.outputs == other.outputs
+            and self.prompt_logprobs == other.prompt_logprobs
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        lines = [f"RequestOutput({self.request_id}, prompt={_short(self.prompt or '')}, {len(self.prompt_token_ids)} tokens)"]
+        for output in self.outputs[:2]:
+            lines.append(f"  [{output.index}] {_short(output.text, 160)} ({len(output.token_ids)} tokens, {output.finish_reason})")
+        if len(self.outputs) > 2:
+            lines.append(f"  ... and {len(self.outputs) - 2} more")
+        if self.error is not None:
+            lines.append(f"  error: {_short(str(self.error), 160)}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from llmi._display import request_html
+
+        return request_html(self)
+
+
+class Outputs(list[RequestOutput]):
+    """A list of results with a rich display."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The first continuation's text of each prompt."""
+        return [output.text for output in self]
+
+    def to_pandas(self) -> Any:
+        """One row a continuation (needs pandas)."""
+        from llmi._errors import MissingExtraError
+
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtraError("pandas", "pandas") from None
+        rows = [
+            {
+                "request_id": request.request_id,
+                "prompt": request.prompt,
+                "index": output.index,
+                "text": output.text,
+                "num_prompt_tokens": len(request.prompt_token_ids),
+                "num_tokens": len(output.token_ids),
+                "finish_reason": output.finish_reason,
+                "stop_reason": output.stop_reason,
+                "cumulative_logprob": output.cumulative_logprob,
+                "time_to_first_token_s": request.metrics.time_to_first_token_s,
+                "time_per_output_token_s": request.metrics.time_per_output_token_s,
+                "e2e_latency_s": request.metrics.e2e_latency_s,
+                "seed": request.seed,
+            }
+            for request in self
+            for output in request.outputs
+        ]
+        return pandas.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        shown = [repr(output) for output in self[:3]]
+        if len(self) > 3:
+            shown.append(f"... and {len(self) - 3} more")
+        return "[" + ",\n ".join(shown) + "]"
+
+    def _repr_html_(self) -> str:
+        from llmi._display import outputs_html
+
+        return outputs_html(self)
+
+
+@dataclasses.dataclass(slots=True)
+class LogLikelihood:
+    """log P(continuation | context): the sum, whether greedy decoding would say it, and each token's [num_tokens]."""
+
+    logprob: float
+    is_greedy: bool
+    token_logprobs: NDArray[np.float32]
+
+
+@dataclasses.dataclass(slots=True)
+class Perplexity:
+    """Negative log-likelihood of a text in nats, over `num_tokens` scored tokens."""
+
+    nll: float
+    num_tokens: int
+    perplexity: float
+    bits_per_byte: float
+    token_logprobs: NDArray[np.float32]
+
+
+@dataclasses.dataclass(slots=True)
+class ModelInfo:
+    """What was loaded. `kv_bytes_per_token` counts all layers; `sha256` is computed when first asked for."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_model_len: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    numerics_id: str
+    path: str
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the model file, or of the names and digests of a directory's weight files."""
+        from llmi._models import model_sha256
+
+        return model_sha256(self.path)
+
+
+@dataclasses.dataclass(slots=True)
+class MemoryReport:
+    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use."""
+
+    num_blocks: int
+    num_free_blocks: int
+    num_shared_blocks: int
+    wasted_share: float
+    weight_bytes: int
+    kv_bytes: int
+
+    def _repr_html_(self) -> str:
+        from llmi._display import memory_html
+
+        return memory_html(self)
+
+
+@dataclasses.dataclass(slots=True)
+class StreamChunk:
+    """News of one continuation: whole characters that no stop string can take back."""
+
+    request_index: int
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+
+
+def _short(text: str, limit: int = 60) -> str:
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")

@@ -1,0 +1,266 @@
+"""From what a user writes to what the core runs: prompts, parameters, seeds; and results back."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmi import _core
+from llmi._errors import InvalidParamsError, LlmiError, PromptTooLongError, from_core
+from llmi._hooks import RequestHooks
+from llmi._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from llmi._params import FIELDS, SamplingParams, canonical
+
+if TYPE_CHECKING:
+    from llmi._tokenizer import Tokenizer
+
+Prompt = Any  # str, list of ints, int array, or a dict with prompt or prompt_token_ids; see is_single
+DEFAULTS = SamplingParams()
+#: Arguments that other engines take and that change nothing here, by name.
+NO_EFFECT = ("enforce_eager", "trust_remote_code", "disable_log_stats", "use_tqdm_on_load")
+
+
+@dataclasses.dataclass
+class Submission:
+    """One prompt with everything its result will need."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    resolved: dict[str, tuple[Any, str]]
+    seed: int
+    hooks: RequestHooks
+    request: Any = None  # _core.Request
+    error: LlmiError | None = None  # refused at submission
+
+
+def is_single(prompts: Any) -> bool:
+    """Whether `prompts` is one prompt: a string, a dict, or a flat sequence of ints."""
+    if isinstance(prompts, str | Mapping):
+        return True
+    if isinstance(prompts, np.ndarray):
+        return prompts.ndim == 1 and prompts.dtype.kind in "iu"
+    return isinstance(prompts, list | tuple) and len(prompts) > 0 and all(isinstance(entry, int | np.integer) for entry in prompts)
+
+
+def as_list(prompts: Any) -> list[Prompt]:
+    """`prompts` as a list of prompts."""
+    return [prompts] if is_single(prompts) else list(prompts)
+
+
+def tokenize(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[int]]:
+    """(text or None, token ids). Raises InvalidParamsError for what is no prompt."""
+    if isinstance(prompt, str):
+        return prompt, tokenizer.encode(prompt)
+    if isinstance(prompt, Mapping):
+        unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}
+        if unknown or not {"prompt", "prompt_token_ids"} & set(prompt):
+            raise InvalidParamsError(f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(prompt)}", "prompts")
+        if "prompt_token_ids" in prompt:
+            return prompt.get("prompt"), _token_list(prompt["prompt_token_ids"])
+        return prompt["prompt"], tokenizer.encode(prompt["prompt"])
+    return None, _token_list(prompt)
+
+
+def _token_list(ids: Any) -> list[int]:
+    try:
+        result = [int(token) for token in ids]
+    except (TypeError, ValueError):
+        raise InvalidParamsError(f"a prompt is a string, a list of token ids, or a dict, not {ids!r:.80}", "prompts") from None
+    if any(not 0 <= token < 2**31 for token in result):
+        raise InvalidParamsError("a prompt token id is out of range", "prompts")
+    return result
+
+
+def resolve_params(
+    explicit: SamplingParams | None, overrides: Mapping[str, Any], model_defaults: Mapping[str, Any]
+) -> tuple[SamplingParams, dict[str, tuple[Any, str]]]:
+    """The parameters of one request and where each value came from.
+
+    An explicit SamplingParams replaces the model's defaults; keyword overrides are laid over them.
+    """
+    sources: dict[str, str] = {}
+    if explicit is not None:
+        if overrides:
+            names = ", ".join(overrides)
+            raise InvalidParamsError(f"give sampling_params or keyword parameters ({names}), not both", "sampling_params")
+        if not isinstance(explicit, SamplingParams):
+            raise InvalidParamsError(f"sampling_params must be SamplingParams, not {type(explicit).__name__}", "sampling_params")
+        params = dataclasses.replace(explicit)
+        for name in FIELDS:
+            sources[name] = "default" if getattr(params, name) == getattr(DEFAULTS, name) else "user"
+    else:
+        changes = canonical(overrides)
+        params = dataclasses.replace(DEFAULTS, **{**model_defaults, **changes})
+        for name in FIELDS:
+            sources[name] = "user" if name in changes else "model" if name in model_defaults else "default"
+    params.logits_processors = tuple(params.logits_processors)
+    params.stopping_criteria = tuple(params.stopping_criteria)
+    params.validate()
+    return params, {name: (getattr(params, name), sources[name]) for name in FIELDS}
+
+
+def derive_seed(engine_seed: int | None, index: int) -> int:
+    """A request's own seed: a hash of the engine's and its index in the call, or drawn if there is none."""
+    if engine_seed is None:
+        return secrets.randbits(64)
+    digest = hashlib.blake2b(f"{engine_seed}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+class RequestBuilder:
+    """Builds core requests for one engine."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, max_model_len: int) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+
+    def fit_max_tokens(self, params: SamplingParams, resolved: dict[str, tuple[Any, str]], prompt_len: int) -> None:
+        """Settles max_tokens: None, and a default that exceeds the room, mean up to the end of the context."""
+        if prompt_len > self.max_model_len:
+            raise PromptTooLongError(prompt_len, self.max_model_len)
+        room = self.max_model_len - prompt_len + 1
+        source = resolved["max_tokens"][1]
+        if params.max_tokens is None or (source != "user" and params.max_tokens > room):
+            params.max_tokens = max(room, 1)
+            resolved["max_tokens"] = (params.max_tokens, source)
+        if params.min_tokens > params.max_tokens:
+            raise InvalidParamsError(f"min_tokens = {params.min_tokens} exceeds max_tokens = {params.max_tokens}", "min_tokens")
+
+    def build(
+        self, submission: Submission, request_id: int, *, priority: int = 0, stream: bool = False, stepped: bool = False, max_tokens: int | None = None
+    ) -> None:
+        """Fills `submission.request`."""
+        params = submission.params
+        core = _core.SamplingParams()
+        for name in ("temperature", "top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
+                     "ignore_eos", "include_stop_str_in_output", "detokenize", "skip_special_tokens"):  # fmt: skip
+            setattr(core, name, getattr(params, name))
+        core.max_tokens = params.max_tokens if max_tokens is None else max_tokens
+        core.seed = submission.seed
+        core.stop = params.stop_list()
+        core.stop_token_ids = list(params.stop_token_ids or [])
+        core.eos_token_ids = sorted(token for token in self.tokenizer.eos_token_ids if token < self.vocab_size)
+        core.logit_bias = [(int(token), float(bias)) for token, bias in (params.logit_bias or {}).items()]
+        core.allowed_token_ids = [int(token) for token in params.allowed_token_ids or []]
+        core.bad_words = self._bad_words(params.bad_words or [])
+        core.num_logprobs = self._count(params.logprobs)
+        core.num_prompt_logprobs = self._count(params.prompt_logprobs)
+        submission.request = _core.Request(
+            id=request_id, prompt_token_ids=submission.prompt_token_ids, params=core, n=params.n, priority=priority, stream=stream,
+            stepped=stepped, hooks=submission.hooks if submission.hooks else None,
+        )  # fmt: skip
+
+    def _count(self, value: int | None) -> int:
+        return -1 if value is None else self.vocab_size if value == -1 else value
+
+    def _bad_words(self, words: Iterable[str]) -> list[list[int]]:
+        """Each word as it is written at a text's start and after a space."""
+        sequences = []
+        for word in words:
+            for text in (word, " " + word.lstrip()):
+                ids = self.tokenizer.encode(text, add_special_tokens=False)
+                if ids and ids not in sequences:
+                    sequences.append(ids)
+        return sequences
+
+
+class ResultBuilder:
+    """Turns finished core requests into RequestOutputs."""
+
+    def __init__(self, tokenizer: Tokenizer, numerics_id: str, receipt_source: dict[str, Any]) -> None:
+        self.tokenizer = tokenizer
+        self.numerics_id = numerics_id
+        self.receipt_source = receipt_source
+
+    def output(self, submission: Submission, finished: bool = True) -> RequestOutput:
+        """The result of a submission, partial if it is not finished."""
+        request, params = submission.request, submission.params
+        samples = request.samples if request is not None else []
+        outputs = [self._completion(index, sample, params) for index, sample in enumerate(samples)]
+        error = submission.error or self._error(submission)
+        if not outputs:
+            outputs = [CompletionOutput(index, "", [], None, None, "error", None) for index in range(params.n)]
+        return RequestOutput(
+            request_id=submission.hooks.request_id,
+            prompt=submission.prompt,
+            prompt_token_ids=submission.prompt_token_ids,
+            prompt_logprobs=self._prompt_logprobs(request, params),
+            outputs=outputs,
+            finished=finished,
+            metrics=_metrics(request),
+            num_cached_tokens=0 if request is None else request.num_cached_tokens,
+            seed=submission.seed,
+            numerics_id=self.numerics_id,
+            params_resolved=submission.resolved,
+            error=error,
+            _receipt_source={**self.receipt_source, "params": _plain_params(params), "hooks": bool(submission.hooks)},
+        )
+
+    def _error(self, submission: Submission) -> LlmiError | None:
+        if submission.request is None or submission.request.error is None:
+            return None
+        error = from_core(submission.request.error)
+        hooks = submission.hooks
+        if hooks.error is not None:
+            from llmi._errors import HookError
+
+            error = HookError(f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id)
+            error.__cause__ = hooks.error
+        return error
+
+    def _completion(self, index: int, sample: Any, params: SamplingParams) -> CompletionOutput:
+        with_logprobs = params.logprobs is not None
+        return CompletionOutput(
+            index=index,
+            text=sample.text,
+            token_ids=sample.token_ids,
+            cumulative_logprob=sample.cumulative_logprob if with_logprobs else None,
+            logprobs=[self._entries(entry) for entry in sample.logprobs] if with_logprobs else None,
+            finish_reason=sample.finish_reason,
+            stop_reason=sample.stop_reason,
+        )
+
+    def _prompt_logprobs(self, request: Any, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
+        if params.prompt_logprobs is None or request is None:
+            return None
+        return [None, *(self._entries(entry) for entry in request.prompt_logprobs)]
+
+    def _entries(self, entry: tuple[list[int], list[float], list[float], list[int]]) -> dict[int, Logprob]:
+        result: dict[int, Logprob] = {}
+        for token, raw, processed, rank in zip(*entry, strict=True):
+            if token not in result:
+                result[token] = Logprob(raw, processed, rank, self.tokenizer.decode([token], skip_special_tokens=False) if self._has(token) else "")
+        return result
+
+    def _has(self, token: int) -> bool:
+        return token < len(self.tokenizer.vocab_bytes)
+
+
+def _plain_params(params: SamplingParams) -> dict[str, Any]:
+    """Parameters as JSON values, hooks left out."""
+    skipped = ("logits_processors", "stopping_criteria", "sampler", "seed")
+    values = {name: getattr(params, name) for name in FIELDS if name not in skipped and getattr(params, name) != getattr(DEFAULTS, name)}
+    if "logit_bias" in values:
+        values["logit_bias"] = {str(token): bias for token, bias in values["logit_bias"].items()}
+    values["max_tokens"] = params.max_tokens
+    return values
+
+
+def _metrics(request: Any) -> RequestMetrics:
+    nan = float("nan")
+    if request is None or request.finish_time_s == 0:
+        return RequestMetrics(nan, np.zeros(0, np.float32), nan, nan, nan, 0)
+    samples = request.samples
+    times = samples[0].token_times_s if samples else np.zeros(0)
+    e2e = request.finish_time_s - request.arrival_time_s
+    first = request.first_token_time_s - request.arrival_time_s if request.first_token_time_s else nan
+    queue = request.first_scheduled_time_s - request.arrival_time_s if request.first_scheduled_time_s else nan
+    per_token = (e2e - first) / (len(times) - 1) if len(times) > 1 else nan
+    return RequestMetrics(first, np.diff(times).astype(np.float32), per_token, e2e, queue, request.num_preemptions)

@@ -1,0 +1,118 @@
+"""Scoring text under the model: log-likelihoods and perplexity, with lm-eval's rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmi._errors import InvalidParamsError, PromptTooLongError
+from llmi._outputs import LogLikelihood, Perplexity
+from llmi._request import Prompt, as_list, tokenize
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from llmi._llm import LLM
+
+
+def prefix_token(llm: LLM) -> int:
+    """The token that stands before a text: beginning-of-text if the model has one, else end-of-text."""
+    tokenizer = llm.tokenizer
+    wrapped = tokenizer.encode("")
+    if wrapped:
+        return wrapped[0]
+    if tokenizer.bos_token_id is not None:
+        return tokenizer.bos_token_id
+    if tokenizer.eos_token_ids:
+        return min(tokenizer.eos_token_ids)
+    raise InvalidParamsError("the model has no token to stand before a text", "prompt")
+
+
+def encode_pair(llm: LLM, context: Prompt, continuation: Prompt) -> tuple[list[int], list[int]]:
+    """Ids of both, encoded jointly and cut at the context's length; spaces at the context's end move over."""
+    if isinstance(context, str) and isinstance(continuation, str):
+        if context == "":
+            return [prefix_token(llm)], llm.tokenizer.encode(continuation, add_special_tokens=False)
+        num_spaces = len(context) - len(context.rstrip())
+        if num_spaces:
+            context, continuation = context[:-num_spaces], context[-num_spaces:] + continuation
+        whole = llm.tokenizer.encode(context + continuation)
+        context_ids = llm.tokenizer.encode(context)
+        return whole[: len(context_ids)], whole[len(context_ids) :]
+    context_ids = tokenize(context, llm.tokenizer)[1]
+    continuation_ids = tokenize(continuation, llm.tokenizer)[1]
+    return context_ids or [prefix_token(llm)], continuation_ids
+
+
+def score(llm: LLM, sequences: list[list[int]], use_tqdm: bool | None) -> list[tuple[NDArray[np.float32], NDArray[np.int32]]]:
+    """Raw log-probability and rank of each token after the first."""
+    requests = llm._score(sequences, use_tqdm)
+    return [(request.prompt_token_logprobs, request.prompt_token_ranks) for request in requests]
+
+
+def loglikelihood(llm: LLM, pairs: Iterable[tuple[Prompt, Prompt]], use_tqdm: bool | None) -> list[LogLikelihood]:
+    """log P(continuation | context) for each pair."""
+    encoded = [encode_pair(llm, context, continuation) for context, continuation in pairs]
+    for context, continuation in encoded:
+        if not continuation:
+            raise InvalidParamsError("a continuation is empty", "pairs")
+        if len(context) + len(continuation) > llm.model_info.max_model_len:
+            raise PromptTooLongError(len(context) + len(continuation), llm.model_info.max_model_len)
+    scored = score(llm, [context + continuation for context, continuation in encoded], use_tqdm)
+    results = []
+    for (context, _), (logprobs, ranks) in zip(encoded, scored, strict=True):
+        tail = logprobs[len(context) - 1 :]
+        results.append(LogLikelihood(float(tail.sum(dtype=np.float64)), bool((ranks[len(context) - 1 :] == 1).all()), tail))
+    return results
+
+
+def windows(num_tokens: int, max_length: int, stride: int | None) -> list[tuple[int, int, int]]:
+    """(begin, end, first scored) over `num_tokens` tokens, of which token 0 is the prefix.
+
+    Without a stride, lm-eval's rule: disjoint windows of max_length scored tokens, each seeing at most max_length
+    tokens. With one, windows start `stride` apart. Each token is scored once.
+    """
+    result = []
+    scored = 1
+    while scored < num_tokens:
+        if stride is None:
+            end = min(num_tokens, scored + max_length - 1)
+            begin = max(0, end - max_length)
+        else:
+            end = min(num_tokens, max_length if scored == 1 else scored + stride)
+            begin = max(0, end - max_length)
+        result.append((begin, end, scored))
+        scored = end
+    return result
+
+
+def perplexity(llm: LLM, texts: Any, max_length: int | None, stride: int | None, use_tqdm: bool | None) -> list[Perplexity]:
+    """Perplexity of each text; every token is scored once."""
+    limit = llm.model_info.max_model_len if max_length is None else max_length
+    if not 2 <= limit <= llm.model_info.max_model_len:
+        raise InvalidParamsError(f"max_length must lie in [2, {llm.model_info.max_model_len}]", "max_length")
+    if stride is not None and not 1 <= stride < limit:
+        raise InvalidParamsError("stride must lie in [1, max_length)", "stride")
+    jobs: list[tuple[int, int, int]] = []  # text, begin of its logprobs within its window, window
+    sequences: list[list[int]] = []
+    sizes = []
+    for index, text in enumerate(as_list(texts)):
+        ids = llm.tokenizer.encode(text, add_special_tokens=False) if isinstance(text, str) else tokenize(text, llm.tokenizer)[1]
+        if not ids:
+            raise InvalidParamsError(f"text {index} has no token", "texts")
+        sizes.append(len(text.encode()) if isinstance(text, str) else len(llm.tokenizer.decode(ids).encode()))
+        whole = [prefix_token(llm), *ids]
+        for begin, end, first in windows(len(whole), limit, stride):
+            jobs.append((index, first - begin - 1, len(sequences)))
+            sequences.append(whole[begin:end])
+    scored = score(llm, sequences, use_tqdm)
+    results = []
+    for index, num_bytes in enumerate(sizes):
+        parts = [scored[window][0][skip:] for text, skip, window in jobs if text == index]
+        logprobs = np.concatenate(parts)
+        nll = -float(logprobs.sum(dtype=np.float64))
+        results.append(Perplexity(nll, len(logprobs), math.exp(nll / len(logprobs)), nll / math.log(2) / max(num_bytes, 1), logprobs))
+    return results

@@ -1,0 +1,72 @@
+"""The bytes that each token id stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from llmi._errors import TokenizerError
+
+#: Byte tokens of SentencePiece vocabularies, by table: what looks like one and is not in it is text.
+BYTE_TOKENS = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
+
+
+@dataclasses.dataclass
+class ByteTable:
+    """`vocab_bytes[id]`, b"" for specials, whose text is in `special`."""
+
+    vocab_bytes: list[bytes]
+    special: dict[int, str]
+
+
+def byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's one-to-one map of characters to bytes (Radford et al., 2019, encoder.py)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    alphabet = {chr(byte): byte for byte in printable}
+    shift = 0
+    for byte in range(256):
+        if byte not in printable:
+            alphabet[chr(256 + shift)] = byte
+            shift += 1
+    return alphabet
+
+
+def _decoder_kinds(tokenizer: Any) -> set[str]:
+    decoder = json.loads(tokenizer.to_str())["decoder"] if tokenizer.get_vocab_size() < 1000 else None
+    if decoder is None:
+        # The whole tokenizer as JSON is tens of megabytes: the decoder's own state is enough.
+        state = tokenizer.decoder
+        decoder = json.loads(state.__getstate__()) if state is not None else None
+    if decoder is None:
+        return set()
+    children = decoder.get("decoders", [decoder])
+    return {child["type"] for child in children}
+
+
+def byte_table(tokenizer: Any, path: Path) -> ByteTable:
+    """Derives the table from a `tokenizers.Tokenizer`."""
+    vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    size = max(vocab.values(), default=-1) + 1
+    added = tokenizer.get_added_tokens_decoder()
+    kinds = _decoder_kinds(tokenizer)
+    table: list[bytes] = [b""] * size
+    special = {token_id: token.content for token_id, token in added.items() if token.special}
+    if "ByteLevel" in kinds:
+        alphabet = byte_level_alphabet()
+        for text, token_id in vocab.items():
+            if token_id in added:
+                table[token_id] = b"" if token_id in special else text.encode()
+            else:
+                # A character outside the alphabet stands for itself, as the library's own decoder has it.
+                table[token_id] = b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in text)
+    elif kinds & {"ByteFallback", "Replace", "Metaspace", "Fuse"} or not kinds:
+        for text, token_id in vocab.items():
+            if token_id in added:
+                table[token_id] = b"" if token_id in special else text.replace("▁", " ").encode()
+            else:
+                table[token_id] = BYTE_TOKENS.get(text) or text.replace("▁", " ").encode()
+    else:
+        raise TokenizerError(f"{path}: the decoder {sorted(kinds)} is not known (ByteLevel and SentencePiece kinds are)", path)
+    return ByteTable(table, special)

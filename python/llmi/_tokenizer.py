@@ -1,0 +1,212 @@
+"""Text to token ids and back: Hugging Face `tokenizers`, also for the vocabularies inside GGUF files."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from llmi import _chat, _gguf_tokenizer
+from llmi._errors import TokenizerError
+from llmi._token_bytes import ByteTable, byte_table
+
+Message = dict[str, Any]
+MAX_TEXT_BYTES = 64 << 20
+
+
+class Tokenizer:
+    """A model's tokenizer.
+
+    Parameters
+    ----------
+    path : path
+        A directory with tokenizer.json, a tokenizer.json, or a GGUF file (a vocabulary is enough).
+
+    Attributes
+    ----------
+    vocab_size : int
+    bos_token_id : int or None
+    eos_token_ids : frozenset of int
+        All ids that end a text.
+    vocab_bytes : list of bytes
+        The bytes of each id, b"" for specials.
+    chat_template : str or None
+
+    Raises
+    ------
+    TokenizerError
+        The vocabulary is missing, broken, or of a kind that llmi does not know.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.is_dir() or self.path.suffix == ".json":
+            loaded = _load_directory(self.path)
+        else:
+            loaded = _gguf_tokenizer.load(self.path)
+        self._loaded = loaded
+        self._tokenizer = loaded.build()
+        self._lock = threading.Lock()  # around the switch of encode_special_tokens
+        self.bos_token_id: int | None = loaded.bos_token_id
+        self.eos_token_ids: frozenset[int] = frozenset(loaded.eos_token_ids)
+        self.chat_template: str | None = loaded.chat_template
+        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self._table: ByteTable | None = None
+
+    @property
+    def _bytes(self) -> ByteTable:
+        if self._table is None:
+            self._table = byte_table(self._tokenizer, self.path)
+        return self._table
+
+    @property
+    def vocab_bytes(self) -> list[bytes]:
+        """The bytes of each id, b"" for specials."""
+        return self._bytes.vocab_bytes
+
+    @property
+    def special_tokens(self) -> dict[int, str]:
+        """Text of the special tokens by id."""
+        return self._bytes.special
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of `text`.
+
+        Parameters
+        ----------
+        text : str
+        add_special_tokens : bool
+            Put the beginning-of-text token in front, if the model wants one.
+        parse_special : bool
+            Read strings such as "<|im_start|>" as the special tokens they name. Off: they are text.
+
+        Raises
+        ------
+        TokenizerError
+            The text is over 64 MiB, or holds a lone surrogate.
+        """
+        if len(text) > MAX_TEXT_BYTES:
+            raise TokenizerError(f"the text has {len(text):,} characters (at most {MAX_TEXT_BYTES:,})", self.path)
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise TokenizerError("the text holds a lone surrogate, which is no character", self.path) from None
+        with self._lock:
+            self._tokenizer.encode_special_tokens = not parse_special
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._loaded.with_special(ids) if add_special_tokens else ids
+
+    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of token ids; bytes that make no character become U+FFFD."""
+        table = self._bytes
+        parts = []
+        for token_id in token_ids:
+            if token_id in table.special:
+                parts.append(b"" if skip_special_tokens else table.special[token_id].encode())
+            elif 0 <= token_id < len(table.vocab_bytes):
+                parts.append(table.vocab_bytes[token_id])
+            else:
+                raise TokenizerError(f"token id {token_id} is outside [0, {len(table.vocab_bytes)})", self.path)
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def apply_chat_template(
+        self, messages: list[Message], *, tokenize: bool = True, add_generation_prompt: bool = False, chat_template: str | None = None, **kwargs: Any
+    ) -> str | list[int]:
+        """A chat as the model's prompt: text, or with `tokenize` its ids.
+
+        Special-token strings inside message contents stay text.
+
+        Raises
+        ------
+        ChatTemplateError
+            There is no template, it is broken, or it exceeds its limits.
+        """
+        template = chat_template or self.chat_template
+        specials = _chat.SpecialTokens(bos=self._text_of(self.bos_token_id), eos=self._text_of(self._loaded.main_eos_token_id))
+        rendered = _chat.render(template, messages, specials, list(self.special_tokens.values()), add_generation_prompt, kwargs, self.path)
+        if not tokenize:
+            return rendered.text
+        ids: list[int] = []
+        for piece, is_markup in rendered.pieces:
+            ids += self.encode(piece, add_special_tokens=False, parse_special=is_markup)
+        return ids
+
+    def decode_stream(self) -> DecodeStream:
+        """An incremental decoder: `.step(token_id)` gives whole characters, `.flush()` what is left."""
+        return DecodeStream(self)
+
+    def _text_of(self, token_id: int | None) -> str:
+        return "" if token_id is None else self._bytes.special.get(token_id, "")
+
+
+class DecodeStream:
+    """Tokens to text one at a time; half a character is held until it is whole."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        import codecs
+
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def step(self, token_id: int) -> str:
+        """Text that `token_id` completes."""
+        return self._decoder.decode(self._tokenizer.vocab_bytes[token_id])
+
+    def flush(self) -> str:
+        """The rest: U+FFFD for an unfinished character."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path}: {error}", path) from None
+
+
+def _load_directory(path: Path) -> _gguf_tokenizer.LoadedTokenizer:
+    directory = path if path.is_dir() else path.parent
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise TokenizerError(f"{directory}: tokenizer.json is missing", path)
+    settings = _read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
+    config = _read_json(directory / "config.json") if (directory / "config.json").is_file() else {}
+    generation = _read_json(directory / "generation_config.json") if (directory / "generation_config.json").is_file() else {}
+    text = file.read_text(encoding="utf-8")
+
+    def build() -> Any:
+        import tokenizers
+
+        try:
+            return tokenizers.Tokenizer.from_str(text)
+        except Exception as error:
+            raise TokenizerError(f"{file}: {error}", file) from None
+
+    tokenizer = build()
+
+    def id_of(entry: Any) -> int | None:
+        content = entry.get("content") if isinstance(entry, dict) else entry
+        return tokenizer.token_to_id(content) if isinstance(content, str) else None
+
+    eos_ids: list[int] = []
+    for source in (generation.get("eos_token_id"), config.get("eos_token_id"), id_of(settings.get("eos_token"))):
+        for token_id in source if isinstance(source, list) else [source]:
+            if isinstance(token_id, int) and token_id not in eos_ids:
+                eos_ids.append(token_id)
+    bos_id = id_of(settings.get("bos_token"))
+    if bos_id is None and isinstance(config.get("bos_token_id"), int):
+        bos_id = config["bos_token_id"]
+    # The post-processor is the truth about which tokens a text is wrapped in.
+    wrapped: list[int] = tokenizer.encode("", add_special_tokens=True).ids
+    prefix = wrapped[:1] if wrapped and wrapped[0] == bos_id else []
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+    template_file = directory / "chat_template.jinja"
+    if template_file.is_file():
+        template = template_file.read_text(encoding="utf-8")
+    return _gguf_tokenizer.LoadedTokenizer(
+        build=build, bos_token_id=bos_id, eos_token_ids=eos_ids, prefix=prefix, suffix=wrapped[len(prefix) :], chat_template=template
+    )
