@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/errors.h"
+#include "core/utf8.h"
 
 namespace llmi {
 
@@ -213,7 +214,10 @@ class JsonParser {
   size_t position_ = 0;
 };
 
-Json Json::Parse(std::string_view text, const std::string& what) { return JsonParser(text, what).ParseDocument(); }
+Json Json::Parse(std::string_view text, const std::string& what) {
+  if (!IsUtf8(text)) throw Error(ErrorKind::kModelFile, what + ": not valid UTF-8", "json");
+  return JsonParser(text, what).ParseDocument();
+}
 
 bool Json::AsBool(const std::string& field) const {
   if (kind_ != Kind::kBool) WrongKind(field, "true or false");

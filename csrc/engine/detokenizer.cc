@@ -3,45 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/utf8.h"
+
 namespace llmi {
 namespace {
 
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
-
-enum class Sequence { kWhole, kPartial, kInvalid };
-
-// Classifies the UTF-8 sequence at `begin` (Unicode 15, table 3-7); *length is its length, or that of the
-// maximal ill-formed part.
-Sequence Classify(const std::string& bytes, size_t begin, size_t* length) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
-  const unsigned char lead = byte(begin);
-  *length = 1;
-  if (lead < 0x80) return Sequence::kWhole;
-  size_t needed = 0;
-  unsigned char low = 0x80;
-  unsigned char high = 0xBF;
-  if (lead >= 0xC2 && lead <= 0xDF) {
-    needed = 2;
-  } else if (lead >= 0xE0 && lead <= 0xEF) {
-    needed = 3;
-    if (lead == 0xE0) low = 0xA0;
-    if (lead == 0xED) high = 0x9F;
-  } else if (lead >= 0xF0 && lead <= 0xF4) {
-    needed = 4;
-    if (lead == 0xF0) low = 0x90;
-    if (lead == 0xF4) high = 0x8F;
-  } else {
-    return Sequence::kInvalid;
-  }
-  for (size_t i = 1; i < needed; ++i) {
-    if (begin + i >= bytes.size()) return Sequence::kPartial;
-    if (byte(begin + i) < low || byte(begin + i) > high) return Sequence::kInvalid;
-    low = 0x80;
-    high = 0xBF;
-    *length = i + 1;
-  }
-  return Sequence::kWhole;
-}
 
 }  // namespace
 
@@ -55,9 +22,9 @@ void Detokenizer::Append(const std::string& bytes) {
   size_t begin = 0;
   while (begin < pending_.size()) {
     size_t length = 0;
-    const Sequence kind = Classify(pending_, begin, &length);
-    if (kind == Sequence::kPartial) break;
-    if (kind == Sequence::kWhole) {
+    const Utf8Kind kind = ClassifyUtf8(pending_, begin, &length);
+    if (kind == Utf8Kind::kPartial) break;
+    if (kind == Utf8Kind::kWhole) {
       text_.append(pending_, begin, length);
     } else {
       text_ += kReplacement;

@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "core/errors.h"
+#include "core/utf8.h"
 
 namespace llmi {
 namespace {
@@ -85,6 +86,14 @@ class Reader {
   const MappedFile& file_;
   uint64_t position_ = 0;
 };
+
+// A key or a tensor name: not empty, not too long, UTF-8. Checked before it stands in any message.
+std::string ReadName(Reader* reader, const std::string& path, const std::string& what) {
+  const std::string_view name = reader->ReadString(what);
+  if (name.empty() || name.size() > kMaxNameBytes) Fail(path, what, "its length is out of range");
+  if (!IsUtf8(name)) Fail(path, what, "it is not valid UTF-8");
+  return std::string(name);
+}
 
 void ReadScalar(Reader* reader, const std::string& path, const std::string& key, uint32_t type, int64_t* integer, double* number) {
   switch (type) {
@@ -169,8 +178,7 @@ struct TensorHeader {
 TensorHeader ReadTensorHeader(Reader* reader, const std::string& path) {
   TensorHeader header;
   TensorView& view = header.view;
-  view.name = std::string(reader->ReadString("tensor name"));
-  if (view.name.empty() || view.name.size() > kMaxNameBytes) Fail(path, "tensor name", "its length is out of range");
+  view.name = ReadName(reader, path, "tensor name");
   const uint32_t num_dims = reader->Read<uint32_t>(view.name);
   if (num_dims < 1 || num_dims > 4) Fail(path, view.name, std::to_string(num_dims) + " dimensions (1 to 4 are allowed)");
   CheckedU64 num_values(1);
@@ -204,8 +212,7 @@ GgufFile::GgufFile(const std::string& path) : file_(path) {
   if (num_tensors > kMaxTensors) Fail(path, "tensor_count", std::to_string(num_tensors) + " tensors (at most 100,000)");
   if (num_metadata > kMaxMetadata) Fail(path, "metadata_kv_count", std::to_string(num_metadata) + " entries (at most 65,536)");
   for (uint64_t i = 0; i < num_metadata; ++i) {
-    const std::string key(reader.ReadString("metadata key"));
-    if (key.empty() || key.size() > kMaxNameBytes) Fail(path, "metadata key", "its length is out of range");
+    const std::string key = ReadName(&reader, path, "metadata key");
     if (!metadata_.emplace(key, ReadValue(&reader, path, key)).second) Fail(path, key, "the key stands twice");
   }
   std::vector<TensorHeader> headers;
@@ -267,6 +274,7 @@ double GgufFile::Number(const std::string& key) const {
 std::string GgufFile::String(const std::string& key) const {
   const GgufValue& value = Value(key);
   if (value.kind != GgufValue::Kind::kString) Fail(file_.path(), key, "it is not a string");
+  if (!IsUtf8(value.string)) Fail(file_.path(), key, "it is not valid UTF-8");
   return std::string(value.string);
 }
 

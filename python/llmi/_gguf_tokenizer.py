@@ -13,6 +13,10 @@ from llmi._errors import TokenizerError, from_core
 # GGUF token types.
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6
 
+#: Texts that end a turn or a text. Files list them as user-defined tokens now and then; they are control tokens all the
+#: same: user text never becomes one, and they end generation.
+END_MARKERS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "</s>")
+
 LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -54,6 +58,7 @@ def load(path: Path) -> LoadedTokenizer:
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     if len(types) != len(tokens):
         raise TokenizerError(f"{path}: {len(types)} token types for {len(tokens)} tokens", path, "tokenizer.ggml.token_type")
+    types = [CONTROL if kind == USER_DEFINED and text in END_MARKERS else kind for text, kind in zip(tokens, types, strict=True)]
     if model == "gpt2":
         build = _byte_level_builder(reader, tokens, types)
         add_bos = False
@@ -66,7 +71,7 @@ def load(path: Path) -> LoadedTokenizer:
     bos = reader.token_id("tokenizer.ggml.bos_token_id", len(tokens))
     eos = [reader.token_id(f"tokenizer.ggml.{key}_token_id", len(tokens)) for key in ("eos", "eot", "eom")]
     # Chat models whose file lists only one end: the turn's end is an end too.
-    eos += [i for i, text in enumerate(tokens) if types[i] == CONTROL and text in ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>")]
+    eos += [i for i, text in enumerate(tokens) if types[i] == CONTROL and text in END_MARKERS]
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos or pre == "llama-bpe"))
     add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
     eos_ids = list(dict.fromkeys(token_id for token_id in eos if token_id is not None))

@@ -59,8 +59,8 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
         centre = 0.0 if architecture == "gemma3" else 1.0
         return (centre + 0.1 * rng.standard_normal(size)).astype(np.float32)
 
-    embedding_scale = 1 if architecture == "gemma3" else 4  # Gemma scales embeddings itself
-    tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden) * embedding_scale, "model.norm.weight": norm(hidden)}
+    embedding_scale = 0.3 if architecture == "gemma3" else 4.0  # Gemma scales embeddings by sqrt(hidden) itself
+    tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden) * np.float32(embedding_scale), "model.norm.weight": norm(hidden)}
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = matrix(config["vocab_size"], hidden) * 4
     for i in range(config["num_hidden_layers"]):

@@ -1,0 +1,18 @@
+// UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace llmi {
+
+enum class Utf8Kind : uint8_t { kWhole, kPartial, kInvalid };
+
+// Classifies the sequence at `begin` (Unicode 15, table 3-7); *length is its length, or that of the maximal
+// ill-formed part. kPartial: the text ends inside a sequence that is well-formed so far.
+Utf8Kind ClassifyUtf8(std::string_view bytes, size_t begin, size_t* length);
+
+bool IsUtf8(std::string_view bytes);
+
+}  // namespace llmi

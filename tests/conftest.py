@@ -1,0 +1,82 @@
+"""Fixtures: real models from the cache (fetched once), tiny ones made on the spot; every engine is audited."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["LLMI_AUDIT"] = "1"  # the engine audits its cache after each step
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from llmi import LLM, _core, _models
+from llmi.testing import tiny_model
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(autouse=True)
+def clean_audit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After each test: the cache of every engine it touched is clean."""
+    engines: list[Any] = []
+    original = LLM._call
+
+    def call(self: LLM, *args: Any, **kwargs: Any) -> Any:
+        engines.append(self._engine)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(LLM, "_call", call)
+    yield
+    for engine in engines:
+        assert engine.stats()["audit"] == ""
+
+
+@pytest.fixture(scope="session")
+def smollm_path() -> Path:
+    return _models.fetch("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    return _models.fetch("gemma-3-270m")
+
+
+@pytest.fixture(scope="session")
+def smollm(smollm_path: Path) -> Iterator[LLM]:
+    with LLM(smollm_path, kv_cache_memory_bytes=1 << 28) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes (once for equal arguments) a tiny model."""
+    made: dict[str, Path] = {}
+
+    def make(architecture: str = "llama", **kwargs: Any) -> Path:
+        key = f"{architecture} {sorted(kwargs.items())}"
+        if key not in made:
+            arguments = {"vocab_size": 257, "num_layers": 3, **kwargs}
+            made[key] = tiny_model(architecture, path=tmp_path_factory.mktemp("tiny"), **arguments)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 24) as llm:
+        yield llm
+
+
+@pytest.fixture(params=_core.system_info()["tables"])
+def table(request: pytest.FixtureRequest) -> str:
+    """Each kernel table that the machine has."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def text() -> str:
+    return (DATA / "text.txt").read_text(encoding="utf-8")

@@ -1,0 +1,114 @@
+"""Attention: bit-equal over tables; against float64; rows, blocks, chunks and trees make no difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmi import _core
+
+T = _core.testing
+Array = np.ndarray[Any, Any]
+
+
+def qkv(slots: int, rows: int, heads: int, kv_heads: int, head_dim: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(seed)
+
+    def make(n: int, h: int) -> Array:
+        return rng.standard_normal((n, h * head_dim)).astype(np.float32)
+
+    return make(rows, heads), make(slots, kv_heads), make(slots, kv_heads)
+
+
+def exact(q: Array, k: Array, v: Array, heads: int, kv_heads: int, window: int, scale: float, cap: float, half: bool, parents: list[int] | None = None) -> Array:
+    rows, slots = len(q), len(k)
+    base, head_dim = slots - rows, q.shape[1] // heads
+    if half:
+        k, v = k.astype(np.float16), v.astype(np.float16)
+    out = np.zeros((rows, heads, head_dim))
+    for row in range(rows):
+        path = []
+        node = row
+        while node >= 0:
+            path.append(node)
+            node = node - 1 if parents is None else parents[node]
+        visible = np.array([*range(base), *(base + node for node in reversed(path))])
+        if window:
+            visible = visible[-window:]
+        for head in range(heads):
+            kv_head = head // (heads // kv_heads)
+            kk = k.reshape(slots, kv_heads, head_dim)[visible, kv_head].astype(np.float64)
+            vv = v.reshape(slots, kv_heads, head_dim)[visible, kv_head].astype(np.float64)
+            scores = kk @ q.reshape(rows, heads, head_dim)[row, head].astype(np.float64) * scale
+            if cap:
+                scores = cap * np.tanh(scores / cap)
+            p = np.exp(scores - scores.max())
+            out[row, head] = (p / p.sum()) @ vv
+    return out.reshape(rows, heads * head_dim)
+
+
+CASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap
+    (1, 1, 1, 1, 16, 0, 0.0),
+    (17, 17, 4, 2, 32, 0, 0.0),
+    (300, 300, 3, 1, 16, 0, 0.0),
+    (700, 5, 9, 3, 64, 0, 0.0),
+    (530, 40, 4, 1, 256, 64, 0.0),
+    (600, 3, 2, 2, 48, 512, 0.0),
+    (258, 258, 2, 2, 16, 17, 30.0),
+    (270, 20, 24, 1, 16, 0, 0.0),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kv_dtype", ["float16", "float32"])
+def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
+    slots, rows, heads, kv_heads, head_dim, window, cap = case
+    q, k, v = qkv(slots, rows, heads, kv_heads, head_dim)
+    kwargs = {"window": window, "scale": head_dim**-0.5, "soft_cap": cap, "kv_dtype": kv_dtype}
+    expected = T.attention("reference", q, k, v, heads, kv_heads, **kwargs)
+    for block_size, threads in ((16, 1), (64, 2)):
+        assert T.attention(table, q, k, v, heads, kv_heads, block_size=block_size, num_threads=threads, **kwargs).tobytes() == expected.tobytes()
+    truth = exact(q, k, v, heads, kv_heads, window, head_dim**-0.5, cap, kv_dtype == "float16")
+    # A soft cap rounds scores at the cap's own size: 30 x 2^-24 = 1.8e-6 more.
+    assert np.abs(expected - truth).max() < 2e-6 + cap * 2.0**-24
+
+
+@pytest.mark.parametrize("window", [0, 40])
+def test_rows_are_independent(table: str, window: int) -> None:
+    q, k, v = qkv(600, 600, 6, 2, 32)
+    whole = T.attention(table, q, k, v, 6, 2, window=window)
+    for begin, end in ((0, 1), (255, 258), (511, 530), (599, 600), (3, 19)):
+        part = T.attention(table, q[begin:end].copy(), k[:end].copy(), v[:end].copy(), 6, 2, window=window)
+        assert part.tobytes() == whole[begin:end].tobytes()
+
+
+TREES = [[-1, 0, 0, 1, 1, 2, -1, 6, 7], [-1, -1, -1], [-1, 0, 1, 2, 3, 4, 5], [-1, 0, 0, 0, 2, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]]
+
+
+@pytest.mark.parametrize("parents", TREES)
+@pytest.mark.parametrize("base", [0, 5, 16, 250, 256, 511])
+@pytest.mark.parametrize("window", [0, 24])
+def test_trees_equal_chains(table: str, parents: list[int], base: int, window: int) -> None:
+    """Each node's row has the bits that its path gives as a chain."""
+    rows = len(parents)
+    q, k, v = qkv(base + rows, rows, 4, 2, 32, seed=base)
+    got = T.attention(table, q, k, v, 4, 2, window=window, parents=parents)
+    for row in range(rows):
+        path = [row]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        slots = [*range(base), *(base + node for node in path)]
+        chain = T.attention(table, q[path].copy(), k[slots].copy(), v[slots].copy(), 4, 2, window=window)
+        assert chain[-1].tobytes() == got[row].tobytes()
+
+
+def test_garbage_behind_the_sequence_stays_out(table: str) -> None:
+    """Slots of a recycled page past the sequence may hold NaN: they never reach a row."""
+    q, k, v = qkv(20, 20, 2, 1, 16)
+    clean = T.attention(table, q[:5].copy(), k[:5].copy(), v[:5].copy(), 2, 1)
+    k[5:], v[5:] = np.nan, np.nan
+    with_garbage = T.attention(table, q, k, v, 2, 1)
+    assert with_garbage[:5].tobytes() == clean.tobytes()
+    assert np.isnan(with_garbage[5:]).all()

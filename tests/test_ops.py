@@ -1,0 +1,260 @@
+"""One case table over every kernel table: bit-equal to the reference; the reference against float64; rows apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from quantization import extreme_q8, random_blocks
+
+from llmi import _core
+
+T = _core.testing
+DTYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"]
+# (rows, columns) of weights: whole tiles, a cut tile, one row, several blocks.
+SHAPES = [(16, 256), (48, 512), (37, 256), (1, 768)]
+ROW_COUNTS = [1, 2, 3, 5, 8, 16, 33]
+Array = np.ndarray[Any, Any]
+
+
+def rand(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def packed(table: str, dtype: str, rows: int, cols: int, seed: int = 0, **kwargs: Any) -> Any:
+    return T.PackedMatrix(table, dtype, random_blocks(dtype, rows, cols, seed), rows, cols, **kwargs)
+
+
+def dequantized(dtype: str, rows: int, cols: int, seed: int = 0) -> Array:
+    return T.dequantize_row(dtype, random_blocks(dtype, rows, cols, seed), rows * cols).reshape(rows, cols)
+
+
+def same(actual: Array, expected: Array) -> bool:
+    return actual.tobytes() == expected.tobytes()
+
+
+def ulps(actual: Array, exact: Array, scale: Array | float) -> float:
+    """Largest error in units of fp32 rounding of `scale`."""
+    return float(np.max(np.abs(actual.astype(np.float64) - exact) / (np.asarray(scale) * 2.0**-24)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dequantize_matches_gguf(dtype: str) -> None:
+    gguf = pytest.importorskip("gguf", reason="the extra `test` brings gguf")
+    if dtype == "BF16":
+        raw = np.frombuffer(random_blocks(dtype, 4, 512), np.uint16)
+        expected = (raw.astype(np.uint32) << 16).view(np.float32).reshape(4, 512)
+    else:
+        kind = getattr(gguf.GGMLQuantizationType, dtype)
+        raw = np.frombuffer(random_blocks(dtype, 4, 512), np.uint8).reshape(4, -1)
+        if dtype == "F32":
+            expected = raw.view(np.float32)
+        elif dtype == "F16":
+            expected = raw.view(np.float16).astype(np.float32)
+        else:
+            expected = gguf.dequantize(raw, kind)
+    assert np.array_equal(dequantized(dtype, 4, 512), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_rows", [1, 4, 7, 19])
+def test_linear_equals_reference(table: str, dtype: str, shape: tuple[int, int], num_rows: int) -> None:
+    rows, cols = shape
+    x = rand(num_rows, cols)
+    bias = rand(rows, seed=1).tolist()
+    residual = rand(num_rows, rows, seed=2)
+    weights = packed("reference", dtype, rows, cols)
+    for kwargs in ({}, {"biases": [bias]}, {"residual": residual}):
+        expected = T.linear("reference", [weights], x, **kwargs)
+        assert same(T.linear(table, [packed(table, dtype, rows, cols)], x, **kwargs, num_threads=2), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_linear_rows_are_independent(table: str, dtype: str) -> None:
+    cols = 512
+    weights = packed(table, dtype, 64, cols)
+    x = rand(512, cols)
+    whole = T.linear(table, [weights], x)
+    for count in ROW_COUNTS if table != "reference" else [1, 5]:
+        for begin in (0, 17, 512 - count):
+            assert same(T.linear(table, [weights], x[begin : begin + count].copy()), whole[begin : begin + count])
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_float_linear_against_float64(dtype: str) -> None:
+    x, w = rand(5, 512), dequantized(dtype, 40, 512).astype(np.float64)
+    exact = x.astype(np.float64) @ w.T
+    got = T.linear("reference", [packed("reference", dtype, 40, 512)], x)
+    plain = np.zeros((5, 40), np.float32)
+    for k in range(512):  # a plain loop in fp32
+        plain = (plain + x[:, k : k + 1] * w[:, k].astype(np.float32)[None, :]).astype(np.float32)
+    assert np.abs(got - exact).max() <= 2 * np.abs(plain - exact).max()
+
+
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
+def test_quantized_linear_against_float64(dtype: str) -> None:
+    """With the activations' own quantisation taken as given, only fp32 sums of blocks round."""
+    x = rand(5, 512)
+    codes, scales, _, _ = T.quantize_rows("reference", x)
+    xq = codes.reshape(5, 16, 32).astype(np.float64) * scales.reshape(5, 16, 1)
+    w = dequantized(dtype, 40, 512).astype(np.float64)
+    exact = xq.reshape(5, 512) @ w.T
+    got = T.linear("reference", [packed("reference", dtype, 40, 512)], x)
+    magnitude = np.abs(xq.reshape(5, 512)) @ np.abs(w.T)
+    # 16 blocks, three roundings each, of sums no larger than the sum of magnitudes.
+    assert ulps(got, exact, magnitude) <= 64
+
+
+def test_saturation_extremes(table: str) -> None:
+    """All weights -128, all activations +-127: 16-bit products reach 32,512."""
+    for sign in (1.0, -1.0):
+        x = np.full((3, 256), 127.0 * sign, np.float32)
+        matrix = T.PackedMatrix(table, "Q8_0", extreme_q8(16, 256), 16, 256)
+        expected = T.linear("reference", [T.PackedMatrix("reference", "Q8_0", extreme_q8(16, 256), 16, 256)], x)
+        assert same(T.linear(table, [matrix], x), expected)
+        scale = float(np.float16(0.01))
+        assert np.allclose(expected, -128 * 127 * sign * 256 * scale, rtol=1e-6)
+
+
+def test_linear_side_by_side(table: str) -> None:
+    x = rand(3, 256)
+    parts = [packed(table, "Q4_1", 48, 256, 1), packed(table, "Q8_0", 19, 256, 2), packed(table, "F32", 33, 256, 3)]
+    together = T.linear(table, parts, x, num_threads=2)
+    apart = np.concatenate([T.linear(table, [part], x) for part in parts], axis=1)
+    assert same(together, apart)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_embedding(table: str, dtype: str) -> None:
+    weights = packed(table, dtype, 37, 256)
+    expected = dequantized(dtype, 37, 256)
+    assert np.array_equal(T.embedding(table, weights, [0, 36, 5, 16], 1.0), expected[[0, 36, 5, 16]])
+    assert same(T.embedding(table, weights, [3], 25.3), T.embedding("reference", packed("reference", dtype, 37, 256), [3], 25.3))
+
+
+@pytest.mark.parametrize("format_and_numpy", [("float32", np.float32), ("float16", np.float16)])
+def test_conversion_at_load(format_and_numpy: tuple[str, Any]) -> None:
+    name, kind = format_and_numpy
+    weights = packed("reference", "Q4_1", 32, 256, format=name)
+    expected = dequantized("Q4_1", 32, 256).astype(kind).astype(np.float32)
+    assert np.array_equal(T.embedding("reference", weights, list(range(32)), 1.0), expected)
+
+
+def test_quantize_rows(table: str) -> None:
+    x = rand(9, 256, scale=3.0)
+    x[2, :32] = 0.0
+    x[3, 5] = np.inf
+    x[4, 7] = np.nan
+    x[5, :32] = 1e-39
+    actual = T.quantize_rows(table, x)
+    expected = T.quantize_rows("reference", x)
+    for a, b in zip(actual, expected, strict=True):
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    codes, scales, sums, half_sums = expected
+    assert np.isnan(scales.reshape(9, 8)[3, 0]) and np.isnan(scales.reshape(9, 8)[4, 0])
+    assert np.isfinite(np.delete(scales.reshape(9, 8), [3, 4], axis=0)).all()
+    good = np.delete(np.arange(9), [3, 4])
+    blocks = x.reshape(9, 8, 32)[good].astype(np.float64)
+    peak = np.abs(blocks).max(-1, keepdims=True)
+    wanted = np.rint(np.where(peak > 2.0**-100, blocks * (127 / np.maximum(peak, 1e-300)), 0))
+    assert np.abs(codes.reshape(9, 8, 32)[good] - wanted).max() <= 1  # a tie may fall either way in fp32
+    assert np.array_equal(half_sums.reshape(9, 8, 2, 1)[..., 0], codes.reshape(9, 8, 2, 16).sum(-1))
+    assert np.allclose(sums.reshape(9, 8)[good], scales.reshape(9, 8)[good] * codes.reshape(9, 8, 32)[good].sum(-1))
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_rms_norm(table: str, groups: int) -> None:
+    x, size = rand(7, 256), 256 // groups
+    weight, residual = rand(size, seed=1), rand(7, 256, seed=2)
+    expected = T.rms_norm("reference", x, weight, 1e-6, groups)
+    assert same(T.rms_norm(table, x, weight, 1e-6, groups), expected)
+    exact = x.astype(np.float64).reshape(7, groups, size)
+    exact = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-6) * weight
+    assert np.abs(expected - exact.reshape(7, 256)).max() < 2e-6
+    fused = T.rms_norm(table, x, weight, 1e-6, groups, residual)
+    assert same(fused, residual + expected)
+
+
+@pytest.mark.parametrize("rotary_dim", [64, 32, 16])
+def test_rope(table: str, rotary_dim: int) -> None:
+    x, half = rand(5, 3 * 64), rotary_dim // 2
+    angle = np.random.default_rng(3).uniform(0, 6, (5, half)).astype(np.float32)
+    cosine, sine = np.cos(angle), np.sin(angle)
+    expected = T.rope("reference", x, 3, rotary_dim, cosine, sine)
+    assert same(T.rope(table, x, 3, rotary_dim, cosine, sine), expected)
+    exact = x.reshape(5, 3, 64).astype(np.float64).copy()
+    a, b = exact[..., :half].copy(), exact[..., half:rotary_dim].copy()
+    exact[..., :half] = a * cosine[:, None] - b * sine[:, None]
+    exact[..., half:rotary_dim] = b * cosine[:, None] + a * sine[:, None]
+    assert np.abs(expected.reshape(5, 3, 64) - exact).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu"])
+def test_gated_activation(table: str, name: str) -> None:
+    gate_up = rand(4, 2 * 75, scale=4.0)
+    gate_up[0, :3] = [-200.0, 200.0, 0.0]
+    expected = T.gated_activation("reference", name, gate_up)
+    assert same(T.gated_activation(table, name, gate_up), expected)
+    gate, up = gate_up[:, :75].astype(np.float64), gate_up[:, 75:].astype(np.float64)
+    with np.errstate(over="ignore"):
+        exact = gate / (1 + np.exp(-gate)) if name == "silu" else 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+    assert np.allclose(expected, exact * up, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [16, 4096, 5000, 49152])
+def test_log_sum_exp_and_masses(table: str, size: int) -> None:
+    row = rand(size, scale=5.0)
+    row[3] = -np.inf
+    total = T.log_sum_exp("reference", row)
+    assert T.log_sum_exp(table, row) == total
+    exact = np.log(np.exp(row.astype(np.float64) - row.max()).sum()) + row.max()
+    assert abs(total - exact) < 2e-6 * max(1, abs(exact))
+    maximum = float(row.max())
+    masses = T.token_masses("reference", row, maximum)
+    assert np.array_equal(T.token_masses(table, row, maximum), masses)
+    wanted = np.exp(row.astype(np.float64) - maximum) * 2.0**40
+    assert np.allclose(masses.astype(np.float64), wanted, rtol=1e-6, atol=1) and masses[3] == 0
+
+
+def test_log_sum_exp_edges(table: str) -> None:
+    assert T.log_sum_exp(table, np.full(64, -np.inf, np.float32)) == -np.inf
+    row = np.zeros(64, np.float32)
+    row[7] = np.nan
+    assert np.isnan(T.log_sum_exp(table, row))
+
+
+def test_argmax() -> None:
+    row = np.array([1, 3, 3, -np.inf], np.float32)
+    assert T.argmax("", row) == 1
+    for bad in (np.nan, np.inf):
+        assert T.argmax("", np.array([0, bad, 1], np.float32)) == -1
+    assert T.argmax("", np.full(4, -np.inf, np.float32)) == -1
+
+
+def test_scalar_math() -> None:
+    rng = np.random.default_rng(0)
+    for x in [*rng.uniform(-80, 80, 200), 0.0]:
+        exact = np.exp(np.float64(np.float32(x)))
+        assert abs(T.scalar_math("exp32", x) - exact) <= 3 * exact * 2.0**-24
+        assert abs(T.scalar_math("exp64", x) - np.exp(x)) <= 4 * np.exp(x) * 2.0**-53
+    assert T.scalar_math("exp32", 0.0) == 1.0 and T.scalar_math("exp32", -87.0) == 0.0
+    for x in [*rng.uniform(1e-12, 1, 200), 5e-324, 1e300]:
+        assert abs(T.scalar_math("log64", x) - np.log(x)) <= 4e-16 * max(1, abs(np.log(x)))
+    for v in [0.5 * 2.0**-32, 1e-9, 1e-3, 0.5, 1 - 2.0**-24]:
+        assert abs(T.scalar_math("log1p64", -v) - np.log1p(-v)) <= 4e-16 * max(abs(np.log1p(-v)), 1e-3 * v)
+    for x in [0.0, 1e-8, *rng.uniform(0, 1e5, 300)]:
+        sine, cosine = T.scalar_math("sincos", x)
+        assert abs(sine - np.sin(x)) < 1e-15 and abs(cosine - np.cos(x)) < 1e-15
+
+
+def test_every_table_has_every_op() -> None:
+    """Each op above runs over every table that the machine has; the count is that of the kernel table's entries."""
+    import re
+    from pathlib import Path
+
+    header = (Path(__file__).parent.parent / "csrc/kernels/kernel_table.h").read_text()
+    kernels = set(re.findall(r"^  X\((\w+),", header, re.MULTILINE))
+    tested = {"quantize_rows", "linear_part", "embedding", "rms_norm", "rope", "gated_activation", "kv_write", "attention", "softmax_chunk", "token_masses"}
+    assert kernels == tested
