@@ -32,6 +32,7 @@ void Engine::RunStep() {
   const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
   scheduler_->Commit(pieces);
   ProcessRows(rows, result);
+  scheduler_->EndStep();
   ReleaseStaticRows();
 }
 

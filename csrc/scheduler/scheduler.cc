@@ -121,7 +121,6 @@ void Scheduler::Commit(const std::vector<ScheduledPiece>& pieces) {
     }
     sequence.max_computed = std::max(sequence.max_computed, sequence.kv.num_tokens);
   }
-  if (config_.policy == SchedulingPolicy::kStatic) PruneStaticBatch();
 }
 
 bool Scheduler::Contains(const ScheduledSequence* sequence) const {
@@ -129,8 +128,8 @@ bool Scheduler::Contains(const ScheduledSequence* sequence) const {
          std::find(waiting_.begin(), waiting_.end(), sequence) != waiting_.end();
 }
 
-void Scheduler::PruneStaticBatch() {
-  // Finished rows leave together, when the last one has ended; the engine frees what it finds outside.
+void Scheduler::EndStep() {
+  if (config_.policy != SchedulingPolicy::kStatic) return;
   const bool all_finished = std::all_of(running_.begin(), running_.end(), [](const auto* s) { return s->finished; });
   if (all_finished) running_.clear();
 }

@@ -61,6 +61,9 @@ class Scheduler {
   std::vector<ScheduledPiece> Schedule();
   // The pieces were computed.
   void Commit(const std::vector<ScheduledPiece>& pieces);
+  // Results are in. The finished rows of a static batch leave together, when the last one has ended; the engine
+  // frees the pages of what it then finds outside.
+  void EndStep();
 
   bool HasWork() const { return !running_.empty() || !waiting_.empty(); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
@@ -73,7 +76,6 @@ class Scheduler {
   void ScheduleRunning(int64_t* budget, std::vector<ScheduledPiece>* pieces);
   void AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* pieces);
   void PreemptLast();
-  void PruneStaticBatch();
 
   SchedulerConfig config_;
   KvCache* cache_;

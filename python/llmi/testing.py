@@ -34,6 +34,7 @@ def _config(architecture: str, vocab_size: int, num_layers: int, hidden_size: in
         "tie_word_embeddings": True,
         "model_type": "llama",
         "torch_dtype": "float32",
+        "pad_token_id": None,
     }
     if architecture == "gemma3":
         config |= {

@@ -1,0 +1,155 @@
+"""The promise: tokens and log-probabilities do not depend on batch, chunks, blocks, threads, preemption or ISA.
+
+Each configuration is compared with a solo run, bit for bit. The report counts what happened on the way, and fails if
+it was too little to have tested anything. `python tests/test_invariance.py --full` runs the whole grid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmi import LLM, Outputs, SamplingParams, _core, _models
+from llmi.testing import assert_same_tokens
+
+COUNTS = ("num_preemptions", "num_recomputed_tokens", "num_copies_on_write", "num_window_blocks_returned")
+LENGTHS = [1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 255, 256, 257, 300, 400, 511, 512, 513, 600, 700, 767, 768, 769, 900, 1000, 1024, 1025, 1500]
+
+
+def make_prompts(vocab_size: int, count: int, longest: int, seed: int = 0) -> list[list[int]]:
+    """Lengths across span (256), block and window edges."""
+    rng = np.random.default_rng(seed)
+    lengths = [length for length in LENGTHS if length <= longest]
+    return [rng.integers(3, vocab_size, size=lengths[i % len(lengths)]).tolist() for i in range(count)]
+
+
+def make_params(count: int, max_tokens: int) -> list[SamplingParams]:
+    """Greedy and sampled with top-p and penalties by turns; some with n = 2, so that blocks are shared and copied."""
+    greedy = SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=1, ignore_eos=True)
+    sampled = SamplingParams(
+        temperature=0.8, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.1, frequency_penalty=0.1, seed=11, max_tokens=max_tokens, logprobs=1, ignore_eos=True
+    )
+    return [sampled.replace(seed=i, n=2 if i % 4 == 1 else 1) if i % 2 else greedy for i in range(count)]
+
+
+def run(model: Path, prompts: list[list[int]], params: list[SamplingParams], batch: int, counts: dict[str, int], **engine: Any) -> Outputs:
+    outputs = Outputs()
+    with LLM(model, **engine) as llm:
+        for begin in range(0, len(prompts), batch):
+            outputs += llm.generate(prompts[begin : begin + batch], params[begin : begin + batch], use_tqdm=False)
+        stats = llm.get_metrics()
+        assert stats["audit"] == ""
+        for name in COUNTS:
+            counts[name] += stats[name]
+    return outputs
+
+
+def tight_pool(model: Path, longest: int, max_tokens: int, engine: dict[str, Any]) -> int:
+    """KV bytes for little more than the longest sequence: others are preempted."""
+    with LLM(model, kv_cache_memory_bytes=1 << 30, **{**engine, "max_model_len": None}) as llm:
+        page_bytes, per_token = llm._page_bytes, llm.model_info.kv_bytes_per_token
+    return (longest + max_tokens + 16) * per_token + 8 * page_bytes
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_tiny_models_over_many_configurations(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
+    model = tiny_path(architecture)
+    prompts, params = make_prompts(257, 30, 300), make_params(30, 60)
+    counts = dict.fromkeys(COUNTS, 0)
+    solo = run(model, prompts, params, 1, counts, kv_cache_memory_bytes=1 << 24)
+    isas = [isa for isa in _core.system_info()["tables"] if isa != "reference"] or ["reference"]
+    grid: Iterator[tuple[Any, ...]] = itertools.product((7, 30), (7, 100, 2048), (16, 64), (1, 2), (False, True), isas)
+    for batch, chunk, block, threads, tight, isa in grid:
+        monkeypatch.setenv("LLMI_ISA", isa)
+        engine: dict[str, Any] = {"max_num_batched_tokens": chunk, "block_size": block, "num_threads": threads, "max_model_len": 370}
+        memory = tight_pool(model, 300, 60, engine) if tight else 1 << 24
+        got = run(model, prompts, params, batch, counts, kv_cache_memory_bytes=memory, **engine)
+        assert_same_tokens(got, solo)
+    print(counts)
+    for name, count in counts.items():
+        if name != "num_window_blocks_returned" or architecture == "gemma3":
+            assert count >= 20, (name, counts)
+
+
+def test_order_of_arrival(tiny_path: Callable[..., Path]) -> None:
+    prompts, params = make_prompts(257, 10, 200), make_params(10, 20)
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 23, max_model_len=512) as llm:
+        forward = llm.generate(prompts, params)
+        backward = llm.generate(prompts[::-1], params[::-1])
+    assert_same_tokens(Outputs(backward[::-1]), forward)
+
+
+def test_prompt_logprobs_and_scores(tiny_path: Callable[..., Path]) -> None:
+    """Log-probabilities of prompts too, also when a preemption or a chunk cuts through them."""
+    prompts = make_prompts(257, 20, 300)
+    params = SamplingParams(max_tokens=30, prompt_logprobs=2, temperature=0.7, top_p=0.8, seed=3, ignore_eos=True)
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 23, max_model_len=512) as llm:
+        expected = Outputs(llm.generate(prompt, params)[0] for prompt in prompts)
+    engine: dict[str, Any] = {"max_model_len": 336, "max_num_batched_tokens": 33}
+    with LLM(tiny_path(), kv_cache_memory_bytes=tight_pool(tiny_path(), 300, 30, engine), **engine) as llm:
+        assert_same_tokens(llm.generate(prompts, params), expected)
+        assert llm.get_metrics()["num_preemptions"] > 0
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "gemma-3-270m"])
+def test_real_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of the full grid, on real weights."""
+    report = check_model(_models.fetch(name), "auto", num_prompts=8, longest=520, max_tokens=12, slice_of=3, monkeypatch=monkeypatch)
+    print(report)
+
+
+def check_model(
+    model: Path, dtype: str, *, num_prompts: int, longest: int, max_tokens: int, slice_of: int = 0, monkeypatch: pytest.MonkeyPatch | None = None
+) -> dict[str, Any]:
+    """Compares configurations of one model with solo runs; returns what was counted."""
+    import os
+
+    vocab_size = _core.load_config(str(model))["vocab_size"]
+    prompts, params = make_prompts(vocab_size, num_prompts, longest), make_params(num_prompts, max_tokens)
+    counts = dict.fromkeys(COUNTS, 0)
+    base: dict[str, Any] = {"dtype": dtype, "max_model_len": longest + max_tokens + 16}
+    solo = run(model, prompts, params, 1, counts, kv_cache_memory_bytes=1 << 28, **base)
+    isas = [isa for isa in _core.system_info()["tables"] if isa != "reference"] or ["reference"]
+    grid = list(itertools.product((7, 32, 1), (7, 100, 512, 16), (16, 64, 32), (2, 1), (False, True), isas))
+    if slice_of:
+        grid = [grid[i] for i in np.random.default_rng(1).permutation(len(grid))[:slice_of]] + [(32, 512, 16, 2, True, isas[-1])]
+    for batch, chunk, block, threads, tight, isa in grid:
+        (monkeypatch.setenv if monkeypatch else os.environ.__setitem__)("LLMI_ISA", isa)
+        engine = {**base, "max_num_batched_tokens": chunk, "block_size": block, "num_threads": threads}
+        memory = tight_pool(model, longest, max_tokens, engine) if tight else 1 << 29
+        assert_same_tokens(run(model, prompts, params, batch, counts, kv_cache_memory_bytes=memory, **engine), solo)
+    return {"model": model.name, "dtype": dtype, "configurations": len(grid), "prompts": num_prompts, **counts}
+
+
+def full(arguments: argparse.Namespace) -> int:
+    """The grid of the promise: 64 prompts of 1 to 1,500 tokens, 128 tokens each."""
+    reports = []
+    for name in ("smollm2-135m-instruct", "gemma-3-270m"):
+        for dtype in arguments.dtypes.split(","):
+            report = check_model(
+                _models.fetch(name), dtype, num_prompts=arguments.prompts, longest=arguments.longest, max_tokens=arguments.max_tokens, slice_of=arguments.slice
+            )
+            print(json.dumps(report), flush=True)
+            reports.append(report)
+    total = {name: sum(report[name] for report in reports) for name in COUNTS}
+    print(json.dumps(total))
+    return 0 if min(total.values()) >= 20 else 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", required=True)
+    parser.add_argument("--dtypes", default="auto,bfloat16,float32")
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--longest", type=int, default=1500)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--slice", type=int, default=0, help="so many random configurations instead of all")
+    sys.exit(full(parser.parse_args()))

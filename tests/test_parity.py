@@ -1,0 +1,152 @@
+"""Teacher-forced parity with Hugging Face transformers in fp32, every position; and the cost of default precision."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmi import LLM, Tokenizer, _core
+
+pytestmark = pytest.mark.parity
+T = _core.testing
+Array = np.ndarray[Any, Any]
+
+
+def log_softmax(logits: Array) -> Array:
+    x = logits.astype(np.float64)
+    x -= x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def windows(path: Path, text: str, count: int, length: int) -> list[list[int]]:
+    tokenizer = Tokenizer(path)
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    prefix = tokenizer.encode("")
+    step = length - len(prefix)
+    return [[*prefix, *tokens[i * step : (i + 1) * step]] for i in range(count)]
+
+
+def hf_logits(model: Any, tokens: list[int]) -> Array:
+    import torch
+
+    with torch.no_grad():
+        result: Array = model(torch.tensor([tokens])).logits[0].numpy()
+    return result
+
+
+def load_hf(path: Path, double: bool = False) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(2)
+    kwargs: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {}
+    model = AutoModelForCausalLM.from_pretrained(path.parent if path.is_file() else path, dtype=torch.float32, attn_implementation="eager", **kwargs)
+    return model.double() if double else model
+
+
+def compare(path: Path, inputs: list[list[int]], double_rows: int) -> dict[str, float]:
+    """Label and top-20 log-probabilities at every position; whole rows against float64 at some."""
+    decoder = T.Decoder(str(path), dtype="float32", kv_dtype="float32", num_pages=256)
+    reference = load_hf(path)
+    worst, positions = 0.0, 0
+    ours = []
+    for tokens in inputs:
+        sequence = decoder.new_sequence()
+        logits, _ = decoder.forward([(sequence, tokens, None)])
+        decoder.free(sequence)
+        ours.append(logits if len(ours) < 2 else logits[:0])
+        got, wanted = log_softmax(logits), log_softmax(hf_logits(reference, tokens))
+        labels = np.array(tokens[1:])
+        rows = np.arange(len(labels))
+        worst = max(worst, float(np.abs(got[rows, labels] - wanted[rows, labels]).max()))
+        top = np.argpartition(wanted, -20, axis=-1)[:, -20:]
+        worst = max(worst, float(np.abs(np.take_along_axis(got, top, -1) - np.take_along_axis(wanted, top, -1)).max()))
+        positions += len(tokens)
+    single = [hf_logits(reference, tokens)[:double_rows] for tokens in inputs[:2]]
+    del reference
+    gc.collect()
+    exact_model = load_hf(path, double=True)
+    own_distance = hf_distance = 0.0
+    for tokens, row, hf_row in zip(inputs[:2], ours, single, strict=False):
+        exact = log_softmax(hf_logits(exact_model, tokens)[:double_rows])
+        own_distance = max(own_distance, float(np.abs(log_softmax(row[:double_rows]) - exact).max()))
+        hf_distance = max(hf_distance, float(np.abs(log_softmax(hf_row) - exact).max()))
+    return {"positions": positions, "label_and_top20": worst, "own_distance": own_distance, "hf_distance": hf_distance}
+
+
+@pytest.mark.parametrize("model", ["smollm", "gemma"])
+def test_real_models(model: str, request: pytest.FixtureRequest, text: str) -> None:
+    path: Path = request.getfixturevalue(f"{model}_path")
+    # Gemma's vocabulary is five times as large: windows of 512 tokens, 5,000 positions for both.
+    report = compare(path, windows(path, text, 10, 512), double_rows=250)
+    print(model, report)
+    assert report["positions"] >= 5000
+    assert report["label_and_top20"] <= 1e-4
+    assert report["own_distance"] <= 2 * report["hf_distance"]
+
+
+LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+TINY: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {}),
+    ("llama", {"num_key_value_heads": 4}),
+    ("llama", {"num_key_value_heads": 1, "tie_word_embeddings": False}),
+    ("llama", {"attention_bias": True}),
+    ("llama", {"rope_scaling": LLAMA3_SCALING, "rope_theta": 500000.0, "head_dim": 32}),
+    ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    ("gemma3", {}),
+    ("gemma3", {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "query_pre_attn_scalar": 24, "num_layers": 7}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "overrides"), TINY, ids=str)
+def test_tiny_random_models(tiny_path: Callable[..., Path], architecture: str, overrides: dict[str, Any]) -> None:
+    path = tiny_path(architecture, **overrides)
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(1, 257, 300).tolist() for _ in range(2)]
+    report = compare(path, inputs, double_rows=300)
+    print(report)
+    assert report["label_and_top20"] <= 1e-4
+    assert report["own_distance"] <= 2 * report["hf_distance"] + 1e-6
+
+
+def test_safetensors_of_a_real_model(smollm_path: Path, tmp_path: Path) -> None:
+    """The GGUF's weights, saved by transformers as sharded safetensors: the same logits from both files."""
+    load_hf(smollm_path).save_pretrained(tmp_path, max_shard_size="200MB")
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(smollm_path.parent, gguf_file=smollm_path.name).save_pretrained(tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    tokens = np.random.default_rng(0).integers(3, 49000, 60).tolist()
+    rows = []
+    for path in (smollm_path, tmp_path):
+        decoder = T.Decoder(str(path), dtype="float32", kv_dtype="float32", num_pages=16)
+        rows.append(decoder.forward([(decoder.new_sequence(), tokens, None)])[0])
+    assert rows[0].tobytes() == rows[1].tobytes()
+    with LLM(tmp_path, kv_cache_memory_bytes=1 << 26, max_model_len=512) as llm:
+        assert "Paris" in llm.generate("The capital of France is", temperature=0, max_tokens=4)[0].text
+        assert 2 in llm.tokenizer.eos_token_ids
+
+
+def test_default_precision(smollm_path: Path, text: str) -> None:
+    """int8 activations and the fp16 cache against own fp32: mean KL at most 3e-3, same top token at least 96 %."""
+    inputs = windows(smollm_path, text, 16, 512)
+    exact = T.Decoder(str(smollm_path), dtype="float32", kv_dtype="float32", num_pages=64)
+    default = T.Decoder(str(smollm_path), num_pages=64)
+    divergences, agreements = [], []
+    for tokens in inputs:
+        rows = []
+        for decoder in (exact, default):
+            sequence = decoder.new_sequence()
+            rows.append(decoder.forward([(sequence, tokens, None)])[0])
+            decoder.free(sequence)
+        p, q = log_softmax(rows[0]), log_softmax(rows[1])
+        divergences.append((np.exp(p) * (p - q)).sum(-1))
+        agreements.append(rows[0].argmax(-1) == rows[1].argmax(-1))
+    kl, same = np.concatenate(divergences), np.concatenate(agreements)
+    print(f"mean KL {kl.mean():.3e} +- {kl.std() / np.sqrt(len(kl)):.1e}, 99.9 % {np.quantile(kl, 0.999):.1e}, same top token {same.mean():.4f}")
+    assert kl.mean() <= 3e-3 and same.mean() >= 0.96
