@@ -66,7 +66,9 @@ def test_every_public_name_exists() -> None:
 def test_values_out_of_range(tiny: LLM, field: str, value: Any) -> None:
     with pytest.raises(InvalidParamsError) as error:
         tiny.generate([1], **{field: value})
-    assert error.value.parameter == field and repr(value)[:10] in str(error.value) or field == "min_tokens" or "strings" in str(error.value)
+    assert (
+        (error.value.parameter == field and repr(value)[:10] in str(error.value)) or field == "min_tokens" or "strings" in str(error.value)
+    )
 
 
 def test_unknown_arguments_name_the_nearest(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
@@ -135,7 +137,9 @@ def test_kinds_of_prompts(tiny: LLM) -> None:
     assert is_single("x") and is_single([1, 2]) and is_single(np.array([1, 2])) and is_single({"prompt": "x"})
     assert not is_single(["x"]) and not is_single([[1], [2]]) and not is_single([])
     ids = tiny.tokenizer.encode("abc")
-    outputs = [tiny.generate(prompt, GREEDY)[0] for prompt in ("abc", ids, np.array(ids, np.int32), {"prompt": "abc"}, {"prompt_token_ids": ids})]
+    outputs = [
+        tiny.generate(prompt, GREEDY)[0] for prompt in ("abc", ids, np.array(ids, np.int32), {"prompt": "abc"}, {"prompt_token_ids": ids})
+    ]
     assert all(output == outputs[0] for output in outputs)
     assert len(tiny.generate(["a", ids, {"prompt": "b"}], GREEDY)) == 3
     assert tiny.generate([], GREEDY) == []
@@ -155,7 +159,9 @@ def test_outputs(tiny: LLM) -> None:
             for token, entries in zip(completion.token_ids, completion.logprobs, strict=True):
                 assert entries[token].rank == 1 and entries[token].processed_logprob == 0.0
                 assert len(entries) == 3 and sum(math.exp(entry.logprob) for entry in entries.values()) <= 1 + 1e-6
-            assert completion.cumulative_logprob == pytest.approx(sum(e[t].logprob for t, e in zip(completion.token_ids, completion.logprobs, strict=True)))
+            assert completion.cumulative_logprob == pytest.approx(
+                sum(e[t].logprob for t, e in zip(completion.token_ids, completion.logprobs, strict=True))
+            )
         assert output.prompt_logprobs is not None and output.prompt_logprobs[0] is None
         assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
     page = outputs._repr_html_()
@@ -183,12 +189,16 @@ def test_stopping(tiny: LLM) -> None:
     middle = text[6:8]
     cut = tiny.generate([1, 2, 3], temperature=0.9, seed=4, max_tokens=30, ignore_eos=True, stop=["never-there", middle])[0].outputs[0]
     assert cut.finish_reason == "stop" and cut.stop_reason == middle and cut.text == text[: text.index(middle)]
-    kept = tiny.generate([1, 2, 3], temperature=0.9, seed=4, max_tokens=30, ignore_eos=True, stop=middle, include_stop_str_in_output=True)[0]
+    kept = tiny.generate([1, 2, 3], temperature=0.9, seed=4, max_tokens=30, ignore_eos=True, stop=middle, include_stop_str_in_output=True)[
+        0
+    ]
     assert kept.text == text[: text.index(middle)] + middle
     token = base.token_ids[10]
     ended = tiny.generate([1, 2, 3], temperature=0.9, seed=4, max_tokens=30, ignore_eos=True, stop_token_ids=[token])[0].outputs[0]
     assert ended.stop_reason == token and ended.token_ids == base.token_ids[: base.token_ids.index(token) + 1]
-    late = tiny.generate([1, 2, 3], temperature=0.9, seed=4, max_tokens=30, ignore_eos=True, stop_token_ids=[token], min_tokens=20)[0].outputs[0]
+    late = tiny.generate([1, 2, 3], temperature=0.9, seed=4, max_tokens=30, ignore_eos=True, stop_token_ids=[token], min_tokens=20)[
+        0
+    ].outputs[0]
     assert token not in late.token_ids[:20]
     eos = tiny.generate([1, 2, 3], temperature=0, max_tokens=5, logit_bias={0: 100.0})[0].outputs[0]
     assert eos.finish_reason == "stop" and eos.stop_reason is None and eos.text == "" and eos.token_ids == [0]
@@ -271,7 +281,9 @@ def test_interrupt_keeps_partial_results(tiny: LLM, how: str) -> None:
     expected = tiny.generate([5], GREEDY)
     timer = threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
     timer.start()
-    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=2000, stopping_criteria=[lambda c: bool(threading.Event().wait(0.005)) and False])
+    params = SamplingParams(
+        temperature=0, ignore_eos=True, max_tokens=2000, stopping_criteria=[lambda c: bool(threading.Event().wait(0.005)) and False]
+    )
     with pytest.raises(GenerationInterrupted) as caught:
         if how == "generate":
             tiny.generate([[1], [2]], params)
@@ -337,7 +349,11 @@ def test_receipts(tiny: LLM, tmp_path: Path) -> None:
     path = tmp_path / "receipt.json"
     output.receipt().save(path)
     assert llmi.replay(path, tiny)
-    for change in ({"seed": output.seed ^ 1}, {"logprob_digest": "0"}, {"sampling_params": {"temperature": 0.8, "max_tokens": 6, "n": 2, "logprobs": 1}}):
+    for change in (
+        {"seed": output.seed ^ 1},
+        {"logprob_digest": "0"},
+        {"sampling_params": {"temperature": 0.8, "max_tokens": 6, "n": 2, "logprobs": 1}},
+    ):
         assert not llmi.replay(Receipt({**Receipt.load(path).fields, **change}), tiny)
     with pytest.raises(InvalidParamsError, match="SHA-256"):
         llmi.replay(Receipt({**Receipt.load(path).fields, "model_sha256": "0"}), tiny)

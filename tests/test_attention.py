@@ -22,7 +22,18 @@ def qkv(slots: int, rows: int, heads: int, kv_heads: int, head_dim: int, seed: i
     return make(rows, heads), make(slots, kv_heads), make(slots, kv_heads)
 
 
-def exact(q: Array, k: Array, v: Array, heads: int, kv_heads: int, window: int, scale: float, cap: float, half: bool, parents: list[int] | None = None) -> Array:
+def exact(
+    q: Array,
+    k: Array,
+    v: Array,
+    heads: int,
+    kv_heads: int,
+    window: int,
+    scale: float,
+    cap: float,
+    half: bool,
+    parents: list[int] | None = None,
+) -> Array:
     rows, slots = len(q), len(k)
     base, head_dim = slots - rows, q.shape[1] // heads
     if half:
@@ -69,7 +80,10 @@ def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
     kwargs = {"window": window, "scale": head_dim**-0.5, "soft_cap": cap, "kv_dtype": kv_dtype}
     expected = T.attention("reference", q, k, v, heads, kv_heads, **kwargs)
     for block_size, threads in ((16, 1), (64, 2)):
-        assert T.attention(table, q, k, v, heads, kv_heads, block_size=block_size, num_threads=threads, **kwargs).tobytes() == expected.tobytes()
+        assert (
+            T.attention(table, q, k, v, heads, kv_heads, block_size=block_size, num_threads=threads, **kwargs).tobytes()
+            == expected.tobytes()
+        )
     truth = exact(q, k, v, heads, kv_heads, window, head_dim**-0.5, cap, kv_dtype == "float16")
     # A soft cap rounds scores at the cap's own size: 30 x 2^-24 = 1.8e-6 more.
     assert np.abs(expected - truth).max() < 2e-6 + cap * 2.0**-24
@@ -84,7 +98,12 @@ def test_rows_are_independent(table: str, window: int) -> None:
         assert part.tobytes() == whole[begin:end].tobytes()
 
 
-TREES = [[-1, 0, 0, 1, 1, 2, -1, 6, 7], [-1, -1, -1], [-1, 0, 1, 2, 3, 4, 5], [-1, 0, 0, 0, 2, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]]
+TREES = [
+    [-1, 0, 0, 1, 1, 2, -1, 6, 7],
+    [-1, -1, -1],
+    [-1, 0, 1, 2, 3, 4, 5],
+    [-1, 0, 0, 0, 2, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17],
+]
 
 
 @pytest.mark.parametrize("parents", TREES)

@@ -36,7 +36,11 @@ def test_any_bytes_decode_as_python_does(pieces: list[bytes]) -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.text(alphabet="ab\u00e9\u4e2d\U0001f600", max_size=30), st.lists(st.text(alphabet="ab\u00e9\u4e2d", min_size=1, max_size=4), max_size=3), st.data())
+@given(
+    st.text(alphabet="ab\u00e9\u4e2d\U0001f600", max_size=30),
+    st.lists(st.text(alphabet="ab\u00e9\u4e2d", min_size=1, max_size=4), max_size=3),
+    st.data(),
+)
 def test_stop_strings(text: str, stops: list[str], data: st.DataObject) -> None:
     raw = text.encode()
     pieces = []

@@ -98,7 +98,9 @@ def digest(path: Path, dtype: str, kv: str, table: str, count: int) -> str:
 
 
 CONFIGURATIONS = [
-    (model, dtype, kv) for model in ("smollm2-135m-instruct", "gemma-3-270m") for dtype, kv in (("auto", "float16"), ("float32", "float32"), ("bfloat16", "float16"))
+    (model, dtype, kv)
+    for model in ("smollm2-135m-instruct", "gemma-3-270m")
+    for dtype, kv in (("auto", "float16"), ("float32", "float32"), ("bfloat16", "float16"))
 ]
 
 

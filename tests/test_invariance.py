@@ -21,7 +21,40 @@ from llmi import LLM, Outputs, SamplingParams, _core, _models
 from llmi.testing import assert_same_tokens
 
 COUNTS = ("num_preemptions", "num_recomputed_tokens", "num_copies_on_write", "num_window_blocks_returned")
-LENGTHS = [1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 255, 256, 257, 300, 400, 511, 512, 513, 600, 700, 767, 768, 769, 900, 1000, 1024, 1025, 1500]
+LENGTHS = [
+    1,
+    2,
+    15,
+    16,
+    17,
+    31,
+    33,
+    63,
+    64,
+    65,
+    100,
+    127,
+    129,
+    200,
+    255,
+    256,
+    257,
+    300,
+    400,
+    511,
+    512,
+    513,
+    600,
+    700,
+    767,
+    768,
+    769,
+    900,
+    1000,
+    1024,
+    1025,
+    1500,
+]
 
 
 def make_prompts(vocab_size: int, count: int, longest: int, seed: int = 0) -> list[list[int]]:
@@ -35,7 +68,15 @@ def make_params(count: int, max_tokens: int) -> list[SamplingParams]:
     """Greedy and sampled with top-p and penalties by turns; some with n = 2, so that blocks are shared and copied."""
     greedy = SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=1, ignore_eos=True)
     sampled = SamplingParams(
-        temperature=0.8, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.1, frequency_penalty=0.1, seed=11, max_tokens=max_tokens, logprobs=1, ignore_eos=True
+        temperature=0.8,
+        top_p=0.9,
+        repetition_penalty=1.1,
+        presence_penalty=0.1,
+        frequency_penalty=0.1,
+        seed=11,
+        max_tokens=max_tokens,
+        logprobs=1,
+        ignore_eos=True,
     )
     return [sampled.replace(seed=i, n=2 if i % 4 == 1 else 1) if i % 2 else greedy for i in range(count)]
 
@@ -107,7 +148,14 @@ def test_real_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_model(
-    model: Path, dtype: str, *, num_prompts: int, longest: int, max_tokens: int, slice_of: int = 0, monkeypatch: pytest.MonkeyPatch | None = None
+    model: Path,
+    dtype: str,
+    *,
+    num_prompts: int,
+    longest: int,
+    max_tokens: int,
+    slice_of: int = 0,
+    monkeypatch: pytest.MonkeyPatch | None = None,
 ) -> dict[str, Any]:
     """Compares configurations of one model with solo runs; returns what was counted."""
     import os
@@ -135,7 +183,12 @@ def full(arguments: argparse.Namespace) -> int:
     for name in ("smollm2-135m-instruct", "gemma-3-270m"):
         for dtype in arguments.dtypes.split(","):
             report = check_model(
-                _models.fetch(name), dtype, num_prompts=arguments.prompts, longest=arguments.longest, max_tokens=arguments.max_tokens, slice_of=arguments.slice
+                _models.fetch(name),
+                dtype,
+                num_prompts=arguments.prompts,
+                longest=arguments.longest,
+                max_tokens=arguments.max_tokens,
+                slice_of=arguments.slice,
             )
             print(json.dumps(report), flush=True)
             reports.append(report)

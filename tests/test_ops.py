@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quantization import extreme_q8, random_blocks
 
 from llmi import _core
+from quantization import extreme_q8, random_blocks
 
 T = _core.testing
 DTYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"]
@@ -199,7 +199,9 @@ def test_gated_activation(table: str, name: str) -> None:
     assert same(T.gated_activation(table, name, gate_up), expected)
     gate, up = gate_up[:, :75].astype(np.float64), gate_up[:, 75:].astype(np.float64)
     with np.errstate(over="ignore"):
-        exact = gate / (1 + np.exp(-gate)) if name == "silu" else 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        exact = (
+            gate / (1 + np.exp(-gate)) if name == "silu" else 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        )
     assert np.allclose(expected, exact * up, rtol=2e-6, atol=1e-6)
 
 
@@ -256,5 +258,16 @@ def test_every_table_has_every_op() -> None:
 
     header = (Path(__file__).parent.parent / "csrc/kernels/kernel_table.h").read_text()
     kernels = set(re.findall(r"^  X\((\w+),", header, re.MULTILINE))
-    tested = {"quantize_rows", "linear_part", "embedding", "rms_norm", "rope", "gated_activation", "kv_write", "attention", "softmax_chunk", "token_masses"}
+    tested = {
+        "quantize_rows",
+        "linear_part",
+        "embedding",
+        "rms_norm",
+        "rope",
+        "gated_activation",
+        "kv_write",
+        "attention",
+        "softmax_chunk",
+        "token_masses",
+    }
     assert kernels == tested

@@ -45,7 +45,9 @@ def load_hf(path: Path, double: bool = False) -> Any:
 
     torch.set_num_threads(2)
     kwargs: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {}
-    model = AutoModelForCausalLM.from_pretrained(path.parent if path.is_file() else path, dtype=torch.float32, attn_implementation="eager", **kwargs)
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent if path.is_file() else path, dtype=torch.float32, attn_implementation="eager", **kwargs
+    )
     return model.double() if double else model
 
 
@@ -90,7 +92,13 @@ def test_real_models(model: str, request: pytest.FixtureRequest, text: str) -> N
     assert report["own_distance"] <= 2 * report["hf_distance"]
 
 
-LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 TINY: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
     ("llama", {"num_key_value_heads": 4}),
@@ -148,5 +156,7 @@ def test_default_precision(smollm_path: Path, text: str) -> None:
         divergences.append((np.exp(p) * (p - q)).sum(-1))
         agreements.append(rows[0].argmax(-1) == rows[1].argmax(-1))
     kl, same = np.concatenate(divergences), np.concatenate(agreements)
-    print(f"mean KL {kl.mean():.3e} +- {kl.std() / np.sqrt(len(kl)):.1e}, 99.9 % {np.quantile(kl, 0.999):.1e}, same top token {same.mean():.4f}")
+    print(
+        f"mean KL {kl.mean():.3e} +- {kl.std() / np.sqrt(len(kl)):.1e}, 99.9 % {np.quantile(kl, 0.999):.1e}, same top token {same.mean():.4f}"
+    )
     assert kl.mean() <= 3e-3 and same.mean() >= 0.96

@@ -40,7 +40,12 @@ class GgufWriter:
         out += struct.pack("<Q", len(self.metadata) if self.metadata_count is None else self.metadata_count)
         out += b"".join(self.metadata)
         for name, dims, kind, offset in self.tensors:
-            out += string(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims) + struct.pack("<IQ", kind, offset)
+            out += (
+                string(name)
+                + struct.pack("<I", len(dims))
+                + b"".join(struct.pack("<Q", d) for d in dims)
+                + struct.pack("<IQ", kind, offset)
+            )
         out += b"\0" * (-len(out) % 32)
         return out + self.data
 
@@ -112,7 +117,9 @@ def test_gguf_field_wrong(tmp_path: Path, fault: str) -> None:
     assert not field or error.value.args[2] == field
 
 
-@pytest.mark.parametrize(("kind", "name"), [(10, "Q2_K"), (12 + 1, "Q5_K"), (20, "IQ4_NL"), (26, "I32"), (39, "MXFP4"), (77, "number 77"), (4, "number 4")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(10, "Q2_K"), (12 + 1, "Q5_K"), (20, "IQ4_NL"), (26, "I32"), (39, "MXFP4"), (77, "number 77"), (4, "number 4")]
+)
 def test_gguf_types_are_refused_by_name(tmp_path: Path, kind: int, name: str) -> None:
     writer = GgufWriter()
     writer.tensors = [(b"a", (256,), kind, 0)]
@@ -165,7 +172,9 @@ SAFETENSORS_FAULTS: dict[str, bytes] = {
     "not json": safetensors(b"{"),
     "not an object": safetensors([1]),
     "depth bomb": safetensors(b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"),
-    "duplicate key": safetensors(b'{"a":{"dtype":"F32","shape":[16],"data_offsets":[0,64]},"a":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}}'),
+    "duplicate key": safetensors(
+        b'{"a":{"dtype":"F32","shape":[16],"data_offsets":[0,64]},"a":{"dtype":"F32","shape":[16],"data_offsets":[0,64]}}'
+    ),
     "entry no object": safetensors({"a": 3}),
     "dtype missing": safetensors({"a": {"shape": [16], "data_offsets": [0, 64]}}),
     "dtype a number": safetensors(entry(dtype=3)),
@@ -276,7 +285,10 @@ def test_config_that_does_not_match(tiny_path: Callable[..., Path], tmp_path: Pa
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelFileError, match=message) as error:
         LLM(tmp_path)
-    assert isinstance(error.value, UnsupportedModelError) == (set(changes) & {"rope_scaling", "num_local_experts", "hidden_act", "head_dim"} != set() and changes.get("rope_scaling") != 3 or "Mamba" in str(changes))
+    assert isinstance(error.value, UnsupportedModelError) == (
+        (set(changes) & {"rope_scaling", "num_local_experts", "hidden_act", "head_dim"} != set() and changes.get("rope_scaling") != 3)
+        or "Mamba" in str(changes)
+    )
 
 
 def test_no_python_of_a_model_directory_is_run(tiny_path: Callable[..., Path], tmp_path: Path) -> None:

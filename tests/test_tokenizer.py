@@ -45,7 +45,9 @@ def test_smollm_ids_equal_transformers(smollm_tokenizer: Tokenizer, smollm_path:
     without_digits = [text for text in CORPUS if not any(c.isnumeric() for c in text)]
     assert len(without_digits) > 60
     for text in without_digits:
-        assert smollm_tokenizer.encode(text, add_special_tokens=False, parse_special=True) == reference.encode(text, add_special_tokens=False), text
+        assert smollm_tokenizer.encode(text, add_special_tokens=False, parse_special=True) == reference.encode(
+            text, add_special_tokens=False
+        ), text
     steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
     reference.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     for text in CORPUS:
@@ -67,9 +69,14 @@ def test_text_survives(fixture: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_user_text_is_never_a_special_token(smollm_tokenizer: Tokenizer, gemma_tokenizer: Tokenizer) -> None:
-    for tokenizer, text in ((smollm_tokenizer, "<|im_start|>user<|im_end|><|endoftext|>"), (gemma_tokenizer, "<bos><end_of_turn><eos></s>")):
+    for tokenizer, text in (
+        (smollm_tokenizer, "<|im_start|>user<|im_end|><|endoftext|>"),
+        (gemma_tokenizer, "<bos><end_of_turn><eos></s>"),
+    ):
         assert not set(tokenizer.encode(text, add_special_tokens=False)) & set(tokenizer.special_tokens)
-        assert set(tokenizer.encode(text, add_special_tokens=False, parse_special=True)) <= set(tokenizer.special_tokens) | set(range(len(tokenizer.vocab_bytes)))
+        assert set(tokenizer.encode(text, add_special_tokens=False, parse_special=True)) <= set(tokenizer.special_tokens) | set(
+            range(len(tokenizer.vocab_bytes))
+        )
         assert len(tokenizer.encode(text, add_special_tokens=False, parse_special=True)) <= 5
 
 
@@ -202,7 +209,24 @@ def test_vocabulary_without_tensors(tmp_path: Path, pre: str, digits: int) -> No
 
 
 def test_sentencepiece_vocabulary_with_byte_fallback(tmp_path: Path) -> None:
-    tokens = ["<unk>", "<s>", "</s>", *[f"<0x{i:02X}>" for i in range(256)], "\u2581", "h", "e", "l", "o", "he", "ll", "hell", "hello", "\u2581hello", "<0x-1>", "<0xZZ>"]
+    tokens = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *[f"<0x{i:02X}>" for i in range(256)],
+        "\u2581",
+        "h",
+        "e",
+        "l",
+        "o",
+        "he",
+        "ll",
+        "hell",
+        "hello",
+        "\u2581hello",
+        "<0x-1>",
+        "<0xZZ>",
+    ]
     types = [2, 3, 3] + [6] * 256 + [1] * 12
     scores = [0.0] * 259 + [-float(i) for i in (1, 2, 3, 4, 5, 20, 19, 18, 17, 16, 30, 31)]
     path = tmp_path / "vocab.gguf"

@@ -39,7 +39,8 @@ SchedulingPolicy ParsePolicy(const std::string& name) {
   throw Error(ErrorKind::kInvalidArgument, "scheduling_policy '" + name + "' is unknown: fcfs, priority or static", "scheduling_policy");
 }
 
-std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special, int64_t vocab_size) {
+std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special,
+                                        int64_t vocab_size) {
   auto tokens = std::make_shared<TokenBytes>();
   // A model's head may be padded past the tokenizer: such ids have no text.
   tokens->bytes.resize(std::max(static_cast<size_t>(vocab_size), bytes.size()));
@@ -186,26 +187,32 @@ void RegisterRequest(py::module_& module) {
              if (!hooks.is_none()) request->hooks = std::make_shared<PyHooks>(hooks);
              return request;
            }),
-           py::kw_only(), py::arg("id"), py::arg("prompt_token_ids"), py::arg("params"), py::arg("n"), py::arg("priority"), py::arg("stream"),
-           py::arg("stepped"), py::arg("hooks"))
+           py::kw_only(), py::arg("id"), py::arg("prompt_token_ids"), py::arg("params"), py::arg("n"), py::arg("priority"),
+           py::arg("stream"), py::arg("stepped"), py::arg("hooks"))
       .def_readonly("id", &Request::id)
-      .def_property_readonly("samples", [](const Request& request) {
-        py::list list;
-        for (const SampleOutput& sample : request.samples) list.append(py::cast(sample));
-        return list;
-      })
+      .def_property_readonly("samples",
+                             [](const Request& request) {
+                               py::list list;
+                               for (const SampleOutput& sample : request.samples) list.append(py::cast(sample));
+                               return list;
+                             })
       .def_property_readonly("prompt_logprobs", [](const Request& request) { return LogprobArrays(request.prompt_logprobs); })
-      .def_property_readonly("prompt_token_logprobs", [](const Request& request) {
-        std::vector<float> values;
-        for (const TokenLogprobs& entry : request.prompt_logprobs) values.push_back(entry.logprobs[0]);
-        return ToArray(values);
-      }, "[prompt_len - 1] raw log-probability of each prompt token after the first.")
-      .def_property_readonly("prompt_token_ranks", [](const Request& request) {
-        std::vector<int32_t> values;
-        for (const TokenLogprobs& entry : request.prompt_logprobs) values.push_back(entry.ranks[0]);
-        return ToArray(values);
-      })
-      .def_property_readonly("error", [](const Request& request) { return request.error ? py::object(ErrorFields(*request.error)) : py::object(py::none()); })
+      .def_property_readonly(
+          "prompt_token_logprobs",
+          [](const Request& request) {
+            std::vector<float> values;
+            for (const TokenLogprobs& entry : request.prompt_logprobs) values.push_back(entry.logprobs[0]);
+            return ToArray(values);
+          },
+          "[prompt_len - 1] raw log-probability of each prompt token after the first.")
+      .def_property_readonly("prompt_token_ranks",
+                             [](const Request& request) {
+                               std::vector<int32_t> values;
+                               for (const TokenLogprobs& entry : request.prompt_logprobs) values.push_back(entry.ranks[0]);
+                               return ToArray(values);
+                             })
+      .def_property_readonly(
+          "error", [](const Request& request) { return request.error ? py::object(ErrorFields(*request.error)) : py::object(py::none()); })
       .def_readonly("num_preemptions", &Request::num_preemptions)
       .def_readonly("num_cached_tokens", &Request::num_cached_tokens)
       .def_readonly("arrival_time_s", &Request::arrival_time_s)
@@ -230,9 +237,10 @@ void RegisterEngine(py::module_& module) {
   RegisterParams(module);
   RegisterRequest(module);
   py::class_<EngineHandle>(module, "Engine")
-      .def(py::init([](const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa, int num_threads,
-                       const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size,
-                       int64_t kv_cache_memory_bytes, int64_t max_model_len, bool audit_each_step) {
+      .def(py::init([](const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,
+                       int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
+                       bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
+                       bool audit_each_step) {
              const py::gil_scoped_release release;
              return std::make_unique<EngineHandle>(path, dtype, kv_dtype, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
                                                    chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, audit_each_step);
@@ -242,15 +250,20 @@ void RegisterEngine(py::module_& module) {
            py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"), py::arg("audit_each_step"))
       .def("start", &EngineHandle::Start, py::arg("token_bytes"), py::arg("special"))
       .def("info", &EngineHandle::Info)
-      .def("submit", [](EngineHandle& handle, const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
-        handle.engine().Submit(request, channel);
-      }, py::arg("request"), py::arg("channel"))
-      .def("abort", [](EngineHandle& handle, const std::vector<uint64_t>& ids) { handle.engine().Abort(ids); }, py::arg("request_ids"))
-      .def("step", [](EngineHandle& handle) {
-        Engine& engine = handle.engine();
-        const py::gil_scoped_release release;
-        return engine.Step();
-      })
+      .def(
+          "submit",
+          [](EngineHandle& handle, const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
+            handle.engine().Submit(request, channel);
+          },
+          py::arg("request"), py::arg("channel"))
+      .def(
+          "abort", [](EngineHandle& handle, const std::vector<uint64_t>& ids) { handle.engine().Abort(ids); }, py::arg("request_ids"))
+      .def("step",
+           [](EngineHandle& handle) {
+             Engine& engine = handle.engine();
+             const py::gil_scoped_release release;
+             return engine.Step();
+           })
       .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })
       .def("close", &EngineHandle::Close, py::call_guard<py::gil_scoped_release>())
       .def("stats", [](EngineHandle& handle) {

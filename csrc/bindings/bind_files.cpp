@@ -61,16 +61,21 @@ py::dict ConfigDict(const ModelConfig& config) {
 void RegisterFiles(py::module_& module) {
   py::class_<GgufFile>(module, "GgufFile", "Metadata and tensor list of a GGUF file.")
       .def(py::init<const std::string&>(), py::arg("path"))
-      .def("metadata", [](const GgufFile& file) {
-        py::dict dict;
-        for (const auto& [key, value] : file.metadata()) dict[py::str(key)] = ToPython(value);
-        return dict;
-      }, "All metadata; strings as bytes.")
+      .def(
+          "metadata",
+          [](const GgufFile& file) {
+            py::dict dict;
+            for (const auto& [key, value] : file.metadata()) dict[py::str(key)] = ToPython(value);
+            return dict;
+          },
+          "All metadata; strings as bytes.")
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
   module.def("read_safetensors", [](const std::string& path) { return TensorList(SafetensorsFile(path)); }, py::arg("path"));
-  module.def("read_model_directory", [](const std::string& path) { return TensorList(*SafetensorsFile::OpenDirectory(path)); }, py::arg("path"));
-  module.def("load_config", [](const std::string& path) { return ConfigDict(LoadConfig(path)); }, py::arg("path"),
-             "The decoder's numbers, without reading weights.");
+  module.def(
+      "read_model_directory", [](const std::string& path) { return TensorList(*SafetensorsFile::OpenDirectory(path)); }, py::arg("path"));
+  module.def(
+      "load_config", [](const std::string& path) { return ConfigDict(LoadConfig(path)); }, py::arg("path"),
+      "The decoder's numbers, without reading weights.");
 }
 
 }  // namespace llmi

@@ -14,24 +14,31 @@ namespace py = pybind11;
 namespace llmi {
 
 void RegisterSystem(py::module_& module) {
-  module.def("system_info", [] {
-    const CpuFeatures& features = GetCpuFeatures();
-    py::dict dict;
-    dict["cpu"] = features.brand;
-    dict["avx2"] = features.avx2;
-    dict["avx512"] = features.avx512;
-    dict["avx_vnni"] = features.avx_vnni;
-    dict["avx512_bf16"] = features.avx512_bf16;
-    dict["tables"] = AvailableTables();
-    dict["num_threads"] = ThreadPool::DefaultNumThreads();
-    dict["available_memory_bytes"] = AvailableMemoryBytes();
-    return dict;
-  }, "What the processor and the system offer.");
-  module.def("log_sum_exp", [](const py::array_t<float, py::array::c_style>& row) {
-    const KernelContext context = {&GetKernelTable(""), &ThreadPool::Shared(), 1};
-    return LogSumExp(context, row.data(), row.size());
-  }, py::arg("row"), "log of the sum of exp of a float32 row, in the engine's order.");
-  module.def("selected_table", [] { return std::string(GetKernelTable("").name); }, "The kernel table that LLMI_ISA or the machine selects.");
+  module.def(
+      "system_info",
+      [] {
+        const CpuFeatures& features = GetCpuFeatures();
+        py::dict dict;
+        dict["cpu"] = features.brand;
+        dict["avx2"] = features.avx2;
+        dict["avx512"] = features.avx512;
+        dict["avx_vnni"] = features.avx_vnni;
+        dict["avx512_bf16"] = features.avx512_bf16;
+        dict["tables"] = AvailableTables();
+        dict["num_threads"] = ThreadPool::DefaultNumThreads();
+        dict["available_memory_bytes"] = AvailableMemoryBytes();
+        return dict;
+      },
+      "What the processor and the system offer.");
+  module.def(
+      "log_sum_exp",
+      [](const py::array_t<float, py::array::c_style>& row) {
+        const KernelContext context = {&GetKernelTable(""), &ThreadPool::Shared(), 1};
+        return LogSumExp(context, row.data(), row.size());
+      },
+      py::arg("row"), "log of the sum of exp of a float32 row, in the engine's order.");
+  module.def(
+      "selected_table", [] { return std::string(GetKernelTable("").name); }, "The kernel table that LLMI_ISA or the machine selects.");
 }
 
 }  // namespace llmi

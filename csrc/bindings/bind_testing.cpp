@@ -42,7 +42,8 @@ DType ParseDType(const std::string& name) {
 // A packed matrix from raw bytes in memory.
 class TestMatrix {
  public:
-  TestMatrix(const std::string& table, const std::string& dtype, const py::bytes& data, int64_t rows, int64_t cols, const std::string& format) {
+  TestMatrix(const std::string& table, const std::string& dtype, const py::bytes& data, int64_t rows, int64_t cols,
+             const std::string& format) {
     const std::string bytes = data;
     TensorView view;
     view.name = "test";
@@ -54,8 +55,10 @@ class TestMatrix {
     CheckArgument(view.num_bytes == static_cast<uint64_t>(rows * cols) / info.block_size * info.block_bytes, "wrong number of bytes");
     static const MappedFile no_file("/proc/self/exe");  // only its Release is called, with bytes it does not hold
     view.file = &no_file;
-    const WeightFormat weight_format = format == "float32" ? WeightFormat::kF32 : format == "float16" ? WeightFormat::kF16
-                                       : format == "bfloat16" ? WeightFormat::kBF16 : WeightFormat::kAsStored;
+    const WeightFormat weight_format = format == "float32"    ? WeightFormat::kF32
+                                       : format == "float16"  ? WeightFormat::kF16
+                                       : format == "bfloat16" ? WeightFormat::kBF16
+                                                              : WeightFormat::kAsStored;
     matrix_ = PackedMatrix(TestContext(table, 1), view, weight_format);
   }
   PackedView view() const { return matrix_.view(); }
@@ -80,8 +83,8 @@ struct TestActivations {
   }
 };
 
-FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x, const std::vector<std::vector<float>>& biases,
-                      const std::optional<FloatArray>& residual, int num_threads) {
+FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x,
+                      const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads) {
   const KernelContext context = TestContext(table, num_threads);
   std::vector<LinearPart> parts;
   int64_t width = 0;
@@ -112,8 +115,8 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
 
 void RegisterOps(py::module_& module) {
   py::class_<TestMatrix>(module, "PackedMatrix")
-      .def(py::init<const std::string&, const std::string&, const py::bytes&, int64_t, int64_t, const std::string&>(), py::arg("table"), py::arg("dtype"),
-           py::arg("data"), py::arg("rows"), py::arg("cols"), py::arg("format") = "auto");
+      .def(py::init<const std::string&, const std::string&, const py::bytes&, int64_t, int64_t, const std::string&>(), py::arg("table"),
+           py::arg("dtype"), py::arg("data"), py::arg("rows"), py::arg("cols"), py::arg("format") = "auto");
   module.def("dequantize_row", [](const std::string& dtype, const py::bytes& data, int64_t num_values) {
     FloatArray out(num_values);
     const std::string bytes = data;
@@ -127,45 +130,53 @@ void RegisterOps(py::module_& module) {
                           FloatArray(static_cast<py::ssize_t>(a.sums.size()), a.sums.data()),
                           py::array_t<int32_t>(static_cast<py::ssize_t>(a.half_sums.size()), a.half_sums.data()));
   });
-  module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"), py::arg("biases") = std::vector<std::vector<float>>{},
-             py::arg("residual") = py::none(), py::arg("num_threads") = 1);
+  module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"),
+             py::arg("biases") = std::vector<std::vector<float>>{}, py::arg("residual") = py::none(), py::arg("num_threads") = 1);
   module.def("embedding", [](const std::string& table, const TestMatrix& matrix, const std::vector<int32_t>& ids, float scale) {
     FloatArray out({static_cast<py::ssize_t>(ids.size()), static_cast<py::ssize_t>(matrix.view().num_cols)});
     Embedding(TestContext(table, 1), matrix.view(), ids.data(), static_cast<int64_t>(ids.size()), scale, out.mutable_data());
     return out;
   });
-  module.def("rms_norm", [](const std::string& table, const FloatArray& x, const FloatArray& weight, float eps, int64_t num_groups,
-                            const std::optional<FloatArray>& residual) {
-    FloatArray out({x.shape(0), x.shape(1)});
-    if (residual) std::memcpy(out.mutable_data(), residual->data(), static_cast<size_t>(out.nbytes()));
-    RmsNorm(TestContext(table, 1), {x.data(), x.shape(1), out.mutable_data(), x.shape(1), x.shape(0), num_groups, x.shape(1) / num_groups, weight.data(),
-                                    eps, residual.has_value()});
-    return out;
-  }, py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("num_groups") = 1, py::arg("residual") = py::none());
-  module.def("rope", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t rotary_dim, const FloatArray& cosine, const FloatArray& sine) {
+  module.def(
+      "rms_norm",
+      [](const std::string& table, const FloatArray& x, const FloatArray& weight, float eps, int64_t num_groups,
+         const std::optional<FloatArray>& residual) {
+        FloatArray out({x.shape(0), x.shape(1)});
+        if (residual) std::memcpy(out.mutable_data(), residual->data(), static_cast<size_t>(out.nbytes()));
+        RmsNorm(TestContext(table, 1), {x.data(), x.shape(1), out.mutable_data(), x.shape(1), x.shape(0), num_groups,
+                                        x.shape(1) / num_groups, weight.data(), eps, residual.has_value()});
+        return out;
+      },
+      py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("num_groups") = 1, py::arg("residual") = py::none());
+  module.def("rope", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t rotary_dim, const FloatArray& cosine,
+                        const FloatArray& sine) {
     FloatArray out({x.shape(0), x.shape(1)}, x.data());
-    Rope(TestContext(table, 1), {out.mutable_data(), x.shape(1), x.shape(0), num_heads, x.shape(1) / num_heads, rotary_dim, cosine.data(), sine.data()});
+    Rope(TestContext(table, 1),
+         {out.mutable_data(), x.shape(1), x.shape(0), num_heads, x.shape(1) / num_heads, rotary_dim, cosine.data(), sine.data()});
     return out;
   });
-  module.def("inverse_frequencies", [](double theta, int64_t rotary_dim, double linear_factor, double llama3_factor, double low, double high, int64_t original) {
-    RopeConfig config;
-    config.theta = theta;
-    config.rotary_dim = rotary_dim;
-    config.linear_factor = linear_factor;
-    config.llama3_factor = llama3_factor;
-    config.llama3_low_freq_factor = low;
-    config.llama3_high_freq_factor = high;
-    config.llama3_original_context = original;
-    return RopeTable(config).inverse_frequencies();
-  });
+  module.def("inverse_frequencies",
+             [](double theta, int64_t rotary_dim, double linear_factor, double llama3_factor, double low, double high, int64_t original) {
+               RopeConfig config;
+               config.theta = theta;
+               config.rotary_dim = rotary_dim;
+               config.linear_factor = linear_factor;
+               config.llama3_factor = llama3_factor;
+               config.llama3_low_freq_factor = low;
+               config.llama3_high_freq_factor = high;
+               config.llama3_original_context = original;
+               return RopeTable(config).inverse_frequencies();
+             });
   module.def("gated_activation", [](const std::string& table, const std::string& name, const FloatArray& gate_up) {
     FloatArray out({gate_up.shape(0), gate_up.shape(1) / 2});
     GatedActivation(TestContext(table, 1), name == "silu" ? Activation::kSilu : Activation::kGeluTanh, gate_up.data(), gate_up.shape(0),
                     gate_up.shape(1) / 2, out.mutable_data());
     return out;
   });
-  module.def("log_sum_exp", [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
-  module.def("argmax", [](const std::string& table, const FloatArray& row) { return ArgMax(TestContext(table, 1), row.data(), row.size()); });
+  module.def("log_sum_exp",
+             [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
+  module.def("argmax",
+             [](const std::string& table, const FloatArray& row) { return ArgMax(TestContext(table, 1), row.data(), row.size()); });
   module.def("token_masses", [](const std::string& table, const FloatArray& row, float maximum) {
     py::array_t<uint64_t> out(row.size());
     TokenMasses(TestContext(table, 1), row.data(), row.size(), maximum, out.mutable_data());
@@ -174,12 +185,13 @@ void RegisterOps(py::module_& module) {
 }
 
 void RegisterSampling(py::module_& module) {
-  module.def("process_logits", [](const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len, const FloatArray& logits) {
-    FloatArray law(logits.size(), logits.data());
-    Validate(params, logits.size());
-    ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
-    return law;
-  });
+  module.def("process_logits",
+             [](const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len, const FloatArray& logits) {
+               FloatArray law(logits.size(), logits.data());
+               Validate(params, logits.size());
+               ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
+               return law;
+             });
   module.def("draw", [](uint64_t seed, int64_t position, int64_t sample_index, const FloatArray& law) {
     return Draw({seed, position, sample_index, 0, 0}, law.data(), law.size());
   });
@@ -199,11 +211,12 @@ void RegisterSampling(py::module_& module) {
   });
   py::class_<Detokenizer>(module, "Detokenizer")
       .def(py::init([](const std::vector<py::bytes>& bytes, std::vector<std::string> stop, bool include_stop) {
-        auto tokens = std::make_shared<TokenBytes>();
-        for (const py::bytes& token : bytes) tokens->bytes.push_back(token);
-        tokens->special.resize(bytes.size());
-        return std::make_unique<Detokenizer>(tokens, true, std::move(stop), include_stop);
-      }), py::arg("token_bytes"), py::arg("stop"), py::arg("include_stop") = false)
+             auto tokens = std::make_shared<TokenBytes>();
+             for (const py::bytes& token : bytes) tokens->bytes.push_back(token);
+             tokens->special.resize(bytes.size());
+             return std::make_unique<Detokenizer>(tokens, true, std::move(stop), include_stop);
+           }),
+           py::arg("token_bytes"), py::arg("stop"), py::arg("include_stop") = false)
       .def("push", &Detokenizer::Push, py::arg("token_id"), py::arg("check_stop") = true)
       .def("finish", &Detokenizer::Finish)
       .def("take", &Detokenizer::TakeEmittable)

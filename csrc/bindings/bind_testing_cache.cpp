@@ -88,11 +88,14 @@ class TestCache {
 // A decoder and a cache without an engine.
 class TestDecoder {
  public:
-  TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads, int64_t block_size,
-              int64_t num_pages)
+  TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads,
+              int64_t block_size, int64_t num_pages)
       : context_(TestContext(table, num_threads)),
-        decoder_(LoadDecoder(context_, path, dtype == "float32" ? WeightFormat::kF32 : dtype == "float16" ? WeightFormat::kF16
-                                             : dtype == "bfloat16" ? WeightFormat::kBF16 : WeightFormat::kAsStored)),
+        decoder_(LoadDecoder(context_, path,
+                             dtype == "float32"    ? WeightFormat::kF32
+                             : dtype == "float16"  ? WeightFormat::kF16
+                             : dtype == "bfloat16" ? WeightFormat::kBF16
+                                                   : WeightFormat::kAsStored)),
         cache_(Groups(kv_dtype == "float32" ? KvType::kF32 : KvType::kF16, block_size), num_pages) {}
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
@@ -170,8 +173,8 @@ class TestDecoder {
 
 // Attention alone: K and V of one sequence are written, then queried.
 // k, v [num_slots, kv_heads * head_dim]; q [rows, heads * head_dim] are the last rows.
-FloatArray TestAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads, int64_t num_kv_heads,
-                         const std::string& kv_dtype, int64_t block_size, int64_t window, float scale, float soft_cap,
+FloatArray TestAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads,
+                         int64_t num_kv_heads, const std::string& kv_dtype, int64_t block_size, int64_t window, float scale, float soft_cap,
                          const std::optional<std::vector<int32_t>>& parents, int num_threads) {
   const KernelContext context = TestContext(table, num_threads);
   const int64_t head_dim = q.shape(1) / num_heads;
@@ -193,7 +196,8 @@ FloatArray TestAttention(const std::string& table, const FloatArray& q, const Fl
   const KvView view = cache.View(0);
   KvWrite(context, {view, &all, 1, k.data(), v.data(), num_kv_heads * head_dim});
   FloatArray out({q.shape(0), q.shape(1)});
-  PagedAttention(context, {view, &queries, 1, positions.data(), q.data(), q.shape(1), num_heads, scale, soft_cap, window, out.mutable_data(), q.shape(1)});
+  PagedAttention(context, {view, &queries, 1, positions.data(), q.data(), q.shape(1), num_heads, scale, soft_cap, window,
+                           out.mutable_data(), q.shape(1)});
   cache.Free(&sequence);
   return out;
 }
@@ -217,18 +221,18 @@ void RegisterTestingCache(py::module_& module) {
       .def_property_readonly("num_copies_on_write", [](TestCache& test) { return test.cache().num_copies_on_write(); })
       .def_property_readonly("num_window_blocks_returned", [](TestCache& test) { return test.cache().num_window_blocks_returned(); });
   py::class_<TestDecoder>(module, "Decoder")
-      .def(py::init<const std::string&, const std::string&, const std::string&, const std::string&, int, int64_t, int64_t>(), py::arg("path"),
-           py::arg("dtype") = "auto", py::arg("kv_dtype") = "float16", py::arg("table") = "", py::arg("num_threads") = 2, py::arg("block_size") = 16,
-           py::arg("num_pages") = 4096)
+      .def(py::init<const std::string&, const std::string&, const std::string&, const std::string&, int, int64_t, int64_t>(),
+           py::arg("path"), py::arg("dtype") = "auto", py::arg("kv_dtype") = "float16", py::arg("table") = "", py::arg("num_threads") = 2,
+           py::arg("block_size") = 16, py::arg("num_pages") = 4096)
       .def("new_sequence", &TestDecoder::NewSequence)
       .def("free", &TestDecoder::Free)
       .def("rollback", &TestDecoder::Rollback)
       .def("forward", &TestDecoder::Forward, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
       .def("audit", &TestDecoder::Audit)
       .def_property_readonly("num_window_blocks_returned", &TestDecoder::num_window_blocks_returned);
-  module.def("attention", &TestAttention, py::arg("table"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("num_heads"), py::arg("num_kv_heads"),
-             py::arg("kv_dtype") = "float16", py::arg("block_size") = 16, py::arg("window") = 0, py::arg("scale") = 1.0f, py::arg("soft_cap") = 0.0f,
-             py::arg("parents") = py::none(), py::arg("num_threads") = 1);
+  module.def("attention", &TestAttention, py::arg("table"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("num_heads"),
+             py::arg("num_kv_heads"), py::arg("kv_dtype") = "float16", py::arg("block_size") = 16, py::arg("window") = 0,
+             py::arg("scale") = 1.0f, py::arg("soft_cap") = 0.0f, py::arg("parents") = py::none(), py::arg("num_threads") = 1);
 }
 
 }  // namespace llmi

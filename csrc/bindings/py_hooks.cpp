@@ -65,7 +65,8 @@ int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vo
                                                     py::bytes(*context.output_text), CopyRow(law, vocab_size));
     const auto token = result.cast<int64_t>();
     if (token < 0 || token >= vocab_size) {
-      throw Error(ErrorKind::kHook, "the sampler returned token id " + std::to_string(token) + ", outside [0, " + std::to_string(vocab_size) + ")");
+      throw Error(ErrorKind::kHook,
+                  "the sampler returned token id " + std::to_string(token) + ", outside [0, " + std::to_string(vocab_size) + ")");
     }
     return static_cast<int32_t>(token);
   });

@@ -53,9 +53,11 @@ std::string BlockPool::Audit(const std::vector<int32_t>& expected) const {
   for (size_t page = 0; page < references_.size(); ++page) {
     const int32_t wanted = page < expected.size() ? expected[page] : 0;
     if (references_[page] != wanted) {
-      return "page " + std::to_string(page) + " counts " + std::to_string(references_[page]) + " references, tables hold " + std::to_string(wanted);
+      return "page " + std::to_string(page) + " counts " + std::to_string(references_[page]) + " references, tables hold " +
+             std::to_string(wanted);
     }
-    if (listed[page] != (references_[page] == 0)) return "page " + std::to_string(page) + (listed[page] ? " is free and in use" : " is lost");
+    if (listed[page] != (references_[page] == 0))
+      return "page " + std::to_string(page) + (listed[page] ? " is free and in use" : " is lost");
   }
   return "";
 }

@@ -12,7 +12,8 @@ KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_hea
   CheckArgument(block_size > 0 && block_size % kSlotsPerTile == 0, "block_size must be a positive multiple of 16");
   CheckArgument(!layer_windows.empty(), "a model has at least one layer");
   for (size_t layer = 0; layer < layer_windows.size(); ++layer) {
-    const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const KvGroup& group) { return group.window == layer_windows[layer]; });
+    const auto found =
+        std::find_if(groups_.begin(), groups_.end(), [&](const KvGroup& group) { return group.window == layer_windows[layer]; });
     KvGroup& group = found == groups_.end() ? groups_.emplace_back() : *found;
     group.window = layer_windows[layer];
     group.layers.push_back(static_cast<int>(layer));

@@ -34,8 +34,8 @@ AlignedBuffer::AlignedBuffer(size_t num_bytes, const char* what) {
   void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) {
     const uint64_t available = AvailableMemoryBytes();
-    throw Error::OutOfMemory(std::string(what) + " needs " + Megabytes(num_bytes) + ", " + Megabytes(available) + " are free",
-                             num_bytes, available);
+    throw Error::OutOfMemory(std::string(what) + " needs " + Megabytes(num_bytes) + ", " + Megabytes(available) + " are free", num_bytes,
+                             available);
   }
   if (mapped >= 4 * kHugePageBytes) madvise(address, mapped, MADV_HUGEPAGE);
   data_ = static_cast<uint8_t*>(address);

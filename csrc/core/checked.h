@@ -29,9 +29,7 @@ class CheckedU64 {
   uint64_t value() const { return value_; }
 
  private:
-  [[noreturn]] static void Overflow() {
-    throw Error(ErrorKind::kModelFile, "a size in the file overflows 64 bits");
-  }
+  [[noreturn]] static void Overflow() { throw Error(ErrorKind::kModelFile, "a size in the file overflows 64 bits"); }
   uint64_t value_;
 };
 

@@ -10,15 +10,15 @@
 namespace llmi {
 
 enum class ErrorKind {
-  kInvalidArgument,    // a value outside its range
-  kModelFile,          // a file that is truncated, corrupt or inconsistent
-  kUnsupportedModel,   // a sound file of a kind that llmi does not run
-  kOutOfMemory,        // needed_bytes, available_bytes
-  kNonFiniteLogits,    // NaN or infinity where probabilities are needed
-  kHook,               // user code raised
-  kDevice,             // the machine lacks what was asked for
-  kClosed,             // the engine is closed
-  kInternal,           // a broken invariant
+  kInvalidArgument,   // a value outside its range
+  kModelFile,         // a file that is truncated, corrupt or inconsistent
+  kUnsupportedModel,  // a sound file of a kind that llmi does not run
+  kOutOfMemory,       // needed_bytes, available_bytes
+  kNonFiniteLogits,   // NaN or infinity where probabilities are needed
+  kHook,              // user code raised
+  kDevice,            // the machine lacks what was asked for
+  kClosed,            // the engine is closed
+  kInternal,          // a broken invariant
 };
 
 class Error : public std::runtime_error {

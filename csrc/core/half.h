@@ -27,7 +27,7 @@ static inline uint16_t FloatToHalf(float value) {
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x1FFu));
   if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // 65520 and more round to infinity
-  if (magnitude < 0x38800000u) {  // below 2^-14: subnormal half, rounded by the fp32 adder
+  if (magnitude < 0x38800000u) {                                               // below 2^-14: subnormal half, rounded by the fp32 adder
     const float shifted = __builtin_bit_cast(float, magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, shifted) - 0x3F000000u));
   }
@@ -35,8 +35,6 @@ static inline uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-static inline float Bfloat16ToFloat(uint16_t value) {
-  return __builtin_bit_cast(float, static_cast<uint32_t>(value) << 16);
-}
+static inline float Bfloat16ToFloat(uint16_t value) { return __builtin_bit_cast(float, static_cast<uint32_t>(value) << 16); }
 
 }  // namespace llmi

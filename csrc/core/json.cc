@@ -50,7 +50,8 @@ class JsonParser {
     throw Error(ErrorKind::kModelFile, what_ + ": not valid JSON at byte " + std::to_string(position_) + " (" + problem + ")", "json");
   }
   void SkipSpace() {
-    while (position_ < text_.size() && (text_[position_] == ' ' || text_[position_] == '\n' || text_[position_] == '\r' || text_[position_] == '\t')) {
+    while (position_ < text_.size() &&
+           (text_[position_] == ' ' || text_[position_] == '\n' || text_[position_] == '\r' || text_[position_] == '\t')) {
       ++position_;
     }
   }
@@ -68,12 +69,8 @@ class JsonParser {
     SkipSpace();
     Json value;
     switch (Peek()) {
-      case '{':
-        ParseObject(&value, depth);
-        break;
-      case '[':
-        ParseArray(&value, depth);
-        break;
+      case '{': ParseObject(&value, depth); break;
+      case '[': ParseArray(&value, depth); break;
       case '"':
         value.kind_ = Json::Kind::kString;
         value.string_ = ParseString();
@@ -87,11 +84,8 @@ class JsonParser {
         Expect("false");
         value.kind_ = Json::Kind::kBool;
         break;
-      case 'n':
-        Expect("null");
-        break;
-      default:
-        ParseNumber(&value);
+      case 'n': Expect("null"); break;
+      default: ParseNumber(&value);
     }
     return value;
   }
@@ -160,7 +154,9 @@ class JsonParser {
       const char escape = Peek();
       ++position_;
       switch (escape) {
-        case '"': case '\\': case '/': out.push_back(escape); break;
+        case '"':
+        case '\\':
+        case '/': out.push_back(escape); break;
         case 'b': out.push_back('\b'); break;
         case 'f': out.push_back('\f'); break;
         case 'n': out.push_back('\n'); break;
@@ -179,8 +175,7 @@ class JsonParser {
           AppendUtf8(&out, code);
           break;
         }
-        default:
-          Fail("unknown escape");
+        default: Fail("unknown escape");
       }
     }
   }

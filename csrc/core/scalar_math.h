@@ -90,9 +90,18 @@ static inline double ExpF64(double x) {
   double r = Fma(n, -0.69314718036912382, x);
   r = Fma(n, -1.9082149292705877e-10, r);
   double p = 1.0 / 6227020800.0;
-  const double inverse_factorials[] = {1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
-                                       1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,     1.0 / 120.0,
-                                       1.0 / 24.0,        1.0 / 6.0,        0.5,             1.0,
+  const double inverse_factorials[] = {1.0 / 479001600.0,
+                                       1.0 / 39916800.0,
+                                       1.0 / 3628800.0,
+                                       1.0 / 362880.0,
+                                       1.0 / 40320.0,
+                                       1.0 / 5040.0,
+                                       1.0 / 720.0,
+                                       1.0 / 120.0,
+                                       1.0 / 24.0,
+                                       1.0 / 6.0,
+                                       0.5,
+                                       1.0,
                                        1.0};
   for (double c : inverse_factorials) p = Fma(p, r, c);
   const int64_t exponent = static_cast<int64_t>(n);
@@ -111,8 +120,8 @@ static inline void SinCosF64(double x, double* sine, double* cosine) {
   for (double c : sine_terms) s = Fma(s, z, c);
   s = Fma(s * z, r, r);
   double c = 1.0 / 20922789888000.0;
-  const double cosine_terms[] = {-1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0, 1.0 / 40320.0,
-                                 -1.0 / 720.0,         1.0 / 24.0,        -0.5,             1.0};
+  const double cosine_terms[] = {
+      -1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0, 1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0, -0.5, 1.0};
   for (double term : cosine_terms) c = Fma(c, z, term);
   const int64_t quadrant = static_cast<int64_t>(n) & 3;
   const double sines[] = {s, c, -s, -c};

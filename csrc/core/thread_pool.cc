@@ -53,10 +53,11 @@ ThreadPool& ThreadPool::Shared() {
   pool = shared_pool.load(std::memory_order_acquire);
   if (pool == nullptr) {
     // A child of fork has none of the workers: it forgets the parent's pool (leaked, its threads are not ours).
-    static const int registered = pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); }, [] {
-      shared_pool.store(nullptr);
-      shared_mutex.unlock();
-    });
+    static const int registered = pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); },
+                                                 [] {
+                                                   shared_pool.store(nullptr);
+                                                   shared_mutex.unlock();
+                                                 });
     static_cast<void>(registered);
     pool = new ThreadPool(DefaultNumThreads());
     shared_pool.store(pool, std::memory_order_release);

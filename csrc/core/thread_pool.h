@@ -35,7 +35,8 @@ class ThreadPool {
       for (int64_t task = 0; task < num_tasks; ++task) body(task);
       return;
     }
-    Run(num_tasks, max_threads, [](void* context, int64_t task) { (*static_cast<std::remove_reference_t<Body>*>(context))(task); },
+    Run(
+        num_tasks, max_threads, [](void* context, int64_t task) { (*static_cast<std::remove_reference_t<Body>*>(context))(task); },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 

@@ -12,7 +12,8 @@ constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
 }  // namespace
 
-Detokenizer::Detokenizer(std::shared_ptr<const TokenBytes> tokens, bool skip_special_tokens, std::vector<std::string> stop, bool include_stop)
+Detokenizer::Detokenizer(std::shared_ptr<const TokenBytes> tokens, bool skip_special_tokens, std::vector<std::string> stop,
+                         bool include_stop)
     : tokens_(std::move(tokens)), skip_special_tokens_(skip_special_tokens), stop_(std::move(stop)), include_stop_(include_stop) {
   for (const std::string& stop_string : stop_) max_stop_bytes_ = std::max(max_stop_bytes_, stop_string.size());
 }

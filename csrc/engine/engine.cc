@@ -53,19 +53,23 @@ void Engine::Submit(const std::shared_ptr<Request>& request, const std::shared_p
   for (int32_t id : request->prompt_token_ids) {
     if (id < 0 || id >= decoder_->config().vocab_size) {
       throw Error(ErrorKind::kInvalidArgument,
-                  "prompt token id " + std::to_string(id) + " is outside [0, " + std::to_string(decoder_->config().vocab_size) + ")", "prompt_token_ids");
+                  "prompt token id " + std::to_string(id) + " is outside [0, " + std::to_string(decoder_->config().vocab_size) + ")",
+                  "prompt_token_ids");
     }
   }
   const int64_t last_len = prompt_len + std::max<int64_t>(0, request->params.max_tokens - 1);
   if (last_len > config_.max_model_len) {
     throw Error(ErrorKind::kInvalidArgument,
-                std::to_string(prompt_len) + " prompt tokens and max_tokens = " + std::to_string(request->params.max_tokens) + " exceed max_model_len = " +
-                    std::to_string(config_.max_model_len) + " by " + std::to_string(last_len - config_.max_model_len),
+                std::to_string(prompt_len) + " prompt tokens and max_tokens = " + std::to_string(request->params.max_tokens) +
+                    " exceed max_model_len = " + std::to_string(config_.max_model_len) + " by " +
+                    std::to_string(last_len - config_.max_model_len),
                 "max_tokens");
   }
   if (request->num_samples < 1 || request->num_samples > config_.scheduler.max_num_seqs) {
     throw Error(ErrorKind::kInvalidArgument,
-                "n = " + std::to_string(request->num_samples) + " is outside [1, max_num_seqs = " + std::to_string(config_.scheduler.max_num_seqs) + "]", "n");
+                "n = " + std::to_string(request->num_samples) +
+                    " is outside [1, max_num_seqs = " + std::to_string(config_.scheduler.max_num_seqs) + "]",
+                "n");
   }
   const int64_t pages = cache_->groups().MaxPages(last_len, config_.block_size);
   if (pages > config_.num_pages) {

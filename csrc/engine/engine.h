@@ -31,7 +31,7 @@ struct EngineConfig {
 // Counters of the engine, taken under its lock.
 struct EngineStats {
   int64_t num_steps = 0;
-  int64_t num_prompt_tokens = 0;     // computed in prefill, recomputed ones included
+  int64_t num_prompt_tokens = 0;  // computed in prefill, recomputed ones included
   int64_t num_generated_tokens = 0;
   int64_t num_finished_requests = 0;
   int64_t num_preemptions = 0;

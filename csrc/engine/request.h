@@ -60,8 +60,8 @@ struct Request {
   SamplingParams params;
   int64_t num_samples = 1;
   int64_t priority = 0;
-  bool stream = false;      // emit an event per step
-  bool stepped = false;     // runs only while step() is called
+  bool stream = false;   // emit an event per step
+  bool stepped = false;  // runs only while step() is called
   std::shared_ptr<RequestHooks> hooks;
 
   std::vector<SampleOutput> samples;

@@ -24,7 +24,7 @@ struct Engine::Sample {
   ScheduledSequence scheduled;
   Detokenizer detokenizer;
   size_t num_streamed_tokens = 0;
-  bool started = false;   // its cache exists and the scheduler knows it (the first sample from the beginning)
+  bool started = false;  // its cache exists and the scheduler knows it (the first sample from the beginning)
   bool finished = false;
   bool finish_streamed = false;
 };

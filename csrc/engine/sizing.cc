@@ -24,7 +24,8 @@ void ResolveSizes(const ModelConfig& model, const SizingRequest& request, Engine
   }
   if (request.max_model_len > model.max_position) {
     throw Error(ErrorKind::kInvalidArgument,
-                "max_model_len = " + Grouped(request.max_model_len) + " exceeds the model's " + Grouped(model.max_position), "max_model_len");
+                "max_model_len = " + Grouped(request.max_model_len) + " exceeds the model's " + Grouped(model.max_position),
+                "max_model_len");
   }
   std::vector<int64_t> windows;
   for (const LayerConfig& layer : model.layers) windows.push_back(layer.window);
@@ -52,9 +53,10 @@ void ResolveSizes(const ModelConfig& model, const SizingRequest& request, Engine
   }
   const int64_t needed = groups.MaxPages(wanted_len, config->block_size) * groups.page_bytes();
   if (low == 0 || (request.max_model_len > 0 && low < wanted_len)) {
-    throw Error::OutOfMemory("a sequence of " + Grouped(wanted_len) + " tokens needs " + Grouped((needed + 999999) / 1000000) + " MB of KV cache (" +
-                                 Grouped(groups.BytesPerToken()) + " bytes a token), " + Grouped(bytes / 1000000) + " MB are given: " +
-                                 (low > 0 ? "lower max_model_len to " + Grouped(low) + " or " : "") + "raise kv_cache_memory_bytes",
+    throw Error::OutOfMemory("a sequence of " + Grouped(wanted_len) + " tokens needs " + Grouped((needed + 999999) / 1000000) +
+                                 " MB of KV cache (" + Grouped(groups.BytesPerToken()) + " bytes a token), " + Grouped(bytes / 1000000) +
+                                 " MB are given: " + (low > 0 ? "lower max_model_len to " + Grouped(low) + " or " : "") +
+                                 "raise kv_cache_memory_bytes",
                              static_cast<uint64_t>(needed), static_cast<uint64_t>(bytes));
   }
   config->max_model_len = low;

@@ -59,11 +59,11 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
     for (int64_t i = 0; i < piece.num_new; ++i) {
       const int64_t position = kv.num_tokens + i;
       const bool last = position + 1 == piece.sequence->num_tokens;
-      const bool scores = scores_prompt && position + 1 < running.prompt_len() &&
-                          position == static_cast<int64_t>(running.request->prompt_logprobs.size());
+      const bool scores =
+          scores_prompt && position + 1 < running.prompt_len() && position == static_cast<int64_t>(running.request->prompt_logprobs.size());
       // Rows ahead of the first unscored one follow it in this piece; after a preemption all may be scored.
-      const bool scores_later = scores_prompt && position + 1 < running.prompt_len() &&
-                                position > static_cast<int64_t>(running.request->prompt_logprobs.size());
+      const bool scores_later =
+          scores_prompt && position + 1 < running.prompt_len() && position > static_cast<int64_t>(running.request->prompt_logprobs.size());
       if (!last && !scores && !scores_later) continue;
       batch.wanted_rows.push_back(static_cast<int32_t>(row_begin + i));
       rows->push_back({sample, position, last});
@@ -109,8 +109,10 @@ void Engine::ProcessPromptRow(Running& running, int64_t position, float* raw) {
   const int64_t vocab_size = decoder_->config().vocab_size;
   const int32_t next = request.prompt_token_ids[static_cast<size_t>(position + 1)];
   if (IsNeutral(request.params)) {
-    if (ArgMax(context_, raw, vocab_size) < 0) throw Error(ErrorKind::kNonFiniteLogits, "the model's logits hold NaN or infinity in the prompt");
-    running.request->prompt_logprobs.push_back(ComputeLogprobs(context_, raw, raw, false, vocab_size, next, request.params.num_prompt_logprobs));
+    if (ArgMax(context_, raw, vocab_size) < 0)
+      throw Error(ErrorKind::kNonFiniteLogits, "the model's logits hold NaN or infinity in the prompt");
+    running.request->prompt_logprobs.push_back(
+        ComputeLogprobs(context_, raw, raw, false, vocab_size, next, request.params.num_prompt_logprobs));
     return;
   }
   law_.assign(raw, raw + vocab_size);
@@ -215,8 +217,8 @@ void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason)
   output.text = sample.detokenizer.text();
   output.finish_reason = reason;
   running.request->num_preemptions += sample.scheduled.num_preemptions;
-  const bool keeps_row = config_.scheduler.policy == SchedulingPolicy::kStatic && scheduler_->num_running() > 1 && reason != FinishReason::kAbort &&
-                         sample.scheduled.kv.num_tokens > 0;
+  const bool keeps_row = config_.scheduler.policy == SchedulingPolicy::kStatic && scheduler_->num_running() > 1 &&
+                         reason != FinishReason::kAbort && sample.scheduled.kv.num_tokens > 0;
   sample.scheduled.finished = true;
   if (keeps_row) {
     sample.scheduled.num_tokens = sample.scheduled.kv.num_tokens;
@@ -261,7 +263,8 @@ void Engine::ReleaseStaticRows() {
   });
   for (auto& [id, running] : requests_) {
     for (auto& sample : running->samples) {
-      if (sample->finished && sample->scheduled.kv.num_tokens > 0 && !scheduler_->Contains(&sample->scheduled)) cache_->Free(&sample->scheduled.kv);
+      if (sample->finished && sample->scheduled.kv.num_tokens > 0 && !scheduler_->Contains(&sample->scheduled))
+        cache_->Free(&sample->scheduled.kv);
     }
   }
 }

@@ -16,23 +16,41 @@ constexpr uint64_t kMaxNameBytes = 65535;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
 enum GgufType : uint32_t {
-  kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kFloat32, kBool, kString, kArray, kUint64, kInt64, kFloat64, kNumTypes
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kFloat32,
+  kBool,
+  kString,
+  kArray,
+  kUint64,
+  kInt64,
+  kFloat64,
+  kNumTypes
 };
 
 uint64_t ScalarBytes(uint32_t type) {
   switch (type) {
-    case kUint8: case kInt8: case kBool: return 1;
-    case kUint16: case kInt16: return 2;
-    case kUint32: case kInt32: case kFloat32: return 4;
+    case kUint8:
+    case kInt8:
+    case kBool: return 1;
+    case kUint16:
+    case kInt16: return 2;
+    case kUint32:
+    case kInt32:
+    case kFloat32: return 4;
     default: return 8;
   }
 }
 
 // ggml's names of the tensor types, by number; empty where there is none.
-constexpr const char* kGgmlTypeNames[] = {"F32", "F16", "Q4_0", "Q4_1", "", "", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
-                                          "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S",
-                                          "IQ4_XS", "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "",
-                                          "", "", "MXFP4"};
+constexpr const char* kGgmlTypeNames[] = {"F32",    "F16",   "Q4_0",  "Q4_1",   "",      "",      "Q5_0",    "Q5_1",   "Q8_0",    "Q8_1",
+                                          "Q2_K",   "Q3_K",  "Q4_K",  "Q5_K",   "Q6_K",  "Q8_K",  "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S",
+                                          "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8",    "I16",   "I32",     "I64",    "F64",     "IQ1_M",
+                                          "BF16",   "",      "",      "",       "TQ1_0", "TQ2_0", "",        "",       "",        "MXFP4"};
 
 [[noreturn]] void Fail(const std::string& path, const std::string& field, const std::string& problem) {
   throw Error(ErrorKind::kModelFile, path + ": " + field + ": " + problem, field);
@@ -77,8 +95,9 @@ class Reader {
 
   void Need(uint64_t num_bytes, const std::string& field) const {
     if (num_bytes > remaining()) {
-      Fail(file_.path(), field, "the file is truncated: " + std::to_string(num_bytes) + " bytes are needed at offset " +
-                                    std::to_string(position_) + ", " + std::to_string(remaining()) + " are left");
+      Fail(file_.path(), field,
+           "the file is truncated: " + std::to_string(num_bytes) + " bytes are needed at offset " + std::to_string(position_) + ", " +
+               std::to_string(remaining()) + " are left");
     }
   }
 
@@ -192,8 +211,8 @@ TensorHeader ReadTensorHeader(Reader* reader, const std::string& path) {
   header.offset = reader->Read<uint64_t>(view.name);
   const DTypeInfo& info = Info(view.dtype);
   if (view.shape.back() % info.block_size != 0) {
-    Fail(path, view.name, "its rows of " + std::to_string(view.shape.back()) + " values do not divide into blocks of " +
-                              std::to_string(info.block_size));
+    Fail(path, view.name,
+         "its rows of " + std::to_string(view.shape.back()) + " values do not divide into blocks of " + std::to_string(info.block_size));
   }
   view.num_bytes = (CheckedU64(num_values.value() / info.block_size) * info.block_bytes).value();
   return header;
@@ -231,8 +250,9 @@ GgufFile::GgufFile(const std::string& path) : file_(path) {
     if (header.offset < previous_end) Fail(path, view.name, "it overlaps another tensor");
     previous_end = (CheckedU64(header.offset) + view.num_bytes).value();
     if ((CheckedU64(data_begin) + previous_end).value() > file_.size()) {
-      Fail(path, view.name, "it ends at byte " + std::to_string((CheckedU64(data_begin) + previous_end).value()) + " of a file of " +
-                                std::to_string(file_.size()));
+      Fail(path, view.name,
+           "it ends at byte " + std::to_string((CheckedU64(data_begin) + previous_end).value()) + " of a file of " +
+               std::to_string(file_.size()));
     }
     view.data = file_.data() + data_begin + header.offset;
     view.file = &file_;

@@ -37,7 +37,7 @@ class FileDescriptor {
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const FileDescriptor file(path.c_str());
   if (file.get() < 0) Fail(path, std::strerror(errno));
-  struct stat info {};
+  struct stat info{};
   if (fstat(file.get(), &info) != 0) Fail(path, std::strerror(errno));
   if (!S_ISREG(info.st_mode)) Fail(path, "not a regular file");
   if (info.st_size <= 0) Fail(path, "the file is empty");

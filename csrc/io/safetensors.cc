@@ -36,7 +36,7 @@ DType ReadDType(const std::string& path, const std::string& tensor, const std::s
 }
 
 bool FileExists(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return stat(path.c_str(), &info) == 0;
 }
 
@@ -53,7 +53,8 @@ class ShardedFiles : public TensorFile {
     std::map<std::string, size_t> shard_of;
     for (const auto& [tensor, file] : weight_map->AsObject("weight_map")) {
       const std::string& name = file.AsString(tensor);
-      if (name.empty() || name.find('/') != std::string::npos || name[0] == '.') Fail(index_path, tensor, "its file name leaves the directory");
+      if (name.empty() || name.find('/') != std::string::npos || name[0] == '.')
+        Fail(index_path, tensor, "its file name leaves the directory");
       if (!shard_of.contains(name)) {
         shard_of[name] = shards_.size();
         shards_.push_back(std::make_unique<SafetensorsFile>(directory + "/" + name));
@@ -110,10 +111,13 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
     const uint64_t begin = NonNegative(offsets->AsArray("data_offsets")[0], path, name);
     const uint64_t end = NonNegative(offsets->AsArray("data_offsets")[1], path, name);
     if (begin > end || end > data_bytes) {
-      Fail(path, name, "its data [" + std::to_string(begin) + ", " + std::to_string(end) + ") leave the file's " + std::to_string(data_bytes) + " bytes");
+      Fail(path, name,
+           "its data [" + std::to_string(begin) + ", " + std::to_string(end) + ") leave the file's " + std::to_string(data_bytes) +
+               " bytes");
     }
     view.num_bytes = (num_values * Info(view.dtype).block_bytes).value();
-    if (view.num_bytes != end - begin) Fail(path, name, "its shape needs " + std::to_string(view.num_bytes) + " bytes, it has " + std::to_string(end - begin));
+    if (view.num_bytes != end - begin)
+      Fail(path, name, "its shape needs " + std::to_string(view.num_bytes) + " bytes, it has " + std::to_string(end - begin));
     view.data = file_.data() + 8 + header_bytes + begin;
     view.file = &file_;
     ranges.emplace_back(begin, end);

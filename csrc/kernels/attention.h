@@ -38,11 +38,11 @@ struct AttentionArgs {
   const int32_t* positions;  // [total rows]
   const float* q;            // row r, head h at q + r * q_stride + h * head_dim
   int64_t q_stride;
-  int64_t num_heads;         // a multiple of kv.num_kv_heads
+  int64_t num_heads;  // a multiple of kv.num_kv_heads
   float scale;
-  float soft_cap;            // 0: none
-  int64_t window;            // 0: all positions
-  float* out;                // [total rows, num_heads * head_dim], rows out_stride apart
+  float soft_cap;  // 0: none
+  int64_t window;  // 0: all positions
+  float* out;      // [total rows, num_heads * head_dim], rows out_stride apart
   int64_t out_stride;
 };
 

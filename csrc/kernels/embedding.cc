@@ -6,8 +6,7 @@
 
 namespace llmi {
 
-void Embedding(const KernelContext& context, const PackedView& weights, const int32_t* ids, int64_t num_rows, float scale,
-               float* out) {
+void Embedding(const KernelContext& context, const PackedView& weights, const int32_t* ids, int64_t num_rows, float scale, float* out) {
   for (int64_t row = 0; row < num_rows; ++row) {
     CheckArgument(ids[row] >= 0 && ids[row] < weights.num_rows, "embedding: token id out of range");
   }

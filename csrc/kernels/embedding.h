@@ -11,7 +11,6 @@
 
 namespace llmi {
 
-void Embedding(const KernelContext& context, const PackedView& weights, const int32_t* ids, int64_t num_rows, float scale,
-               float* out);
+void Embedding(const KernelContext& context, const PackedView& weights, const int32_t* ids, int64_t num_rows, float scale, float* out);
 
 }  // namespace llmi

@@ -11,7 +11,6 @@ namespace llmi {
 
 enum class Activation : uint8_t { kSilu, kGeluTanh };
 
-void GatedActivation(const KernelContext& context, Activation activation, const float* gate_up, int64_t num_rows, int64_t size,
-                     float* out);
+void GatedActivation(const KernelContext& context, Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out);
 
 }  // namespace llmi

@@ -13,7 +13,7 @@ constexpr int64_t kSlotsPerTile = 16;
 
 // One layer's part of the cache.
 struct KvView {
-  uint8_t* base;            // the page arena
+  uint8_t* base;  // the page arena
   int64_t page_bytes;
   int64_t layer_offset;     // of this layer in its page
   int32_t page_index;       // which page of a logical block holds this layer
@@ -21,7 +21,7 @@ struct KvView {
   int32_t block_size;       // slots in a block, a multiple of 16
   int32_t num_kv_heads;
   int32_t head_dim;
-  int32_t element_bytes;    // 2: fp16, 4: fp32
+  int32_t element_bytes;  // 2: fp16, 4: fp32
 };
 
 static inline int64_t KvTileBytes(const KvView& kv) { return kSlotsPerTile * kv.head_dim * kv.element_bytes; }

@@ -16,7 +16,8 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
   for (int64_t p = 0; p < args.num_parts; ++p) {
     const PackedView& w = args.parts[p].weights;
     const bool quantized = IsQuantizedPacked(w.type);
-    CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr, "linear: x is missing in the form that the weights need");
+    CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr,
+                  "linear: x is missing in the form that the weights need");
     CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % kBlockSize == 0), "linear: column counts differ");
     // Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream.
     const int64_t num_tiles = (w.num_rows + kTileRows - 1) / kTileRows;

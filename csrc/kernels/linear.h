@@ -1,7 +1,8 @@
 // linear: out = x W^T (+ bias) (+ out), for one or several weight matrices side by side in the output.
 //
 // One order for each output element whatever the number of rows: columns in order, fp32.
-//   float weights:      acc = fma(w[k], x[k], acc), w widened to fp32
+//   float weights:      for each block of 32 columns, sum = fma(w[k], x[k], sum) from zero, w widened to fp32; then
+//                       acc = acc + sum (blocks keep the rounding error near that of a tree of sums)
 //   quantised weights:  for each block of 32 columns, d = exact integer sum of code x activation code,
 //                       acc = fma(float(d), scale_w * scale_x, acc), then, with minima,
 //                       acc = fma(minimum, sum_x, acc); kQ8HalfF32 does the scale step for each 16 columns

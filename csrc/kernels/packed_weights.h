@@ -7,14 +7,14 @@
 namespace llmi {
 
 enum class PackedType : uint8_t {
-  kF32,      // tile: [K][16] fp32
-  kF16,      // tile: [K][16] fp16
-  kBF16,     // tile: [K][16] bf16
-  kQ4,       // value = scale (code - 8), scale fp16           (Q4_0)
-  kQ4Min,    // value = scale code + minimum, both fp16        (Q4_1)
-  kQ4MinF32, // value = scale code + minimum, both fp32        (Q4_K: super-block scales multiplied out, exact)
-  kQ8,       // value = scale (code - 128), scale fp16         (Q8_0, Q5_0)
-  kQ8HalfF32 // as kQ8 with an fp32 scale for each 16 values   (Q6_K)
+  kF32,       // tile: [K][16] fp32
+  kF16,       // tile: [K][16] fp16
+  kBF16,      // tile: [K][16] bf16
+  kQ4,        // value = scale (code - 8), scale fp16           (Q4_0)
+  kQ4Min,     // value = scale code + minimum, both fp16        (Q4_1)
+  kQ4MinF32,  // value = scale code + minimum, both fp32        (Q4_K: super-block scales multiplied out, exact)
+  kQ8,        // value = scale (code - 128), scale fp16         (Q8_0, Q5_0)
+  kQ8HalfF32  // as kQ8 with an fp32 scale for each 16 values   (Q6_K)
 };
 
 constexpr int64_t kTileRows = 16;

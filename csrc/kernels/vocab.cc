@@ -55,9 +55,8 @@ int64_t ArgMax(const KernelContext&, const float* logits, int64_t vocab_size) {
 }
 
 void TokenMasses(const KernelContext& context, const float* logits, int64_t vocab_size, float maximum, uint64_t* masses) {
-  ParallelRows(context, vocab_size, 8192, [&](int64_t begin, int64_t end) {
-    context.table->token_masses(logits + begin, end - begin, maximum, masses + begin);
-  });
+  ParallelRows(context, vocab_size, 8192,
+               [&](int64_t begin, int64_t end) { context.table->token_masses(logits + begin, end - begin, maximum, masses + begin); });
 }
 
 }  // namespace llmi

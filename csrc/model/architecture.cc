@@ -68,7 +68,8 @@ ModelConfig CommonFromGguf(const GgufFile& file, const std::string& prefix) {
   config.intermediate_size = integer("feed_forward_length");
   config.max_position = integer("context_length");
   config.norm_eps = static_cast<double>(static_cast<float>(file.Number(prefix + ".attention.layer_norm_rms_epsilon")));
-  if (config.num_heads < 1) throw Error(ErrorKind::kModelFile, file.path() + ": attention.head_count must be positive", "attention.head_count");
+  if (config.num_heads < 1)
+    throw Error(ErrorKind::kModelFile, file.path() + ": attention.head_count must be positive", "attention.head_count");
   config.head_dim = file.Has(prefix + ".attention.key_length") ? integer("attention.key_length") : config.hidden_size / config.num_heads;
   if (file.Has(prefix + ".attention.value_length") && integer("attention.value_length") != config.head_dim) {
     throw Error(ErrorKind::kUnsupportedModel, file.path() + ": key and value heads of different sizes", prefix + ".attention.value_length");
@@ -160,19 +161,41 @@ ModelConfig CommonFromJson(const Json& json, const std::string& source) {
 }
 
 TensorNames GgufNames() {
-  return {"token_embd", "output_norm", "output",
-          "blk.{}.attn_norm", "blk.{}.attn_q", "blk.{}.attn_k", "blk.{}.attn_v", "blk.{}.attn_output",
-          "blk.{}.attn_q_norm", "blk.{}.attn_k_norm", "blk.{}.post_attention_norm",
-          "blk.{}.ffn_norm", "blk.{}.ffn_gate", "blk.{}.ffn_up", "blk.{}.ffn_down", "blk.{}.post_ffw_norm"};
+  return {"token_embd",
+          "output_norm",
+          "output",
+          "blk.{}.attn_norm",
+          "blk.{}.attn_q",
+          "blk.{}.attn_k",
+          "blk.{}.attn_v",
+          "blk.{}.attn_output",
+          "blk.{}.attn_q_norm",
+          "blk.{}.attn_k_norm",
+          "blk.{}.post_attention_norm",
+          "blk.{}.ffn_norm",
+          "blk.{}.ffn_gate",
+          "blk.{}.ffn_up",
+          "blk.{}.ffn_down",
+          "blk.{}.post_ffw_norm"};
 }
 
 TensorNames HfNames() {
-  return {"model.embed_tokens", "model.norm", "lm_head",
-          "model.layers.{}.input_layernorm", "model.layers.{}.self_attn.q_proj", "model.layers.{}.self_attn.k_proj",
-          "model.layers.{}.self_attn.v_proj", "model.layers.{}.self_attn.o_proj",
-          "model.layers.{}.self_attn.q_norm", "model.layers.{}.self_attn.k_norm", "",
-          "model.layers.{}.post_attention_layernorm", "model.layers.{}.mlp.gate_proj", "model.layers.{}.mlp.up_proj",
-          "model.layers.{}.mlp.down_proj", ""};
+  return {"model.embed_tokens",
+          "model.norm",
+          "lm_head",
+          "model.layers.{}.input_layernorm",
+          "model.layers.{}.self_attn.q_proj",
+          "model.layers.{}.self_attn.k_proj",
+          "model.layers.{}.self_attn.v_proj",
+          "model.layers.{}.self_attn.o_proj",
+          "model.layers.{}.self_attn.q_norm",
+          "model.layers.{}.self_attn.k_norm",
+          "",
+          "model.layers.{}.post_attention_layernorm",
+          "model.layers.{}.mlp.gate_proj",
+          "model.layers.{}.mlp.up_proj",
+          "model.layers.{}.mlp.down_proj",
+          ""};
 }
 
 }  // namespace architectures

@@ -13,9 +13,22 @@
 namespace llmi {
 
 enum class TensorRole {
-  kEmbedding, kFinalNorm, kHead,
-  kAttentionNorm, kQuery, kKey, kValue, kAttentionOutput, kQueryNorm, kKeyNorm, kPostAttentionNorm,
-  kMlpNorm, kGate, kUp, kDown, kPostMlpNorm,
+  kEmbedding,
+  kFinalNorm,
+  kHead,
+  kAttentionNorm,
+  kQuery,
+  kKey,
+  kValue,
+  kAttentionOutput,
+  kQueryNorm,
+  kKeyNorm,
+  kPostAttentionNorm,
+  kMlpNorm,
+  kGate,
+  kUp,
+  kDown,
+  kPostMlpNorm,
   kCount
 };
 
@@ -23,8 +36,8 @@ enum class TensorRole {
 using TensorNames = std::array<std::string, static_cast<size_t>(TensorRole::kCount)>;
 
 struct Architecture {
-  const char* name;                            // also GGUF's general.architecture
-  std::vector<std::string> hf_architectures;   // config.json: architectures
+  const char* name;                           // also GGUF's general.architecture
+  std::vector<std::string> hf_architectures;  // config.json: architectures
   TensorNames gguf_names;
   TensorNames hf_names;
   ModelConfig (*from_gguf)(const GgufFile& file);

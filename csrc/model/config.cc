@@ -10,9 +10,10 @@ namespace {
 
 void CheckRange(const std::string& source, const char* field, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
-    throw Error(ErrorKind::kModelFile,
-                source + ": " + field + " = " + std::to_string(value) + " is outside [" + std::to_string(low) + ", " + std::to_string(high) + "]",
-                field);
+    throw Error(
+        ErrorKind::kModelFile,
+        source + ": " + field + " = " + std::to_string(value) + " is outside [" + std::to_string(low) + ", " + std::to_string(high) + "]",
+        field);
   }
 }
 
@@ -37,7 +38,8 @@ void ModelConfig::Validate(const std::string& source) const {
     throw Error(ErrorKind::kUnsupportedModel, source + ": hidden_size and head_dim must be multiples of 16", "head_dim");
   }
   if (num_heads % num_kv_heads != 0) {
-    throw Error(ErrorKind::kModelFile, source + ": " + std::to_string(num_kv_heads) + " KV heads do not divide " + std::to_string(num_heads) + " heads",
+    throw Error(ErrorKind::kModelFile,
+                source + ": " + std::to_string(num_kv_heads) + " KV heads do not divide " + std::to_string(num_heads) + " heads",
                 "num_key_value_heads");
   }
   CheckPositive(source, "rms_norm_eps", norm_eps);
@@ -59,8 +61,8 @@ void ModelConfig::Validate(const std::string& source) const {
     }
   }
   if (num_experts > 0) {
-    throw Error(ErrorKind::kUnsupportedModel, source + ": mixture-of-experts models (" + std::to_string(num_experts) + " experts) are not run yet",
-                "num_experts");
+    throw Error(ErrorKind::kUnsupportedModel,
+                source + ": mixture-of-experts models (" + std::to_string(num_experts) + " experts) are not run yet", "num_experts");
   }
 }
 

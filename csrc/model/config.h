@@ -12,8 +12,8 @@ namespace llmi {
 
 struct RopeConfig {
   double theta = 10000.0;
-  int64_t rotary_dim = 0;       // head_dim, or less (partial rotary)
-  double linear_factor = 1.0;   // positions are divided by it
+  int64_t rotary_dim = 0;      // head_dim, or less (partial rotary)
+  double linear_factor = 1.0;  // positions are divided by it
   // Llama 3's scaling of low frequencies; factor 1: none. GGUF files carry the factors themselves instead.
   double llama3_factor = 1.0;
   double llama3_low_freq_factor = 1.0;
@@ -39,10 +39,10 @@ struct ModelConfig {
   int64_t max_position = 0;
   double norm_eps = 1e-5;
   Activation activation = Activation::kSilu;
-  bool qk_norm = false;            // RMS norm of each query and key head before RoPE
-  bool sandwich_norms = false;     // norms also after attention and after the MLP (Gemma)
+  bool qk_norm = false;               // RMS norm of each query and key head before RoPE
+  bool sandwich_norms = false;        // norms also after attention and after the MLP (Gemma)
   bool norm_weight_plus_one = false;  // the file stores weight - 1
-  bool interleaved_qk = false;     // the file stores query and key rows for adjacent-pair RoPE (GGUF llama)
+  bool interleaved_qk = false;        // the file stores query and key rows for adjacent-pair RoPE (GGUF llama)
   double embedding_scale = 1.0;
   double attention_scale = 0.0;
   double attention_soft_cap = 0.0;
@@ -51,7 +51,7 @@ struct ModelConfig {
   bool output_bias = false;
   bool mlp_bias = false;
   bool tied_embeddings = false;
-  int64_t num_experts = 0;         // mixture of experts: refused by name until it is built
+  int64_t num_experts = 0;  // mixture of experts: refused by name until it is built
   int64_t num_experts_per_token = 0;
   std::vector<LayerConfig> layers;
   std::vector<RopeConfig> ropes;

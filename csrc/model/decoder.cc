@@ -25,8 +25,8 @@ float* ReserveFloats(AlignedBuffer& buffer, int64_t count) {
 
 struct Decoder::Rows {
   int64_t num_rows;
-  float* x;       // residual stream [num_rows, hidden]
-  float* normed;  // [num_rows, hidden]
+  float* x;                                // residual stream [num_rows, hidden]
+  float* normed;                           // [num_rows, hidden]
   std::vector<const float*> cosine, sine;  // per RoPE
 };
 
@@ -91,7 +91,8 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   const auto rope = static_cast<size_t>(layer_config.rope);
   const int64_t rotary_dim = ropes_[rope].rotary_dim();
   // Query and key heads stand side by side: one call rotates both.
-  Rope(context, {qkv, stride, rows.num_rows, config_.num_heads + config_.num_kv_heads, config_.head_dim, rotary_dim, rows.cosine[rope], rows.sine[rope]});
+  Rope(context, {qkv, stride, rows.num_rows, config_.num_heads + config_.num_kv_heads, config_.head_dim, rotary_dim, rows.cosine[rope],
+                 rows.sine[rope]});
 
   const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
   segments_ = batch.segments;
@@ -100,8 +101,8 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   const auto num_segments = static_cast<int64_t>(segments_.size());
   KvWrite(context, {kv, segments_.data(), num_segments, keys, keys + kv_size, stride});
   PagedAttention(context, {kv, segments_.data(), num_segments, batch.positions.data(), qkv, stride, config_.num_heads,
-                           static_cast<float>(config_.attention_scale), static_cast<float>(config_.attention_soft_cap),
-                           layer_config.window, attended, query_size});
+                           static_cast<float>(config_.attention_scale), static_cast<float>(config_.attention_soft_cap), layer_config.window,
+                           attended, query_size});
   if (!config_.sandwich_norms) {
     Project(context, {&w.attention_output}, attended, rows.num_rows, rows.x, config_.hidden_size, true);
     return;

@@ -84,14 +84,9 @@ void ReadCodeBlock(DType dtype, const uint8_t* row, int64_t index, CodeBlock* bl
       block->half_scale = ReadU16(data);
       for (int i = 0; i < 32; ++i) block->codes[i] = static_cast<uint8_t>(data[2 + i] ^ 0x80);
       break;
-    case DType::kQ4_K:
-      ReadQ4K(row + index / 8 * 144, index % 8, block);
-      break;
-    case DType::kQ6_K:
-      ReadQ6K(row + index / 8 * 210, index % 8, block);
-      break;
-    default:
-      break;
+    case DType::kQ4_K: ReadQ4K(row + index / 8 * 144, index % 8, block); break;
+    case DType::kQ6_K: ReadQ6K(row + index / 8 * 210, index % 8, block); break;
+    default: break;
   }
 }
 

@@ -25,7 +25,8 @@ void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_
     return;
   }
   uint16_t* out = reinterpret_cast<uint16_t*>(tile) + lane;
-  for (int64_t k = 0; k < num_cols; ++k) out[k * kTileRows] = type == PackedType::kF16 ? FloatToHalf(values[k]) : FloatToBfloat16(values[k]);
+  for (int64_t k = 0; k < num_cols; ++k)
+    out[k * kTileRows] = type == PackedType::kF16 ? FloatToHalf(values[k]) : FloatToBfloat16(values[k]);
 }
 
 void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t num_cols, int64_t lane, uint8_t* tile) {
@@ -58,8 +59,7 @@ void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t 
         singles[lane] = block.scales[0];
         singles[16 + lane] = block.scales[1];
         break;
-      default:
-        halves[lane] = block.half_scale;
+      default: halves[lane] = block.half_scale;
     }
   }
 }

@@ -65,7 +65,8 @@ class Loader {
     const TensorView* view = file_.Find(name);
     if (view == nullptr) throw Error(ErrorKind::kModelFile, "tensor '" + name + "' is missing", name);
     if (view->shape != shape) {
-      throw Error(ErrorKind::kModelFile, "tensor '" + name + "' has shape " + ShapeText(view->shape) + ", the config says " + ShapeText(shape), name);
+      throw Error(ErrorKind::kModelFile,
+                  "tensor '" + name + "' has shape " + ShapeText(view->shape) + ", the config says " + ShapeText(shape), name);
     }
     return *view;
   }
@@ -125,7 +126,8 @@ void VisitMatrices(const ModelWeights& weights, const Visit& visit) {
   visit(weights.embedding);
   if (weights.head.num_bytes() > 0) visit(weights.head);
   for (const LayerWeights& layer : weights.layers) {
-    for (const LinearWeights* linear : {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.gate, &layer.up, &layer.down}) {
+    for (const LinearWeights* linear :
+         {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.gate, &layer.up, &layer.down}) {
       visit(linear->matrix);
     }
   }

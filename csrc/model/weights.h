@@ -17,15 +17,15 @@ struct LinearWeights {
 };
 
 struct LayerWeights {
-  std::vector<float> attention_norm;       // [hidden]
-  LinearWeights query, key, value;         // [heads * head_dim, hidden]
-  LinearWeights attention_output;          // [hidden, heads * head_dim]
-  std::vector<float> query_norm, key_norm; // [head_dim], with qk_norm
-  std::vector<float> post_attention_norm;  // [hidden], with sandwich_norms
-  std::vector<float> mlp_norm;             // [hidden]
-  LinearWeights gate, up;                  // [intermediate, hidden]
-  LinearWeights down;                      // [hidden, intermediate]
-  std::vector<float> post_mlp_norm;        // [hidden], with sandwich_norms
+  std::vector<float> attention_norm;        // [hidden]
+  LinearWeights query, key, value;          // [heads * head_dim, hidden]
+  LinearWeights attention_output;           // [hidden, heads * head_dim]
+  std::vector<float> query_norm, key_norm;  // [head_dim], with qk_norm
+  std::vector<float> post_attention_norm;   // [hidden], with sandwich_norms
+  std::vector<float> mlp_norm;              // [hidden]
+  LinearWeights gate, up;                   // [intermediate, hidden]
+  LinearWeights down;                       // [hidden, intermediate]
+  std::vector<float> post_mlp_norm;         // [hidden], with sandwich_norms
 };
 
 struct ModelWeights {

@@ -127,7 +127,8 @@ void Filter(const KernelContext& context, const SamplingParams& params, float* l
 void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
                    float* logits, int64_t vocab_size) {
   if (ArgMax(context, logits, vocab_size) < 0) {
-    throw Error(ErrorKind::kNonFiniteLogits, "the model's logits hold NaN or infinity at position " + std::to_string(history.token_ids.size()));
+    throw Error(ErrorKind::kNonFiniteLogits,
+                "the model's logits hold NaN or infinity at position " + std::to_string(history.token_ids.size()));
   }
   ApplyMasks(params, history, logits, vocab_size);
   for (const auto& [id, bias] : params.logit_bias) logits[id] = logits[id] + bias;
@@ -144,14 +145,15 @@ void ProcessLogits(const KernelContext& context, const SamplingParams& params, c
     for (int64_t i = 0; i < vocab_size; ++i) logits[i] = logits[i] / temperature;
   }
   if (std::isinf(logits[best])) {
-    throw Error(ErrorKind::kNonFiniteLogits, "temperature " + std::to_string(params.temperature) + " makes a logit infinite", "temperature");
+    throw Error(ErrorKind::kNonFiniteLogits, "temperature " + std::to_string(params.temperature) + " makes a logit infinite",
+                "temperature");
   }
   Filter(context, params, logits, vocab_size, logits[best]);
 }
 
 uint32_t NoiseWord(const NoiseKey& key, int64_t token_id) {
-  const auto words = Philox4x32({static_cast<uint32_t>(token_id / 4), static_cast<uint32_t>(key.position), static_cast<uint32_t>(key.sample_index),
-                                 key.purpose | (key.round << 8)},
+  const auto words = Philox4x32({static_cast<uint32_t>(token_id / 4), static_cast<uint32_t>(key.position),
+                                 static_cast<uint32_t>(key.sample_index), key.purpose | (key.round << 8)},
                                 key.seed);
   return words[static_cast<size_t>(token_id % 4)];
 }
@@ -175,8 +177,8 @@ int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size) {
     bool any = false;
     for (int64_t i = 0; i < end; ++i) any = any || law[group * 4 + i] > kMinusInfinity;
     if (!any) continue;
-    const auto words = Philox4x32({static_cast<uint32_t>(group), static_cast<uint32_t>(key.position), static_cast<uint32_t>(key.sample_index),
-                                   key.purpose | (key.round << 8)},
+    const auto words = Philox4x32({static_cast<uint32_t>(group), static_cast<uint32_t>(key.position),
+                                   static_cast<uint32_t>(key.sample_index), key.purpose | (key.round << 8)},
                                   key.seed);
     for (int64_t i = 0; i < end; ++i) {
       const int64_t id = group * 4 + i;

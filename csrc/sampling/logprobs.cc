@@ -18,8 +18,8 @@ int32_t RankOf(const float* logits, int64_t vocab_size, int32_t token) {
 
 }  // namespace
 
-TokenLogprobs ComputeLogprobs(const KernelContext& context, const float* raw, const float* law, bool greedy, int64_t vocab_size, int32_t token,
-                              int64_t num_top) {
+TokenLogprobs ComputeLogprobs(const KernelContext& context, const float* raw, const float* law, bool greedy, int64_t vocab_size,
+                              int32_t token, int64_t num_top) {
   const float raw_total = LogSumExp(context, raw, vocab_size);
   const float law_total = greedy ? 0.0f : raw == law ? raw_total : LogSumExp(context, law, vocab_size);
   TokenLogprobs result;

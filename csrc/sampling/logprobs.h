@@ -18,7 +18,7 @@ struct TokenLogprobs {
 
 // raw [vocab_size]: the model's logits. law [vocab_size]: ProcessLogits' result; greedy: all its mass is on
 // `token`. num_top: 0 or more, capped by the vocabulary.
-TokenLogprobs ComputeLogprobs(const KernelContext& context, const float* raw, const float* law, bool greedy, int64_t vocab_size, int32_t token,
-                              int64_t num_top);
+TokenLogprobs ComputeLogprobs(const KernelContext& context, const float* raw, const float* law, bool greedy, int64_t vocab_size,
+                              int32_t token, int64_t num_top);
 
 }  // namespace llmi

@@ -30,7 +30,8 @@ void Validate(const SamplingParams& params, int64_t vocab_size) {
   if (params.min_tokens < 0 || params.min_tokens > params.max_tokens) Fail("min_tokens", "must lie in [0, max_tokens]");
   if (!std::isfinite(params.presence_penalty)) Fail("presence_penalty", "must be finite");
   if (!std::isfinite(params.frequency_penalty)) Fail("frequency_penalty", "must be finite");
-  if (!(params.repetition_penalty > 0) || !std::isfinite(params.repetition_penalty)) Fail("repetition_penalty", "must be positive and finite");
+  if (!(params.repetition_penalty > 0) || !std::isfinite(params.repetition_penalty))
+    Fail("repetition_penalty", "must be positive and finite");
   for (const auto& [id, bias] : params.logit_bias) {
     CheckIds("logit_bias", {id}, vocab_size);
     if (std::isnan(bias) || bias == INFINITY) Fail("logit_bias", "must hold numbers below infinity");

@@ -22,8 +22,8 @@ enum class SchedulingPolicy : uint8_t {
 
 // A sequence as the scheduler sees it; embedded in the engine's own record.
 struct ScheduledSequence {
-  void* owner = nullptr;   // the engine's record; the scheduler does not look at it
-  uint64_t arrival = 0;    // order of submission
+  void* owner = nullptr;  // the engine's record; the scheduler does not look at it
+  uint64_t arrival = 0;   // order of submission
   int64_t priority = 0;
   int64_t num_seats = 1;   // sequences that it will grow into (n samples), for max_num_seqs
   int64_t num_tokens = 0;  // tokens known: prompt and output so far

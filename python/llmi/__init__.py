@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from llmi._stream import TextStream as TextStream
     from llmi._tokenizer import Tokenizer as Tokenizer
 
-__all__ = ["__version__", "testing", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", "testing", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,9 @@ MAX_TEMPLATE_BYTES = 256 << 10
 MAX_OUTPUT_CHARS = 8 << 20
 MAX_SEQUENCE = 1_000_000
 MAX_RENDER_S = 5.0
-ALLOWED_KWARGS = frozenset({"tools", "documents", "enable_thinking", "date_string", "thinking", "reasoning_effort", "continue_final_message"})
+ALLOWED_KWARGS = frozenset(
+    {"tools", "documents", "enable_thinking", "date_string", "thinking", "reasoning_effort", "continue_final_message"}
+)
 
 
 @dataclasses.dataclass
@@ -39,7 +41,8 @@ class Rendered:
 @functools.cache
 def _environment() -> Any:
     from jinja2 import ext
-    from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+    from jinja2.exceptions import SecurityError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Environment(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset({"*", "**", "%"})
@@ -147,7 +150,9 @@ def render(
             chunks.append(chunk)
             size += len(chunk)
             if size > MAX_OUTPUT_CHARS or time.monotonic() > deadline:
-                raise ChatTemplateError(f"{path}: the chat template writes more than {MAX_OUTPUT_CHARS:,} characters or takes over {MAX_RENDER_S} s", path)
+                raise ChatTemplateError(
+                    f"{path}: the chat template writes more than {MAX_OUTPUT_CHARS:,} characters or takes over {MAX_RENDER_S} s", path
+                )
     except ChatTemplateError:
         raise
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:

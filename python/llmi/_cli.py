@@ -34,7 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_options(generate)
     _add_sampling_options(generate)
 
-    inspect = commands.add_parser("inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights.")
+    inspect = commands.add_parser(
+        "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
+    )
     inspect.add_argument("model", nargs="?", help="a path or name")
     inspect.add_argument("--kv-cache-dtype", choices=("float16", "float32"), default="float16")
     inspect.add_argument("--tokens", type=int, default=2048, help="context length for the sums")

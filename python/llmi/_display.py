@@ -50,8 +50,15 @@ def memory_html(report: MemoryReport) -> str:
     """A bar: shared, used, free."""
     total = max(report.num_blocks, 1)
     used = report.num_blocks - report.num_free_blocks
-    parts = [(report.num_shared_blocks, "#6a6", "shared"), (used - report.num_shared_blocks, "#69c", "used"), (report.num_free_blocks, "#ddd", "free")]
-    bar = "".join(f'<span title="{name}: {count:,}" style="display:inline-block;height:1em;width:{300 * count / total:.1f}px;background:{colour}"></span>' for count, colour, name in parts)
+    parts = [
+        (report.num_shared_blocks, "#6a6", "shared"),
+        (used - report.num_shared_blocks, "#69c", "used"),
+        (report.num_free_blocks, "#ddd", "free"),
+    ]
+    bar = "".join(
+        f'<span title="{name}: {count:,}" style="display:inline-block;height:1em;width:{300 * count / total:.1f}px;background:{colour}"></span>'
+        for count, colour, name in parts
+    )
     return (
         f"<div>{bar}<br><small>{used:,} of {report.num_blocks:,} blocks in use, {report.num_shared_blocks:,} shared, "
         f"{report.wasted_share:.1%} of their slots empty; KV {report.kv_bytes / 1e6:,.0f} MB, weights {report.weight_bytes / 1e6:,.0f} MB</small></div>"

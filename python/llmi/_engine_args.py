@@ -66,7 +66,9 @@ class EngineArgs:
             raise InvalidParamsError("num_threads must be at most 256", "num_threads")
         if not self.enable_chunked_prefill and self.max_model_len is not None and self.max_model_len > self.max_num_batched_tokens:
             raise UnsupportedCombinationError(
-                "without chunked prefill, max_num_batched_tokens must be at least max_model_len", "enable_chunked_prefill", "max_num_batched_tokens"
+                "without chunked prefill, max_num_batched_tokens must be at least max_model_len",
+                "enable_chunked_prefill",
+                "max_num_batched_tokens",
             )
 
     @property
@@ -126,9 +128,7 @@ def generation_defaults(model_path: Path, generation_config: str | os.PathLike[s
         return {}
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        defaults: dict[str, Any] = {
-            name: kind(config[name]) for name, kind in _GENERATION_FIELDS.items() if config.get(name) is not None
-        }
+        defaults: dict[str, Any] = {name: kind(config[name]) for name, kind in _GENERATION_FIELDS.items() if config.get(name) is not None}
         if isinstance(config.get("max_new_tokens"), int):
             defaults["max_tokens"] = config["max_new_tokens"]
     except (ValueError, TypeError, OSError, AttributeError) as error:

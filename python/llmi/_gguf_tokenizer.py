@@ -17,9 +17,7 @@ CONTROL, USER_DEFINED, BYTE = 3, 4, 6
 #: same: user text never becomes one, and they end generation.
 END_MARKERS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "</s>")
 
-LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 KNOWN_PRE_TOKENIZERS = ("smollm", "gpt-2", "llama-bpe", "qwen2")
 
@@ -178,7 +176,9 @@ def _merges_from_scores(tokens: list[str], scores: list[float], types: list[int]
 def _sentencepiece_builder(reader: _Metadata, tokens: list[str], types: list[int]) -> Callable[[], Any]:
     scores = reader.metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
-        raise TokenizerError(f"{reader.path}: tokenizer.ggml.scores: missing, or not one for each token", reader.path, "tokenizer.ggml.scores")
+        raise TokenizerError(
+            f"{reader.path}: tokenizer.ggml.scores: missing, or not one for each token", reader.path, "tokenizer.ggml.scores"
+        )
     unknown = reader.token_id("tokenizer.ggml.unknown_token_id", len(tokens))
     prefix_space = bool(reader.metadata.get("tokenizer.ggml.add_space_prefix", True))
     vocab = {text: token_id for token_id, text in enumerate(tokens)}

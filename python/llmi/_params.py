@@ -113,25 +113,50 @@ class SamplingParams:
     def validate(self) -> None:
         """Raise InvalidParamsError for the first value out of range or in contradiction."""
         _check(isinstance(self.n, int) and 1 <= self.n <= LIMITS["n"], "n", f"must be an integer in [1, {LIMITS['n']}]", self.n)
-        _check(_is_number(self.temperature) and self.temperature >= 0, "temperature", "must be 0 (greedy) or more, and finite", self.temperature)
+        _check(
+            _is_number(self.temperature) and self.temperature >= 0,
+            "temperature",
+            "must be 0 (greedy) or more, and finite",
+            self.temperature,
+        )
         _check(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", "must lie in (0, 1]", self.top_p)
         _check(_is_int(self.top_k) and self.top_k >= 0, "top_k", "must be 0 (all) or more", self.top_k)
         _check(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", "must lie in [0, 1]", self.min_p)
         _check(self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64), "seed", "must be None or in [0, 2^64)", self.seed)
-        _check(self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1), "max_tokens", "must be None or 1 or more", self.max_tokens)
+        _check(
+            self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
+            "max_tokens",
+            "must be None or 1 or more",
+            self.max_tokens,
+        )
         _check(_is_int(self.min_tokens) and self.min_tokens >= 0, "min_tokens", "must be 0 or more", self.min_tokens)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParamsError(f"min_tokens = {self.min_tokens} exceeds max_tokens = {self.max_tokens}", "min_tokens")
         for name in ("presence_penalty", "frequency_penalty"):
             _check(_is_number(getattr(self, name)), name, "must be a finite number", getattr(self, name))
-        _check(_is_number(self.repetition_penalty) and self.repetition_penalty > 0, "repetition_penalty", "must be positive", self.repetition_penalty)
+        _check(
+            _is_number(self.repetition_penalty) and self.repetition_penalty > 0,
+            "repetition_penalty",
+            "must be positive",
+            self.repetition_penalty,
+        )
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
-            _check(value is None or (_is_int(value) and -1 <= value <= LIMITS["logprobs"]), name, f"must be None or in [-1, {LIMITS['logprobs']}]", value)
+            _check(
+                value is None or (_is_int(value) and -1 <= value <= LIMITS["logprobs"]),
+                name,
+                f"must be None or in [-1, {LIMITS['logprobs']}]",
+                value,
+            )
         stops = self.stop_list()
         _check(len(stops) <= LIMITS["stop"], "stop", f"holds more than {LIMITS['stop']} strings", len(stops))
         for stop in stops:
-            _check(isinstance(stop, str) and 0 < len(stop.encode()) <= LIMITS["stop_bytes"], "stop", "must hold strings of 1 to 4096 bytes", stop)
+            _check(
+                isinstance(stop, str) and 0 < len(stop.encode()) <= LIMITS["stop_bytes"],
+                "stop",
+                "must hold strings of 1 to 4096 bytes",
+                stop,
+            )
         if stops and not self.detokenize:
             raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
         _check(len(self.logit_bias or ()) <= LIMITS["logit_bias"], "logit_bias", "is too large", len(self.logit_bias or ()))

@@ -107,9 +107,13 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
         llm = LLM(by_file.get(fields["model"], fields["model"]), dtype=fields["dtype"], kv_cache_dtype=fields["kv_cache_dtype"])
     try:
         if llm.model_info.sha256 != fields["model_sha256"]:
-            raise InvalidParamsError(f"the receipt is for a model with SHA-256 {fields['model_sha256']}, this one has {llm.model_info.sha256}", "model")
+            raise InvalidParamsError(
+                f"the receipt is for a model with SHA-256 {fields['model_sha256']}, this one has {llm.model_info.sha256}", "model"
+            )
         if llm.model_info.numerics_id != fields["numerics_id"]:
-            raise InvalidParamsError(f"the receipt has numerics id {fields['numerics_id']}, this engine {llm.model_info.numerics_id}", "numerics_id")
+            raise InvalidParamsError(
+                f"the receipt has numerics id {fields['numerics_id']}, this engine {llm.model_info.numerics_id}", "numerics_id"
+            )
         params = dict(fields["sampling_params"], seed=fields["seed"])
         if params.get("logit_bias"):
             params["logit_bias"] = {int(token): bias for token, bias in params["logit_bias"].items()}
@@ -118,4 +122,4 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
         if owned:
             llm.close()
     outputs = [{"token_ids": completion.token_ids, "text": completion.text} for completion in output.outputs]
-    return outputs == fields["outputs"] and _digest(output) == fields["logprob_digest"]
+    return bool(outputs == fields["outputs"]) and _digest(output) == str(fields["logprob_digest"])

@@ -134,7 +134,14 @@ class RequestBuilder:
             raise InvalidParamsError(f"min_tokens = {params.min_tokens} exceeds max_tokens = {params.max_tokens}", "min_tokens")
 
     def build(
-        self, submission: Submission, request_id: int, *, priority: int = 0, stream: bool = False, stepped: bool = False, max_tokens: int | None = None
+        self,
+        submission: Submission,
+        request_id: int,
+        *,
+        priority: int = 0,
+        stream: bool = False,
+        stepped: bool = False,
+        max_tokens: int | None = None,
     ) -> None:
         """Fills `submission.request`."""
         params = submission.params
@@ -142,7 +149,7 @@ class RequestBuilder:
         for name in ("temperature", "top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
                      "ignore_eos", "include_stop_str_in_output", "detokenize", "skip_special_tokens"):  # fmt: skip
             setattr(core, name, getattr(params, name))
-        core.max_tokens = params.max_tokens if max_tokens is None else max_tokens
+        core.max_tokens = int(params.max_tokens or 0) if max_tokens is None else max_tokens
         core.seed = submission.seed
         core.stop = params.stop_list()
         core.stop_token_ids = list(params.stop_token_ids or [])
@@ -211,7 +218,9 @@ class ResultBuilder:
         if hooks.error is not None:
             from llmi._errors import HookError
 
-            error = HookError(f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id)
+            error = HookError(
+                f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id
+            )
             error.__cause__ = hooks.error
         return error
 
@@ -236,7 +245,9 @@ class ResultBuilder:
         result: dict[int, Logprob] = {}
         for token, raw, processed, rank in zip(*entry, strict=True):
             if token not in result:
-                result[token] = Logprob(raw, processed, rank, self.tokenizer.decode([token], skip_special_tokens=False) if self._has(token) else "")
+                result[token] = Logprob(
+                    raw, processed, rank, self.tokenizer.decode([token], skip_special_tokens=False) if self._has(token) else ""
+                )
         return result
 
     def _has(self, token: int) -> bool:

@@ -77,7 +77,7 @@ class TextStream(Iterator[StreamChunk], AsyncIterator[StreamChunk]):
             from IPython import get_ipython
             from IPython.display import display
 
-            if get_ipython() is not None:  # type: ignore[no-untyped-call]
+            if get_ipython() is not None:
                 handle = display({"text/plain": ""}, raw=True, display_id=True)
         except ImportError:
             pass

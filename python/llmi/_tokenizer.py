@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,7 +41,7 @@ class Tokenizer:
         The vocabulary is missing, broken, or of a kind that llmi does not know.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if self.path.is_dir() or self.path.suffix == ".json":
             loaded = _load_directory(self.path)
@@ -112,7 +113,13 @@ class Tokenizer:
         return b"".join(parts).decode("utf-8", "replace")
 
     def apply_chat_template(
-        self, messages: list[Message], *, tokenize: bool = True, add_generation_prompt: bool = False, chat_template: str | None = None, **kwargs: Any
+        self,
+        messages: list[Message],
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        chat_template: str | None = None,
+        **kwargs: Any,
     ) -> str | list[int]:
         """A chat as the model's prompt: text, or with `tokenize` its ids.
 

@@ -54,14 +54,19 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
     bias = bool(config.get("attention_bias"))
 
     def matrix(rows: int, cols: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return (rng.standard_normal((rows, cols)) * (1.5 / np.sqrt(cols))).astype(np.float32)
+        values: np.ndarray[Any, np.dtype[np.float32]] = (rng.standard_normal((rows, cols)) * (1.5 / np.sqrt(cols))).astype(np.float32)
+        return values
 
     def norm(size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         centre = 0.0 if architecture == "gemma3" else 1.0
-        return (centre + 0.1 * rng.standard_normal(size)).astype(np.float32)
+        values: np.ndarray[Any, np.dtype[np.float32]] = (centre + 0.1 * rng.standard_normal(size)).astype(np.float32)
+        return values
 
     embedding_scale = 0.3 if architecture == "gemma3" else 4.0  # Gemma scales embeddings by sqrt(hidden) itself
-    tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden) * np.float32(embedding_scale), "model.norm.weight": norm(hidden)}
+    tensors = {
+        "model.embed_tokens.weight": matrix(config["vocab_size"], hidden) * np.float32(embedding_scale),
+        "model.norm.weight": norm(hidden),
+    }
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = matrix(config["vocab_size"], hidden) * 4
     for i in range(config["num_hidden_layers"]):
@@ -115,7 +120,14 @@ def _byte_tokenizer(vocab_size: int) -> dict[str, Any]:
 
 
 def tiny_model(
-    architecture: str = "llama", *, vocab_size: int = 256, num_layers: int = 2, hidden_size: int = 64, seed: int = 0, path: str | Path | None = None, **overrides: Any
+    architecture: str = "llama",
+    *,
+    vocab_size: int = 256,
+    num_layers: int = 2,
+    hidden_size: int = 64,
+    seed: int = 0,
+    path: str | Path | None = None,
+    **overrides: Any,
 ) -> Path:
     """A model directory with random weights and a byte tokenizer.
 

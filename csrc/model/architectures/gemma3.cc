@@ -8,9 +8,9 @@
 namespace llmi {
 namespace {
 
-constexpr int64_t kPattern = 6;             // each sixth layer is global
-constexpr double kLocalTheta = 10000.0;     // RoPE base of local layers, where the file does not say
-constexpr int64_t kLayersOf27B = 62;        // the one size whose attention scale is not 1/sqrt(head_dim)
+constexpr int64_t kPattern = 6;          // each sixth layer is global
+constexpr double kLocalTheta = 10000.0;  // RoPE base of local layers, where the file does not say
+constexpr int64_t kLayersOf27B = 62;     // the one size whose attention scale is not 1/sqrt(head_dim)
 
 void Finish(ModelConfig* config, int64_t window, int64_t pattern, double local_theta) {
   config->activation = Activation::kGeluTanh;
@@ -49,7 +49,8 @@ ModelConfig FromJson(const Json& json, const std::string& source) {
   config.attention_scale = 1.0 / std::sqrt(architectures::OptionalNumber(json, "query_pre_attn_scalar", 256.0));
   config.attention_soft_cap = architectures::OptionalNumber(json, "attn_logit_softcapping", 0.0);
   config.final_soft_cap = architectures::OptionalNumber(json, "final_logit_softcapping", 0.0);
-  const int64_t pattern = architectures::OptionalInteger(json, "sliding_window_pattern", architectures::OptionalInteger(json, "_sliding_window_pattern", kPattern));
+  const int64_t pattern = architectures::OptionalInteger(json, "sliding_window_pattern",
+                                                         architectures::OptionalInteger(json, "_sliding_window_pattern", kPattern));
   if (pattern < 1) throw Error(ErrorKind::kModelFile, source + ": sliding_window_pattern must be positive", "sliding_window_pattern");
   const int64_t window = architectures::OptionalInteger(json, "sliding_window", 4096);
   if (window < 1) throw Error(ErrorKind::kModelFile, source + ": sliding_window must be positive", "sliding_window");
@@ -57,7 +58,8 @@ ModelConfig FromJson(const Json& json, const std::string& source) {
   // Newer files list the kind of each layer; the list rules.
   if (const Json* types = json.Find("layer_types"); types != nullptr) {
     const std::vector<Json>& list = types->AsArray("layer_types");
-    if (list.size() != config.layers.size()) throw Error(ErrorKind::kModelFile, source + ": layer_types does not match num_hidden_layers", "layer_types");
+    if (list.size() != config.layers.size())
+      throw Error(ErrorKind::kModelFile, source + ": layer_types does not match num_hidden_layers", "layer_types");
     for (size_t i = 0; i < list.size(); ++i) {
       const bool global = list[i].AsString("layer_types") == "full_attention";
       config.layers[i].window = global ? 0 : window;

@@ -23,15 +23,18 @@ ModelConfig FromJson(const Json& json, const std::string& source) {
   ModelConfig config = architectures::CommonFromJson(json, source);
   config.architecture = "llama";
   if (const Json* act = json.Find("hidden_act"); act != nullptr && act->AsString("hidden_act") != "silu") {
-    throw Error(ErrorKind::kUnsupportedModel, source + ": hidden_act '" + act->AsString("hidden_act") + "' in a Llama model (silu is run)", "hidden_act");
+    throw Error(ErrorKind::kUnsupportedModel, source + ": hidden_act '" + act->AsString("hidden_act") + "' in a Llama model (silu is run)",
+                "hidden_act");
   }
-  if (const Json* bias = json.Find("attention_bias"); bias != nullptr) config.qkv_bias = config.output_bias = bias->AsBool("attention_bias");
+  if (const Json* bias = json.Find("attention_bias"); bias != nullptr)
+    config.qkv_bias = config.output_bias = bias->AsBool("attention_bias");
   if (const Json* bias = json.Find("mlp_bias"); bias != nullptr) config.mlp_bias = bias->AsBool("mlp_bias");
   return config;
 }
 
 }  // namespace
 
-const Architecture kLlamaArchitecture = {"llama", {"LlamaForCausalLM"}, architectures::GgufNames(), architectures::HfNames(), FromGguf, FromJson};
+const Architecture kLlamaArchitecture = {"llama", {"LlamaForCausalLM"}, architectures::GgufNames(), architectures::HfNames(), FromGguf,
+                                         FromJson};
 
 }  // namespace llmi

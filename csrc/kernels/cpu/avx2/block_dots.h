@@ -7,7 +7,7 @@ namespace llmi::avx2 {
 namespace {
 
 constexpr int kLinearRows = 4;
-constexpr int kFloatTiles = 2;    // 2 x 2 sums of two registers each
+constexpr int kFloatTiles = 2;  // 2 x 2 sums of two registers each
 constexpr int kFloatRows = 2;
 constexpr int kScoreQueries = 4;  // 8 registers of sums
 constexpr int kValueQueries = 2;  // 2 x 2 sums of two registers each

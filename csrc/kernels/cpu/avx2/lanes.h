@@ -36,9 +36,7 @@ inline F32x16 Add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm25
 inline F32x16 Sub(F32x16 a, F32x16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
 inline F32x16 Mul(F32x16 a, F32x16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
 inline F32x16 Div(F32x16 a, F32x16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
-inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
-  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
-}
+inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
 // a > b ? a : b and a < b ? a : b: the second operand if either is NaN.
 inline F32x16 Max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 inline F32x16 Min(F32x16 a, F32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
@@ -54,20 +52,17 @@ inline F32x16 SelectLess(F32x16 x, F32x16 limit, F32x16 then, F32x16 otherwise) 
 // Keeps lanes [begin, end), puts `other` in the rest.
 inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
   const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i lo_keep = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin), index),
-                                              _mm256_cmpgt_epi32(_mm256_set1_epi32(end), index));
-  const __m256i hi_keep = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin - 8), index),
-                                              _mm256_cmpgt_epi32(_mm256_set1_epi32(end - 8), index));
-  return {_mm256_blendv_ps(other.lo, a.lo, _mm256_castsi256_ps(lo_keep)),
-          _mm256_blendv_ps(other.hi, a.hi, _mm256_castsi256_ps(hi_keep))};
+  const __m256i lo_keep =
+      _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin), index), _mm256_cmpgt_epi32(_mm256_set1_epi32(end), index));
+  const __m256i hi_keep =
+      _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin - 8), index), _mm256_cmpgt_epi32(_mm256_set1_epi32(end - 8), index));
+  return {_mm256_blendv_ps(other.lo, a.lo, _mm256_castsi256_ps(lo_keep)), _mm256_blendv_ps(other.hi, a.hi, _mm256_castsi256_ps(hi_keep))};
 }
 inline __m256 ScaleByExponent(__m256 p, __m256 shifted) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
 }
 // Adds the low bits of `shifted` to the exponent of p (core/scalar_math.h, ExpF32).
-inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) {
-  return {ScaleByExponent(p.lo, shifted.lo), ScaleByExponent(p.hi, shifted.hi)};
-}
+inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) { return {ScaleByExponent(p.lo, shifted.lo), ScaleByExponent(p.hi, shifted.hi)}; }
 // 16 int8 from 16 fp32, rounded to nearest even; values within [-127, 127]. Returns their sum.
 inline int32_t StoreInt8(int8_t* p, F32x16 a) {
   const __m256i lo = _mm256_cvtps_epi32(a.lo);

@@ -5,8 +5,8 @@
 namespace llmi::avx512 {
 namespace {
 
-constexpr int kLinearRows = 8;    // rows of x per pass over a tile: 8 sums + 8 weight registers of 32
-constexpr int kFloatTiles = 4;    // 4 x 4 sums + 4 broadcasts
+constexpr int kLinearRows = 8;  // rows of x per pass over a tile: 8 sums + 8 weight registers of 32
+constexpr int kFloatTiles = 4;  // 4 x 4 sums + 4 broadcasts
 constexpr int kFloatRows = 4;
 constexpr int kScoreQueries = 8;  // 8 sums in flight hide the fma latency
 constexpr int kValueQueries = 4;  // 4 x 4 sums

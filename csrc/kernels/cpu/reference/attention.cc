@@ -11,8 +11,7 @@ namespace {
 constexpr float kMinusInfinity = -__builtin_inff();
 
 float Load(const uint8_t* tile, int64_t index, int32_t element_bytes) {
-  return element_bytes == 4 ? reinterpret_cast<const float*>(tile)[index]
-                            : HalfToFloat(reinterpret_cast<const uint16_t*>(tile)[index]);
+  return element_bytes == 4 ? reinterpret_cast<const float*>(tile)[index] : HalfToFloat(reinterpret_cast<const uint16_t*>(tile)[index]);
 }
 
 // The slot of the row's ancestor (or itself) at `position`.

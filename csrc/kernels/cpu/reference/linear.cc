@@ -28,14 +28,18 @@ float QuantizedDot(const PackedRow& w, const QuantizedRows& x, int64_t row) {
 
 float FloatDot(const PackedView& w, const uint8_t* tile, int64_t lane, const float* x) {
   float accumulator = 0.0f;
-  for (int64_t k = 0; k < w.num_cols; ++k) accumulator = Fma(FloatWeight(w.type, tile, k, lane), x[k], accumulator);
+  for (int64_t begin = 0; begin < w.num_cols; begin += kBlockSize) {
+    const int64_t end = begin + kBlockSize < w.num_cols ? begin + kBlockSize : w.num_cols;
+    float sum = 0.0f;
+    for (int64_t k = begin; k < end; ++k) sum = Fma(FloatWeight(w.type, tile, k, lane), x[k], sum);
+    accumulator = accumulator + sum;
+  }
   return accumulator;
 }
 
 }  // namespace
 
-void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,
-                 int64_t row_end) {
+void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin, int64_t row_end) {
   const PackedView& w = part.weights;
   for (int64_t tile_index = tile_begin; tile_index < tile_end; ++tile_index) {
     const uint8_t* tile = w.data + tile_index * PackedTileBytes(w.type, w.num_cols);

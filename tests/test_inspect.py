@@ -1,0 +1,57 @@
+"""The arithmetic of memory and cost, with published numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmi._inspect import (
+    decode_flops,
+    devices_needed,
+    inspect_model,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    prefill_flops,
+    tokens_that_fit,
+    windowed_kv_bytes,
+)
+
+
+def test_published_numbers() -> None:
+    assert kv_cache_bytes(32, 32, 128, 2048) == 1_073_741_824  # LLaMA-7B, 2,048 tokens, fp16: 1073.7 MB
+    assert kv_bytes_per_token(40, 40, 128) == 819_200  # LLaMA-13B: 0.82 MB a token
+    assert tokens_that_fit(14_000_000_000, 40, 40, 128) == 17_089  # so 14 GB hold 17,089 tokens
+    assert 17_089 // 2048 == 8  # 8 sequences of 2,048
+    assert kv_bytes_per_token(80, 64, 128) == 2_621_440  # a 70B with MHA: 2.62 MB a token
+    assert round(16 * kv_cache_bytes(80, 64, 128, 1024) / 1e9, 2) == 42.95  # 16 sequences of 1,024
+    assert round(kv_bytes_per_token(80, 8, 128) / 1e6, 2) == 0.33  # the real LLaMA-2-70B, 8 KV heads
+    assert [2 * billions for billions in (7, 13, 70)] == [14, 26, 140]  # GB of fp16 weights
+
+
+def test_operations() -> None:
+    params, layers, width = 7_000_000_000, 32, 4096
+    assert prefill_flops(params, layers, width, 1) == 2 * params + 2 * layers * width
+    assert decode_flops(params, layers, width, 0) == 2 * params
+    assert decode_flops(params, layers, width, 100) - 2 * params == 4 * layers * 100 * width
+    assert devices_needed(10.0, 3.0) == 4 and devices_needed(9.0, 3.0) == 3
+
+
+def test_windows() -> None:
+    assert windowed_kv_bytes([0, 512], 1, 256, 2048) == 2 * 256 * 2 * (2048 + 512)
+
+
+def test_report_on_real_models(smollm_path: Path, gemma_path: Path) -> None:
+    report = str(inspect_model(smollm_path))
+    for fact in ("llama", "134.5 M parameters", "GQA: 9 heads, 3 KV heads of 64", "23,040 bytes a token", "2,048 tokens: 47.2 MB", "tied"):
+        assert fact in report
+    gemma = str(inspect_model(gemma_path, num_tokens=4096, list_tensors=True))
+    assert "15 layers with window 512, 3 global" in gemma and "MQA" in gemma and "blk.17.ffn_up.weight" in gemma
+
+
+@pytest.mark.parametrize("num_tokens", [1, 100_000])
+def test_engine_agrees_with_the_arithmetic(smollm_path: Path, num_tokens: int) -> None:
+    from llmi import LLM
+
+    with LLM(smollm_path, kv_cache_memory_bytes=1 << 26, max_model_len=256) as llm:
+        assert llm.model_info.kv_bytes_per_token * num_tokens == kv_cache_bytes(30, 3, 64, num_tokens)

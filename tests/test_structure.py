@@ -1,0 +1,96 @@
+"""The shape of the code: layers, file sizes, the top level, and what must not be there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not beside the tests")
+
+# A layer may include itself and those listed.
+LAYERS = {
+    "core": set(),
+    "kernels": {"core"},
+    "io": {"core"},
+    "cache": {"core", "kernels"},
+    "model": {"core", "kernels", "io", "cache"},
+    "sampling": {"core", "kernels"},
+    "scheduler": {"core", "cache"},
+    "engine": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler"},
+    "bindings": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "engine"},
+}
+SOURCES = sorted([*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.cc"), *(ROOT / "csrc").rglob("*.cpp")])
+TRACKED = [
+    ROOT / line for line in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
+]
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^#include ["<]([^">]+)[">]', path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_layers(path: Path) -> None:
+    layer = path.relative_to(ROOT / "csrc").parts[0]
+    for name in includes(path):
+        top = name.split("/")[0]
+        if top in LAYERS:
+            assert top == layer or top in LAYERS[layer], f"{layer} may not include {name}"
+        if top == "pybind11" or name == "Python.h":
+            assert layer == "bindings"
+        if name in ("immintrin.h", "x86intrin.h"):
+            assert "kernels/cpu" in str(path)
+        assert name != "regex", "std::regex is exponential on hostile input"
+
+
+def test_instruction_set_files_use_no_containers() -> None:
+    for path in SOURCES:
+        if any(part in path.parts for part in ("simd", "avx2", "avx512")):
+            assert set(includes(path)) & {"vector", "string", "algorithm", "map", "memory", "cmath"} == set(), path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in TRACKED if path.suffix in (".h", ".cc", ".cpp", ".py", ".cmake")],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_file_size(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 600
+
+
+def test_headers_stand_alone(tmp_path: Path) -> None:
+    """Each header compiles by itself (the ISA headers are parts of one file, and pybind11's need Python)."""
+    headers = [p for p in SOURCES if p.suffix == ".h" and not any(part in p.parts for part in ("simd", "avx2", "avx512", "bindings"))]
+    lines = [f'#include "{path.relative_to(ROOT / "csrc")}"\n' for path in headers]
+    for index, line in enumerate(lines):
+        (tmp_path / f"{index}.cc").write_text(line)
+    files = [str(tmp_path / f"{index}.cc") for index in range(len(lines))]
+    result = subprocess.run(
+        ["c++", "-std=c++20", "-fsyntax-only", "-Wall", f"-I{ROOT / 'csrc'}", *files], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_top_level() -> None:
+    allowed = {"pyproject.toml", "CMakeLists.txt", "cmake", "csrc", "python", "tests", "benchmarks", "notebooks", "docs", "README.md", "LICENSE",
+               "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", ".ci", ".clang-format", ".gitignore"}  # fmt: skip
+    assert {path.relative_to(ROOT).parts[0] for path in TRACKED} <= allowed
+
+
+def test_no_pickle_and_no_leftovers() -> None:
+    for path in TRACKED:
+        if path.suffix not in (".py", ".h", ".cc", ".cpp") or path == Path(__file__):
+            continue
+        text = path.read_text()
+        assert not re.search(r"\b(pickle|marshal|dill|torch\.load)\b", text), path
+        assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text), path
+        assert not re.search(r"/(root|work|home)/", text), path
+
+
+def test_one_place_renders_templates() -> None:
+    users = [path.name for path in (ROOT / "python").rglob("*.py") if "jinja2" in path.read_text() and path.name != "__init__.py"]
+    assert users == ["_chat.py"]

@@ -1,0 +1,45 @@
+"""mypy, strict, on user code against the shipped types."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = """
+import numpy as np
+from llmi import LLM, Outputs, SamplingParams, TokenContext, Tokenizer, replay
+from llmi.testing import assert_same_tokens, tiny_model
+
+def stop(context: TokenContext) -> bool | str:
+    return len(context.token_ids) > 5 and "long"
+
+def double(context: TokenContext, logits: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
+    logits *= 2
+
+llm = LLM(tiny_model(), max_model_len=64)
+outs: Outputs = llm.generate(["a"], SamplingParams(temperature=0, stopping_criteria=[stop], logits_processors=[double]))
+text: str = outs[0].text
+rate: float = outs[0].metrics.time_to_first_token_s
+for chunk in llm.stream("x", max_tokens=3):
+    print(chunk.text)
+assert_same_tokens(outs, outs)
+ids: list[int] = Tokenizer("x").encode("y")
+ok: bool = replay("r.json", llm)
+"""
+BAD = "from llmi import LLM\nLLM(max_model_len='x')\n"
+
+
+def test_user_code(tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="the extra `lint` brings mypy")
+    for name, code, status in (("good.py", GOOD, 0), ("bad.py", BAD, 1)):
+        (tmp_path / name).write_text(code)
+        result = subprocess.run(
+            [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == status, result.stdout
