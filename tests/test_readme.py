@@ -1,0 +1,35 @@
+"""The README's Python runs, in order, in one namespace; the notebook runs too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_python_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], smollm_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)
+    out = capsys.readouterr().out
+    assert "\nTrue\n" in out and out.splitlines()[-1] == "True"
+    assert (tmp_path / "fig3.json").is_file()
+    namespace["llm"].close()  # type: ignore[attr-defined]
+
+
+def test_notebooks(tmp_path: Path, smollm_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="the extra `notebook` brings nbformat")
+    from nbclient import NotebookClient
+
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert notebooks
+    for path in notebooks:
+        notebook = nbformat.read(path, as_version=4)
+        assert all(not cell.get("outputs") for cell in notebook.cells), "notebooks are committed without outputs"
+        NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
