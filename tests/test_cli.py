@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmi import SamplingParams, _cli, _models
+from llmi import LLM, SamplingParams, _cli, _models
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -37,9 +37,16 @@ def test_generate_says_that_it_is_raw(smollm_path: Path) -> None:
     assert result.stdout.startswith("The capital of France is Paris") and "raw" in result.stderr
 
 
-def test_chat_keeps_history(smollm_path: Path) -> None:
-    result = llmi("chat", "--max-tokens", "12", input="My name is Ada.\n\nWhat is my name?\n")
-    assert "Ada" in result.stdout.split("> ")[-2]
+def test_chat_keeps_history(smollm: LLM) -> None:
+    """The second answer is the one that the whole conversation gives."""
+    questions = ["My name is Ada.", "Spell it backwards."]
+    answers = llmi("chat", "--max-tokens", "12", input=f"{questions[0]}\n\n{questions[1]}\n").stdout.split("> ")
+    messages: list[dict[str, str]] = []
+    for question, answer in zip(questions, (answers[1], answers[3]), strict=True):
+        messages.append({"role": "user", "content": question})
+        expected = smollm.chat(messages, temperature=0, max_tokens=12)[0].text
+        assert answer == expected + "\n"
+        messages.append({"role": "assistant", "content": expected})
 
 
 def test_flags_are_the_names_of_sampling_params() -> None:

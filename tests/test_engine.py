@@ -261,6 +261,10 @@ def test_metrics(tiny: LLM) -> None:
     assert len(metrics.inter_token_latencies_s) == 23
     assert metrics.time_per_output_token_s == pytest.approx((metrics.e2e_latency_s - metrics.time_to_first_token_s) / 23)
     assert float(metrics.inter_token_latencies_s.sum()) <= metrics.e2e_latency_s
+    total = tiny.get_metrics()
+    for name in ("queue_time_s", "time_to_first_token_s", "time_per_output_token_s", "inter_token_latency_s", "e2e_latency_s"):
+        assert total[name]["count"] >= 1 and 0 <= total[name]["p50"] <= total[name]["p90"] <= total[name]["p99"]
+    assert total["generated_tokens_per_s"] > 0 and total["kv_usage"] == 0
 
 
 def test_n_samples_share_the_prompt(tiny_path: Callable[..., Path]) -> None:

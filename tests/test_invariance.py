@@ -10,6 +10,7 @@ import argparse
 import itertools
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -177,13 +178,41 @@ def check_model(
     return {"model": model.name, "dtype": dtype, "configurations": len(grid), "prompts": num_prompts, **counts}
 
 
+def make_q8_0(source: Path, target: Path) -> Path:
+    """The same model with its matrices as Q8_0, written by the gguf library."""
+    import gguf
+
+    reader = gguf.GGUFReader(str(source))
+    writer = gguf.GGUFWriter(str(target), reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        kind = field.types[0]
+        writer.add_key_value(name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    for tensor in reader.tensors:
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        if len(tensor.shape) == 1:
+            writer.add_tensor(tensor.name, values.astype(np.float32))
+        else:
+            kind = gguf.GGMLQuantizationType.Q8_0
+            writer.add_tensor(tensor.name, gguf.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
 def full(arguments: argparse.Namespace) -> int:
     """The grid of the promise: 64 prompts of 1 to 1,500 tokens, 128 tokens each."""
     reports = []
-    for name in ("smollm2-135m-instruct", "gemma-3-270m"):
-        for dtype in arguments.dtypes.split(","):
+    with tempfile.TemporaryDirectory() as scratch:
+        smollm, gemma = _models.fetch("smollm2-135m-instruct"), _models.fetch("gemma-3-270m")
+        q8_0 = make_q8_0(smollm, Path(scratch) / "smollm2-q8_0.gguf")
+        models = [(smollm, "auto"), (q8_0, "auto"), (smollm, "bfloat16"), (smollm, "float32"), (gemma, "auto")]
+        for model, dtype in models[arguments.first :]:
             report = check_model(
-                _models.fetch(name),
+                model,
                 dtype,
                 num_prompts=arguments.prompts,
                 longest=arguments.longest,
@@ -200,7 +229,7 @@ def full(arguments: argparse.Namespace) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", required=True)
-    parser.add_argument("--dtypes", default="auto,bfloat16,float32")
+    parser.add_argument("--first", type=int, default=0, help="index of the first model to check")
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--longest", type=int, default=1500)
     parser.add_argument("--max-tokens", type=int, default=128)

@@ -286,8 +286,11 @@ class LLM:
         return resolve_params(None, {}, self._defaults)[0]
 
     def get_metrics(self) -> dict[str, Any]:
-        """Counters of the engine since it started, and its state now."""
-        stats: dict[str, Any] = self._engine.stats()
+        """Counters of the engine since it started, its state now, and the times of recent requests (p50, p90, p99, mean).
+
+        Read times to the first token beside `num_running`: they depend on how much runs at once.
+        """
+        stats: dict[str, Any] = {**self._engine.stats(), **self._results.log.summary()}
         busy = stats["busy_time_s"]
         stats["generated_tokens_per_s"] = stats["num_generated_tokens"] / busy if busy else 0.0
         stats["kv_usage"] = 1 - stats["num_free_pages"] / max(stats["num_pages"], 1)
@@ -477,6 +480,7 @@ class Call:
             if event.finished:
                 self.pending.discard(event.request.id)
                 self._finished.add(index)
+                self.results.finished(event.request)
             else:
                 chunks.append(StreamChunk(index, event.sample_index, event.text, event.token_ids, event.finish_reason))
         return chunks

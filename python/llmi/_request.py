@@ -13,6 +13,7 @@ import numpy as np
 from llmi import _core
 from llmi._errors import InvalidParamsError, LlmiError, PromptTooLongError, from_core
 from llmi._hooks import RequestHooks
+from llmi._metrics import MetricsLog
 from llmi._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from llmi._params import FIELDS, SamplingParams, canonical
 
@@ -185,6 +186,11 @@ class ResultBuilder:
         self.tokenizer = tokenizer
         self.numerics_id = numerics_id
         self.receipt_source = receipt_source
+        self.log = MetricsLog()
+
+    def finished(self, request: Any) -> None:
+        """Takes a finished core request's times into the aggregate."""
+        self.log.add(request_metrics(request))
 
     def output(self, submission: Submission, finished: bool = True) -> RequestOutput:
         """The result of a submission, partial if it is not finished."""
@@ -201,7 +207,7 @@ class ResultBuilder:
             prompt_logprobs=self._prompt_logprobs(request, params),
             outputs=outputs,
             finished=finished,
-            metrics=_metrics(request),
+            metrics=request_metrics(request),
             num_cached_tokens=0 if request is None else request.num_cached_tokens,
             seed=submission.seed,
             numerics_id=self.numerics_id,
@@ -264,7 +270,8 @@ def _plain_params(params: SamplingParams) -> dict[str, Any]:
     return values
 
 
-def _metrics(request: Any) -> RequestMetrics:
+def request_metrics(request: Any) -> RequestMetrics:
+    """Times of a core request; NaN where it has not come so far."""
     nan = float("nan")
     if request is None or request.finish_time_s == 0:
         return RequestMetrics(nan, np.zeros(0, np.float32), nan, nan, nan, 0)

@@ -62,7 +62,7 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
         values: np.ndarray[Any, np.dtype[np.float32]] = (centre + 0.1 * rng.standard_normal(size)).astype(np.float32)
         return values
 
-    embedding_scale = 0.3 if architecture == "gemma3" else 4.0  # Gemma scales embeddings by sqrt(hidden) itself
+    embedding_scale = 0.3 if architecture == "gemma3" else 2.0  # Gemma scales embeddings by sqrt(hidden) itself
     tensors = {
         "model.embed_tokens.weight": matrix(config["vocab_size"], hidden) * np.float32(embedding_scale),
         "model.norm.weight": norm(hidden),

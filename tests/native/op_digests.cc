@@ -1,0 +1,171 @@
+// Runs the ops of every table that the machine has on fixed inputs and prints a digest of each result's bits. The same
+// program built for another processor must print the same digests for the reference table.
+#include <bit>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "core/fp_env.h"
+#include "core/philox.h"
+#include "core/thread_pool.h"
+#include "kernels/attention.h"
+#include "kernels/embedding.h"
+#include "kernels/gated_activation.h"
+#include "kernels/linear.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/tables.h"
+#include "kernels/vocab.h"
+#include "model/pack.h"
+#include "model/rope_table.h"
+#include "sampling/law.h"
+
+namespace llmi {
+namespace {
+
+std::vector<float> Random(int64_t count, uint32_t stream) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint32_t word = Philox4x32({static_cast<uint32_t>(i), stream, 0, 0}, 1)[0];
+    values[i] = static_cast<float>(static_cast<int32_t>(word)) * 0x1p-30f;
+  }
+  return values;
+}
+
+template <typename T>
+void Print(const char* table, const std::string& name, const std::vector<T>& values) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
+  for (size_t i = 0; i < values.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 1099511628211u;
+  std::printf("%s %s %016llx\n", table, name.c_str(), static_cast<unsigned long long>(hash));
+}
+
+// Random bytes as a tensor; fp16 scales are kept small by clearing their top exponent bits.
+std::vector<uint8_t> RandomBlocks(DType dtype, int64_t count) {
+  const DTypeInfo& info = Info(dtype);
+  std::vector<uint8_t> bytes(static_cast<size_t>(count) * info.block_bytes);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(Philox4x32({static_cast<uint32_t>(i), 7, 0, 0}, 2)[0] >> 13);
+  for (int64_t block = 0; block < count; ++block) {
+    uint8_t* data = bytes.data() + block * info.block_bytes;
+    for (uint32_t at = 0; at < info.block_bytes; at += 2) {
+      const bool scale = at == 0 || (dtype == DType::kQ4_1 && at == 2) || (dtype == DType::kQ4_K && at == 2) || (dtype == DType::kQ6_K && at == 208);
+      if (scale || dtype == DType::kF16) data[at + 1 < info.block_bytes ? at + 1 : at] &= 0x9F;
+    }
+  }
+  return bytes;
+}
+
+void LinearDigests(const KernelContext& context) {
+  constexpr int64_t kRows = 37, kCols = 256, kTokens = 5;
+  const std::vector<float> x = Random(kTokens * kCols, 1);
+  const MappedFile no_file("/proc/self/exe");
+  for (DType dtype : {DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
+    const std::vector<uint8_t> bytes = RandomBlocks(dtype, kRows * kCols / Info(dtype).block_size);
+    const TensorView view = {"t", dtype, {kRows, kCols}, bytes.data(), bytes.size(), &no_file};
+    for (WeightFormat format : {WeightFormat::kAsStored, WeightFormat::kF32, WeightFormat::kBF16}) {
+      const PackedMatrix matrix(context, view, format);
+      std::vector<int8_t> codes(x.size());
+      std::vector<float> scales(x.size() / 32), sums(scales.size());
+      std::vector<int32_t> half_sums(x.size() / 16);
+      const QuantizedRows quantized = {kCols, codes.data(), scales.data(), sums.data(), half_sums.data()};
+      QuantizeRows(context, x.data(), kTokens, quantized);
+      std::vector<float> out(kTokens * kRows);
+      const LinearPart part = {matrix.view(), nullptr, 0};
+      Linear(context, {&part, 1, kTokens, x.data(), kCols, quantized, out.data(), kRows, false});
+      const std::string name = std::string(Info(dtype).name) + "/" + std::to_string(static_cast<int>(format));
+      Print(context.table->name, "linear " + name, out);
+      std::vector<float> rows(2 * kCols);
+      const int32_t ids[] = {36, 3};
+      Embedding(context, matrix.view(), ids, 2, 1.5f, rows.data());
+      Print(context.table->name, "embedding " + name, rows);
+    }
+  }
+}
+
+void RowDigests(const KernelContext& context) {
+  std::vector<float> x = Random(4 * 256, 2);
+  const std::vector<float> weight = Random(256, 3);
+  std::vector<float> out(x.size());
+  RmsNorm(context, {x.data(), 256, out.data(), 256, 4, 1, 256, weight.data(), 1e-6f, false});
+  Print(context.table->name, "rms_norm", out);
+  RopeConfig rope;
+  rope.theta = 500000.0;
+  rope.rotary_dim = 64;
+  const RopeTable table(rope);
+  const int32_t positions[] = {0, 5, 1000, 8191};
+  std::vector<float> cosine(4 * 32), sine(4 * 32);
+  table.Compute(context, positions, 4, cosine.data(), sine.data());
+  Print(context.table->name, "rope table", cosine);
+  Rope(context, {x.data(), 256, 4, 4, 64, 64, cosine.data(), sine.data()});
+  Print(context.table->name, "rope", x);
+  std::vector<float> activated(4 * 128);
+  for (Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    GatedActivation(context, activation, x.data(), 4, 128, activated.data());
+    Print(context.table->name, "gated_activation", activated);
+  }
+}
+
+void AttentionDigests(const KernelContext& context) {
+  constexpr int64_t kSlots = 300, kHeads = 4, kKvHeads = 2, kHeadDim = 32;
+  const std::vector<float> q = Random(9 * kHeads * kHeadDim, 4), k = Random(kSlots * kKvHeads * kHeadDim, 5), v = Random(kSlots * kKvHeads * kHeadDim, 6);
+  const std::vector<int32_t> parents = {-1, 0, 0, 1, 1, 2, -1, 6, 7};
+  for (KvType type : {KvType::kF16, KvType::kF32}) {
+    for (int64_t window : {0, 40}) {
+      KvCache cache(KvGroups({window}, kKvHeads, kHeadDim, type, 16), 20);
+      KvSequence sequence;
+      cache.Init(&sequence);
+      if (!cache.TryReserve(&sequence, kSlots)) return;
+      const AttentionSegment all = {0, kSlots, 0, sequence.tables[0].data(), nullptr};
+      KvWrite(context, {cache.View(0), &all, 1, k.data(), v.data(), kKvHeads * kHeadDim});
+      for (const int32_t* tree : {static_cast<const int32_t*>(nullptr), parents.data()}) {
+        std::vector<int32_t> positions;
+        for (int32_t i = 0; i < 9; ++i) {
+          const int32_t parent = tree != nullptr ? tree[i] : i - 1;
+          positions.push_back(parent < 0 ? kSlots - 9 : positions[static_cast<size_t>(parent)] + 1);
+        }
+        const AttentionSegment queries = {0, 9, kSlots - 9, sequence.tables[0].data(), tree};
+        std::vector<float> out(q.size());
+        PagedAttention(context, {cache.View(0), &queries, 1, positions.data(), q.data(), kHeads * kHeadDim, kHeads, 0.17f, 0.0f, window, out.data(),
+                                 kHeads * kHeadDim});
+        Print(context.table->name, "attention", out);
+      }
+      cache.Free(&sequence);
+    }
+  }
+}
+
+void VocabDigests(const KernelContext& context) {
+  const std::vector<float> logits = Random(9000, 8);
+  Print(context.table->name, "log_sum_exp", std::vector<float>{LogSumExp(context, logits.data(), 9000)});
+  std::vector<uint64_t> masses(logits.size());
+  TokenMasses(context, logits.data(), 9000, 2.0f, masses.data());
+  Print(context.table->name, "token_masses", masses);
+  SamplingParams params;
+  params.temperature = 0.7;
+  params.top_p = 0.9;
+  params.max_tokens = 10;
+  std::vector<float> law = logits;
+  const std::vector<int32_t> history = {1, 2, 3};
+  ProcessLogits(context, params, {history, 2}, nullptr, law.data(), 9000);
+  Print(context.table->name, "law", law);
+  std::vector<int32_t> drawn;
+  for (int64_t position = 0; position < 50; ++position) drawn.push_back(Draw({9, position, 0, 0, 0}, law.data(), 9000));
+  Print(context.table->name, "draw", drawn);
+}
+
+}  // namespace
+}  // namespace llmi
+
+int main() {
+  const llmi::FloatEnvironmentGuard guard;
+  for (const std::string& name : llmi::AvailableTables()) {
+    const llmi::KernelContext context = {&llmi::GetKernelTable(name), &llmi::ThreadPool::Shared(), 2};
+    llmi::LinearDigests(context);
+    llmi::RowDigests(context);
+    llmi::AttentionDigests(context);
+    llmi::VocabDigests(context);
+  }
+  return 0;
+}
