@@ -25,7 +25,7 @@ def llmi(*arguments: str, check: int = 0, **kwargs: Any) -> subprocess.Completed
 
 def test_the_readme_shows_what_chat_prints(smollm_path: Path) -> None:
     """Command 1 of the README, word for word; it answers, and ends by itself."""
-    match = re.search(r'\$ llmi chat -p "([^"]+)"\n([^\n]+)\n', README.read_text())
+    match = re.search(r'/llmi chat -p "([^"]+)"\n([^\n]+)\n', README.read_text())
     assert match
     question, answer = match.groups()
     assert "capital of France" in question and "Paris" in answer

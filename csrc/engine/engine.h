@@ -103,6 +103,7 @@ class Engine {
   std::vector<uint64_t> done_;                        // to be finished at the end of the step
   std::vector<float> logits_, law_;
   uint64_t num_submitted_ = 0;
+  int num_empty_steps_ = 0;  // in a row
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;

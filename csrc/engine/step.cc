@@ -26,7 +26,14 @@ bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.b
 
 void Engine::RunStep() {
   const std::vector<ScheduledPiece> pieces = scheduler_->Schedule();
-  if (pieces.empty()) throw Error(ErrorKind::kInternal, "work is queued but nothing can be scheduled");
+  if (pieces.empty()) {
+    // Only a static batch whose rows have all ended, or hold the pages that others wait for, may come here: it ends now.
+    scheduler_->EndStep();
+    ReleaseStaticRows();
+    if (++num_empty_steps_ > 2) throw Error(ErrorKind::kInternal, "work is queued but nothing can be scheduled");
+    return;
+  }
+  num_empty_steps_ = 0;
   std::vector<LogitsRow> rows;
   const ForwardBatch batch = BuildBatch(pieces, &rows);
   const ForwardResult result = decoder_->Forward(context_, *cache_, batch);

@@ -6,24 +6,23 @@ import atexit
 import itertools
 import os
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from llmi import _core, _models, _scoring
+from llmi._call import Call
 from llmi._engine_args import EngineArgs, generation_defaults, numerics_id, parse_no_effect
-from llmi._errors import EngineBusyError, GenerationInterrupted, InvalidParamsError, LlmiError, RequestErrors, from_core
+from llmi._errors import EngineBusyError, GenerationInterrupted, InvalidParamsError, LlmiError, from_core
 from llmi._hooks import RequestHooks
-from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, StreamChunk
+from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput
 from llmi._params import SamplingParams
 from llmi._progress import progress
-from llmi._request import Prompt, RequestBuilder, ResultBuilder, Submission, as_list, derive_seed, is_single, resolve_params, tokenize
+from llmi._request import Prompt, RequestBuilder, ResultBuilder, Submission, as_list, derive_seed, resolve_params, tokenize
 from llmi._stream import TextStream
 from llmi._tokenizer import Message, Tokenizer
 
-_WAIT_S = 0.1  # how often Python looks for Ctrl-C while the engine works
 _open_engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -434,107 +433,3 @@ class LLM:
             self._engine.step()
         except _core.CoreError as error:
             raise from_core(error.args) from None
-
-
-class Call:
-    """Requests submitted together, and the channel on which their news arrive."""
-
-    def __init__(self, engine: Any, results: ResultBuilder, submissions: list[Submission], on_error: str) -> None:
-        self.engine = engine
-        self.results = results
-        self.submissions = submissions
-        self.on_error = on_error
-        self.channel = _core.OutputChannel()
-        self.index_of: dict[int, int] = {}
-        self.pending: set[int] = set()
-        self._finished: set[int] = set()
-
-    @property
-    def done(self) -> bool:
-        """Whether every request has ended."""
-        return not self.pending
-
-    def submit(self, first: int = 0) -> None:
-        """Hands the requests to the engine; one that it refuses keeps its error."""
-        for index, submission in enumerate(self.submissions[first:], start=first):
-            if submission.error is not None:
-                self._finished.add(index)
-                continue
-            self.index_of[submission.request.id] = index
-            try:
-                self.engine.submit(submission.request, self.channel)
-            except _core.CoreError as error:
-                submission.error = from_core(error.args)
-                if error.args[0] == "closed":
-                    self.abort()
-                    raise submission.error from None
-                self._finished.add(index)
-                continue
-            self.pending.add(submission.request.id)
-
-    def wait(self, timeout_s: float = _WAIT_S) -> list[StreamChunk]:
-        """News that have come within the timeout."""
-        chunks = []
-        for event in self.channel.wait(timeout_s):
-            index = self.index_of[event.request.id]
-            if event.finished:
-                self.pending.discard(event.request.id)
-                self._finished.add(index)
-                self.results.finished(event.request)
-            else:
-                chunks.append(StreamChunk(index, event.sample_index, event.text, event.token_ids, event.finish_reason))
-        return chunks
-
-    def take_finished(self) -> set[int]:
-        """Indices that finished since the last call."""
-        finished, self._finished = self._finished, set()
-        return finished
-
-    def output(self, index: int) -> RequestOutput:
-        """The result at `index`, partial if it runs still."""
-        submission = self.submissions[index]
-        running = submission.request is not None and submission.request.id in self.pending
-        return self.results.output(submission, finished=not running)
-
-    def outputs(self) -> Outputs:
-        """All results."""
-        return Outputs(self.output(index) for index in range(len(self.submissions)))
-
-    def abort(self) -> None:
-        """Asks the engine to end what still runs."""
-        if self.pending:
-            self.engine.abort(sorted(self.pending))
-
-    def abort_and_wait(self) -> None:
-        """Ends what still runs; the engine answers between two steps."""
-        self.abort()
-        deadline = time.monotonic() + 60
-        while self.pending and time.monotonic() < deadline:
-            self.wait()
-
-    def cancel(self) -> Outputs:
-        """Ends everything and returns what there is; a second Ctrl-C meanwhile does not tear it."""
-        while True:
-            try:
-                self.abort_and_wait()
-                return self.outputs()
-            except KeyboardInterrupt:
-                continue
-
-    def interrupt(self) -> None:
-        """Ctrl-C in a stream."""
-        raise GenerationInterrupted(self.cancel()) from None
-
-    def raise_errors(self) -> None:
-        """RequestErrors if a request failed and the caller wants to know."""
-        if self.on_error != "raise":
-            return
-        outputs = self.outputs()
-        errors = {index: output.error for index, output in enumerate(outputs) if output.error is not None}
-        if len(self.submissions) == 1 and errors:
-            raise errors[0]
-        if errors:
-            raise RequestErrors(errors, outputs)
-
-
-__all__ = ["LLM", "Call", "is_single"]

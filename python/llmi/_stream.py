@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from llmi._outputs import Outputs, StreamChunk
 
 if TYPE_CHECKING:
-    from llmi._llm import Call
+    from llmi._call import Call
 
 
 class TextStream(Iterator[StreamChunk], AsyncIterator[StreamChunk]):

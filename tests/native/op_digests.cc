@@ -50,7 +50,8 @@ std::vector<uint8_t> RandomBlocks(DType dtype, int64_t count) {
   for (int64_t block = 0; block < count; ++block) {
     uint8_t* data = bytes.data() + block * info.block_bytes;
     for (uint32_t at = 0; at < info.block_bytes; at += 2) {
-      const bool scale = at == 0 || (dtype == DType::kQ4_1 && at == 2) || (dtype == DType::kQ4_K && at == 2) || (dtype == DType::kQ6_K && at == 208);
+      const bool scale =
+          at == 0 || (dtype == DType::kQ4_1 && at == 2) || (dtype == DType::kQ4_K && at == 2) || (dtype == DType::kQ6_K && at == 208);
       if (scale || dtype == DType::kF16) data[at + 1 < info.block_bytes ? at + 1 : at] &= 0x9F;
     }
   }
@@ -109,7 +110,8 @@ void RowDigests(const KernelContext& context) {
 
 void AttentionDigests(const KernelContext& context) {
   constexpr int64_t kSlots = 300, kHeads = 4, kKvHeads = 2, kHeadDim = 32;
-  const std::vector<float> q = Random(9 * kHeads * kHeadDim, 4), k = Random(kSlots * kKvHeads * kHeadDim, 5), v = Random(kSlots * kKvHeads * kHeadDim, 6);
+  const std::vector<float> q = Random(9 * kHeads * kHeadDim, 4), k = Random(kSlots * kKvHeads * kHeadDim, 5),
+                           v = Random(kSlots * kKvHeads * kHeadDim, 6);
   const std::vector<int32_t> parents = {-1, 0, 0, 1, 1, 2, -1, 6, 7};
   for (KvType type : {KvType::kF16, KvType::kF32}) {
     for (int64_t window : {0, 40}) {
@@ -127,8 +129,8 @@ void AttentionDigests(const KernelContext& context) {
         }
         const AttentionSegment queries = {0, 9, kSlots - 9, sequence.tables[0].data(), tree};
         std::vector<float> out(q.size());
-        PagedAttention(context, {cache.View(0), &queries, 1, positions.data(), q.data(), kHeads * kHeadDim, kHeads, 0.17f, 0.0f, window, out.data(),
-                                 kHeads * kHeadDim});
+        PagedAttention(context, {cache.View(0), &queries, 1, positions.data(), q.data(), kHeads * kHeadDim, kHeads, 0.17f, 0.0f, window,
+                                 out.data(), kHeads * kHeadDim});
         Print(context.table->name, "attention", out);
       }
       cache.Free(&sequence);
