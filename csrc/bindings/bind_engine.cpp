@@ -251,11 +251,13 @@ void RegisterEngine(py::module_& module) {
       .def("start", &EngineHandle::Start, py::arg("token_bytes"), py::arg("special"))
       .def("info", &EngineHandle::Info)
       .def(
+          "check", [](EngineHandle& handle, const Request& request) { handle.engine().Check(request); }, py::arg("request"))
+      .def(
           "submit",
-          [](EngineHandle& handle, const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
-            handle.engine().Submit(request, channel);
+          [](EngineHandle& handle, const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel) {
+            handle.engine().Submit(requests, channel);
           },
-          py::arg("request"), py::arg("channel"))
+          py::arg("requests"), py::arg("channel"))
       .def(
           "abort", [](EngineHandle& handle, const std::vector<uint64_t>& ids) { handle.engine().Abort(ids); }, py::arg("request_ids"))
       .def("step",

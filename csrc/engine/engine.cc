@@ -41,33 +41,37 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
 
 Engine::~Engine() { Close(); }
 
-void Engine::Submit(const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
+void Engine::CheckOpen() const {
+  if (closing_) throw Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_);
+  if (getpid() != pid_) throw Error(ErrorKind::kClosed, "the engine belongs to the parent process: make a new LLM after fork");
+}
+
+void Engine::Check(const Request& request) {
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) throw Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_);
-    if (getpid() != pid_) throw Error(ErrorKind::kClosed, "the engine belongs to the parent process: make a new LLM after fork");
+    CheckOpen();
   }
-  Validate(request->params, decoder_->config().vocab_size);
-  const auto prompt_len = static_cast<int64_t>(request->prompt_token_ids.size());
+  Validate(request.params, decoder_->config().vocab_size);
+  const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
   if (prompt_len == 0) throw Error(ErrorKind::kInvalidArgument, "the prompt is empty: it has no token at all", "prompt");
-  for (int32_t id : request->prompt_token_ids) {
+  for (int32_t id : request.prompt_token_ids) {
     if (id < 0 || id >= decoder_->config().vocab_size) {
       throw Error(ErrorKind::kInvalidArgument,
                   "prompt token id " + std::to_string(id) + " is outside [0, " + std::to_string(decoder_->config().vocab_size) + ")",
                   "prompt_token_ids");
     }
   }
-  const int64_t last_len = prompt_len + std::max<int64_t>(0, request->params.max_tokens - 1);
+  const int64_t last_len = prompt_len + std::max<int64_t>(0, request.params.max_tokens - 1);
   if (last_len > config_.max_model_len) {
     throw Error(ErrorKind::kInvalidArgument,
-                std::to_string(prompt_len) + " prompt tokens and max_tokens = " + std::to_string(request->params.max_tokens) +
+                std::to_string(prompt_len) + " prompt tokens and max_tokens = " + std::to_string(request.params.max_tokens) +
                     " exceed max_model_len = " + std::to_string(config_.max_model_len) + " by " +
                     std::to_string(last_len - config_.max_model_len),
                 "max_tokens");
   }
-  if (request->num_samples < 1 || request->num_samples > config_.scheduler.max_num_seqs) {
+  if (request.num_samples < 1 || request.num_samples > config_.scheduler.max_num_seqs) {
     throw Error(ErrorKind::kInvalidArgument,
-                "n = " + std::to_string(request->num_samples) +
+                "n = " + std::to_string(request.num_samples) +
                     " is outside [1, max_num_seqs = " + std::to_string(config_.scheduler.max_num_seqs) + "]",
                 "n");
   }
@@ -78,11 +82,16 @@ void Engine::Submit(const std::shared_ptr<Request>& request, const std::shared_p
                              static_cast<uint64_t>(pages * cache_->groups().page_bytes()),
                              static_cast<uint64_t>(config_.num_pages * cache_->groups().page_bytes()));
   }
-  request->arrival_time_s = NowSeconds();
+}
+
+void Engine::Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel) {
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) throw Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_);
-    incoming_.emplace_back(request, channel);
+    CheckOpen();
+    for (const std::shared_ptr<Request>& request : requests) {
+      request->arrival_time_s = NowSeconds();
+      incoming_.emplace_back(request, channel);
+    }
   }
   wake_.notify_all();
 }

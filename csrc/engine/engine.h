@@ -58,9 +58,12 @@ class Engine {
   const Decoder& decoder() const { return *decoder_; }
   const EngineConfig& config() const { return config_; }
 
-  // Queues a request; its events go to `channel`. Throws Error(kInvalidArgument) before anything is queued if a
-  // value is out of range or the request could never run, Error(kClosed) after Close.
-  void Submit(const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel);
+  // Throws Error(kInvalidArgument, kOutOfMemory) if a value is out of range or the request could never run,
+  // Error(kClosed) after Close. Nothing is allocated for a request that is refused.
+  void Check(const Request& request);
+  // Queues requests that Check has passed, all at once, so that they meet in the same step; their events go to
+  // `channel`. Throws Error(kClosed).
+  void Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel);
   // Ends these requests; each still gets its finish event.
   void Abort(const std::vector<uint64_t>& request_ids);
   // One iteration of the loop, for requests with `stepped`; returns false if there was nothing to do.
@@ -75,6 +78,7 @@ class Engine {
   struct Running;
   struct LogitsRow;
 
+  void CheckOpen() const;  // under the lock
   void ThreadMain();
   bool MayRun() const;
   void TakeIncoming();

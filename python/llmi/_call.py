@@ -34,22 +34,26 @@ class Call:
         return not self.pending
 
     def submit(self, first: int = 0) -> None:
-        """Hands the requests to the engine; one that it refuses keeps its error."""
+        """Hands the requests to the engine, all at once; one that it refuses keeps its error."""
+        accepted = []
         for index, submission in enumerate(self.submissions[first:], start=first):
+            if submission.error is None:
+                try:
+                    self.engine.check(submission.request)
+                except _core.CoreError as error:
+                    submission.error = from_core(error.args)
+                    if error.args[0] == "closed":
+                        raise submission.error from None
             if submission.error is not None:
                 self._finished.add(index)
                 continue
             self.index_of[submission.request.id] = index
-            try:
-                self.engine.submit(submission.request, self.channel)
-            except _core.CoreError as error:
-                submission.error = from_core(error.args)
-                if error.args[0] == "closed":
-                    self.abort()
-                    raise submission.error from None
-                self._finished.add(index)
-                continue
-            self.pending.add(submission.request.id)
+            accepted.append(submission.request)
+        try:
+            self.engine.submit(accepted, self.channel)
+        except _core.CoreError as error:
+            raise from_core(error.args) from None
+        self.pending.update(request.id for request in accepted)
 
     def wait(self, timeout_s: float = _WAIT_S) -> list[StreamChunk]:
         """News that have come within the timeout."""
