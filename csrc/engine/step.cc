@@ -66,12 +66,10 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
     for (int64_t i = 0; i < piece.num_new; ++i) {
       const int64_t position = kv.num_tokens + i;
       const bool last = position + 1 == piece.sequence->num_tokens;
+      // Prompt rows that have no score yet; after a preemption some, or all, may have theirs.
       const bool scores =
-          scores_prompt && position + 1 < running.prompt_len() && position == static_cast<int64_t>(running.request->prompt_logprobs.size());
-      // Rows ahead of the first unscored one follow it in this piece; after a preemption all may be scored.
-      const bool scores_later =
-          scores_prompt && position + 1 < running.prompt_len() && position > static_cast<int64_t>(running.request->prompt_logprobs.size());
-      if (!last && !scores && !scores_later) continue;
+          scores_prompt && position + 1 < running.prompt_len() && position >= static_cast<int64_t>(running.request->prompt_logprobs.size());
+      if (!last && !scores) continue;
       batch.wanted_rows.push_back(static_cast<int32_t>(row_begin + i));
       rows->push_back({sample, position, last});
     }

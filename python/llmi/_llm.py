@@ -338,21 +338,11 @@ class LLM:
             arguments["tools"] = tools
         if continue_final:
             arguments["continue_final_message"] = True
-        return [
-            {
-                "prompt_token_ids": self.tokenizer.apply_chat_template(
-                    chat, add_generation_prompt=add_generation_prompt and not continue_final, chat_template=template, **arguments
-                ),
-                "prompt": self.tokenizer.apply_chat_template(
-                    chat,
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt and not continue_final,
-                    chat_template=template,
-                    **arguments,
-                ),
-            }
-            for chat in chats
-        ]
+        prompts: list[Prompt] = []
+        for chat in chats:
+            rendered = self.tokenizer.render_chat(chat, template, add_generation_prompt and not continue_final, dict(arguments))
+            prompts.append({"prompt": rendered.text, "prompt_token_ids": self.tokenizer.encode_chat(rendered)})
+        return prompts
 
     def _call(
         self, prompts: Any, sampling_params: Any, priority: int | Iterable[int], params: Mapping[str, Any], *,

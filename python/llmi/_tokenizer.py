@@ -130,11 +130,19 @@ class Tokenizer:
         ChatTemplateError
             There is no template, it is broken, or it exceeds its limits.
         """
+        rendered = self.render_chat(messages, chat_template, add_generation_prompt, kwargs)
+        return self.encode_chat(rendered) if tokenize else rendered.text
+
+    def render_chat(
+        self, messages: list[Message], chat_template: str | None, add_generation_prompt: bool, kwargs: dict[str, Any]
+    ) -> _chat.Rendered:
+        """The chat's text, with what is markup in it told apart from what is content."""
         template = chat_template or self.chat_template
         specials = _chat.SpecialTokens(bos=self._text_of(self.bos_token_id), eos=self._text_of(self._loaded.main_eos_token_id))
-        rendered = _chat.render(template, messages, specials, list(self.special_tokens.values()), add_generation_prompt, kwargs, self.path)
-        if not tokenize:
-            return rendered.text
+        return _chat.render(template, messages, specials, list(self.special_tokens.values()), add_generation_prompt, kwargs, self.path)
+
+    def encode_chat(self, rendered: _chat.Rendered) -> list[int]:
+        """Token ids of a rendered chat."""
         ids: list[int] = []
         for piece, is_markup in rendered.pieces:
             ids += self.encode(piece, add_special_tokens=False, parse_special=is_markup)
