@@ -3,7 +3,7 @@ set(LLMI_CORE_SOURCES
   csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/json.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
   csrc/io/gguf.cc csrc/io/mapped_file.cc csrc/io/safetensors.cc
   csrc/kernels/attention.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/linear.cc
-  csrc/kernels/quantize_rows.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
+  csrc/kernels/kv_copy.cc csrc/kernels/quantize_rows.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
   csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
   csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc
   csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/quantize_rows.cc
@@ -14,9 +14,13 @@ set(LLMI_CORE_SOURCES
   csrc/model/weights.cc
   csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc
   csrc/scheduler/scheduler.cc
-  csrc/engine/detokenizer.cc csrc/engine/engine.cc csrc/engine/sizing.cc csrc/engine/step.cc)
+  csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
+  csrc/speculative/union_drafter.cc
+  csrc/engine/detokenizer.cc csrc/engine/engine.cc csrc/engine/lab.cc csrc/engine/sizing.cc
+  csrc/engine/speculate.cc csrc/engine/step.cc)
 
 set(LLMI_BINDING_SOURCES
   csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
   csrc/bindings/bind_system.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_cache.cpp
-  csrc/bindings/py_hooks.cpp)
+  csrc/bindings/bind_testing_speculative.cpp
+  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)

@@ -83,8 +83,10 @@ def test_unknown_arguments_name_the_nearest(tiny: LLM, tiny_path: Callable[..., 
 def test_what_is_not_built_is_refused_by_name(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
     with pytest.raises(UnsupportedCombinationError, match="mirostat"):
         tiny.generate([1], mirostat=2)
-    with pytest.raises(UnsupportedCombinationError, match="speculative_config"):
-        LLM(tiny_path(), speculative_config={"method": "ngram"})
+    with pytest.raises(UnsupportedCombinationError, match="waiting_served_ratio"):
+        LLM(tiny_path(), waiting_served_ratio=1.2)
+    with pytest.raises(UnsupportedCombinationError, match="verification"):
+        llmi.SpeculativeConfig(llmi.PromptLookup(), verification="rejection")
     with pytest.raises(DeviceError, match="CUDA"):
         LLM(tiny_path(), device="cuda")
     tiny.generate([1], max_tokens=1, mirostat=0, typical_p=1.0)

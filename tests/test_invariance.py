@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,29 @@ def test_real_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     print(report)
 
 
+def covering_array(axes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Rows in which each pair of values of any two axes meets at least once; greedy, so a little over the minimum."""
+    grid = list(itertools.product(*axes))
+
+    def pairs(row: tuple[Any, ...]) -> set[tuple[Any, ...]]:
+        return {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
+
+    missing = set().union(*map(pairs, grid))
+    rows = []
+    while missing:
+        rows.append(max(grid, key=lambda row: len(pairs(row) & missing)))
+        missing -= pairs(rows[-1])
+    return rows
+
+
+def test_covering_array() -> None:
+    axes = [(7, 32, 1), (7, 100, 512, 16), (False, True)]
+    rows = covering_array(axes)
+    assert len(rows) < 20
+    for (i, first), (j, second) in itertools.combinations(enumerate(axes), 2):
+        assert {(row[i], row[j]) for row in rows} == set(itertools.product(first, second))
+
+
 def check_model(
     model: Path,
     dtype: str,
@@ -156,6 +179,7 @@ def check_model(
     longest: int,
     max_tokens: int,
     slice_of: int = 0,
+    pairs: bool = False,
     monkeypatch: pytest.MonkeyPatch | None = None,
 ) -> dict[str, Any]:
     """Compares configurations of one model with solo runs; returns what was counted."""
@@ -167,7 +191,8 @@ def check_model(
     base: dict[str, Any] = {"dtype": dtype, "max_model_len": longest + max_tokens + 16}
     solo = run(model, prompts, params, 1, counts, kv_cache_memory_bytes=1 << 28, **base)
     isas = [isa for isa in _core.system_info()["tables"] if isa != "reference"] or ["reference"]
-    grid = list(itertools.product((7, 32, 1), (7, 100, 512, 16), (16, 64, 32), (2, 1), (False, True), isas))
+    axes = ((7, 32, 1), (7, 100, 512, 16), (16, 64, 32), (2, 1), (False, True), isas)
+    grid = covering_array(axes) if pairs else list(itertools.product(*axes))
     if slice_of:
         grid = [grid[i] for i in np.random.default_rng(1).permutation(len(grid))[:slice_of]] + [(32, 512, 16, 2, True, isas[-1])]
     for batch, chunk, block, threads, tight, isa in grid:
@@ -210,7 +235,7 @@ def full(arguments: argparse.Namespace) -> int:
         smollm, gemma = _models.fetch("smollm2-135m-instruct"), _models.fetch("gemma-3-270m")
         q8_0 = make_q8_0(smollm, Path(scratch) / "smollm2-q8_0.gguf")
         models = [(smollm, "auto"), (q8_0, "auto"), (smollm, "bfloat16"), (smollm, "float32"), (gemma, "auto")]
-        for model, dtype in models[arguments.first :]:
+        for model, dtype in models[arguments.first : arguments.last]:
             report = check_model(
                 model,
                 dtype,
@@ -218,6 +243,7 @@ def full(arguments: argparse.Namespace) -> int:
                 longest=arguments.longest,
                 max_tokens=arguments.max_tokens,
                 slice_of=arguments.slice,
+                pairs=arguments.pairs,
             )
             print(json.dumps(report), flush=True)
             reports.append(report)
@@ -230,8 +256,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", required=True)
     parser.add_argument("--first", type=int, default=0, help="index of the first model to check")
+    parser.add_argument("--last", type=int, default=None, help="index after the last model to check")
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--longest", type=int, default=1500)
     parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--pairs", action="store_true", help="a covering array (each pair of values of any two axes) instead of all")
     parser.add_argument("--slice", type=int, default=0, help="so many random configurations instead of all")
     sys.exit(full(parser.parse_args()))

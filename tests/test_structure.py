@@ -20,8 +20,9 @@ LAYERS = {
     "model": {"core", "kernels", "io", "cache"},
     "sampling": {"core", "kernels"},
     "scheduler": {"core", "cache"},
-    "engine": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler"},
-    "bindings": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "engine"},
+    "speculative": {"core", "sampling"},
+    "engine": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative"},
+    "bindings": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative", "engine"},
 }
 SOURCES = sorted([*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.cc"), *(ROOT / "csrc").rglob("*.cpp")])
 TRACKED = [

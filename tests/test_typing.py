@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 GOOD = """
+from collections.abc import Generator
 import numpy as np
+import llmi
 from llmi import LLM, Outputs, SamplingParams, TokenContext, Tokenizer, replay
 from llmi.testing import assert_same_tokens, tiny_model
 
@@ -28,6 +30,20 @@ for chunk in llm.stream("x", max_tokens=3):
 assert_same_tokens(outs, outs)
 ids: list[int] = Tokenizer("x").encode("y")
 ok: bool = replay("r.json", llm)
+
+class Bigram(llmi.Drafter):
+    def propose(self, context: llmi.DraftContext) -> llmi.TokenTree | None:
+        return llmi.TokenTree(context.token_ids[:2].tolist())
+
+def strategy(seq: llmi.TokenSequence, steps: int) -> Generator[dict[llmi.TokenSequence, list[int]], object, str]:
+    for _ in range(steps):
+        yield {seq: [seq.sample()]}
+    return seq.output_text
+
+texts: list[str] = llm.run(strategy, ["a", "b"], steps=3)
+outs = llm.generate("x", speculative_config=[Bigram()])
+metrics = outs[0].outputs[0].spec_decode_metrics
+assert metrics is not None and metrics.acceptance_rate < 2
 """
 BAD = "from llmi import LLM\nLLM(max_model_len='x')\n"
 

@@ -3,13 +3,11 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/engine_handle.h"
+#include "bindings/py_drafter.h"
 #include "bindings/py_hooks.h"
-#include "core/fp_env.h"
-#include "core/thread_pool.h"
 #include "engine/engine.h"
-#include "engine/sizing.h"
-#include "kernels/tables.h"
-#include "model/loader.h"
+#include "speculative/prompt_lookup.h"
 
 namespace py = pybind11;
 
@@ -23,94 +21,6 @@ template <typename T>
 py::array_t<T> ToArray(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
-
-WeightFormat ParseFormat(const std::string& name) {
-  if (name == "auto") return WeightFormat::kAsStored;
-  if (name == "float32") return WeightFormat::kF32;
-  if (name == "float16") return WeightFormat::kF16;
-  if (name == "bfloat16") return WeightFormat::kBF16;
-  throw Error(ErrorKind::kInvalidArgument, "dtype '" + name + "' is unknown: auto, float32, float16 or bfloat16", "dtype");
-}
-
-SchedulingPolicy ParsePolicy(const std::string& name) {
-  if (name == "fcfs") return SchedulingPolicy::kFcfs;
-  if (name == "priority") return SchedulingPolicy::kPriority;
-  if (name == "static") return SchedulingPolicy::kStatic;
-  throw Error(ErrorKind::kInvalidArgument, "scheduling_policy '" + name + "' is unknown: fcfs, priority or static", "scheduling_policy");
-}
-
-std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special,
-                                        int64_t vocab_size) {
-  auto tokens = std::make_shared<TokenBytes>();
-  // A model's head may be padded past the tokenizer: such ids have no text.
-  tokens->bytes.resize(std::max(static_cast<size_t>(vocab_size), bytes.size()));
-  tokens->special.resize(tokens->bytes.size());
-  for (size_t i = 0; i < bytes.size(); ++i) tokens->bytes[i] = std::string(bytes[i]);
-  for (const auto& [id, text] : special) {
-    if (id >= 0 && static_cast<size_t>(id) < tokens->special.size()) tokens->special[static_cast<size_t>(id)] = text;
-  }
-  return tokens;
-}
-
-// The engine with what it was built from.
-class EngineHandle {
- public:
-  EngineHandle(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa, int num_threads,
-               const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size,
-               int64_t kv_cache_memory_bytes, int64_t max_model_len, bool audit_each_step) {
-    context_.table = &GetKernelTable(isa);
-    context_.pool = &ThreadPool::Shared();
-    context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
-    config_.scheduler = {ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, chunked_prefill};
-    config_.block_size = block_size;
-    config_.kv_type = kv_dtype == "float32" ? KvType::kF32 : KvType::kF16;
-    config_.audit_each_step = audit_each_step;
-    const FloatEnvironmentGuard guard;
-    model_ = LoadConfig(path);
-    ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len}, &config_);
-    decoder_ = LoadDecoder(context_, path, ParseFormat(dtype));
-    weight_bytes_ = decoder_->weights().num_bytes();
-    weight_types_ = decoder_->weights().TypeNames();
-  }
-
-  void Start(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special) {
-    engine_ = std::make_unique<Engine>(std::move(decoder_), context_, config_, ParseTokens(bytes, special, model_.vocab_size));
-  }
-
-  Engine& engine() {
-    if (!engine_) throw Error(ErrorKind::kClosed, "the engine is closed");
-    return *engine_;
-  }
-  void Close() {
-    if (engine_) engine_->Close();
-  }
-
-  py::dict Info() const {
-    py::dict dict;
-    dict["max_model_len"] = config_.max_model_len;
-    dict["num_pages"] = config_.num_pages;
-    dict["block_size"] = config_.block_size;
-    dict["weight_bytes"] = weight_bytes_;
-    dict["weight_types"] = weight_types_;
-    dict["table"] = context_.table->name;
-    dict["num_threads"] = context_.num_threads;
-    std::vector<int64_t> windows;
-    for (const LayerConfig& layer : model_.layers) windows.push_back(layer.window);
-    const KvGroups groups(windows, model_.num_kv_heads, model_.head_dim, config_.kv_type, config_.block_size);
-    dict["page_bytes"] = groups.page_bytes();
-    dict["kv_bytes_per_token"] = groups.BytesPerToken();
-    return dict;
-  }
-
- private:
-  KernelContext context_;
-  EngineConfig config_;
-  ModelConfig model_;
-  uint64_t weight_bytes_ = 0;
-  std::string weight_types_;
-  std::unique_ptr<Decoder> decoder_;
-  std::unique_ptr<Engine> engine_;
-};
 
 py::object LogprobArrays(const std::vector<TokenLogprobs>& list) {
   py::list result(list.size());
@@ -164,6 +74,23 @@ void RegisterParams(py::module_& module) {
       .def_readwrite("num_prompt_logprobs", &SamplingParams::num_prompt_logprobs);
 }
 
+void RegisterSpeculation(py::module_& module) {
+  py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter").def_property_readonly("name", &Drafter::name);
+  py::class_<PromptLookup, Drafter, std::shared_ptr<PromptLookup>>(module, "PromptLookup")
+      .def(py::init<int64_t, int64_t>(), py::arg("min_ngram"), py::arg("max_ngram"));
+  py::class_<PyDrafter, Drafter, std::shared_ptr<PyDrafter>>(module, "PyDrafter")
+      .def(py::init<py::object, std::string>(), py::arg("runner"), py::arg("name"));
+  py::class_<UnionDrafter, Drafter, std::shared_ptr<UnionDrafter>>(module, "UnionDrafter")
+      .def(py::init<std::vector<std::shared_ptr<Drafter>>>(), py::arg("drafters"));
+  py::class_<SpeculationConfig>(module, "SpeculationConfig")
+      .def(py::init([](const std::shared_ptr<Drafter>& drafter, int64_t num_tokens, const py::object& length_policy) {
+             SpeculationConfig config{drafter, num_tokens, nullptr};
+             if (!length_policy.is_none()) config.length_policy = std::make_shared<PyLengthPolicy>(length_policy);
+             return config;
+           }),
+           py::arg("drafter"), py::arg("num_tokens"), py::arg("length_policy"));
+}
+
 void RegisterRequest(py::module_& module) {
   py::class_<SampleOutput>(module, "SampleOutput")
       .def_readonly("token_ids", &SampleOutput::token_ids)
@@ -172,10 +99,16 @@ void RegisterRequest(py::module_& module) {
       .def_property_readonly("logprobs", [](const SampleOutput& output) { return LogprobArrays(output.logprobs); })
       .def_property_readonly("token_times_s", [](const SampleOutput& output) { return ToArray(output.token_times_s); })
       .def_property_readonly("finish_reason", [](const SampleOutput& output) { return OptionalName(output.finish_reason); })
-      .def_readonly("stop_reason", &SampleOutput::stop_reason);
+      .def_readonly("stop_reason", &SampleOutput::stop_reason)
+      .def_property_readonly("speculation", [](const SampleOutput& output) {
+        const SpeculationStats& stats = output.speculation;
+        return py::make_tuple(stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens, stats.num_accepted_per_position,
+                              stats.draft_time_s, stats.verify_time_s);
+      });
   py::class_<Request, std::shared_ptr<Request>>(module, "Request")
       .def(py::init([](uint64_t id, std::vector<int32_t> prompt, const SamplingParams& params, int64_t n, int64_t priority, bool stream,
-                       bool stepped, const py::object& hooks) {
+                       bool stepped, const py::object& hooks, const std::optional<SpeculationConfig>& speculation,
+                       const std::shared_ptr<LabSequence>& source) {
              auto request = std::make_shared<Request>();
              request->id = id;
              request->prompt_token_ids = std::move(prompt);
@@ -185,10 +118,12 @@ void RegisterRequest(py::module_& module) {
              request->stream = stream;
              request->stepped = stepped;
              if (!hooks.is_none()) request->hooks = std::make_shared<PyHooks>(hooks);
+             request->speculation = speculation;
+             request->source = source;
              return request;
            }),
            py::kw_only(), py::arg("id"), py::arg("prompt_token_ids"), py::arg("params"), py::arg("n"), py::arg("priority"),
-           py::arg("stream"), py::arg("stepped"), py::arg("hooks"))
+           py::arg("stream"), py::arg("stepped"), py::arg("hooks"), py::arg("speculation"), py::arg("source"))
       .def_readonly("id", &Request::id)
       .def_property_readonly("samples",
                              [](const Request& request) {
@@ -235,6 +170,7 @@ void RegisterRequest(py::module_& module) {
 
 void RegisterEngine(py::module_& module) {
   RegisterParams(module);
+  RegisterSpeculation(module);
   RegisterRequest(module);
   py::class_<EngineHandle>(module, "Engine")
       .def(py::init([](const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,

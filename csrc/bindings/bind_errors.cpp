@@ -18,6 +18,8 @@ const char* KindName(ErrorKind kind) {
     case ErrorKind::kOutOfMemory: return "out_of_memory";
     case ErrorKind::kNonFiniteLogits: return "non_finite_logits";
     case ErrorKind::kHook: return "hook";
+    case ErrorKind::kDraft: return "draft";
+    case ErrorKind::kBusy: return "busy";
     case ErrorKind::kDevice: return "device";
     case ErrorKind::kClosed: return "closed";
     case ErrorKind::kInternal: return "internal";

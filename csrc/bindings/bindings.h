@@ -8,6 +8,7 @@ namespace llmi {
 void RegisterErrors(pybind11::module_& module);
 void RegisterFiles(pybind11::module_& module);
 void RegisterEngine(pybind11::module_& module);
+void RegisterLab(pybind11::module_& module);
 void RegisterSystem(pybind11::module_& module);
 void RegisterTesting(pybind11::module_& module);
 

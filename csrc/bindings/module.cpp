@@ -4,6 +4,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   module.doc() = "The C++ core of llmi. Private: use the package.";
   llmi::RegisterErrors(module);
   llmi::RegisterFiles(module);
+  llmi::RegisterLab(module);
   llmi::RegisterEngine(module);
   llmi::RegisterSystem(module);
   pybind11::module_ testing = module.def_submodule("testing", "Inner classes and ops, for the tests.");

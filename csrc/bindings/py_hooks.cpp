@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "bindings/gil.h"
+
 namespace py = pybind11;
 
 namespace llmi {
@@ -17,19 +19,6 @@ py::array_t<int32_t> CopyTokens(const HookContext& context) {
   return py::array_t<int32_t>(static_cast<py::ssize_t>(context.token_ids->size()), context.token_ids->data());
 }
 
-// Runs `call` with the GIL; whatever Python raises becomes Error(kHook). The Python side has kept the exception.
-template <typename Call>
-auto WithGil(const Call& call) {
-  const py::gil_scoped_acquire gil;
-  try {
-    return call();
-  } catch (py::error_already_set& error) {
-    throw Error(ErrorKind::kHook, error.what());
-  } catch (const py::cast_error& error) {
-    throw Error(ErrorKind::kHook, error.what());
-  }
-}
-
 }  // namespace
 
 PyHooks::PyHooks(py::object hooks)
@@ -38,17 +27,10 @@ PyHooks::PyHooks(py::object hooks)
       has_sampler_(hooks_.attr("has_sampler").cast<bool>()),
       has_criteria_(hooks_.attr("has_criteria").cast<bool>()) {}
 
-PyHooks::~PyHooks() {
-  if (Py_IsInitialized() == 0) {
-    hooks_.release();  // the interpreter is gone, and took the object along
-    return;
-  }
-  const py::gil_scoped_acquire gil;
-  hooks_ = py::object();
-}
+PyHooks::~PyHooks() { DropObject(hooks_); }
 
 void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) {
-  WithGil([&] {
+  WithGil(ErrorKind::kHook, [&] {
     const py::object result = hooks_.attr("process")(context.sample_index, CopyTokens(context), context.prompt_len,
                                                      py::bytes(*context.output_text), CopyRow(logits, vocab_size));
     const auto row = result.cast<FloatArray>();
@@ -60,7 +42,7 @@ void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t v
 }
 
 int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vocab_size) {
-  return WithGil([&] {
+  return WithGil(ErrorKind::kHook, [&] {
     const py::object result = hooks_.attr("sample")(context.sample_index, CopyTokens(context), context.prompt_len,
                                                     py::bytes(*context.output_text), CopyRow(law, vocab_size));
     const auto token = result.cast<int64_t>();
@@ -73,7 +55,7 @@ int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vo
 }
 
 std::optional<std::string> PyHooks::ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) {
-  return WithGil([&]() -> std::optional<std::string> {
+  return WithGil(ErrorKind::kHook, [&]() -> std::optional<std::string> {
     const py::object result = hooks_.attr("should_stop")(context.sample_index, CopyTokens(context), context.prompt_len,
                                                          py::bytes(*context.output_text), CopyRow(logits, vocab_size));
     if (result.is_none()) return std::nullopt;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "kernels/kv_copy.h"
 
 namespace llmi {
 
@@ -54,8 +55,11 @@ int64_t KvCache::PagesNeeded(const KvSequence& sequence, int64_t num_new) const 
   return pages;
 }
 
-bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new) {
-  if (PagesNeeded(*sequence, num_new) > pool_.num_free()) return false;
+bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim) {
+  // What is reclaimed may have shared blocks with this sequence: the need is counted anew each time.
+  while (PagesNeeded(*sequence, num_new) > pool_.num_free()) {
+    if (reclaim == Reclaim::kNever || !reclaimer_ || !reclaimer_()) return false;
+  }
   const int64_t first_written = sequence->num_tokens / groups_.block_size();
   const int64_t num_blocks = NumBlocks(sequence->num_tokens + num_new);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
@@ -103,6 +107,13 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
   sequence->num_tokens = remaining;
   Trim(sequence);
   return true;
+}
+
+void KvCache::MoveSlot(const KvSequence& sequence, int64_t from, int64_t to) {
+  if (from == to) return;
+  for (size_t g = 0; g < groups_.groups().size(); ++g) {
+    for (int layer : groups_.groups()[g].layers) KvCopySlot(View(layer), sequence.tables[g].data(), from, to);
+  }
 }
 
 void KvCache::Trim(KvSequence* sequence) {

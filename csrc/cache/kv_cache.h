@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "cache/block_pool.h"
@@ -39,13 +41,21 @@ class KvCache {
 
   // Pages that Reserve(sequence, num_new) would take, copies on write included.
   int64_t PagesNeeded(const KvSequence& sequence, int64_t num_new) const;
+  enum class Reclaim : uint8_t {
+    kAllowed,  // caches that can be computed again give way
+    kNever,    // free pages only
+  };
   // Makes slots [num_tokens, num_tokens + num_new) writable, all or nothing; false if pages are short.
-  bool TryReserve(KvSequence* sequence, int64_t num_new);
+  bool TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim = Reclaim::kAllowed);
+  // Called when pages are short: frees some and returns true, or has none to free. Never touches running sequences.
+  void set_reclaimer(std::function<bool()> reclaimer) { reclaimer_ = std::move(reclaimer); }
   // The reserved slots now hold committed tokens; blocks behind the window are given back.
   void Commit(KvSequence* sequence, int64_t num_new);
   // Drops the last num_tokens slots and the blocks behind them. False, and nothing done, if the shorter
   // sequence would need blocks that were given back: it must be computed again.
   bool TryRollback(KvSequence* sequence, int64_t num_tokens);
+  // Copies K and V of one slot to another, bit for bit, in every layer. Both are past num_tokens and reserved.
+  void MoveSlot(const KvSequence& sequence, int64_t from, int64_t to);
   // Drops reserved blocks past num_tokens.
   void Trim(KvSequence* sequence);
 
@@ -63,6 +73,7 @@ class KvCache {
 
   KvGroups groups_;
   BlockPool pool_;
+  std::function<bool()> reclaimer_;
   std::unordered_set<const KvSequence*> sequences_;
   int64_t num_copies_on_write_ = 0;
   int64_t num_window_blocks_returned_ = 0;

@@ -16,6 +16,8 @@ enum class ErrorKind {
   kOutOfMemory,       // needed_bytes, available_bytes
   kNonFiniteLogits,   // NaN or infinity where probabilities are needed
   kHook,              // user code raised
+  kDraft,             // a drafter raised, or proposed what it may not
+  kBusy,              // the engine was called from inside one of its own hooks
   kDevice,            // the machine lacks what was asked for
   kClosed,            // the engine is closed
   kInternal,          // a broken invariant

@@ -35,6 +35,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
   KvGroups groups(windows, decoder_->config().num_kv_heads, decoder_->config().head_dim, config_.kv_type, config_.block_size);
   cache_ = std::make_unique<KvCache>(std::move(groups), config_.num_pages);
   scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
+  cache_->set_reclaimer([this] { return Reclaim(); });
   PublishStats();
   thread_ = std::thread([this] { ThreadMain(); });
 }
@@ -142,6 +143,41 @@ bool Engine::MayRun() const {
   return std::any_of(requests_.begin(), requests_.end(), [](const auto& entry) { return !entry.second->request->stepped; });
 }
 
+void Engine::Execute(const std::function<void()>& work) {
+  if (OnEngineThread()) {
+    throw Error(ErrorKind::kBusy, "the engine was called from inside one of its own hooks or drafters; use another LLM there");
+  }
+  std::promise<void> done;
+  {
+    const std::lock_guard lock(mutex_);
+    CheckOpen();
+    commands_.push_back({&work, &done});
+  }
+  wake_.notify_all();
+  done.get_future().get();
+}
+
+void Engine::RunCommands(std::vector<Command> commands) {
+  for (const Command& command : commands) {
+    try {
+      (*command.work)();
+      command.done->set_value();
+    } catch (...) {
+      command.done->set_exception(std::current_exception());
+    }
+  }
+}
+
+// What can be computed again gives way, least painful first.
+bool Engine::Reclaim() {
+  for (const std::shared_ptr<LabSequence>& sequence : labs_) {
+    if (sequence->in_use) continue;
+    LabFree(*sequence);
+    return true;
+  }
+  return scheduler_->DropWaitingCache();
+}
+
 void Engine::TakeIncoming() {
   for (auto& [request, channel] : incoming_) {
     auto running = std::make_unique<Running>();
@@ -161,6 +197,7 @@ void Engine::TakeIncoming() {
     Sample& leader = *running->samples[0];
     leader.scheduled.num_seats = request->num_samples;
     cache_->Init(&leader.scheduled.kv);
+    if (request->source != nullptr) TakeSourceCache(*request->source, leader);
     scheduler_->Add(&leader.scheduled);
     requests_[request->id] = std::move(running);
   }
@@ -193,9 +230,20 @@ void Engine::ThreadMain() {
   const FloatEnvironmentGuard guard;
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return closing_ || !incoming_.empty() || !aborts_.empty() || step_credits_ > 0 || MayRun(); });
+    wake_.wait(lock, [&] {
+      return closing_ || !incoming_.empty() || !aborts_.empty() || !commands_.empty() || !closed_labs_.empty() || step_credits_ > 0 ||
+             MayRun();
+    });
+    for (const std::shared_ptr<LabSequence>& sequence : std::exchange(closed_labs_, {})) LabFree(*sequence);
     TakeIncoming();
     if (closing_) break;
+    if (!commands_.empty()) {
+      std::vector<Command> commands = std::exchange(commands_, {});
+      lock.unlock();
+      RunCommands(std::move(commands));
+      lock.lock();
+      PublishStats();
+    }
     const bool credit = step_credits_ > 0;
     const bool work = MayRun();
     lock.unlock();
@@ -228,7 +276,11 @@ void Engine::ThreadMain() {
     if (!failure_.empty()) running->request->error = Error(ErrorKind::kInternal, failure_);
     for (auto& sample : running->samples) FinishSample(*running, *sample, failure_.empty() ? FinishReason::kAbort : FinishReason::kError);
   }
+  const std::vector<Command> commands = std::exchange(commands_, {});
   lock.unlock();
+  for (const Command& command : commands)
+    command.done->set_exception(std::make_exception_ptr(Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_)));
+  for (auto& sequence : std::exchange(labs_, {})) cache_->Free(&sequence->kv);
   for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
   for (auto& row : static_rows_) cache_->Free(&row->scheduled.kv);
   static_rows_.clear();

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,9 +15,11 @@
 
 #include "cache/kv_cache.h"
 #include "engine/detokenizer.h"
+#include "engine/lab.h"
 #include "engine/request.h"
 #include "model/decoder.h"
 #include "scheduler/scheduler.h"
+#include "speculative/length.h"
 
 namespace llmi {
 
@@ -69,7 +73,25 @@ class Engine {
   // One iteration of the loop, for requests with `stepped`; returns false if there was nothing to do.
   bool Step();
   EngineStats Stats();
+  // Seconds of a step by its number of rows; measured on the engine thread when first asked for.
+  CostCurve Costs();
   bool OnEngineThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  // Runs `work` on the engine thread, between two steps, and returns when it is done; its exception comes through.
+  // Throws Error(kBusy) on the engine thread itself, Error(kClosed) after Close.
+  void Execute(const std::function<void()>& work);
+
+  // Sequences of the lab (lab.cc). Each call is made on the engine thread and throws like Execute.
+  // One forward for all (more if the new tokens exceed a step's budget); results in the order of `extensions`.
+  std::vector<LabResult> LabExtend(const std::vector<LabExtension>& extensions);
+  std::shared_ptr<LabSequence> LabFork(const std::shared_ptr<LabSequence>& sequence);
+  void LabRollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens);
+  // Makes token_ids its content, keeping the cache of the common beginning; returns that beginning's length.
+  int64_t LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids);
+  // Keeps the path of tree nodes (root first), frees the rest.
+  void LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path);
+  // Gives its cache back, soon; may be called from anywhere, after Close too.
+  void LabClose(const std::shared_ptr<LabSequence>& sequence);
+  const KernelContext& context() const { return context_; }
   // Ends all requests, joins the thread, frees weights and cache.
   void Close();
 
@@ -78,6 +100,21 @@ class Engine {
   struct Running;
   struct LogitsRow;
 
+  struct Command {
+    const std::function<void()>* work;
+    std::promise<void>* done;
+  };
+  void RunCommands(std::vector<Command> commands);
+  bool Reclaim();
+  void TakeSourceCache(const LabSequence& source, Sample& leader);
+  void LabTruncate(LabSequence& sequence, int64_t num_tokens);
+  void LabFree(LabSequence& sequence);
+  void LabReserve(LabSequence& sequence, int64_t num_new);
+  void LabCheck(const LabExtension& extension) const;
+  void LabCompute(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results);
+  void LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
+                  const ForwardResult& forward, std::vector<LabResult>* results);
+
   void CheckOpen() const;  // under the lock
   void ThreadMain();
   bool MayRun() const;
@@ -85,6 +122,15 @@ class Engine {
   void RunStep();
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
   void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
+  // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
+  void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
+  void AddDraftRows(Sample& sample, int64_t last_position, ForwardBatch* batch, std::vector<LogitsRow>* rows);
+  bool MayDraft(const ScheduledPiece& piece) const;
+  int64_t DraftLimit(const Sample& sample, int64_t room) const;
+  int64_t ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows);
+  void MeasureCosts();
+  void WalkOn(Sample& sample, int32_t token);
+  void EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows);
   void ProcessPromptRow(Running& running, int64_t position, float* raw);
   void StartSiblings(Running& running, const float* raw);
   void SampleToken(Running& running, Sample& sample, const float* raw);
@@ -106,6 +152,10 @@ class Engine {
   std::vector<std::unique_ptr<Sample>> static_rows_;  // finished, kept until their batch ends
   std::vector<uint64_t> done_;                        // to be finished at the end of the step
   std::vector<float> logits_, law_;
+  std::vector<std::shared_ptr<LabSequence>> labs_;      // those that hold cache, least recently used first
+  CostCurve costs_;                                     // c(M), measured when speculation first asks
+  std::vector<double> cost_row_;                        // the same for 1, 2, ... rows, for length policies
+  std::unordered_map<Drafter*, double> draft_seconds_;  // per proposed token, smoothed
   uint64_t num_submitted_ = 0;
   int num_empty_steps_ = 0;  // in a row
 
@@ -113,6 +163,8 @@ class Engine {
   std::condition_variable wake_;
   std::condition_variable stepped_;
   std::vector<std::pair<std::shared_ptr<Request>, std::shared_ptr<OutputChannel>>> incoming_;
+  std::vector<Command> commands_;
+  std::vector<std::shared_ptr<LabSequence>> closed_labs_;
   std::vector<uint64_t> aborts_;
   int64_t step_credits_ = 0;
   uint64_t steps_done_ = 0;

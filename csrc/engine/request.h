@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "core/errors.h"
 #include "sampling/logprobs.h"
 #include "sampling/params.h"
+#include "speculative/drafter.h"
 
 namespace llmi {
 
@@ -39,6 +41,33 @@ class RequestHooks {
   virtual std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) = 0;
 };
 
+// Replaces the rule for draft lengths. Called on the engine thread; throws Error(kHook).
+class LengthHook {
+ public:
+  virtual ~LengthHook() = default;
+  // acceptance: probability by depth; costs: seconds of a step of 1, 2, ... rows; returns a length, cut to what fits.
+  virtual int64_t Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) = 0;
+};
+
+// Speculation for one request. Tokens are those of plain decoding (coupled verification), whatever is drafted.
+struct SpeculationConfig {
+  std::shared_ptr<Drafter> drafter;
+  int64_t num_tokens = -1;  // most nodes of a draft; -1: chosen by cost and acceptance at each step
+  std::shared_ptr<LengthHook> length_policy;
+};
+
+// What speculation did for one continuation.
+struct SpeculationStats {
+  int64_t num_drafts = 0;
+  int64_t num_draft_tokens = 0;
+  int64_t num_accepted_tokens = 0;
+  std::vector<int64_t> num_accepted_per_position;  // by depth
+  double draft_time_s = 0;                         // this continuation's share of its drafter's calls
+  double verify_time_s = 0;                        // of the forward passes that verified, by rows
+};
+
+struct LabSequence;
+
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 
 // One continuation of a request.
@@ -48,6 +77,7 @@ struct SampleOutput {
   double cumulative_logprob = 0;
   std::vector<TokenLogprobs> logprobs;  // per token, if asked for
   std::vector<double> token_times_s;    // steady clock, per token
+  SpeculationStats speculation;
   FinishReason finish_reason = FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;  // token id, or stop string
 };
@@ -63,6 +93,8 @@ struct Request {
   bool stream = false;   // emit an event per step
   bool stepped = false;  // runs only while step() is called
   std::shared_ptr<RequestHooks> hooks;
+  std::optional<SpeculationConfig> speculation;
+  std::shared_ptr<LabSequence> source;  // a sequence whose cache the prompt begins with, or null
 
   std::vector<SampleOutput> samples;
   std::vector<TokenLogprobs> prompt_logprobs;  // entry i: prompt token i + 1

@@ -6,8 +6,13 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "speculative/length.h"
 
 namespace llmi {
+
+// The node whose row the walk takes next: the root is the last committed token.
+constexpr int32_t kWalkRoot = -1;
+constexpr int32_t kWalkEnded = -2;
 
 inline double NowSeconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -23,6 +28,13 @@ struct Engine::Sample {
   std::vector<int32_t> tokens;  // prompt and output
   ScheduledSequence scheduled;
   Detokenizer detokenizer;
+  // Speculation: the draft of the step under way, where its walk stands, and what was learnt.
+  Draft draft;
+  int32_t walk = kWalkRoot;
+  int64_t num_accepted = 0;  // of this draft
+  std::unique_ptr<DrafterState> drafter_state;
+  AcceptanceRecord acceptance;
+  double emit_time_s = 0;  // of the tokens of this step
   size_t num_streamed_tokens = 0;
   bool started = false;  // its cache exists and the scheduler knows it (the first sample from the beginning)
   bool finished = false;
@@ -43,6 +55,7 @@ struct Engine::Running {
 struct Engine::LogitsRow {
   Sample* sample;
   int64_t position;  // of the row's token
+  int32_t node;      // of the sample's draft; kWalkRoot: a committed token's row
   bool draws;        // the next token is drawn from it; else it scores a prompt token
 };
 

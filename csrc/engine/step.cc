@@ -25,7 +25,7 @@ bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.b
 }  // namespace
 
 void Engine::RunStep() {
-  const std::vector<ScheduledPiece> pieces = scheduler_->Schedule();
+  std::vector<ScheduledPiece> pieces = scheduler_->Schedule();
   if (pieces.empty()) {
     // Only a static batch whose rows have all ended, or hold the pages that others wait for, may come here: it ends now.
     scheduler_->EndStep();
@@ -34,13 +34,39 @@ void Engine::RunStep() {
     return;
   }
   num_empty_steps_ = 0;
+  ProposeDrafts(&pieces);
+  if (pieces.empty()) return;  // every request of the step failed in its drafter
   std::vector<LogitsRow> rows;
   const ForwardBatch batch = BuildBatch(pieces, &rows);
+  const double start = NowSeconds();
   const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
+  const double forward_seconds = NowSeconds() - start;
   scheduler_->Commit(pieces);
   ProcessRows(rows, result);
+  EndWalks(pieces, forward_seconds, batch.num_rows());
   scheduler_->EndStep();
   ReleaseStaticRows();
+}
+
+// The rows of a draft: node i lies in the slot behind the last committed token, i further; its position is its depth.
+void Engine::AddDraftRows(Sample& sample, int64_t last_position, ForwardBatch* batch, std::vector<LogitsRow>* rows) {
+  const Draft& draft = sample.draft;
+  if (draft.size() == 0) return;
+  const std::vector<int32_t> depths = draft.Depths();
+  if (!draft.is_chain()) {
+    // In the segment's own numbering row 0 is the committed token.
+    std::vector<int32_t>& parents = batch->tree_parents.emplace_back();
+    parents.push_back(-1);
+    for (int32_t parent : draft.parents) parents.push_back(parent + 1);
+    batch->segments.back().parents = parents.data();
+  }
+  for (int64_t i = 0; i < draft.size(); ++i) {
+    const auto index = static_cast<size_t>(i);
+    batch->wanted_rows.push_back(static_cast<int32_t>(batch->num_rows()));
+    batch->token_ids.push_back(draft.token_ids[index]);
+    batch->positions.push_back(static_cast<int32_t>(last_position + depths[index]));
+    rows->push_back({&sample, last_position + depths[index], static_cast<int32_t>(i), true});
+  }
 }
 
 ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows) {
@@ -52,7 +78,8 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
     const KvSequence& kv = piece.sequence->kv;
     const int64_t row_begin = batch.num_rows();
-    batch.segments.push_back({row_begin, piece.num_new, kv.num_tokens, nullptr, nullptr});
+    const Draft& draft = sample->draft;
+    batch.segments.push_back({row_begin, piece.num_new + draft.size(), kv.num_tokens, nullptr, nullptr});
     for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(kv.tables[g].data());
     for (int64_t i = 0; i < piece.num_new; ++i) {
       batch.token_ids.push_back(sample->tokens[static_cast<size_t>(kv.num_tokens + i)]);
@@ -71,8 +98,9 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
           scores_prompt && position + 1 < running.prompt_len() && position >= static_cast<int64_t>(running.request->prompt_logprobs.size());
       if (!last && !scores) continue;
       batch.wanted_rows.push_back(static_cast<int32_t>(row_begin + i));
-      rows->push_back({sample, position, last});
+      rows->push_back({sample, position, kWalkRoot, last});
     }
+    AddDraftRows(*sample, kv.num_tokens + piece.num_new - 1, &batch, rows);
   }
   const std::lock_guard lock(mutex_);
   stats_.num_prompt_tokens += prompt_tokens;
@@ -91,7 +119,8 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
     for (int64_t i = 0; i < count; ++i) {
       const LogitsRow& row = rows[static_cast<size_t>(begin + i)];
       Running& running = *row.sample->running;
-      if (row.sample->finished) continue;  // failed at an earlier row of this step
+      if (row.sample->finished) continue;                       // ended at an earlier row of this step
+      if (row.draws && row.node != row.sample->walk) continue;  // the walk does not come by
       float* raw = logits_.data() + i * vocab_size;
       try {
         if (!row.draws) {
@@ -99,6 +128,7 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
         } else if (running.request->params.max_tokens == 0) {
           FinishSample(running, *row.sample, FinishReason::kLength);
         } else {
+          if (row.node == kWalkRoot) row.sample->emit_time_s = NowSeconds();
           if (!running.samples[0]->started) StartSiblings(running, raw);
           SampleToken(running, *row.sample, raw);
         }
@@ -140,6 +170,7 @@ void Engine::StartSiblings(Running& running, const float* raw) {
     cache_->Fork(leader.scheduled.kv, &sample.scheduled.kv);
     sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;
     scheduler_->AddRunning(&sample.scheduled);
+    sample.emit_time_s = leader.emit_time_s;
     SampleToken(running, sample, raw);
   }
 }
@@ -176,7 +207,7 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, const f
   Request& request = *running.request;
   const SamplingParams& params = request.params;
   SampleOutput& output = running.output(sample);
-  const double now = NowSeconds();
+  const double now = sample.emit_time_s;
   if (request.first_token_time_s == 0) request.first_token_time_s = now;
   sample.tokens.push_back(token);
   sample.scheduled.num_tokens = static_cast<int64_t>(sample.tokens.size());
@@ -211,7 +242,11 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, const f
       return;
     }
   }
-  if (num_output >= params.max_tokens) FinishSample(running, sample, FinishReason::kLength);
+  if (num_output >= params.max_tokens) {
+    FinishSample(running, sample, FinishReason::kLength);
+    return;
+  }
+  WalkOn(sample, token);
 }
 
 void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason) {

@@ -181,6 +181,13 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   return result;
 }
 
+void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, float* logits) {
+  std::vector<float> normed(static_cast<size_t>(config_.hidden_size));
+  RmsNorm(context, {tapped, config_.hidden_size, normed.data(), config_.hidden_size, 1, 1, config_.hidden_size, weights_.final_norm.data(),
+                    static_cast<float>(config_.norm_eps), false});
+  LmHead(context, normed.data(), 1, logits);
+}
+
 void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits) {
   const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
   const LinearPart part = {matrix.view(), nullptr, 0};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ struct ForwardBatch {
   // Segments in row order, as attention wants them; tables[g][s] is segment s's block table in KV group g.
   std::vector<AttentionSegment> segments;
   std::vector<std::vector<const int32_t*>> tables;
-  std::vector<int32_t> wanted_rows;  // rows whose final hidden state is asked for, ascending
+  std::deque<std::vector<int32_t>> tree_parents;  // what segments' parents point at, where the batch owns it
+  std::vector<int32_t> wanted_rows;               // rows whose final hidden state is asked for, ascending
   // Hidden states after these layers (0 = embedding output), at the wanted rows.
   std::vector<int> tap_layers;
 
@@ -48,6 +50,8 @@ class Decoder {
 
   // Logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`).
   void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits);
+  // Logits [vocab_size] of one tapped hidden state: through the final norm and the head.
+  void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 
  private:
   struct Rows;

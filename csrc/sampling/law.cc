@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/errors.h"
@@ -122,6 +123,10 @@ void Filter(const KernelContext& context, const SamplingParams& params, float* l
   for (size_t i = 0; i < kept.size(); ++i) law[kept[i]] = values[i];
 }
 
+double Uniform(uint32_t word) { return std::min((static_cast<double>(word) + 0.5) * 0x1p-32, kMaxV); }
+
+double Score(double v, float law) { return LogF64(-Log1pF64(-v)) - static_cast<double>(law); }
+
 }  // namespace
 
 void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
@@ -162,16 +167,15 @@ int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size) {
   int64_t best_id = -1;
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](int64_t id, double v) {
-    const double score = LogF64(-Log1pF64(-v)) - static_cast<double>(law[id]);
+    const double score = Score(v, law[id]);
     if (score < best || (score == best && id < best_id)) {
       best = score;
       best_id = id;
     }
   };
-  const auto uniform = [](uint32_t word) { return std::min((static_cast<double>(word) + 0.5) * 0x1p-32, kMaxV); };
   // The likeliest token first: its score lets nearly all others be passed over.
   const int64_t likeliest = std::max_element(law, law + vocab_size) - law;
-  consider(likeliest, uniform(NoiseWord(key, likeliest)));
+  consider(likeliest, Uniform(NoiseWord(key, likeliest)));
   for (int64_t group = 0; group * 4 < vocab_size; ++group) {
     const int64_t end = std::min<int64_t>(4, vocab_size - group * 4);
     bool any = false;
@@ -183,7 +187,7 @@ int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size) {
     for (int64_t i = 0; i < end; ++i) {
       const int64_t id = group * 4 + i;
       if (!(law[id] > kMinusInfinity) || id == likeliest) continue;
-      const double v = uniform(words[static_cast<size_t>(i)]);
+      const double v = Uniform(words[static_cast<size_t>(i)]);
       // E >= v, so the token can win only if v < exp(best + law); 1.001 covers the fp32 exponential.
       const auto exponent = static_cast<float>(best + static_cast<double>(law[id]));
       if (exponent < 0.0f && v > static_cast<double>(ExpF32(exponent)) * 1.001) continue;
@@ -191,6 +195,20 @@ int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size) {
     }
   }
   return static_cast<int32_t>(best_id);
+}
+
+std::vector<int32_t> DrawSeveral(const NoiseKey* key, const float* law, int64_t vocab_size, int64_t count) {
+  std::vector<std::pair<double, int32_t>> scores;
+  for (int64_t id = 0; id < vocab_size; ++id) {
+    if (!(law[id] > kMinusInfinity)) continue;
+    const double score = key == nullptr ? -static_cast<double>(law[id]) : Score(Uniform(NoiseWord(*key, id)), law[id]);
+    scores.emplace_back(score, static_cast<int32_t>(id));
+  }
+  const auto kept = std::min(static_cast<size_t>(std::max<int64_t>(count, 0)), scores.size());
+  std::partial_sort(scores.begin(), scores.begin() + static_cast<int64_t>(kept), scores.end());
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < kept; ++i) ids.push_back(scores[i].second);
+  return ids;
 }
 
 }  // namespace llmi

@@ -111,6 +111,23 @@ void Scheduler::PreemptLast() {
   if (!victim->finished) Add(victim);
 }
 
+bool Scheduler::PreemptOne() {
+  if (running_.empty()) return false;
+  PreemptLast();
+  return true;
+}
+
+bool Scheduler::DropWaitingCache() {
+  for (auto waiting = waiting_.rbegin(); waiting != waiting_.rend(); ++waiting) {
+    KvSequence& kv = (*waiting)->kv;
+    if (kv.num_tokens == 0) continue;
+    cache_->Free(&kv);
+    cache_->Init(&kv);
+    return true;
+  }
+  return false;
+}
+
 void Scheduler::Commit(const std::vector<ScheduledPiece>& pieces) {
   for (const ScheduledPiece& piece : pieces) {
     ScheduledSequence& sequence = *piece.sequence;

@@ -56,6 +56,11 @@ class Scheduler {
   void Remove(ScheduledSequence* sequence);
   bool Contains(const ScheduledSequence* sequence) const;
 
+  // Gives back the pages of the running sequence that is last in precedence; it will be computed again. False if none runs.
+  bool PreemptOne();
+  // Gives back the pages that a waiting sequence holds already; false if none does.
+  bool DropWaitingCache();
+
   // Reserves pages for the returned pieces. Empty while work exists only if nothing fits (a caller's error:
   // admission refuses what cannot run alone).
   std::vector<ScheduledPiece> Schedule();

@@ -21,6 +21,12 @@ _MODULES = {
     "_tokenizer": ("Tokenizer",),
     "_hooks": ("TokenContext",),
     "_stream": ("TextStream",),
+    "_sequence": ("Capture", "TokenSequence", "extend"),
+    "_strategy": ("Generate",),
+    "_speculation": (
+        "Draft", "DraftContext", "DraftModel", "Drafter", "LengthPolicy", "PromptLookup", "SpecDecodeMetrics", "SpeculativeConfig",
+        "TokenTree",
+    ),
     "_receipt": ("Receipt", "replay"),
     "_doctor": ("doctor",),
     "_numeric": ("log_softmax",),
@@ -29,7 +35,7 @@ _MODULES = {
         "RequestMetrics", "RequestOutput", "StreamChunk",
     ),
     "_errors": (
-        "ChatTemplateError", "DeviceError", "EngineBusyError", "EngineClosedError", "EngineError", "GenerationInterrupted",
+        "ChatTemplateError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError", "GenerationInterrupted",
         "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError",
         "OutOfMemoryError", "PromptTooLongError", "RequestErrors", "TokenizerError", "UnsupportedCombinationError",
         "UnsupportedModelError",
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from llmi._doctor import doctor as doctor
     from llmi._errors import ChatTemplateError as ChatTemplateError
     from llmi._errors import DeviceError as DeviceError
+    from llmi._errors import DraftError as DraftError
     from llmi._errors import EngineBusyError as EngineBusyError
     from llmi._errors import EngineClosedError as EngineClosedError
     from llmi._errors import EngineError as EngineError
@@ -74,6 +81,19 @@ if TYPE_CHECKING:
     from llmi._params import SamplingParams as SamplingParams
     from llmi._receipt import Receipt as Receipt
     from llmi._receipt import replay as replay
+    from llmi._sequence import Capture as Capture
+    from llmi._sequence import TokenSequence as TokenSequence
+    from llmi._sequence import extend as extend
+    from llmi._speculation import Draft as Draft
+    from llmi._speculation import DraftContext as DraftContext
+    from llmi._speculation import Drafter as Drafter
+    from llmi._speculation import DraftModel as DraftModel
+    from llmi._speculation import LengthPolicy as LengthPolicy
+    from llmi._speculation import PromptLookup as PromptLookup
+    from llmi._speculation import SpecDecodeMetrics as SpecDecodeMetrics
+    from llmi._speculation import SpeculativeConfig as SpeculativeConfig
+    from llmi._speculation import TokenTree as TokenTree
+    from llmi._strategy import Generate as Generate
     from llmi._stream import TextStream as TextStream
     from llmi._tokenizer import Tokenizer as Tokenizer
 

@@ -49,6 +49,30 @@ class SampleOutput:
     token_times_s: NDArray[np.float64]
     finish_reason: str | None
     stop_reason: int | str | None
+    speculation: tuple[int, int, int, list[int], float, float]
+
+class Drafter:
+    name: str
+
+class PromptLookup(Drafter):
+    def __init__(self, min_ngram: int, max_ngram: int) -> None: ...
+
+class PyDrafter(Drafter):
+    def __init__(self, runner: Any, name: str) -> None: ...
+
+class UnionDrafter(Drafter):
+    def __init__(self, drafters: Sequence[Drafter]) -> None: ...
+
+class SpeculationConfig:
+    def __init__(self, drafter: Drafter, num_tokens: int, length_policy: Any) -> None: ...
+
+class LabSequence:
+    token_ids: NDArray[np.int32]
+    num_tokens: int
+    num_computed: int
+    has_tree: bool
+    block_table: list[list[int]]
+    def __init__(self, token_ids: Sequence[int], hidden_states: Sequence[int], layer_logits: Sequence[int]) -> None: ...
 
 class Request:
     id: int
@@ -74,6 +98,8 @@ class Request:
         stream: bool,
         stepped: bool,
         hooks: Any,
+        speculation: SpeculationConfig | None,
+        source: LabSequence | None,
     ) -> None: ...
 
 class OutputEvent:
@@ -116,6 +142,26 @@ class Engine:
     def close(self) -> None: ...
     def stats(self) -> dict[str, Any]: ...
 
+def lab_extend(
+    engine: Engine, extensions: Sequence[tuple[LabSequence, Sequence[int], Sequence[int], bool, bool]]
+) -> list[tuple[NDArray[np.float32], dict[int, NDArray[np.float32]], dict[int, NDArray[np.float32]]]]: ...
+def lab_fork(engine: Engine, sequence: LabSequence) -> LabSequence: ...
+def lab_rollback(engine: Engine, sequence: LabSequence, num_tokens: int) -> None: ...
+def lab_sync(engine: Engine, sequence: LabSequence, token_ids: Sequence[int]) -> int: ...
+def lab_commit(engine: Engine, sequence: LabSequence, path: Sequence[int]) -> None: ...
+def lab_close(engine: Engine, sequence: LabSequence) -> None: ...
+def law(
+    engine: Engine,
+    params: SamplingParams,
+    token_ids: Sequence[int],
+    prompt_len: int,
+    logits: NDArray[np.float32],
+    hooks: Any,
+    sample_index: int,
+    output_text: str,
+) -> tuple[NDArray[np.float32], int]: ...
+def draw_siblings(law: NDArray[np.float32], params: SamplingParams, position: int, sample_index: int, count: int) -> list[int]: ...
+def cost_curve(engine: Engine) -> list[tuple[int, float]]: ...
 def read_safetensors(path: str) -> list[tuple[str, str, list[int], int]]: ...
 def read_model_directory(path: str) -> list[tuple[str, str, list[int], int]]: ...
 def load_config(path: str) -> dict[str, Any]: ...

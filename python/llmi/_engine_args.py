@@ -16,11 +16,11 @@ from llmi._request import NO_EFFECT
 NUMERICS_VERSION = 1
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "chat_template", "generation_config", "num_threads",
+    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
 REFUSED: dict[str, Any] = {
-    "quantization": None, "gpu_memory_utilization": 0.9, "enable_prefix_caching": False, "waiting_served_ratio": None, "speculative_config": None,
+    "quantization": None, "gpu_memory_utilization": 0.9, "enable_prefix_caching": False, "waiting_served_ratio": None,
     "batch_processors": (), "tensor_parallel_size": 1, "deterministic": True,
 }  # fmt: skip
 

@@ -82,6 +82,10 @@ class HookError(LlmiError, RuntimeError):
         self.request_id = request_id
 
 
+class DraftError(HookError):
+    """A drafter raised, or proposed what it may not."""
+
+
 class NonFiniteLogitsError(LlmiError, RuntimeError):
     """Logits are NaN or infinite, or no token is left to draw."""
 
@@ -145,6 +149,10 @@ def from_core(fields: tuple[Any, ...], path: str | Path | None = None) -> LlmiEr
             return NonFiniteLogitsError(message)
         case "hook":
             return HookError(message)
+        case "draft":
+            return DraftError(message, field)
+        case "busy":
+            return EngineBusyError(message)
         case "device":
             return DeviceError(message)
         case "closed":

@@ -63,6 +63,7 @@ class RequestHooks:
         self.states: dict[int, dict[str, Any]] = {}
         self.error: BaseException | None = None
         self.failed_hook = ""
+        self.failed_in_drafter = False
 
     @property
     def has_processors(self) -> bool:

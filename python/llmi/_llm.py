@@ -7,9 +7,9 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from llmi import _core, _models, _scoring
 from llmi._call import Call
@@ -19,10 +19,16 @@ from llmi._hooks import RequestHooks
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput
 from llmi._params import SamplingParams
 from llmi._progress import progress
-from llmi._request import Prompt, RequestBuilder, ResultBuilder, Submission, as_list, derive_seed, resolve_params, tokenize
+from llmi._request import Prompt, RequestBuilder, ResultBuilder, Submission, as_list, derive_seed, is_sequence, resolve_params, tokenize
+from llmi._speculation import SpeculationFactory, SpeculativeConfig, parse_speculation
 from llmi._stream import TextStream
 from llmi._tokenizer import Message, Tokenizer
 
+if TYPE_CHECKING:
+    from llmi._sequence import Capture, TokenSequence
+    from llmi._speculation import TokenTree
+
+R = TypeVar("R")
 _open_engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -57,6 +63,8 @@ class LLM:
     kv_cache_memory_bytes : int, optional
         None: half of what is free, and no more than the limits can use.
     scheduling_policy : {"fcfs", "priority", "static"}
+    speculative_config : SpeculativeConfig, Drafter, dict or None
+        How requests speculate unless they say otherwise; tokens do not depend on it.
     num_threads : int, optional
         None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.
 
@@ -82,6 +90,7 @@ class LLM:
         kv_cache_memory_bytes: int | None = None,
         enable_chunked_prefill: bool = True,
         scheduling_policy: str = "fcfs",
+        speculative_config: Any = None,
         chat_template: str | None = None,
         generation_config: str | os.PathLike[str] = "auto",
         num_threads: int | None = None,
@@ -125,6 +134,9 @@ class LLM:
             self.tokenizer, identity,
             {"model_path": model_path, "model_sha256": lambda: _models.model_sha256(model_path), "dtype": dtype, "kv_cache_dtype": kv_cache_dtype},
         )  # fmt: skip
+        self._speculation = SpeculationFactory(self)
+        self._builder.speculation = self._speculation
+        self._speculative_config = self._parse_speculation(speculative_config)
         self._ids = itertools.count()
         self._stepped: Call | None = None
         self._stepped_lock = threading.Lock()
@@ -136,6 +148,7 @@ class LLM:
         prompts: Prompt | Iterable[Prompt],
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
+        speculative_config: Any = "engine",
         priority: int | Iterable[int] = 0,
         on_error: Literal["raise", "return"] = "raise",
         use_tqdm: bool | None = None,
@@ -145,10 +158,12 @@ class LLM:
 
         Parameters
         ----------
-        prompts : str, list of int, dict, or an iterable of these
-            A flat list of ints is one prompt.
+        prompts : str, list of int, dict, TokenSequence, or an iterable of these
+            A flat list of ints is one prompt. A TokenSequence is continued from a fork of its cache, itself untouched.
         sampling_params : SamplingParams or one for each prompt, optional
             Replaces the model's own defaults.
+        speculative_config : SpeculativeConfig, Drafter, function, dict, None, or a list with one for each prompt
+            Who drafts tokens ahead; changes nothing but the speed. "engine": what LLM was given; None: off.
         priority : int or one for each prompt
             Smaller runs first, under scheduling_policy="priority".
         on_error : {"raise", "return"}
@@ -168,7 +183,7 @@ class LLM:
         ------
         InvalidParamsError, RequestErrors, GenerationInterrupted
         """
-        call = self._call(prompts, sampling_params, priority, params, on_error=on_error)
+        call = self._call(prompts, sampling_params, priority, params, on_error=on_error, speculative_config=speculative_config)
         return self._finish(call, use_tqdm)
 
     def chat(
@@ -199,13 +214,74 @@ class LLM:
         """
         priority = generate_args.pop("priority", 0)
         on_error = generate_args.pop("on_error", "raise")
+        speculation = generate_args.pop("speculative_config", "engine")
         if isinstance(prompts, list) and prompts and all(isinstance(entry, Mapping) and "role" in entry for entry in prompts):
             prompts = self._render(prompts, None, True, False, None, None)
         if sampling_params is None:
             generate_args.setdefault("max_tokens", None)
-        call = self._call(prompts, sampling_params, priority, generate_args, on_error=on_error, stream=True)
+        call = self._call(prompts, sampling_params, priority, generate_args, on_error=on_error, stream=True, speculative_config=speculation)
         self._submit(call)
         return TextStream(call)
+
+    # --- the lab
+
+    def sequence(self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None) -> TokenSequence:
+        """A token sequence to extend, fork and roll back by hand. Nothing is computed until logits are read.
+
+        Parameters
+        ----------
+        prompt : str, list of int, dict or TokenSequence
+        seed : int, optional
+            Key of its noise; None draws one.
+        capture : Capture, optional
+            Inner values to keep.
+        """
+        from llmi._sequence import open_sequence
+
+        return open_sequence(self, prompt, seed, capture)
+
+    def extend(self, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, Any]:
+        """Extends several sequences in one forward: {sequence: logits [num_new, vocab_size]}. An empty list only prefills."""
+        from llmi._sequence import _extend
+
+        return _extend(self, tokens)
+
+    def run(
+        self,
+        strategy: Callable[..., Generator[Any, Any, R]],
+        prompts: Iterable[Prompt],
+        *,
+        seed: int | None = None,
+        capture: Capture | None = None,
+        use_tqdm: bool | None = None,
+        **kwargs: Any,
+    ) -> list[R]:
+        """Runs a decoding strategy for all prompts at once.
+
+        Parameters
+        ----------
+        strategy : generator function
+            `strategy(sequence, **kwargs)` is written for one prompt. It yields `{sequence: tokens}` to extend (sequences of
+            other LLMs too) or `Generate(...)`, and gets back what these return. What all prompts yield meets in one forward.
+        prompts : iterable of prompts
+        seed : int, optional
+            Each prompt's sequence gets a seed derived from it and the prompt's index.
+
+        Returns
+        -------
+        list
+            What each generator returned.
+        """
+        from llmi import _strategy
+
+        return _strategy.run(self, strategy, as_list(prompts), seed if seed is not None else self._seed, capture, use_tqdm, kwargs)
+
+    def cost_curve(self) -> dict[int, float]:
+        """Seconds of a step by its number of rows, measured once: what num_speculative_tokens="auto" reckons with."""
+        try:
+            return dict(_core.cost_curve(self._engine))
+        except _core.CoreError as error:
+            raise from_core(error.args) from None
 
     # --- scoring
 
@@ -230,7 +306,10 @@ class LLM:
     def enqueue(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> list[str]:
         """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
         priority = generate_args.pop("priority", 0)
-        call = self._call(prompts, sampling_params, priority, generate_args, on_error="return", stream=True, stepped=True)
+        speculation = generate_args.pop("speculative_config", "engine")
+        call = self._call(
+            prompts, sampling_params, priority, generate_args, on_error="return", stream=True, stepped=True, speculative_config=speculation
+        )
         with self._stepped_lock:
             if self._stepped is None:
                 self._stepped = call
@@ -346,7 +425,7 @@ class LLM:
 
     def _call(
         self, prompts: Any, sampling_params: Any, priority: int | Iterable[int], params: Mapping[str, Any], *,
-        on_error: str, stream: bool = False, stepped: bool = False,
+        on_error: str, stream: bool = False, stepped: bool = False, speculative_config: Any = "engine",
     ) -> Call:  # fmt: skip
         if on_error not in ("raise", "return"):
             raise InvalidParamsError("on_error must be 'raise' or 'return'", "on_error")
@@ -354,7 +433,11 @@ class LLM:
         several = sampling_params is not None and not isinstance(sampling_params, SamplingParams)
         explicit: Sequence[SamplingParams | None] = list(sampling_params) if several else [sampling_params] * len(items)
         priorities = [priority] * len(items) if isinstance(priority, int) else list(priority)
-        for name, values in (("sampling_params", explicit), ("priority", priorities)):
+        if isinstance(speculative_config, list | tuple):
+            speculations = [self._parse_speculation(entry) for entry in speculative_config]
+        else:
+            speculations = [self._parse_speculation(speculative_config)] * len(items)
+        for name, values in (("sampling_params", explicit), ("priority", priorities), ("speculative_config", speculations)):
             if len(values) != len(items):
                 raise InvalidParamsError(f"{len(values)} {name} for {len(items)} prompts", name)
         # Values are validated before anything runs; what is wrong with one prompt ends that prompt alone.
@@ -377,11 +460,30 @@ class LLM:
             if text is None and ids and (request_params.logits_processors or request_params.stopping_criteria or request_params.sampler):
                 text = self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=False)
             hooks = RequestHooks(str(request_id), request_params, text or "")
-            submission = Submission(text, ids, request_params, sources, seed, hooks, error=error)
+            submission = Submission(text, ids, request_params, sources, seed, hooks, error=error, speculation=speculations[index])
+            if is_sequence(item) and item.llm is self:
+                submission.source = item._core
             if error is None:
                 self._builder.build(submission, request_id, priority=priorities[index], stream=stream, stepped=stepped)
             submissions.append(submission)
         return Call(self._engine, self._results, submissions, on_error)
+
+    def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
+        return resolve_params(sampling_params, params, self._defaults)[0]
+
+    def _sequence_params(self, sampling_params: SamplingParams | None) -> SamplingParams:
+        return self._resolve(sampling_params, {})
+
+    def _decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])
+
+    def _parse_speculation(self, value: Any) -> SpeculativeConfig | None:
+        if isinstance(value, str) and value == "engine":
+            return self._speculative_config
+        config = parse_speculation(value)
+        if config is not None:
+            self._speculation.check(config)
+        return config
 
     def _submit(self, call: Call, first: int = 0) -> None:
         if self._engine.on_engine_thread():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from llmi._errors import LlmiError
     from llmi._receipt import Receipt
+    from llmi._speculation import SpecDecodeMetrics
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -58,7 +59,8 @@ class CompletionOutput:
     """One continuation of a prompt.
 
     `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
-    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first.
+    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. Equality looks at everything
+    but the speculation's statistics.
     """
 
     index: int
@@ -68,6 +70,7 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None
     finish_reason: FinishReason | None
     stop_reason: int | str | None
+    spec_decode_metrics: SpecDecodeMetrics | None = dataclasses.field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"CompletionOutput(index={self.index}, text={_short(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason})"

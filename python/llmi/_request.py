@@ -18,6 +18,7 @@ from llmi._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutp
 from llmi._params import FIELDS, SamplingParams, canonical
 
 if TYPE_CHECKING:
+    from llmi._speculation import SpeculationFactory, SpeculativeConfig
     from llmi._tokenizer import Tokenizer
 
 Prompt = Any  # str, list of ints, int array, or a dict with prompt or prompt_token_ids; see is_single
@@ -37,16 +38,24 @@ class Submission:
     seed: int
     hooks: RequestHooks
     request: Any = None  # _core.Request
+    core_params: Any = None  # _core.SamplingParams
+    speculation: SpeculativeConfig | None = None
+    source: Any = None  # the core's sequence that the prompt continues
     error: LlmiError | None = None  # refused at submission
 
 
 def is_single(prompts: Any) -> bool:
     """Whether `prompts` is one prompt: a string, a dict, or a flat sequence of ints."""
-    if isinstance(prompts, str | Mapping):
+    if isinstance(prompts, str | Mapping) or is_sequence(prompts):
         return True
     if isinstance(prompts, np.ndarray):
         return prompts.ndim == 1 and prompts.dtype.kind in "iu"
     return isinstance(prompts, list | tuple) and len(prompts) > 0 and all(isinstance(entry, int | np.integer) for entry in prompts)
+
+
+def is_sequence(prompt: Any) -> bool:
+    """Whether `prompt` is a TokenSequence; its module is loaded only where sequences are made."""
+    return type(prompt).__name__ == "TokenSequence"
 
 
 def as_list(prompts: Any) -> list[Prompt]:
@@ -58,6 +67,8 @@ def tokenize(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[int
     """(text or None, token ids). Raises InvalidParamsError for what is no prompt."""
     if isinstance(prompt, str):
         return prompt, tokenizer.encode(prompt)
+    if is_sequence(prompt):
+        return prompt.text, prompt.token_ids.tolist()
     if isinstance(prompt, Mapping):
         unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}
         if unknown or not {"prompt", "prompt_token_ids"} & set(prompt):
@@ -121,6 +132,7 @@ class RequestBuilder:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
+        self.speculation: SpeculationFactory | None = None
 
     def fit_max_tokens(self, params: SamplingParams, resolved: dict[str, tuple[Any, str]], prompt_len: int) -> None:
         """Settles max_tokens: None, and a default that exceeds the room, mean up to the end of the context."""
@@ -146,12 +158,25 @@ class RequestBuilder:
     ) -> None:
         """Fills `submission.request`."""
         params = submission.params
+        limit = int(params.max_tokens or 0) if max_tokens is None else max_tokens
+        submission.core_params = self.core_params(params, submission.seed, limit)
+        speculation = None
+        if submission.speculation is not None and self.speculation is not None:
+            speculation = self.speculation.build(submission.speculation, submission, request_id)
+        submission.request = _core.Request(
+            id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params, n=params.n, priority=priority,
+            stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
+            source=submission.source,
+        )  # fmt: skip
+
+    def core_params(self, params: SamplingParams, seed: int, max_tokens: int) -> Any:
+        """The core's form of resolved parameters."""
         core = _core.SamplingParams()
         for name in ("temperature", "top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
                      "ignore_eos", "include_stop_str_in_output", "detokenize", "skip_special_tokens"):  # fmt: skip
             setattr(core, name, getattr(params, name))
-        core.max_tokens = int(params.max_tokens or 0) if max_tokens is None else max_tokens
-        core.seed = submission.seed
+        core.max_tokens = max_tokens
+        core.seed = seed
         core.stop = params.stop_list()
         core.stop_token_ids = list(params.stop_token_ids or [])
         core.eos_token_ids = sorted(token for token in self.tokenizer.eos_token_ids if token < self.vocab_size)
@@ -160,10 +185,7 @@ class RequestBuilder:
         core.bad_words = self._bad_words(params.bad_words or [])
         core.num_logprobs = self._count(params.logprobs)
         core.num_prompt_logprobs = self._count(params.prompt_logprobs)
-        submission.request = _core.Request(
-            id=request_id, prompt_token_ids=submission.prompt_token_ids, params=core, n=params.n, priority=priority, stream=stream,
-            stepped=stepped, hooks=submission.hooks if submission.hooks else None,
-        )  # fmt: skip
+        return core
 
     def _count(self, value: int | None) -> int:
         return -1 if value is None else self.vocab_size if value == -1 else value
@@ -196,7 +218,7 @@ class ResultBuilder:
         """The result of a submission, partial if it is not finished."""
         request, params = submission.request, submission.params
         samples = request.samples if request is not None else []
-        outputs = [self._completion(index, sample, params) for index, sample in enumerate(samples)]
+        outputs = [self._completion(index, sample, params, submission.speculation) for index, sample in enumerate(samples)]
         error = submission.error or self._error(submission)
         if not outputs:
             outputs = [CompletionOutput(index, "", [], None, None, "error", None) for index in range(params.n)]
@@ -222,15 +244,15 @@ class ResultBuilder:
         error = from_core(submission.request.error)
         hooks = submission.hooks
         if hooks.error is not None:
-            from llmi._errors import HookError
+            from llmi._errors import DraftError, HookError
 
-            error = HookError(
+            error = (DraftError if hooks.failed_in_drafter else HookError)(
                 f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id
             )
             error.__cause__ = hooks.error
         return error
 
-    def _completion(self, index: int, sample: Any, params: SamplingParams) -> CompletionOutput:
+    def _completion(self, index: int, sample: Any, params: SamplingParams, speculation: SpeculativeConfig | None) -> CompletionOutput:
         with_logprobs = params.logprobs is not None
         return CompletionOutput(
             index=index,
@@ -240,6 +262,7 @@ class ResultBuilder:
             logprobs=[self._entries(entry) for entry in sample.logprobs] if with_logprobs else None,
             finish_reason=sample.finish_reason,
             stop_reason=sample.stop_reason,
+            spec_decode_metrics=None if speculation is None else _spec_metrics(speculation, sample.speculation),
         )
 
     def _prompt_logprobs(self, request: Any, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
@@ -258,6 +281,12 @@ class ResultBuilder:
 
     def _has(self, token: int) -> bool:
         return token < len(self.tokenizer.vocab_bytes)
+
+
+def _spec_metrics(speculation: SpeculativeConfig, counts: Any) -> Any:
+    from llmi._speculation import spec_metrics
+
+    return spec_metrics(speculation, counts)
 
 
 def _plain_params(params: SamplingParams) -> dict[str, Any]:

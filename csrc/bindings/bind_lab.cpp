@@ -1,0 +1,159 @@
+// Sequences of the lab, and the processed law on its own.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <utility>
+
+#include "bindings/bindings.h"
+#include "bindings/engine_handle.h"
+#include "bindings/gil.h"
+#include "bindings/py_hooks.h"
+#include "core/fp_env.h"
+#include "sampling/law.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+using FloatArray = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using SequencePointer = std::shared_ptr<LabSequence>;
+
+// The array owns `values`.
+py::array Matrix(std::vector<float>&& values, int64_t num_rows, int64_t num_cols) {
+  auto* owned = new std::vector<float>(std::move(values));
+  const py::capsule owner(owned, [](void* pointer) { delete static_cast<std::vector<float>*>(pointer); });
+  py::array_t<float> array({num_rows, num_cols}, owned->data(), owner);
+  array.attr("setflags")(py::arg("write") = false);
+  return array;
+}
+
+py::dict Layers(std::map<int, std::vector<float>>&& layers, int64_t num_rows) {
+  py::dict dict;
+  for (auto& [layer, values] : layers) {
+    const auto num_cols = static_cast<int64_t>(values.size()) / std::max<int64_t>(num_rows, 1);
+    dict[py::int_(layer)] = Matrix(std::move(values), num_rows, num_cols);
+  }
+  return dict;
+}
+
+// [(logits [num_rows, vocab_size], {layer: hidden}, {layer: logits [1, vocab_size]})]
+py::list Extend(EngineHandle& handle,
+                const std::vector<std::tuple<SequencePointer, std::vector<int32_t>, std::vector<int32_t>, bool, bool>>& wanted) {
+  std::vector<LabExtension> extensions;
+  for (const auto& [sequence, token_ids, parents, is_tree, wants_last] : wanted) {
+    extensions.push_back({sequence, token_ids, parents, is_tree, wants_last});
+  }
+  std::vector<LabResult> results;
+  {
+    const py::gil_scoped_release release;
+    results = handle.engine().LabExtend(extensions);
+  }
+  py::list list;
+  for (LabResult& result : results) {
+    list.append(py::make_tuple(Matrix(std::move(result.logits), result.num_rows, handle.vocab_size()),
+                               Layers(std::move(result.hidden_states), result.num_rows), Layers(std::move(result.layer_logits), 1)));
+  }
+  return list;
+}
+
+// What sampling and verification do to a row of logits; with draw, also the token that this noise draws.
+py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vector<int32_t>& token_ids, int64_t prompt_len,
+              const FloatArray& logits, const py::object& hooks, int64_t sample_index, const std::string& output_text) {
+  const int64_t vocab_size = handle.vocab_size();
+  if (logits.ndim() != 1 || logits.shape(0) != vocab_size) {
+    throw Error(ErrorKind::kInvalidArgument, "logits must be [" + std::to_string(vocab_size) + "]", "logits");
+  }
+  Validate(params, vocab_size);
+  std::vector<float> law(logits.data(), logits.data() + vocab_size);
+  const Engine& engine = handle.engine();
+  std::unique_ptr<PyHooks> py_hooks;
+  if (!hooks.is_none()) py_hooks = std::make_unique<PyHooks>(hooks);
+  int32_t token = 0;
+  {
+    const py::gil_scoped_release release;
+    const FloatEnvironmentGuard guard;
+    const HookContext context = {sample_index, &token_ids, prompt_len, &output_text};
+    LogitsHook process;
+    if (py_hooks != nullptr && py_hooks->HasProcessors()) {
+      process = [&](float* row) { py_hooks->ProcessLogits(context, row, vocab_size); };
+    }
+    ProcessLogits(engine.context(), params, {token_ids, prompt_len}, process, law.data(), vocab_size);
+    if (py_hooks != nullptr && py_hooks->HasSampler()) {
+      token = py_hooks->Sample(context, law.data(), vocab_size);
+    } else if (params.temperature == 0) {
+      token = DrawSeveral(nullptr, law.data(), vocab_size, 1).at(0);
+    } else {
+      token = Draw({params.seed, static_cast<int64_t>(token_ids.size()), sample_index, 0, 0}, law.data(), vocab_size);
+    }
+  }
+  return py::make_tuple(CopyArray(law.data(), law.size()), token);
+}
+
+std::vector<int32_t> Siblings(const FloatArray& law, const SamplingParams& params, int64_t position, int64_t sample_index, int64_t count) {
+  const NoiseKey key = {params.seed, position, sample_index, 0, 0};
+  return DrawSeveral(params.temperature == 0 ? nullptr : &key, law.data(), law.shape(0), count);
+}
+
+std::vector<std::pair<int64_t, double>> Costs(EngineHandle& handle) {
+  CostCurve costs;
+  {
+    const py::gil_scoped_release release;
+    costs = handle.engine().Costs();
+  }
+  std::vector<std::pair<int64_t, double>> points;
+  for (const CostCurve::Point& point : costs.points()) points.emplace_back(point.num_rows, point.seconds);
+  return points;
+}
+
+}  // namespace
+
+void RegisterLab(py::module_& module) {
+  py::class_<LabSequence, SequencePointer>(module, "LabSequence")
+      .def(py::init([](std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits) {
+             auto sequence = std::make_shared<LabSequence>();
+             sequence->tokens = std::move(token_ids);
+             sequence->capture = {std::move(hidden_states), std::move(layer_logits)};
+             return sequence;
+           }),
+           py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"))
+      .def_property_readonly("token_ids",
+                             [](const LabSequence& sequence) { return CopyArray(sequence.tokens.data(), sequence.tokens.size()); })
+      .def_property_readonly("num_tokens", [](const LabSequence& sequence) { return sequence.tokens.size(); })
+      .def_property_readonly("num_computed",
+                             [](const LabSequence& sequence) { return sequence.has_cache ? sequence.kv.num_tokens : int64_t{0}; })
+      .def_property_readonly("has_tree", [](const LabSequence& sequence) { return sequence.tree.size() > 0; })
+      .def_property_readonly("block_table", [](const LabSequence& sequence) {
+        return sequence.has_cache ? sequence.kv.tables : std::vector<std::vector<int32_t>>();
+      });
+  module.def("lab_extend", &Extend, py::arg("engine"), py::arg("extensions"));
+  module.def(
+      "lab_fork", [](EngineHandle& handle, const SequencePointer& sequence) { return handle.engine().LabFork(sequence); },
+      py::arg("engine"), py::arg("sequence"), py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "lab_rollback",
+      [](EngineHandle& handle, const SequencePointer& sequence, int64_t num_tokens) { handle.engine().LabRollback(sequence, num_tokens); },
+      py::arg("engine"), py::arg("sequence"), py::arg("num_tokens"), py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "lab_sync",
+      [](EngineHandle& handle, const SequencePointer& sequence, const std::vector<int32_t>& token_ids) {
+        return handle.engine().LabSync(sequence, token_ids);
+      },
+      py::arg("engine"), py::arg("sequence"), py::arg("token_ids"), py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "lab_commit",
+      [](EngineHandle& handle, const SequencePointer& sequence, const std::vector<int32_t>& path) {
+        handle.engine().LabCommit(sequence, path);
+      },
+      py::arg("engine"), py::arg("sequence"), py::arg("path"), py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "lab_close", [](EngineHandle& handle, const SequencePointer& sequence) { handle.engine().LabClose(sequence); }, py::arg("engine"),
+      py::arg("sequence"), py::call_guard<py::gil_scoped_release>());
+  module.def("law", &Law, py::arg("engine"), py::arg("params"), py::arg("token_ids"), py::arg("prompt_len"), py::arg("logits"),
+             py::arg("hooks"), py::arg("sample_index"), py::arg("output_text"));
+  module.def("draw_siblings", &Siblings, py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"), py::arg("count"));
+  module.def("cost_curve", &Costs, py::arg("engine"));
+}
+
+}  // namespace llmi

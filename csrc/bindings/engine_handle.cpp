@@ -1,0 +1,85 @@
+#include "bindings/engine_handle.h"
+
+#include <algorithm>
+
+#include "core/fp_env.h"
+#include "core/thread_pool.h"
+#include "kernels/tables.h"
+#include "model/loader.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+WeightFormat ParseFormat(const std::string& name) {
+  if (name == "auto") return WeightFormat::kAsStored;
+  if (name == "float32") return WeightFormat::kF32;
+  if (name == "float16") return WeightFormat::kF16;
+  if (name == "bfloat16") return WeightFormat::kBF16;
+  throw Error(ErrorKind::kInvalidArgument, "dtype '" + name + "' is unknown: auto, float32, float16 or bfloat16", "dtype");
+}
+
+SchedulingPolicy ParsePolicy(const std::string& name) {
+  if (name == "fcfs") return SchedulingPolicy::kFcfs;
+  if (name == "priority") return SchedulingPolicy::kPriority;
+  if (name == "static") return SchedulingPolicy::kStatic;
+  throw Error(ErrorKind::kInvalidArgument, "scheduling_policy '" + name + "' is unknown: fcfs, priority or static", "scheduling_policy");
+}
+
+std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special,
+                                        int64_t vocab_size) {
+  auto tokens = std::make_shared<TokenBytes>();
+  // A model's head may be padded past the tokenizer: such ids have no text.
+  tokens->bytes.resize(std::max(static_cast<size_t>(vocab_size), bytes.size()));
+  tokens->special.resize(tokens->bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) tokens->bytes[i] = std::string(bytes[i]);
+  for (const auto& [id, text] : special) {
+    if (id >= 0 && static_cast<size_t>(id) < tokens->special.size()) tokens->special[static_cast<size_t>(id)] = text;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,
+                           int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
+                           bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
+                           bool audit_each_step) {
+  context_.table = &GetKernelTable(isa);
+  context_.pool = &ThreadPool::Shared();
+  context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
+  config_.scheduler = {ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, chunked_prefill};
+  config_.block_size = block_size;
+  config_.kv_type = kv_dtype == "float32" ? KvType::kF32 : KvType::kF16;
+  config_.audit_each_step = audit_each_step;
+  const FloatEnvironmentGuard guard;
+  model_ = LoadConfig(path);
+  ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len}, &config_);
+  decoder_ = LoadDecoder(context_, path, ParseFormat(dtype));
+  weight_bytes_ = decoder_->weights().num_bytes();
+  weight_types_ = decoder_->weights().TypeNames();
+}
+
+void EngineHandle::Start(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special) {
+  engine_ = std::make_unique<Engine>(std::move(decoder_), context_, config_, ParseTokens(bytes, special, model_.vocab_size));
+}
+
+py::dict EngineHandle::Info() const {
+  py::dict dict;
+  dict["max_model_len"] = config_.max_model_len;
+  dict["num_pages"] = config_.num_pages;
+  dict["block_size"] = config_.block_size;
+  dict["weight_bytes"] = weight_bytes_;
+  dict["weight_types"] = weight_types_;
+  dict["table"] = context_.table->name;
+  dict["num_threads"] = context_.num_threads;
+  std::vector<int64_t> windows;
+  for (const LayerConfig& layer : model_.layers) windows.push_back(layer.window);
+  const KvGroups groups(windows, model_.num_kv_heads, model_.head_dim, config_.kv_type, config_.block_size);
+  dict["page_bytes"] = groups.page_bytes();
+  dict["kv_bytes_per_token"] = groups.BytesPerToken();
+  return dict;
+}
+
+}  // namespace llmi

@@ -1,0 +1,44 @@
+// The engine with what it was built from, as the bindings hold it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sizing.h"
+
+namespace llmi {
+
+class EngineHandle {
+ public:
+  EngineHandle(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa, int num_threads,
+               const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size,
+               int64_t kv_cache_memory_bytes, int64_t max_model_len, bool audit_each_step);
+  // The tokenizer's bytes are known: the engine thread starts.
+  void Start(const std::vector<pybind11::bytes>& bytes, const std::map<int64_t, std::string>& special);
+  Engine& engine() {
+    if (!engine_) throw Error(ErrorKind::kClosed, "the engine is closed");
+    return *engine_;
+  }
+  void Close() {
+    if (engine_) engine_->Close();
+  }
+  pybind11::dict Info() const;
+  int64_t vocab_size() const { return model_.vocab_size; }
+
+ private:
+  KernelContext context_;
+  EngineConfig config_;
+  ModelConfig model_;
+  uint64_t weight_bytes_ = 0;
+  std::string weight_types_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace llmi

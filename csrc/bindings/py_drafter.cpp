@@ -1,0 +1,90 @@
+#include "bindings/py_drafter.h"
+
+#include <pybind11/stl.h>
+
+#include <utility>
+
+#include "bindings/gil.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+// Tells the runner that a sequence is gone.
+class PyState : public DrafterState {
+ public:
+  PyState(py::object runner, uint64_t request_id, int64_t sample_index)
+      : runner_(std::move(runner)), request_id_(request_id), sample_index_(sample_index) {}
+  ~PyState() override {
+    if (Py_IsInitialized() != 0) {
+      const py::gil_scoped_acquire gil;
+      try {
+        runner_.attr("forget")(request_id_, sample_index_);
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("llmi drafter");
+      }
+    }
+    DropObject(runner_);
+  }
+
+ private:
+  py::object runner_;
+  uint64_t request_id_;
+  int64_t sample_index_;
+};
+
+}  // namespace
+
+PyDrafter::~PyDrafter() { DropObject(runner_); }
+
+std::unique_ptr<DrafterState> PyDrafter::NewState(uint64_t request_id, int64_t sample_index) {
+  const py::gil_scoped_acquire gil;
+  return std::make_unique<PyState>(runner_, request_id, sample_index);
+}
+
+void PyDrafter::Propose(std::span<DraftContext*> contexts) {
+  try {
+    WithGil(ErrorKind::kDraft, [&] {
+      py::list list;
+      for (const DraftContext* context : contexts) {
+        list.append(py::make_tuple(context->request_id, context->sample_index,
+                                   CopyArray(context->token_ids.data(), context->token_ids.size()), context->prompt_len,
+                                   context->max_nodes));
+      }
+      // One (token_ids, parents, message) for each context; a message is an error.
+      const auto proposals = runner_.attr("propose")(list).cast<py::list>();
+      CheckInternal(proposals.size() == contexts.size(), "a drafter's runner lost a context");
+      for (size_t i = 0; i < contexts.size(); ++i) {
+        const auto fields = proposals[i].cast<py::tuple>();
+        if (!fields[2].is_none()) {
+          contexts[i]->error = Error(ErrorKind::kDraft, fields[2].cast<std::string>());
+          continue;
+        }
+        contexts[i]->draft.token_ids = fields[0].cast<std::vector<int32_t>>();
+        if (!fields[1].is_none()) contexts[i]->draft.parents = fields[1].cast<std::vector<int32_t>>();
+      }
+    });
+  } catch (const Error& error) {
+    for (DraftContext* context : contexts) context->error = error;
+  }
+}
+
+void PyDrafter::Observe(const DraftContext& context, int64_t num_accepted) {
+  WithGil(ErrorKind::kDraft, [&] { runner_.attr("observe")(context.request_id, context.sample_index, num_accepted); });
+}
+
+PyLengthPolicy::~PyLengthPolicy() { DropObject(policy_); }
+
+int64_t PyLengthPolicy::Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) {
+  return WithGil(ErrorKind::kDraft, [&] {
+    const auto as_floats = [](std::span<const double> values) {
+      py::array_t<float> array(static_cast<py::ssize_t>(values.size()));
+      for (size_t i = 0; i < values.size(); ++i) array.mutable_data()[i] = static_cast<float>(values[i]);
+      return array;
+    };
+    return policy_.attr("choose")(as_floats(acceptance), as_floats(costs), num_running).cast<int64_t>();
+  });
+}
+
+}  // namespace llmi

@@ -1,0 +1,44 @@
+// Drafters and length policies written in Python. The runner is llmi._speculation.DrafterRunner.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace llmi {
+
+class PyDrafter : public Drafter {
+ public:
+  PyDrafter(pybind11::object runner, std::string name) : runner_(std::move(runner)), name_(std::move(name)) {}
+  ~PyDrafter() override;
+  PyDrafter(const PyDrafter&) = delete;
+  PyDrafter& operator=(const PyDrafter&) = delete;
+
+  std::string name() const override { return name_; }
+  std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
+  void Propose(std::span<DraftContext*> contexts) override;
+  void Observe(const DraftContext& context, int64_t num_accepted) override;
+
+ private:
+  pybind11::object runner_;
+  std::string name_;
+};
+
+class PyLengthPolicy : public LengthHook {
+ public:
+  explicit PyLengthPolicy(pybind11::object policy) : policy_(std::move(policy)) {}
+  ~PyLengthPolicy() override;
+  PyLengthPolicy(const PyLengthPolicy&) = delete;
+  PyLengthPolicy& operator=(const PyLengthPolicy&) = delete;
+
+  int64_t Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) override;
+
+ private:
+  pybind11::object policy_;
+};
+
+}  // namespace llmi

@@ -1,0 +1,314 @@
+#include "engine/lab.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/errors.h"
+#include "engine/running.h"
+
+namespace llmi {
+namespace {
+
+int64_t Missing(const LabExtension& extension) {
+  return static_cast<int64_t>(extension.sequence->tokens.size()) - extension.sequence->kv.num_tokens;
+}
+
+void Taps(const LabCapture& capture, std::vector<int>* layers) {
+  for (const std::vector<int>* list : {&capture.hidden_states, &capture.layer_logits}) {
+    for (int layer : *list) {
+      if (std::find(layers->begin(), layers->end(), layer) == layers->end()) layers->push_back(layer);
+    }
+  }
+}
+
+}  // namespace
+
+void Engine::LabFree(LabSequence& sequence) {
+  if (!sequence.has_cache) return;
+  cache_->Free(&sequence.kv);
+  sequence.has_cache = false;
+  std::erase_if(labs_, [&](const auto& entry) { return entry.get() == &sequence; });
+}
+
+void Engine::LabReserve(LabSequence& sequence, int64_t num_new) {
+  while (!cache_->TryReserve(&sequence.kv, num_new)) {
+    if (scheduler_->PreemptOne()) continue;
+    const auto needed = static_cast<uint64_t>(cache_->PagesNeeded(sequence.kv, num_new) * cache_->groups().page_bytes());
+    const auto free = static_cast<uint64_t>(cache_->pool().num_free() * cache_->groups().page_bytes());
+    throw Error::OutOfMemory("the sequences of this call need " + std::to_string(needed) + " bytes more of KV cache, " +
+                                 std::to_string(free) + " are free: extend fewer at once, or raise kv_cache_memory_bytes",
+                             needed, free);
+  }
+}
+
+void Engine::LabCheck(const LabExtension& extension) const {
+  const LabSequence& sequence = *extension.sequence;
+  if (sequence.tree.size() > 0) {
+    throw Error(ErrorKind::kInvalidArgument, "a tree is pending: commit a path or roll it back first", "tokens");
+  }
+  if (sequence.tokens.empty() && extension.token_ids.empty()) {
+    throw Error(ErrorKind::kInvalidArgument, "an empty sequence has no logits: give it a prompt, or extend it", "tokens");
+  }
+  Draft draft = {extension.token_ids, extension.parents};
+  CheckTree(&draft, decoder_->config().vocab_size);
+  int64_t length = static_cast<int64_t>(sequence.tokens.size());
+  if (extension.is_tree) {
+    const std::vector<int32_t> depths = draft.Depths();
+    if (!depths.empty()) length += *std::max_element(depths.begin(), depths.end());
+  } else {
+    length += draft.size();
+  }
+  if (length > config_.max_model_len) {
+    throw Error(ErrorKind::kInvalidArgument,
+                std::to_string(length) + " tokens exceed max_model_len = " + std::to_string(config_.max_model_len), "tokens");
+  }
+}
+
+std::vector<LabResult> Engine::LabExtend(const std::vector<LabExtension>& extensions) {
+  std::vector<LabResult> results(extensions.size());
+  Execute([&] {
+    for (const LabExtension& extension : extensions) LabCheck(extension);
+    std::vector<std::pair<size_t, Draft>> before;  // what a failure restores
+    for (const LabExtension& extension : extensions) {
+      LabSequence& sequence = *extension.sequence;
+      before.emplace_back(sequence.tokens.size(), Draft{});
+      if (!sequence.has_cache) {
+        cache_->Init(&sequence.kv);
+        sequence.has_cache = true;
+      }
+      std::erase(labs_, extension.sequence);
+      labs_.push_back(extension.sequence);
+      sequence.in_use = true;
+      if (!extension.is_tree) sequence.tokens.insert(sequence.tokens.end(), extension.token_ids.begin(), extension.token_ids.end());
+    }
+    const auto release = [&] {
+      for (const LabExtension& extension : extensions) extension.sequence->in_use = false;
+    };
+    try {
+      LabCompute(extensions, &results);
+    } catch (...) {
+      for (size_t i = 0; i < extensions.size(); ++i) {
+        LabSequence& sequence = *extensions[i].sequence;
+        sequence.tokens.resize(before[i].first);
+        sequence.tree = {};
+        if (sequence.kv.num_tokens > static_cast<int64_t>(before[i].first)) LabFree(sequence);
+        if (sequence.has_cache) cache_->Trim(&sequence.kv);
+      }
+      release();
+      throw;
+    }
+    release();
+  });
+  return results;
+}
+
+// Computes what is missing, in steps of at most max_num_batched_tokens rows.
+void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results) {
+  std::vector<bool> done(extensions.size(), false);
+  for (size_t i = 0; i < extensions.size(); ++i) {
+    const LabExtension& extension = extensions[i];
+    if (!extension.token_ids.empty() || !extension.wants_last) {
+      done[i] = extension.token_ids.empty() && Missing(extension) == 0;
+    } else if (Missing(extension) == 0 && !cache_->TryRollback(&extension.sequence->kv, 1)) {
+      cache_->Free(&extension.sequence->kv);
+      cache_->Init(&extension.sequence->kv);
+    }
+  }
+  while (std::find(done.begin(), done.end(), false) != done.end()) {
+    ForwardBatch batch;
+    batch.tables.resize(cache_->groups().groups().size());
+    std::vector<size_t> owners;  // of each wanted row
+    std::vector<std::pair<size_t, int64_t>> pieces;
+    for (size_t i = 0; i < extensions.size(); ++i) {
+      if (!done[i]) Taps(extensions[i].sequence->capture, &batch.tap_layers);
+    }
+    int64_t budget = config_.scheduler.max_num_batched_tokens;
+    for (size_t i = 0; i < extensions.size() && budget > 0; ++i) {
+      if (done[i]) continue;
+      const LabExtension& extension = extensions[i];
+      LabSequence& sequence = *extension.sequence;
+      const int64_t num_tokens = std::min(Missing(extension), budget);
+      const bool whole = num_tokens == Missing(extension);
+      const auto tree_size = extension.is_tree ? static_cast<int64_t>(extension.token_ids.size()) : 0;
+      CheckArgument(tree_size <= config_.scheduler.max_num_batched_tokens, "a tree has more nodes than max_num_batched_tokens");
+      // A tree's nodes see each other: they go in one piece, after all tokens before them.
+      const bool with_tree = whole && tree_size > 0 && num_tokens + tree_size <= budget;
+      if (num_tokens == 0 && tree_size > 0 && !with_tree) continue;
+      const int64_t num_rows = num_tokens + (with_tree ? tree_size : 0);
+      LabReserve(sequence, num_rows);
+      const int64_t first = sequence.kv.num_tokens;
+      const int64_t row_begin = batch.num_rows();
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        batch.token_ids.push_back(sequence.tokens[static_cast<size_t>(first + t)]);
+        batch.positions.push_back(static_cast<int32_t>(first + t));
+        const int64_t from_end = static_cast<int64_t>(sequence.tokens.size()) - (first + t);  // 1: the last token
+        const bool is_new = !extension.is_tree && from_end <= static_cast<int64_t>(extension.token_ids.size());
+        if (is_new || (extension.wants_last && extension.token_ids.empty() && from_end == 1)) {
+          batch.wanted_rows.push_back(static_cast<int32_t>(row_begin + t));
+          owners.push_back(i);
+        }
+      }
+      const int32_t* parents = nullptr;
+      if (with_tree) {
+        const Draft draft = {extension.token_ids, extension.parents};
+        const std::vector<int32_t> depths = draft.Depths();
+        std::vector<int32_t>& rows = batch.tree_parents.emplace_back();
+        for (int64_t t = 0; t < num_tokens; ++t) rows.push_back(static_cast<int32_t>(t) - 1);
+        for (int64_t n = 0; n < tree_size; ++n) {
+          rows.push_back(static_cast<int32_t>(num_tokens) + draft.parent(n));
+          batch.wanted_rows.push_back(static_cast<int32_t>(batch.num_rows()));
+          batch.token_ids.push_back(draft.token_ids[static_cast<size_t>(n)]);
+          batch.positions.push_back(
+              static_cast<int32_t>(static_cast<int64_t>(sequence.tokens.size()) - 1 + depths[static_cast<size_t>(n)]));
+          owners.push_back(i);
+        }
+        parents = rows.data();
+      }
+      batch.segments.push_back({row_begin, num_rows, first, nullptr, parents});
+      pieces.emplace_back(i, num_tokens);
+      budget -= num_rows;
+      done[i] = whole && (tree_size == 0 || with_tree);
+    }
+    for (const auto& [i, num_tokens] : pieces) {
+      for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(extensions[i].sequence->kv.tables[g].data());
+    }
+    const ForwardResult forward = decoder_->Forward(context_, *cache_, batch);
+    for (const auto& [i, num_tokens] : pieces) {
+      cache_->Commit(&extensions[i].sequence->kv, num_tokens);
+      if (done[i] && extensions[i].is_tree) {
+        extensions[i].sequence->tree = {extensions[i].token_ids, extensions[i].parents};
+      }
+    }
+    LabCollect(extensions, owners, batch, forward, results);
+  }
+}
+
+void Engine::LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
+                        const ForwardResult& forward, std::vector<LabResult>* results) {
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  const int64_t hidden_size = decoder_->config().hidden_size;
+  for (size_t row = 0; row < owners.size();) {
+    size_t end = row;
+    while (end < owners.size() && owners[end] == owners[row]) ++end;
+    const LabCapture& capture = extensions[owners[row]].sequence->capture;
+    LabResult& result = (*results)[owners[row]];
+    const auto begin_offset = static_cast<int64_t>(row) * hidden_size;
+    const auto count = static_cast<int64_t>(end - row);
+    const size_t old_size = result.logits.size();
+    result.logits.resize(old_size + static_cast<size_t>(count * vocab_size));
+    decoder_->LmHead(context_, forward.hidden.data() + begin_offset, count, result.logits.data() + old_size);
+    result.num_rows += count;
+    for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
+      const int layer = batch.tap_layers[t];
+      const float* rows = forward.taps[t].data() + begin_offset;
+      if (std::find(capture.hidden_states.begin(), capture.hidden_states.end(), layer) != capture.hidden_states.end()) {
+        std::vector<float>& values = result.hidden_states[layer];
+        values.insert(values.end(), rows, rows + count * hidden_size);
+      }
+      if (std::find(capture.layer_logits.begin(), capture.layer_logits.end(), layer) != capture.layer_logits.end()) {
+        std::vector<float>& values = result.layer_logits[layer];
+        values.resize(static_cast<size_t>(vocab_size));
+        decoder_->EarlyLogits(context_, rows + (count - 1) * hidden_size, values.data());
+      }
+    }
+    row = end;
+  }
+}
+
+std::shared_ptr<LabSequence> Engine::LabFork(const std::shared_ptr<LabSequence>& sequence) {
+  auto child = std::make_shared<LabSequence>();
+  Execute([&] {
+    child->tokens = sequence->tokens;
+    child->capture = sequence->capture;
+    if (!sequence->has_cache) return;
+    cache_->Fork(sequence->kv, &child->kv);
+    cache_->Trim(&child->kv);  // a pending tree stays the parent's
+    child->has_cache = true;
+    labs_.push_back(child);
+  });
+  return child;
+}
+
+void Engine::LabRollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens) {
+  const auto size = static_cast<int64_t>(sequence->tokens.size());
+  if (num_tokens < 0 || num_tokens > size) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "rollback of " + std::to_string(num_tokens) + " tokens: the sequence has " + std::to_string(size), "num_tokens");
+  }
+  Execute([&] { LabTruncate(*sequence, size - num_tokens); });
+}
+
+void Engine::LabTruncate(LabSequence& sequence, int64_t num_tokens) {
+  sequence.tree = {};
+  sequence.tokens.resize(static_cast<size_t>(num_tokens));
+  if (!sequence.has_cache) return;
+  if (cache_->TryRollback(&sequence.kv, std::max<int64_t>(0, sequence.kv.num_tokens - num_tokens))) {
+    cache_->Trim(&sequence.kv);
+  } else {
+    LabFree(sequence);  // blocks behind a window are gone: it is computed again
+  }
+}
+
+int64_t Engine::LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
+  Draft draft = {token_ids, {}};
+  CheckTree(&draft, decoder_->config().vocab_size);
+  int64_t common = 0;
+  Execute([&] {
+    std::vector<int32_t>& tokens = sequence->tokens;
+    const auto limit = static_cast<int64_t>(std::min(tokens.size(), token_ids.size()));
+    common = std::mismatch(tokens.begin(), tokens.begin() + limit, token_ids.begin()).first - tokens.begin();
+    LabTruncate(*sequence, common);
+    tokens = token_ids;
+  });
+  return common;
+}
+
+void Engine::LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path) {
+  int32_t node = -1;
+  for (int32_t next : path) {
+    if (next < 0 || next >= sequence->tree.size() || sequence->tree.parent(next) != node) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "commit: node " + std::to_string(next) + " is not a child of " + (node < 0 ? "the root" : std::to_string(node)), "path");
+    }
+    node = next;
+  }
+  Execute([&] {
+    const int64_t first_slot = sequence->kv.num_tokens;
+    for (int32_t next : path) {
+      sequence->tokens.push_back(sequence->tree.token_ids[static_cast<size_t>(next)]);
+      if (!sequence->has_cache) continue;  // evicted meanwhile
+      cache_->MoveSlot(sequence->kv, first_slot + next, sequence->kv.num_tokens);
+      cache_->Commit(&sequence->kv, 1);
+    }
+    sequence->tree = {};
+    if (sequence->has_cache) cache_->Trim(&sequence->kv);
+  });
+}
+
+void Engine::LabClose(const std::shared_ptr<LabSequence>& sequence) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) return;
+    closed_labs_.push_back(sequence);
+  }
+  wake_.notify_all();
+}
+
+void Engine::TakeSourceCache(const LabSequence& source, Sample& leader) {
+  if (!source.has_cache) return;
+  const size_t most = std::min({source.tokens.size(), leader.tokens.size() - 1, static_cast<size_t>(source.kv.num_tokens)});
+  const auto common = std::mismatch(leader.tokens.begin(), leader.tokens.begin() + static_cast<int64_t>(most), source.tokens.begin());
+  const int64_t num_shared = common.first - leader.tokens.begin();
+  KvSequence& kv = leader.scheduled.kv;
+  cache_->Free(&kv);
+  cache_->Fork(source.kv, &kv);
+  cache_->Trim(&kv);
+  if (!cache_->TryRollback(&kv, kv.num_tokens - num_shared)) {
+    cache_->Free(&kv);
+    cache_->Init(&kv);
+  }
+  leader.running->request->num_cached_tokens = kv.num_tokens;
+}
+
+}  // namespace llmi

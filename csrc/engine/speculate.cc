@@ -1,0 +1,206 @@
+// Speculation inside the step: drafts go into the batch behind the last committed token; the walk then takes the
+// rows in order and draws at each exactly as plain decoding would (coupled verification). As long as the drawn
+// token was drafted, the next row is there already. So penalties, hooks, stop rules and log-probabilities see the
+// same calls with and without drafts, and the tokens are the same bits.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "core/errors.h"
+#include "engine/running.h"
+
+namespace llmi {
+namespace {
+
+constexpr int64_t kMaxAutoLength = 16;
+constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
+
+}  // namespace
+
+// A started continuation that computes its last token alone in this step.
+bool Engine::MayDraft(const ScheduledPiece& piece) const {
+  const auto& sample = *static_cast<const Sample*>(piece.sequence->owner);
+  if (sample.finished || !sample.started || piece.num_new != 1) return false;
+  return sample.running->request->speculation.has_value() && piece.sequence->kv.num_tokens + 1 == piece.sequence->num_tokens;
+}
+
+// Most nodes of a draft: no deeper than tokens are still wanted, no more rows than the step and free blocks hold.
+int64_t Engine::DraftLimit(const Sample& sample, int64_t room) const {
+  const Request& request = *sample.running->request;
+  const int64_t wanted = request.speculation->num_tokens < 0 ? kMaxAutoLength : request.speculation->num_tokens;
+  return std::min({wanted, room, kMaxDraftNodes, config_.max_model_len - static_cast<int64_t>(sample.tokens.size())});
+}
+
+int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows) {
+  const SpeculationConfig& speculation = *sample.running->request->speculation;
+  if (speculation.num_tokens >= 0 && speculation.length_policy == nullptr) return limit;
+  if (costs_.empty()) MeasureCosts();
+  const auto rates = sample.acceptance.Rates();
+  if (speculation.length_policy != nullptr) {
+    return std::clamp<int64_t>(speculation.length_policy->Choose(rates, cost_row_, scheduler_->num_running()), 0, limit);
+  }
+  const auto known = draft_seconds_.find(speculation.drafter.get());
+  return ChooseLength(rates, costs_, {expected_tokens, num_rows, known == draft_seconds_.end() ? 0.0 : known->second, limit});
+}
+
+void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
+  std::vector<Sample*> samples;
+  int64_t num_rows = 0;
+  for (const ScheduledPiece& piece : *pieces) {
+    auto* sample = static_cast<Sample*>(piece.sequence->owner);
+    sample->draft = {};
+    sample->walk = kWalkRoot;
+    sample->num_accepted = 0;
+    num_rows += piece.num_new;
+    if (MayDraft(piece)) samples.push_back(sample);
+  }
+  if (samples.empty()) return;
+
+  // One call for each drafter, with all sequences that it drafts for.
+  auto expected_tokens = static_cast<double>(pieces->size());
+  std::vector<DraftContext> contexts;
+  contexts.reserve(samples.size());
+  std::vector<std::pair<Drafter*, std::vector<DraftContext*>>> calls;
+  std::vector<Sample*> drafted;
+  for (Sample* sample : samples) {
+    Running& running = *sample->running;
+    Drafter* drafter = running.request->speculation->drafter.get();
+    try {
+      const int64_t limit = DraftLimit(*sample, config_.scheduler.max_num_batched_tokens - num_rows);
+      const int64_t length = limit < 1 ? 0 : ChosenLength(*sample, limit, expected_tokens, num_rows);
+      if (length < 1) continue;
+      if (sample->drafter_state == nullptr) sample->drafter_state = drafter->NewState(running.request->id, sample->index);
+      contexts.push_back({running.request->id,
+                          sample->index,
+                          sample->tokens,
+                          running.prompt_len(),
+                          length,
+                          sample->drafter_state.get(),
+                          {},
+                          std::nullopt});
+      num_rows += length;
+      expected_tokens += sample->acceptance.Rates()[0];
+    } catch (const Error& error) {
+      FailRequest(running, error);
+      continue;
+    }
+    drafted.push_back(sample);
+    const auto call = std::find_if(calls.begin(), calls.end(), [&](const auto& entry) { return entry.first == drafter; });
+    (call == calls.end() ? calls.emplace_back(drafter, std::vector<DraftContext*>()) : *call).second.push_back(&contexts.back());
+  }
+  for (auto& [drafter, wanted] : calls) {
+    const double start = NowSeconds();
+    drafter->Propose(wanted);
+    const double seconds = NowSeconds() - start;
+    int64_t num_nodes = 0;
+    for (const DraftContext* context : wanted) num_nodes += std::max<int64_t>(1, context->draft.size());
+    double& per_token = draft_seconds_.try_emplace(drafter, seconds / static_cast<double>(num_nodes)).first->second;
+    per_token = 0.8 * per_token + 0.2 * seconds / static_cast<double>(num_nodes);
+    for (const DraftContext* context : wanted) {
+      Sample& sample = *drafted[static_cast<size_t>(context - contexts.data())];
+      sample.running->output(sample).speculation.draft_time_s += seconds / static_cast<double>(wanted.size());
+    }
+  }
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    DraftContext& context = contexts[i];
+    Sample& sample = *drafted[i];
+    Running& running = *sample.running;
+    if (sample.finished) continue;  // a sibling failed
+    try {
+      if (context.error) throw *context.error;
+      CheckDraft(&context.draft, decoder_->config().vocab_size, context.max_nodes);
+    } catch (const Error& error) {
+      FailRequest(running, error);
+      continue;
+    }
+    const int64_t tokens_left = running.request->params.max_tokens - static_cast<int64_t>(running.output(sample).token_ids.size());
+    Draft draft = CutDepth(context.draft, tokens_left - 1);
+    // Blocks for drafts come from free ones only: nothing is preempted for a guess.
+    if (draft.size() == 0 || !cache_->TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kNever)) continue;
+    sample.draft = std::move(draft);
+  }
+  // Requests that failed here have given their blocks back.
+  std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
+}
+
+void Engine::WalkOn(Sample& sample, int32_t token) {
+  if (sample.draft.size() == 0) return;
+  const int32_t child = sample.draft.Child(sample.walk, token);
+  if (child < 0) {
+    sample.walk = kWalkEnded;
+    return;
+  }
+  // The accepted node's K and V move into the slot of its position. The walk's later nodes lie further right.
+  KvSequence& kv = sample.scheduled.kv;
+  const int64_t first_slot = kv.num_tokens - sample.num_accepted;
+  cache_->MoveSlot(kv, first_slot + child, kv.num_tokens);
+  cache_->Commit(&kv, 1);
+  sample.scheduled.max_computed = std::max(sample.scheduled.max_computed, kv.num_tokens);
+  sample.walk = child;
+  ++sample.num_accepted;
+}
+
+void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows) {
+  for (const ScheduledPiece& piece : pieces) {
+    auto* sample = static_cast<Sample*>(piece.sequence->owner);
+    const int64_t num_nodes = sample->draft.size();
+    if (num_nodes == 0) continue;
+    const std::vector<int32_t> depths = sample->draft.Depths();
+    const int64_t depth = *std::max_element(depths.begin(), depths.end());
+    Running& running = *sample->running;
+    SpeculationStats& stats = running.output(*sample).speculation;
+    ++stats.num_drafts;
+    stats.num_draft_tokens += num_nodes;
+    stats.num_accepted_tokens += sample->num_accepted;
+    stats.verify_time_s += forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(num_rows);
+    stats.num_accepted_per_position.resize(std::max(stats.num_accepted_per_position.size(), static_cast<size_t>(depth)));
+    for (int64_t i = 0; i < sample->num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
+    // A walk that a stop rule ended says nothing about what came after.
+    if (sample->walk == kWalkEnded || sample->num_accepted == depth) sample->acceptance.Add(depth, sample->num_accepted);
+    if (!sample->finished) cache_->Trim(&sample->scheduled.kv);
+    sample->draft = {};
+  }
+}
+
+void Engine::MeasureCosts() {
+  KvSequence kv;
+  cache_->Init(&kv);
+  std::vector<CostCurve::Point> points;
+  std::vector<float> logits;
+  for (int64_t num_rows : kCostRows) {
+    if (num_rows > config_.scheduler.max_num_batched_tokens || !cache_->TryReserve(&kv, num_rows, KvCache::Reclaim::kNever)) break;
+    ForwardBatch batch;
+    batch.segments.push_back({0, num_rows, 0, nullptr, nullptr});
+    for (const auto& table : kv.tables) batch.tables.push_back({table.data()});
+    for (int64_t i = 0; i < num_rows; ++i) {
+      batch.token_ids.push_back(0);
+      batch.positions.push_back(static_cast<int32_t>(i));
+      batch.wanted_rows.push_back(static_cast<int32_t>(i));
+    }
+    logits.resize(static_cast<size_t>(num_rows * decoder_->config().vocab_size));
+    double best = 0;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const double start = NowSeconds();
+      const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
+      decoder_->LmHead(context_, result.hidden.data(), num_rows, logits.data());
+      const double seconds = NowSeconds() - start;
+      best = repeat == 0 ? seconds : std::min(best, seconds);
+    }
+    points.push_back({num_rows, best});
+  }
+  cache_->Free(&kv);
+  costs_ = CostCurve(std::move(points));
+  cost_row_.clear();
+  for (int64_t rows = 1; rows <= kCostRows[std::size(kCostRows) - 1]; ++rows) cost_row_.push_back(costs_.Seconds(rows));
+}
+
+CostCurve Engine::Costs() {
+  CostCurve costs;
+  Execute([&] {
+    if (costs_.empty()) MeasureCosts();
+    costs = costs_;
+  });
+  return costs;
+}
+
+}  // namespace llmi

@@ -1,0 +1,118 @@
+#include "speculative/draft.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/errors.h"
+
+namespace llmi {
+
+int32_t Draft::Child(int32_t node, int32_t token_id) const {
+  for (int64_t i = node + 1; i < size(); ++i) {
+    if (parent(i) == node && token_ids[static_cast<size_t>(i)] == token_id) return static_cast<int32_t>(i);
+    if (is_chain()) break;
+  }
+  return -1;
+}
+
+std::vector<int32_t> Draft::Depths() const {
+  std::vector<int32_t> depths(token_ids.size());
+  for (int64_t i = 0; i < size(); ++i) {
+    depths[static_cast<size_t>(i)] = parent(i) < 0 ? 1 : depths[static_cast<size_t>(parent(i))] + 1;
+  }
+  return depths;
+}
+
+namespace {
+
+// What is wrong with the draft, or nothing.
+std::string Fault(const Draft& draft, int64_t vocab_size) {
+  for (int32_t id : draft.token_ids) {
+    if (id < 0 || id >= vocab_size) return "token id " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size) + ")";
+  }
+  if (draft.is_chain()) return "";
+  if (draft.parents.size() != draft.token_ids.size()) {
+    return std::to_string(draft.parents.size()) + " parents for " + std::to_string(draft.size()) + " tokens";
+  }
+  for (int64_t i = 0; i < draft.size(); ++i) {
+    const int32_t parent = draft.parent(i);
+    if (parent < -1 || parent >= i) {
+      return "a broken tree: the parent of node " + std::to_string(i) + " is " + std::to_string(parent) +
+             ", and must be -1 or an earlier node";
+    }
+    if (draft.Child(parent, draft.token_ids[static_cast<size_t>(i)]) != i) {
+      return "token " + std::to_string(draft.token_ids[static_cast<size_t>(i)]) + " stands twice behind node " + std::to_string(parent) +
+             ": merge equal siblings (TokenTree.from_paths does)";
+    }
+  }
+  return "";
+}
+
+void DropChainParents(Draft* draft) {
+  for (int64_t i = 0; i < draft->size() && !draft->is_chain(); ++i) {
+    if (draft->parent(i) != i - 1) return;
+  }
+  draft->parents.clear();
+}
+
+}  // namespace
+
+void CheckDraft(Draft* draft, int64_t vocab_size, int64_t max_nodes) {
+  std::string fault = Fault(*draft, vocab_size);
+  if (draft->size() > max_nodes) {
+    fault = std::to_string(draft->size()) + " tokens where at most " + std::to_string(max_nodes) +
+            " were asked for (cut the draft to context.num_speculative_tokens)";
+  }
+  if (!fault.empty()) throw Error(ErrorKind::kDraft, "the drafter's proposal is refused: " + fault, "drafter");
+  DropChainParents(draft);
+}
+
+void CheckTree(Draft* draft, int64_t vocab_size) {
+  const std::string fault = Fault(*draft, vocab_size);
+  if (!fault.empty()) throw Error(ErrorKind::kInvalidArgument, fault, "tokens");
+  DropChainParents(draft);
+}
+
+Draft CutDepth(const Draft& draft, int64_t max_depth) {
+  const std::vector<int32_t> depths = draft.Depths();
+  if (std::all_of(depths.begin(), depths.end(), [&](int32_t depth) { return depth <= max_depth; })) return draft;
+  Draft cut;
+  std::vector<int32_t> place(depths.size(), -1);
+  for (size_t i = 0; i < depths.size(); ++i) {
+    if (depths[i] > max_depth) continue;
+    place[i] = static_cast<int32_t>(cut.size());
+    cut.token_ids.push_back(draft.token_ids[i]);
+    if (draft.is_chain()) continue;
+    cut.parents.push_back(draft.parents[i] < 0 ? -1 : place[static_cast<size_t>(draft.parents[i])]);
+  }
+  return cut;
+}
+
+Draft MergeDrafts(const std::vector<Draft>& drafts, int64_t max_nodes) {
+  Draft merged;
+  bool chain = true;
+  for (const Draft& draft : drafts) {
+    std::vector<int32_t> place(draft.token_ids.size(), -1);
+    for (int64_t i = 0; i < draft.size(); ++i) {
+      const auto index = static_cast<size_t>(i);
+      const int32_t parent = draft.parent(i) < 0 ? -1 : place[static_cast<size_t>(draft.parent(i))];
+      if (draft.parent(i) >= 0 && parent < 0) continue;  // its parent found no room
+      place[index] = [&] {
+        for (size_t j = 0; j < merged.token_ids.size(); ++j) {
+          if (merged.parents[j] == parent && merged.token_ids[j] == draft.token_ids[index]) return static_cast<int32_t>(j);
+        }
+        return -1;
+      }();
+      if (place[index] >= 0 || merged.size() == max_nodes) continue;
+      place[index] = static_cast<int32_t>(merged.size());
+      chain = chain && parent == static_cast<int32_t>(merged.size()) - 1;
+      merged.token_ids.push_back(draft.token_ids[index]);
+      merged.parents.push_back(parent);
+    }
+  }
+  if (chain) merged.parents.clear();
+  return merged;
+}
+
+}  // namespace llmi

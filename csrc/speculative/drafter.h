@@ -1,0 +1,58 @@
+// The drafter interface: between steps, it proposes tokens for sequences that are about to decode.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/errors.h"
+#include "speculative/draft.h"
+
+namespace llmi {
+
+// A drafter's memory of one sequence.
+class DrafterState {
+ public:
+  virtual ~DrafterState() = default;
+};
+
+// One sequence that may be drafted for, and what was proposed.
+struct DraftContext {
+  uint64_t request_id = 0;
+  int64_t sample_index = 0;
+  std::span<const int32_t> token_ids;  // prompt and output
+  int64_t prompt_len = 0;
+  int64_t max_nodes = 0;  // at least 1
+  DrafterState* state = nullptr;
+
+  Draft draft;
+  std::optional<Error> error;  // ends this request alone
+};
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  virtual std::string name() const = 0;
+  virtual std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) = 0;
+  // Fills draft, or error, of each context. Drafts are checked by the caller.
+  virtual void Propose(std::span<DraftContext*> contexts) = 0;
+  // The walk over the last draft is done.
+  virtual void Observe(const DraftContext& /*context*/, int64_t /*num_accepted*/) {}
+};
+
+// Several drafters that propose one tree; earlier ones come first.
+class UnionDrafter : public Drafter {
+ public:
+  explicit UnionDrafter(std::vector<std::shared_ptr<Drafter>> drafters) : drafters_(std::move(drafters)) {}
+  std::string name() const override;
+  std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
+  void Propose(std::span<DraftContext*> contexts) override;
+
+ private:
+  std::vector<std::shared_ptr<Drafter>> drafters_;
+};
+
+}  // namespace llmi

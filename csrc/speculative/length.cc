@@ -1,0 +1,68 @@
+#include "speculative/length.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace llmi {
+namespace {
+
+constexpr double kForget = 0.9;
+constexpr double kPriorRate = 0.6;    // of the first token, before anything was seen
+constexpr double kPriorWeight = 2.0;  // in drafts
+constexpr double kMargin = 1.01;
+
+}  // namespace
+
+void AcceptanceRecord::Add(int64_t depth, int64_t num_accepted) {
+  const int64_t reached = std::min({depth, num_accepted + 1, kMaxDraftDepth});
+  for (int64_t i = 0; i < reached; ++i) {
+    const auto index = static_cast<size_t>(i);
+    tried_[index] = kForget * tried_[index] + 1;
+    accepted_[index] = kForget * accepted_[index] + (i < num_accepted ? 1 : 0);
+  }
+}
+
+std::array<double, kMaxDraftDepth> AcceptanceRecord::Rates() const {
+  std::array<double, kMaxDraftDepth> rates{};
+  double prior = kPriorRate;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    rates[i] = (accepted_[i] + prior * kPriorWeight) / (tried_[i] + kPriorWeight);
+    prior = rates[i];
+  }
+  return rates;
+}
+
+CostCurve::CostCurve(std::vector<Point> points) : points_(std::move(points)) {
+  for (size_t i = 1; i < points_.size(); ++i) points_[i].seconds = std::max(points_[i].seconds, points_[i - 1].seconds);
+}
+
+double CostCurve::Seconds(int64_t num_rows) const {
+  if (points_.empty()) return 0;
+  if (points_.size() == 1 || num_rows <= points_.front().num_rows) return points_.front().seconds;
+  size_t right = 1;
+  while (right + 1 < points_.size() && points_[right].num_rows < num_rows) ++right;
+  const Point& a = points_[right - 1];
+  const Point& b = points_[right];
+  const double slope = (b.seconds - a.seconds) / static_cast<double>(b.num_rows - a.num_rows);
+  return a.seconds + slope * static_cast<double>(num_rows - a.num_rows);
+}
+
+int64_t ChooseLength(const std::array<double, kMaxDraftDepth>& rates, const CostCurve& costs, const LengthQuestion& question) {
+  const double plain = costs.Seconds(question.num_rows);
+  double best_value = plain > 0 ? kMargin * question.expected_tokens / plain : 0;
+  int64_t best = 0;
+  double gain = 0;
+  double all_accepted = 1;
+  for (int64_t length = 1; length <= std::min(question.max_length, kMaxDraftDepth); ++length) {
+    all_accepted *= rates[static_cast<size_t>(length - 1)];
+    gain += all_accepted;
+    const double seconds = costs.Seconds(question.num_rows + length) + question.draft_seconds_per_token * static_cast<double>(length);
+    const double value = seconds > 0 ? (question.expected_tokens + gain) / seconds : 0;
+    if (value <= best_value) continue;
+    best_value = value;
+    best = length;
+  }
+  return best;
+}
+
+}  // namespace llmi

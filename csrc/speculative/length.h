@@ -1,0 +1,58 @@
+// How many tokens to draft: as many as raise the expected tokens per second, down to none.
+//
+// The rule sees what the machine's step costs by number of rows, c(M), and how often drafts of this sequence were
+// accepted at each depth. Under coupled verification tokens do not depend on the length, so a clock may enter here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace llmi {
+
+constexpr int64_t kMaxDraftDepth = 32;
+
+// Acceptance by depth, older steps forgotten by a tenth each.
+class AcceptanceRecord {
+ public:
+  // A draft `depth` deep had its first num_accepted tokens accepted.
+  void Add(int64_t depth, int64_t num_accepted);
+  // Probability that the token at depth i + 1 is accepted, given that those before it were. In [0, 1].
+  std::array<double, kMaxDraftDepth> Rates() const;
+
+ private:
+  std::array<double, kMaxDraftDepth> tried_{};
+  std::array<double, kMaxDraftDepth> accepted_{};
+};
+
+// Seconds of a step by its number of rows, measured at a few sizes.
+class CostCurve {
+ public:
+  struct Point {
+    int64_t num_rows;
+    double seconds;
+  };
+  CostCurve() = default;
+  // points: ascending num_rows; a dip (noise) is filled from the left, since more rows never cost less.
+  explicit CostCurve(std::vector<Point> points);
+  bool empty() const { return points_.empty(); }
+  const std::vector<Point>& points() const { return points_; }
+  // Linear between points, along the last segment past them.
+  double Seconds(int64_t num_rows) const;
+
+ private:
+  std::vector<Point> points_;
+};
+
+// What a step holds so far, and what one more draft would add.
+struct LengthQuestion {
+  double expected_tokens = 0;          // of the step without this draft
+  int64_t num_rows = 0;                // likewise
+  double draft_seconds_per_token = 0;  // what drafting itself costs
+  int64_t max_length = 0;
+};
+
+// The length in [0, max_length] with the most expected tokens per second; 0 unless it beats no draft by 1 %.
+int64_t ChooseLength(const std::array<double, kMaxDraftDepth>& rates, const CostCurve& costs, const LengthQuestion& question);
+
+}  // namespace llmi

@@ -1,0 +1,49 @@
+#include <utility>
+
+#include "speculative/drafter.h"
+
+namespace llmi {
+namespace {
+
+struct UnionState : DrafterState {
+  std::vector<std::unique_ptr<DrafterState>> states;
+};
+
+}  // namespace
+
+std::string UnionDrafter::name() const {
+  std::string name;
+  for (const auto& drafter : drafters_) {
+    if (!name.empty()) name += '+';
+    name += drafter->name();
+  }
+  return name;
+}
+
+std::unique_ptr<DrafterState> UnionDrafter::NewState(uint64_t request_id, int64_t sample_index) {
+  auto state = std::make_unique<UnionState>();
+  for (const auto& drafter : drafters_) state->states.push_back(drafter->NewState(request_id, sample_index));
+  return state;
+}
+
+void UnionDrafter::Propose(std::span<DraftContext*> contexts) {
+  std::vector<std::vector<Draft>> proposals(contexts.size());
+  for (size_t d = 0; d < drafters_.size(); ++d) {
+    std::vector<DraftContext> own;
+    std::vector<DraftContext*> pointers;
+    own.reserve(contexts.size());
+    for (DraftContext* context : contexts) {
+      own.push_back(*context);
+      own.back().state = static_cast<UnionState*>(context->state)->states[d].get();
+    }
+    for (DraftContext& context : own) pointers.push_back(&context);
+    drafters_[d]->Propose(pointers);
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      if (own[i].error && !contexts[i]->error) contexts[i]->error = own[i].error;
+      proposals[i].push_back(std::move(own[i].draft));
+    }
+  }
+  for (size_t i = 0; i < contexts.size(); ++i) contexts[i]->draft = MergeDrafts(proposals[i], contexts[i]->max_nodes);
+}
+
+}  // namespace llmi

@@ -1,0 +1,354 @@
+"""Token sequences of the lab: read logits, extend, fork, roll back; any decoding idea in a few lines.
+
+Sequences share cache blocks copy-on-write and live beside running requests. Their cache may be evicted and is computed
+again when needed; no bit changes.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import dataclasses
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmi import _core
+from llmi._errors import InvalidParamsError, UnsupportedCombinationError, from_core
+from llmi._hooks import RequestHooks
+from llmi._speculation import TokenTree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from llmi._llm import LLM
+    from llmi._params import SamplingParams
+
+    F32 = NDArray[np.float32]
+    I32 = NDArray[np.int32]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Capture:
+    """Inner values that a sequence keeps when it is extended.
+
+    Layers count from 1; 0 is the embedding's output, -1 the last layer. `layer_logits` sends a layer's output through the
+    final norm and the head.
+    """
+
+    hidden_states: Iterable[int] = ()
+    layer_logits: Iterable[int] = ()
+    attention: Iterable[int] = ()
+
+
+#: Where sequences made inside a strategy are noted, so that they are closed with it.
+OWNER: contextvars.ContextVar[list[TokenSequence] | None] = contextvars.ContextVar("OWNER", default=None)
+
+
+class TokenSequence:
+    """A sequence of tokens with its cache, made by `llm.sequence()`. Hashable by identity; a context manager.
+
+    Attributes
+    ----------
+    llm : LLM
+    prompt_len : int
+    parent : TokenSequence or None
+        What it was forked from.
+    seed : int
+        The key of its noise.
+    """
+
+    def __init__(self, llm: LLM, core: Any, prompt_len: int, seed: int, prompt_text: str | None, parent: TokenSequence | None) -> None:
+        self.llm = llm
+        self.prompt_len = prompt_len
+        self.parent = parent
+        self.seed = seed
+        self._core = core
+        self._prompt_text = prompt_text
+        self._sample_index = 0
+        self._num_forks = 0
+        self._closed = False
+        self._logits: F32 | None = None
+        self._layer_logits: dict[int, F32] = {}
+        self._hidden_states: dict[int, F32] = {}
+        self._hook_state: dict[str, Any] = {}
+        owner = OWNER.get()
+        if owner is not None:
+            owner.append(self)
+
+    # --- what it holds
+
+    @property
+    def token_ids(self) -> I32:
+        """Prompt and output, int32 [len]."""
+        ids: I32 = self._core.token_ids
+        return ids
+
+    @property
+    def text(self) -> str:
+        """Text of prompt and output."""
+        if self._prompt_text is None:
+            self._prompt_text = self.llm._decode(self.token_ids[: self.prompt_len].tolist())
+        return self._prompt_text + self.output_text
+
+    @property
+    def output_text(self) -> str:
+        """Text of the tokens after the prompt."""
+        return self.llm._decode(self.token_ids[self.prompt_len :].tolist())
+
+    @property
+    def block_table(self) -> I32:
+        """Pages of its cache in the first KV group, int32; empty if nothing is cached."""
+        tables = self._core.block_table
+        return np.asarray(tables[0] if tables else [], np.int32)
+
+    @property
+    def logits(self) -> F32:
+        """Raw logits after the last token, float32 [vocab_size], read-only; computed when first asked for."""
+        if self._logits is None:
+            _extend(self.llm, {self: []})
+        assert self._logits is not None
+        return self._logits
+
+    @property
+    def layer_logits(self) -> dict[int, F32]:
+        """{layer: [vocab_size]} after the last token, for the layers of `Capture.layer_logits`."""
+        _ = self.logits
+        return self._layer_logits
+
+    @property
+    def hidden_states(self) -> dict[int, F32]:
+        """{layer: [num_new, hidden_size]} of the last extension, for the layers of `Capture.hidden_states`."""
+        _ = self.logits
+        return self._hidden_states
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """Sum of the raw log-probabilities of the output tokens; scores the sequence once."""
+        ids = self.token_ids.tolist()
+        if len(ids) == self.prompt_len:
+            return 0.0
+        if self.prompt_len == 0:
+            raise InvalidParamsError("the first token of a sequence without a prompt has no probability", "prompt")
+        return float(self.llm._score([ids], False)[0].prompt_token_logprobs[self.prompt_len - 1 :].astype(np.float64).sum())
+
+    # --- what can be done with it
+
+    def fork(self, *, same_noise: bool = False) -> TokenSequence:
+        """A copy that shares all cache blocks until one of the two writes.
+
+        It draws with noise of its own, keyed by the parent's seed and the fork's ordinal; same_noise=True repeats the
+        parent's.
+        """
+        self._check_no_tree("forked")
+        seed = self.seed
+        if not same_noise:
+            self._num_forks += 1
+            digest = hashlib.blake2b(f"{self.seed}/{self._sample_index}/fork/{self._num_forks}".encode(), digest_size=8).digest()
+            seed = int.from_bytes(digest, "little")
+        child = TokenSequence(self.llm, _call(_core.lab_fork, self.llm._engine, self._core), self.prompt_len, seed, self._prompt_text, self)
+        child._sample_index = self._sample_index if same_noise else 0
+        child._logits, child._layer_logits, child._hidden_states = self._logits, self._layer_logits, self._hidden_states
+        child._hook_state = copy.deepcopy(self._hook_state)
+        return child
+
+    def extend(self, tokens: Iterable[int] | TokenTree) -> F32:
+        """Appends tokens; raw logits after each, float32 [num_new, vocab_size].
+
+        A TokenTree is tried, not appended: row i is after node i. Then only `commit` or `rollback(0)` may follow.
+        """
+        return _extend(self.llm, {self: tokens})[self]
+
+    def commit(self, path: Iterable[int]) -> None:
+        """Keeps a path of the pending tree: node indices from a root to a node. The rest is freed."""
+        nodes = [int(node) for node in path]
+        if not self._core.has_tree:
+            raise InvalidParamsError("commit: no tree is pending", "path")
+        rows = self._tree_logits
+        _call(_core.lab_commit, self.llm._engine, self._core, nodes)
+        self._forget()
+        if nodes:
+            self._logits = rows[nodes[-1]]
+
+    def rollback(self, num_tokens: int) -> None:
+        """Drops a pending tree, and the last num_tokens tokens."""
+        _call(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
+        self._forget()
+
+    def sync(self, token_ids: Iterable[int]) -> int:
+        """Makes token_ids the content, keeping the cache of the common beginning; returns that beginning's length.
+
+        Nothing is computed until logits are read or the sequence is extended.
+        """
+        ids = [int(token) for token in token_ids]
+        before = self._core.num_tokens
+        common = int(_call(_core.lab_sync, self.llm._engine, self._core, ids))
+        if common < before or common < len(ids):
+            self._forget()
+        return common
+
+    def probs(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> F32:
+        """The processed law, float32 [vocab_size]: what sampling draws from and verification verifies against.
+
+        Parameters
+        ----------
+        sampling_params : SamplingParams, optional
+            None: the model's defaults.
+        logits : array [vocab_size], optional
+            None: this sequence's own.
+        """
+        law, token, params = self._law(sampling_params, logits)
+        if params.temperature == 0:
+            point = np.zeros(len(law), np.float32)
+            point[token] = 1.0
+            return point
+        result: F32 = np.exp(law - np.float32(_core.log_sum_exp(law)))
+        return result
+
+    def sample(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> int:
+        """Draws the next token with this position's noise; does not append it."""
+        return self._law(sampling_params, logits)[1]
+
+    def close(self) -> None:
+        """Gives its cache back."""
+        if not self._closed:
+            self._closed = True
+            _core.lab_close(self.llm._engine, self._core)
+
+    def __enter__(self) -> TokenSequence:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def __len__(self) -> int:
+        return int(self._core.num_tokens)
+
+    def __repr__(self) -> str:
+        return f"TokenSequence({len(self)} tokens, {self._core.num_computed} computed, seed={self.seed})"
+
+    # --- inner
+
+    _tree_logits: F32
+
+    def _owned_by_drafter(self, prompt_len: int, sample_index: int) -> None:
+        self.prompt_len = prompt_len
+        self._sample_index = sample_index
+
+    def _forget(self) -> None:
+        self._logits, self._layer_logits, self._hidden_states = None, {}, {}
+
+    def _check_no_tree(self, what: str) -> None:
+        if self._core.has_tree:
+            raise InvalidParamsError(f"a sequence with a pending tree cannot be {what}: commit a path or roll it back first", "tokens")
+
+    def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[F32, int, SamplingParams]:
+        params = self.llm._sequence_params(sampling_params)
+        self._check_no_tree("sampled from")
+        row = self.logits if logits is None else np.asarray(logits, np.float32)
+        hooks = None
+        output = ""
+        if params.logits_processors or params.sampler is not None:
+            output = self.output_text
+            hooks = RequestHooks("sequence", params, self.text.removesuffix(output))
+            hooks.states[self._sample_index] = self._hook_state
+        core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
+        try:
+            law, token = _core.law(self.llm._engine, core, self.token_ids.tolist(), self.prompt_len, row, hooks, self._sample_index, output)
+        except _core.CoreError as error:
+            if hooks is not None and hooks.error is not None:
+                raise hooks.error from None
+            raise from_core(error.args) from None
+        return law, token, params
+
+
+def open_sequence(llm: LLM, prompt: Any, seed: int | None, capture: Capture | None) -> TokenSequence:
+    """llm.sequence()."""
+    from llmi._request import tokenize
+
+    if isinstance(prompt, TokenSequence):
+        if prompt.llm is not llm:
+            prompt = prompt.token_ids
+        elif capture is None:
+            child = prompt.fork()
+            child.prompt_len = len(child)
+            return child
+    text, ids = (prompt.text, prompt.token_ids.tolist()) if isinstance(prompt, TokenSequence) else tokenize(prompt, llm.tokenizer)
+    for token in ids:
+        if token >= llm.model_info.vocab_size:
+            raise InvalidParamsError(f"token id {token} is outside [0, {llm.model_info.vocab_size})", "prompt")
+    if not ids and text == "" and llm.tokenizer.bos_token_id is not None:
+        ids = [llm.tokenizer.bos_token_id]  # an empty text begins with beginning-of-text
+    layers = _capture_layers(capture or Capture(), llm.model_info.num_layers)
+    core = _core.LabSequence(ids, *layers)
+    return TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
+
+
+def _capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[int]]:
+    if tuple(capture.attention):
+        raise UnsupportedCombinationError("Capture(attention=...) is not available in this version of llmi", "attention", "Capture")
+
+    def layers(given: Iterable[int], name: str) -> list[int]:
+        result = []
+        for layer in given:
+            if not -1 <= int(layer) <= num_layers:
+                raise InvalidParamsError(f"{name}: layer {layer} is outside [-1, {num_layers}]", name)
+            result.append(num_layers if layer == -1 else int(layer))
+        return result
+
+    return layers(capture.hidden_states, "hidden_states"), layers(capture.layer_logits, "layer_logits")
+
+
+def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
+    """Extends sequences of one or several LLMs, one forward for each LLM; see TokenSequence.extend.
+
+    An empty list only computes what is missing, so that `logits` are there.
+    """
+    by_llm: dict[int, dict[TokenSequence, Any]] = {}
+    for sequence, new in tokens.items():
+        by_llm.setdefault(id(sequence.llm), {})[sequence] = new
+    results: dict[TokenSequence, F32] = {}
+    for group in by_llm.values():
+        results |= _extend(next(iter(group)).llm, group)
+    return {sequence: results[sequence] for sequence in tokens}
+
+
+def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
+    wanted = []
+    for sequence, new in tokens.items():
+        if sequence.llm is not llm:
+            raise InvalidParamsError("a sequence belongs to another LLM: use llmi.extend for several", "tokens")
+        if sequence._closed:
+            raise InvalidParamsError("a sequence in this call is closed", "tokens")
+        is_tree = isinstance(new, TokenTree)
+        ids = new.token_ids.tolist() if isinstance(new, TokenTree) else [int(token) for token in new]
+        parents = new.parents.tolist() if isinstance(new, TokenTree) else []
+        wanted.append((sequence._core, ids, parents, is_tree and bool(ids), not ids and sequence._logits is None))
+    results = _call(_core.lab_extend, llm._engine, wanted)
+    rows: dict[TokenSequence, F32] = {}
+    for (sequence, _), (logits, hidden, layers), entry in zip(tokens.items(), results, wanted, strict=True):
+        rows[sequence] = logits if entry[1] else logits[:0]
+        if len(logits) == 0:
+            continue
+        if entry[3]:
+            sequence._forget()
+            sequence._tree_logits = logits
+            continue
+        sequence._logits = logits[-1]
+        sequence._hidden_states = hidden
+        sequence._layer_logits = {layer: values[0] for layer, values in layers.items()}
+    return rows
+
+
+def _call(function: Any, *args: Any) -> Any:
+    try:
+        return function(*args)
+    except _core.CoreError as error:
+        raise from_core(error.args) from None

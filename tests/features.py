@@ -1,0 +1,53 @@
+"""Every sampling feature, by name, and requests that use them; shared by the matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llmi import SamplingParams, TokenContext
+
+
+def stateful(context: TokenContext, logits: Any) -> None:
+    """A processor with memory: bans what it saw drawn three steps ago."""
+    seen = context.state.setdefault("seen", [])
+    seen.append(int(context.token_ids[-1]))
+    if len(seen) > 3:
+        logits[seen[-3]] = -np.inf
+
+
+def own_sampler(context: TokenContext, law: Any) -> int:
+    return int(np.argsort(-law, kind="stable")[len(context.token_ids) % 3])
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 1.7},
+    "top_k": {"top_k": 5},
+    "top_p": {"top_p": 0.7},
+    "min_p": {"min_p": 0.1},
+    "filters": {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01},
+    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2},
+    "bias": {"logit_bias": {5: 3.0, 6: -float("inf")}},
+    "allowed": {"allowed_token_ids": list(range(40, 90))},
+    "bad_words": {"bad_words": ["ab", "c", "de f"]},
+    "min_tokens": {"min_tokens": 10, "ignore_eos": False, "stop_token_ids": [7, 8, 9]},
+    "stop": {"stop": ["a", "\n", "zz"], "ignore_eos": False},
+    "stop_ids": {"stop_token_ids": list(range(100, 140))},
+    "n": {"n": 3, "temperature": 1.2},
+    "logprobs": {"logprobs": 5},
+    "prompt_logprobs": {"prompt_logprobs": 2, "top_p": 0.8},
+    "processor": {"logits_processors": [stateful], "n": 2},
+    "sampler": {"sampler": own_sampler},
+    "criterion": {"stopping_criteria": [lambda context: len(context.token_ids) % 19 == 0 and "nineteen"]},
+    "no_text": {"detokenize": False},
+}
+
+
+def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 48) -> tuple[list[int], SamplingParams]:
+    """A random prompt with this feature."""
+    rng = np.random.default_rng(seed)
+    prompt = rng.integers(1, 257, size=int(rng.integers(1, longest))).tolist()
+    base = {"temperature": 1.0, "max_tokens": max_tokens, "seed": seed, "ignore_eos": True, "logprobs": 1}
+    return prompt, SamplingParams(**{**base, **FEATURES[name]})
