@@ -108,7 +108,7 @@ void RegisterRequest(py::module_& module) {
   py::class_<Request, std::shared_ptr<Request>>(module, "Request")
       .def(py::init([](uint64_t id, std::vector<int32_t> prompt, const SamplingParams& params, int64_t n, int64_t priority, bool stream,
                        bool stepped, const py::object& hooks, const std::optional<SpeculationConfig>& speculation,
-                       const std::shared_ptr<LabSequence>& source) {
+                       const std::shared_ptr<LabSequence>& source, std::string cache_salt) {
              auto request = std::make_shared<Request>();
              request->id = id;
              request->prompt_token_ids = std::move(prompt);
@@ -120,10 +120,11 @@ void RegisterRequest(py::module_& module) {
              if (!hooks.is_none()) request->hooks = std::make_shared<PyHooks>(hooks);
              request->speculation = speculation;
              request->source = source;
+             request->cache_salt = std::move(cache_salt);
              return request;
            }),
            py::kw_only(), py::arg("id"), py::arg("prompt_token_ids"), py::arg("params"), py::arg("n"), py::arg("priority"),
-           py::arg("stream"), py::arg("stepped"), py::arg("hooks"), py::arg("speculation"), py::arg("source"))
+           py::arg("stream"), py::arg("stepped"), py::arg("hooks"), py::arg("speculation"), py::arg("source"), py::arg("cache_salt"))
       .def_readonly("id", &Request::id)
       .def_property_readonly("samples",
                              [](const Request& request) {
@@ -175,15 +176,16 @@ void RegisterEngine(py::module_& module) {
   py::class_<EngineHandle>(module, "Engine")
       .def(py::init([](const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,
                        int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
-                       bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
+                       bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len, bool prefix_caching,
                        bool audit_each_step) {
              const py::gil_scoped_release release;
              return std::make_unique<EngineHandle>(path, dtype, kv_dtype, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
-                                                   chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, audit_each_step);
+                                                   chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, prefix_caching,
+                                                   audit_each_step);
            }),
            py::arg("path"), py::kw_only(), py::arg("dtype"), py::arg("kv_dtype"), py::arg("isa"), py::arg("num_threads"), py::arg("policy"),
            py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("chunked_prefill"), py::arg("block_size"),
-           py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"), py::arg("audit_each_step"))
+           py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"), py::arg("prefix_caching"), py::arg("audit_each_step"))
       .def("start", &EngineHandle::Start, py::arg("token_bytes"), py::arg("special"))
       .def("info", &EngineHandle::Info)
       .def(
@@ -202,6 +204,8 @@ void RegisterEngine(py::module_& module) {
              const py::gil_scoped_release release;
              return engine.Step();
            })
+      .def(
+          "reset_prefix_cache", [](EngineHandle& handle) { handle.engine().ResetPrefixCache(); }, py::call_guard<py::gil_scoped_release>())
       .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })
       .def("close", &EngineHandle::Close, py::call_guard<py::gil_scoped_release>())
       .def("stats", [](EngineHandle& handle) {
@@ -219,6 +223,11 @@ void RegisterEngine(py::module_& module) {
         dict["num_waiting"] = stats.num_waiting;
         dict["num_pages"] = stats.num_pages;
         dict["num_free_pages"] = stats.num_free_pages;
+        dict["num_cached_pages"] = stats.num_cached_pages;
+        dict["num_prefix_blocks"] = stats.num_prefix_blocks;
+        dict["num_prefix_queried_tokens"] = stats.num_prefix_queried_tokens;
+        dict["num_prefix_hit_tokens"] = stats.num_prefix_hit_tokens;
+        dict["num_prefix_evictions"] = stats.num_prefix_evictions;
         dict["num_shared_pages"] = stats.num_shared_pages;
         dict["wasted_share"] = stats.wasted_share;
         dict["busy_time_s"] = stats.busy_time_s;

@@ -20,8 +20,10 @@ namespace {
 // A cache whose sequences are known by number.
 class TestCache {
  public:
-  TestCache(const std::vector<int64_t>& windows, int64_t block_size, int64_t num_pages)
-      : cache_(KvGroups(windows, 1, 16, KvType::kF16, block_size), num_pages) {}
+  TestCache(const std::vector<int64_t>& windows, int64_t block_size, int64_t num_pages, bool with_prefixes)
+      : cache_(KvGroups(windows, 1, 16, KvType::kF16, block_size), num_pages) {
+    if (with_prefixes) cache_.EnablePrefixCache(0x1234567);
+  }
   ~TestCache() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
   }
@@ -31,15 +33,24 @@ class TestCache {
     sequences_[next_] = std::move(sequence);
     return next_++;
   }
+  // A new sequence with what the prefix cache knows of token_ids; returns (id, number of tokens).
+  std::pair<int64_t, int64_t> Attach(const std::vector<int32_t>& token_ids, int64_t max_tokens, const std::string& salt) {
+    const int64_t id = New();
+    const int64_t found = cache_.AttachPrefix(&Get(id), token_ids, max_tokens, salt);
+    tokens_[id].assign(token_ids.begin(), token_ids.begin() + found);
+    return {id, found};
+  }
   int64_t Fork(int64_t id) {
     auto child = std::make_unique<KvSequence>();
     cache_.Fork(Get(id), child.get());
+    tokens_[next_] = tokens_[id];
     sequences_[next_] = std::move(child);
     return next_++;
   }
   void Free(int64_t id) {
     cache_.Free(&Get(id));
     sequences_.erase(id);
+    tokens_.erase(id);
   }
   // Reserves, marks every new slot with `mark` in every group's first layer, commits.
   bool Append(int64_t id, const std::vector<int32_t>& marks) {
@@ -49,10 +60,16 @@ class TestCache {
     for (size_t g = 0; g < sequence.tables.size(); ++g) {
       for (size_t i = 0; i < marks.size(); ++i) *SlotOf(sequence, g, begin + static_cast<int64_t>(i)) = marks[i];
     }
-    cache_.Commit(&sequence, static_cast<int64_t>(marks.size()));
+    std::vector<int32_t>& tokens = tokens_[id];
+    tokens.insert(tokens.end(), marks.begin(), marks.end());
+    cache_.Commit(&sequence, static_cast<int64_t>(marks.size()), tokens);
     return true;
   }
-  bool Rollback(int64_t id, int64_t num_tokens) { return cache_.TryRollback(&Get(id), num_tokens); }
+  bool Rollback(int64_t id, int64_t num_tokens) {
+    if (!cache_.TryRollback(&Get(id), num_tokens)) return false;
+    tokens_[id].resize(static_cast<size_t>(Get(id).num_tokens));
+    return true;
+  }
   // The marks of the visible slots, per group, -1 where the block was given back.
   std::vector<std::vector<int32_t>> Marks(int64_t id) {
     KvSequence& sequence = Get(id);
@@ -82,6 +99,7 @@ class TestCache {
 
   KvCache cache_;
   std::map<int64_t, std::unique_ptr<KvSequence>> sequences_;
+  std::map<int64_t, std::vector<int32_t>> tokens_;
   int64_t next_ = 0;
 };
 
@@ -206,7 +224,19 @@ FloatArray TestAttention(const std::string& table, const FloatArray& q, const Fl
 
 void RegisterTestingCache(py::module_& module) {
   py::class_<TestCache>(module, "Cache")
-      .def(py::init<const std::vector<int64_t>&, int64_t, int64_t>(), py::arg("windows"), py::arg("block_size"), py::arg("num_pages"))
+      .def(py::init<const std::vector<int64_t>&, int64_t, int64_t, bool>(), py::arg("windows"), py::arg("block_size"), py::arg("num_pages"),
+           py::arg("with_prefixes") = false)
+      .def("attach", &TestCache::Attach, py::arg("token_ids"), py::arg("max_tokens"), py::arg("salt") = "")
+      .def(
+          "match",
+          [](TestCache& test, const std::vector<int32_t>& tokens, const std::string& salt) {
+            return test.cache().MatchPrefix(tokens, static_cast<int64_t>(tokens.size()), salt);
+          },
+          py::arg("token_ids"), py::arg("salt") = "")
+      .def("clear", [](TestCache& test) { test.cache().ClearPrefixCache(); })
+      .def_property_readonly("num_available", [](TestCache& test) { return test.cache().num_available(); })
+      .def_property_readonly("num_nodes", [](TestCache& test) { return test.cache().prefix_tree()->num_nodes(); })
+      .def_property_readonly("num_evicted", [](TestCache& test) { return test.cache().prefix_tree()->num_evicted(); })
       .def("new", &TestCache::New)
       .def("fork", &TestCache::Fork)
       .def("free", &TestCache::Free)

@@ -11,12 +11,15 @@ BlockPool::BlockPool(int64_t num_pages, int64_t page_bytes)
     : page_bytes_(page_bytes), arena_(static_cast<size_t>(num_pages) * static_cast<size_t>(page_bytes), "the KV cache") {
   CheckArgument(num_pages > 0 && num_pages < INT32_MAX, "the KV cache needs at least one page");
   references_.assign(static_cast<size_t>(num_pages), 0);
+  is_cached_.assign(static_cast<size_t>(num_pages), false);
   free_.reserve(static_cast<size_t>(num_pages));
   for (int64_t page = num_pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
 }
 
 int64_t BlockPool::num_shared() const {
-  return std::count_if(references_.begin(), references_.end(), [](int32_t count) { return count > 1; });
+  int64_t num_shared = 0;
+  for (size_t page = 0; page < references_.size(); ++page) num_shared += references_[page] - (is_cached_[page] ? 1 : 0) > 1;
+  return num_shared;
 }
 
 int32_t BlockPool::Allocate() {
@@ -27,12 +30,31 @@ int32_t BlockPool::Allocate() {
   return page;
 }
 
-void BlockPool::AddReference(int32_t page) { ++references_[static_cast<size_t>(page)]; }
+void BlockPool::AddReference(int32_t page) {
+  const auto index = static_cast<size_t>(page);
+  if (is_cached_[index] && references_[index] == 1) --num_cached_;
+  ++references_[index];
+}
+
+void BlockPool::Cache(int32_t page) {
+  CheckInternal(!is_cached_[static_cast<size_t>(page)], "a KV page was cached twice");
+  AddReference(page);
+  is_cached_[static_cast<size_t>(page)] = true;
+}
+
+void BlockPool::Uncache(int32_t page) {
+  const auto index = static_cast<size_t>(page);
+  CheckInternal(is_cached_[index], "a KV page left the prefix cache that it was not in");
+  if (references_[index] == 1) --num_cached_;
+  is_cached_[index] = false;
+  Release(page);
+}
 
 void BlockPool::Release(int32_t page) {
   int32_t& count = references_[static_cast<size_t>(page)];
   CheckInternal(count > 0, "a free KV page was released");
   if (--count == 0) free_.push_back(page);
+  if (count == 1 && is_cached_[static_cast<size_t>(page)]) ++num_cached_;
 }
 
 int32_t BlockPool::CopyOnWrite(int32_t page) {
@@ -50,6 +72,10 @@ std::string BlockPool::Audit(const std::vector<int32_t>& expected) const {
     if (listed[index]) return "page " + std::to_string(page) + " is free twice";
     listed[index] = true;
   }
+  int64_t num_cached = 0;
+  for (size_t page = 0; page < references_.size(); ++page) num_cached += is_cached_[page] && references_[page] == 1;
+  if (num_cached != num_cached_)
+    return "the pool counts " + std::to_string(num_cached_) + " pages as cached alone, not " + std::to_string(num_cached);
   for (size_t page = 0; page < references_.size(); ++page) {
     const int32_t wanted = page < expected.size() ? expected[page] : 0;
     if (references_[page] != wanted) {

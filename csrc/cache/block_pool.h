@@ -16,7 +16,7 @@ class BlockPool {
 
   int64_t num_pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t num_free() const { return static_cast<int64_t>(free_.size()); }
-  int64_t num_shared() const;  // pages with two references or more
+  int64_t num_shared() const;  // pages of two sequences or more
   int64_t page_bytes() const { return page_bytes_; }
   uint8_t* arena() { return arena_.data(); }
   int32_t references(int32_t page) const { return references_[static_cast<size_t>(page)]; }
@@ -25,6 +25,11 @@ class BlockPool {
   int32_t Allocate();
   void AddReference(int32_t page);
   void Release(int32_t page);
+  // The prefix cache takes, and gives up, a reference of its own; at most one a page.
+  void Cache(int32_t page);
+  void Uncache(int32_t page);
+  // Pages that the prefix cache alone holds.
+  int64_t num_cached() const { return num_cached_; }
   // A new page with the bytes of `page`, which loses one reference.
   int32_t CopyOnWrite(int32_t page);
 
@@ -39,6 +44,8 @@ class BlockPool {
   int64_t page_bytes_;
   AlignedBuffer arena_;
   std::vector<int32_t> references_;
+  std::vector<bool> is_cached_;
+  int64_t num_cached_ = 0;
   std::vector<int32_t> free_;  // last in, first out: touched memory is used again
 };
 

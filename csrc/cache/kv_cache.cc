@@ -1,6 +1,7 @@
 #include "cache/kv_cache.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "core/errors.h"
@@ -14,6 +15,8 @@ void KvCache::Init(KvSequence* sequence) {
   sequence->num_tokens = 0;
   sequence->tables.assign(groups_.groups().size(), {});
   sequence->num_returned.assign(groups_.groups().size(), 0);
+  sequence->prefix_node = PrefixTree::kNone;
+  sequence->num_indexed = 0;
   sequences_.insert(sequence);
 }
 
@@ -24,10 +27,14 @@ void KvCache::Fork(const KvSequence& parent, KvSequence* child) {
       if (page >= 0) pool_.AddReference(page);
     }
   }
+  if (child->prefix_node != PrefixTree::kNone) prefix_tree_->Pin(child->prefix_node);
   sequences_.insert(child);
 }
 
 void KvCache::Free(KvSequence* sequence) {
+  if (sequence->prefix_node != PrefixTree::kNone) prefix_tree_->Unpin(sequence->prefix_node);
+  sequence->prefix_node = PrefixTree::kNone;
+  sequence->num_indexed = 0;
   for (std::vector<int32_t>& table : sequence->tables) {
     for (int32_t page : table) {
       if (page >= 0) pool_.Release(page);
@@ -58,7 +65,8 @@ int64_t KvCache::PagesNeeded(const KvSequence& sequence, int64_t num_new) const 
 bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim) {
   // What is reclaimed may have shared blocks with this sequence: the need is counted anew each time.
   while (PagesNeeded(*sequence, num_new) > pool_.num_free()) {
-    if (reclaim == Reclaim::kNever || !reclaimer_ || !reclaimer_()) return false;
+    if (prefix_tree_ != nullptr && prefix_tree_->EvictOne()) continue;
+    if (reclaim == Reclaim::kCacheOnly || !reclaimer_ || !reclaimer_()) return false;
   }
   const int64_t first_written = sequence->num_tokens / groups_.block_size();
   const int64_t num_blocks = NumBlocks(sequence->num_tokens + num_new);
@@ -76,8 +84,9 @@ bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim)
   return true;
 }
 
-void KvCache::Commit(KvSequence* sequence, int64_t num_new) {
+void KvCache::Commit(KvSequence* sequence, int64_t num_new, std::span<const int32_t> token_ids) {
   sequence->num_tokens += num_new;
+  if (!token_ids.empty()) IndexBlocks(sequence, token_ids);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
     if (group.window == 0) continue;
@@ -104,6 +113,7 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
     if (remaining > 0 && first_visible < sequence->num_returned[g]) return false;
     if (remaining == 0 && sequence->num_returned[g] > 0) return false;
   }
+  Unindex(sequence, remaining / groups_.block_size());
   sequence->num_tokens = remaining;
   Trim(sequence);
   return true;
@@ -127,9 +137,131 @@ void KvCache::Trim(KvSequence* sequence) {
   }
 }
 
+void KvCache::EnablePrefixCache(uint64_t hash_key) {
+  int64_t pages_per_node = 0;
+  for (const KvGroup& group : groups_.groups()) pages_per_node += group.pages_per_block;
+  prefix_tree_ = std::make_unique<PrefixTree>(groups_.block_size(), pages_per_node, hash_key, &pool_);
+}
+
+// The nodes of the longest usable beginning, its root first.
+std::vector<int32_t> KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const {
+  const int64_t block_size = groups_.block_size();
+  const int64_t max_blocks = std::min(max_tokens, static_cast<int64_t>(token_ids.size())) / block_size;
+  std::vector<int32_t> path = {root};
+  while (static_cast<int64_t>(path.size()) <= max_blocks) {
+    const int32_t child = prefix_tree_->Find(path.back(), token_ids.data() + static_cast<int64_t>(path.size() - 1) * block_size);
+    if (child == PrefixTree::kNone) break;
+    path.push_back(child);
+  }
+  // A group needs the blocks from the first that its window sees: the longest beginning that has them all.
+  const auto usable = [&](int64_t num_blocks) {
+    int64_t first_page = 0;
+    for (const KvGroup& group : groups_.groups()) {
+      const int64_t first = group.window == 0 ? 0 : std::max<int64_t>(0, num_blocks * block_size + 1 - group.window) / block_size;
+      for (int64_t block = first; block < num_blocks; ++block) {
+        for (int64_t i = 0; i < group.pages_per_block; ++i) {
+          if (prefix_tree_->page(path[static_cast<size_t>(block + 1)], first_page + i) < 0) return false;
+        }
+      }
+      first_page += group.pages_per_block;
+    }
+    return true;
+  };
+  while (path.size() > 1 && !usable(static_cast<int64_t>(path.size()) - 1)) path.pop_back();
+  return path;
+}
+
+int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const {
+  const int32_t root = prefix_tree_ == nullptr ? PrefixTree::kNone : prefix_tree_->FindRoot(salt);
+  if (root == PrefixTree::kNone) return 0;
+  return (static_cast<int64_t>(Walk(root, token_ids, max_tokens).size()) - 1) * groups_.block_size();
+}
+
+int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) {
+  if (prefix_tree_ == nullptr) return 0;
+  const std::vector<int32_t> path = Walk(prefix_tree_->Root(salt), token_ids, max_tokens);
+  const auto num_blocks = static_cast<int64_t>(path.size()) - 1;
+  const int64_t block_size = groups_.block_size();
+  int64_t first_page = 0;
+  for (size_t g = 0; g < groups_.groups().size(); ++g) {
+    const KvGroup& group = groups_.groups()[g];
+    const int64_t first = group.window == 0 ? 0 : std::max<int64_t>(0, num_blocks * block_size + 1 - group.window) / block_size;
+    for (int64_t block = 0; block < num_blocks; ++block) {
+      for (int64_t i = 0; i < group.pages_per_block; ++i) {
+        const int32_t page = block < first ? -1 : prefix_tree_->page(path[static_cast<size_t>(block + 1)], first_page + i);
+        if (page >= 0) pool_.AddReference(page);
+        sequence->tables[g].push_back(page);
+      }
+    }
+    sequence->num_returned[g] = std::min(first, num_blocks);
+    first_page += group.pages_per_block;
+  }
+  for (int32_t node : path) prefix_tree_->Touch(node);
+  sequence->prefix_node = path.back();
+  prefix_tree_->Pin(path.back());
+  sequence->num_indexed = num_blocks;
+  sequence->num_tokens = num_blocks * block_size;
+  return sequence->num_tokens;
+}
+
+void KvCache::IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids) {
+  if (sequence->prefix_node == PrefixTree::kNone) return;
+  const int64_t num_full = sequence->num_tokens / groups_.block_size();
+  for (int64_t& block = sequence->num_indexed; block < num_full; ++block) {
+    const int32_t* tokens = token_ids.data() + block * groups_.block_size();
+    std::vector<int32_t> pages;
+    for (size_t g = 0; g < sequence->tables.size(); ++g) {
+      const int64_t per_block = groups_.groups()[g].pages_per_block;
+      const auto begin = sequence->tables[g].begin() + block * per_block;
+      pages.insert(pages.end(), begin, begin + per_block);
+    }
+    int32_t node = prefix_tree_->Find(sequence->prefix_node, tokens);
+    if (node == PrefixTree::kNone) {
+      node = prefix_tree_->Insert(sequence->prefix_node, tokens, pages.data());
+    } else {
+      int64_t index = 0;
+      for (size_t g = 0; g < sequence->tables.size(); ++g) {
+        const int64_t per_block = groups_.groups()[g].pages_per_block;
+        for (int64_t i = 0; i < per_block; ++i, ++index) {
+          int32_t& own = sequence->tables[g][static_cast<size_t>(block * per_block + i)];
+          const int32_t known = prefix_tree_->page(node, index);
+          if (own < 0 || own == known) continue;
+          if (known < 0) {
+            prefix_tree_->AddPage(node, index, own);
+            continue;
+          }
+          pool_.AddReference(known);
+          pool_.Release(own);
+          own = known;
+        }
+      }
+    }
+    prefix_tree_->Pin(node);
+    prefix_tree_->Unpin(sequence->prefix_node);
+    sequence->prefix_node = node;
+  }
+}
+
+// The sequence keeps only its first num_blocks blocks in the tree.
+void KvCache::Unindex(KvSequence* sequence, int64_t num_blocks) {
+  if (sequence->prefix_node == PrefixTree::kNone || sequence->num_indexed <= num_blocks) return;
+  int32_t node = sequence->prefix_node;
+  for (; sequence->num_indexed > num_blocks; --sequence->num_indexed) node = prefix_tree_->Parent(node);
+  prefix_tree_->Pin(node);
+  prefix_tree_->Unpin(sequence->prefix_node);
+  sequence->prefix_node = node;
+}
+
+void KvCache::ClearPrefixCache() {
+  if (prefix_tree_ != nullptr) prefix_tree_->Clear();
+}
+
 std::string KvCache::Audit() const {
   std::vector<int32_t> expected(static_cast<size_t>(pool_.num_pages()), 0);
+  std::unordered_map<int32_t, int32_t> pins;
   for (const KvSequence* sequence : sequences_) {
+    if (sequence->prefix_node != PrefixTree::kNone) ++pins[sequence->prefix_node];
+    if (sequence->num_indexed * groups_.block_size() > sequence->num_tokens) return "a sequence has indexed more than it computed";
     for (size_t g = 0; g < sequence->tables.size(); ++g) {
       const std::vector<int32_t>& table = sequence->tables[g];
       const int64_t per_block = groups_.groups()[g].pages_per_block;
@@ -140,6 +272,10 @@ std::string KvCache::Audit() const {
         if (table[i] >= 0) ++expected[static_cast<size_t>(table[i])];
       }
     }
+  }
+  if (prefix_tree_ != nullptr) {
+    std::string fault = prefix_tree_->Audit(pins, &expected);
+    if (!fault.empty()) return fault;
   }
   return pool_.Audit(expected);
 }

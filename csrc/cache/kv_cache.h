@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -14,6 +16,7 @@
 
 #include "cache/block_pool.h"
 #include "cache/kv_groups.h"
+#include "cache/prefix_tree.h"
 
 namespace llmi {
 
@@ -22,6 +25,9 @@ struct KvSequence {
   int64_t num_tokens = 0;
   std::vector<std::vector<int32_t>> tables;
   std::vector<int64_t> num_returned;  // logical blocks given back behind the window, per group
+  // Its place in the prefix tree: the node of its last indexed block (the root before the first), pinned.
+  int32_t prefix_node = PrefixTree::kNone;
+  int64_t num_indexed = 0;  // blocks
 };
 
 class KvCache {
@@ -42,15 +48,29 @@ class KvCache {
   // Pages that Reserve(sequence, num_new) would take, copies on write included.
   int64_t PagesNeeded(const KvSequence& sequence, int64_t num_new) const;
   enum class Reclaim : uint8_t {
-    kAllowed,  // caches that can be computed again give way
-    kNever,    // free pages only
+    kAll,        // whatever can be computed again gives way
+    kCacheOnly,  // free pages, and those that the prefix cache alone holds
   };
   // Makes slots [num_tokens, num_tokens + num_new) writable, all or nothing; false if pages are short.
-  bool TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim = Reclaim::kAllowed);
+  bool TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim = Reclaim::kAll);
+  // Keeps full blocks of sequences that have ended, for others that begin alike. Before the first Init.
+  void EnablePrefixCache(uint64_t hash_key);
+  bool has_prefix_cache() const { return prefix_tree_ != nullptr; }
+  // Gives an empty sequence the blocks of the longest known beginning of token_ids, at most max_tokens, of which every
+  // group still has what its window sees. Returns the number of tokens; kv.num_tokens grows by it.
+  int64_t AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt);
+  // Tokens that AttachPrefix would find, nothing done.
+  int64_t MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const;
+  void ClearPrefixCache();
+  const PrefixTree* prefix_tree() const { return prefix_tree_.get(); }
+  // Free pages, and those that the prefix cache would give.
+  int64_t num_available() const { return pool_.num_free() + pool_.num_cached(); }
   // Called when pages are short: frees some and returns true, or has none to free. Never touches running sequences.
   void set_reclaimer(std::function<bool()> reclaimer) { reclaimer_ = std::move(reclaimer); }
-  // The reserved slots now hold committed tokens; blocks behind the window are given back.
-  void Commit(KvSequence* sequence, int64_t num_new);
+  // The reserved slots now hold committed tokens; blocks behind the window are given back. With token_ids, the
+  // sequence's tokens from its start, full blocks of a sequence that began with AttachPrefix become known to others; a
+  // block that is known already is swapped for the known one, whose bits are equal.
+  void Commit(KvSequence* sequence, int64_t num_new, std::span<const int32_t> token_ids = {});
   // Drops the last num_tokens slots and the blocks behind them. False, and nothing done, if the shorter
   // sequence would need blocks that were given back: it must be computed again.
   bool TryRollback(KvSequence* sequence, int64_t num_tokens);
@@ -69,10 +89,14 @@ class KvCache {
   double WastedShare() const;
 
  private:
+  std::vector<int32_t> Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const;
+  void IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids);
+  void Unindex(KvSequence* sequence, int64_t num_blocks);
   int64_t NumBlocks(int64_t num_tokens) const { return (num_tokens + groups_.block_size() - 1) / groups_.block_size(); }
 
   KvGroups groups_;
   BlockPool pool_;
+  std::unique_ptr<PrefixTree> prefix_tree_;
   std::function<bool()> reclaimer_;
   std::unordered_set<const KvSequence*> sequences_;
   int64_t num_copies_on_write_ = 0;

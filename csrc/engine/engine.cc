@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <utility>
 
 #include "core/errors.h"
@@ -35,6 +36,10 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
   KvGroups groups(windows, decoder_->config().num_kv_heads, decoder_->config().head_dim, config_.kv_type, config_.block_size);
   cache_ = std::make_unique<KvCache>(std::move(groups), config_.num_pages);
   scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
+  if (config_.prefix_caching) {
+    std::random_device random;
+    cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
+  }
   cache_->set_reclaimer([this] { return Reclaim(); });
   PublishStats();
   thread_ = std::thread([this] { ThreadMain(); });
@@ -168,6 +173,10 @@ void Engine::RunCommands(std::vector<Command> commands) {
   }
 }
 
+void Engine::ResetPrefixCache() {
+  Execute([&] { cache_->ClearPrefixCache(); });
+}
+
 // What can be computed again gives way, least painful first.
 bool Engine::Reclaim() {
   for (const std::shared_ptr<LabSequence>& sequence : labs_) {
@@ -192,6 +201,9 @@ void Engine::TakeIncoming() {
       sample->scheduled.arrival = num_submitted_++;
       sample->scheduled.priority = request->priority;
       sample->scheduled.num_tokens = static_cast<int64_t>(sample->tokens.size());
+      sample->scheduled.token_ids = &sample->tokens;
+      sample->scheduled.cache_salt = request->cache_salt;
+      if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
       running->samples.push_back(std::move(sample));
     }
     Sample& leader = *running->samples[0];
@@ -220,7 +232,14 @@ void Engine::PublishStats() {
   stats_.num_running = scheduler_->num_running();
   stats_.num_waiting = scheduler_->num_waiting();
   stats_.num_pages = cache_->pool().num_pages();
-  stats_.num_free_pages = cache_->pool().num_free();
+  stats_.num_free_pages = cache_->num_available();
+  stats_.num_cached_pages = cache_->pool().num_cached();
+  stats_.num_prefix_queried_tokens = scheduler_->num_prefix_queries();
+  stats_.num_prefix_hit_tokens = scheduler_->num_prefix_hits();
+  if (const PrefixTree* tree = cache_->prefix_tree()) {
+    stats_.num_prefix_blocks = tree->num_nodes();
+    stats_.num_prefix_evictions = tree->num_evicted();
+  }
   stats_.num_shared_pages = cache_->pool().num_shared();
   stats_.wasted_share = cache_->WastedShare();
   if ((config_.audit_each_step || !scheduler_->HasWork()) && stats_.audit.empty()) stats_.audit = cache_->Audit();

@@ -29,6 +29,7 @@ struct EngineConfig {
   int64_t num_pages = 0;
   int64_t block_size = 16;
   KvType kv_type = KvType::kF16;
+  bool prefix_caching = true;
   bool audit_each_step = false;  // for tests
 };
 
@@ -45,7 +46,12 @@ struct EngineStats {
   int64_t num_running = 0;
   int64_t num_waiting = 0;
   int64_t num_pages = 0;
-  int64_t num_free_pages = 0;
+  int64_t num_free_pages = 0;     // and those that only the prefix cache holds
+  int64_t num_cached_pages = 0;   // held by the prefix cache alone: free as soon as they are wanted
+  int64_t num_prefix_blocks = 0;  // in the prefix tree
+  int64_t num_prefix_queried_tokens = 0;
+  int64_t num_prefix_hit_tokens = 0;
+  int64_t num_prefix_evictions = 0;
   int64_t num_shared_pages = 0;
   double wasted_share = 0;
   double busy_time_s = 0;
@@ -79,6 +85,9 @@ class Engine {
   // Runs `work` on the engine thread, between two steps, and returns when it is done; its exception comes through.
   // Throws Error(kBusy) on the engine thread itself, Error(kClosed) after Close.
   void Execute(const std::function<void()>& work);
+
+  // Forgets all cached beginnings that nobody uses now.
+  void ResetPrefixCache();
 
   // Sequences of the lab (lab.cc). Each call is made on the engine thread and throws like Execute.
   // One forward for all (more if the new tokens exceed a step's budget); results in the order of `extensions`.

@@ -115,6 +115,15 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
       cache_->Init(&extension.sequence->kv);
     }
   }
+  for (size_t i = 0; i < extensions.size(); ++i) {
+    LabSequence& sequence = *extensions[i].sequence;
+    const bool captures = !sequence.capture.hidden_states.empty() || !sequence.capture.layer_logits.empty();
+    if (done[i] || captures || sequence.kv.num_tokens > 0 || sequence.kv.prefix_node != PrefixTree::kNone) continue;
+    // Rows that are asked for are computed; what stands before them may come from the prefix cache.
+    const auto num_new = extensions[i].is_tree ? 0 : static_cast<int64_t>(extensions[i].token_ids.size());
+    const int64_t num_wanted = num_new > 0 ? num_new : extensions[i].wants_last ? 1 : 0;
+    cache_->AttachPrefix(&sequence.kv, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()) - num_wanted, "");
+  }
   while (std::find(done.begin(), done.end(), false) != done.end()) {
     ForwardBatch batch;
     batch.tables.resize(cache_->groups().groups().size());
@@ -175,7 +184,7 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
     }
     const ForwardResult forward = decoder_->Forward(context_, *cache_, batch);
     for (const auto& [i, num_tokens] : pieces) {
-      cache_->Commit(&extensions[i].sequence->kv, num_tokens);
+      cache_->Commit(&extensions[i].sequence->kv, num_tokens, extensions[i].sequence->tokens);
       if (done[i] && extensions[i].is_tree) {
         extensions[i].sequence->tree = {extensions[i].token_ids, extensions[i].parents};
       }
@@ -279,7 +288,7 @@ void Engine::LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::
       sequence->tokens.push_back(sequence->tree.token_ids[static_cast<size_t>(next)]);
       if (!sequence->has_cache) continue;  // evicted meanwhile
       cache_->MoveSlot(sequence->kv, first_slot + next, sequence->kv.num_tokens);
-      cache_->Commit(&sequence->kv, 1);
+      cache_->Commit(&sequence->kv, 1, sequence->tokens);
     }
     sequence->tree = {};
     if (sequence->has_cache) cache_->Trim(&sequence->kv);

@@ -90,8 +90,9 @@ struct Request {
   SamplingParams params;
   int64_t num_samples = 1;
   int64_t priority = 0;
-  bool stream = false;   // emit an event per step
-  bool stepped = false;  // runs only while step() is called
+  bool stream = false;     // emit an event per step
+  std::string cache_salt;  // requests with different salts share no cached blocks
+  bool stepped = false;    // runs only while step() is called
   std::shared_ptr<RequestHooks> hooks;
   std::optional<SpeculationConfig> speculation;
   std::shared_ptr<LabSequence> source;  // a sequence whose cache the prompt begins with, or null

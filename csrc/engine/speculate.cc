@@ -116,7 +116,7 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
     const int64_t tokens_left = running.request->params.max_tokens - static_cast<int64_t>(running.output(sample).token_ids.size());
     Draft draft = CutDepth(context.draft, tokens_left - 1);
     // Blocks for drafts come from free ones only: nothing is preempted for a guess.
-    if (draft.size() == 0 || !cache_->TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kNever)) continue;
+    if (draft.size() == 0 || !cache_->TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) continue;
     sample.draft = std::move(draft);
   }
   // Requests that failed here have given their blocks back.
@@ -134,7 +134,7 @@ void Engine::WalkOn(Sample& sample, int32_t token) {
   KvSequence& kv = sample.scheduled.kv;
   const int64_t first_slot = kv.num_tokens - sample.num_accepted;
   cache_->MoveSlot(kv, first_slot + child, kv.num_tokens);
-  cache_->Commit(&kv, 1);
+  cache_->Commit(&kv, 1, sample.tokens);
   sample.scheduled.max_computed = std::max(sample.scheduled.max_computed, kv.num_tokens);
   sample.walk = child;
   ++sample.num_accepted;
@@ -168,7 +168,7 @@ void Engine::MeasureCosts() {
   std::vector<CostCurve::Point> points;
   std::vector<float> logits;
   for (int64_t num_rows : kCostRows) {
-    if (num_rows > config_.scheduler.max_num_batched_tokens || !cache_->TryReserve(&kv, num_rows, KvCache::Reclaim::kNever)) break;
+    if (num_rows > config_.scheduler.max_num_batched_tokens || !cache_->TryReserve(&kv, num_rows, KvCache::Reclaim::kCacheOnly)) break;
     ForwardBatch batch;
     batch.segments.push_back({0, num_rows, 0, nullptr, nullptr});
     for (const auto& table : kv.tables) batch.tables.push_back({table.data()});

@@ -125,6 +125,8 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
       try {
         if (!row.draws) {
           ProcessPromptRow(running, row.position, raw);
+          const bool all_scored = row.position + 2 == running.prompt_len();
+          row.sample->scheduled.first_wanted_row = all_scored ? INT64_MAX : row.position + 1;
         } else if (running.request->params.max_tokens == 0) {
           FinishSample(running, *row.sample, FinishReason::kLength);
         } else {
@@ -257,6 +259,7 @@ void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason)
   output.text = sample.detokenizer.text();
   output.finish_reason = reason;
   running.request->num_preemptions += sample.scheduled.num_preemptions;
+  if (sample.index == 0) running.request->num_cached_tokens += sample.scheduled.num_cached;
   const bool keeps_row = config_.scheduler.policy == SchedulingPolicy::kStatic && scheduler_->num_running() > 1 &&
                          reason != FinishReason::kAbort && sample.scheduled.kv.num_tokens > 0;
   sample.scheduled.finished = true;

@@ -1,11 +1,16 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <span>
 
 namespace llmi {
 namespace {
 
 int64_t Missing(const ScheduledSequence& sequence) { return sequence.num_tokens - sequence.kv.num_tokens; }
+
+std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
+  return sequence.token_ids == nullptr ? std::span<const int32_t>() : *sequence.token_ids;
+}
 
 template <typename Container>
 bool Erase(Container& container, ScheduledSequence* sequence) {
@@ -77,6 +82,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* piece
   while (!waiting_.empty() && *budget > 0) {
     ScheduledSequence* sequence = waiting_.front();
     if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
+    if (sequence->kv.num_tokens == 0) AttachPrefix(sequence);
     int64_t num_new = std::min(Missing(*sequence), *budget);
     if (!config_.chunked_prefill && num_new < Missing(*sequence)) {
       if (!pieces->empty()) break;
@@ -85,7 +91,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* piece
     // Room stays for one more block of each running sequence, so that an admission is not undone at once.
     int64_t reserve = 0;
     for (const KvGroup& group : cache_->groups().groups()) reserve += group.pages_per_block * static_cast<int64_t>(running_.size());
-    if (cache_->PagesNeeded(sequence->kv, num_new) + reserve > cache_->pool().num_free() && !running_.empty()) break;
+    if (cache_->PagesNeeded(sequence->kv, num_new) + reserve > cache_->num_available() && !running_.empty()) break;
     if (!cache_->TryReserve(&sequence->kv, num_new)) {
       // Alone, it begins with what fits; blocks behind a window come back as it goes.
       while (num_new > 1 && !cache_->TryReserve(&sequence->kv, num_new)) num_new /= 2;
@@ -97,6 +103,17 @@ void Scheduler::AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* piece
     pieces->push_back({sequence, num_new});
     *budget -= num_new;
   }
+}
+
+void Scheduler::AttachPrefix(ScheduledSequence* sequence) {
+  if (sequence->token_ids == nullptr || sequence->kv.prefix_node != PrefixTree::kNone || !cache_->has_prefix_cache()) return;
+  // The last token is always computed: its row is what the next one is drawn from.
+  const int64_t most = std::min(sequence->num_tokens - 1, sequence->first_wanted_row);
+  const int64_t found = cache_->AttachPrefix(&sequence->kv, *sequence->token_ids, most, sequence->cache_salt);
+  if (sequence->num_preemptions > 0) return;
+  sequence->num_cached = found;
+  num_prefix_queries_ += most;
+  num_prefix_hits_ += found;
 }
 
 void Scheduler::PreemptLast() {
@@ -132,7 +149,7 @@ void Scheduler::Commit(const std::vector<ScheduledPiece>& pieces) {
   for (const ScheduledPiece& piece : pieces) {
     ScheduledSequence& sequence = *piece.sequence;
     const int64_t begin = sequence.kv.num_tokens;
-    cache_->Commit(&sequence.kv, piece.num_new);
+    cache_->Commit(&sequence.kv, piece.num_new, Tokens(sequence));
     if (!sequence.finished) {
       num_recomputed_tokens_ += std::max<int64_t>(0, std::min(sequence.max_computed, sequence.kv.num_tokens) - begin);
     }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -25,10 +26,14 @@ struct ScheduledSequence {
   void* owner = nullptr;  // the engine's record; the scheduler does not look at it
   uint64_t arrival = 0;   // order of submission
   int64_t priority = 0;
-  int64_t num_seats = 1;   // sequences that it will grow into (n samples), for max_num_seqs
-  int64_t num_tokens = 0;  // tokens known: prompt and output so far
-  KvSequence kv;           // kv.num_tokens of them are computed
-  bool finished = false;   // a static batch keeps its finished rows
+  int64_t num_seats = 1;                            // sequences that it will grow into (n samples), for max_num_seqs
+  int64_t num_tokens = 0;                           // tokens known: prompt and output so far
+  const std::vector<int32_t>* token_ids = nullptr;  // these tokens; null: not for the prefix cache
+  std::string cache_salt;
+  int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
+  int64_t num_cached = 0;                // tokens that the prefix cache gave when it first ran
+  KvSequence kv;                         // kv.num_tokens of them are computed
+  bool finished = false;                 // a static batch keeps its finished rows
   int64_t num_preemptions = 0;
   int64_t max_computed = 0;  // most tokens that were ever computed, to count recomputed ones
 };
@@ -75,12 +80,15 @@ class Scheduler {
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_recomputed_tokens() const { return num_recomputed_tokens_; }
+  int64_t num_prefix_queries() const { return num_prefix_queries_; }  // tokens looked for in the prefix cache
+  int64_t num_prefix_hits() const { return num_prefix_hits_; }        // and found
 
  private:
   bool Before(const ScheduledSequence* a, const ScheduledSequence* b) const;
   void ScheduleRunning(int64_t* budget, std::vector<ScheduledPiece>* pieces);
   void AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* pieces);
   void PreemptLast();
+  void AttachPrefix(ScheduledSequence* sequence);
 
   SchedulerConfig config_;
   KvCache* cache_;
@@ -88,6 +96,8 @@ class Scheduler {
   std::deque<ScheduledSequence*> waiting_;   // in order of precedence
   int64_t num_preemptions_ = 0;
   int64_t num_recomputed_tokens_ = 0;
+  int64_t num_prefix_queries_ = 0;
+  int64_t num_prefix_hits_ = 0;
 };
 
 }  // namespace llmi

@@ -16,11 +16,11 @@ from llmi._request import NO_EFFECT
 NUMERICS_VERSION = 1
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "chat_template", "generation_config", "num_threads",
+    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
 REFUSED: dict[str, Any] = {
-    "quantization": None, "gpu_memory_utilization": 0.9, "enable_prefix_caching": False, "waiting_served_ratio": None,
+    "quantization": None, "gpu_memory_utilization": 0.9, "waiting_served_ratio": None,
     "batch_processors": (), "tensor_parallel_size": 1, "deterministic": True,
 }  # fmt: skip
 
@@ -38,6 +38,7 @@ class EngineArgs:
     block_size: int
     kv_cache_memory_bytes: int | None
     enable_chunked_prefill: bool
+    enable_prefix_caching: bool
     scheduling_policy: str
     num_threads: int | None
     seed: int | None
@@ -84,7 +85,7 @@ class EngineArgs:
             "dtype": self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy,
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
-            "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
+            "prefix_caching": bool(self.enable_prefix_caching), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
         }  # fmt: skip
 
 

@@ -62,6 +62,8 @@ class LLM:
         Most sequences in a batch, and tokens in a step; longer prompts are cut into chunks.
     kv_cache_memory_bytes : int, optional
         None: half of what is free, and no more than the limits can use.
+    enable_prefix_caching : bool
+        Keep the cache blocks of sequences that have ended, for prompts that begin alike, as long as memory is not needed.
     scheduling_policy : {"fcfs", "priority", "static"}
     speculative_config : SpeculativeConfig, Drafter, dict or None
         How requests speculate unless they say otherwise; tokens do not depend on it.
@@ -89,6 +91,7 @@ class LLM:
         block_size: int = 16,
         kv_cache_memory_bytes: int | None = None,
         enable_chunked_prefill: bool = True,
+        enable_prefix_caching: bool = True,
         scheduling_policy: str = "fcfs",
         speculative_config: Any = None,
         chat_template: str | None = None,
@@ -101,7 +104,8 @@ class LLM:
         args = EngineArgs(
             device=device, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes,
-            enable_chunked_prefill=enable_chunked_prefill, scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed,
+            enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching,
+            scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed,
         )  # fmt: skip
         args.validate()
         path = _models.resolve(model, revision)
@@ -382,6 +386,13 @@ class LLM:
             wasted_share=stats["wasted_share"], weight_bytes=self.model_info.weight_bytes, kv_bytes=stats["num_pages"] * self._page_bytes,
         )  # fmt: skip
 
+    def reset_prefix_cache(self) -> None:
+        """Forgets the cached beginnings that no running request or sequence uses."""
+        try:
+            self._engine.reset_prefix_cache()
+        except _core.CoreError as error:
+            raise from_core(error.args) from None
+
     def close(self) -> None:
         """End all requests and give back weights and cache. Outputs stay; later calls raise EngineClosedError."""
         if self._engine is not None:
@@ -461,6 +472,8 @@ class LLM:
                 text = self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=False)
             hooks = RequestHooks(str(request_id), request_params, text or "")
             submission = Submission(text, ids, request_params, sources, seed, hooks, error=error, speculation=speculations[index])
+            if isinstance(item, Mapping):
+                submission.cache_salt = str(item.get("cache_salt", ""))
             if is_sequence(item) and item.llm is self:
                 submission.source = item._core
             if error is None:

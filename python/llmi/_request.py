@@ -40,6 +40,7 @@ class Submission:
     request: Any = None  # _core.Request
     core_params: Any = None  # _core.SamplingParams
     speculation: SpeculativeConfig | None = None
+    cache_salt: str = ""
     source: Any = None  # the core's sequence that the prompt continues
     error: LlmiError | None = None  # refused at submission
 
@@ -166,7 +167,7 @@ class RequestBuilder:
         submission.request = _core.Request(
             id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params, n=params.n, priority=priority,
             stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
-            source=submission.source,
+            source=submission.source, cache_salt=submission.cache_salt,
         )  # fmt: skip
 
     def core_params(self, params: SamplingParams, seed: int, max_tokens: int) -> Any:

@@ -1,0 +1,217 @@
+#include "cache/prefix_tree.h"
+
+#include <algorithm>
+
+#include "core/errors.h"
+
+namespace llmi {
+namespace {
+
+constexpr size_t kFirstBuckets = 1024;  // a power of two; doubled when nodes outnumber them
+
+}  // namespace
+
+PrefixTree::PrefixTree(int64_t block_size, int64_t pages_per_node, uint64_t hash_key, BlockPool* pool)
+    : block_size_(block_size), pages_per_node_(pages_per_node), hash_key_(hash_key), pool_(pool), buckets_(kFirstBuckets, kNone) {}
+
+uint64_t PrefixTree::Hash(int32_t parent, const int32_t* tokens) const {
+  uint64_t hash = hash_key_ ^ (static_cast<uint64_t>(static_cast<uint32_t>(parent)) * 0x9E3779B97F4A7C15u);
+  for (int64_t i = 0; i < block_size_; ++i) {
+    hash = (hash ^ static_cast<uint32_t>(tokens[i])) * 0xFF51AFD7ED558CCDu;
+    hash ^= hash >> 32;
+  }
+  return hash ^ (hash_key_ >> 7);
+}
+
+int32_t PrefixTree::NewNode() {
+  if (unused_.empty()) {
+    unused_.push_back(static_cast<int32_t>(nodes_.size()));
+    nodes_.emplace_back();
+    tokens_.resize(tokens_.size() + static_cast<size_t>(block_size_));
+    pages_.resize(pages_.size() + static_cast<size_t>(pages_per_node_), kNone);
+  }
+  const int32_t node = unused_.back();
+  unused_.pop_back();
+  nodes_[static_cast<size_t>(node)] = Node{};
+  nodes_[static_cast<size_t>(node)].alive = true;
+  return node;
+}
+
+int32_t PrefixTree::Root(const std::string& salt) {
+  const auto found = roots_.find(salt);
+  if (found != roots_.end()) return found->second;
+  const int32_t root = NewNode();
+  nodes_[static_cast<size_t>(root)].is_root = true;
+  roots_[salt] = root;
+  return root;
+}
+
+int32_t PrefixTree::FindRoot(const std::string& salt) const {
+  const auto found = roots_.find(salt);
+  return found == roots_.end() ? kNone : found->second;
+}
+
+void PrefixTree::DropEmptyRoot(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  if (!entry.is_root || entry.num_children > 0 || entry.num_pins > 0) return;
+  std::erase_if(roots_, [&](const auto& root) { return root.second == node; });
+  entry.alive = false;
+  unused_.push_back(node);
+}
+
+int32_t PrefixTree::Find(int32_t parent, const int32_t* tokens) const {
+  const uint64_t hash = Hash(parent, tokens);
+  for (int32_t node = buckets_[hash & (buckets_.size() - 1)]; node != kNone; node = nodes_[static_cast<size_t>(node)].next) {
+    const Node& entry = nodes_[static_cast<size_t>(node)];
+    if (entry.hash == hash && entry.parent == parent &&
+        std::equal(tokens, tokens + block_size_, tokens_.begin() + static_cast<int64_t>(node) * block_size_)) {
+      return node;
+    }
+  }
+  return kNone;
+}
+
+void PrefixTree::Link(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  int32_t& bucket = buckets_[entry.hash & (buckets_.size() - 1)];
+  entry.next = bucket;
+  bucket = node;
+}
+
+void PrefixTree::Unlink(int32_t node) {
+  const Node& entry = nodes_[static_cast<size_t>(node)];
+  int32_t* link = &buckets_[entry.hash & (buckets_.size() - 1)];
+  while (*link != node) link = &nodes_[static_cast<size_t>(*link)].next;
+  *link = entry.next;
+}
+
+int32_t PrefixTree::Insert(int32_t parent, const int32_t* tokens, const int32_t* pages) {
+  const int32_t node = NewNode();
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  entry.parent = parent;
+  entry.hash = Hash(parent, tokens);
+  entry.last_used = ++clock_;
+  std::copy(tokens, tokens + block_size_, tokens_.begin() + static_cast<int64_t>(node) * block_size_);
+  for (int64_t i = 0; i < pages_per_node_; ++i) {
+    pages_[static_cast<size_t>(node * pages_per_node_ + i)] = kNone;
+    if (pages[i] >= 0) AddPage(node, i, pages[i]);
+  }
+  Node& above = nodes_[static_cast<size_t>(parent)];
+  if (IsFreeLeaf(above)) free_leaves_.erase({above.last_used, parent});
+  ++above.num_children;
+  ++num_nodes_;
+  if (static_cast<size_t>(num_nodes_) > buckets_.size()) {
+    buckets_.assign(buckets_.size() * 2, kNone);
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].alive && !nodes_[i].is_root) Link(static_cast<int32_t>(i));
+    }
+  } else {
+    Link(node);
+  }
+  free_leaves_.insert({entry.last_used, node});
+  return node;
+}
+
+void PrefixTree::AddPage(int32_t node, int64_t index, int32_t page) {
+  pages_[static_cast<size_t>(node * pages_per_node_ + index)] = page;
+  pool_->Cache(page);
+}
+
+void PrefixTree::Pin(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  if (IsFreeLeaf(entry)) free_leaves_.erase({entry.last_used, node});
+  ++entry.num_pins;
+}
+
+void PrefixTree::Unpin(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  CheckInternal(entry.num_pins > 0, "a prefix node was unpinned once too often");
+  --entry.num_pins;
+  entry.last_used = ++clock_;
+  if (IsFreeLeaf(entry)) free_leaves_.insert({entry.last_used, node});
+  DropEmptyRoot(node);
+}
+
+void PrefixTree::Touch(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  const bool listed = IsFreeLeaf(entry);
+  if (listed) free_leaves_.erase({entry.last_used, node});
+  entry.last_used = ++clock_;
+  if (listed) free_leaves_.insert({entry.last_used, node});
+}
+
+void PrefixTree::Remove(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  free_leaves_.erase({entry.last_used, node});
+  Unlink(node);
+  for (int64_t i = 0; i < pages_per_node_; ++i) {
+    int32_t& page = pages_[static_cast<size_t>(node * pages_per_node_ + i)];
+    if (page >= 0) pool_->Uncache(page);
+    page = kNone;
+  }
+  Node& above = nodes_[static_cast<size_t>(entry.parent)];
+  --above.num_children;
+  if (IsFreeLeaf(above)) free_leaves_.insert({above.last_used, entry.parent});
+  const int32_t parent = entry.parent;
+  entry.alive = false;
+  unused_.push_back(node);
+  DropEmptyRoot(parent);
+  --num_nodes_;
+  ++num_evicted_;
+}
+
+bool PrefixTree::EvictOne() {
+  if (free_leaves_.empty()) return EvictInnerPages();
+  Remove(free_leaves_.begin()->second);
+  return true;
+}
+
+// Blocks that all users of a pinned path have left behind their window.
+bool PrefixTree::EvictInnerPages() {
+  if (pool_->num_cached() == 0) return false;
+  for (int32_t& page : pages_) {
+    if (page < 0 || pool_->references(page) > 1) continue;
+    pool_->Uncache(page);
+    page = kNone;
+    return true;
+  }
+  return false;
+}
+
+void PrefixTree::Clear() {
+  while (!free_leaves_.empty()) Remove(free_leaves_.begin()->second);
+  while (EvictInnerPages()) {
+  }
+}
+
+std::string PrefixTree::Audit(const std::unordered_map<int32_t, int32_t>& pins, std::vector<int32_t>* references) const {
+  std::vector<int32_t> children(nodes_.size(), 0);
+  size_t num_free_leaves = 0;
+  int64_t num_alive = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    const auto index = static_cast<int32_t>(i);
+    const auto held = pins.find(index);
+    if (node.num_pins != (held == pins.end() ? 0 : held->second)) return "a prefix node counts wrong pins";
+    if (!node.alive || node.is_root) continue;
+    ++num_alive;
+    const auto parent = static_cast<size_t>(node.parent);
+    if (!nodes_[parent].alive) return "a prefix node outlived its parent";
+    ++children[parent];
+    if (Find(node.parent, tokens_.data() + static_cast<int64_t>(index) * block_size_) != index) return "a prefix node cannot be found";
+    if (IsFreeLeaf(node)) {
+      ++num_free_leaves;
+      if (!free_leaves_.contains({node.last_used, index})) return "a prefix leaf is missing from the eviction order";
+    }
+    for (int64_t p = 0; p < pages_per_node_; ++p) {
+      if (page(index, p) >= 0) ++(*references)[static_cast<size_t>(page(index, p))];
+    }
+  }
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].alive && nodes_[i].num_children != children[i]) return "a prefix node counts wrong children";
+  }
+  if (num_free_leaves != free_leaves_.size()) return "the eviction order holds what is no free leaf";
+  return num_alive == num_nodes_ ? "" : "the prefix tree counts wrong nodes";
+}
+
+}  // namespace llmi
