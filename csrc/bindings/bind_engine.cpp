@@ -161,6 +161,7 @@ void RegisterRequest(py::module_& module) {
       .def_readonly("sample_index", &OutputEvent::sample_index)
       .def_readonly("token_ids", &OutputEvent::token_ids)
       .def_property_readonly("text", [](const OutputEvent& event) { return py::str(event.text); })
+      .def_property_readonly("logprobs", [](const OutputEvent& event) { return LogprobArrays(event.logprobs); })
       .def_property_readonly("finish_reason", [](const OutputEvent& event) { return OptionalName(event.finish_reason); });
   py::class_<OutputChannel, std::shared_ptr<OutputChannel>>(module, "OutputChannel")
       .def(py::init<>())
@@ -177,15 +178,18 @@ void RegisterEngine(py::module_& module) {
       .def(py::init([](const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,
                        int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                        bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len, bool prefix_caching,
-                       bool audit_each_step) {
+                       bool audit_each_step, const py::object& policy_object) {
+             std::shared_ptr<PolicyHook> policy_hook;
+             if (!policy_object.is_none()) policy_hook = std::make_shared<PyPolicy>(policy_object);
              const py::gil_scoped_release release;
              return std::make_unique<EngineHandle>(path, dtype, kv_dtype, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
                                                    chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, prefix_caching,
-                                                   audit_each_step);
+                                                   audit_each_step, policy_hook);
            }),
            py::arg("path"), py::kw_only(), py::arg("dtype"), py::arg("kv_dtype"), py::arg("isa"), py::arg("num_threads"), py::arg("policy"),
            py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("chunked_prefill"), py::arg("block_size"),
-           py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"), py::arg("prefix_caching"), py::arg("audit_each_step"))
+           py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"), py::arg("prefix_caching"), py::arg("audit_each_step"),
+           py::arg("policy_object"))
       .def("start", &EngineHandle::Start, py::arg("token_bytes"), py::arg("special"))
       .def("info", &EngineHandle::Info)
       .def(

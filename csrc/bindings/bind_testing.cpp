@@ -230,6 +230,7 @@ void RegisterTesting(py::module_& module) {
   RegisterOps(module);
   RegisterSampling(module);
   RegisterTestingCache(module);
+  RegisterTestingScheduler(module);
   RegisterTestingSpeculative(module);
 }
 

@@ -18,6 +18,7 @@ using FloatArray = pybind11::array_t<float, pybind11::array::c_style>;
 
 KernelContext TestContext(const std::string& table, int num_threads);
 void RegisterTestingCache(pybind11::module_& module);
+void RegisterTestingScheduler(pybind11::module_& module);
 void RegisterTestingSpeculative(pybind11::module_& module);
 
 }  // namespace llmi

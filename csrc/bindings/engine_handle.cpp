@@ -10,6 +10,18 @@
 namespace py = pybind11;
 
 namespace llmi {
+
+SchedulingPolicy ParsePolicy(const std::string& name) {
+  if (name == "fcfs") return SchedulingPolicy::kFcfs;
+  if (name == "priority") return SchedulingPolicy::kPriority;
+  if (name == "static") return SchedulingPolicy::kStatic;
+  if (name == "prefill_first") return SchedulingPolicy::kPrefillFirst;
+  if (name == "shortest_remaining") return SchedulingPolicy::kShortestRemaining;
+  if (name == "longest_prefix") return SchedulingPolicy::kLongestPrefix;
+  if (name == "custom") return SchedulingPolicy::kCustom;
+  throw Error(ErrorKind::kInvalidArgument, "scheduling_policy '" + name + "' is unknown", "scheduling_policy");
+}
+
 namespace {
 
 WeightFormat ParseFormat(const std::string& name) {
@@ -18,13 +30,6 @@ WeightFormat ParseFormat(const std::string& name) {
   if (name == "float16") return WeightFormat::kF16;
   if (name == "bfloat16") return WeightFormat::kBF16;
   throw Error(ErrorKind::kInvalidArgument, "dtype '" + name + "' is unknown: auto, float32, float16 or bfloat16", "dtype");
-}
-
-SchedulingPolicy ParsePolicy(const std::string& name) {
-  if (name == "fcfs") return SchedulingPolicy::kFcfs;
-  if (name == "priority") return SchedulingPolicy::kPriority;
-  if (name == "static") return SchedulingPolicy::kStatic;
-  throw Error(ErrorKind::kInvalidArgument, "scheduling_policy '" + name + "' is unknown: fcfs, priority or static", "scheduling_policy");
 }
 
 std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special,
@@ -45,13 +50,15 @@ std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, con
 EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,
                            int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                            bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
-                           bool prefix_caching, bool audit_each_step) {
+                           bool prefix_caching, bool audit_each_step,
+                           const std::shared_ptr<PolicyHook>& policy_hook) {
   context_.table = &GetKernelTable(isa);
   context_.pool = &ThreadPool::Shared();
   context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
   config_.scheduler = {ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, chunked_prefill};
   config_.block_size = block_size;
   config_.kv_type = kv_dtype == "float32" ? KvType::kF32 : KvType::kF16;
+  config_.policy_hook = policy_hook;
   config_.prefix_caching = prefix_caching;
   config_.audit_each_step = audit_each_step;
   const FloatEnvironmentGuard guard;

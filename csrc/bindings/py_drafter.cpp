@@ -74,6 +74,21 @@ void PyDrafter::Observe(const DraftContext& context, int64_t num_accepted) {
   WithGil(ErrorKind::kDraft, [&] { runner_.attr("observe")(context.request_id, context.sample_index, num_accepted); });
 }
 
+PyPolicy::~PyPolicy() { DropObject(policy_); }
+
+std::vector<double> PyPolicy::Key(const PolicyRequest& request, double now_s) {
+  return WithGil(ErrorKind::kHook, [&] {
+    auto key = policy_
+        .attr("key")(request.id, request.priority, request.arrival_time_s, request.prompt_len, request.num_tokens, request.max_new_tokens,
+                     request.num_preemptions, now_s)
+        .cast<std::vector<double>>();
+    for (double value : key) {
+      if (value != value) throw Error(ErrorKind::kHook, "the scheduling policy's key holds NaN");
+    }
+    return key;
+  });
+}
+
 PyLengthPolicy::~PyLengthPolicy() { DropObject(policy_); }
 
 int64_t PyLengthPolicy::Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) {

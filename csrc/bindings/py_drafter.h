@@ -1,4 +1,4 @@
-// Drafters and length policies written in Python. The runner is llmi._speculation.DrafterRunner.
+// Drafters, length and scheduling policies written in Python. The runner is llmi._speculation.DrafterRunner.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/engine.h"
 
 namespace llmi {
 
@@ -26,6 +26,19 @@ class PyDrafter : public Drafter {
  private:
   pybind11::object runner_;
   std::string name_;
+};
+
+class PyPolicy : public PolicyHook {
+ public:
+  explicit PyPolicy(pybind11::object policy) : policy_(std::move(policy)) {}
+  ~PyPolicy() override;
+  PyPolicy(const PyPolicy&) = delete;
+  PyPolicy& operator=(const PyPolicy&) = delete;
+
+  std::vector<double> Key(const PolicyRequest& request, double now_s) override;
+
+ private:
+  pybind11::object policy_;  // llmi._engine_args.PolicyRunner
 };
 
 class PyLengthPolicy : public LengthHook {

@@ -201,6 +201,7 @@ void Engine::TakeIncoming() {
       sample->scheduled.arrival = num_submitted_++;
       sample->scheduled.priority = request->priority;
       sample->scheduled.num_tokens = static_cast<int64_t>(sample->tokens.size());
+      sample->scheduled.max_new_tokens = request->params.max_tokens;
       sample->scheduled.token_ids = &sample->tokens;
       sample->scheduled.cache_salt = request->cache_salt;
       if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;

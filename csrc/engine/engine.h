@@ -23,12 +23,31 @@
 
 namespace llmi {
 
+// What a scheduling policy may look at.
+struct PolicyRequest {
+  uint64_t id = 0;
+  int64_t priority = 0;
+  double arrival_time_s = 0;
+  int64_t prompt_len = 0;
+  int64_t num_tokens = 0;      // prompt and output so far
+  int64_t max_new_tokens = 0;  // that may still come
+  int64_t num_preemptions = 0;
+};
+
+// A policy written by the user: waiting requests run in ascending order of their keys. Throws Error(kHook).
+class PolicyHook {
+ public:
+  virtual ~PolicyHook() = default;
+  virtual std::vector<double> Key(const PolicyRequest& request, double now_s) = 0;
+};
+
 struct EngineConfig {
   SchedulerConfig scheduler;
   int64_t max_model_len = 0;
   int64_t num_pages = 0;
   int64_t block_size = 16;
   KvType kv_type = KvType::kF16;
+  std::shared_ptr<PolicyHook> policy_hook;
   bool prefix_caching = true;
   bool audit_each_step = false;  // for tests
 };
@@ -133,6 +152,8 @@ class Engine {
   void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
+  void SetPolicyKeys();
+  int64_t PromptBudget();
   void AddDraftRows(Sample& sample, int64_t last_position, ForwardBatch* batch, std::vector<LogitsRow>* rows);
   bool MayDraft(const ScheduledPiece& piece) const;
   int64_t DraftLimit(const Sample& sample, int64_t room) const;

@@ -114,6 +114,7 @@ struct OutputEvent {
   int64_t sample_index = 0;
   std::vector<int32_t> token_ids;
   std::string text;
+  std::vector<TokenLogprobs> logprobs;  // of token_ids, if asked for
   FinishReason finish_reason = FinishReason::kNone;
 };
 

@@ -20,12 +20,16 @@ bool IsNeutral(const SamplingParams& p) {
          p.repetition_penalty == 1 && p.logit_bias.empty() && p.bad_words.empty() && p.allowed_token_ids.empty();
 }
 
+constexpr double kStallFactor = 2.0;
+constexpr int64_t kMinPromptBudget = 8;
+
 bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
 }  // namespace
 
 void Engine::RunStep() {
-  std::vector<ScheduledPiece> pieces = scheduler_->Schedule();
+  SetPolicyKeys();
+  std::vector<ScheduledPiece> pieces = scheduler_->Schedule(PromptBudget());
   if (pieces.empty()) {
     // Only a static batch whose rows have all ended, or hold the pages that others wait for, may come here: it ends now.
     scheduler_->EndStep();
@@ -46,6 +50,42 @@ void Engine::RunStep() {
   EndWalks(pieces, forward_seconds, batch.num_rows());
   scheduler_->EndStep();
   ReleaseStaticRows();
+}
+
+// A policy of the user's orders the queue by its own keys; where it raises, that request ends.
+void Engine::SetPolicyKeys() {
+  if (config_.policy_hook == nullptr || scheduler_->waiting().size() < 2) return;
+  const double now = NowSeconds();
+  std::vector<std::pair<Running*, Error>> failed;
+  for (ScheduledSequence* sequence : scheduler_->waiting()) {
+    Running& running = *static_cast<Sample*>(sequence->owner)->running;
+    try {
+      sequence->key = config_.policy_hook->Key({running.request->id, sequence->priority, running.request->arrival_time_s, running.prompt_len(),
+                                                sequence->num_tokens, sequence->max_new_tokens, sequence->num_preemptions},
+                                               now);
+    } catch (const Error& error) {
+      failed.emplace_back(&running, error);
+    }
+  }
+  for (auto& [running, error] : failed) FailRequest(*running, error);
+}
+
+// While somebody reads along, a prompt may make a step kStallFactor times as long as its decodes alone, by c(M).
+int64_t Engine::PromptBudget() {
+  int64_t num_decodes = 0;
+  bool watched = false;
+  for (const ScheduledSequence* sequence : scheduler_->running()) {
+    if (sequence->finished || sequence->num_tokens - sequence->kv.num_tokens != 1) continue;
+    const Request& request = *static_cast<const Sample*>(sequence->owner)->running->request;
+    ++num_decodes;
+    watched = watched || (request.stream && !request.stepped);
+  }
+  if (!watched) return INT64_MAX;
+  if (costs_.empty()) MeasureCosts();
+  const double limit = kStallFactor * costs_.Seconds(num_decodes);
+  int64_t budget = kMinPromptBudget;
+  while (budget < config_.scheduler.max_num_batched_tokens && costs_.Seconds(num_decodes + budget + 1) <= limit) ++budget;
+  return budget;
 }
 
 // The rows of a draft: node i lies in the slot behind the last committed token, i further; its position is its depth.
@@ -213,6 +253,7 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, const f
   if (request.first_token_time_s == 0) request.first_token_time_s = now;
   sample.tokens.push_back(token);
   sample.scheduled.num_tokens = static_cast<int64_t>(sample.tokens.size());
+  --sample.scheduled.max_new_tokens;
   output.token_ids.push_back(token);
   output.token_times_s.push_back(now);
   {
@@ -323,6 +364,9 @@ void Engine::EmitStreams() {
       event.request = running->request;
       event.sample_index = sample->index;
       event.token_ids.assign(output.token_ids.begin() + static_cast<int64_t>(sample->num_streamed_tokens), output.token_ids.end());
+      if (!output.logprobs.empty()) {
+        event.logprobs.assign(output.logprobs.begin() + static_cast<int64_t>(sample->num_streamed_tokens), output.logprobs.end());
+      }
       event.text = sample->detokenizer.TakeEmittable();
       event.finish_reason = output.finish_reason;
       sample->num_streamed_tokens = output.token_ids.size();

@@ -23,6 +23,8 @@ bool Erase(Container& container, ScheduledSequence* sequence) {
 }  // namespace
 
 bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) const {
+  const bool a_first = a->num_overtaken >= kMaxOvertaken;
+  if (a_first != (b->num_overtaken >= kMaxOvertaken)) return a_first;
   if (config_.policy == SchedulingPolicy::kPriority && a->priority != b->priority) return a->priority < b->priority;
   return a->arrival < b->arrival;
 }
@@ -41,15 +43,46 @@ void Scheduler::Remove(ScheduledSequence* sequence) {
   if (!Erase(running_, sequence)) Erase(waiting_, sequence);
 }
 
-std::vector<ScheduledPiece> Scheduler::Schedule() {
+std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
   std::vector<ScheduledPiece> pieces;
   int64_t budget = config_.max_num_batched_tokens;
-  ScheduleRunning(&budget, &pieces);
-  AdmitWaiting(&budget, &pieces);
+  OrderWaiting();
+  if (config_.policy == SchedulingPolicy::kPrefillFirst) {
+    // Prompts under way, then waiting ones; decodes go on when there is no prompt left to compute.
+    const auto has_prompt = [](const ScheduledSequence* s) { return Missing(*s) > 1; };
+    if (!waiting_.empty() && std::none_of(running_.begin(), running_.end(), has_prompt)) AdmitWaiting(&budget, &prompt_budget, &pieces);
+    if (!pieces.empty()) return pieces;
+  }
+  // A budget for prompts counts where there is a decode to stall.
+  if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return Missing(*s) == 1; })) prompt_budget = INT64_MAX;
+  ScheduleRunning(&budget, &prompt_budget, &pieces);
+  AdmitWaiting(&budget, &prompt_budget, &pieces);
   return pieces;
 }
 
-void Scheduler::ScheduleRunning(int64_t* budget, std::vector<ScheduledPiece>* pieces) {
+// Policies order the queue; who runs keeps running.
+void Scheduler::OrderWaiting() {
+  const bool by_key = config_.policy == SchedulingPolicy::kShortestRemaining || config_.policy == SchedulingPolicy::kLongestPrefix ||
+                      config_.policy == SchedulingPolicy::kCustom;
+  if (!by_key || waiting_.size() < 2) return;
+  for (ScheduledSequence* sequence : waiting_) {
+    if (config_.policy == SchedulingPolicy::kShortestRemaining) {
+      sequence->key = {static_cast<double>(Missing(*sequence) + sequence->max_new_tokens)};
+    } else if (config_.policy == SchedulingPolicy::kLongestPrefix) {
+      const int64_t most = std::min(sequence->num_tokens - 1, sequence->first_wanted_row);
+      sequence->key = {-static_cast<double>(cache_->MatchPrefix(Tokens(*sequence), most, sequence->cache_salt))};
+    }
+  }
+  std::stable_sort(waiting_.begin(), waiting_.end(), [](const ScheduledSequence* a, const ScheduledSequence* b) {
+    const bool a_first = a->num_overtaken >= kMaxOvertaken;
+    const bool b_first = b->num_overtaken >= kMaxOvertaken;
+    if (a_first != b_first) return a_first;
+    if (!a_first && a->key != b->key) return a->key < b->key;
+    return a->arrival < b->arrival;
+  });
+}
+
+void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces) {
   for (size_t i = 0; i < running_.size(); ++i) {
     ScheduledSequence* sequence = running_[i];
     // A finished row of a static batch computes its last token again, into the slot that it has.
@@ -57,6 +90,8 @@ void Scheduler::ScheduleRunning(int64_t* budget, std::vector<ScheduledPiece>* pi
     // One token stays set aside for each running sequence behind this one.
     const auto behind = static_cast<int64_t>(running_.size() - i - 1);
     int64_t num_new = std::min(Missing(*sequence), std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0));
+    const bool is_prompt = Missing(*sequence) > 1;
+    if (is_prompt) num_new = std::min(num_new, *prompt_budget);
     if (!config_.chunked_prefill && num_new < Missing(*sequence)) num_new = Missing(*sequence);
     if (num_new <= 0) continue;
     bool preempted_itself = false;
@@ -72,18 +107,19 @@ void Scheduler::ScheduleRunning(int64_t* budget, std::vector<ScheduledPiece>* pi
     if (preempted_itself) break;
     pieces->push_back({sequence, num_new});
     *budget -= num_new;
+    if (is_prompt) *prompt_budget -= std::min(num_new, *prompt_budget);
   }
 }
 
-void Scheduler::AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* pieces) {
+void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces) {
   if (config_.policy == SchedulingPolicy::kStatic && !running_.empty()) return;
   int64_t seats = 0;
   for (const ScheduledSequence* sequence : running_) seats += sequence->num_seats;
-  while (!waiting_.empty() && *budget > 0) {
+  while (!waiting_.empty() && *budget > 0 && *prompt_budget > 0) {
     ScheduledSequence* sequence = waiting_.front();
     if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
     if (sequence->kv.num_tokens == 0) AttachPrefix(sequence);
-    int64_t num_new = std::min(Missing(*sequence), *budget);
+    int64_t num_new = std::min({Missing(*sequence), *budget, *prompt_budget});
     if (!config_.chunked_prefill && num_new < Missing(*sequence)) {
       if (!pieces->empty()) break;
       num_new = Missing(*sequence);
@@ -98,10 +134,12 @@ void Scheduler::AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* piece
       if (cache_->PagesNeeded(sequence->kv, num_new) > 0 && !cache_->TryReserve(&sequence->kv, num_new)) break;
     }
     waiting_.pop_front();
+    for (ScheduledSequence* other : waiting_) other->num_overtaken += other->arrival < sequence->arrival ? 1 : 0;
     AddRunning(sequence);
     seats += sequence->num_seats;
     pieces->push_back({sequence, num_new});
     *budget -= num_new;
+    *prompt_budget -= std::min(num_new, *prompt_budget);
   }
 }
 

@@ -19,7 +19,14 @@ enum class SchedulingPolicy : uint8_t {
   kFcfs,      // first come, first served
   kPriority,  // smaller priority first, then first come
   kStatic,    // baseline: a new batch starts when the last one has ended; finished rows are computed until then
+  kPrefillFirst,       // baseline: waiting prompts are computed, whole and alone, before any decode goes on
+  kShortestRemaining,  // least work left first: prompt tokens to compute and output tokens that may come
+  kLongestPrefix,      // most tokens in the prefix cache first
+  kCustom,             // by ScheduledSequence::key, which the engine sets
 };
+
+// A sequence that others have overtaken so often goes first, whatever the policy: nobody starves.
+constexpr int64_t kMaxOvertaken = 64;
 
 // A sequence as the scheduler sees it; embedded in the engine's own record.
 struct ScheduledSequence {
@@ -30,6 +37,9 @@ struct ScheduledSequence {
   int64_t num_tokens = 0;                           // tokens known: prompt and output so far
   const std::vector<int32_t>* token_ids = nullptr;  // these tokens; null: not for the prefix cache
   std::string cache_salt;
+  int64_t max_new_tokens = 0;   // that it may still draw
+  std::vector<double> key;      // smallest first, under kCustom
+  int64_t num_overtaken = 0;    // later arrivals that were admitted before it
   int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
   int64_t num_cached = 0;                // tokens that the prefix cache gave when it first ran
   KvSequence kv;                         // kv.num_tokens of them are computed
@@ -68,7 +78,10 @@ class Scheduler {
 
   // Reserves pages for the returned pieces. Empty while work exists only if nothing fits (a caller's error:
   // admission refuses what cannot run alone).
-  std::vector<ScheduledPiece> Schedule();
+  // prompt_budget: most prompt tokens in a step that decodes too, so that a long prompt does not stall them.
+  std::vector<ScheduledPiece> Schedule(int64_t prompt_budget = INT64_MAX);
+  const std::deque<ScheduledSequence*>& waiting() const { return waiting_; }
+  const std::vector<ScheduledSequence*>& running() const { return running_; }
   // The pieces were computed.
   void Commit(const std::vector<ScheduledPiece>& pieces);
   // Results are in. The finished rows of a static batch leave together, when the last one has ended; the engine
@@ -85,8 +98,9 @@ class Scheduler {
 
  private:
   bool Before(const ScheduledSequence* a, const ScheduledSequence* b) const;
-  void ScheduleRunning(int64_t* budget, std::vector<ScheduledPiece>* pieces);
-  void AdmitWaiting(int64_t* budget, std::vector<ScheduledPiece>* pieces);
+  void OrderWaiting();
+  void ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
+  void AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
   void PreemptLast();
   void AttachPrefix(ScheduledSequence* sequence);
 

@@ -21,6 +21,8 @@ _MODULES = {
     "_tokenizer": ("Tokenizer",),
     "_hooks": ("TokenContext",),
     "_stream": ("TextStream",),
+    "_async": ("AsyncLLM",),
+    "_engine_args": ("RequestInfo", "SchedulingPolicy"),
     "_sequence": ("Capture", "TokenSequence", "extend"),
     "_strategy": ("Generate",),
     "_speculation": (
@@ -45,7 +47,10 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
     from llmi import testing as testing
+    from llmi._async import AsyncLLM as AsyncLLM
     from llmi._doctor import doctor as doctor
+    from llmi._engine_args import RequestInfo as RequestInfo
+    from llmi._engine_args import SchedulingPolicy as SchedulingPolicy
     from llmi._errors import ChatTemplateError as ChatTemplateError
     from llmi._errors import DeviceError as DeviceError
     from llmi._errors import DraftError as DraftError

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llmi import _core
 from llmi._errors import GenerationInterrupted, RequestErrors, from_core
 from llmi._outputs import Outputs, RequestOutput, StreamChunk
+from llmi._request import PartialOutput
 
 if TYPE_CHECKING:
     from llmi._request import ResultBuilder, Submission
@@ -27,6 +28,7 @@ class Call:
         self.index_of: dict[int, int] = {}
         self.pending: set[int] = set()
         self._finished: set[int] = set()
+        self._partial: dict[int, dict[int, PartialOutput]] = {}
 
     @property
     def done(self) -> bool:
@@ -57,16 +59,20 @@ class Call:
 
     def wait(self, timeout_s: float = _WAIT_S) -> list[StreamChunk]:
         """News that have come within the timeout."""
-        chunks = []
-        for event in self.channel.wait(timeout_s):
-            index = self.index_of[event.request.id]
-            if event.finished:
-                self.pending.discard(event.request.id)
-                self._finished.add(index)
-                self.results.finished(event.request)
-            else:
-                chunks.append(StreamChunk(index, event.sample_index, event.text, event.token_ids, event.finish_reason))
-        return chunks
+        chunks = [self.take(event) for event in self.channel.wait(timeout_s)]
+        return [chunk for chunk in chunks if chunk is not None]
+
+    def take(self, event: Any) -> StreamChunk | None:
+        """Takes in one event; returns its text, or None at a request's end."""
+        index = self.index_of[event.request.id]
+        if event.finished:
+            self.pending.discard(event.request.id)
+            self._finished.add(index)
+            self._partial.pop(index, None)
+            self.results.finished(event.request)
+            return None
+        self._partial.setdefault(index, {}).setdefault(event.sample_index, PartialOutput()).add(event)
+        return StreamChunk(index, event.sample_index, event.text, event.token_ids, event.finish_reason)
 
     def take_finished(self) -> set[int]:
         """Indices that finished since the last call."""
@@ -77,7 +83,8 @@ class Call:
         """The result at `index`, partial if it runs still."""
         submission = self.submissions[index]
         running = submission.request is not None and submission.request.id in self.pending
-        return self.results.output(submission, finished=not running)
+        # While the engine works on a request, its record is not looked at: only what has arrived here is.
+        return self.results.output(submission, partial=self._partial.get(index, {}) if running else None)
 
     def outputs(self) -> Outputs:
         """All results."""

@@ -109,6 +109,7 @@ class OutputEvent:
     sample_index: int
     token_ids: list[int]
     text: str
+    logprobs: list[tuple[list[int], list[float], list[float], list[int]]]
     finish_reason: Any
 
 class OutputChannel:
@@ -133,6 +134,7 @@ class Engine:
         max_model_len: int,
         prefix_caching: bool,
         audit_each_step: bool,
+        policy_object: Any,
     ) -> None: ...
     def start(self, token_bytes: Sequence[bytes], special: Mapping[int, str]) -> None: ...
     def info(self) -> dict[str, Any]: ...

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from llmi._errors import DeviceError, InvalidParamsError, ModelFileError, UnsupportedCombinationError
 from llmi._request import NO_EFFECT
@@ -18,11 +18,46 @@ HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
+POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
 REFUSED: dict[str, Any] = {
     "quantization": None, "gpu_memory_utilization": 0.9, "waiting_served_ratio": None,
     "batch_processors": (), "tensor_parallel_size": 1, "deterministic": True,
 }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """A waiting request, as a scheduling policy sees it. `arrival_time_s` and `now_s` share a steady clock."""
+
+    request_id: str
+    priority: int
+    arrival_time_s: float
+    num_prompt_tokens: int
+    num_tokens: int
+    max_new_tokens: int
+    num_preemptions: int
+
+
+class SchedulingPolicy(Protocol):
+    """Orders the waiting requests. One that others have overtaken 64 times goes first, whatever its key."""
+
+    def key(self, request: RequestInfo, now_s: float) -> tuple[float, ...]:
+        """Smallest first. An exception ends that request alone."""
+        ...
+
+
+class PolicyRunner:
+    """Between the core and a policy object."""
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._policy = policy
+
+    def key(self, request_id: int, *fields: Any) -> list[float]:
+        """The key's floats."""
+        priority, arrival_time_s, num_prompt_tokens, num_tokens, max_new_tokens, num_preemptions, now_s = fields
+        info = RequestInfo(str(request_id), priority, arrival_time_s, num_prompt_tokens, num_tokens, max_new_tokens, num_preemptions)
+        return [float(value) for value in self._policy.key(info, now_s)]
 
 
 @dataclasses.dataclass
@@ -39,7 +74,7 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
-    scheduling_policy: str
+    scheduling_policy: Any
     num_threads: int | None
     seed: int | None
 
@@ -50,7 +85,9 @@ class EngineArgs:
         if self.device == "cuda":
             raise DeviceError("this build has no CUDA backend: use device='cpu'")
         for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", "float16", "float32")),
-                              ("scheduling_policy", ("fcfs", "priority", "static"))):  # fmt: skip
+                              ("scheduling_policy", POLICIES)):  # fmt: skip
+            if name == "scheduling_policy" and hasattr(self.scheduling_policy, "key"):
+                continue
             if getattr(self, name) not in allowed:
                 raise InvalidParamsError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", name)
         for name in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):
@@ -82,10 +119,11 @@ class EngineArgs:
     def for_core(self) -> dict[str, Any]:
         """Keyword arguments of the core's Engine."""
         return {
-            "dtype": self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy,
+            "dtype": self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
             "prefix_caching": bool(self.enable_prefix_caching), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
+            "policy_object": None if isinstance(self.scheduling_policy, str) else PolicyRunner(self.scheduling_policy),
         }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from llmi import _core, _models, _scoring
 from llmi._call import Call
-from llmi._engine_args import EngineArgs, generation_defaults, numerics_id, parse_no_effect
+from llmi._engine_args import EngineArgs, SchedulingPolicy, generation_defaults, numerics_id, parse_no_effect
 from llmi._errors import EngineBusyError, GenerationInterrupted, InvalidParamsError, LlmiError, from_core
 from llmi._hooks import RequestHooks
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput
@@ -64,7 +64,8 @@ class LLM:
         None: half of what is free, and no more than the limits can use.
     enable_prefix_caching : bool
         Keep the cache blocks of sequences that have ended, for prompts that begin alike, as long as memory is not needed.
-    scheduling_policy : {"fcfs", "priority", "static"}
+    scheduling_policy : {"fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static"} or SchedulingPolicy
+        Which waiting request runs next; an object orders them by its `key`. The last two are baselines to compare with.
     speculative_config : SpeculativeConfig, Drafter, dict or None
         How requests speculate unless they say otherwise; tokens do not depend on it.
     num_threads : int, optional
@@ -92,7 +93,7 @@ class LLM:
         kv_cache_memory_bytes: int | None = None,
         enable_chunked_prefill: bool = True,
         enable_prefix_caching: bool = True,
-        scheduling_policy: str = "fcfs",
+        scheduling_policy: str | SchedulingPolicy = "fcfs",
         speculative_config: Any = None,
         chat_template: str | None = None,
         generation_config: str | os.PathLike[str] = "auto",

@@ -202,6 +202,27 @@ class RequestBuilder:
         return sequences
 
 
+class PartialOutput:
+    """What has arrived of one continuation; has the core's field names."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.logprobs: list[Any] = []
+        self.cumulative_logprob = 0.0
+        self.finish_reason: str | None = None
+        self.stop_reason = None
+        self.speculation: tuple[int, int, int, list[int], float, float] = (0, 0, 0, [], 0.0, 0.0)
+
+    def add(self, event: Any) -> None:
+        """Takes in an event's news."""
+        self.token_ids += event.token_ids
+        self.text += event.text
+        self.logprobs += event.logprobs
+        self.cumulative_logprob += sum(entry[1][0] for entry in event.logprobs)
+        self.finish_reason = event.finish_reason
+
+
 class ResultBuilder:
     """Turns finished core requests into RequestOutputs."""
 
@@ -215,12 +236,17 @@ class ResultBuilder:
         """Takes a finished core request's times into the aggregate."""
         self.log.add(request_metrics(request))
 
-    def output(self, submission: Submission, finished: bool = True) -> RequestOutput:
-        """The result of a submission, partial if it is not finished."""
+    def output(self, submission: Submission, partial: Mapping[int, PartialOutput] | None = None) -> RequestOutput:
+        """The result of a submission; with `partial`, what has arrived of one that still runs."""
         request, params = submission.request, submission.params
-        samples = request.samples if request is not None else []
+        samples: list[Any]
+        if partial is not None:
+            samples = [partial.get(index) or PartialOutput() for index in range(params.n)]
+            request = None
+        else:
+            samples = request.samples if request is not None else []
         outputs = [self._completion(index, sample, params, submission.speculation) for index, sample in enumerate(samples)]
-        error = submission.error or self._error(submission)
+        error = submission.error or (self._error(submission) if partial is None else None)
         if not outputs:
             outputs = [CompletionOutput(index, "", [], None, None, "error", None) for index in range(params.n)]
         return RequestOutput(
@@ -229,7 +255,7 @@ class ResultBuilder:
             prompt_token_ids=submission.prompt_token_ids,
             prompt_logprobs=self._prompt_logprobs(request, params),
             outputs=outputs,
-            finished=finished,
+            finished=partial is None,
             metrics=request_metrics(request),
             num_cached_tokens=0 if request is None else request.num_cached_tokens,
             seed=submission.seed,
@@ -258,7 +284,7 @@ class ResultBuilder:
         return CompletionOutput(
             index=index,
             text=sample.text,
-            token_ids=sample.token_ids,
+            token_ids=list(sample.token_ids),
             cumulative_logprob=sample.cumulative_logprob if with_logprobs else None,
             logprobs=[self._entries(entry) for entry in sample.logprobs] if with_logprobs else None,
             finish_reason=sample.finish_reason,

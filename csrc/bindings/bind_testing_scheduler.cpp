@@ -1,0 +1,144 @@
+// The scheduler over a real pool and a model that is a stub: each sequence's next token is a hash of its length.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+
+#include "bindings/bind_testing.h"
+#include "bindings/engine_handle.h"
+#include "scheduler/scheduler.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+class TestScheduler {
+ public:
+  TestScheduler(const std::string& policy, const std::vector<int64_t>& windows, int64_t num_pages, int64_t max_num_seqs,
+                int64_t max_num_batched_tokens, bool chunked_prefill, bool with_prefixes)
+      : cache_(KvGroups(windows, 1, 16, KvType::kF16, 16), num_pages),
+        config_{ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, chunked_prefill},
+        scheduler_(config_, &cache_) {
+    if (with_prefixes) cache_.EnablePrefixCache(1);
+  }
+  ~TestScheduler() {
+    for (auto& [id, request] : requests_) cache_.Free(&request->scheduled.kv);
+  }
+
+  int64_t Add(std::vector<int32_t> token_ids, int64_t max_new_tokens, int64_t priority, std::vector<double> key) {
+    auto request = std::make_unique<Request>();
+    request->id = next_++;
+    request->tokens = std::move(token_ids);
+    request->left = max_new_tokens;
+    ScheduledSequence& scheduled = request->scheduled;
+    scheduled.owner = request.get();
+    scheduled.arrival = static_cast<uint64_t>(request->id);
+    scheduled.priority = priority;
+    scheduled.max_new_tokens = max_new_tokens;
+    scheduled.num_tokens = static_cast<int64_t>(request->tokens.size());
+    scheduled.token_ids = &request->tokens;
+    scheduled.key = std::move(key);
+    cache_.Init(&scheduled.kv);
+    scheduler_.Add(&scheduled);
+    const int64_t id = request->id;
+    requests_[id] = std::move(request);
+    return id;
+  }
+
+  void Cancel(int64_t id) { Finish(*requests_.at(id)); }
+
+  // One iteration: ([(id, first position, tokens computed)], [ids that ended]).
+  std::pair<std::vector<std::tuple<int64_t, int64_t, int64_t>>, std::vector<int64_t>> Step(int64_t prompt_budget) {
+    std::vector<std::tuple<int64_t, int64_t, int64_t>> work;
+    std::vector<int64_t> ended;
+    const std::vector<ScheduledPiece> pieces = scheduler_.Schedule(prompt_budget);
+    for (const ScheduledPiece& piece : pieces) {
+      work.emplace_back(static_cast<Request*>(piece.sequence->owner)->id, piece.sequence->kv.num_tokens, piece.num_new);
+    }
+    scheduler_.Commit(pieces);
+    for (const ScheduledPiece& piece : pieces) {
+      auto& request = *static_cast<Request*>(piece.sequence->owner);
+      if (piece.sequence->finished || piece.sequence->kv.num_tokens < piece.sequence->num_tokens) continue;
+      request.tokens.push_back(static_cast<int32_t>(request.tokens.size() * 7919 % 1000));
+      ++piece.sequence->num_tokens;
+      --piece.sequence->max_new_tokens;
+      if (--request.left > 0) continue;
+      ended.push_back(request.id);
+      if (config_.policy == SchedulingPolicy::kStatic) {
+        piece.sequence->finished = true;
+        piece.sequence->num_tokens = piece.sequence->kv.num_tokens;
+      } else {
+        Finish(request);
+      }
+    }
+    scheduler_.EndStep();
+    std::erase_if(requests_, [&](auto& entry) {
+      if (!entry.second->scheduled.finished || scheduler_.Contains(&entry.second->scheduled)) return false;
+      cache_.Free(&entry.second->scheduled.kv);
+      return true;
+    });
+    return {work, ended};
+  }
+
+  // Seconds for num_steps iterations, nothing but the scheduler, the pool and the stub.
+  double TimeSteps(int64_t num_steps) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < num_steps; ++i) {
+      const std::vector<ScheduledPiece> pieces = scheduler_.Schedule();
+      scheduler_.Commit(pieces);
+      for (const ScheduledPiece& piece : pieces) {
+        static_cast<Request*>(piece.sequence->owner)->tokens.push_back(static_cast<int32_t>(i));
+        ++piece.sequence->num_tokens;
+      }
+      scheduler_.EndStep();
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  KvCache& cache() { return cache_; }
+  Scheduler& scheduler() { return scheduler_; }
+
+ private:
+  struct Request {
+    int64_t id = 0;
+    std::vector<int32_t> tokens;
+    int64_t left = 0;
+    ScheduledSequence scheduled;
+  };
+  void Finish(Request& request) {
+    scheduler_.Remove(&request.scheduled);
+    cache_.Free(&request.scheduled.kv);
+    requests_.erase(request.id);
+  }
+
+  KvCache cache_;
+  SchedulerConfig config_;
+  Scheduler scheduler_;
+  std::map<int64_t, std::unique_ptr<Request>> requests_;
+  int64_t next_ = 0;
+};
+
+}  // namespace
+
+void RegisterTestingScheduler(py::module_& module) {
+  py::class_<TestScheduler>(module, "Scheduler")
+      .def(py::init<const std::string&, const std::vector<int64_t>&, int64_t, int64_t, int64_t, bool, bool>(), py::arg("policy"),
+           py::kw_only(), py::arg("windows"), py::arg("num_pages"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"),
+           py::arg("chunked_prefill") = true, py::arg("with_prefixes") = true)
+      .def("add", &TestScheduler::Add, py::arg("token_ids"), py::arg("max_new_tokens"), py::arg("priority") = 0,
+           py::arg("key") = std::vector<double>())
+      .def("cancel", &TestScheduler::Cancel)
+      .def("step", &TestScheduler::Step, py::arg("prompt_budget") = INT64_MAX)
+      .def("time_steps", &TestScheduler::TimeSteps, py::arg("num_steps"))
+      .def("audit", [](TestScheduler& test) { return test.cache().Audit(); })
+      .def_property_readonly("num_running", [](TestScheduler& test) { return test.scheduler().num_running(); })
+      .def_property_readonly("num_waiting", [](TestScheduler& test) { return test.scheduler().num_waiting(); })
+      .def_property_readonly("num_preemptions", [](TestScheduler& test) { return test.scheduler().num_preemptions(); })
+      .def_property_readonly("num_recomputed_tokens", [](TestScheduler& test) { return test.scheduler().num_recomputed_tokens(); })
+      .def_property_readonly("num_available", [](TestScheduler& test) { return test.cache().num_available(); });
+}
+
+}  // namespace llmi
