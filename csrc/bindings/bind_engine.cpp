@@ -83,12 +83,18 @@ void RegisterSpeculation(py::module_& module) {
   py::class_<UnionDrafter, Drafter, std::shared_ptr<UnionDrafter>>(module, "UnionDrafter")
       .def(py::init<std::vector<std::shared_ptr<Drafter>>>(), py::arg("drafters"));
   py::class_<SpeculationConfig>(module, "SpeculationConfig")
-      .def(py::init([](const std::shared_ptr<Drafter>& drafter, int64_t num_tokens, const py::object& length_policy) {
-             SpeculationConfig config{drafter, num_tokens, nullptr};
+      .def(py::init([](const std::shared_ptr<Drafter>& drafter, int64_t num_tokens, const py::object& length_policy,
+                       const std::string& verification, const py::object& rule) {
+             SpeculationConfig config;
+             config.drafter = drafter;
+             config.num_tokens = num_tokens;
+             if (verification != "coupled") config.verification = VerificationKind::kRule;
+             if (verification == "rejection") config.rule = std::make_shared<AcceptanceRule>();
+             if (verification == "custom") config.rule = std::make_shared<PyAcceptanceRule>(rule);
              if (!length_policy.is_none()) config.length_policy = std::make_shared<PyLengthPolicy>(length_policy);
              return config;
            }),
-           py::arg("drafter"), py::arg("num_tokens"), py::arg("length_policy"));
+           py::arg("drafter"), py::arg("num_tokens"), py::arg("length_policy"), py::arg("verification"), py::arg("rule"));
 }
 
 void RegisterRequest(py::module_& module) {
@@ -213,7 +219,11 @@ void RegisterEngine(py::module_& module) {
       .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })
       .def("close", &EngineHandle::Close, py::call_guard<py::gil_scoped_release>())
       .def("stats", [](EngineHandle& handle) {
-        const EngineStats stats = handle.engine().Stats();
+        EngineStats stats;
+        {
+          const py::gil_scoped_release release;
+          stats = handle.engine().Stats();
+        }
         py::dict dict;
         dict["num_steps"] = stats.num_steps;
         dict["num_prompt_tokens"] = stats.num_prompt_tokens;

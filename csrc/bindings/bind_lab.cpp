@@ -91,8 +91,10 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
   return py::make_tuple(CopyArray(law.data(), law.size()), token);
 }
 
-std::vector<int32_t> Siblings(const FloatArray& law, const SamplingParams& params, int64_t position, int64_t sample_index, int64_t count) {
-  const NoiseKey key = {params.seed, position, sample_index, 0, 0};
+std::vector<int32_t> Siblings(const FloatArray& law, const SamplingParams& params, int64_t position, int64_t sample_index, int64_t count,
+                              int64_t round) {
+  // Coupled drafters draw with the target's own noise; others with noise of their own in each round.
+  const NoiseKey key = {params.seed, position, sample_index, round > 0 ? 1u : 0u, static_cast<uint32_t>(round)};
   return DrawSeveral(params.temperature == 0 ? nullptr : &key, law.data(), law.shape(0), count);
 }
 
@@ -152,7 +154,8 @@ void RegisterLab(py::module_& module) {
       py::arg("sequence"), py::call_guard<py::gil_scoped_release>());
   module.def("law", &Law, py::arg("engine"), py::arg("params"), py::arg("token_ids"), py::arg("prompt_len"), py::arg("logits"),
              py::arg("hooks"), py::arg("sample_index"), py::arg("output_text"));
-  module.def("draw_siblings", &Siblings, py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"), py::arg("count"));
+  module.def("draw_siblings", &Siblings, py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"), py::arg("count"),
+             py::arg("round"));
   module.def("cost_curve", &Costs, py::arg("engine"));
 }
 

@@ -7,10 +7,31 @@
 #include "bindings/bind_testing.h"
 #include "speculative/length.h"
 #include "speculative/prompt_lookup.h"
+#include "speculative/verify.h"
 
 namespace py = pybind11;
 
 namespace llmi {
+namespace {
+
+// Uniforms come from the test; a draw is not made: its law is handed out.
+class ScriptedNoise : public VerifyNoise {
+ public:
+  explicit ScriptedNoise(std::vector<double> uniforms) : uniforms_(std::move(uniforms)) {}
+  double Uniform(int32_t node) override { return uniforms_.at(static_cast<size_t>(node)); }
+  int32_t Draw(std::span<const double> probs, bool rejected) override {
+    law.assign(probs.begin(), probs.end());
+    after_rejection = rejected;
+    return -1;
+  }
+  std::vector<double> law;
+  bool after_rejection = false;
+
+ private:
+  std::vector<double> uniforms_;
+};
+
+}  // namespace
 
 void RegisterTestingSpeculative(py::module_& module) {
   // What PromptLookup proposes after token_ids, fed one token at a time.
@@ -27,6 +48,17 @@ void RegisterTestingSpeculative(py::module_& module) {
       lookup.Propose({&pointer, 1});
     }
     return context.draft.token_ids;
+  });
+  // One row of the shipped verifier: (accepted child or -1, the law that is drawn from if none, after a rejection).
+  module.def("verify_row",
+             [](const std::vector<int32_t>& token_ids, const std::vector<int32_t>& parents, const std::vector<std::vector<float>>& laws,
+                int32_t node, const std::vector<double>& target, const std::vector<double>& uniforms) {
+               ScriptedNoise noise(uniforms);
+               const RowVerdict verdict = VerifyRow({token_ids, parents, laws}, node, target, AcceptanceRule(), noise);
+               return py::make_tuple(verdict.child, noise.law, noise.after_rejection);
+             });
+  module.def("accept_probability", [](int32_t token, const std::vector<double>& target, const std::vector<float>& draft) {
+    return AcceptanceRule().AcceptProbability(token, target, draft);
   });
   // The length chosen after num_drafts drafts of 8 tokens, of which num_accepted each were accepted.
   module.def("choose_length", [](int64_t num_drafts, int64_t num_accepted, const std::vector<std::pair<int64_t, double>>& costs,

@@ -49,10 +49,10 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
       py::list list;
       for (const DraftContext* context : contexts) {
         list.append(py::make_tuple(context->request_id, context->sample_index,
-                                   CopyArray(context->token_ids.data(), context->token_ids.size()), context->prompt_len,
-                                   context->max_nodes));
+                                   CopyArray(context->token_ids.data(), context->token_ids.size()), context->prompt_len, context->max_nodes,
+                                   context->round, context->wants_laws));
       }
-      // One (token_ids, parents, message) for each context; a message is an error.
+      // One (token_ids, parents, message, rows) for each context; a message is an error.
       const auto proposals = runner_.attr("propose")(list).cast<py::list>();
       CheckInternal(proposals.size() == contexts.size(), "a drafter's runner lost a context");
       for (size_t i = 0; i < contexts.size(); ++i) {
@@ -62,6 +62,7 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
           continue;
         }
         contexts[i]->draft.token_ids = fields[0].cast<std::vector<int32_t>>();
+        if (!fields[3].is_none()) contexts[i]->draft.laws = fields[3].cast<std::vector<std::vector<float>>>();
         if (!fields[1].is_none()) contexts[i]->draft.parents = fields[1].cast<std::vector<int32_t>>();
       }
     });
@@ -74,14 +75,44 @@ void PyDrafter::Observe(const DraftContext& context, int64_t num_accepted) {
   WithGil(ErrorKind::kDraft, [&] { runner_.attr("observe")(context.request_id, context.sample_index, num_accepted); });
 }
 
+PyAcceptanceRule::~PyAcceptanceRule() { DropObject(runner_); }
+
+double PyAcceptanceRule::AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const {
+  return WithGil(ErrorKind::kHook, [&] {
+    const double probability =
+        runner_.attr("accept_probability")(token, CopyArray(target.data(), target.size()), CopyArray(draft.data(), draft.size()))
+            .cast<double>();
+    if (!(probability >= 0.0 && probability <= 1.0)) {
+      throw Error(ErrorKind::kHook, "accept_probability returned " + std::to_string(probability) + ", outside [0, 1]");
+    }
+    return probability;
+  });
+}
+
+void PyAcceptanceRule::Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const {
+  WithGil(ErrorKind::kHook, [&] {
+    const py::object result =
+        runner_.attr("residual")(token, CopyArray(target->data(), target->size()), CopyArray(draft.data(), draft.size()));
+    const auto row = result.cast<py::array_t<double, py::array::c_style | py::array::forcecast>>();
+    if (row.ndim() != 1 || row.shape(0) != static_cast<py::ssize_t>(target->size())) {
+      throw Error(ErrorKind::kHook, "residual returned an array that is not [vocab_size]");
+    }
+    for (size_t i = 0; i < target->size(); ++i) {
+      const double value = row.data()[i];
+      if (!(value >= 0.0 && value < 1e30)) throw Error(ErrorKind::kHook, "residual holds NaN, infinity or a negative number");
+      (*target)[i] = value;
+    }
+  });
+}
+
 PyPolicy::~PyPolicy() { DropObject(policy_); }
 
 std::vector<double> PyPolicy::Key(const PolicyRequest& request, double now_s) {
   return WithGil(ErrorKind::kHook, [&] {
     auto key = policy_
-        .attr("key")(request.id, request.priority, request.arrival_time_s, request.prompt_len, request.num_tokens, request.max_new_tokens,
-                     request.num_preemptions, now_s)
-        .cast<std::vector<double>>();
+                   .attr("key")(request.id, request.priority, request.arrival_time_s, request.prompt_len, request.num_tokens,
+                                request.max_new_tokens, request.num_preemptions, now_s)
+                   .cast<std::vector<double>>();
     for (double value : key) {
       if (value != value) throw Error(ErrorKind::kHook, "the scheduling policy's key holds NaN");
     }

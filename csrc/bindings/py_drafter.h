@@ -28,6 +28,21 @@ class PyDrafter : public Drafter {
   std::string name_;
 };
 
+// A Verification written in Python; the object is llmi._speculation.VerificationRunner.
+class PyAcceptanceRule : public AcceptanceRule {
+ public:
+  explicit PyAcceptanceRule(pybind11::object runner) : runner_(std::move(runner)) {}
+  ~PyAcceptanceRule() override;
+  PyAcceptanceRule(const PyAcceptanceRule&) = delete;
+  PyAcceptanceRule& operator=(const PyAcceptanceRule&) = delete;
+
+  double AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const override;
+  void Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const override;
+
+ private:
+  pybind11::object runner_;
+};
+
 class PyPolicy : public PolicyHook {
  public:
   explicit PyPolicy(pybind11::object policy) : policy_(std::move(policy)) {}

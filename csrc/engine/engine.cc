@@ -121,6 +121,26 @@ bool Engine::Step() {
 }
 
 EngineStats Engine::Stats() {
+  // What takes a walk over all pages is looked up when somebody asks.
+  const auto refresh = [&] {
+    const int64_t num_shared = cache_->pool().num_shared();
+    const double wasted_share = cache_->WastedShare();
+    std::string audit = cache_->Audit();
+    const std::lock_guard lock(mutex_);
+    PublishStats();
+    stats_.num_shared_pages = num_shared;
+    stats_.wasted_share = wasted_share;
+    if (stats_.audit.empty()) stats_.audit = std::move(audit);
+  };
+  if (OnEngineThread()) {
+    refresh();
+  } else {
+    try {
+      Execute(refresh);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kClosed) throw;  // a closed engine's last numbers stay
+    }
+  }
   const std::lock_guard lock(mutex_);
   return stats_;
 }
@@ -241,9 +261,10 @@ void Engine::PublishStats() {
     stats_.num_prefix_blocks = tree->num_nodes();
     stats_.num_prefix_evictions = tree->num_evicted();
   }
-  stats_.num_shared_pages = cache_->pool().num_shared();
-  stats_.wasted_share = cache_->WastedShare();
-  if ((config_.audit_each_step || !scheduler_->HasWork()) && stats_.audit.empty()) stats_.audit = cache_->Audit();
+  if (config_.audit_each_step && stats_.num_steps != num_audited_steps_ && stats_.audit.empty()) {
+    num_audited_steps_ = stats_.num_steps;
+    stats_.audit = cache_->Audit();
+  }
 }
 
 void Engine::ThreadMain() {

@@ -159,12 +159,14 @@ class Engine {
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
   int64_t ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows);
   void MeasureCosts();
-  void WalkOn(Sample& sample, int32_t token);
+  void WalkOn(Sample& sample, int32_t child);
+  RowVerdict VerifyByRule(Running& running, const Sample& sample);
   void EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows);
   void ProcessPromptRow(Running& running, int64_t position, float* raw);
   void StartSiblings(Running& running, const float* raw);
   void SampleToken(Running& running, Sample& sample, const float* raw);
-  void AfterToken(Running& running, Sample& sample, int32_t token, const float* raw);
+  // child: the draft node that holds the token, -1 if none, kFindChild to look.
+  void AfterToken(Running& running, Sample& sample, int32_t token, int32_t child, const float* raw);
   void FinishSample(Running& running, Sample& sample, FinishReason reason);
   void FinishRequest(uint64_t id);
   void FailRequest(Running& running, const Error& error);
@@ -187,6 +189,7 @@ class Engine {
   std::vector<double> cost_row_;                        // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, double> draft_seconds_;  // per proposed token, smoothed
   uint64_t num_submitted_ = 0;
+  int64_t num_audited_steps_ = 0;
   int num_empty_steps_ = 0;  // in a row
 
   std::mutex mutex_;  // guards what follows

@@ -50,7 +50,7 @@ void Engine::LabCheck(const LabExtension& extension) const {
   if (sequence.tokens.empty() && extension.token_ids.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "an empty sequence has no logits: give it a prompt, or extend it", "tokens");
   }
-  Draft draft = {extension.token_ids, extension.parents};
+  Draft draft = {extension.token_ids, extension.parents, {}};
   CheckTree(&draft, decoder_->config().vocab_size);
   int64_t length = static_cast<int64_t>(sequence.tokens.size());
   if (extension.is_tree) {
@@ -160,7 +160,7 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
       }
       const int32_t* parents = nullptr;
       if (with_tree) {
-        const Draft draft = {extension.token_ids, extension.parents};
+        const Draft draft = {extension.token_ids, extension.parents, {}};
         const std::vector<int32_t> depths = draft.Depths();
         std::vector<int32_t>& rows = batch.tree_parents.emplace_back();
         for (int64_t t = 0; t < num_tokens; ++t) rows.push_back(static_cast<int32_t>(t) - 1);
@@ -186,7 +186,7 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
     for (const auto& [i, num_tokens] : pieces) {
       cache_->Commit(&extensions[i].sequence->kv, num_tokens, extensions[i].sequence->tokens);
       if (done[i] && extensions[i].is_tree) {
-        extensions[i].sequence->tree = {extensions[i].token_ids, extensions[i].parents};
+        extensions[i].sequence->tree = {extensions[i].token_ids, extensions[i].parents, {}};
       }
     }
     LabCollect(extensions, owners, batch, forward, results);
@@ -260,7 +260,7 @@ void Engine::LabTruncate(LabSequence& sequence, int64_t num_tokens) {
 }
 
 int64_t Engine::LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
-  Draft draft = {token_ids, {}};
+  Draft draft = {token_ids, {}, {}};
   CheckTree(&draft, decoder_->config().vocab_size);
   int64_t common = 0;
   Execute([&] {

@@ -16,6 +16,7 @@
 #include "sampling/logprobs.h"
 #include "sampling/params.h"
 #include "speculative/drafter.h"
+#include "speculative/verify.h"
 
 namespace llmi {
 
@@ -49,10 +50,17 @@ class LengthHook {
   virtual int64_t Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) = 0;
 };
 
-// Speculation for one request. Tokens are those of plain decoding (coupled verification), whatever is drafted.
+enum class VerificationKind : uint8_t {
+  kCoupled,  // draws as plain decoding does: the same tokens
+  kRule,     // accepts and rejects by `rule`: the exact law by default
+};
+
+// Speculation for one request.
 struct SpeculationConfig {
   std::shared_ptr<Drafter> drafter;
-  int64_t num_tokens = -1;  // most nodes of a draft; -1: chosen by cost and acceptance at each step
+  VerificationKind verification = VerificationKind::kCoupled;
+  std::shared_ptr<const AcceptanceRule> rule;  // under kRule
+  int64_t num_tokens = -1;                     // most nodes of a draft; -1: chosen by cost and acceptance at each step
   std::shared_ptr<LengthHook> length_policy;
 };
 

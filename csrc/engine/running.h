@@ -13,6 +13,7 @@ namespace llmi {
 // The node whose row the walk takes next: the root is the last committed token.
 constexpr int32_t kWalkRoot = -1;
 constexpr int32_t kWalkEnded = -2;
+constexpr int32_t kFindChild = -3;  // the child that holds the drawn token, if there is one
 
 inline double NowSeconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -32,6 +33,7 @@ struct Engine::Sample {
   Draft draft;
   int32_t walk = kWalkRoot;
   int64_t num_accepted = 0;  // of this draft
+  uint32_t round = 0;        // of verification
   std::unique_ptr<DrafterState> drafter_state;
   AcceptanceRecord acceptance;
   double emit_time_s = 0;  // of the tokens of this step

@@ -3,17 +3,57 @@
 // token was drafted, the next row is there already. So penalties, hooks, stop rules and log-probabilities see the
 // same calls with and without drafts, and the tokens are the same bits.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <span>
 #include <utility>
 
 #include "core/errors.h"
+#include "core/scalar_math.h"
 #include "engine/running.h"
+#include "kernels/vocab.h"
+#include "sampling/law.h"
 
 namespace llmi {
 namespace {
 
 constexpr int64_t kMaxAutoLength = 16;
 constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
+
+// Noise of one row under acceptance and rejection (numerics.md): drafts are drawn with purpose 1, accepted with 2,
+// what is left is drawn with 3, each keyed by the round; a row without drafts behind it draws as plain decoding does.
+class RowNoise : public VerifyNoise {
+ public:
+  RowNoise(const SamplingParams& params, int64_t position, int64_t sample_index, uint32_t round, const Draft& draft)
+      : params_(params), key_{params.seed, position, sample_index, 0, round}, draft_(draft) {}
+  double Uniform(int32_t node) override {
+    NoiseKey key = key_;
+    key.purpose = 2;
+    return (static_cast<double>(NoiseWord(key, draft_.token_ids[static_cast<size_t>(node)])) + 0.5) * 0x1p-32;
+  }
+  int32_t Draw(std::span<const double> probs, bool after_rejection) override {
+    if (params_.temperature == 0) return static_cast<int32_t>(std::max_element(probs.begin(), probs.end()) - probs.begin());
+    std::vector<float> law(probs.size());
+    for (size_t i = 0; i < probs.size(); ++i) {
+      law[i] = probs[i] > 0 ? static_cast<float>(LogF64(probs[i])) : -std::numeric_limits<float>::infinity();
+    }
+    NoiseKey key = key_;
+    key.purpose = after_rejection ? 3 : 0;
+    if (!after_rejection) key.round = 0;
+    return llmi::Draw(key, law.data(), static_cast<int64_t>(law.size()));
+  }
+
+ private:
+  const SamplingParams& params_;
+  NoiseKey key_;
+  const Draft& draft_;
+};
+
+// What "auto" reckons with where a clock must not enter the result: acceptance and rejection depend on draft lengths.
+const CostCurve& RecordedCosts() {
+  static const CostCurve costs({{1, 1.0}, {2, 1.05}, {4, 1.2}, {8, 1.8}, {16, 3.2}, {32, 6.0}});
+  return costs;
+}
 
 }  // namespace
 
@@ -34,8 +74,11 @@ int64_t Engine::DraftLimit(const Sample& sample, int64_t room) const {
 int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows) {
   const SpeculationConfig& speculation = *sample.running->request->speculation;
   if (speculation.num_tokens >= 0 && speculation.length_policy == nullptr) return limit;
-  if (costs_.empty()) MeasureCosts();
   const auto rates = sample.acceptance.Rates();
+  if (speculation.verification == VerificationKind::kRule && speculation.length_policy == nullptr) {
+    return ChooseLength(rates, RecordedCosts(), {1, 1, 0, limit});
+  }
+  if (costs_.empty()) MeasureCosts();
   if (speculation.length_policy != nullptr) {
     return std::clamp<int64_t>(speculation.length_policy->Choose(rates, cost_row_, scheduler_->num_running()), 0, limit);
   }
@@ -70,14 +113,15 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
       const int64_t length = limit < 1 ? 0 : ChosenLength(*sample, limit, expected_tokens, num_rows);
       if (length < 1) continue;
       if (sample->drafter_state == nullptr) sample->drafter_state = drafter->NewState(running.request->id, sample->index);
-      contexts.push_back({running.request->id,
-                          sample->index,
-                          sample->tokens,
-                          running.prompt_len(),
-                          length,
-                          sample->drafter_state.get(),
-                          {},
-                          std::nullopt});
+      DraftContext& context = contexts.emplace_back();
+      context.request_id = running.request->id;
+      context.sample_index = sample->index;
+      context.token_ids = sample->tokens;
+      context.prompt_len = running.prompt_len();
+      context.max_nodes = length;
+      context.round = ++sample->round;
+      context.wants_laws = running.request->speculation->verification == VerificationKind::kRule;
+      context.state = sample->drafter_state.get();
       num_rows += length;
       expected_tokens += sample->acceptance.Rates()[0];
     } catch (const Error& error) {
@@ -123,9 +167,29 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
   std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
 }
 
-void Engine::WalkOn(Sample& sample, int32_t token) {
+// The row's law is in law_, processed.
+RowVerdict Engine::VerifyByRule(Running& running, const Sample& sample) {
+  const SamplingParams& params = running.request->params;
+  const auto vocab_size = static_cast<int64_t>(law_.size());
+  std::vector<double> target(law_.size(), 0.0);
+  const auto best = static_cast<size_t>(ArgMax(context_, law_.data(), vocab_size));
+  if (params.temperature == 0) {
+    target[best] = 1.0;
+  } else {
+    double total = 0;
+    for (size_t i = 0; i < law_.size(); ++i) {
+      if (std::isinf(law_[i])) continue;
+      target[i] = ExpF64(static_cast<double>(law_[i]) - static_cast<double>(law_[best]));
+      total += target[i];
+    }
+    for (double& value : target) value /= total;
+  }
+  RowNoise noise(params, static_cast<int64_t>(sample.tokens.size()), sample.index, sample.round, sample.draft);
+  return VerifyRow(sample.draft, sample.walk, std::move(target), *running.request->speculation->rule, noise);
+}
+
+void Engine::WalkOn(Sample& sample, int32_t child) {
   if (sample.draft.size() == 0) return;
-  const int32_t child = sample.draft.Child(sample.walk, token);
   if (child < 0) {
     sample.walk = kWalkEnded;
     return;

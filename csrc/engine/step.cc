@@ -60,9 +60,10 @@ void Engine::SetPolicyKeys() {
   for (ScheduledSequence* sequence : scheduler_->waiting()) {
     Running& running = *static_cast<Sample*>(sequence->owner)->running;
     try {
-      sequence->key = config_.policy_hook->Key({running.request->id, sequence->priority, running.request->arrival_time_s, running.prompt_len(),
-                                                sequence->num_tokens, sequence->max_new_tokens, sequence->num_preemptions},
-                                               now);
+      sequence->key =
+          config_.policy_hook->Key({running.request->id, sequence->priority, running.request->arrival_time_s, running.prompt_len(),
+                                    sequence->num_tokens, sequence->max_new_tokens, sequence->num_preemptions},
+                                   now);
     } catch (const Error& error) {
       failed.emplace_back(&running, error);
     }
@@ -230,7 +231,12 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
   }
   ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size);
   int32_t token = 0;
-  if (hooks != nullptr && hooks->HasSampler()) {
+  int32_t child = kFindChild;
+  if (sample.draft.size() > 0 && request.speculation->verification == VerificationKind::kRule) {
+    const RowVerdict verdict = VerifyByRule(running, sample);
+    token = verdict.token;
+    child = verdict.child;
+  } else if (hooks != nullptr && hooks->HasSampler()) {
     token = hooks->Sample(hook_context, law_.data(), vocab_size);
   } else if (params.temperature == 0) {
     token = static_cast<int32_t>(ArgMax(context_, law_.data(), vocab_size));
@@ -242,10 +248,10 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
     output.logprobs.push_back(ComputeLogprobs(context_, raw, law_.data(), params.temperature == 0, vocab_size, token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
-  AfterToken(running, sample, token, raw);
+  AfterToken(running, sample, token, child, raw);
 }
 
-void Engine::AfterToken(Running& running, Sample& sample, int32_t token, const float* raw) {
+void Engine::AfterToken(Running& running, Sample& sample, int32_t token, int32_t child, const float* raw) {
   Request& request = *running.request;
   const SamplingParams& params = request.params;
   SampleOutput& output = running.output(sample);
@@ -289,7 +295,7 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, const f
     FinishSample(running, sample, FinishReason::kLength);
     return;
   }
-  WalkOn(sample, token);
+  WalkOn(sample, child == kFindChild ? sample.draft.Child(sample.walk, token) : child);
 }
 
 void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason) {

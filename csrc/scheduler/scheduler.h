@@ -16,9 +16,9 @@
 namespace llmi {
 
 enum class SchedulingPolicy : uint8_t {
-  kFcfs,      // first come, first served
-  kPriority,  // smaller priority first, then first come
-  kStatic,    // baseline: a new batch starts when the last one has ended; finished rows are computed until then
+  kFcfs,               // first come, first served
+  kPriority,           // smaller priority first, then first come
+  kStatic,             // baseline: a new batch starts when the last one has ended; finished rows are computed until then
   kPrefillFirst,       // baseline: waiting prompts are computed, whole and alone, before any decode goes on
   kShortestRemaining,  // least work left first: prompt tokens to compute and output tokens that may come
   kLongestPrefix,      // most tokens in the prefix cache first
@@ -37,9 +37,9 @@ struct ScheduledSequence {
   int64_t num_tokens = 0;                           // tokens known: prompt and output so far
   const std::vector<int32_t>* token_ids = nullptr;  // these tokens; null: not for the prefix cache
   std::string cache_salt;
-  int64_t max_new_tokens = 0;   // that it may still draw
-  std::vector<double> key;      // smallest first, under kCustom
-  int64_t num_overtaken = 0;    // later arrivals that were admitted before it
+  int64_t max_new_tokens = 0;            // that it may still draw
+  std::vector<double> key;               // smallest first, under kCustom
+  int64_t num_overtaken = 0;             // later arrivals that were admitted before it
   int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
   int64_t num_cached = 0;                // tokens that the prefix cache gave when it first ran
   KvSequence kv;                         // kv.num_tokens of them are computed

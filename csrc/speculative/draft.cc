@@ -49,6 +49,27 @@ std::string Fault(const Draft& draft, int64_t vocab_size) {
   return "";
 }
 
+std::string LawFault(const Draft& draft, int64_t vocab_size) {
+  if (draft.laws.empty()) return "";
+  if (draft.laws.size() != draft.token_ids.size()) {
+    return std::to_string(draft.laws.size()) + " rows of draft_probs for " + std::to_string(draft.size()) + " tokens";
+  }
+  for (size_t i = 0; i < draft.laws.size(); ++i) {
+    const std::vector<float>& law = draft.laws[i];
+    const std::string row = "row " + std::to_string(i) + " of draft_probs";
+    if (static_cast<int64_t>(law.size()) != vocab_size) return row + " is not [" + std::to_string(vocab_size) + "]";
+    double total = 0;
+    for (float value : law) {
+      if (!(value >= 0.0f)) return row + " holds NaN or a negative number";
+      total += static_cast<double>(value);
+    }
+    if (!(total > 0.999 && total < 1.001)) return row + " sums to " + std::to_string(total) + ", not 1";
+    if (!(law[static_cast<size_t>(draft.token_ids[i])] > 0.0f))
+      return row + " gives its own token no probability: it cannot have been drawn from it";
+  }
+  return "";
+}
+
 void DropChainParents(Draft* draft) {
   for (int64_t i = 0; i < draft->size() && !draft->is_chain(); ++i) {
     if (draft->parent(i) != i - 1) return;
@@ -64,6 +85,7 @@ void CheckDraft(Draft* draft, int64_t vocab_size, int64_t max_nodes) {
     fault = std::to_string(draft->size()) + " tokens where at most " + std::to_string(max_nodes) +
             " were asked for (cut the draft to context.num_speculative_tokens)";
   }
+  if (fault.empty()) fault = LawFault(*draft, vocab_size);
   if (!fault.empty()) throw Error(ErrorKind::kDraft, "the drafter's proposal is refused: " + fault, "drafter");
   DropChainParents(draft);
 }
@@ -83,6 +105,7 @@ Draft CutDepth(const Draft& draft, int64_t max_depth) {
     if (depths[i] > max_depth) continue;
     place[i] = static_cast<int32_t>(cut.size());
     cut.token_ids.push_back(draft.token_ids[i]);
+    if (!draft.laws.empty()) cut.laws.push_back(draft.laws[i]);
     if (draft.is_chain()) continue;
     cut.parents.push_back(draft.parents[i] < 0 ? -1 : place[static_cast<size_t>(draft.parents[i])]);
   }

@@ -11,6 +11,8 @@ struct Draft {
   std::vector<int32_t> token_ids;
   // parents[i] < i; -1 = after the last committed token. Empty: a chain.
   std::vector<int32_t> parents;
+  // The law [vocab_size] that each node was drawn from, given its earlier siblings. Empty: point masses.
+  std::vector<std::vector<float>> laws = {};
 
   int64_t size() const { return static_cast<int64_t>(token_ids.size()); }
   bool is_chain() const { return parents.empty(); }
@@ -23,8 +25,8 @@ struct Draft {
 
 constexpr int64_t kMaxDraftNodes = 256;
 
-// Throws Error(kDraft) for ids outside the vocabulary, more than max_nodes nodes, a broken tree, or two siblings
-// with one token. A tree that is a chain loses its parents.
+// Throws Error(kDraft) for ids outside the vocabulary, more than max_nodes nodes, a broken tree, two siblings with one
+// token, or a law that is none. A tree that is a chain loses its parents.
 void CheckDraft(Draft* draft, int64_t vocab_size, int64_t max_nodes);
 // The same for tokens that a user gives; throws Error(kInvalidArgument).
 void CheckTree(Draft* draft, int64_t vocab_size);

@@ -25,7 +25,9 @@ struct DraftContext {
   int64_t sample_index = 0;
   std::span<const int32_t> token_ids;  // prompt and output
   int64_t prompt_len = 0;
-  int64_t max_nodes = 0;  // at least 1
+  int64_t max_nodes = 0;    // at least 1
+  uint32_t round = 0;       // of verification, for the noise of drawn drafts
+  bool wants_laws = false;  // the draft's laws, where its tokens are drawn
   DrafterState* state = nullptr;
 
   Draft draft;

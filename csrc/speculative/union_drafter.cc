@@ -40,6 +40,10 @@ void UnionDrafter::Propose(std::span<DraftContext*> contexts) {
     drafters_[d]->Propose(pointers);
     for (size_t i = 0; i < contexts.size(); ++i) {
       if (own[i].error && !contexts[i]->error) contexts[i]->error = own[i].error;
+      if (!own[i].draft.laws.empty() && !contexts[i]->error) {
+        contexts[i]->error = Error(ErrorKind::kDraft, "a union of drafters needs verification 'coupled' where one of them draws (" +
+                                                          drafters_[d]->name() + " gave draft_probs)");
+      }
       proposals[i].push_back(std::move(own[i].draft));
     }
   }

@@ -27,7 +27,7 @@ _MODULES = {
     "_strategy": ("Generate",),
     "_speculation": (
         "Draft", "DraftContext", "DraftModel", "Drafter", "LengthPolicy", "PromptLookup", "SpecDecodeMetrics", "SpeculativeConfig",
-        "TokenTree",
+        "TokenTree", "Typical", "Verification",
     ),
     "_receipt": ("Receipt", "replay"),
     "_doctor": ("doctor",),
@@ -98,6 +98,8 @@ if TYPE_CHECKING:
     from llmi._speculation import SpecDecodeMetrics as SpecDecodeMetrics
     from llmi._speculation import SpeculativeConfig as SpeculativeConfig
     from llmi._speculation import TokenTree as TokenTree
+    from llmi._speculation import Typical as Typical
+    from llmi._speculation import Verification as Verification
     from llmi._strategy import Generate as Generate
     from llmi._stream import TextStream as TextStream
     from llmi._tokenizer import Tokenizer as Tokenizer

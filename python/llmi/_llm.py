@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from llmi import _core, _models, _scoring
 from llmi._call import Call
 from llmi._engine_args import EngineArgs, SchedulingPolicy, generation_defaults, numerics_id, parse_no_effect
-from llmi._errors import EngineBusyError, GenerationInterrupted, InvalidParamsError, LlmiError, from_core
+from llmi._errors import EngineBusyError, GenerationInterrupted, InvalidParamsError, LlmiError, UnsupportedCombinationError, from_core
 from llmi._hooks import RequestHooks
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput
 from llmi._params import SamplingParams
@@ -472,7 +472,12 @@ class LLM:
             if text is None and ids and (request_params.logits_processors or request_params.stopping_criteria or request_params.sampler):
                 text = self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=False)
             hooks = RequestHooks(str(request_id), request_params, text or "")
-            submission = Submission(text, ids, request_params, sources, seed, hooks, error=error, speculation=speculations[index])
+            speculation = speculations[index]
+            if speculation is not None and speculation.verification != "coupled" and request_params.sampler is not None:
+                raise UnsupportedCombinationError(
+                    "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"
+                )
+            submission = Submission(text, ids, request_params, sources, seed, hooks, error=error, speculation=speculation)
             if isinstance(item, Mapping):
                 submission.cache_salt = str(item.get("cache_salt", ""))
             if is_sequence(item) and item.llm is self:

@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from llmi._sequence import TokenSequence
 
     F32 = NDArray[np.float32]
+    F64 = NDArray[np.float64]
     I32 = NDArray[np.int32]
 
 MAX_SPECULATIVE_TOKENS = 256
@@ -120,6 +121,7 @@ class DraftContext:
         self._llm = llm
         self._core_params = submission.core_params
         self._sequences: dict[int, TokenSequence] = {}
+        self._round = 0  # of verification; 0: coupled, drafts share the target's noise
 
     def sequence(self, draft_llm: LLM) -> TokenSequence:
         """This request's own sequence on a draft model, in step with `token_ids`; closed with the request."""
@@ -149,11 +151,12 @@ class DraftContext:
             rows[i] [vocab_size]: the law that token i was drawn from, given its earlier siblings.
         """
         token_ids, law = self._law(source, path)
-        drawn = _core.draw_siblings(law, self._core_params, len(token_ids), self.index, num_tokens)
-        rows, probs = [], np.exp(law - _core.log_sum_exp(law))
+        drawn = _core.draw_siblings(law, self._core_params, len(token_ids), self.index, num_tokens, self._round)
+        greedy = self.sampling_params.temperature == 0
+        rows, probs = [], _softmax(law)
         for token in drawn:
             total = probs.sum()
-            rows.append(probs / total if total > 0 else probs.copy())
+            rows.append(_point(law, token) if greedy else probs / total)
             probs[token] = 0.0
         return drawn, rows
 
@@ -175,6 +178,17 @@ class DraftContext:
     def _close(self) -> None:
         for sequence in self._sequences.values():
             sequence.close()
+
+
+def _softmax(law: F32) -> F32:
+    probs: F32 = np.exp(law - np.float32(_core.log_sum_exp(law)))
+    return probs
+
+
+def _point(law: F32, token: int) -> F32:
+    probs = np.zeros(len(law), np.float32)
+    probs[token] = 1.0
+    return probs
 
 
 Proposal = TokenTree | Iterable[int] | None
@@ -273,6 +287,7 @@ class DraftModel(Drafter):
     def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:
         sequences = [context.sequence(self.llm) for context in contexts]
         drafts: list[list[int]] = [[] for _ in contexts]
+        rows: dict[int, list[F32]] = {id(context): [] for context in contexts}
         self.llm.extend({sequence: [] for sequence in sequences})
         greedy = self.draft_sample_method == "greedy"
         while True:
@@ -283,12 +298,18 @@ class DraftModel(Drafter):
                     continue
                 _, law = context._law(sequence, ())
                 position = len(context.token_ids) + len(draft)
-                token = int(law.argmax()) if greedy else _core.draw_siblings(law, context._core_params, position, context.index, 1)[0]
+                token = (
+                    int(law.argmax())
+                    if greedy
+                    else _core.draw_siblings(law, context._core_params, position, context.index, 1, context._round)[0]
+                )
                 draft.append(token)
+                if context._round:
+                    rows[id(context)].append(_point(law, token) if greedy or context.sampling_params.temperature == 0 else _softmax(law))
                 if len(draft) < room:
                     step[sequence] = [token]
             if not step:
-                return list(drafts)
+                return [Draft(draft, None, rows[id(c)] if c._round else None) for c, draft in zip(contexts, drafts, strict=True)]
             self.llm.extend(step)
 
     def __repr__(self) -> str:
@@ -313,6 +334,75 @@ class LengthPolicy(Protocol):
         ...
 
 
+class Verification:
+    """How drafted tokens are accepted. The law of what is emitted can be enumerated: no random numbers inside.
+
+    Override `accept_probability`, and `residual` if need be. Set `lossless = True` if the law stays the target's.
+    """
+
+    lossless: ClassVar[bool] = False
+
+    def accept_probability(self, token_id: int, target_probs: F64, draft_probs: F64) -> float:
+        """Probability of accepting `token_id`, in [0, 1].
+
+        Parameters
+        ----------
+        token_id : int
+        target_probs : float64 array [vocab_size]
+            The processed law at this position, and what earlier siblings left of it.
+        draft_probs : float64 array [vocab_size]
+            The law that the token was drawn from.
+        """
+        target, draft = float(target_probs[token_id]), float(draft_probs[token_id])
+        return 1.0 if target >= draft else target / draft
+
+    def residual(self, target_probs: F64, draft_probs: F64) -> F64:
+        """What is left of the target after a rejection: by default the normalised positive part of target - draft."""
+        left: F64 = np.maximum(target_probs - draft_probs, 0.0)
+        total = left.sum()
+        return left / total if total > 0 else left
+
+
+class Typical(Verification):
+    """Accepts what is typical of the target: probability above min(epsilon, delta exp(-entropy)) (Cai et al., Medusa, 2024).
+
+    Lossy: likely tokens become likelier.
+    """
+
+    def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:
+        if not (0 < epsilon <= 1 and delta > 0):
+            raise InvalidParamsError(f"0 < epsilon <= 1 and 0 < delta are needed, not {epsilon} and {delta}", "epsilon")
+        self.epsilon = epsilon
+        self.delta = delta
+
+    def accept_probability(self, token_id: int, target_probs: F64, draft_probs: F64) -> float:
+        kept = target_probs[target_probs > 0]
+        entropy = float(-(kept * np.log(kept)).sum())
+        return float(target_probs[token_id] > min(self.epsilon, self.delta * float(np.exp(-entropy))))
+
+
+class VerificationRunner:
+    """Between the core and a Verification: point masses become rows."""
+
+    def __init__(self, verification: Verification) -> None:
+        self._verification = verification
+
+    def accept_probability(self, token_id: int, target: F64, draft: F32) -> float:
+        """The rule's answer."""
+        return float(self._verification.accept_probability(token_id, target, self._row(token_id, target, draft)))
+
+    def residual(self, token_id: int, target: F64, draft: F32) -> F64:
+        """The rule's residual."""
+        return np.asarray(self._verification.residual(target, self._row(token_id, target, draft)), np.float64)
+
+    def _row(self, token_id: int, target: F64, draft: F32) -> F64:
+        if len(draft):
+            return draft.astype(np.float64)
+        row = np.zeros(len(target), np.float64)
+        row[token_id] = 1.0
+        return row
+
+
 @dataclasses.dataclass
 class SpeculativeConfig:
     """How a request speculates.
@@ -324,8 +414,10 @@ class SpeculativeConfig:
     num_speculative_tokens : int, "auto", or LengthPolicy
         Most tokens in a draft. "auto" picks, at each step, the length with the most expected tokens per second from
         the measured cost of a step and the acceptance seen, down to none.
-    verification : {"coupled"}
-        "coupled": the very tokens of plain decoding, at any temperature.
+    verification : {"coupled", "rejection", "typical"} or Verification
+        "coupled": the very tokens of plain decoding, at any temperature. "rejection": accepts with probability
+        min(1, target / draft), else draws from what is left; the law is exactly the target's, the tokens depend on the
+        drafter. "typical", and a Verification of your own, may change the law.
     """
 
     drafter: Any
@@ -337,12 +429,17 @@ class SpeculativeConfig:
         self._drafters = [_as_drafter(entry) for entry in drafters]
         if not self._drafters:
             raise InvalidParamsError("drafter is an empty list", "drafter")
-        if self.verification != "coupled":
-            if self.verification in ("rejection", "block", "typical") or not isinstance(self.verification, str):
-                raise UnsupportedCombinationError(
-                    f"verification {self.verification!r} is not available in this version of llmi: use 'coupled'", "verification", "LLM"
-                )
-            raise InvalidParamsError(f"verification must be 'coupled', not {self.verification!r}", "verification")
+        if self.verification == "typical":
+            self.verification = Typical()
+        if self.verification == "block" or getattr(type(self.verification), "verify", None) is not None:
+            raise UnsupportedCombinationError(
+                "block verification, and Verification.verify, are not available in this version of llmi: use 'rejection', or override"
+                " accept_probability and residual", "verification", "LLM",
+            )  # fmt: skip
+        if self.verification not in ("coupled", "rejection") and not isinstance(self.verification, Verification):
+            raise InvalidParamsError(
+                f"verification must be 'coupled', 'rejection', 'typical' or a Verification, not {self.verification!r}", "verification"
+            )
         length = self.num_speculative_tokens
         if isinstance(length, bool) or not (length == "auto" or isinstance(length, int) or hasattr(length, "choose")):
             raise InvalidParamsError(
@@ -432,8 +529,8 @@ class DrafterRunner:
         self._contexts: dict[tuple[int, int], DraftContext] = {}
         self._batched = type(drafter).propose_batch is not Drafter.propose_batch
 
-    def propose(self, wanted: list[tuple[int, int, I32, int, int]]) -> list[tuple[list[int], list[int] | None, str | None]]:
-        """For each (request id, index, token ids, prompt length, most nodes): (ids, parents, error message)."""
+    def propose(self, wanted: list[tuple[Any, ...]]) -> list[tuple[list[int], list[int] | None, str | None, Any]]:
+        """For each (request id, index, token ids, prompt length, most nodes, round, wants laws): (ids, parents, message, rows)."""
         contexts: list[DraftContext | None] = [self._context(*entry) for entry in wanted]
         present = [context for context in contexts if context is not None]
         proposals: dict[int, Any] = {}
@@ -446,18 +543,18 @@ class DrafterRunner:
             except Exception as error:
                 for context in present:
                     self._fail(context, error)
-                return [([], None, self._message(error)) for _ in wanted]
-        results: list[tuple[list[int], list[int] | None, str | None]] = []
+                return [([], None, self._message(error), None) for _ in wanted]
+        results: list[tuple[list[int], list[int] | None, str | None, Any]] = []
         for entry in contexts:
             if entry is None:  # its call was dropped: nobody waits for it
-                results.append(([], None, None))
+                results.append(([], None, None, None))
                 continue
             try:
                 proposal = proposals[id(entry)] if self._batched else self._drafter.propose(entry)
-                results.append((*_plain(proposal), None))
+                results.append((*_plain(proposal), None, _rows(proposal, entry) if entry._round else None))
             except Exception as error:
                 self._fail(entry, error)
-                results.append(([], None, self._message(error)))
+                results.append(([], None, self._message(error), None))
         return results
 
     def forget(self, request_id: int, index: int) -> None:
@@ -466,7 +563,9 @@ class DrafterRunner:
         if context is not None:
             context._close()
 
-    def _context(self, request_id: int, index: int, token_ids: I32, prompt_len: int, num_nodes: int) -> DraftContext | None:
+    def _context(
+        self, request_id: int, index: int, token_ids: I32, prompt_len: int, num_nodes: int, round: int, wants_laws: bool
+    ) -> DraftContext | None:
         context = self._contexts.get((request_id, index))
         if context is None:
             submission, llm = self.submissions.get(request_id), self._llm()
@@ -476,6 +575,7 @@ class DrafterRunner:
             first = self._contexts.get((request_id, 0))
             context.state = copy.deepcopy(first.state) if first is not None and index else None
         context.token_ids, context.prompt_len, context.num_speculative_tokens = token_ids, prompt_len, num_nodes
+        context._round = round if wants_laws else 0
         return context
 
     def _fail(self, context: DraftContext, error: Exception) -> None:
@@ -503,6 +603,19 @@ def _plain(proposal: Any) -> tuple[list[int], list[int] | None]:
     return [int(token) for token in ids], None
 
 
+def _rows(proposal: Any, context: DraftContext) -> list[F32] | None:
+    """draft_probs as dense rows; None: point masses."""
+    rows = getattr(proposal, "draft_probs", None)
+    if rows is None:
+        return None
+    vocab_size = context._llm.model_info.vocab_size
+    if isinstance(rows, tuple) and len(rows) == 2:  # ids and probs [num_nodes, m]
+        dense = np.zeros((len(rows[0]), vocab_size), np.float32)
+        np.put_along_axis(dense, np.asarray(rows[0], np.int64), np.asarray(rows[1], np.float32), axis=1)
+        return list(dense)
+    return [np.asarray(row, np.float32) for row in rows]
+
+
 class SpeculationFactory:
     """Builds the core's configurations for one LLM; one core drafter for each Python one, so that calls are batched."""
 
@@ -527,9 +640,11 @@ class SpeculationFactory:
             parts.append(core)
         combined = parts[0] if len(parts) == 1 else self._union(config, parts)
         length = config.num_speculative_tokens
+        custom = isinstance(config.verification, Verification)
         return _core.SpeculationConfig(
-            combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length
-        )
+            combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length,
+            "custom" if custom else config.verification, VerificationRunner(config.verification) if custom else None,
+        )  # fmt: skip
 
     def _union(self, config: SpeculativeConfig, parts: list[Any]) -> Any:
         if id(config) not in self._built:
@@ -555,8 +670,8 @@ def spec_metrics(config: SpeculativeConfig, counts: tuple[int, int, int, list[in
     num_drafts, num_draft_tokens, num_accepted, per_position, draft_time_s, verify_time_s = counts
     return SpecDecodeMetrics(
         drafter="+".join(drafter_name(drafter) for drafter in config._drafters),
-        verification=config.verification,
-        lossless=True,
+        verification=config.verification if isinstance(config.verification, str) else type(config.verification).__name__,
+        lossless=isinstance(config.verification, str) or config.verification.lossless,
         num_drafts=num_drafts,
         num_draft_tokens=num_draft_tokens,
         num_accepted_tokens=num_accepted,

@@ -11,6 +11,17 @@ from typing import Any
 import numpy as np
 
 from llmi._outputs import Outputs
+from llmi._speculation import Drafter
+from llmi._testing_laws import RandomDrafter, assert_lossless, assert_same_distribution, exact_distribution
+
+__all__ = [
+    "assert_lossless",
+    "assert_same_distribution",
+    "assert_same_tokens",
+    "exact_distribution",
+    "random_drafter",
+    "tiny_model",
+]
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "gemma3": "Gemma3ForCausalLM"}
 
@@ -156,6 +167,13 @@ def tiny_model(
     (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>", "tokenizer_class": "PreTrainedTokenizerFast"}))
     _save_safetensors(directory / "model.safetensors", _tensors(architecture, config, seed))
     return directory
+
+
+def random_drafter(quality: float, *, seed: int = 0) -> Drafter:
+    """A drafter of known quality: proposes the target's own next token with probability `quality`, else a random one."""
+    if not 0 <= quality <= 1:
+        raise ValueError("quality must lie in [0, 1]")
+    return RandomDrafter(quality, seed)
 
 
 def assert_same_tokens(actual: Outputs, expected: Outputs, *, logprobs: bool = True) -> None:
