@@ -127,7 +127,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All works, A B A B."""
     model = _models.fetch("smollm2-135m-instruct")
     threads = arguments.threads or _core.system_info()["num_threads"]
-    llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29)
+    llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
     works: dict[str, Callable[[], float]] = {
         "llmi prefill 512": lambda: prefill_tokens_per_s(llm, 512),
         "llmi prefill 2048": lambda: prefill_tokens_per_s(llm, 2048),

@@ -111,7 +111,10 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
     try {
       const int64_t limit = DraftLimit(*sample, config_.scheduler.max_num_batched_tokens - num_rows);
       const int64_t length = limit < 1 ? 0 : ChosenLength(*sample, limit, expected_tokens, num_rows);
-      if (length < 1) continue;
+      if (length < 1) {
+        sample->acceptance.Rest();
+        continue;
+      }
       if (sample->drafter_state == nullptr) sample->drafter_state = drafter->NewState(running.request->id, sample->index);
       DraftContext& context = contexts.emplace_back();
       context.request_id = running.request->id;

@@ -7,7 +7,8 @@ namespace llmi {
 namespace {
 
 constexpr double kForget = 0.9;
-constexpr double kPriorRate = 0.6;    // of the first token, before anything was seen
+constexpr double kFade = 0.97;
+constexpr double kPriorRate = 0.5;    // of the first token, before anything was seen
 constexpr double kPriorWeight = 2.0;  // in drafts
 constexpr double kMargin = 1.01;
 
@@ -20,6 +21,11 @@ void AcceptanceRecord::Add(int64_t depth, int64_t num_accepted) {
     tried_[index] = kForget * tried_[index] + 1;
     accepted_[index] = kForget * accepted_[index] + (i < num_accepted ? 1 : 0);
   }
+}
+
+void AcceptanceRecord::Rest() {
+  for (double& tried : tried_) tried *= kFade;
+  for (double& accepted : accepted_) accepted *= kFade;
 }
 
 std::array<double, kMaxDraftDepth> AcceptanceRecord::Rates() const {

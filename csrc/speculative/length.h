@@ -17,6 +17,8 @@ class AcceptanceRecord {
  public:
   // A draft `depth` deep had its first num_accepted tokens accepted.
   void Add(int64_t depth, int64_t num_accepted);
+  // A step without a draft: what was learnt fades, so that a sequence is tried again some time.
+  void Rest();
   // Probability that the token at depth i + 1 is accepted, given that those before it were. In [0, 1].
   std::array<double, kMaxDraftDepth> Rates() const;
 

@@ -25,6 +25,7 @@ _MODULES = {
     "_engine_args": ("RequestInfo", "SchedulingPolicy"),
     "_sequence": ("Capture", "TokenSequence", "extend"),
     "_strategy": ("Generate",),
+    "_constraint": ("Constraint",),
     "_speculation": (
         "Draft", "DraftContext", "DraftModel", "Drafter", "LengthPolicy", "PromptLookup", "SpecDecodeMetrics", "SpeculativeConfig",
         "TokenTree", "Typical", "Verification",
@@ -37,7 +38,7 @@ _MODULES = {
         "RequestMetrics", "RequestOutput", "StreamChunk",
     ),
     "_errors": (
-        "ChatTemplateError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError", "GenerationInterrupted",
+        "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError", "GenerationInterrupted",
         "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError",
         "OutOfMemoryError", "PromptTooLongError", "RequestErrors", "TokenizerError", "UnsupportedCombinationError",
         "UnsupportedModelError",
@@ -48,10 +49,12 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 if TYPE_CHECKING:
     from llmi import testing as testing
     from llmi._async import AsyncLLM as AsyncLLM
+    from llmi._constraint import Constraint as Constraint
     from llmi._doctor import doctor as doctor
     from llmi._engine_args import RequestInfo as RequestInfo
     from llmi._engine_args import SchedulingPolicy as SchedulingPolicy
     from llmi._errors import ChatTemplateError as ChatTemplateError
+    from llmi._errors import ConstraintError as ConstraintError
     from llmi._errors import DeviceError as DeviceError
     from llmi._errors import DraftError as DraftError
     from llmi._errors import EngineBusyError as EngineBusyError

@@ -86,6 +86,10 @@ class DraftError(HookError):
     """A drafter raised, or proposed what it may not."""
 
 
+class ConstraintError(HookError):
+    """A constraint allows no token, or answered with what is no mask."""
+
+
 class NonFiniteLogitsError(LlmiError, RuntimeError):
     """Logits are NaN or infinite, or no token is left to draw."""
 

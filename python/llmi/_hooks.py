@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,11 +54,15 @@ class RequestHooks:
     An exception is kept in `error` and ends the request alone.
     """
 
-    def __init__(self, request_id: str, params: SamplingParams, prompt_text: str) -> None:
+    def __init__(self, request_id: str, params: SamplingParams, prompt_text: str, eos_token_ids: Iterable[int] = ()) -> None:
         self.request_id = request_id
         self.params = params
         self.prompt_text = prompt_text
-        self.processors = list(params.logits_processors)
+        self.processors: list[Any] = list(params.logits_processors)
+        if params.structured_outputs is not None:
+            from llmi._constraint import ConstraintProcessor
+
+            self.processors.insert(0, ConstraintProcessor(params.structured_outputs, eos_token_ids))
         self.criteria = list(params.stopping_criteria)
         self.sampler = params.sampler
         self.states: dict[int, dict[str, Any]] = {}

@@ -469,9 +469,9 @@ class LLM:
                 self._builder.fit_max_tokens(request_params, sources, len(ids))
             except LlmiError as refused:
                 error = refused
-            if text is None and ids and (request_params.logits_processors or request_params.stopping_criteria or request_params.sampler):
+            if text is None and ids and request_params.has_hooks():
                 text = self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=False)
-            hooks = RequestHooks(str(request_id), request_params, text or "")
+            hooks = RequestHooks(str(request_id), request_params, text or "", self._eos_token_ids())
             speculation = speculations[index]
             if speculation is not None and speculation.verification != "coupled" and request_params.sampler is not None:
                 raise UnsupportedCombinationError(
@@ -492,6 +492,9 @@ class LLM:
 
     def _sequence_params(self, sampling_params: SamplingParams | None) -> SamplingParams:
         return self._resolve(sampling_params, {})
+
+    def _eos_token_ids(self) -> list[int]:
+        return [token for token in self.tokenizer.eos_token_ids if token < self.model_info.vocab_size]
 
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])

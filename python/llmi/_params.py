@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from llmi._constraint import Constraint
     from llmi._hooks import TokenContext
 
     F32 = NDArray[np.float32]
@@ -67,6 +68,8 @@ class SamplingParams:
         All other ids are banned.
     logprobs, prompt_logprobs : int, optional
         0 records the log-probability of each token, n also the n likeliest, -1 the whole vocabulary.
+    structured_outputs : Constraint, optional
+        An automaton that says which tokens may come; it works before the logits processors.
     logits_processors : iterable of callables
         `f(context, logits)`: changes logits in place or returns an array.
     stopping_criteria : iterable of callables
@@ -97,6 +100,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     bad_words: list[str] | None = None
     allowed_token_ids: list[int] | None = None
+    structured_outputs: Constraint[Any] | None = None
     logits_processors: Iterable[LogitsProcessor] = ()
     stopping_criteria: Iterable[StoppingCriterion] = ()
     sampler: Callable[[TokenContext, F32], int] | None = None
@@ -165,6 +169,17 @@ class SamplingParams:
             _check(len(self.allowed_token_ids) > 0, "allowed_token_ids", "allows no token", self.allowed_token_ids)
         _check(self.output_kind in ("cumulative", "delta", "final"), "output_kind", "must be cumulative, delta or final", self.output_kind)
 
+        _check(
+            self.structured_outputs is None or hasattr(self.structured_outputs, "initial_state"),
+            "structured_outputs",
+            "must be a Constraint (grammars come in a later version)",
+            self.structured_outputs,
+        )
+
+    def has_hooks(self) -> bool:
+        """Whether Python takes part in decoding."""
+        return bool(self.logits_processors or self.stopping_criteria or self.sampler is not None or self.structured_outputs is not None)
+
     def stop_list(self) -> list[str]:
         """`stop` as a list."""
         if self.stop is None:
@@ -201,7 +216,7 @@ ALIASES = {
 REFUSED = {
     "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None, "top_n_sigma": -1.0, "xtc_probability": 0.0,
     "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0, "guidance_scale": None, "negative_prompt": None,
-    "penalty_alpha": None, "dola_layers": None, "structured_outputs": None, "sampler_order": None, "no_repeat_ngram_size": 0,
+    "penalty_alpha": None, "dola_layers": None, "sampler_order": None, "no_repeat_ngram_size": 0,
     "num_beams": 1, "beam_width": None, "bad_words_ids": None,
 }  # fmt: skip
 

@@ -271,11 +271,10 @@ class ResultBuilder:
         error = from_core(submission.request.error)
         hooks = submission.hooks
         if hooks.error is not None:
-            from llmi._errors import DraftError, HookError
+            from llmi._errors import ConstraintError, DraftError, HookError
 
-            error = (DraftError if hooks.failed_in_drafter else HookError)(
-                f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id
-            )
+            kind = DraftError if hooks.failed_in_drafter else ConstraintError if isinstance(hooks.error, ConstraintError) else HookError
+            error = kind(f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id)
             error.__cause__ = hooks.error
         return error
 
@@ -318,7 +317,7 @@ def _spec_metrics(speculation: SpeculativeConfig, counts: Any) -> Any:
 
 def _plain_params(params: SamplingParams) -> dict[str, Any]:
     """Parameters as JSON values, hooks left out."""
-    skipped = ("logits_processors", "stopping_criteria", "sampler", "seed")
+    skipped = ("structured_outputs", "logits_processors", "stopping_criteria", "sampler", "seed")
     values = {name: getattr(params, name) for name in FIELDS if name not in skipped and getattr(params, name) != getattr(DEFAULTS, name)}
     if "logit_bias" in values:
         values["logit_bias"] = {str(token): bias for token, bias in values["logit_bias"].items()}

@@ -255,9 +255,9 @@ class TokenSequence:
         row = self.logits if logits is None else np.asarray(logits, np.float32)
         hooks = None
         output = ""
-        if params.logits_processors or params.sampler is not None:
+        if params.has_hooks():
             output = self.output_text
-            hooks = RequestHooks("sequence", params, self.text.removesuffix(output))
+            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._eos_token_ids())
             hooks.states[self._sample_index] = self._hook_state
         core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
         try:

@@ -1,0 +1,150 @@
+"""Speculation off and on, interleaved prompt by prompt: speed-up by kind of prompt, and that no token changed.
+
+    python benchmarks/speculation.py [--rounds 3] [--per-kind 20] [--output benchmarks/results/NAME.json]
+
+120 prompts in six kinds, made from the committed text. Speed is tokens over the time between the first and the last one.
+`--readme FILE.json` prints the README's table from a result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import llmi
+from llmi import LLM, RequestOutput, SamplingParams
+
+ROOT = Path(__file__).resolve().parent.parent
+TOPICS = [
+    "tea", "rain", "bridges", "bees", "chess", "glass", "maps", "salt", "owls", "clocks", "bread", "rivers", "paper", "moss", "trains", "stars",
+    "kites", "soap", "roots", "ink",
+]  # fmt: skip
+
+
+def make_prompts(per_kind: int) -> dict[str, list[str]]:
+    """Chats of six kinds; the first three have their answer's words in the prompt."""
+    text = re.sub(r"\s+", " ", (ROOT / "tests/data/text.txt").read_text(encoding="utf-8"))
+    passages = [text[i * 2500 : i * 2500 + 900].split(" ", 1)[1].rsplit(" ", 1)[0] for i in range(per_kind)]
+    kinds: dict[str, list[str]] = {name: [] for name in ("summary", "code edit", "question", "translation", "chat", "maths")}
+    for i in range(per_kind):
+        topic, passage = TOPICS[i % len(TOPICS)], passages[i]
+        code = "\n".join(
+            f"def {topic}_{name}(values):\n    total = 0\n    for value in values:\n        total {op}= value\n    return total\n"
+            for name, op in (("sum", "+"), ("difference", "-"), ("product", "*"))
+        )
+        kinds["summary"].append(f"Repeat the key sentences of this text word for word:\n\n{passage}")
+        kinds["code edit"].append(f"Rewrite this file with every `total` renamed to `result{i}`:\n\n{code}")
+        kinds["question"].append(f"{passage}\n\nQuote the sentence of the text above that explains its first term.")
+        kinds["translation"].append(
+            f"Translate into French: The {topic} on the table is {i + 2} years old, and nobody knows who brought it."
+        )
+        kinds["chat"].append(f"Tell me a short story about {topic}.")
+        kinds["maths"].append(f"A shop sells {topic} at {i + 3} coins each. How much do {2 * i + 5} cost? Explain step by step.")
+    return kinds
+
+
+def decode_speed(out: RequestOutput) -> float:
+    """Tokens per second between the first and the last."""
+    return (len(out.token_ids) - 1) / float(out.metrics.inter_token_latencies_s.sum())
+
+
+def measure(llm: LLM, prompts: list[str], params: SamplingParams, config: Any, rounds: int) -> dict[str, Any]:
+    """One kind at one temperature: paired ratios, acceptance, and how many prompts' tokens changed."""
+    ratios, changed, forecast = [], 0, []
+    counts = np.zeros(3)
+    for prompt in prompts:
+        messages = [{"role": "user", "content": prompt}]
+        for number in range(rounds):
+            order = (None, config) if number % 2 == 0 else (config, None)
+            outs = {entry is not None: llm.chat(messages, params, speculative_config=entry)[0] for entry in order}
+            ratios.append(decode_speed(outs[True]) / decode_speed(outs[False]))
+            if number == 0:
+                changed += outs[True].token_ids != outs[False].token_ids
+                metrics = outs[True].outputs[0].spec_decode_metrics
+                assert metrics is not None
+                counts += (metrics.num_drafts, metrics.num_draft_tokens, metrics.num_accepted_tokens)
+                forecast.append(expected_speed_up(llm, len(outs[True].token_ids), metrics))
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
+    drafts, drafted, accepted = counts
+    return {
+        "speed_up": float(np.median(ratios)),
+        "interval_95": [float(x) for x in np.percentile(medians, [2.5, 97.5])],
+        "forecast": float(np.median(forecast)),
+        "acceptance_rate": accepted / drafted if drafted else None,
+        "mean_acceptance_length": 1 + accepted / drafts if drafts else None,
+        "prompts": len(prompts),
+        "prompts_changed": int(changed),
+    }
+
+
+def expected_speed_up(llm: LLM, num_tokens: int, metrics: llmi.SpecDecodeMetrics) -> float:
+    """From c(M) and what was accepted: plain steps' time over the drafted run's."""
+    curve = llm.cost_curve()
+    sizes = sorted(curve)
+    steps = num_tokens - 1 - metrics.num_accepted_tokens
+    if not metrics.num_drafts:
+        return 1.0
+    per_draft = float(np.interp(1 + metrics.num_draft_tokens / metrics.num_drafts, sizes, [curve[size] for size in sizes]))
+    seconds = (steps - metrics.num_drafts) * curve[1] + metrics.num_drafts * per_draft
+    return (num_tokens - 1) * curve[1] / seconds
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    kinds = make_prompts(arguments.per_kind)
+    result: dict[str, Any] = {
+        "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip(),
+        "cpu": next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), platform.machine()),
+        "command": "benchmarks/speculation.py " + " ".join(sys.argv[1:]),
+        "rounds": arguments.rounds,
+        "max_tokens": arguments.max_tokens,
+        "kinds": {},
+    }  # fmt: skip
+    with LLM(kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False) as llm:
+        result["numerics_id"] = llm.model_info.numerics_id
+        result["cost_curve_ms"] = {rows: round(1e3 * seconds, 3) for rows, seconds in llm.cost_curve().items()}
+        for kind, prompts in kinds.items():
+            for temperature in (0.0, 1.0):
+                params = SamplingParams(temperature=temperature, max_tokens=arguments.max_tokens, seed=1, ignore_eos=True, detokenize=False)
+                entry = measure(llm, prompts, params, llmi.PromptLookup(), arguments.rounds)
+                result["kinds"][f"{kind}, T = {temperature:g}"] = entry
+                print(kind, temperature, json.dumps(entry), flush=True)
+    return result
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown rows."""
+    lines = ["| prompts | speed-up (95 %) | forecast | tokens a step | tokens changed |", "| --- | --- | --- | --- | --- |"]
+    for name, entry in result["kinds"].items():
+        low, high = entry["interval_95"]
+        length = entry["mean_acceptance_length"]
+        lines.append(
+            f"| {name} | {entry['speed_up']:.2f} ({low:.2f} to {high:.2f}) | {entry['forecast']:.2f} | "
+            f"{'-' if length is None else f'{length:.2f}'} | {entry['prompts_changed']} of {entry['prompts']} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--per-kind", type=int, default=20)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--readme", type=Path, help="print the README's table from this result")
+    options = parser.parse_args()
+    if options.readme:
+        print(table(json.loads(options.readme.read_text())))
+        sys.exit(0)
+    report = run(options)
+    print(table(report))
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
