@@ -14,13 +14,14 @@ def test_python_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "README.md", "exec"), namespace)
     out = capsys.readouterr().out
-    assert "\nTrue\n" in out and out.splitlines()[-1] == "True"
+    assert "\nTrue\n" in out and out.splitlines()[-2:] == ["True", "True"]
     assert (tmp_path / "fig3.json").is_file()
     namespace["llm"].close()  # type: ignore[attr-defined]
+    namespace["small"].close()  # type: ignore[attr-defined]
 
 
 def test_notebooks(tmp_path: Path, smollm_path: Path) -> None:

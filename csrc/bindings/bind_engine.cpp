@@ -47,6 +47,30 @@ py::object OptionalName(FinishReason reason) {
   return name == nullptr ? py::object(py::none()) : py::object(py::str(name));
 }
 
+template <typename T>
+py::array_t<T> Column(const std::vector<TraceRow>& rows, T TraceRow::* field) {
+  py::array_t<T> array(static_cast<py::ssize_t>(rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i) array.mutable_data()[i] = rows[i].*field;
+  return array;
+}
+
+py::dict TraceColumns(const std::vector<TraceRow>& rows) {
+  py::dict columns;
+  columns["step"] = Column(rows, &TraceRow::step);
+  columns["position"] = Column(rows, &TraceRow::position);
+  columns["depth"] = Column(rows, &TraceRow::depth);
+  columns["token_id"] = Column(rows, &TraceRow::token_id);
+  columns["raw_logprob"] = Column(rows, &TraceRow::raw_logprob);
+  columns["processed_logprob"] = Column(rows, &TraceRow::processed_logprob);
+  columns["rank"] = Column(rows, &TraceRow::rank);
+  columns["num_kept"] = Column(rows, &TraceRow::num_kept);
+  columns["noise"] = Column(rows, &TraceRow::noise);
+  columns["draft_prob"] = Column(rows, &TraceRow::draft_prob);
+  columns["accepted"] = Column(rows, &TraceRow::accepted);
+  columns["time_s"] = Column(rows, &TraceRow::time_s);
+  return columns;
+}
+
 void RegisterParams(py::module_& module) {
   py::class_<SamplingParams>(module, "SamplingParams")
       .def(py::init<>())
@@ -106,6 +130,7 @@ void RegisterRequest(py::module_& module) {
       .def_property_readonly("token_times_s", [](const SampleOutput& output) { return ToArray(output.token_times_s); })
       .def_property_readonly("finish_reason", [](const SampleOutput& output) { return OptionalName(output.finish_reason); })
       .def_readonly("stop_reason", &SampleOutput::stop_reason)
+      .def_property_readonly("trace", [](const SampleOutput& output) { return TraceColumns(output.trace); })
       .def_property_readonly("speculation", [](const SampleOutput& output) {
         const SpeculationStats& stats = output.speculation;
         return py::make_tuple(stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens, stats.num_accepted_per_position,
@@ -114,7 +139,7 @@ void RegisterRequest(py::module_& module) {
   py::class_<Request, std::shared_ptr<Request>>(module, "Request")
       .def(py::init([](uint64_t id, std::vector<int32_t> prompt, const SamplingParams& params, int64_t n, int64_t priority, bool stream,
                        bool stepped, const py::object& hooks, const std::optional<SpeculationConfig>& speculation,
-                       const std::shared_ptr<LabSequence>& source, std::string cache_salt) {
+                       const std::shared_ptr<LabSequence>& source, std::string cache_salt, bool trace) {
              auto request = std::make_shared<Request>();
              request->id = id;
              request->prompt_token_ids = std::move(prompt);
@@ -127,10 +152,12 @@ void RegisterRequest(py::module_& module) {
              request->speculation = speculation;
              request->source = source;
              request->cache_salt = std::move(cache_salt);
+             request->trace = trace;
              return request;
            }),
            py::kw_only(), py::arg("id"), py::arg("prompt_token_ids"), py::arg("params"), py::arg("n"), py::arg("priority"),
-           py::arg("stream"), py::arg("stepped"), py::arg("hooks"), py::arg("speculation"), py::arg("source"), py::arg("cache_salt"))
+           py::arg("stream"), py::arg("stepped"), py::arg("hooks"), py::arg("speculation"), py::arg("source"), py::arg("cache_salt"),
+           py::arg("trace"))
       .def_readonly("id", &Request::id)
       .def_property_readonly("samples",
                              [](const Request& request) {

@@ -154,6 +154,7 @@ class Engine {
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
   void SetPolicyKeys();
   int64_t PromptBudget();
+  void RecordTrace(Running& running, Sample& sample, const float* raw, int32_t token, int32_t child);
   void AddDraftRows(Sample& sample, int64_t last_position, ForwardBatch* batch, std::vector<LogitsRow>* rows);
   bool MayDraft(const ScheduledPiece& piece) const;
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
@@ -165,7 +166,7 @@ class Engine {
   void ProcessPromptRow(Running& running, int64_t position, float* raw);
   void StartSiblings(Running& running, const float* raw);
   void SampleToken(Running& running, Sample& sample, const float* raw);
-  // child: the draft node that holds the token, -1 if none, kFindChild to look.
+  // child: the draft node that holds the token, or -1.
   void AfterToken(Running& running, Sample& sample, int32_t token, int32_t child, const float* raw);
   void FinishSample(Running& running, Sample& sample, FinishReason reason);
   void FinishRequest(uint64_t id);

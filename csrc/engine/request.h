@@ -76,6 +76,22 @@ struct SpeculationStats {
 
 struct LabSequence;
 
+// One token that was tried at one position.
+struct TraceRow {
+  int64_t step = 0;      // of the engine
+  int64_t position = 0;  // in prompt and output
+  int32_t depth = 0;     // rows of one step: 1 follows the last committed token
+  int32_t token_id = 0;
+  float raw_logprob = 0;
+  float processed_logprob = 0;  // -inf where cut
+  int32_t rank = 0;             // by raw logit, 1 is the largest
+  int64_t num_kept = 0;         // tokens that the filters kept
+  double noise = 0;             // log E of the exponential race, -Gumbel; NaN at temperature 0
+  float draft_prob = 0;         // that the drafter gave it; NaN if it was not drafted
+  int8_t accepted = -1;         // of a drafted token; -1: not drafted, drawn
+  double time_s = 0;            // steady clock
+};
+
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 
 // One continuation of a request.
@@ -86,6 +102,7 @@ struct SampleOutput {
   std::vector<TokenLogprobs> logprobs;  // per token, if asked for
   std::vector<double> token_times_s;    // steady clock, per token
   SpeculationStats speculation;
+  std::vector<TraceRow> trace;  // if asked for
   FinishReason finish_reason = FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;  // token id, or stop string
 };
@@ -98,6 +115,7 @@ struct Request {
   SamplingParams params;
   int64_t num_samples = 1;
   int64_t priority = 0;
+  bool trace = false;      // record every token tried
   bool stream = false;     // emit an event per step
   std::string cache_salt;  // requests with different salts share no cached blocks
   bool stepped = false;    // runs only while step() is called

@@ -68,7 +68,7 @@ bool Engine::MayDraft(const ScheduledPiece& piece) const {
 int64_t Engine::DraftLimit(const Sample& sample, int64_t room) const {
   const Request& request = *sample.running->request;
   const int64_t wanted = request.speculation->num_tokens < 0 ? kMaxAutoLength : request.speculation->num_tokens;
-  return std::min({wanted, room, kMaxDraftNodes, config_.max_model_len - static_cast<int64_t>(sample.tokens.size())});
+  return std::min({wanted, room, kMaxDraftNodes});
 }
 
 int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows) {
@@ -76,7 +76,7 @@ int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expecte
   if (speculation.num_tokens >= 0 && speculation.length_policy == nullptr) return limit;
   const auto rates = sample.acceptance.Rates();
   if (speculation.verification == VerificationKind::kRule && speculation.length_policy == nullptr) {
-    return ChooseLength(rates, RecordedCosts(), {1, 1, 0, limit});
+    return ChooseLength(rates, RecordedCosts(), {1, 1, 0, limit}) > 0 ? limit : 0;  // trees of a fixed shape want their room
   }
   if (costs_.empty()) MeasureCosts();
   if (speculation.length_policy != nullptr) {

@@ -20,7 +20,7 @@ bool IsNeutral(const SamplingParams& p) {
          p.repetition_penalty == 1 && p.logit_bias.empty() && p.bad_words.empty() && p.allowed_token_ids.empty();
 }
 
-constexpr double kStallFactor = 2.0;
+constexpr double kStallFactor = 1.7;
 constexpr int64_t kMinPromptBudget = 8;
 
 bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
@@ -248,6 +248,8 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
     output.logprobs.push_back(ComputeLogprobs(context_, raw, law_.data(), params.temperature == 0, vocab_size, token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
+  if (child == kFindChild) child = sample.draft.size() == 0 ? kWalkRoot : sample.draft.Child(sample.walk, token);
+  if (request.trace) RecordTrace(running, sample, raw, token, child);
   AfterToken(running, sample, token, child, raw);
 }
 
@@ -295,7 +297,7 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, int32_t
     FinishSample(running, sample, FinishReason::kLength);
     return;
   }
-  WalkOn(sample, child == kFindChild ? sample.draft.Child(sample.walk, token) : child);
+  WalkOn(sample, child);
 }
 
 void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason) {

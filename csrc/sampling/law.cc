@@ -163,6 +163,8 @@ uint32_t NoiseWord(const NoiseKey& key, int64_t token_id) {
   return words[static_cast<size_t>(token_id % 4)];
 }
 
+double LogExponential(const NoiseKey& key, int64_t token_id) { return Score(Uniform(NoiseWord(key, token_id)), 0.0f); }
+
 int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size) {
   int64_t best_id = -1;
   double best = std::numeric_limits<double>::infinity();

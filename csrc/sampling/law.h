@@ -42,6 +42,9 @@ struct NoiseKey {
 // The word of `token_id` under this key.
 uint32_t NoiseWord(const NoiseKey& key, int64_t token_id);
 
+// log E of `token_id`: the smaller, the sooner it wins the race of Draw.
+double LogExponential(const NoiseKey& key, int64_t token_id);
+
 // Draws from softmax(law): the token with the least log(E) - law, E = -log(1 - v), v = (word + 0.5) 2^-32. This is
 // the Gumbel maximum; exact in the tail. Ties go to the lowest id.
 int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size);

@@ -6,6 +6,8 @@
 namespace llmi {
 namespace {
 
+constexpr int64_t kWorthWaiting = 4;  // blocks
+
 int64_t Missing(const ScheduledSequence& sequence) { return sequence.num_tokens - sequence.kv.num_tokens; }
 
 std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
@@ -119,6 +121,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     ScheduledSequence* sequence = waiting_.front();
     if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
     if (sequence->kv.num_tokens == 0) AttachPrefix(sequence);
+    if (WaitsForPrefix(*sequence, *pieces)) break;
     int64_t num_new = std::min({Missing(*sequence), *budget, *prompt_budget});
     if (!config_.chunked_prefill && num_new < Missing(*sequence)) {
       if (!pieces->empty()) break;
@@ -152,6 +155,24 @@ void Scheduler::AttachPrefix(ScheduledSequence* sequence) {
   sequence->num_cached = found;
   num_prefix_queries_ += most;
   num_prefix_hits_ += found;
+}
+
+// Whether a piece of this very step computes a good part of the sequence's beginning: a step later it is a hit.
+bool Scheduler::WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const {
+  if (sequence.token_ids == nullptr || sequence.kv.prefix_node == PrefixTree::kNone) return false;
+  const std::vector<int32_t>& tokens = *sequence.token_ids;
+  const int64_t most = std::min(sequence.num_tokens - 1, sequence.first_wanted_row);
+  for (const ScheduledPiece& piece : pieces) {
+    const ScheduledSequence& other = *piece.sequence;
+    if (piece.num_new == 1 || other.token_ids == nullptr || other.kv.prefix_node == PrefixTree::kNone ||
+        other.cache_salt != sequence.cache_salt)
+      continue;
+    const int64_t length = std::min(most, other.kv.num_tokens + piece.num_new);
+    if (length < sequence.kv.num_tokens + kWorthWaiting * cache_->groups().block_size()) continue;
+    const auto end = std::mismatch(tokens.begin(), tokens.begin() + length, other.token_ids->begin()).first;
+    if (end - tokens.begin() >= sequence.kv.num_tokens + kWorthWaiting * cache_->groups().block_size()) return true;
+  }
+  return false;
 }
 
 void Scheduler::PreemptLast() {

@@ -103,6 +103,7 @@ class Scheduler {
   void AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
   void PreemptLast();
   void AttachPrefix(ScheduledSequence* sequence);
+  bool WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const;
 
   SchedulerConfig config_;
   KvCache* cache_;

@@ -25,6 +25,7 @@ _MODULES = {
     "_engine_args": ("RequestInfo", "SchedulingPolicy"),
     "_sequence": ("Capture", "TokenSequence", "extend"),
     "_strategy": ("Generate",),
+    "_trace": ("DecodeTrace", "TraceDifference"),
     "_constraint": ("Constraint",),
     "_speculation": (
         "Draft", "DraftContext", "DraftModel", "Drafter", "LengthPolicy", "PromptLookup", "SpecDecodeMetrics", "SpeculativeConfig",
@@ -106,6 +107,8 @@ if TYPE_CHECKING:
     from llmi._strategy import Generate as Generate
     from llmi._stream import TextStream as TextStream
     from llmi._tokenizer import Tokenizer as Tokenizer
+    from llmi._trace import DecodeTrace as DecodeTrace
+    from llmi._trace import TraceDifference as TraceDifference
 
 __all__ = ["__version__", "testing", *_HOME]
 

@@ -49,6 +49,7 @@ class SampleOutput:
     token_times_s: NDArray[np.float64]
     finish_reason: str | None
     stop_reason: int | str | None
+    trace: dict[str, NDArray[Any]]
     speculation: tuple[int, int, int, list[int], float, float]
 
 class Drafter:
@@ -101,6 +102,7 @@ class Request:
         speculation: SpeculationConfig | None,
         source: LabSequence | None,
         cache_salt: str,
+        trace: bool,
     ) -> None: ...
 
 class OutputEvent:

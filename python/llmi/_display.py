@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from llmi._outputs import CompletionOutput, MemoryReport, Outputs, RequestOutput
+    from llmi._trace import DecodeTrace
 
 
 def _tokens_html(output: CompletionOutput) -> str:
@@ -22,6 +23,20 @@ def _tokens_html(output: CompletionOutput) -> str:
         colour = f"hsl({120 * probability:.0f}, 70%, 85%)"
         spans.append(f'<span title="{title}" style="background:{colour};color:#000">{html.escape(chosen.decoded_token)}</span>')
     return "".join(spans)
+
+
+def trace_html(trace: DecodeTrace) -> str:
+    """The text with accepted drafts green, drawn tokens grey, and rejected drafts struck out."""
+    columns = trace.to_dict()
+    spans = []
+    for i, token in enumerate(trace.tokens):
+        accepted = columns["accepted"][i]
+        colour, style = ("#eee", "") if math.isnan(accepted) else ("#cfc", "") if accepted else ("#fdd", "text-decoration:line-through;")
+        title = f"position {columns['position'][i]}, rank {columns['rank'][i]}, log-probability {columns['processed_logprob'][i]:.3f}"
+        spans.append(
+            f'<span title="{title}" style="background:{colour};{style}color:#000;white-space:pre-wrap">{html.escape(token)}</span>'
+        )
+    return f"<div>{''.join(spans)}</div><small>{html.escape(repr(trace))}</small>"
 
 
 def request_html(request: RequestOutput) -> str:

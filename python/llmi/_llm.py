@@ -155,6 +155,7 @@ class LLM:
         *,
         speculative_config: Any = "engine",
         priority: int | Iterable[int] = 0,
+        trace: bool = False,
         on_error: Literal["raise", "return"] = "raise",
         use_tqdm: bool | None = None,
         **params: Any,
@@ -171,6 +172,8 @@ class LLM:
             Who drafts tokens ahead; changes nothing but the speed. "engine": what LLM was given; None: off.
         priority : int or one for each prompt
             Smaller runs first, under scheduling_policy="priority".
+        trace : bool
+            Record every token tried, in `outputs[i].trace`.
         on_error : {"raise", "return"}
             "raise": after all others have finished, RequestErrors carries errors and outputs. "return": a failed
             output has finish_reason "error" and its `error`.
@@ -188,7 +191,7 @@ class LLM:
         ------
         InvalidParamsError, RequestErrors, GenerationInterrupted
         """
-        call = self._call(prompts, sampling_params, priority, params, on_error=on_error, speculative_config=speculative_config)
+        call = self._call(prompts, sampling_params, priority, params, on_error=on_error, speculative_config=speculative_config, trace=trace)
         return self._finish(call, use_tqdm)
 
     def chat(
@@ -438,6 +441,7 @@ class LLM:
     def _call(
         self, prompts: Any, sampling_params: Any, priority: int | Iterable[int], params: Mapping[str, Any], *,
         on_error: str, stream: bool = False, stepped: bool = False, speculative_config: Any = "engine",
+        trace: bool = False,
     ) -> Call:  # fmt: skip
         if on_error not in ("raise", "return"):
             raise InvalidParamsError("on_error must be 'raise' or 'return'", "on_error")
@@ -477,7 +481,7 @@ class LLM:
                 raise UnsupportedCombinationError(
                     "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"
                 )
-            submission = Submission(text, ids, request_params, sources, seed, hooks, error=error, speculation=speculation)
+            submission = Submission(text, ids, request_params, sources, seed, hooks, error=error, speculation=speculation, trace=trace)
             if isinstance(item, Mapping):
                 submission.cache_salt = str(item.get("cache_salt", ""))
             if is_sequence(item) and item.llm is self:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from llmi._errors import LlmiError
     from llmi._receipt import Receipt
     from llmi._speculation import SpecDecodeMetrics
+    from llmi._trace import DecodeTrace
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -60,7 +61,7 @@ class CompletionOutput:
 
     `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
     `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. Equality looks at everything
-    but the speculation's statistics.
+    but the speculation's statistics and the trace.
     """
 
     index: int
@@ -71,6 +72,7 @@ class CompletionOutput:
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     spec_decode_metrics: SpecDecodeMetrics | None = dataclasses.field(default=None, compare=False)
+    trace: DecodeTrace | None = dataclasses.field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"CompletionOutput(index={self.index}, text={_short(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason})"

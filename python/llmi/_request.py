@@ -41,6 +41,7 @@ class Submission:
     core_params: Any = None  # _core.SamplingParams
     speculation: SpeculativeConfig | None = None
     cache_salt: str = ""
+    trace: bool = False
     source: Any = None  # the core's sequence that the prompt continues
     error: LlmiError | None = None  # refused at submission
 
@@ -167,7 +168,7 @@ class RequestBuilder:
         submission.request = _core.Request(
             id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params, n=params.n, priority=priority,
             stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
-            source=submission.source, cache_salt=submission.cache_salt,
+            source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace,
         )  # fmt: skip
 
     def core_params(self, params: SamplingParams, seed: int, max_tokens: int) -> Any:
@@ -212,6 +213,7 @@ class PartialOutput:
         self.cumulative_logprob = 0.0
         self.finish_reason: str | None = None
         self.stop_reason = None
+        self.trace: dict[str, Any] = {}
         self.speculation: tuple[int, int, int, list[int], float, float] = (0, 0, 0, [], 0.0, 0.0)
 
     def add(self, event: Any) -> None:
@@ -245,7 +247,7 @@ class ResultBuilder:
             request = None
         else:
             samples = request.samples if request is not None else []
-        outputs = [self._completion(index, sample, params, submission.speculation) for index, sample in enumerate(samples)]
+        outputs = [self._completion(index, sample, submission) for index, sample in enumerate(samples)]
         error = submission.error or (self._error(submission) if partial is None else None)
         if not outputs:
             outputs = [CompletionOutput(index, "", [], None, None, "error", None) for index in range(params.n)]
@@ -278,7 +280,8 @@ class ResultBuilder:
             error.__cause__ = hooks.error
         return error
 
-    def _completion(self, index: int, sample: Any, params: SamplingParams, speculation: SpeculativeConfig | None) -> CompletionOutput:
+    def _completion(self, index: int, sample: Any, submission: Submission) -> CompletionOutput:
+        params, speculation = submission.params, submission.speculation
         with_logprobs = params.logprobs is not None
         return CompletionOutput(
             index=index,
@@ -289,7 +292,13 @@ class ResultBuilder:
             finish_reason=sample.finish_reason,
             stop_reason=sample.stop_reason,
             spec_decode_metrics=None if speculation is None else _spec_metrics(speculation, sample.speculation),
+            trace=self._trace(sample.trace) if submission.trace and sample.trace else None,
         )
+
+    def _trace(self, columns: dict[str, Any]) -> Any:
+        from llmi._trace import make_trace
+
+        return make_trace(columns, self.tokenizer)
 
     def _prompt_logprobs(self, request: Any, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
         if params.prompt_logprobs is None or request is None:

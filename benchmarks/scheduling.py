@@ -1,0 +1,216 @@
+"""Memory and scheduling: what sharing, batching and chunking are worth, each beside its baseline in the same run.
+
+    python benchmarks/scheduling.py [--rounds 3] [--output benchmarks/results/NAME.json]
+
+`--readme FILE.json` prints the README's table from a result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmi import LLM, AsyncLLM, Outputs, SamplingParams, _core
+
+ROOT = Path(__file__).resolve().parent.parent
+PLAIN = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
+
+
+def prompts_of(rng: np.random.Generator, lengths: Any) -> list[list[int]]:
+    return [rng.integers(100, 40_000, int(length)).tolist() for length in lengths]
+
+
+def scheduler_step_us() -> float:
+    """A step of 256 running sequences: scheduler and pool, the model stubbed out."""
+    scheduler = _core.testing.Scheduler("fcfs", windows=[0], num_pages=256 * 200, max_num_seqs=256, max_num_batched_tokens=8192)
+    for i in range(256):
+        scheduler.add([(i * 7 + j) % 1000 for j in range(32)], 100_000)
+    for _ in range(3):
+        scheduler.step()
+    assert scheduler.num_running == 256
+    return float(scheduler.time_steps(2000)) / 2000 * 1e6
+
+
+def prefix_us_per_1000_tokens() -> float:
+    """Matching a known text of 8,000 tokens, and indexing a new one, less the same without the prefix cache."""
+    text = list(range(8000))
+    seconds = []
+    for with_prefixes in (False, True):
+        best = []
+        for _ in range(5):
+            cache = _core.testing.Cache([0], 16, 2000, with_prefixes)
+            first, _ = cache.attach(text, 0) if with_prefixes else (cache.new(), 0)
+            start = time.perf_counter()
+            cache.append(first, text)
+            if with_prefixes:
+                cache.attach(text, 7999)
+            best.append(time.perf_counter() - start)
+        seconds.append(min(best))
+    return (seconds[1] - seconds[0]) * 1e6 / 8
+
+
+def timed(llm: LLM, prompts: list[list[int]], params: Any) -> tuple[float, Outputs]:
+    start = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    return time.perf_counter() - start, outputs
+
+
+def continuous_and_static(rounds: int) -> dict[str, float]:
+    """64 requests of 16 to 512 tokens, 16 at a time: continuous batching over static, and that over max / mean of the list."""
+    rng = np.random.default_rng(0)
+    prompts, lengths = prompts_of(rng, [16] * 64), rng.integers(16, 513, 64)
+    params = [PLAIN.replace(max_tokens=int(length)) for length in lengths]
+    batches = [max(lengths[i : i + 16]) for i in range(0, 64, 16)]
+    bound = 16 * sum(batches) / lengths.sum()
+    ratios = []
+    for _ in range(rounds):
+        seconds = {}
+        for policy in ("static", "fcfs"):
+            with LLM(
+                kv_cache_memory_bytes=1 << 29, max_num_seqs=16, max_model_len=600, scheduling_policy=policy, enable_prefix_caching=False
+            ) as llm:
+                seconds[policy], _ = timed(llm, prompts, params)
+        ratios.append(seconds["static"] / seconds["fcfs"])
+    return {"ratio": statistics.median(ratios), "bound": float(bound), "share_of_bound": statistics.median(ratios) / float(bound)}
+
+
+def shared_prefix(rounds: int) -> dict[str, float]:
+    """32 prompts of 1,024 tokens of which 922 are shared, 32 tokens out, all at once."""
+    rng = np.random.default_rng(1)
+    stem = prompts_of(rng, [922])[0]
+    prompts = [stem + tail for tail in prompts_of(rng, [102] * 32)]
+    ratios, same = [], True
+    for _ in range(rounds):
+        seconds, outputs = {}, {}
+        for cached in (False, True):
+            with LLM(kv_cache_memory_bytes=1 << 30, max_model_len=1100, enable_prefix_caching=cached) as llm:
+                seconds[cached], outputs[cached] = timed(llm, prompts, PLAIN.replace(max_tokens=32))
+        ratios.append(seconds[False] / seconds[True])
+        same = same and outputs[False] == outputs[True]
+    return {"speed_up": statistics.median(ratios), "same_tokens": same}
+
+
+def small_pool(rounds: int) -> dict[str, float]:
+    """32 requests of 300 + 100 tokens with room for a quarter of them: throughput against room for all."""
+    rng = np.random.default_rng(2)
+    prompts = prompts_of(rng, [300] * 32)
+    ratios, recomputed = [], 0.0
+    for _ in range(rounds):
+        seconds = {}
+        for share in (1.0, 0.25):
+            with LLM(kv_cache_memory_bytes=1 << 24, max_model_len=401) as probe:
+                need = probe.model_info.kv_bytes_per_token * 416 * 32
+            with LLM(kv_cache_memory_bytes=int(need * share), max_model_len=401) as llm:
+                seconds[share], _ = timed(llm, prompts, PLAIN.replace(max_tokens=100))
+                if share < 1:
+                    stats = llm.get_metrics()
+                    recomputed = stats["num_recomputed_tokens"] / (stats["num_prompt_tokens"] + stats["num_generated_tokens"])
+        ratios.append(seconds[1.0] / seconds[0.25])
+    return {"throughput": statistics.median(ratios), "recomputed_share": recomputed}
+
+
+async def gaps_beside_a_long_prompt(engine: AsyncLLM, with_prompt: bool) -> tuple[float, float]:
+    """Worst gap between tokens of 8 streams, and the time to first token of a prompt of 4,000 that arrives meanwhile."""
+    rng = np.random.default_rng(3)
+    worst = [0.0]
+    ttft = [0.0]
+
+    async def read(prompt: list[int]) -> None:
+        before = None
+        async for output in engine.generate(prompt, PLAIN.replace(max_tokens=400 if with_prompt else 100)):
+            now = time.perf_counter()
+            if before is not None and len(output.token_ids) > 10:
+                worst[0] = max(worst[0], now - before)
+            before = now
+            if ttft[0]:
+                return
+
+    async def arrive() -> None:
+        await asyncio.sleep(0.3)
+        start = time.perf_counter()
+        async for _ in engine.generate(prompts_of(rng, [4000])[0], PLAIN.replace(max_tokens=1)):
+            ttft[0] = time.perf_counter() - start
+
+    await asyncio.gather(*(read(prompt) for prompt in prompts_of(rng, [16] * 8)), *([arrive()] if with_prompt else []))
+    return worst[0], ttft[0]
+
+
+def stall() -> dict[str, float]:
+    async def main() -> dict[str, float]:
+        engine = AsyncLLM(kv_cache_memory_bytes=1 << 30, max_model_len=4100, enable_prefix_caching=False)
+        engine.llm.cost_curve()
+        quiet, _ = await gaps_beside_a_long_prompt(engine, False)
+        worst, ttft = await gaps_beside_a_long_prompt(engine, True)
+        whole = engine.llm.generate(prompts_of(np.random.default_rng(4), [4000])[0], PLAIN.replace(max_tokens=1))[
+            0
+        ].metrics.time_to_first_token_s
+        await engine.shutdown()
+        return {
+            "quiet_gap_s": quiet,
+            "worst_gap_s": worst,
+            "gap_ratio": worst / quiet,
+            "ttft_s": ttft,
+            "unchunked_s": whole,
+            "ttft_ratio": ttft / whole,
+        }
+
+    return asyncio.run(main())
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip(),
+        "cpu": next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), platform.machine()),
+        "command": "benchmarks/scheduling.py " + " ".join(sys.argv[1:]),
+    }  # fmt: skip
+    for name, measure in {
+        "scheduler_step_us": scheduler_step_us, "prefix_us_per_1000_tokens": prefix_us_per_1000_tokens, "stall": stall,
+        "shared_prefix": lambda: shared_prefix(arguments.rounds), "small_pool": lambda: small_pool(arguments.rounds),
+        "continuous": lambda: continuous_and_static(arguments.rounds),
+    }.items():  # fmt: skip
+        result[name] = measure()
+        print(name, result[name], flush=True)
+    return result
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown rows."""
+    stall_, shared, pool, continuous = result["stall"], result["shared_prefix"], result["small_pool"], result["continuous"]
+    return "\n".join(
+        [
+            "| what | seen |",
+            "| --- | --- |",
+            f"| scheduler and block pool, a step of 256 sequences | {result['scheduler_step_us']:.0f} us |",
+            f"| prefix tree, match and insert 1,000 tokens | {result['prefix_us_per_1000_tokens']:.0f} us |",
+            f"| 32 prompts of 1,024 tokens, 922 shared: prefix cache on over off | {shared['speed_up']:.1f} |",
+            f"| continuous over static batching, lengths 16 to 512 (at most {continuous['bound']:.2f}) | {continuous['ratio']:.2f} |",
+            f"| room for a quarter of the requests' KV: throughput kept; tokens recomputed | {pool['throughput']:.2f}; {pool['recomputed_share']:.1%} |",
+            f"| a prompt of 4,000 tokens beside 8 readers: worst gap, in quiet gaps; its first token, in unchunked time "
+            f"| {stall_['gap_ratio']:.1f}; {stall_['ttft_ratio']:.1f} |",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--readme", type=Path, help="print the README's table from this result")
+    options = parser.parse_args()
+    if options.readme:
+        print(table(json.loads(options.readme.read_text())))
+        sys.exit(0)
+    report = run(options)
+    print(table(report))
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=1) + "\n")

@@ -1,0 +1,56 @@
+// The decode trace: what was tried at each position, and what became of it.
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "engine/running.h"
+#include "kernels/vocab.h"
+#include "sampling/law.h"
+
+namespace llmi {
+
+// law_ holds the row's processed law. Drafted tokens first, in the order in which they were judged; then the drawn one.
+void Engine::RecordTrace(Running& running, Sample& sample, const float* raw, int32_t token, int32_t child) {
+  const SamplingParams& params = running.request->params;
+  const auto vocab_size = static_cast<int64_t>(law_.size());
+  const bool greedy = params.temperature == 0;
+  const auto position = static_cast<int64_t>(sample.tokens.size());
+  TraceRow common;
+  {
+    const std::lock_guard lock(mutex_);
+    common.step = stats_.num_steps;
+  }
+  common.position = position;
+  common.depth = static_cast<int32_t>(sample.num_accepted) + 1;
+  const auto is_kept = [](float value) { return value > -std::numeric_limits<float>::infinity(); };
+  common.num_kept = greedy ? 1 : std::count_if(law_.begin(), law_.end(), is_kept);
+  common.time_s = sample.emit_time_s;
+  common.noise = std::numeric_limits<double>::quiet_NaN();
+  common.draft_prob = std::numeric_limits<float>::quiet_NaN();
+  const float raw_total = LogSumExp(context_, raw, vocab_size);
+  const float law_total = greedy ? 0.0f : LogSumExp(context_, law_.data(), vocab_size);
+  const auto add = [&](int32_t id, float draft_prob, int8_t accepted) {
+    TraceRow row = common;
+    row.token_id = id;
+    row.raw_logprob = raw[id] - raw_total;
+    row.processed_logprob =
+        greedy ? (id == token ? 0.0f : -std::numeric_limits<float>::infinity()) : law_[static_cast<size_t>(id)] - law_total;
+    for (int64_t i = 0; i < vocab_size; ++i) row.rank += raw[i] > raw[id] || (raw[i] == raw[id] && i < id);
+    ++row.rank;
+    if (!greedy) row.noise = LogExponential({params.seed, position, sample.index, 0, 0}, id);
+    row.draft_prob = draft_prob;
+    row.accepted = accepted;
+    running.output(sample).trace.push_back(row);
+  };
+  for (int64_t node = sample.walk + 1; node < sample.draft.size(); ++node) {
+    if (sample.draft.parent(node) != sample.walk) continue;
+    const auto index = static_cast<size_t>(node);
+    const int32_t id = sample.draft.token_ids[index];
+    add(id, sample.draft.laws.empty() ? 1.0f : sample.draft.laws[index][static_cast<size_t>(id)], node == child ? 1 : 0);
+    const bool by_rule = running.request->speculation->verification == VerificationKind::kRule;
+    if (by_rule && node == child) return;  // later siblings were not judged
+  }
+  if (child < 0) add(token, common.draft_prob, -1);
+}
+
+}  // namespace llmi

@@ -1,0 +1,174 @@
+"""Planted bugs: each is one switch in the sources, and the tests named beside it must fail.
+
+    python tests/mutants.py [--only NAME] [--group speculation|memory|scheduling]
+
+Builds a copy of the repository in a temporary directory (cmake, ninja and pybind11 must be there). Exits with 1 if a bug
+is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass
+class Mutant:
+    group: str
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+SPECULATION = "tests/test_speculation.py"
+VERIFICATION = "tests/test_verification.py"
+SEQUENCES = "tests/test_sequences.py"
+PREFIX = "tests/test_prefix_cache.py"
+SCHEDULER = "tests/test_scheduler.py"
+CACHE = "tests/test_cache.py"
+
+MUTANTS = [
+    Mutant("speculation", "ratio upside down", "csrc/speculative/verify.cc", "target[index] / drawn", "drawn / (target[index] + 1e-9)", VERIFICATION),
+    Mutant("speculation", "residual not normalised", "csrc/speculative/verify.cc", "value /= total;", "value *= 1.0;", VERIFICATION),
+    Mutant("speculation", "residual is the target", "csrc/speculative/verify.cc", "(*target)[i] - drawn", "(*target)[i]", VERIFICATION),
+    Mutant("speculation", "siblings judged by the whole target", "csrc/speculative/verify.cc", "AcceptProbability(token, target, law)",
+           "AcceptProbability(token, whole, law)", VERIFICATION),
+    Mutant("speculation", "residual drawn from the whole", "csrc/speculative/verify.cc", "empty ? whole : target", "whole", VERIFICATION),
+    Mutant("speculation", "acceptance shares the draft's noise", "csrc/engine/speculate.cc", "key.purpose = 2;", "key.purpose = 1;", VERIFICATION),
+    Mutant("speculation", "drafts drawn without chance", "csrc/sampling/law.cc", "key == nullptr ?", "true ?", VERIFICATION),
+    Mutant("speculation", "plain rows for siblings", "python/llmi/_speculation.py", "probs[token] = 0.0\n        return drawn", "pass\n        return drawn",
+           VERIFICATION),
+    Mutant("speculation", "rows shifted", "csrc/speculative/draft.cc", "cut.laws.push_back(draft.laws[i])", "cut.laws.push_back(draft.laws[0])",
+           VERIFICATION),
+    Mutant("speculation", "accepted nodes stay where they were", "csrc/engine/speculate.cc", "cache_->MoveSlot(kv, first_slot + child, kv.num_tokens);",
+           "(void)first_slot;", SPECULATION),
+    Mutant("speculation", "positions by node, not by depth", "csrc/engine/step.cc",
+           "batch->positions.push_back(static_cast<int32_t>(last_position + depths[index]));",
+           "batch->positions.push_back(static_cast<int32_t>(last_position + i + 1));", SPECULATION),
+    Mutant("speculation", "rows off the walk are drawn from", "csrc/engine/step.cc", "row.draws && row.node != row.sample->walk", "false", SPECULATION),
+    Mutant("speculation", "the child of any parent", "csrc/speculative/draft.cc", "if (parent(i) == node && token_ids", "if (token_ids", SPECULATION),
+    Mutant("speculation", "first match instead of latest", "csrc/speculative/prompt_lookup.cc", "ends_[i][HashNgram(token_ids, end, n)] = end",
+           "ends_[i].try_emplace(HashNgram(token_ids, end, n), end)", SPECULATION),
+    Mutant("speculation", "shortest n-gram first", "csrc/speculative/prompt_lookup.cc", "for (size_t i = ends_.size(); i-- > 0;)",
+           "for (size_t i = 0; i < ends_.size(); ++i)", SPECULATION),
+    Mutant("speculation", "wrong ids pass", "csrc/speculative/draft.cc", "id < 0 || id >= vocab_size", "id < -1 || id > vocab_size", SPECULATION),
+    Mutant("speculation", "merged parents unmapped", "csrc/speculative/draft.cc", "place[static_cast<size_t>(draft.parent(i))];", "draft.parent(i);",
+           SPECULATION),
+    Mutant("speculation", "a draft is never too dear", "csrc/speculative/length.cc", "if (value <= best_value) continue;", "", SPECULATION),
+    Mutant("speculation", "committed tree rows stay where they were", "csrc/engine/lab.cc",
+           "cache_->MoveSlot(sequence->kv, first_slot + next, sequence->kv.num_tokens);", "(void)first_slot;", SEQUENCES),
+    Mutant("speculation", "rollback keeps the cache", "csrc/engine/lab.cc",
+           "cache_->TryRollback(&sequence.kv, std::max<int64_t>(0, sequence.kv.num_tokens - num_tokens))", "cache_->TryRollback(&sequence.kv, 0)", SEQUENCES),
+    Mutant("speculation", "a fork repeats its parent's noise", "python/llmi/_sequence.py", "if not same_noise:", "if same_noise:", SEQUENCES),
+    Mutant("memory", "no copy on write", "csrc/cache/kv_cache.cc", "if (pool_.references(page) <= 1) continue;", "continue;", CACHE),
+    Mutant("memory", "copies not counted", "csrc/cache/kv_cache.cc", "if (pool_.references(table[static_cast<size_t>(i)]) > 1) ++pages;", "", CACHE),
+    Mutant("memory", "window one block late", "csrc/cache/kv_cache.cc", "std::max<int64_t>(0, sequence->num_tokens + 1 - group.window)",
+           "std::max<int64_t>(0, sequence->num_tokens + 17 - group.window)", CACHE),
+    Mutant("memory", "trim leaves a block", "csrc/cache/kv_cache.cc", "const int64_t keep = NumBlocks(sequence->num_tokens)",
+           "const int64_t keep = NumBlocks(sequence->num_tokens + 1)", PREFIX),
+    Mutant("memory", "a shared page counts as cached alone", "csrc/cache/block_pool.cc",
+           "if (is_cached_[index] && references_[index] == 1) --num_cached_;", "", PREFIX),
+    Mutant("memory", "newest leaf goes first", "csrc/cache/prefix_tree.cc", "Remove(free_leaves_.begin()->second);\n  return true;",
+           "Remove(free_leaves_.rbegin()->second);\n  return true;", PREFIX),
+    Mutant("memory", "a hit is no use", "csrc/cache/prefix_tree.cc", "entry.last_used = ++clock_;\n  if (listed)", "if (listed)", PREFIX),
+    Mutant("memory", "letting go is no use", "csrc/cache/prefix_tree.cc", "entry.last_used = ++clock_;\n  if (IsFreeLeaf(entry))", "if (IsFreeLeaf(entry))",
+           PREFIX),
+    Mutant("memory", "hits without the window's blocks", "csrc/cache/kv_cache.cc", "< 0) return false;", "< -1) return false;", PREFIX),
+    Mutant("memory", "the last token may be a hit", "csrc/cache/kv_cache.cc", "std::min(max_tokens, static_cast<int64_t>(token_ids.size()))",
+           "static_cast<int64_t>(token_ids.size())", PREFIX),
+    Mutant("memory", "a known page without a reference", "csrc/cache/kv_cache.cc", "pool_.AddReference(known);", "", PREFIX),
+    Mutant("memory", "rollback stays indexed", "csrc/cache/kv_cache.cc", "Unindex(sequence, remaining / groups_.block_size());", "", PREFIX),
+    Mutant("memory", "forks do not pin", "csrc/cache/kv_cache.cc", "if (child->prefix_node != PrefixTree::kNone) prefix_tree_->Pin(child->prefix_node);", "",
+           PREFIX),
+    Mutant("memory", "salts are not looked at", "csrc/cache/kv_cache.cc", "prefix_tree_->Root(salt)", 'prefix_tree_->Root("")', PREFIX),
+    Mutant("memory", "pinned paths give nothing", "csrc/cache/prefix_tree.cc", "if (pool_->num_cached() == 0) return false;", "return false;", PREFIX),
+    Mutant("memory", "prompt scores from the cache", "csrc/scheduler/scheduler.cc", "std::min(sequence->num_tokens - 1, sequence->first_wanted_row);\n  const int64_t found",
+           "sequence->num_tokens - 1;\n  const int64_t found", PREFIX),
+    Mutant("scheduling", "admission forgets the budget", "csrc/scheduler/scheduler.cc", "*budget -= num_new;\n    *prompt_budget", "*prompt_budget", SCHEDULER),
+    Mutant("scheduling", "too many seats", "csrc/scheduler/scheduler.cc", "> config_.max_num_seqs) break;", "> config_.max_num_seqs + 1) break;", SCHEDULER),
+    Mutant("scheduling", "preempted requests are lost", "csrc/scheduler/scheduler.cc", "if (!victim->finished) Add(victim);", "", SCHEDULER),
+    Mutant("scheduling", "starvation", "csrc/scheduler/scheduler.h", "kMaxOvertaken = 64", "kMaxOvertaken = 1 << 30", SCHEDULER),
+    Mutant("scheduling", "longest remaining first", "csrc/scheduler/scheduler.cc", "static_cast<double>(Missing(*sequence) + sequence->max_new_tokens)",
+           "-static_cast<double>(Missing(*sequence) + sequence->max_new_tokens)", SCHEDULER),
+    Mutant("scheduling", "shortest prefix first", "csrc/scheduler/scheduler.cc", "-static_cast<double>(cache_->MatchPrefix", "static_cast<double>(cache_->MatchPrefix",
+           SCHEDULER),
+    Mutant("scheduling", "running prompts ignore the prompt budget", "csrc/scheduler/scheduler.cc", "if (is_prompt) num_new = std::min(num_new, *prompt_budget);",
+           "", SCHEDULER),
+    Mutant("scheduling", "priorities upside down", "csrc/scheduler/scheduler.cc", "return a->priority < b->priority;", "return a->priority > b->priority;", SCHEDULER),
+    Mutant("scheduling", "no token set aside for decodes", "csrc/scheduler/scheduler.cc", "*budget - behind,", "*budget,", SCHEDULER),
+]  # fmt: skip
+
+
+def run(command: list[str], cwd: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def build(source: Path, target: Path) -> str:
+    """Builds the module into the package; returns what went wrong."""
+    result = run(["ninja", "_core"], target)
+    if result.returncode != 0:
+        return result.stdout[-600:]
+    for module in target.glob("_core*.so"):
+        shutil.copy(module, source / "python" / "llmi")
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="a part of the names to run")
+    parser.add_argument("--group", choices=("speculation", "memory", "scheduling"))
+    arguments = parser.parse_args()
+    chosen = [
+        mutant
+        for mutant in MUTANTS
+        if (arguments.only is None or arguments.only in mutant.name) and (arguments.group is None or arguments.group == mutant.group)
+    ]
+    missed = []
+    with tempfile.TemporaryDirectory() as scratch:
+        source, target = Path(scratch) / "source", Path(scratch) / "build"
+        shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", "*.so", "__pycache__", ".venv*"))
+        pybind11 = run([sys.executable, "-m", "pybind11", "--cmakedir"], ROOT).stdout.strip()
+        configured = run(
+            ["cmake", "-G", "Ninja", "-B", str(target), "-DCMAKE_BUILD_TYPE=Release", f"-Dpybind11_DIR={pybind11}", f"-DPython_EXECUTABLE={sys.executable}", str(source)],
+            source,
+        )  # fmt: skip
+        assert configured.returncode == 0, configured.stderr
+        assert not (fault := build(source, target)), fault
+        environment = {**os.environ, "PYTHONPATH": str(source / "python"), "HYPOTHESIS_DATABASE_FILE": str(Path(scratch) / "hypothesis")}
+        for mutant in chosen:
+            path = source / mutant.file
+            original = path.read_text()
+            assert original.count(mutant.old) >= 1, f"{mutant.name}: {mutant.file} no longer holds {mutant.old!r}"
+            path.write_text(original.replace(mutant.old, mutant.new, 1))
+            start = time.monotonic()
+            fault = build(source, target) if mutant.file.startswith("csrc") else ""
+            if fault:
+                verdict = f"DOES NOT BUILD: {fault}"
+                missed.append(mutant.name)
+            else:
+                tests = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "120", *mutant.tests.split()]
+                result = run(tests, source, environment)
+                # 1: a test failed. A crash ends by a signal: caught too.
+                caught = result.returncode == 1 or result.returncode < 0
+                verdict = "caught" if caught else f"MISSED (pytest ended with {result.returncode})"
+                if not caught:
+                    missed.append(mutant.name)
+            path.write_text(original)
+            print(f"{mutant.group}: {mutant.name}: {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

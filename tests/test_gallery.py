@@ -1,0 +1,116 @@
+"""The gallery's programs run on a real model, as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmi import LLM
+
+GALLERY = Path(__file__).parent.parent / "docs" / "gallery.md"
+
+
+def programs() -> tuple[str, dict[int, str]]:
+    """(the common beginning, programs by number)."""
+    text = GALLERY.read_text(encoding="utf-8")
+    setup = re.search(r"```python setup\n(.*?)```", text, re.DOTALL)
+    assert setup is not None
+    found = re.findall(r"^## (\d+)\. .*?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    return setup.group(1), {int(number): code for number, code in found}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, smollm_path: Path, text: str) -> Any:
+    """The names that the programs share; files by the names that they use."""
+    directory = tmp_path_factory.mktemp("gallery")
+    for name in ("small.gguf", "big.gguf"):
+        (directory / name).symlink_to(smollm_path)
+    (directory / "corpus.txt").write_text(text[:20_000])
+    (directory / "wiki.txt").write_text(text[:5_000])
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.chdir(directory)
+    namespace: dict[str, Any] = {}
+    setup, _ = programs()
+    # Pools that fit beside each other on a small machine.
+    setup = setup.replace("LLM()", "LLM(kv_cache_memory_bytes=1 << 28)").replace(
+        'LLM("small.gguf")', 'LLM("small.gguf", kv_cache_memory_bytes=1 << 28)'
+    )
+    exec(compile(setup, "gallery setup", "exec"), namespace)
+    yield namespace
+    for value in namespace.values():
+        if isinstance(value, LLM):
+            value.close()
+    monkeypatch.undo()
+
+
+def test_there_are_twenty() -> None:
+    _, found = programs()
+    assert sorted(found) == list(range(1, 21))
+    for number, code in found.items():
+        assert len(code.strip().splitlines()) <= 17, f"program {number} is too long"
+
+
+@pytest.mark.parametrize("number", range(1, 21))
+def test_program(number: int, world: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    code = programs()[1][number]
+    if number == 17:
+        code = code.replace("range(32)", "range(3)").replace("max_tokens=128", "max_tokens=24")
+    if number == 6:
+        code = code.replace("max_tokens=256", "max_tokens=40")
+    if number == 15:
+        code = code.replace("max_tokens=500", "max_tokens=60")
+    world.pop("outs", None)
+    world.pop("texts", None)
+    exec(compile(code, f"program {number}", "exec"), world)
+    CHECKS.get(number, lambda world, out: None)(world, capsys.readouterr().out)
+
+
+def mcts_runs(world: dict[str, Any], out: str) -> None:
+    texts = world["llm"].run(world["mcts"], world["prompts"][:1], reward=lambda text: text.count("e"), simulations=4, width=2, seed=1)
+    assert len(texts) == 1 and isinstance(texts[0], str)
+
+
+def same_as_plain(world: dict[str, Any], out: str) -> None:
+    params = world["params"]
+    seeded = [params.replace(seed=o.seed) for o in world["outs"]]
+    assert world["outs"] == world["llm"].generate(world["prompts"], seeded)
+
+
+def drafted(world: dict[str, Any], out: str) -> None:
+    assert all(o.outputs[0].spec_decode_metrics.num_drafts > 0 for o in world["outs"])
+
+
+def dates(world: dict[str, Any], out: str) -> None:
+    fits = world["Dates"](world["llm"].tokenizer).fits  # any digit of Unicode's will do
+    assert all(len(c.text) == 10 and fits(c.text) for o in world["outs"] for c in o.outputs)
+
+
+def lossless(world: dict[str, Any], out: str) -> None:
+    from llmi.testing import tiny_model
+
+    with LLM(tiny_model(), kv_cache_memory_bytes=1 << 22) as tiny:
+        world["test_bigram"](tiny)
+
+
+def adapter(world: dict[str, Any], out: str) -> None:
+    lm = world["LlmiLM"](kv_cache_memory_bytes=1 << 27)
+    ask = lambda *args: SimpleNamespace(args=args)  # noqa: E731
+    [(logprob, greedy)] = lm.loglikelihood([ask("The capital of France is", " Paris")])
+    assert logprob < 0 and greedy
+    assert lm.loglikelihood_rolling([ask("Hello there.")])[0] < 0
+    assert lm.generate_until([ask("One, two, three,", {"until": ["\n"], "max_gen_toks": 8})])[0]
+    lm.llm.close()
+
+
+def texts(world: dict[str, Any], out: str) -> None:
+    assert len(world["texts"]) == len(world["prompts"]) and all(isinstance(text, str) and text for text in world["texts"])
+
+
+CHECKS: dict[int, Any] = {
+    1: texts, 2: texts, 3: texts, 4: mcts_runs, 7: same_as_plain, 8: same_as_plain, 9: drafted, 10: drafted, 13: dates, 19: lossless, 20: adapter,
+    18: lambda world, out: (out.strip() and world["trace"].to_pandas().drafted.sum() >= 0) or pytest.fail("no trace"),
+}  # fmt: skip

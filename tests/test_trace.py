@@ -1,0 +1,107 @@
+"""The decode trace: one row a token tried, equal with and without speculation where it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import llmi
+from llmi import LLM, DecodeTrace, SamplingParams, SpeculativeConfig
+from test_speculation import Replay
+
+PARAMS = SamplingParams(max_tokens=40, seed=3, temperature=0.9, top_p=0.9, ignore_eos=True, logprobs=1)
+
+
+def trace_of(out: llmi.RequestOutput, index: int = 0) -> DecodeTrace:
+    trace = out.outputs[index].trace
+    assert trace is not None
+    return trace
+
+
+def test_plain_decoding(tiny: LLM) -> None:
+    out = tiny.generate([[1, 2, 3]], PARAMS, trace=True)[0]
+    columns = trace_of(out).to_dict()
+    assert columns["token_id"].tolist() == out.token_ids
+    assert columns["position"].tolist() == list(range(3, 43)) and set(columns["depth"]) == {1}
+    assert out.outputs[0].logprobs is not None
+    for i, entries in enumerate(out.outputs[0].logprobs):
+        entry = entries[out.token_ids[i]]
+        assert (columns["raw_logprob"][i], columns["processed_logprob"][i], columns["rank"][i]) == (
+            entry.logprob,
+            entry.processed_logprob,
+            entry.rank,
+        )
+    assert np.isnan(columns["accepted"]).all() and not columns["drafted"].any()
+    assert (columns["num_kept"] >= 1).all() and (columns["num_kept"] < 257).any()
+    assert (np.diff(columns["time_s"]) >= 0).all() and (np.diff(columns["step"]) == 1).all()
+    assert tiny.generate([[1, 2, 3]], PARAMS)[0].outputs[0].trace is None
+    assert out == tiny.generate([[1, 2, 3]], PARAMS)[0]
+
+
+def test_the_noise_explains_the_draw(tiny: LLM) -> None:
+    """The drawn token wins the race: the least noise - processed log-probability of all kept ones."""
+    out = tiny.generate([[1, 2, 3]], PARAMS.replace(max_tokens=1), trace=True)[0]
+    law = tiny.sequence([1, 2, 3]).probs(PARAMS)
+    row = trace_of(out).to_dict()
+    rivals = [
+        trace_of(tiny.generate([[1, 2, 3]], PARAMS.replace(max_tokens=1, allowed_token_ids=[int(token)]), trace=True)[0]).to_dict()[
+            "noise"
+        ][0]
+        - np.log(law[token])
+        for token in np.flatnonzero(law)
+    ]
+    assert row["noise"][0] - row["processed_logprob"][0] == pytest.approx(min(rivals), abs=1e-5)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_speculation_tries_more_and_emits_the_same(tiny: LLM, tree: bool, tmp_path: Path) -> None:
+    plain = tiny.generate([[5, 6, 7]], PARAMS, trace=True)
+    config = SpeculativeConfig(Replay(plain, tree=tree), 9 if tree else 4)
+    drafted = tiny.generate([[5, 6, 7]], PARAMS, speculative_config=config, trace=True)
+    assert drafted == plain
+    a, b = trace_of(plain[0]), trace_of(drafted[0])
+    assert a.diff(b) is None and b.diff(a) is None
+    columns, metrics = b.to_dict(), drafted[0].outputs[0].spec_decode_metrics
+    assert metrics is not None and np.nansum(columns["accepted"]) == metrics.num_accepted_tokens
+    assert columns["depth"].max() > 2 and (columns["accepted"] == 0).sum() > 0
+    kept = columns["accepted"] != 0
+    assert columns["token_id"][kept].tolist() == plain[0].token_ids
+    assert (columns["draft_prob"][columns["drafted"]] == 1).all()
+    b.save(tmp_path / "t.npz")
+    again = DecodeTrace.load(tmp_path / "t.npz")
+    assert again.diff(b) is None and again.tokens == b.tokens
+    assert "line-through" in b._repr_html_() and "accepted" in repr(b)
+    other = tiny.generate([[5, 6, 7]], PARAMS.replace(seed=4), trace=True)
+    difference = a.diff(trace_of(other[0]))
+    assert difference is not None and difference.token_id != difference.other_token_id
+
+
+def test_rejection_and_samples(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
+    with LLM(tiny_path("llama", seed=5), kv_cache_memory_bytes=1 << 22, max_model_len=128) as draft:
+        config = SpeculativeConfig(llmi.DraftModel(draft), 3, "rejection")
+        out = tiny.generate([[1, 2]], PARAMS.replace(n=2), speculative_config=config, trace=True)[0]
+    for completion in out.outputs:
+        columns = trace_of(out, completion.index).to_dict()
+        assert columns["token_id"][columns["accepted"] != 0].tolist() == completion.token_ids
+        drafted = columns["draft_prob"][columns["drafted"]]
+        assert ((drafted > 0) & (drafted <= 1)).all() and (drafted < 1).any()
+
+
+def test_greedy_and_pandas(tiny: LLM) -> None:
+    pandas = pytest.importorskip("pandas")
+    out = tiny.generate([[1, 2]], temperature=0, max_tokens=5, ignore_eos=True, trace=True)[0]
+    frame = trace_of(out).to_pandas()
+    assert isinstance(frame, pandas.DataFrame) and frame.noise.isna().all() and (frame.num_kept == 1).all()
+    assert list(frame.processed_logprob) == [0.0] * 5
+
+
+def test_what_is_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(b"nothing")
+    with pytest.raises(llmi.InvalidParamsError, match="not a trace"):
+        DecodeTrace.load(tmp_path / "x.npz")
+    np.savez(tmp_path / "y.npz", step=np.zeros(3))
+    with pytest.raises(llmi.InvalidParamsError, match="not a trace"):
+        DecodeTrace.load(tmp_path / "y.npz")
