@@ -83,8 +83,8 @@ def test_unknown_arguments_name_the_nearest(tiny: LLM, tiny_path: Callable[..., 
 def test_what_is_not_built_is_refused_by_name(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
     with pytest.raises(UnsupportedCombinationError, match="mirostat"):
         tiny.generate([1], mirostat=2)
-    with pytest.raises(UnsupportedCombinationError, match="waiting_served_ratio"):
-        LLM(tiny_path(), waiting_served_ratio=1.2)
+    with pytest.raises(UnsupportedCombinationError, match="tensor_parallel_size"):
+        LLM(tiny_path(), tensor_parallel_size=2)
     with pytest.raises(UnsupportedCombinationError, match="verification"):
         llmi.SpeculativeConfig(llmi.PromptLookup(), verification="block")
     with pytest.raises(DeviceError, match="CUDA"):

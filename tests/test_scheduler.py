@@ -138,6 +138,17 @@ def test_a_prompt_budget_keeps_decodes_going() -> None:
     assert alone.step(20)[0][0][2] == 300, "nobody to stall: the prompt goes whole"
 
 
+def test_waiting_served_ratio_pauses_decodes_for_one_prefill() -> None:
+    scheduler = make("fcfs", max_num_batched_tokens=512, num_pages=200, waiting_served_ratio=1.0)
+    decode = scheduler.add([1] * 8, 100)
+    scheduler.step()
+    first = scheduler.add([2] * 100, 3)
+    assert [request for request, _, _ in scheduler.step()[0]] == [first], "one waits for one that runs: the decode pauses"
+    assert {request for request, _, _ in scheduler.step()[0]} == {decode, first}
+    scheduler.add([3] * 100, 3)
+    assert decode in {request for request, _, _ in scheduler.step()[0]}, "one waits for two that run: no pause"
+
+
 def test_prefill_first_stops_decodes() -> None:
     scheduler = make("prefill_first", max_num_batched_tokens=32, num_pages=200)
     decode = scheduler.add([1] * 8, 100)

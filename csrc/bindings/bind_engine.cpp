@@ -101,7 +101,20 @@ void RegisterParams(py::module_& module) {
 void RegisterSpeculation(py::module_& module) {
   py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter").def_property_readonly("name", &Drafter::name);
   py::class_<PromptLookup, Drafter, std::shared_ptr<PromptLookup>>(module, "PromptLookup")
-      .def(py::init<int64_t, int64_t>(), py::arg("min_ngram"), py::arg("max_ngram"));
+      .def(py::init<int64_t, int64_t>(), py::arg("min_ngram"), py::arg("max_ngram"))
+      .def(
+          "propose",
+          [](PromptLookup& lookup, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
+            const std::unique_ptr<DrafterState> state = lookup.NewState(0, 0);
+            DraftContext context;
+            context.token_ids = token_ids;
+            context.max_nodes = num_tokens;
+            context.state = state.get();
+            DraftContext* pointer = &context;
+            lookup.Propose({&pointer, 1});
+            return context.draft.token_ids;
+          },
+          py::arg("token_ids"), py::arg("num_tokens"));
   py::class_<PyDrafter, Drafter, std::shared_ptr<PyDrafter>>(module, "PyDrafter")
       .def(py::init<py::object, std::string>(), py::arg("runner"), py::arg("name"));
   py::class_<UnionDrafter, Drafter, std::shared_ptr<UnionDrafter>>(module, "UnionDrafter")
@@ -211,18 +224,18 @@ void RegisterEngine(py::module_& module) {
       .def(py::init([](const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,
                        int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                        bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len, bool prefix_caching,
-                       bool audit_each_step, const py::object& policy_object) {
+                       double waiting_served_ratio, bool audit_each_step, const py::object& policy_object) {
              std::shared_ptr<PolicyHook> policy_hook;
              if (!policy_object.is_none()) policy_hook = std::make_shared<PyPolicy>(policy_object);
              const py::gil_scoped_release release;
              return std::make_unique<EngineHandle>(path, dtype, kv_dtype, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
                                                    chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, prefix_caching,
-                                                   audit_each_step, policy_hook);
+                                                   waiting_served_ratio, audit_each_step, policy_hook);
            }),
            py::arg("path"), py::kw_only(), py::arg("dtype"), py::arg("kv_dtype"), py::arg("isa"), py::arg("num_threads"), py::arg("policy"),
            py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("chunked_prefill"), py::arg("block_size"),
-           py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"), py::arg("prefix_caching"), py::arg("audit_each_step"),
-           py::arg("policy_object"))
+           py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"), py::arg("prefix_caching"), py::arg("waiting_served_ratio"),
+           py::arg("audit_each_step"), py::arg("policy_object"))
       .def("start", &EngineHandle::Start, py::arg("token_bytes"), py::arg("special"))
       .def("info", &EngineHandle::Info)
       .def(

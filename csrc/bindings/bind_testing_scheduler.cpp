@@ -18,9 +18,9 @@ namespace {
 class TestScheduler {
  public:
   TestScheduler(const std::string& policy, const std::vector<int64_t>& windows, int64_t num_pages, int64_t max_num_seqs,
-                int64_t max_num_batched_tokens, bool chunked_prefill, bool with_prefixes)
+                int64_t max_num_batched_tokens, bool chunked_prefill, bool with_prefixes, double waiting_served_ratio)
       : cache_(KvGroups(windows, 1, 16, KvType::kF16, 16), num_pages),
-        config_{ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, chunked_prefill},
+        config_{ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, waiting_served_ratio, chunked_prefill},
         scheduler_(config_, &cache_) {
     if (with_prefixes) cache_.EnablePrefixCache(1);
   }
@@ -125,9 +125,9 @@ class TestScheduler {
 
 void RegisterTestingScheduler(py::module_& module) {
   py::class_<TestScheduler>(module, "Scheduler")
-      .def(py::init<const std::string&, const std::vector<int64_t>&, int64_t, int64_t, int64_t, bool, bool>(), py::arg("policy"),
+      .def(py::init<const std::string&, const std::vector<int64_t>&, int64_t, int64_t, int64_t, bool, bool, double>(), py::arg("policy"),
            py::kw_only(), py::arg("windows"), py::arg("num_pages"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"),
-           py::arg("chunked_prefill") = true, py::arg("with_prefixes") = true)
+           py::arg("chunked_prefill") = true, py::arg("with_prefixes") = true, py::arg("waiting_served_ratio") = 0.0)
       .def("add", &TestScheduler::Add, py::arg("token_ids"), py::arg("max_new_tokens"), py::arg("priority") = 0,
            py::arg("key") = std::vector<double>())
       .def("cancel", &TestScheduler::Cancel)

@@ -50,11 +50,12 @@ std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, con
 EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,
                            int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                            bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
-                           bool prefix_caching, bool audit_each_step, const std::shared_ptr<PolicyHook>& policy_hook) {
+                           bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
+                           const std::shared_ptr<PolicyHook>& policy_hook) {
   context_.table = &GetKernelTable(isa);
   context_.pool = &ThreadPool::Shared();
   context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
-  config_.scheduler = {ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, chunked_prefill};
+  config_.scheduler = {ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, waiting_served_ratio, chunked_prefill};
   config_.block_size = block_size;
   config_.kv_type = kv_dtype == "float32" ? KvType::kF32 : KvType::kF16;
   config_.policy_hook = policy_hook;

@@ -55,6 +55,13 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
     if (!waiting_.empty() && std::none_of(running_.begin(), running_.end(), has_prompt)) AdmitWaiting(&budget, &prompt_budget, &pieces);
     if (!pieces.empty()) return pieces;
   }
+  if (config_.waiting_served_ratio > 0 && config_.policy != SchedulingPolicy::kStatic && !paused_decodes_ && !running_.empty() &&
+      static_cast<double>(waiting_.size()) >= config_.waiting_served_ratio * static_cast<double>(running_.size())) {
+    AdmitWaiting(&budget, &prompt_budget, &pieces);
+    paused_decodes_ = !pieces.empty();
+    if (paused_decodes_) return pieces;
+  }
+  paused_decodes_ = false;
   // A budget for prompts counts where there is a decode to stall.
   if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return Missing(*s) == 1; })) prompt_budget = INT64_MAX;
   ScheduleRunning(&budget, &prompt_budget, &pieces);

@@ -57,7 +57,8 @@ struct SchedulerConfig {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 2048;
-  bool chunked_prefill = true;  // false: a prompt enters a step whole or not at all
+  double waiting_served_ratio = 0;  // > 0: when waiting >= ratio x running, decodes pause for one prefill (TGI's meaning)
+  bool chunked_prefill = true;      // false: a prompt enters a step whole or not at all
 };
 
 class Scheduler {
@@ -112,6 +113,7 @@ class Scheduler {
   int64_t num_preemptions_ = 0;
   int64_t num_recomputed_tokens_ = 0;
   int64_t num_prefix_queries_ = 0;
+  bool paused_decodes_ = false;  // in the step before
   int64_t num_prefix_hits_ = 0;
 };
 

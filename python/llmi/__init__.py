@@ -25,6 +25,7 @@ _MODULES = {
     "_engine_args": ("RequestInfo", "SchedulingPolicy"),
     "_sequence": ("Capture", "TokenSequence", "extend"),
     "_strategy": ("Generate",),
+    "_arena": ("drafter_arena", "speculation_forecast"),
     "_trace": ("DecodeTrace", "TraceDifference"),
     "_constraint": ("Constraint",),
     "_speculation": (
@@ -49,6 +50,8 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
     from llmi import testing as testing
+    from llmi._arena import drafter_arena as drafter_arena
+    from llmi._arena import speculation_forecast as speculation_forecast
     from llmi._async import AsyncLLM as AsyncLLM
     from llmi._constraint import Constraint as Constraint
     from llmi._doctor import doctor as doctor

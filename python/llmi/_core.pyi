@@ -57,6 +57,7 @@ class Drafter:
 
 class PromptLookup(Drafter):
     def __init__(self, min_ngram: int, max_ngram: int) -> None: ...
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> list[int]: ...
 
 class PyDrafter(Drafter):
     def __init__(self, runner: Any, name: str) -> None: ...
@@ -135,6 +136,7 @@ class Engine:
         kv_cache_memory_bytes: int,
         max_model_len: int,
         prefix_caching: bool,
+        waiting_served_ratio: float,
         audit_each_step: bool,
         policy_object: Any,
     ) -> None: ...

@@ -16,12 +16,12 @@ from llmi._request import NO_EFFECT
 NUMERICS_VERSION = 1
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "chat_template", "generation_config", "num_threads",
+    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
 REFUSED: dict[str, Any] = {
-    "quantization": None, "gpu_memory_utilization": 0.9, "waiting_served_ratio": None,
+    "quantization": None, "gpu_memory_utilization": 0.9,
     "batch_processors": (), "tensor_parallel_size": 1, "deterministic": True,
 }  # fmt: skip
 
@@ -74,6 +74,7 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
+    waiting_served_ratio: float | None
     scheduling_policy: Any
     num_threads: int | None
     seed: int | None
@@ -102,6 +103,9 @@ class EngineArgs:
             raise InvalidParamsError(f"block_size must be a multiple of 16 up to 1,024, not {self.block_size!r}", "block_size")
         if self.num_threads is not None and self.num_threads > 256:
             raise InvalidParamsError("num_threads must be at most 256", "num_threads")
+        ratio = self.waiting_served_ratio
+        if ratio is not None and not (isinstance(ratio, int | float) and 0 < ratio < 1e6):
+            raise InvalidParamsError(f"waiting_served_ratio must be None or positive, not {ratio!r}", "waiting_served_ratio")
         if not self.enable_chunked_prefill and self.max_model_len is not None and self.max_model_len > self.max_num_batched_tokens:
             raise UnsupportedCombinationError(
                 "without chunked prefill, max_num_batched_tokens must be at least max_model_len",
@@ -122,7 +126,7 @@ class EngineArgs:
             "dtype": self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
-            "prefix_caching": bool(self.enable_prefix_caching), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
+            "prefix_caching": bool(self.enable_prefix_caching), "waiting_served_ratio": float(self.waiting_served_ratio or 0.0), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
             "policy_object": None if isinstance(self.scheduling_policy, str) else PolicyRunner(self.scheduling_policy),
         }  # fmt: skip
 

@@ -48,6 +48,45 @@ class TokenContext:
     state: dict[str, Any]
 
 
+def _own_form(hook: Any) -> Any:
+    """Instances of transformers' LogitsProcessor and StoppingCriteria are called their way; all else is taken as it is."""
+    names = {f"{base.__module__.split('.')[0]}.{base.__name__}" for base in type(hook).__mro__}
+    if "transformers.LogitsProcessor" in names:
+        return _TransformersProcessor(hook)
+    if "transformers.StoppingCriteria" in names:
+        return _TransformersCriterion(hook)
+    return hook
+
+
+class _TransformersProcessor:
+    """A transformers LogitsProcessor: (input_ids [1, len], scores [1, vocab]) to scores, as tensors."""
+
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+        self.__name__ = type(hook).__name__
+
+    def __call__(self, context: TokenContext, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        import torch
+
+        scores = self.hook(torch.from_numpy(context.token_ids.astype(np.int64))[None], torch.from_numpy(logits)[None])
+        row: NDArray[np.float32] = scores[0].numpy()
+        return row
+
+
+class _TransformersCriterion:
+    """A transformers StoppingCriteria: (input_ids [1, len], scores [1, vocab]) to a boolean, or one for each row."""
+
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+        self.__name__ = type(hook).__name__
+
+    def __call__(self, context: TokenContext) -> bool:
+        import torch
+
+        verdict = self.hook(torch.from_numpy(context.token_ids.astype(np.int64))[None], torch.from_numpy(context.logits)[None])
+        return bool(verdict if isinstance(verdict, bool) else verdict.all())
+
+
 class RequestHooks:
     """The hooks of one request, called by the core on the engine thread, in the order of plain decoding.
 
@@ -58,12 +97,12 @@ class RequestHooks:
         self.request_id = request_id
         self.params = params
         self.prompt_text = prompt_text
-        self.processors: list[Any] = list(params.logits_processors)
+        self.processors: list[Any] = [_own_form(hook) for hook in params.logits_processors]
         if params.structured_outputs is not None:
             from llmi._constraint import ConstraintProcessor
 
             self.processors.insert(0, ConstraintProcessor(params.structured_outputs, eos_token_ids))
-        self.criteria = list(params.stopping_criteria)
+        self.criteria: list[Any] = [_own_form(hook) for hook in params.stopping_criteria]
         self.sampler = params.sampler
         self.states: dict[int, dict[str, Any]] = {}
         self.error: BaseException | None = None

@@ -66,6 +66,8 @@ class LLM:
         Keep the cache blocks of sequences that have ended, for prompts that begin alike, as long as memory is not needed.
     scheduling_policy : {"fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static"} or SchedulingPolicy
         Which waiting request runs next; an object orders them by its `key`. The last two are baselines to compare with.
+    waiting_served_ratio : float, optional
+        When as many requests wait as ratio times those that run, running decodes pause for one prefill (TGI's meaning).
     speculative_config : SpeculativeConfig, Drafter, dict or None
         How requests speculate unless they say otherwise; tokens do not depend on it.
     num_threads : int, optional
@@ -94,6 +96,7 @@ class LLM:
         enable_chunked_prefill: bool = True,
         enable_prefix_caching: bool = True,
         scheduling_policy: str | SchedulingPolicy = "fcfs",
+        waiting_served_ratio: float | None = None,
         speculative_config: Any = None,
         chat_template: str | None = None,
         generation_config: str | os.PathLike[str] = "auto",
@@ -105,7 +108,7 @@ class LLM:
         args = EngineArgs(
             device=device, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes,
-            enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching,
+            enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching, waiting_served_ratio=waiting_served_ratio,
             scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed,
         )  # fmt: skip
         args.validate()

@@ -71,9 +71,10 @@ class SamplingParams:
     structured_outputs : Constraint, optional
         An automaton that says which tokens may come; it works before the logits processors.
     logits_processors : iterable of callables
-        `f(context, logits)`: changes logits in place or returns an array.
+        `f(context, logits)`: changes logits in place or returns an array. transformers' LogitsProcessor works too.
     stopping_criteria : iterable of callables
-        `f(context)` after each token: True, or a string that becomes the stop reason, ends generation.
+        `f(context)` after each token: True, or a string that becomes the stop reason, ends generation. transformers'
+        StoppingCriteria works too.
     sampler : callable, optional
         `f(context, law) -> token_id` draws instead of llmi; `law` holds processed logits, -inf where cut.
     detokenize, skip_special_tokens, include_stop_str_in_output : bool

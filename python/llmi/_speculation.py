@@ -249,6 +249,11 @@ class PromptLookup(Drafter):
     def _core(self) -> Any:
         return _core.PromptLookup(self.prompt_lookup_min, self.prompt_lookup_max)
 
+    def propose(self, context: DraftContext) -> list[int]:
+        """The same from Python, for drafters that ask this one; an engine uses the core's own, which keeps its index."""
+        ids: list[int] = self._core().propose(context.token_ids.tolist(), context.num_speculative_tokens)
+        return ids
+
     def __repr__(self) -> str:
         return f"PromptLookup(prompt_lookup_max={self.prompt_lookup_max}, prompt_lookup_min={self.prompt_lookup_min})"
 
@@ -496,11 +501,27 @@ class SpecDecodeMetrics:
 
 
 def _as_drafter(entry: Any) -> Drafter:
+    if isinstance(entry, str):
+        return _by_name(entry)
     if isinstance(entry, Drafter):
         return entry
     if isinstance(entry, type) or not callable(entry):
         raise InvalidParamsError(f"a drafter is a Drafter or a function of a DraftContext, not {entry!r:.80}", "drafter")
     return _Function(entry)
+
+
+def _by_name(name: str) -> Drafter:
+    """A drafter that a package registered under the entry point group llmi.drafters: a class or function without arguments."""
+    from importlib.metadata import entry_points
+
+    if name == "prompt_lookup":
+        return PromptLookup()
+    found = entry_points(group="llmi.drafters")
+    for point in found:
+        if point.name == name:
+            return _as_drafter(point.load()())
+    known = ", ".join(sorted({"prompt_lookup", *(point.name for point in found)}))
+    raise InvalidParamsError(f"no drafter is called {name!r}: {known}", "drafter")
 
 
 def parse_speculation(value: Any) -> SpeculativeConfig | None:

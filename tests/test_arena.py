@@ -1,0 +1,108 @@
+"""Replays and forecasts: what they predict is what happens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmi
+from llmi import LLM, SamplingParams, SpeculativeConfig, TokenTree, drafter_arena, speculation_forecast
+from test_speculation import Replay
+
+PROMPTS = [[5, 6, 7, 5, 6, 7, 5], [1, 2, 3, 4], [9, 9, 9]]
+PARAMS = SamplingParams(max_tokens=60, seed=2, temperature=0.4, ignore_eos=True)
+
+
+def test_the_arena_counts_what_a_run_counts(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
+    """At a fixed length of 16, replay and run draft and accept the same tokens."""
+    plain = tiny.generate(PROMPTS, PARAMS)
+    replay = Replay(plain, error_rate=0.2)
+    with LLM(tiny_path("llama", seed=5), kv_cache_memory_bytes=1 << 22, max_model_len=256) as draft:
+        drafters: dict[str, Any] = {
+            "lookup": llmi.PromptLookup(),
+            "replay": replay,
+            "model": llmi.DraftModel(draft),
+            "none": lambda context: None,
+        }
+        report = drafter_arena(plain, drafters)
+        for row in report:
+            outs = tiny.generate(PROMPTS, PARAMS, speculative_config=SpeculativeConfig(drafters[row.drafter], 16))
+            metrics = [out.outputs[0].spec_decode_metrics for out in outs]
+            assert row.num_accepted_tokens == sum(m.num_accepted_tokens for m in metrics if m)
+            assert row.num_draft_tokens == sum(m.num_draft_tokens for m in metrics if m)
+            assert row.num_drafts == sum(m.num_drafts for m in metrics if m)
+    assert report[1].acceptance_rate > 0.1 and report[3].num_drafts == 0
+    assert "lookup" in repr(report) and "<table>" in report._repr_html_()
+    frame = report.to_pandas()
+    assert set(frame.drafter) == set(drafters) and frame[frame.drafter == "replay"].acceptance.iloc[0] == pytest.approx(0.8, abs=0.15)
+
+
+def test_trees_in_the_arena(tiny: LLM) -> None:
+    plain = tiny.generate([[1, 2, 3]], PARAMS.replace(max_tokens=12))
+    future = plain[0].token_ids
+
+    def tree(context: llmi.DraftContext) -> Any:
+        done = len(context.token_ids) - context.prompt_len
+        return TokenTree.from_paths([[0, 1], future[done : done + 3]], max_nodes=context.num_speculative_tokens)
+
+    [row] = drafter_arena(plain, {"tree": tree})
+    metrics = (
+        tiny.generate([[1, 2, 3]], PARAMS.replace(max_tokens=12), speculative_config=SpeculativeConfig(tree, 16))[0]
+        .outputs[0]
+        .spec_decode_metrics
+    )
+    assert metrics is not None and row.num_accepted_tokens == metrics.num_accepted_tokens > 5
+    with pytest.raises(llmi.UnsupportedCombinationError, match="no target"):
+        drafter_arena(plain, {"draws": lambda context: context.draw([0.0] * 257)[0]})
+    with pytest.raises(llmi.InvalidParamsError, match="one drafter"):
+        drafter_arena(plain, {"two": SpeculativeConfig([tree, tree])})
+
+
+def test_forecast(tiny: LLM) -> None:
+    plain = tiny.generate(PROMPTS, PARAMS)
+    perfect, useless = Replay(plain, error_rate=0.0), Replay(plain, error_rate=1.0)
+    forecast = speculation_forecast(tiny, PROMPTS, {"perfect": perfect, "useless": useless}, PARAMS)
+    assert forecast[0].acceptance[:3] == [1.0, 1.0, 1.0] and forecast[0].speed_up >= 1.0
+    assert (forecast[1].best_length, forecast[1].speed_up) == (0, 1.0)
+    assert "best length" in repr(forecast) and forecast.cost_curve == tiny.cost_curve()
+
+
+def test_drafters_by_name(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    point = metadata.EntryPoint("mine", "llmi:PromptLookup", "llmi.drafters")
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda group: metadata.EntryPoints([point]) if group == "llmi.drafters" else metadata.EntryPoints()
+    )
+    params = PARAMS.replace(max_tokens=10)
+    for name in ("mine", "prompt_lookup"):
+        assert tiny.generate(PROMPTS, params, speculative_config=SpeculativeConfig(name)) == tiny.generate(PROMPTS, params)
+    with pytest.raises(llmi.InvalidParamsError, match="no drafter is called 'yours': mine, prompt_lookup"):
+        SpeculativeConfig("yours")
+
+
+def test_transformers_hooks(tiny: LLM) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` brings transformers")
+    import torch
+
+    class Ban(transformers.LogitsProcessor):  # type: ignore[misc,name-defined]
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            assert input_ids.shape[0] == scores.shape[0] == 1 and input_ids.dtype == torch.int64
+            scores = scores.clone()
+            scores[:, input_ids[0, -1]] = -float("inf")
+            return scores
+
+    class Long(transformers.StoppingCriteria):  # type: ignore[misc,name-defined]
+        def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+            return torch.tensor([input_ids.shape[1] >= 20])
+
+    params = PARAMS.replace(logits_processors=[Ban(), transformers.TemperatureLogitsWarper(1.5)], stopping_criteria=[Long()])
+    out = tiny.generate([PROMPTS[0]], params)[0]
+    ids = [*out.prompt_token_ids, *out.token_ids]
+    assert len(ids) == 20 and out.outputs[0].finish_reason == "stop"
+    assert all(a != b for a, b in itertools.pairwise(ids))
+    assert tiny.generate([PROMPTS[0]], params, speculative_config=llmi.PromptLookup())[0] == out
