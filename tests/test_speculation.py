@@ -255,6 +255,36 @@ def test_tokentree() -> None:
         TokenTree([7, 8], [-1])
 
 
+def test_observe(tiny: LLM) -> None:
+    seen: list[tuple[int, int, Any]] = []
+
+    class Watching(Replay):
+        def observe(self, context: DraftContext, num_accepted: int, target_logprobs: Any) -> None:
+            seen.append((len(context.token_ids), num_accepted, target_logprobs))
+
+    params = SamplingParams(max_tokens=30, seed=5, temperature=0.8, ignore_eos=True, logprobs=0)
+    plain = tiny.generate([[5, 6, 7]], params)
+    out = tiny.generate([[5, 6, 7]], params, speculative_config=SpeculativeConfig(Watching(plain), 4))
+    assert out == plain
+    metrics, logprobs = out[0].outputs[0].spec_decode_metrics, plain[0].outputs[0].logprobs
+    assert metrics is not None and logprobs is not None
+    assert len(seen) == metrics.num_drafts and sum(accepted for _, accepted, _ in seen) == metrics.num_accepted_tokens
+    for length, accepted, row in seen:
+        for i in range(accepted):
+            entry = logprobs[length - 3 + i][plain[0].token_ids[length - 3 + i]]
+            assert row[i] == np.float32(entry.processed_logprob)
+        assert np.isnan(row[accepted + 1 :]).all()
+
+    class Broken(Watching):
+        def observe(self, context: DraftContext, num_accepted: int, target_logprobs: Any) -> None:
+            raise OverflowError("too much")
+
+    configs = [SpeculativeConfig(Broken(plain), 4), None]
+    outputs = tiny.generate([[5, 6, 7], [5, 6, 7]], params, speculative_config=configs, on_error="return")
+    assert isinstance(outputs[0].error, llmi.DraftError) and "too much" in str(outputs[0].error)
+    assert outputs[1] == plain[0] and tiny.get_metrics()["num_running"] == 0
+
+
 # --- bad input ends one request
 
 

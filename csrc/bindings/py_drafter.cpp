@@ -71,8 +71,10 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
   }
 }
 
-void PyDrafter::Observe(const DraftContext& context, int64_t num_accepted) {
-  WithGil(ErrorKind::kDraft, [&] { runner_.attr("observe")(context.request_id, context.sample_index, num_accepted); });
+void PyDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) {
+  WithGil(ErrorKind::kDraft, [&] {
+    runner_.attr("observe")(request_id, sample_index, num_accepted, CopyArray(target_logprobs.data(), target_logprobs.size()));
+  });
 }
 
 PyAcceptanceRule::~PyAcceptanceRule() { DropObject(runner_); }

@@ -13,7 +13,8 @@ namespace llmi {
 
 class PyDrafter : public Drafter {
  public:
-  PyDrafter(pybind11::object runner, std::string name) : runner_(std::move(runner)), name_(std::move(name)) {}
+  PyDrafter(pybind11::object runner, std::string name)
+      : runner_(std::move(runner)), name_(std::move(name)), wants_observe_(runner_.attr("wants_observe").cast<bool>()) {}
   ~PyDrafter() override;
   PyDrafter(const PyDrafter&) = delete;
   PyDrafter& operator=(const PyDrafter&) = delete;
@@ -21,11 +22,13 @@ class PyDrafter : public Drafter {
   std::string name() const override { return name_; }
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
   void Propose(std::span<DraftContext*> contexts) override;
-  void Observe(const DraftContext& context, int64_t num_accepted) override;
+  bool wants_observe() const override { return wants_observe_; }
+  void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;
 
  private:
   pybind11::object runner_;
   std::string name_;
+  bool wants_observe_;
 };
 
 // A Verification written in Python; the object is llmi._speculation.VerificationRunner.

@@ -160,6 +160,7 @@ class Engine {
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
   int64_t ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows);
   void MeasureCosts();
+  void NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token);
   void WalkOn(Sample& sample, int32_t child);
   RowVerdict VerifyByRule(Running& running, const Sample& sample);
   void EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows);

@@ -32,8 +32,9 @@ struct Engine::Sample {
   // Speculation: the draft of the step under way, where its walk stands, and what was learnt.
   Draft draft;
   int32_t walk = kWalkRoot;
-  int64_t num_accepted = 0;  // of this draft
-  uint32_t round = 0;        // of verification
+  std::vector<float> draft_logprobs;  // the target's, by node, where the drafter wants them
+  int64_t num_accepted = 0;           // of this draft
+  uint32_t round = 0;                 // of verification
   std::unique_ptr<DrafterState> drafter_state;
   AcceptanceRecord acceptance;
   double emit_time_s = 0;  // of the tokens of this step

@@ -164,6 +164,9 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
     Draft draft = CutDepth(context.draft, tokens_left - 1);
     // Blocks for drafts come from free ones only: nothing is preempted for a guess.
     if (draft.size() == 0 || !cache_->TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) continue;
+    if (running.request->speculation->drafter->wants_observe()) {
+      sample.draft_logprobs.assign(static_cast<size_t>(draft.size()), std::numeric_limits<float>::quiet_NaN());
+    }
     sample.draft = std::move(draft);
   }
   // Requests that failed here have given their blocks back.
@@ -189,6 +192,18 @@ RowVerdict Engine::VerifyByRule(Running& running, const Sample& sample) {
   }
   RowNoise noise(params, static_cast<int64_t>(sample.tokens.size()), sample.index, sample.round, sample.draft);
   return VerifyRow(sample.draft, sample.walk, std::move(target), *running.request->speculation->rule, noise);
+}
+
+// law_ holds the law of the row that the walk is at.
+void Engine::NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token) {
+  const bool greedy = running.request->params.temperature == 0;
+  const float total = greedy ? 0.0f : LogSumExp(context_, law_.data(), static_cast<int64_t>(law_.size()));
+  for (int64_t node = sample.walk + 1; node < sample.draft.size(); ++node) {
+    if (sample.draft.parent(node) != sample.walk) continue;
+    const int32_t id = sample.draft.token_ids[static_cast<size_t>(node)];
+    float& logprob = sample.draft_logprobs[static_cast<size_t>(node)];
+    logprob = greedy ? (id == token ? 0.0f : -std::numeric_limits<float>::infinity()) : law_[static_cast<size_t>(id)] - total;
+  }
 }
 
 void Engine::WalkOn(Sample& sample, int32_t child) {
@@ -225,7 +240,14 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
     // A walk that a stop rule ended says nothing about what came after.
     if (sample->walk == kWalkEnded || sample->num_accepted == depth) sample->acceptance.Add(depth, sample->num_accepted);
     if (!sample->finished) cache_->Trim(&sample->scheduled.kv);
+    const std::vector<float> logprobs = std::exchange(sample->draft_logprobs, {});
     sample->draft = {};
+    if (logprobs.empty() || running.request->error) continue;
+    try {
+      running.request->speculation->drafter->Observe(running.request->id, sample->index, sample->num_accepted, logprobs);
+    } catch (const Error& error) {
+      FailRequest(running, error);
+    }
   }
 }
 

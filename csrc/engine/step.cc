@@ -249,6 +249,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
   if (child == kFindChild) child = sample.draft.size() == 0 ? kWalkRoot : sample.draft.Child(sample.walk, token);
+  if (!sample.draft_logprobs.empty()) NoteDraftLogprobs(running, sample, token);
   if (request.trace) RecordTrace(running, sample, raw, token, child);
   AfterToken(running, sample, token, child, raw);
 }

@@ -41,8 +41,11 @@ class Drafter {
   virtual std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) = 0;
   // Fills draft, or error, of each context. Drafts are checked by the caller.
   virtual void Propose(std::span<DraftContext*> contexts) = 0;
-  // The walk over the last draft is done.
-  virtual void Observe(const DraftContext& /*context*/, int64_t /*num_accepted*/) {}
+  // After the walk over a draft: how deep it went, and the target's log-probability of each node (NaN where the walk did
+  // not come by). Called only where wants_observe; an error ends this request alone.
+  virtual bool wants_observe() const { return false; }
+  virtual void Observe(uint64_t /*request_id*/, int64_t /*sample_index*/, int64_t /*num_accepted*/,
+                       std::span<const float> /*target_logprobs*/) {}
 };
 
 // Several drafters that propose one tree; earlier ones come first.
@@ -52,6 +55,8 @@ class UnionDrafter : public Drafter {
   std::string name() const override;
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
   void Propose(std::span<DraftContext*> contexts) override;
+  bool wants_observe() const override;
+  void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;
 
  private:
   std::vector<std::shared_ptr<Drafter>> drafters_;

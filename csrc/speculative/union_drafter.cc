@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "speculative/drafter.h"
@@ -24,6 +25,16 @@ std::unique_ptr<DrafterState> UnionDrafter::NewState(uint64_t request_id, int64_
   auto state = std::make_unique<UnionState>();
   for (const auto& drafter : drafters_) state->states.push_back(drafter->NewState(request_id, sample_index));
   return state;
+}
+
+bool UnionDrafter::wants_observe() const {
+  return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->wants_observe(); });
+}
+
+void UnionDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) {
+  for (const auto& drafter : drafters_) {
+    if (drafter->wants_observe()) drafter->Observe(request_id, sample_index, num_accepted, target_logprobs);
+  }
 }
 
 void UnionDrafter::Propose(std::span<DraftContext*> contexts) {

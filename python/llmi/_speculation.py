@@ -209,6 +209,19 @@ class Drafter:
         """One proposal for each context."""
         return [self.propose(context) for context in contexts]
 
+    def observe(self, context: DraftContext, num_accepted: int, target_logprobs: F32) -> None:
+        """After each verification, if overridden.
+
+        Parameters
+        ----------
+        context : DraftContext
+            As it was when the draft was proposed.
+        num_accepted : int
+            Depth to which the draft was accepted.
+        target_logprobs : float32 array [num_nodes]
+            The target's processed log-probability of each node's token; NaN where the walk did not come by.
+        """
+
     def _attach(self, llm: LLM) -> None:
         """Called once for each LLM that uses this drafter; raises if they do not fit."""
 
@@ -549,6 +562,7 @@ class DrafterRunner:
         self.submissions: weakref.WeakValueDictionary[int, Submission] = weakref.WeakValueDictionary()
         self._contexts: dict[tuple[int, int], DraftContext] = {}
         self._batched = type(drafter).propose_batch is not Drafter.propose_batch
+        self.wants_observe = type(drafter).observe is not Drafter.observe
 
     def propose(self, wanted: list[tuple[Any, ...]]) -> list[tuple[list[int], list[int] | None, str | None, Any]]:
         """For each (request id, index, token ids, prompt length, most nodes, round, wants laws): (ids, parents, message, rows)."""
@@ -577,6 +591,17 @@ class DrafterRunner:
                 self._fail(entry, error)
                 results.append(([], None, self._message(error), None))
         return results
+
+    def observe(self, request_id: int, index: int, num_accepted: int, target_logprobs: F32) -> None:
+        """What became of a sequence's last draft."""
+        context = self._contexts.get((request_id, index))
+        if context is None:
+            return
+        try:
+            self._drafter.observe(context, num_accepted, target_logprobs)
+        except Exception as error:
+            self._fail(context, error)
+            raise
 
     def forget(self, request_id: int, index: int) -> None:
         """The sequence has ended."""
