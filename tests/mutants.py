@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("speculation", "residual drawn from the whole", "csrc/speculative/verify.cc", "empty ? whole : target", "whole", VERIFICATION),
     Mutant("speculation", "acceptance shares the draft's noise", "csrc/engine/speculate.cc", "key.purpose = 2;", "key.purpose = 1;", VERIFICATION),
     Mutant("speculation", "drafts drawn without chance", "csrc/sampling/law.cc", "key == nullptr ?", "true ?", VERIFICATION),
-    Mutant("speculation", "plain rows for siblings", "python/llmi/_speculation.py", "probs[token] = 0.0\n        return drawn", "pass\n        return drawn",
+    Mutant("speculation", "plain rows for siblings", "python/llmi/_drafters.py", "probs[token] = 0.0\n        return drawn", "pass\n        return drawn",
            VERIFICATION),
     Mutant("speculation", "rows shifted", "csrc/speculative/draft.cc", "cut.laws.push_back(draft.laws[i])", "cut.laws.push_back(draft.laws[0])",
            VERIFICATION),

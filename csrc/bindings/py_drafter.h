@@ -31,7 +31,7 @@ class PyDrafter : public Drafter {
   bool wants_observe_;
 };
 
-// A Verification written in Python; the object is llmi._speculation.VerificationRunner.
+// A Verification written in Python; the object is llmi._verification.VerificationRunner.
 class PyAcceptanceRule : public AcceptanceRule {
  public:
   explicit PyAcceptanceRule(pybind11::object runner) : runner_(std::move(runner)) {}

@@ -28,10 +28,9 @@ _MODULES = {
     "_arena": ("drafter_arena", "speculation_forecast"),
     "_trace": ("DecodeTrace", "TraceDifference"),
     "_constraint": ("Constraint",),
-    "_speculation": (
-        "Draft", "DraftContext", "DraftModel", "Drafter", "LengthPolicy", "PromptLookup", "SpecDecodeMetrics", "SpeculativeConfig",
-        "TokenTree", "Typical", "Verification",
-    ),
+    "_drafters": ("Draft", "DraftContext", "DraftModel", "Drafter", "PromptLookup", "TokenTree"),
+    "_verification": ("Typical", "Verification"),
+    "_speculation": ("LengthPolicy", "SpecDecodeMetrics", "SpeculativeConfig"),
     "_receipt": ("Receipt", "replay"),
     "_doctor": ("doctor",),
     "_numeric": ("log_softmax",),
@@ -55,6 +54,12 @@ if TYPE_CHECKING:
     from llmi._async import AsyncLLM as AsyncLLM
     from llmi._constraint import Constraint as Constraint
     from llmi._doctor import doctor as doctor
+    from llmi._drafters import Draft as Draft
+    from llmi._drafters import DraftContext as DraftContext
+    from llmi._drafters import Drafter as Drafter
+    from llmi._drafters import DraftModel as DraftModel
+    from llmi._drafters import PromptLookup as PromptLookup
+    from llmi._drafters import TokenTree as TokenTree
     from llmi._engine_args import RequestInfo as RequestInfo
     from llmi._engine_args import SchedulingPolicy as SchedulingPolicy
     from llmi._errors import ChatTemplateError as ChatTemplateError
@@ -96,22 +101,16 @@ if TYPE_CHECKING:
     from llmi._sequence import Capture as Capture
     from llmi._sequence import TokenSequence as TokenSequence
     from llmi._sequence import extend as extend
-    from llmi._speculation import Draft as Draft
-    from llmi._speculation import DraftContext as DraftContext
-    from llmi._speculation import Drafter as Drafter
-    from llmi._speculation import DraftModel as DraftModel
     from llmi._speculation import LengthPolicy as LengthPolicy
-    from llmi._speculation import PromptLookup as PromptLookup
     from llmi._speculation import SpecDecodeMetrics as SpecDecodeMetrics
     from llmi._speculation import SpeculativeConfig as SpeculativeConfig
-    from llmi._speculation import TokenTree as TokenTree
-    from llmi._speculation import Typical as Typical
-    from llmi._speculation import Verification as Verification
     from llmi._strategy import Generate as Generate
     from llmi._stream import TextStream as TextStream
     from llmi._tokenizer import Tokenizer as Tokenizer
     from llmi._trace import DecodeTrace as DecodeTrace
     from llmi._trace import TraceDifference as TraceDifference
+    from llmi._verification import Typical as Typical
+    from llmi._verification import Verification as Verification
 
 __all__ = ["__version__", "testing", *_HOME]
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmi._drafters import DraftContext, Drafter, DraftModel, TokenTree, plain_proposal
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 from llmi._params import FIELDS, SamplingParams
-from llmi._speculation import DraftContext, Drafter, DraftModel, TokenTree, _plain, parse_speculation
+from llmi._speculation import parse_speculation
 
 if TYPE_CHECKING:
     from llmi._llm import LLM
@@ -148,7 +149,7 @@ def _replay(drafter: Drafter, context: DraftContext, ids: list[int], row: ArenaR
     while position + 1 < len(ids):  # the last token is always drawn: nothing is drafted for its place alone
         context.token_ids = np.asarray(ids[:position], np.int32)
         proposal = drafter.propose_batch([context])[0]
-        token_ids, parents = _plain(proposal)
+        token_ids, parents = plain_proposal(proposal)
         accepted = 0
         if token_ids:
             tree = TokenTree(token_ids, parents)

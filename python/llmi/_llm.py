@@ -25,8 +25,8 @@ from llmi._stream import TextStream
 from llmi._tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
+    from llmi._drafters import TokenTree
     from llmi._sequence import Capture, TokenSequence
-    from llmi._speculation import TokenTree
 
 R = TypeVar("R")
 _open_engines: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmi import _core
+from llmi._drafters import TokenTree
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError, from_core
 from llmi._hooks import RequestHooks
-from llmi._speculation import TokenTree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

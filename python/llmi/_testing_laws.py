@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmi._drafters import DraftContext, Drafter, DraftModel
 from llmi._params import SamplingParams
-from llmi._speculation import DraftContext, Drafter, DraftModel, parse_speculation
+from llmi._speculation import parse_speculation
 
 if TYPE_CHECKING:
     from llmi._llm import LLM

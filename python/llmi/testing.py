@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from llmi._drafters import Drafter
 from llmi._outputs import Outputs
-from llmi._speculation import Drafter
 from llmi._testing_laws import RandomDrafter, assert_lossless, assert_same_distribution, exact_distribution
 
 __all__ = [
