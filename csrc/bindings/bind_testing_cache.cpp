@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <cstring>
 
 #include "bindings/bind_testing.h"
@@ -82,6 +83,24 @@ class TestCache {
       }
     }
     return marks;
+  }
+  // Seconds to index a new text of num_tokens tokens and to match it again.
+  double TimePrefix(int64_t num_tokens) {
+    std::vector<int32_t> token_ids(static_cast<size_t>(num_tokens));
+    for (size_t i = 0; i < token_ids.size(); ++i) token_ids[i] = static_cast<int32_t>(i * 7919 % 50'000);
+    KvSequence first;
+    KvSequence second;
+    cache_.Init(&first);
+    cache_.Init(&second);
+    cache_.AttachPrefix(&first, token_ids, 0, "");
+    CheckArgument(cache_.TryReserve(&first, num_tokens), "too few pages");
+    const auto start = std::chrono::steady_clock::now();
+    cache_.Commit(&first, num_tokens, token_ids);
+    cache_.AttachPrefix(&second, token_ids, num_tokens - 1, "");
+    const auto end = std::chrono::steady_clock::now();
+    cache_.Free(&first);
+    cache_.Free(&second);
+    return std::chrono::duration<double>(end - start).count();
   }
   int64_t PagesNeeded(int64_t id, int64_t num_new) { return cache_.PagesNeeded(Get(id), num_new); }
   int64_t Length(int64_t id) { return Get(id).num_tokens; }
@@ -243,6 +262,7 @@ void RegisterTestingCache(py::module_& module) {
       .def("append", &TestCache::Append)
       .def("rollback", &TestCache::Rollback)
       .def("marks", &TestCache::Marks)
+      .def("time_prefix", &TestCache::TimePrefix, py::arg("num_tokens"))
       .def("pages_needed", &TestCache::PagesNeeded)
       .def("length", &TestCache::Length)
       .def("audit", [](TestCache& test) { return test.cache().Audit(); })

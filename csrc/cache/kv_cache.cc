@@ -207,9 +207,10 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
 void KvCache::IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids) {
   if (sequence->prefix_node == PrefixTree::kNone) return;
   const int64_t num_full = sequence->num_tokens / groups_.block_size();
+  std::vector<int32_t> pages;
   for (int64_t& block = sequence->num_indexed; block < num_full; ++block) {
     const int32_t* tokens = token_ids.data() + block * groups_.block_size();
-    std::vector<int32_t> pages;
+    pages.clear();
     for (size_t g = 0; g < sequence->tables.size(); ++g) {
       const int64_t per_block = groups_.groups()[g].pages_per_block;
       const auto begin = sequence->tables[g].begin() + block * per_block;
