@@ -288,6 +288,10 @@ def test_what_does_not_go_together(small: LLM, weak: LLM) -> None:
     config = SpeculativeConfig(llmi.DraftModel(weak), 2, "rejection")
     with pytest.raises(llmi.UnsupportedCombinationError, match="custom sampler"):
         small.generate([1], sampler=lambda context, law: 1, speculative_config=config)
+    with pytest.raises(llmi.UnsupportedCombinationError, match="no receipt"):
+        small.generate([[1]], max_tokens=3, seed=1, ignore_eos=True, speculative_config=config)[0].receipt()
+    coupled = small.generate([[1]], max_tokens=3, seed=1, ignore_eos=True, speculative_config=llmi.PromptLookup())[0]
+    assert llmi.replay(coupled.receipt(), small)
     union = SpeculativeConfig([llmi.PromptLookup(), llmi.DraftModel(weak)], 4, "rejection")
     with pytest.raises(llmi.DraftError, match="union of drafters"):
         small.generate([1, 2], max_tokens=8, seed=1, ignore_eos=True, speculative_config=union)

@@ -81,7 +81,9 @@ int64_t Engine::PromptBudget() {
     ++num_decodes;
     watched = watched || (request.stream && !request.stepped);
   }
-  if (!watched) return INT64_MAX;
+  const bool has_prompt = !scheduler_->waiting().empty() || std::any_of(scheduler_->running().begin(), scheduler_->running().end(),
+                                                                        [](const auto* s) { return s->num_tokens - s->kv.num_tokens > 1; });
+  if (!watched || !has_prompt) return INT64_MAX;
   if (costs_.empty()) MeasureCosts();
   const double limit = kStallFactor * costs_.Seconds(num_decodes);
   int64_t budget = kMinPromptBudget;

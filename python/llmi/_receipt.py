@@ -42,6 +42,10 @@ class Receipt:
         source = output._receipt_source
         if source.get("hooks"):
             raise UnsupportedCombinationError("an output that Python hooks took part in has no receipt", "receipt", "hooks")
+        if source.get("verification", "coupled") != "coupled":
+            raise UnsupportedCombinationError(
+                "an output's tokens depend on the drafter unless verification is 'coupled': it has no receipt", "receipt", "verification"
+            )
         return cls(
             {
                 "format": FORMAT,

@@ -264,7 +264,12 @@ class ResultBuilder:
             numerics_id=self.numerics_id,
             params_resolved=submission.resolved,
             error=error,
-            _receipt_source={**self.receipt_source, "params": _plain_params(params), "hooks": bool(submission.hooks)},
+            _receipt_source={
+                **self.receipt_source,
+                "params": _plain_params(params),
+                "hooks": bool(submission.hooks),
+                "verification": _verification(submission),
+            },
         )
 
     def _error(self, submission: Submission) -> LlmiError | None:
@@ -316,6 +321,10 @@ class ResultBuilder:
 
     def _has(self, token: int) -> bool:
         return token < len(self.tokenizer.vocab_bytes)
+
+
+def _verification(submission: Submission) -> str:
+    return "coupled" if submission.speculation is None else str(submission.speculation.verification)
 
 
 def _spec_metrics(speculation: SpeculativeConfig, counts: Any) -> Any:
