@@ -247,6 +247,12 @@ def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:
         assert 0 < len(calls) < 12, calls
 
 
+def test_drafters_do_not_pile_up(tiny: LLM) -> None:
+    for _ in range(200):
+        tiny.generate([[1, 1, 1]], max_tokens=3, seed=1, speculative_config=llmi.PromptLookup())
+    assert len(tiny._speculation._built) <= 64
+
+
 def test_tokentree() -> None:
     tree = TokenTree.from_paths([[1, 2, 3], [1, 2, 4], [5]], max_nodes=4)
     assert tree.token_ids.tolist() == [1, 2, 3, 4] and tree.parents.tolist() == [-1, 0, 1, 1]

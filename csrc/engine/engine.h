@@ -154,6 +154,7 @@ class Engine {
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
   void SetPolicyKeys();
   int64_t PromptBudget();
+  void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
   void RecordTrace(Running& running, Sample& sample, const float* raw, int32_t token, int32_t child);
   void AddDraftRows(Sample& sample, int64_t last_position, ForwardBatch* batch, std::vector<LogitsRow>* rows);
   bool MayDraft(const ScheduledPiece& piece) const;
@@ -186,7 +187,10 @@ class Engine {
   std::vector<std::unique_ptr<Sample>> static_rows_;  // finished, kept until their batch ends
   std::vector<uint64_t> done_;                        // to be finished at the end of the step
   std::vector<float> logits_, law_;
-  std::vector<std::shared_ptr<LabSequence>> labs_;      // those that hold cache, least recently used first
+  std::vector<std::shared_ptr<LabSequence>> labs_;  // those that hold cache, least recently used first
+  // What steps took over what c(M), measured on short contexts, foretold; smoothed. Long contexts cost more.
+  double decode_ratio_ = 1;
+  double mixed_ratio_ = 1;
   CostCurve costs_;                                     // c(M), measured when speculation first asks
   std::vector<double> cost_row_;                        // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, double> draft_seconds_;  // per proposed token, smoothed

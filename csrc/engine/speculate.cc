@@ -18,6 +18,7 @@ namespace llmi {
 namespace {
 
 constexpr int64_t kMaxAutoLength = 16;
+constexpr size_t kMaxKnownDrafters = 256;
 constexpr double kSlowStep = 0.05;  // seconds
 constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
@@ -65,7 +66,7 @@ bool Engine::MayDraft(const ScheduledPiece& piece) const {
   return sample.running->request->speculation.has_value() && piece.sequence->kv.num_tokens + 1 == piece.sequence->num_tokens;
 }
 
-// Most nodes of a draft: no deeper than tokens are still wanted, no more rows than the step and free blocks hold.
+// Most nodes of a draft: what was asked for, as far as the step has rows left. CutDepth sees to the last token wanted.
 int64_t Engine::DraftLimit(const Sample& sample, int64_t room) const {
   const Request& request = *sample.running->request;
   const int64_t wanted = request.speculation->num_tokens < 0 ? kMaxAutoLength : request.speculation->num_tokens;
@@ -142,6 +143,7 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
     const double seconds = NowSeconds() - start;
     int64_t num_nodes = 0;
     for (const DraftContext* context : wanted) num_nodes += std::max<int64_t>(1, context->draft.size());
+    if (draft_seconds_.size() > kMaxKnownDrafters) draft_seconds_.clear();
     double& per_token = draft_seconds_.try_emplace(drafter, seconds / static_cast<double>(num_nodes)).first->second;
     per_token = 0.8 * per_token + 0.2 * seconds / static_cast<double>(num_nodes);
     for (const DraftContext* context : wanted) {

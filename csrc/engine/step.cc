@@ -47,6 +47,7 @@ void Engine::RunStep() {
   const double forward_seconds = NowSeconds() - start;
   scheduler_->Commit(pieces);
   ProcessRows(rows, result);
+  LearnStepTime(pieces, batch.num_rows(), NowSeconds() - start);
   EndWalks(pieces, forward_seconds, batch.num_rows());
   scheduler_->EndStep();
   ReleaseStaticRows();
@@ -85,10 +86,20 @@ int64_t Engine::PromptBudget() {
                                                                         [](const auto* s) { return s->num_tokens - s->kv.num_tokens > 1; });
   if (!watched || !has_prompt) return INT64_MAX;
   if (costs_.empty()) MeasureCosts();
-  const double limit = kStallFactor * costs_.Seconds(num_decodes);
+  const double limit = kStallFactor * decode_ratio_ * costs_.Seconds(num_decodes);
   int64_t budget = kMinPromptBudget;
-  while (budget < config_.scheduler.max_num_batched_tokens && costs_.Seconds(num_decodes + budget + 1) <= limit) ++budget;
+  while (budget < config_.scheduler.max_num_batched_tokens && mixed_ratio_ * costs_.Seconds(num_decodes + budget + 1) <= limit) ++budget;
   return budget;
+}
+
+void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds) {
+  const double foretold = costs_.Seconds(num_rows);
+  if (foretold <= 0) return;
+  const auto is_prompt = [](const ScheduledPiece& piece) { return piece.num_new > 1; };
+  const auto num_prompts = std::count_if(pieces.begin(), pieces.end(), is_prompt);
+  if (num_prompts == static_cast<int64_t>(pieces.size())) return;
+  double& ratio = num_prompts > 0 ? mixed_ratio_ : decode_ratio_;
+  ratio = 0.8 * ratio + 0.2 * std::clamp(seconds / foretold, 0.2, 20.0);
 }
 
 // The rows of a draft: node i lies in the slot behind the last committed token, i further; its position is its depth.

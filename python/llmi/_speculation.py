@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     I32 = NDArray[np.int32]
 
 MAX_SPECULATIVE_TOKENS = 256
+_MAX_KEPT = 64  # core drafters that an LLM keeps for the next call
 
 
 class LengthPolicy(Protocol):
@@ -273,8 +274,13 @@ class SpeculationFactory:
 
     def _union(self, config: SpeculativeConfig, parts: list[Any]) -> Any:
         if id(config) not in self._built:
-            self._built[id(config)] = (config, _core.UnionDrafter(parts), None)
+            self._keep(id(config), (config, _core.UnionDrafter(parts), None))
         return self._built[id(config)][1]
+
+    def _keep(self, key: int, entry: tuple[object, Any, DrafterRunner | None]) -> None:
+        self._built[key] = entry
+        while len(self._built) > _MAX_KEPT:  # requests under way hold what they need themselves
+            self._built.pop(next(iter(self._built)))
 
     def _core_drafter(self, drafter: Drafter) -> tuple[Any, DrafterRunner | None]:
         known = self._built.get(id(drafter))
@@ -286,7 +292,7 @@ class SpeculationFactory:
             assert llm is not None
             runner = DrafterRunner(llm, drafter)
             core = _core.PyDrafter(runner, drafter_name(drafter))
-        self._built[id(drafter)] = (drafter, core, runner)
+        self._keep(id(drafter), (drafter, core, runner))
         return core, runner
 
 
