@@ -57,6 +57,8 @@ def test_there_are_twenty() -> None:
 @pytest.mark.parametrize("number", range(1, 21))
 def test_program(number: int, world: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     code = programs()[1][number]
+    if number == 5:
+        code = code.replace("seed=1):", "seed=1, max_tokens=48):")
     if number == 17:
         code = code.replace("range(32)", "range(3)").replace("max_tokens=128", "max_tokens=24")
     if number == 6:
