@@ -138,6 +138,16 @@ def test_a_prompt_budget_keeps_decodes_going() -> None:
     assert alone.step(20)[0][0][2] == 300, "nobody to stall: the prompt goes whole"
 
 
+def test_a_token_is_set_aside_for_each_decode() -> None:
+    """Also for decodes behind a prompt of higher precedence, which would take the whole step."""
+    scheduler = make("priority", max_num_batched_tokens=32, num_pages=200)
+    decode = scheduler.add([1] * 8, 100, 5)
+    scheduler.step()
+    prompt = scheduler.add([2] * 300, 2, 0)
+    for _ in range(5):
+        assert {request: tokens for request, _, tokens in scheduler.step()[0]} == {decode: 1, prompt: 31}
+
+
 def test_waiting_served_ratio_pauses_decodes_for_one_prefill() -> None:
     scheduler = make("fcfs", max_num_batched_tokens=512, num_pages=200, waiting_served_ratio=1.0)
     decode = scheduler.add([1] * 8, 100)
