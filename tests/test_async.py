@@ -169,6 +169,31 @@ def test_soak() -> None:
     assert report["preemptions"] > 20 and report["evictions"] > 20
 
 
+def test_a_drafter_that_raises_ends_its_request_alone(llm: LLM) -> None:
+    class Picky(llmi.Drafter):
+        def propose(self, context: llmi.DraftContext) -> list[int]:
+            if context.request_id == "bad":
+                raise ValueError("not this one")
+            return [7]
+
+    params, drafter = PARAMS.replace(max_tokens=30), llmi.SpeculativeConfig(Picky(), 1)
+    expected = llm.generate([ids(1, 9), ids(2, 9)], params, use_tqdm=False)
+
+    async def run() -> list[Any]:
+        async with AsyncLLM(llm=llm) as engine:
+            calls = [
+                last(engine, ids(1, 9), params, request_id="bad", speculative_config=drafter),
+                last(engine, ids(2, 9), params, speculative_config=drafter),
+            ]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    bad, good = asyncio.run(run())
+    assert isinstance(bad, llmi.DraftError) and "not this one" in str(bad)
+    assert bad.request_id == "bad" and isinstance(bad.__cause__, ValueError)
+    assert good == expected[1]
+    assert good.outputs[0].spec_decode_metrics.num_drafts > 0
+
+
 async def soak(num_requests: int, seed: int) -> dict[str, int]:
     """Cancels, stalls, little memory, raising hooks; what finishes is right, no block is lost, memory stays flat."""
     rng = np.random.default_rng(seed)

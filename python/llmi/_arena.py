@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmi._drafters import DraftContext, Drafter, DraftModel, TokenTree, plain_proposal
-from llmi._errors import InvalidParamsError, UnsupportedCombinationError
+from llmi._errors import InvalidParamsError, UnsupportedCombinationError, import_extra
 from llmi._params import FIELDS, SamplingParams
 from llmi._speculation import parse_speculation
 
@@ -74,12 +74,7 @@ class ArenaReport(list[ArenaRow]):
 
     def to_pandas(self) -> Any:
         """Needs pandas."""
-        from llmi._errors import MissingExtraError
-
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtraError("pandas", "pandas") from None
+        pandas = import_extra("pandas", "pandas")
         rows = [
             {
                 "drafter": row.drafter,
@@ -198,12 +193,7 @@ class SpeculationForecast(list[ForecastRow]):
 
     def plot(self) -> Any:
         """Speed-up by draft length (needs matplotlib)."""
-        from llmi._errors import MissingExtraError
-
-        try:
-            from matplotlib import pyplot
-        except ImportError:
-            raise MissingExtraError("plot", "matplotlib") from None
+        pyplot = import_extra("matplotlib.pyplot", "plot")
         figure, axes = pyplot.subplots()
         for row in self:
             axes.plot(range(len(row.speed_up_by_length)), row.speed_up_by_length, label=row.name)

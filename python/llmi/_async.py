@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi._errors import EngineClosedError, InvalidParamsError
 from llmi._outputs import RequestOutput
+from llmi._request import take_options
 
 if TYPE_CHECKING:
     import os
@@ -133,11 +134,8 @@ class AsyncLLM:
     def _start(self, prompt: Any, sampling_params: Any, request_id: str | None, generate_args: dict[str, Any]) -> _Stream:
         if self._closed or self._closed_to_new:
             raise EngineClosedError("the engine is shutting down")
-        priority = generate_args.pop("priority", 0)
-        speculation = generate_args.pop("speculative_config", "engine")
-        call = self.llm._call(
-            [prompt], sampling_params, priority, generate_args, on_error="raise", stream=True, speculative_config=speculation
-        )
+        options = take_options(generate_args, "priority", "speculative_config", "trace")
+        call = self.llm._call([prompt], sampling_params, generate_args, stream=True, **options)
         submission = call.submissions[0]
         if submission.error is not None:
             raise submission.error

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
-from llmi._errors import GenerationInterrupted, RequestErrors, from_core
+from llmi._errors import GenerationInterrupted, RequestErrors, call_core, from_core
 from llmi._outputs import Outputs, RequestOutput, StreamChunk
 from llmi._request import PartialOutput
 
@@ -51,10 +51,7 @@ class Call:
                 continue
             self.index_of[submission.request.id] = index
             accepted.append(submission.request)
-        try:
-            self.engine.submit(accepted, self.channel)
-        except _core.CoreError as error:
-            raise from_core(error.args) from None
+        call_core(self.engine.submit, accepted, self.channel)
         self.pending.update(request.id for request in accepted)
 
     def wait(self, timeout_s: float = _WAIT_S) -> list[StreamChunk]:

@@ -7,7 +7,6 @@ can only change the speed.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -114,6 +113,7 @@ class DraftContext:
         self.sampling_params: SamplingParams = dataclasses.replace(submission.params, seed=submission.seed)
         self.state: Any = None
         self._llm = llm
+        self._hooks = submission.hooks
         self._core_params = submission.core_params
         self._sequences: dict[int, TokenSequence] = {}
         self._round = 0  # of verification; 0: coupled, drafts share the target's noise
@@ -370,5 +370,5 @@ def plain_proposal(proposal: Any) -> tuple[list[int], list[int] | None]:
     if ids.size == 0:
         return [], None
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise TypeError(f"a proposal is a flat list of token ids, not {inspect.cleandoc(repr(proposal))[:80]}")
+        raise TypeError(f"a proposal is a flat list of token ids, not {proposal!r:.80}")
     return [int(token) for token in ids], None

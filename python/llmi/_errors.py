@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmi._core import CoreError
 
 if TYPE_CHECKING:
     from llmi._outputs import Outputs
+
+R = TypeVar("R")
 
 
 class LlmiError(Exception):
@@ -118,6 +124,14 @@ class MissingExtraError(LlmiError, ImportError):
         self.extra = extra
 
 
+def import_extra(module: str, extra: str) -> Any:
+    """An optional module; raises MissingExtraError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(extra, module.partition(".")[0]) from None
+
+
 class RequestErrors(LlmiError):
     """Some requests failed; all others finished. `errors` maps the prompt's index to its error."""
 
@@ -135,6 +149,14 @@ class GenerationInterrupted(KeyboardInterrupt):
     def __init__(self, outputs: Outputs) -> None:
         super().__init__("generation was interrupted; .outputs holds the partial results")
         self.outputs = outputs
+
+
+def call_core(function: Callable[..., R], *args: Any) -> R:
+    """Calls into the core; its errors come as ours."""
+    try:
+        return function(*args)
+    except CoreError as error:
+        raise from_core(error.args) from None
 
 
 def from_core(fields: tuple[Any, ...], path: str | Path | None = None) -> LlmiError:

@@ -14,12 +14,31 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from llmi import _core, _models, _scoring
 from llmi._call import Call
 from llmi._engine_args import EngineArgs, SchedulingPolicy, generation_defaults, numerics_id, parse_no_effect
-from llmi._errors import EngineBusyError, GenerationInterrupted, InvalidParamsError, LlmiError, UnsupportedCombinationError, from_core
+from llmi._errors import (
+    EngineBusyError,
+    GenerationInterrupted,
+    InvalidParamsError,
+    LlmiError,
+    UnsupportedCombinationError,
+    call_core,
+    from_core,
+)
 from llmi._hooks import RequestHooks
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput
 from llmi._params import SamplingParams
 from llmi._progress import progress
-from llmi._request import Prompt, RequestBuilder, ResultBuilder, Submission, as_list, derive_seed, is_sequence, resolve_params, tokenize
+from llmi._request import (
+    Prompt,
+    RequestBuilder,
+    ResultBuilder,
+    Submission,
+    as_list,
+    derive_seed,
+    is_sequence,
+    resolve_params,
+    take_options,
+    tokenize,
+)
 from llmi._speculation import SpeculationFactory, SpeculativeConfig, parse_speculation
 from llmi._stream import TextStream
 from llmi._tokenizer import Message, Tokenizer
@@ -194,7 +213,9 @@ class LLM:
         ------
         InvalidParamsError, RequestErrors, GenerationInterrupted
         """
-        call = self._call(prompts, sampling_params, priority, params, on_error=on_error, speculative_config=speculative_config, trace=trace)
+        call = self._call(
+            prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace
+        )
         return self._finish(call, use_tqdm)
 
     def chat(
@@ -223,14 +244,12 @@ class LLM:
 
         `max_tokens` runs to the end of the context unless given.
         """
-        priority = generate_args.pop("priority", 0)
-        on_error = generate_args.pop("on_error", "raise")
-        speculation = generate_args.pop("speculative_config", "engine")
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
         if isinstance(prompts, list) and prompts and all(isinstance(entry, Mapping) and "role" in entry for entry in prompts):
             prompts = self._render(prompts, None, True, False, None, None)
         if sampling_params is None:
             generate_args.setdefault("max_tokens", None)
-        call = self._call(prompts, sampling_params, priority, generate_args, on_error=on_error, stream=True, speculative_config=speculation)
+        call = self._call(prompts, sampling_params, generate_args, stream=True, **options)
         self._submit(call)
         return TextStream(call)
 
@@ -289,10 +308,7 @@ class LLM:
 
     def cost_curve(self) -> dict[int, float]:
         """Seconds of a step by its number of rows, measured once: what num_speculative_tokens="auto" reckons with."""
-        try:
-            return dict(_core.cost_curve(self._engine))
-        except _core.CoreError as error:
-            raise from_core(error.args) from None
+        return dict(call_core(_core.cost_curve, self._engine))
 
     # --- scoring
 
@@ -316,11 +332,8 @@ class LLM:
 
     def enqueue(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> list[str]:
         """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
-        priority = generate_args.pop("priority", 0)
-        speculation = generate_args.pop("speculative_config", "engine")
-        call = self._call(
-            prompts, sampling_params, priority, generate_args, on_error="return", stream=True, stepped=True, speculative_config=speculation
-        )
+        options = take_options(generate_args, "priority", "speculative_config", "trace")
+        call = self._call(prompts, sampling_params, generate_args, on_error="return", stream=True, stepped=True, **options)
         with self._stepped_lock:
             if self._stepped is None:
                 self._stepped = call
@@ -339,7 +352,7 @@ class LLM:
                 return []
             touched: set[int] = set()
             while not touched and not call.done:
-                self._core_step()
+                call_core(self._engine.step)
                 chunks = call.wait(0.0)
                 touched = {chunk.request_index for chunk in chunks} | call.take_finished()
             outputs = [call.output(index) for index in sorted(touched)]
@@ -355,7 +368,7 @@ class LLM:
         if call is None:
             return Outputs()
         while not call.done:
-            self._core_step()
+            call_core(self._engine.step)
             call.wait(0.0)
         self.last_outputs = call.outputs()
         return self.last_outputs
@@ -372,7 +385,7 @@ class LLM:
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What generate() uses when nothing is given: the model's generation_config over llmi's defaults."""
-        return resolve_params(None, {}, self._defaults)[0]
+        return self._resolve(None, {})
 
     def get_metrics(self) -> dict[str, Any]:
         """Counters of the engine since it started, its state now, and the times of recent requests (p50, p90, p99, mean).
@@ -395,10 +408,7 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""
-        try:
-            self._engine.reset_prefix_cache()
-        except _core.CoreError as error:
-            raise from_core(error.args) from None
+        call_core(self._engine.reset_prefix_cache)
 
     def close(self) -> None:
         """End all requests and give back weights and cache. Outputs stay; later calls raise EngineClosedError."""
@@ -442,9 +452,8 @@ class LLM:
         return prompts
 
     def _call(
-        self, prompts: Any, sampling_params: Any, priority: int | Iterable[int], params: Mapping[str, Any], *,
-        on_error: str, stream: bool = False, stepped: bool = False, speculative_config: Any = "engine",
-        trace: bool = False,
+        self, prompts: Any, sampling_params: Any, params: Mapping[str, Any], *, priority: int | Iterable[int] = 0,
+        on_error: str = "raise", speculative_config: Any = "engine", trace: bool = False, stream: bool = False, stepped: bool = False,
     ) -> Call:  # fmt: skip
         if on_error not in ("raise", "return"):
             raise InvalidParamsError("on_error must be 'raise' or 'return'", "on_error")
@@ -478,7 +487,7 @@ class LLM:
                 error = refused
             if text is None and ids and request_params.has_hooks():
                 text = self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=False)
-            hooks = RequestHooks(str(request_id), request_params, text or "", self._eos_token_ids())
+            hooks = RequestHooks(str(request_id), request_params, text or "", self._builder.eos_token_ids())
             speculation = speculations[index]
             if speculation is not None and speculation.verification != "coupled" and request_params.sampler is not None:
                 raise UnsupportedCombinationError(
@@ -496,12 +505,6 @@ class LLM:
 
     def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
         return resolve_params(sampling_params, params, self._defaults)[0]
-
-    def _sequence_params(self, sampling_params: SamplingParams | None) -> SamplingParams:
-        return self._resolve(sampling_params, {})
-
-    def _eos_token_ids(self) -> list[int]:
-        return [token for token in self.tokenizer.eos_token_ids if token < self.model_info.vocab_size]
 
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])
@@ -548,9 +551,3 @@ class LLM:
         self._finish(call, use_tqdm)
         self.last_outputs = last
         return [submission.request for submission in submissions]
-
-    def _core_step(self) -> None:
-        try:
-            self._engine.step()
-        except _core.CoreError as error:
-            raise from_core(error.args) from None

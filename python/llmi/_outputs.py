@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from llmi._errors import import_extra
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -149,12 +151,7 @@ class Outputs(list[RequestOutput]):
 
     def to_pandas(self) -> Any:
         """One row a continuation (needs pandas)."""
-        from llmi._errors import MissingExtraError
-
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtraError("pandas", "pandas") from None
+        pandas = import_extra("pandas", "pandas")
         rows = [
             {
                 "request_id": request.request_id,

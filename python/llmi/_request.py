@@ -119,6 +119,11 @@ def resolve_params(
     return params, {name: (getattr(params, name), sources[name]) for name in FIELDS}
 
 
+def take_options(generate_args: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Takes a call's own options out of its keywords; what is left are SamplingParams fields."""
+    return {name: generate_args.pop(name) for name in names if name in generate_args}
+
+
 def derive_seed(engine_seed: int | None, index: int) -> int:
     """A request's own seed: a hash of the engine's and its index in the call, or drawn if there is none."""
     if engine_seed is None:
@@ -181,13 +186,17 @@ class RequestBuilder:
         core.seed = seed
         core.stop = params.stop_list()
         core.stop_token_ids = list(params.stop_token_ids or [])
-        core.eos_token_ids = sorted(token for token in self.tokenizer.eos_token_ids if token < self.vocab_size)
+        core.eos_token_ids = self.eos_token_ids()
         core.logit_bias = [(int(token), float(bias)) for token, bias in (params.logit_bias or {}).items()]
         core.allowed_token_ids = [int(token) for token in params.allowed_token_ids or []]
         core.bad_words = self._bad_words(params.bad_words or [])
         core.num_logprobs = self._count(params.logprobs)
         core.num_prompt_logprobs = self._count(params.prompt_logprobs)
         return core
+
+    def eos_token_ids(self) -> list[int]:
+        """The tokenizer's ids that the model has."""
+        return sorted(token for token in self.tokenizer.eos_token_ids if token < self.vocab_size)
 
     def _count(self, value: int | None) -> int:
         return -1 if value is None else self.vocab_size if value == -1 else value
@@ -268,7 +277,7 @@ class ResultBuilder:
                 **self.receipt_source,
                 "params": _plain_params(params),
                 "hooks": bool(submission.hooks),
-                "verification": _verification(submission),
+                "verification": "coupled" if submission.speculation is None else submission.speculation.verification_name,
             },
         )
 
@@ -321,10 +330,6 @@ class ResultBuilder:
 
     def _has(self, token: int) -> bool:
         return token < len(self.tokenizer.vocab_bytes)
-
-
-def _verification(submission: Submission) -> str:
-    return "coupled" if submission.speculation is None else str(submission.speculation.verification)
 
 
 def _spec_metrics(speculation: SpeculativeConfig, counts: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from llmi import _core
 from llmi._drafters import TokenTree
-from llmi._errors import InvalidParamsError, UnsupportedCombinationError, from_core
+from llmi._errors import InvalidParamsError, UnsupportedCombinationError, call_core, from_core
 from llmi._hooks import RequestHooks
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ class TokenSequence:
             self._num_forks += 1
             digest = hashlib.blake2b(f"{self.seed}/{self._sample_index}/fork/{self._num_forks}".encode(), digest_size=8).digest()
             seed = int.from_bytes(digest, "little")
-        child = TokenSequence(self.llm, _call(_core.lab_fork, self.llm._engine, self._core), self.prompt_len, seed, self._prompt_text, self)
+        child = TokenSequence(
+            self.llm, call_core(_core.lab_fork, self.llm._engine, self._core), self.prompt_len, seed, self._prompt_text, self
+        )
         child._sample_index = self._sample_index if same_noise else 0
         child._logits, child._layer_logits, child._hidden_states = self._logits, self._layer_logits, self._hidden_states
         child._hook_state = copy.deepcopy(self._hook_state)
@@ -168,14 +170,14 @@ class TokenSequence:
         if not self._core.has_tree:
             raise InvalidParamsError("commit: no tree is pending", "path")
         rows = self._tree_logits
-        _call(_core.lab_commit, self.llm._engine, self._core, nodes)
+        call_core(_core.lab_commit, self.llm._engine, self._core, nodes)
         self._forget()
         if nodes:
             self._logits = rows[nodes[-1]]
 
     def rollback(self, num_tokens: int) -> None:
         """Drops a pending tree, and the last num_tokens tokens."""
-        _call(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
+        call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
         self._forget()
 
     def sync(self, token_ids: Iterable[int]) -> int:
@@ -185,7 +187,7 @@ class TokenSequence:
         """
         ids = [int(token) for token in token_ids]
         before = self._core.num_tokens
-        common = int(_call(_core.lab_sync, self.llm._engine, self._core, ids))
+        common = int(call_core(_core.lab_sync, self.llm._engine, self._core, ids))
         if common < before or common < len(ids):
             self._forget()
         return common
@@ -250,14 +252,14 @@ class TokenSequence:
             raise InvalidParamsError(f"a sequence with a pending tree cannot be {what}: commit a path or roll it back first", "tokens")
 
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[F32, int, SamplingParams]:
-        params = self.llm._sequence_params(sampling_params)
+        params = self.llm._resolve(sampling_params, {})
         self._check_no_tree("sampled from")
         row = self.logits if logits is None else np.asarray(logits, np.float32)
         hooks = None
         output = ""
         if params.has_hooks():
             output = self.output_text
-            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._eos_token_ids())
+            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._builder.eos_token_ids())
             hooks.states[self._sample_index] = self._hook_state
         core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
         try:
@@ -331,7 +333,7 @@ def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree])
         ids = new.token_ids.tolist() if isinstance(new, TokenTree) else [int(token) for token in new]
         parents = new.parents.tolist() if isinstance(new, TokenTree) else []
         wanted.append((sequence._core, ids, parents, is_tree and bool(ids), not ids and sequence._logits is None))
-    results = _call(_core.lab_extend, llm._engine, wanted)
+    results = call_core(_core.lab_extend, llm._engine, wanted)
     rows: dict[TokenSequence, F32] = {}
     for (sequence, _), (logits, hidden, layers), entry in zip(tokens.items(), results, wanted, strict=True):
         rows[sequence] = logits if entry[1] else logits[:0]
@@ -345,10 +347,3 @@ def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree])
         sequence._hidden_states = hidden
         sequence._layer_logits = {layer: values[0] for layer, values in layers.items()}
     return rows
-
-
-def _call(function: Any, *args: Any) -> Any:
-    try:
-        return function(*args)
-    except _core.CoreError as error:
-        raise from_core(error.args) from None

@@ -93,6 +93,11 @@ class SpeculativeConfig:
                 f"num_speculative_tokens must lie in [1, {MAX_SPECULATIVE_TOKENS}], not {length}", "num_speculative_tokens"
             )
 
+    @property
+    def verification_name(self) -> str:
+        """As metrics and receipts show it."""
+        return self.verification if isinstance(self.verification, str) else type(self.verification).__name__
+
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> SpeculativeConfig:
         """vLLM's keys: method, model, num_speculative_tokens, prompt_lookup_max, prompt_lookup_min."""
@@ -219,11 +224,8 @@ class DrafterRunner:
         return context
 
     def _fail(self, context: DraftContext, error: Exception) -> None:
-        submission = self.submissions.get(int(context.request_id))
-        if submission is not None:
-            submission.hooks.error = error
-            submission.hooks.failed_hook = drafter_name(self._drafter)
-            submission.hooks.failed_in_drafter = True
+        hooks = context._hooks
+        hooks.error, hooks.failed_hook, hooks.failed_in_drafter = error, drafter_name(self._drafter), True
 
     def _message(self, error: Exception) -> str:
         return f"{drafter_name(self._drafter)} raised {type(error).__name__}: {error}"
@@ -301,7 +303,7 @@ def spec_metrics(config: SpeculativeConfig, counts: tuple[int, int, int, list[in
     num_drafts, num_draft_tokens, num_accepted, per_position, draft_time_s, verify_time_s = counts
     return SpecDecodeMetrics(
         drafter="+".join(drafter_name(drafter) for drafter in config._drafters),
-        verification=config.verification if isinstance(config.verification, str) else type(config.verification).__name__,
+        verification=config.verification_name,
         lossless=isinstance(config.verification, str) or config.verification.lossless,
         num_drafts=num_drafts,
         num_draft_tokens=num_draft_tokens,

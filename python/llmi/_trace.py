@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmi._errors import InvalidParamsError, MissingExtraError
+from llmi._errors import InvalidParamsError, import_extra
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,11 +46,7 @@ class DecodeTrace:
 
     def to_pandas(self) -> Any:
         """A DataFrame (needs pandas)."""
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtraError("pandas", "pandas") from None
-        return pandas.DataFrame(self.to_dict())
+        return import_extra("pandas", "pandas").DataFrame(self.to_dict())
 
     def save(self, path: str | Path) -> None:
         """Writes .npz."""
