@@ -4,6 +4,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <utility>
+
 #include "core/errors.h"
 
 namespace llmi {
@@ -21,15 +23,28 @@ auto WithGil(ErrorKind kind, const Call& call) {
   }
 }
 
-// Drops a reference from a thread that may not hold the GIL, or after the interpreter has gone.
-inline void DropObject(pybind11::object& object) {
-  if (Py_IsInitialized() == 0) {
-    object.release();
-    return;
+// A Python object that a thread without the GIL may drop, also after the interpreter has gone. Its owner calls it
+// with the GIL.
+class HeldObject {
+ public:
+  explicit HeldObject(pybind11::object object) : object_(std::move(object)) {}
+  ~HeldObject() {
+    if (Py_IsInitialized() == 0) {
+      object_.release();
+      return;
+    }
+    const pybind11::gil_scoped_acquire gil;
+    object_ = pybind11::object();
   }
-  const pybind11::gil_scoped_acquire gil;
-  object = pybind11::object();
-}
+  HeldObject(const HeldObject&) = delete;
+  HeldObject& operator=(const HeldObject&) = delete;
+
+  const pybind11::object& get() const { return object_; }
+  pybind11::object attr(const char* name) const { return object_.attr(name); }
+
+ private:
+  pybind11::object object_;
+};
 
 template <typename T>
 pybind11::array_t<T> CopyArray(const T* values, size_t size) {

@@ -25,22 +25,19 @@ class PyState : public DrafterState {
         error.discard_as_unraisable("llmi drafter");
       }
     }
-    DropObject(runner_);
   }
 
  private:
-  py::object runner_;
+  HeldObject runner_;
   uint64_t request_id_;
   int64_t sample_index_;
 };
 
 }  // namespace
 
-PyDrafter::~PyDrafter() { DropObject(runner_); }
-
 std::unique_ptr<DrafterState> PyDrafter::NewState(uint64_t request_id, int64_t sample_index) {
   const py::gil_scoped_acquire gil;
-  return std::make_unique<PyState>(runner_, request_id, sample_index);
+  return std::make_unique<PyState>(runner_.get(), request_id, sample_index);
 }
 
 void PyDrafter::Propose(std::span<DraftContext*> contexts) {
@@ -77,8 +74,6 @@ void PyDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t num_a
   });
 }
 
-PyAcceptanceRule::~PyAcceptanceRule() { DropObject(runner_); }
-
 double PyAcceptanceRule::AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const {
   return WithGil(ErrorKind::kHook, [&] {
     const double probability =
@@ -107,8 +102,6 @@ void PyAcceptanceRule::Residual(int32_t token, std::vector<double>* target, std:
   });
 }
 
-PyPolicy::~PyPolicy() { DropObject(policy_); }
-
 std::vector<double> PyPolicy::Key(const PolicyRequest& request, double now_s) {
   return WithGil(ErrorKind::kHook, [&] {
     auto key = policy_
@@ -121,8 +114,6 @@ std::vector<double> PyPolicy::Key(const PolicyRequest& request, double now_s) {
     return key;
   });
 }
-
-PyLengthPolicy::~PyLengthPolicy() { DropObject(policy_); }
 
 int64_t PyLengthPolicy::Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) {
   return WithGil(ErrorKind::kDraft, [&] {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/gil.h"
 #include "engine/engine.h"
 
 namespace llmi {
@@ -15,9 +16,6 @@ class PyDrafter : public Drafter {
  public:
   PyDrafter(pybind11::object runner, std::string name)
       : runner_(std::move(runner)), name_(std::move(name)), wants_observe_(runner_.attr("wants_observe").cast<bool>()) {}
-  ~PyDrafter() override;
-  PyDrafter(const PyDrafter&) = delete;
-  PyDrafter& operator=(const PyDrafter&) = delete;
 
   std::string name() const override { return name_; }
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
@@ -26,7 +24,7 @@ class PyDrafter : public Drafter {
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;
 
  private:
-  pybind11::object runner_;
+  HeldObject runner_;
   std::string name_;
   bool wants_observe_;
 };
@@ -35,41 +33,32 @@ class PyDrafter : public Drafter {
 class PyAcceptanceRule : public AcceptanceRule {
  public:
   explicit PyAcceptanceRule(pybind11::object runner) : runner_(std::move(runner)) {}
-  ~PyAcceptanceRule() override;
-  PyAcceptanceRule(const PyAcceptanceRule&) = delete;
-  PyAcceptanceRule& operator=(const PyAcceptanceRule&) = delete;
 
   double AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const override;
   void Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const override;
 
  private:
-  pybind11::object runner_;
+  HeldObject runner_;
 };
 
 class PyPolicy : public PolicyHook {
  public:
   explicit PyPolicy(pybind11::object policy) : policy_(std::move(policy)) {}
-  ~PyPolicy() override;
-  PyPolicy(const PyPolicy&) = delete;
-  PyPolicy& operator=(const PyPolicy&) = delete;
 
   std::vector<double> Key(const PolicyRequest& request, double now_s) override;
 
  private:
-  pybind11::object policy_;  // llmi._engine_args.PolicyRunner
+  HeldObject policy_;  // llmi._engine_args.PolicyRunner
 };
 
 class PyLengthPolicy : public LengthHook {
  public:
   explicit PyLengthPolicy(pybind11::object policy) : policy_(std::move(policy)) {}
-  ~PyLengthPolicy() override;
-  PyLengthPolicy(const PyLengthPolicy&) = delete;
-  PyLengthPolicy& operator=(const PyLengthPolicy&) = delete;
 
   int64_t Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) override;
 
  private:
-  pybind11::object policy_;
+  HeldObject policy_;
 };
 
 }  // namespace llmi

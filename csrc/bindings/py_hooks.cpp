@@ -27,8 +27,6 @@ PyHooks::PyHooks(py::object hooks)
       has_sampler_(hooks_.attr("has_sampler").cast<bool>()),
       has_criteria_(hooks_.attr("has_criteria").cast<bool>()) {}
 
-PyHooks::~PyHooks() { DropObject(hooks_); }
-
 void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) {
   WithGil(ErrorKind::kHook, [&] {
     const py::object result = hooks_.attr("process")(context.sample_index, CopyTokens(context), context.prompt_len,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "bindings/gil.h"
 #include "engine/request.h"
 
 namespace llmi {
@@ -15,9 +16,6 @@ namespace llmi {
 class PyHooks : public RequestHooks {
  public:
   explicit PyHooks(pybind11::object hooks);
-  ~PyHooks() override;
-  PyHooks(const PyHooks&) = delete;
-  PyHooks& operator=(const PyHooks&) = delete;
 
   bool HasProcessors() const override { return has_processors_; }
   bool HasSampler() const override { return has_sampler_; }
@@ -27,7 +25,7 @@ class PyHooks : public RequestHooks {
   std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) override;
 
  private:
-  pybind11::object hooks_;
+  HeldObject hooks_;
   bool has_processors_;
   bool has_sampler_;
   bool has_criteria_;

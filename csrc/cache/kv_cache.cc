@@ -89,9 +89,7 @@ void KvCache::Commit(KvSequence* sequence, int64_t num_new, std::span<const int3
   if (!token_ids.empty()) IndexBlocks(sequence, token_ids);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
-    if (group.window == 0) continue;
-    // The next token, at position num_tokens, sees positions from num_tokens + 1 - window on.
-    const int64_t num_hidden = std::max<int64_t>(0, sequence->num_tokens + 1 - group.window) / groups_.block_size();
+    const int64_t num_hidden = groups_.FirstVisibleBlock(group, sequence->num_tokens);
     for (int64_t& block = sequence->num_returned[g]; block < num_hidden; ++block) {
       for (int64_t i = block * group.pages_per_block; i < (block + 1) * group.pages_per_block; ++i) {
         int32_t& page = sequence->tables[g][static_cast<size_t>(i)];
@@ -107,11 +105,7 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
   CheckArgument(num_tokens >= 0 && num_tokens <= sequence->num_tokens, "rollback: more tokens than the sequence has");
   const int64_t remaining = sequence->num_tokens - num_tokens;
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
-    const int64_t window = groups_.groups()[g].window;
-    if (window == 0) continue;
-    const int64_t first_visible = std::max<int64_t>(0, remaining + 1 - window) / groups_.block_size();
-    if (remaining > 0 && first_visible < sequence->num_returned[g]) return false;
-    if (remaining == 0 && sequence->num_returned[g] > 0) return false;
+    if (groups_.FirstVisibleBlock(groups_.groups()[g], remaining) < sequence->num_returned[g]) return false;
   }
   Unindex(sequence, remaining / groups_.block_size());
   sequence->num_tokens = remaining;
@@ -157,7 +151,7 @@ std::vector<int32_t> KvCache::Walk(int32_t root, std::span<const int32_t> token_
   const auto usable = [&](int64_t num_blocks) {
     int64_t first_page = 0;
     for (const KvGroup& group : groups_.groups()) {
-      const int64_t first = group.window == 0 ? 0 : std::max<int64_t>(0, num_blocks * block_size + 1 - group.window) / block_size;
+      const int64_t first = groups_.FirstVisibleBlock(group, num_blocks * block_size);
       for (int64_t block = first; block < num_blocks; ++block) {
         for (int64_t i = 0; i < group.pages_per_block; ++i) {
           if (prefix_tree_->page(path[static_cast<size_t>(block + 1)], first_page + i) < 0) return false;
@@ -185,7 +179,7 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
   int64_t first_page = 0;
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
-    const int64_t first = group.window == 0 ? 0 : std::max<int64_t>(0, num_blocks * block_size + 1 - group.window) / block_size;
+    const int64_t first = groups_.FirstVisibleBlock(group, num_blocks * block_size);
     for (int64_t block = 0; block < num_blocks; ++block) {
       for (int64_t i = 0; i < group.pages_per_block; ++i) {
         const int32_t page = block < first ? -1 : prefix_tree_->page(path[static_cast<size_t>(block + 1)], first_page + i);
@@ -237,10 +231,14 @@ void KvCache::IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_i
         }
       }
     }
-    prefix_tree_->Pin(node);
-    prefix_tree_->Unpin(sequence->prefix_node);
-    sequence->prefix_node = node;
+    MovePin(sequence, node);
   }
+}
+
+void KvCache::MovePin(KvSequence* sequence, int32_t node) {
+  prefix_tree_->Pin(node);
+  prefix_tree_->Unpin(sequence->prefix_node);
+  sequence->prefix_node = node;
 }
 
 // The sequence keeps only its first num_blocks blocks in the tree.
@@ -248,9 +246,7 @@ void KvCache::Unindex(KvSequence* sequence, int64_t num_blocks) {
   if (sequence->prefix_node == PrefixTree::kNone || sequence->num_indexed <= num_blocks) return;
   int32_t node = sequence->prefix_node;
   for (; sequence->num_indexed > num_blocks; --sequence->num_indexed) node = prefix_tree_->Parent(node);
-  prefix_tree_->Pin(node);
-  prefix_tree_->Unpin(sequence->prefix_node);
-  sequence->prefix_node = node;
+  MovePin(sequence, node);
 }
 
 void KvCache::ClearPrefixCache() {

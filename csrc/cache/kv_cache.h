@@ -92,6 +92,7 @@ class KvCache {
   std::vector<int32_t> Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const;
   void IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids);
   void Unindex(KvSequence* sequence, int64_t num_blocks);
+  void MovePin(KvSequence* sequence, int32_t node);
   int64_t NumBlocks(int64_t num_tokens) const { return (num_tokens + groups_.block_size() - 1) / groups_.block_size(); }
 
   KvGroups groups_;

@@ -34,6 +34,9 @@ class KvGroups {
   // computed in chunks of at most max_chunk tokens.
   int64_t MaxPages(int64_t num_tokens, int64_t max_chunk) const;
 
+  // The first block that the token after num_tokens tokens still sees in this group.
+  int64_t FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) const;
+
   // KV bytes of one more token in a sequence shorter than every window.
   int64_t BytesPerToken() const;
 

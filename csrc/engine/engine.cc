@@ -47,8 +47,10 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
 
 Engine::~Engine() { Close(); }
 
+Error Engine::ClosedError() const { return Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_); }
+
 void Engine::CheckOpen() const {
-  if (closing_) throw Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_);
+  if (closing_) throw ClosedError();
   if (getpid() != pid_) throw Error(ErrorKind::kClosed, "the engine belongs to the parent process: make a new LLM after fork");
 }
 
@@ -112,7 +114,7 @@ void Engine::Abort(const std::vector<uint64_t>& request_ids) {
 
 bool Engine::Step() {
   std::unique_lock lock(mutex_);
-  if (closing_) throw Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_);
+  if (closing_) throw ClosedError();
   const uint64_t target = steps_done_ + 1;
   ++step_credits_;
   wake_.notify_all();
@@ -319,8 +321,7 @@ void Engine::ThreadMain() {
   }
   const std::vector<Command> commands = std::exchange(commands_, {});
   lock.unlock();
-  for (const Command& command : commands)
-    command.done->set_exception(std::make_exception_ptr(Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_)));
+  for (const Command& command : commands) command.done->set_exception(std::make_exception_ptr(ClosedError()));
   for (auto& sequence : std::exchange(labs_, {})) cache_->Free(&sequence->kv);
   for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
   for (auto& row : static_rows_) cache_->Free(&row->scheduled.kv);

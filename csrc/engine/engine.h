@@ -127,6 +127,12 @@ class Engine {
   struct Sample;
   struct Running;
   struct LogitsRow;
+  // One drafter's part of a step: contexts[i] is for samples[i].
+  struct DraftCall {
+    Drafter* drafter;
+    std::vector<Sample*> samples;
+    std::vector<DraftContext> contexts;
+  };
 
   struct Command {
     const std::function<void()>* work;
@@ -143,20 +149,25 @@ class Engine {
   void LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
                   const ForwardResult& forward, std::vector<LabResult>* results);
 
+  Error ClosedError() const;
   void CheckOpen() const;  // under the lock
   void ThreadMain();
   bool MayRun() const;
   void TakeIncoming();
   void RunStep();
+  // Around a step (plan.cc).
+  void SetPolicyKeys();
+  int64_t PromptBudget();
+  void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
   void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
-  void SetPolicyKeys();
-  int64_t PromptBudget();
-  void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
+  std::vector<DraftCall> ChooseDrafts(const std::vector<Sample*>& samples, int64_t num_rows, double expected_tokens);
+  void AskDrafter(DraftCall& call);
+  void TakeDraft(Sample& sample, DraftContext& context);
   void RecordTrace(Running& running, Sample& sample, const float* raw, int32_t token, int32_t child);
-  void AddDraftRows(Sample& sample, int64_t last_position, ForwardBatch* batch, std::vector<LogitsRow>* rows);
+
   bool MayDraft(const ScheduledPiece& piece) const;
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
   int64_t ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows);

@@ -69,10 +69,10 @@ std::vector<LabResult> Engine::LabExtend(const std::vector<LabExtension>& extens
   std::vector<LabResult> results(extensions.size());
   Execute([&] {
     for (const LabExtension& extension : extensions) LabCheck(extension);
-    std::vector<std::pair<size_t, Draft>> before;  // what a failure restores
+    std::vector<size_t> old_sizes;  // what a failure restores
     for (const LabExtension& extension : extensions) {
       LabSequence& sequence = *extension.sequence;
-      before.emplace_back(sequence.tokens.size(), Draft{});
+      old_sizes.push_back(sequence.tokens.size());
       if (!sequence.has_cache) {
         cache_->Init(&sequence.kv);
         sequence.has_cache = true;
@@ -90,9 +90,9 @@ std::vector<LabResult> Engine::LabExtend(const std::vector<LabExtension>& extens
     } catch (...) {
       for (size_t i = 0; i < extensions.size(); ++i) {
         LabSequence& sequence = *extensions[i].sequence;
-        sequence.tokens.resize(before[i].first);
+        sequence.tokens.resize(old_sizes[i]);
         sequence.tree = {};
-        if (sequence.kv.num_tokens > static_cast<int64_t>(before[i].first)) LabFree(sequence);
+        if (sequence.kv.num_tokens > static_cast<int64_t>(old_sizes[i])) LabFree(sequence);
         if (sequence.has_cache) cache_->Trim(&sequence.kv);
       }
       release();
@@ -158,23 +158,11 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
           owners.push_back(i);
         }
       }
-      const int32_t* parents = nullptr;
+      batch.segments.push_back({row_begin, num_rows, first, nullptr, nullptr});
       if (with_tree) {
-        const Draft draft = {extension.token_ids, extension.parents, {}};
-        const std::vector<int32_t> depths = draft.Depths();
-        std::vector<int32_t>& rows = batch.tree_parents.emplace_back();
-        for (int64_t t = 0; t < num_tokens; ++t) rows.push_back(static_cast<int32_t>(t) - 1);
-        for (int64_t n = 0; n < tree_size; ++n) {
-          rows.push_back(static_cast<int32_t>(num_tokens) + draft.parent(n));
-          batch.wanted_rows.push_back(static_cast<int32_t>(batch.num_rows()));
-          batch.token_ids.push_back(draft.token_ids[static_cast<size_t>(n)]);
-          batch.positions.push_back(
-              static_cast<int32_t>(static_cast<int64_t>(sequence.tokens.size()) - 1 + depths[static_cast<size_t>(n)]));
-          owners.push_back(i);
-        }
-        parents = rows.data();
+        AppendDraft({extension.token_ids, extension.parents, {}}, num_tokens, static_cast<int64_t>(sequence.tokens.size()) - 1, &batch);
+        owners.insert(owners.end(), static_cast<size_t>(tree_size), i);
       }
-      batch.segments.push_back({row_begin, num_rows, first, nullptr, parents});
       pieces.emplace_back(i, num_tokens);
       budget -= num_rows;
       done[i] = whole && (tree_size == 0 || with_tree);

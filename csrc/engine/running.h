@@ -54,6 +54,10 @@ struct Engine::Running {
   SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }
 };
 
+// Adds the rows of a draft to the batch's last segment, which has num_before rows so far: node i lies in the slot behind
+// the last committed token, i further; its position is its depth. All its rows are wanted.
+void AppendDraft(const Draft& draft, int64_t num_before, int64_t last_position, ForwardBatch* batch);
+
 // A row of the batch whose logits are wanted: after `position` of a sample's tokens.
 struct Engine::LogitsRow {
   Sample* sample;

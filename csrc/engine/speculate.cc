@@ -100,16 +100,22 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
     if (MayDraft(piece)) samples.push_back(sample);
   }
   if (samples.empty()) return;
+  std::vector<DraftCall> calls = ChooseDrafts(samples, num_rows, static_cast<double>(pieces->size()));
+  for (DraftCall& call : calls) AskDrafter(call);
+  for (DraftCall& call : calls) {
+    for (size_t i = 0; i < call.samples.size(); ++i) TakeDraft(*call.samples[i], call.contexts[i]);
+  }
+  // Requests that failed here have given their blocks back.
+  std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
+}
 
-  // One call for each drafter, with all sequences that it drafts for.
-  auto expected_tokens = static_cast<double>(pieces->size());
-  std::vector<DraftContext> contexts;
-  contexts.reserve(samples.size());
-  std::vector<std::pair<Drafter*, std::vector<DraftContext*>>> calls;
-  std::vector<Sample*> drafted;
+// Who drafts how much in this step: one call for each drafter, with all sequences that it drafts for.
+std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& samples, int64_t num_rows, double expected_tokens) {
+  std::vector<DraftCall> calls;
   for (Sample* sample : samples) {
+    if (sample->finished) continue;  // a sibling failed
     Running& running = *sample->running;
-    Drafter* drafter = running.request->speculation->drafter.get();
+    const SpeculationConfig& speculation = *running.request->speculation;
     try {
       const int64_t limit = DraftLimit(*sample, config_.scheduler.max_num_batched_tokens - num_rows);
       const int64_t length = limit < 1 ? 0 : ChosenLength(*sample, limit, expected_tokens, num_rows);
@@ -117,63 +123,64 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
         sample->acceptance.Rest();
         continue;
       }
-      if (sample->drafter_state == nullptr) sample->drafter_state = drafter->NewState(running.request->id, sample->index);
-      DraftContext& context = contexts.emplace_back();
+      if (sample->drafter_state == nullptr) sample->drafter_state = speculation.drafter->NewState(running.request->id, sample->index);
+      DraftContext context;
       context.request_id = running.request->id;
       context.sample_index = sample->index;
       context.token_ids = sample->tokens;
       context.prompt_len = running.prompt_len();
       context.max_nodes = length;
       context.round = ++sample->round;
-      context.wants_laws = running.request->speculation->verification == VerificationKind::kRule;
+      context.wants_laws = speculation.verification == VerificationKind::kRule;
       context.state = sample->drafter_state.get();
+      const auto known =
+          std::find_if(calls.begin(), calls.end(), [&](const auto& call) { return call.drafter == speculation.drafter.get(); });
+      DraftCall& call = known == calls.end() ? calls.emplace_back(DraftCall{speculation.drafter.get(), {}, {}}) : *known;
+      call.samples.push_back(sample);
+      call.contexts.push_back(std::move(context));
       num_rows += length;
       expected_tokens += sample->acceptance.Rates()[0];
     } catch (const Error& error) {
       FailRequest(running, error);
-      continue;
-    }
-    drafted.push_back(sample);
-    const auto call = std::find_if(calls.begin(), calls.end(), [&](const auto& entry) { return entry.first == drafter; });
-    (call == calls.end() ? calls.emplace_back(drafter, std::vector<DraftContext*>()) : *call).second.push_back(&contexts.back());
-  }
-  for (auto& [drafter, wanted] : calls) {
-    const double start = NowSeconds();
-    drafter->Propose(wanted);
-    const double seconds = NowSeconds() - start;
-    int64_t num_nodes = 0;
-    for (const DraftContext* context : wanted) num_nodes += std::max<int64_t>(1, context->draft.size());
-    if (draft_seconds_.size() > kMaxKnownDrafters) draft_seconds_.clear();
-    double& per_token = draft_seconds_.try_emplace(drafter, seconds / static_cast<double>(num_nodes)).first->second;
-    per_token = 0.8 * per_token + 0.2 * seconds / static_cast<double>(num_nodes);
-    for (const DraftContext* context : wanted) {
-      Sample& sample = *drafted[static_cast<size_t>(context - contexts.data())];
-      sample.running->output(sample).speculation.draft_time_s += seconds / static_cast<double>(wanted.size());
     }
   }
-  for (size_t i = 0; i < contexts.size(); ++i) {
-    DraftContext& context = contexts[i];
-    Sample& sample = *drafted[i];
-    Running& running = *sample.running;
-    if (sample.finished) continue;  // a sibling failed
-    try {
-      if (context.error) throw *context.error;
-      CheckDraft(&context.draft, decoder_->config().vocab_size, context.max_nodes);
-    } catch (const Error& error) {
-      FailRequest(running, error);
-      continue;
-    }
-    const int64_t tokens_left = running.request->params.max_tokens - static_cast<int64_t>(running.output(sample).token_ids.size());
-    Draft draft = CutDepth(context.draft, tokens_left - 1);
-    // Blocks for drafts come from free ones only: nothing is preempted for a guess.
-    if (draft.size() == 0 || !cache_->TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) continue;
-    if (running.request->speculation->drafter->wants_observe()) {
-      sample.draft_logprobs.assign(static_cast<size_t>(draft.size()), std::numeric_limits<float>::quiet_NaN());
-    }
-    sample.draft = std::move(draft);
+  return calls;
+}
+
+void Engine::AskDrafter(DraftCall& call) {
+  std::vector<DraftContext*> contexts;
+  for (DraftContext& context : call.contexts) contexts.push_back(&context);
+  const double start = NowSeconds();
+  call.drafter->Propose(contexts);
+  const double seconds = NowSeconds() - start;
+  int64_t num_nodes = 0;
+  for (const DraftContext& context : call.contexts) num_nodes += std::max<int64_t>(1, context.draft.size());
+  if (draft_seconds_.size() > kMaxKnownDrafters) draft_seconds_.clear();
+  double& per_token = draft_seconds_.try_emplace(call.drafter, seconds / static_cast<double>(num_nodes)).first->second;
+  per_token = 0.8 * per_token + 0.2 * seconds / static_cast<double>(num_nodes);
+  for (Sample* sample : call.samples) {
+    sample->running->output(*sample).speculation.draft_time_s += seconds / static_cast<double>(call.samples.size());
   }
-  // Requests that failed here have given their blocks back.
-  std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
+}
+
+void Engine::TakeDraft(Sample& sample, DraftContext& context) {
+  if (sample.finished) return;  // a sibling failed
+  Running& running = *sample.running;
+  try {
+    if (context.error) throw *context.error;
+    CheckDraft(&context.draft, decoder_->config().vocab_size, context.max_nodes);
+  } catch (const Error& error) {
+    FailRequest(running, error);
+    return;
+  }
+  const int64_t tokens_left = running.request->params.max_tokens - static_cast<int64_t>(running.output(sample).token_ids.size());
+  Draft draft = CutDepth(context.draft, tokens_left - 1);
+  // Blocks for drafts come from free ones only: nothing is preempted for a guess.
+  if (draft.size() == 0 || !cache_->TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) return;
+  if (running.request->speculation->drafter->wants_observe()) {
+    sample.draft_logprobs.assign(static_cast<size_t>(draft.size()), std::numeric_limits<float>::quiet_NaN());
+  }
+  sample.draft = std::move(draft);
 }
 
 // The row's law is in law_, processed.
@@ -201,8 +208,7 @@ RowVerdict Engine::VerifyByRule(Running& running, const Sample& sample) {
 void Engine::NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token) {
   const bool greedy = running.request->params.temperature == 0;
   const float total = greedy ? 0.0f : LogSumExp(context_, law_.data(), static_cast<int64_t>(law_.size()));
-  for (int64_t node = sample.walk + 1; node < sample.draft.size(); ++node) {
-    if (sample.draft.parent(node) != sample.walk) continue;
+  for (int32_t node : sample.draft.Children(sample.walk)) {
     const int32_t id = sample.draft.token_ids[static_cast<size_t>(node)];
     float& logprob = sample.draft_logprobs[static_cast<size_t>(node)];
     logprob = greedy ? (id == token ? 0.0f : -std::numeric_limits<float>::infinity()) : law_[static_cast<size_t>(id)] - total;

@@ -20,9 +20,6 @@ bool IsNeutral(const SamplingParams& p) {
          p.repetition_penalty == 1 && p.logit_bias.empty() && p.bad_words.empty() && p.allowed_token_ids.empty();
 }
 
-constexpr double kStallFactor = 1.7;
-constexpr int64_t kMinPromptBudget = 8;
-
 bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
 }  // namespace
@@ -53,73 +50,18 @@ void Engine::RunStep() {
   ReleaseStaticRows();
 }
 
-// A policy of the user's orders the queue by its own keys; where it raises, that request ends.
-void Engine::SetPolicyKeys() {
-  if (config_.policy_hook == nullptr || scheduler_->waiting().size() < 2) return;
-  const double now = NowSeconds();
-  std::vector<std::pair<Running*, Error>> failed;
-  for (ScheduledSequence* sequence : scheduler_->waiting()) {
-    Running& running = *static_cast<Sample*>(sequence->owner)->running;
-    try {
-      sequence->key =
-          config_.policy_hook->Key({running.request->id, sequence->priority, running.request->arrival_time_s, running.prompt_len(),
-                                    sequence->num_tokens, sequence->max_new_tokens, sequence->num_preemptions},
-                                   now);
-    } catch (const Error& error) {
-      failed.emplace_back(&running, error);
-    }
-  }
-  for (auto& [running, error] : failed) FailRequest(*running, error);
-}
-
-// While somebody reads along, a prompt may make a step kStallFactor times as long as its decodes alone, by c(M).
-int64_t Engine::PromptBudget() {
-  int64_t num_decodes = 0;
-  bool watched = false;
-  for (const ScheduledSequence* sequence : scheduler_->running()) {
-    if (sequence->finished || sequence->num_tokens - sequence->kv.num_tokens != 1) continue;
-    const Request& request = *static_cast<const Sample*>(sequence->owner)->running->request;
-    ++num_decodes;
-    watched = watched || (request.stream && !request.stepped);
-  }
-  const bool has_prompt = !scheduler_->waiting().empty() || std::any_of(scheduler_->running().begin(), scheduler_->running().end(),
-                                                                        [](const auto* s) { return s->num_tokens - s->kv.num_tokens > 1; });
-  if (!watched || !has_prompt) return INT64_MAX;
-  if (costs_.empty()) MeasureCosts();
-  const double limit = kStallFactor * decode_ratio_ * costs_.Seconds(num_decodes);
-  int64_t budget = kMinPromptBudget;
-  while (budget < config_.scheduler.max_num_batched_tokens && mixed_ratio_ * costs_.Seconds(num_decodes + budget + 1) <= limit) ++budget;
-  return budget;
-}
-
-void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds) {
-  const double foretold = costs_.Seconds(num_rows);
-  if (foretold <= 0) return;
-  const auto is_prompt = [](const ScheduledPiece& piece) { return piece.num_new > 1; };
-  const auto num_prompts = std::count_if(pieces.begin(), pieces.end(), is_prompt);
-  if (num_prompts == static_cast<int64_t>(pieces.size())) return;
-  double& ratio = num_prompts > 0 ? mixed_ratio_ : decode_ratio_;
-  ratio = 0.8 * ratio + 0.2 * std::clamp(seconds / foretold, 0.2, 20.0);
-}
-
-// The rows of a draft: node i lies in the slot behind the last committed token, i further; its position is its depth.
-void Engine::AddDraftRows(Sample& sample, int64_t last_position, ForwardBatch* batch, std::vector<LogitsRow>* rows) {
-  const Draft& draft = sample.draft;
+void AppendDraft(const Draft& draft, int64_t num_before, int64_t last_position, ForwardBatch* batch) {
   if (draft.size() == 0) return;
-  const std::vector<int32_t> depths = draft.Depths();
   if (!draft.is_chain()) {
-    // In the segment's own numbering row 0 is the committed token.
     std::vector<int32_t>& parents = batch->tree_parents.emplace_back();
-    parents.push_back(-1);
-    for (int32_t parent : draft.parents) parents.push_back(parent + 1);
+    for (int64_t i = 0; i < num_before; ++i) parents.push_back(static_cast<int32_t>(i) - 1);
+    for (int32_t parent : draft.parents) parents.push_back(static_cast<int32_t>(num_before) + parent);
     batch->segments.back().parents = parents.data();
   }
-  for (int64_t i = 0; i < draft.size(); ++i) {
-    const auto index = static_cast<size_t>(i);
+  for (int32_t depth : draft.Depths()) batch->positions.push_back(static_cast<int32_t>(last_position) + depth);
+  for (int32_t token_id : draft.token_ids) {
     batch->wanted_rows.push_back(static_cast<int32_t>(batch->num_rows()));
-    batch->token_ids.push_back(draft.token_ids[index]);
-    batch->positions.push_back(static_cast<int32_t>(last_position + depths[index]));
-    rows->push_back({&sample, last_position + depths[index], static_cast<int32_t>(i), true});
+    batch->token_ids.push_back(token_id);
   }
 }
 
@@ -154,7 +96,10 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
       batch.wanted_rows.push_back(static_cast<int32_t>(row_begin + i));
       rows->push_back({sample, position, kWalkRoot, last});
     }
-    AddDraftRows(*sample, kv.num_tokens + piece.num_new - 1, &batch, rows);
+    AppendDraft(draft, piece.num_new, kv.num_tokens + piece.num_new - 1, &batch);
+    for (int64_t i = 0; i < draft.size(); ++i) {
+      rows->push_back({sample, batch.positions[static_cast<size_t>(row_begin + piece.num_new + i)], static_cast<int32_t>(i), true});
+    }
   }
   const std::lock_guard lock(mutex_);
   stats_.num_prompt_tokens += prompt_tokens;

@@ -42,8 +42,7 @@ void Engine::RecordTrace(Running& running, Sample& sample, const float* raw, int
     row.accepted = accepted;
     running.output(sample).trace.push_back(row);
   };
-  for (int64_t node = sample.walk + 1; node < sample.draft.size(); ++node) {
-    if (sample.draft.parent(node) != sample.walk) continue;
+  for (int32_t node : sample.draft.Children(sample.walk)) {
     const auto index = static_cast<size_t>(node);
     const int32_t id = sample.draft.token_ids[index];
     add(id, sample.draft.laws.empty() ? 1.0f : sample.draft.laws[index][static_cast<size_t>(id)], node == child ? 1 : 0);

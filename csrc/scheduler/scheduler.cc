@@ -14,6 +14,11 @@ std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
   return sequence.token_ids == nullptr ? std::span<const int32_t>() : *sequence.token_ids;
 }
 
+bool Overtaken(const ScheduledSequence& sequence) { return sequence.num_overtaken >= kMaxOvertaken; }
+
+// Most tokens that the prefix cache may give: the last one is always computed, as its row is what the next is drawn from.
+int64_t MostCached(const ScheduledSequence& sequence) { return std::min(sequence.num_tokens - 1, sequence.first_wanted_row); }
+
 template <typename Container>
 bool Erase(Container& container, ScheduledSequence* sequence) {
   const auto found = std::find(container.begin(), container.end(), sequence);
@@ -25,8 +30,7 @@ bool Erase(Container& container, ScheduledSequence* sequence) {
 }  // namespace
 
 bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) const {
-  const bool a_first = a->num_overtaken >= kMaxOvertaken;
-  if (a_first != (b->num_overtaken >= kMaxOvertaken)) return a_first;
+  if (Overtaken(*a) != Overtaken(*b)) return Overtaken(*a);
   if (config_.policy == SchedulingPolicy::kPriority && a->priority != b->priority) return a->priority < b->priority;
   return a->arrival < b->arrival;
 }
@@ -73,21 +77,18 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
 void Scheduler::OrderWaiting() {
   const bool by_key = config_.policy == SchedulingPolicy::kShortestRemaining || config_.policy == SchedulingPolicy::kLongestPrefix ||
                       config_.policy == SchedulingPolicy::kCustom;
-  if (!by_key || waiting_.size() < 2) return;
+  if ((!by_key && config_.policy != SchedulingPolicy::kPriority) || waiting_.size() < 2) return;
   for (ScheduledSequence* sequence : waiting_) {
     if (config_.policy == SchedulingPolicy::kShortestRemaining) {
       sequence->key = {static_cast<double>(Missing(*sequence) + sequence->max_new_tokens)};
     } else if (config_.policy == SchedulingPolicy::kLongestPrefix) {
-      const int64_t most = std::min(sequence->num_tokens - 1, sequence->first_wanted_row);
-      sequence->key = {-static_cast<double>(cache_->MatchPrefix(Tokens(*sequence), most, sequence->cache_salt))};
+      const int64_t num_cached = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt);
+      sequence->key = {-static_cast<double>(num_cached)};
     }
   }
-  std::stable_sort(waiting_.begin(), waiting_.end(), [](const ScheduledSequence* a, const ScheduledSequence* b) {
-    const bool a_first = a->num_overtaken >= kMaxOvertaken;
-    const bool b_first = b->num_overtaken >= kMaxOvertaken;
-    if (a_first != b_first) return a_first;
-    if (!a_first && a->key != b->key) return a->key < b->key;
-    return a->arrival < b->arrival;
+  std::stable_sort(waiting_.begin(), waiting_.end(), [&](const ScheduledSequence* a, const ScheduledSequence* b) {
+    if (by_key && !Overtaken(*a) && !Overtaken(*b) && a->key != b->key) return a->key < b->key;
+    return Before(a, b);
   });
 }
 
@@ -155,8 +156,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
 
 void Scheduler::AttachPrefix(ScheduledSequence* sequence) {
   if (sequence->token_ids == nullptr || sequence->kv.prefix_node != PrefixTree::kNone || !cache_->has_prefix_cache()) return;
-  // The last token is always computed: its row is what the next one is drawn from.
-  const int64_t most = std::min(sequence->num_tokens - 1, sequence->first_wanted_row);
+  const int64_t most = MostCached(*sequence);
   const int64_t found = cache_->AttachPrefix(&sequence->kv, *sequence->token_ids, most, sequence->cache_salt);
   if (sequence->num_preemptions > 0) return;
   sequence->num_cached = found;
@@ -167,17 +167,15 @@ void Scheduler::AttachPrefix(ScheduledSequence* sequence) {
 // Whether a piece of this very step computes a good part of the sequence's beginning: a step later it is a hit.
 bool Scheduler::WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const {
   if (sequence.token_ids == nullptr || sequence.kv.prefix_node == PrefixTree::kNone) return false;
-  const std::vector<int32_t>& tokens = *sequence.token_ids;
-  const int64_t most = std::min(sequence.num_tokens - 1, sequence.first_wanted_row);
+  const int64_t worth = sequence.kv.num_tokens + kWorthWaiting * cache_->groups().block_size();
+  if (MostCached(sequence) < worth) return false;
   for (const ScheduledPiece& piece : pieces) {
     const ScheduledSequence& other = *piece.sequence;
     if (piece.num_new == 1 || other.token_ids == nullptr || other.kv.prefix_node == PrefixTree::kNone ||
         other.cache_salt != sequence.cache_salt)
       continue;
-    const int64_t length = std::min(most, other.kv.num_tokens + piece.num_new);
-    if (length < sequence.kv.num_tokens + kWorthWaiting * cache_->groups().block_size()) continue;
-    const auto end = std::mismatch(tokens.begin(), tokens.begin() + length, other.token_ids->begin()).first;
-    if (end - tokens.begin() >= sequence.kv.num_tokens + kWorthWaiting * cache_->groups().block_size()) return true;
+    if (other.kv.num_tokens + piece.num_new < worth) continue;
+    if (std::equal(sequence.token_ids->begin(), sequence.token_ids->begin() + worth, other.token_ids->begin())) return true;
   }
   return false;
 }

@@ -8,6 +8,15 @@
 
 namespace llmi {
 
+std::vector<int32_t> Draft::Children(int32_t node) const {
+  std::vector<int32_t> children;
+  for (int64_t i = node + 1; i < size(); ++i) {
+    if (parent(i) == node) children.push_back(static_cast<int32_t>(i));
+    if (is_chain()) break;
+  }
+  return children;
+}
+
 int32_t Draft::Child(int32_t node, int32_t token_id) const {
   for (int64_t i = node + 1; i < size(); ++i) {
     if (parent(i) == node && token_ids[static_cast<size_t>(i)] == token_id) return static_cast<int32_t>(i);

@@ -17,7 +17,9 @@ struct Draft {
   int64_t size() const { return static_cast<int64_t>(token_ids.size()); }
   bool is_chain() const { return parents.empty(); }
   int32_t parent(int64_t node) const { return is_chain() ? static_cast<int32_t>(node) - 1 : parents[static_cast<size_t>(node)]; }
-  // The child of `node` (-1: the root) that holds `token_id`, or -1.
+  // The children of `node` (-1: the root), in the order in which they are judged.
+  std::vector<int32_t> Children(int32_t node) const;
+  // The child of `node` that holds `token_id`, or -1.
   int32_t Child(int32_t node, int32_t token_id) const;
   // Tokens from a root to each node, the node included.
   std::vector<int32_t> Depths() const;

@@ -26,11 +26,10 @@ void AcceptanceRule::Residual(int32_t token, std::vector<double>* target, std::s
 RowVerdict VerifyRow(const Draft& draft, int32_t node, std::vector<double> target, const AcceptanceRule& rule, VerifyNoise& noise) {
   const std::vector<double> whole = target;
   bool rejected = false;
-  for (int64_t i = node + 1; i < draft.size(); ++i) {
-    if (draft.parent(i) != node) continue;
+  for (int32_t i : draft.Children(node)) {
     const int32_t token = draft.token_ids[static_cast<size_t>(i)];
     const std::span<const float> law = draft.laws.empty() ? std::span<const float>() : draft.laws[static_cast<size_t>(i)];
-    if (noise.Uniform(static_cast<int32_t>(i)) < rule.AcceptProbability(token, target, law)) return {token, static_cast<int32_t>(i)};
+    if (noise.Uniform(i) < rule.AcceptProbability(token, target, law)) return {token, i};
     rule.Residual(token, &target, law);
     rejected = true;
   }
