@@ -3,16 +3,13 @@
     python benchmarks/compare.py --llama-bin DIR [--rounds 5] [--output benchmarks/results/NAME.json]
 
 DIR holds llama-bench (built from the vendored source of llama-cpp-python, native flags). Without it llmi is measured alone.
-`python benchmarks/compare.py --readme FILE.json` writes the README's table from a result.
+`--readme FILE.json` writes the README's table from a result.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -22,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import report
 
-import llmi
 from llmi import LLM, SamplingParams, _core, _models
 
-ROOT = Path(__file__).resolve().parent.parent
 GREEDY = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
 
 
@@ -52,7 +48,7 @@ def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -
 
 def free_tokens(threads: int) -> float:
     """M*: tokens whose products ride on one pass over 4-bit weights larger than the cache: time of one token over the marginal time of one of 64."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(report.ROOT / "tests"))
     from quantization import random_blocks
 
     rows, cols = 98_304, 1024
@@ -157,17 +153,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.llama_bin:
         ratios["prefill 512 / llama.cpp"] = median["llmi prefill 512"] / median["llama.cpp prefill 512"]
         ratios["decode 1 / llama.cpp"] = median["llmi decode 1"] / median["llama.cpp decode 1"]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return {
-        "command": "python benchmarks/compare.py", "commit": commit, "llmi": llmi.__version__, "model": model.name, "table": llm._table, "threads": threads,
-        "cpu": _core.system_info()["cpu"], "python": platform.python_version(), "load_average": os.getloadavg()[0],
+        "model": model.name, "table": llm._table, "threads": threads,
         "results": results, "ratios": ratios, "memory": peak_memory(model),
     }  # fmt: skip
 
 
-def readme_table(report: dict[str, Any]) -> str:
+def readme_table(result: dict[str, Any]) -> str:
     """The README's table."""
-    results = report["results"]
+    results = result["results"]
 
     def cell(name: str) -> str:
         return f"{results[name]['median']:,.0f}" if name in results else ""
@@ -180,46 +174,22 @@ def readme_table(report: dict[str, Any]) -> str:
         ("decode, 32 sequences", cell("llmi decode 32"), ""),
     ]
     lines = [
-        f"Tokens a second, SmolLM2-135M (the Q4_1 file), {report['threads']} threads of {report['cpu']} ({report['table']}), medians of"
-        f" {next(iter(results.values()))['rounds']} interleaved rounds (`benchmarks/compare.py`, commit {report['commit'][:10]}):",
+        f"Tokens a second, SmolLM2-135M (the Q4_1 file), {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"
+        f" {next(iter(results.values()))['rounds']} interleaved rounds (`benchmarks/compare.py`, commit {result['commit'][:10]}):",
         "",
         "| | llmi | llama.cpp, same file |",
         "| --- | --- | --- |",
         *(f"| {name} | {ours} | {theirs} |" for name, ours, theirs in rows),
         "",
         f"First token of `llmi chat -p` {results['first token s']['median']:.2f} s after process start; loading takes"
-        f" {report['memory']['load_mb']:.0f} MB at its peak for {report['memory']['packed_weights_mb']:.0f} MB of packed weights.",
+        f" {result['memory']['load_mb']:.0f} MB at its peak for {result['memory']['packed_weights_mb']:.0f} MB of packed weights.",
     ]
     return "\n".join(lines)
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--llama-bin", help="folder with llama-bench")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--readme", type=Path, help="write the README's table from this result")
-    arguments = parser.parse_args()
-    if arguments.readme:
-        readme = ROOT / "README.md"
-        table = readme_table(json.loads(arguments.readme.read_text()))
-        text = re.sub(
-            r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)",
-            lambda m: f"{m[1]}{table}\n{m[2]}",
-            readme.read_text(),
-            flags=re.DOTALL,
-        )
-        readme.write_text(text)
-        return 0
-    report = measure(arguments)
-    text = json.dumps(report, indent=1)
-    print(text)
-    if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(text + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report.main(parser, measure, readme_table))

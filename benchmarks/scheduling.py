@@ -2,27 +2,23 @@
 
     python benchmarks/scheduling.py [--rounds 3] [--output benchmarks/results/NAME.json]
 
-`--readme FILE.json` prints the README's table from a result.
+`--readme FILE.json` writes the README's table from a result.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import platform
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import report
 
 from llmi import LLM, AsyncLLM, Outputs, SamplingParams, _core
 
-ROOT = Path(__file__).resolve().parent.parent
 PLAIN = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
 
 
@@ -156,11 +152,7 @@ def stall() -> dict[str, float]:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip(),
-        "cpu": next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), platform.machine()),
-        "command": "benchmarks/scheduling.py " + " ".join(sys.argv[1:]),
-    }  # fmt: skip
+    result: dict[str, Any] = {}
     for name, measure in {
         "scheduler_step_us": scheduler_step_us, "prefix_us_per_1000_tokens": prefix_us_per_1000_tokens, "stall": stall,
         "shared_prefix": lambda: shared_prefix(arguments.rounds), "small_pool": lambda: small_pool(arguments.rounds),
@@ -190,15 +182,6 @@ def table(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--readme", type=Path, help="print the README's table from this result")
-    options = parser.parse_args()
-    if options.readme:
-        print(table(json.loads(options.readme.read_text())))
-        sys.exit(0)
-    report = run(options)
-    print(table(report))
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(report.main(parser, run, table))

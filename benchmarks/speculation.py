@@ -3,26 +3,23 @@
     python benchmarks/speculation.py [--rounds 3] [--per-kind 20] [--output benchmarks/results/NAME.json]
 
 120 prompts in six kinds, made from the committed text. Speed is tokens over the time between the first and the last one.
-`--readme FILE.json` prints the README's table from a result.
+`--readme FILE.json` writes the README's table from a result.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import re
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import report
 
 import llmi
 from llmi import LLM, RequestOutput, SamplingParams
 
-ROOT = Path(__file__).resolve().parent.parent
 TOPICS = [
     "tea", "rain", "bridges", "bees", "chess", "glass", "maps", "salt", "owls", "clocks", "bread", "rivers", "paper", "moss", "trains", "stars",
     "kites", "soap", "roots", "ink",
@@ -31,7 +28,7 @@ TOPICS = [
 
 def make_prompts(per_kind: int) -> dict[str, list[str]]:
     """Chats of six kinds; the first three have their answer's words in the prompt."""
-    text = re.sub(r"\s+", " ", (ROOT / "tests/data/text.txt").read_text(encoding="utf-8"))
+    text = re.sub(r"\s+", " ", (report.ROOT / "tests/data/text.txt").read_text(encoding="utf-8"))
     passages = [text[i * 2500 : i * 2500 + 900].split(" ", 1)[1].rsplit(" ", 1)[0] for i in range(per_kind)]
     kinds: dict[str, list[str]] = {name: [] for name in ("summary", "code edit", "question", "translation", "chat", "maths")}
     for i in range(per_kind):
@@ -100,14 +97,7 @@ def expected_speed_up(llm: LLM, num_tokens: int, metrics: llmi.SpecDecodeMetrics
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     kinds = make_prompts(arguments.per_kind)
-    result: dict[str, Any] = {
-        "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip(),
-        "cpu": next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), platform.machine()),
-        "command": "benchmarks/speculation.py " + " ".join(sys.argv[1:]),
-        "rounds": arguments.rounds,
-        "max_tokens": arguments.max_tokens,
-        "kinds": {},
-    }  # fmt: skip
+    result: dict[str, Any] = {"rounds": arguments.rounds, "max_tokens": arguments.max_tokens, "kinds": {}}
     with LLM(kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False) as llm:
         result["numerics_id"] = llm.model_info.numerics_id
         result["cost_curve_ms"] = {rows: round(1e3 * seconds, 3) for rows, seconds in llm.cost_curve().items()}
@@ -134,17 +124,8 @@ def table(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--per-kind", type=int, default=20)
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--readme", type=Path, help="print the README's table from this result")
-    options = parser.parse_args()
-    if options.readme:
-        print(table(json.loads(options.readme.read_text())))
-        sys.exit(0)
-    report = run(options)
-    print(table(report))
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(report.main(parser, run, table))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from llmi import SamplingParams, TokenContext
+from llmi import LLM, SamplingParams, TokenContext
+
+
+def crowded_llm(path: Path, num_pages: int, **engine: Any) -> LLM:
+    """An engine with little memory: requests meet preemption and recomputation."""
+    with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=160) as probe:
+        memory = probe._page_bytes * num_pages
+    return LLM(path, kv_cache_memory_bytes=memory, max_num_seqs=12, **engine)
 
 
 def stateful(context: TokenContext, logits: Any) -> None:

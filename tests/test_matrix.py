@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features import FEATURES, make_request
+from features import FEATURES, crowded_llm, make_request
 from llmi import LLM, Outputs
 from llmi.testing import assert_same_tokens
 
@@ -18,10 +18,7 @@ from llmi.testing import assert_same_tokens
 @pytest.fixture(scope="module")
 def crowded(tiny_path: Callable[..., Path]) -> Any:
     """An engine with little memory, small chunks and few seats."""
-    path = tiny_path("gemma3")
-    with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=160) as probe:
-        memory = probe._page_bytes * 24
-    with LLM(path, kv_cache_memory_bytes=memory, max_model_len=110, max_num_batched_tokens=24, max_num_seqs=12) as llm:
+    with crowded_llm(tiny_path("gemma3"), 24, max_model_len=110, max_num_batched_tokens=24) as llm:
         yield llm
 
 

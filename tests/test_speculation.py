@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import FEATURES, make_request
+from features import FEATURES, crowded_llm, make_request
 from llmi import LLM, DraftContext, Drafter, Outputs, SamplingParams, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_same_tokens, tiny_model
 
@@ -86,10 +86,7 @@ def check_cell(llm: LLM, requests: Any, plain: Outputs, config: Any, batch: int,
 @pytest.fixture(scope="module")
 def crowded(tiny_path: Callable[..., Path]) -> Any:
     """Windows, small chunks, little memory: rows of drafts meet window edges, preemption and recomputation."""
-    path = tiny_path("gemma3")
-    with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=160) as probe:
-        memory = probe._page_bytes * 60
-    with LLM(path, kv_cache_memory_bytes=memory, max_model_len=140, max_num_batched_tokens=48, max_num_seqs=12) as llm:
+    with crowded_llm(tiny_path("gemma3"), 60, max_model_len=140, max_num_batched_tokens=48) as llm:
         yield llm
 
 
@@ -183,14 +180,11 @@ def test_metrics(tiny: LLM) -> None:
 
 
 def test_prompt_lookup_takes_the_longest_then_the_latest(tiny: LLM) -> None:
-    seen: list[list[int]] = []
     #      1 2 3 9 | 1 2 3 8 | 2 3 7 | 1 2 3 -> the 3-gram's latest continuation is 8, not 7 (2-gram, later)
     prompt = [1, 2, 3, 9, 1, 2, 3, 8, 2, 3, 7, 1, 2, 3]
 
     def watch(ids: list[int]) -> list[int]:
-        lookup = _core.testing.prompt_lookup(1, 4, ids, 5)
-        seen.append(lookup)
-        return list(lookup)
+        return list(_core.testing.prompt_lookup(1, 4, ids, 5))
 
     assert watch(prompt) == [8, 2, 3, 7, 1]
     assert watch([4, 5, 6]) == []

@@ -1,0 +1,54 @@
+"""What every benchmark's result begins with, and the command line that they share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llmi
+from llmi import _core
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def header() -> dict[str, Any]:
+    """Commit, machine and command."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "command": f"python benchmarks/{Path(sys.argv[0]).name} " + " ".join(sys.argv[1:]), "commit": commit, "llmi": llmi.__version__,
+        "cpu": _core.system_info()["cpu"], "python": platform.python_version(), "load_average": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def write_readme(name: str, table: str) -> None:
+    """Replaces what stands between the benchmark's markers."""
+    readme = ROOT / "README.md"
+    pattern = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
+    readme.write_text(re.sub(pattern, lambda match: f"{match[1]}{table}\n{match[2]}", readme.read_text(), flags=re.DOTALL))
+
+
+def main(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], dict[str, Any]], table: Callable[[dict[str, Any]], str]
+) -> int:
+    """Runs, prints the table, writes JSON; `--readme FILE` puts the table of a written result into the README."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--output", type=Path, help="write the result here, as JSON")
+    parser.add_argument("--readme", type=Path, help="put the README's table in from this result")
+    options = parser.parse_args()
+    if options.readme:
+        write_readme(Path(sys.argv[0]).stem, table(json.loads(options.readme.read_text())))
+        return 0
+    result = {**header(), **run(options)}
+    print(table(result))
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
