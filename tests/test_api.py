@@ -85,8 +85,7 @@ def test_what_is_not_built_is_refused_by_name(tiny: LLM, tiny_path: Callable[...
         tiny.generate([1], mirostat=2)
     with pytest.raises(UnsupportedCombinationError, match="tensor_parallel_size"):
         LLM(tiny_path(), tensor_parallel_size=2)
-    with pytest.raises(UnsupportedCombinationError, match="verification"):
-        llmi.SpeculativeConfig(llmi.PromptLookup(), verification="block")
+
     with pytest.raises(DeviceError, match="CUDA"):
         LLM(tiny_path(), device="cuda")
     tiny.generate([1], max_tokens=1, mirostat=0, typical_p=1.0)

@@ -119,15 +119,27 @@ void RegisterSpeculation(py::module_& module) {
       .def(py::init<py::object, std::string>(), py::arg("runner"), py::arg("name"));
   py::class_<UnionDrafter, Drafter, std::shared_ptr<UnionDrafter>>(module, "UnionDrafter")
       .def(py::init<std::vector<std::shared_ptr<Drafter>>>(), py::arg("drafters"));
+  py::class_<PyDraftRows>(module, "DraftRows")
+      .def_property_readonly("token_ids", &PyDraftRows::token_ids)
+      .def_property_readonly("parents", &PyDraftRows::parents)
+      .def_property_readonly("laws", &PyDraftRows::laws)
+      .def("logits", &PyDraftRows::Logits, py::arg("node"))
+      .def("target", &PyDraftRows::Target, py::arg("node"))
+      .def("target_token", &PyDraftRows::TargetToken, py::arg("node"))
+      .def("uniform", &PyDraftRows::Coin, py::arg("node"), py::arg("lane"))
+      .def("draw", &PyDraftRows::Draw, py::arg("probs"), py::arg("node"));
   py::class_<SpeculationConfig>(module, "SpeculationConfig")
       .def(py::init([](const std::shared_ptr<Drafter>& drafter, int64_t num_tokens, const py::object& length_policy,
                        const std::string& verification, const py::object& rule) {
              SpeculationConfig config;
              config.drafter = drafter;
              config.num_tokens = num_tokens;
-             if (verification != "coupled") config.verification = VerificationKind::kRule;
              if (verification == "rejection") config.rule = std::make_shared<AcceptanceRule>();
-             if (verification == "custom") config.rule = std::make_shared<PyAcceptanceRule>(rule);
+             if (verification == "rule") config.rule = std::make_shared<PyAcceptanceRule>(rule);
+             if (verification == "block") config.judge = std::make_shared<BlockVerification>();
+             if (verification == "judge") config.judge = std::make_shared<PyDraftJudge>(rule);
+             if (config.rule != nullptr) config.verification = VerificationKind::kRule;
+             if (config.judge != nullptr) config.verification = VerificationKind::kJudge;
              if (!length_policy.is_none()) config.length_policy = std::make_shared<PyLengthPolicy>(length_policy);
              return config;
            }),

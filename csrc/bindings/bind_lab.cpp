@@ -74,7 +74,7 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
   {
     const py::gil_scoped_release release;
     const FloatEnvironmentGuard guard;
-    const HookContext context = {sample_index, &token_ids, prompt_len, &output_text};
+    const HookContext context = {sample_index, sample_index, &token_ids, prompt_len, &output_text};
     LogitsHook process;
     if (py_hooks != nullptr && py_hooks->HasProcessors()) {
       process = [&](float* row) { py_hooks->ProcessLogits(context, row, vocab_size); };

@@ -31,6 +31,31 @@ class ScriptedNoise : public VerifyNoise {
   std::vector<double> uniforms_;
 };
 
+class ScriptedRows : public DraftRows {
+ public:
+  ScriptedRows(Draft draft, std::vector<std::vector<double>> targets, std::vector<double> uniforms)
+      : draft_(std::move(draft)), targets_(std::move(targets)), uniforms_(std::move(uniforms)) {}
+  const Draft& draft() const override { return draft_; }
+  std::span<const int32_t> TokenIds() const override { return {}; }
+  std::span<const double> Target(int32_t node) override { return targets_.at(static_cast<size_t>(node + 1)); }
+  std::span<const float> Logits(int32_t /*node*/) override { return {}; }
+  int32_t TargetToken(int32_t /*node*/) override { return -1; }
+  double Uniform(int32_t node) override { return uniforms_.at(static_cast<size_t>(node)); }
+  double Coin(int32_t /*node*/, int32_t /*lane*/) override { return 0; }
+  int32_t Draw(std::span<const double> probs, int32_t /*node*/, bool rejected) override {
+    law.assign(probs.begin(), probs.end());
+    after_rejection = rejected;
+    return -1;
+  }
+  std::vector<double> law;
+  bool after_rejection = false;
+
+ private:
+  Draft draft_;
+  std::vector<std::vector<double>> targets_;
+  std::vector<double> uniforms_;
+};
+
 }  // namespace
 
 void RegisterTestingSpeculative(py::module_& module) {
@@ -57,6 +82,14 @@ void RegisterTestingSpeculative(py::module_& module) {
                const RowVerdict verdict = VerifyRow({token_ids, parents, laws}, node, target, AcceptanceRule(), noise);
                return py::make_tuple(verdict.child, noise.law, noise.after_rejection);
              });
+  // The shipped block verifier over one chain: (number accepted, law that the next token is drawn from, after a rejection).
+  // targets [1 + nodes, vocab_size].
+  module.def("verify_block", [](const std::vector<int32_t>& token_ids, const std::vector<std::vector<float>>& laws,
+                                const std::vector<std::vector<double>>& targets, const std::vector<double>& uniforms) {
+    ScriptedRows rows({token_ids, {}, laws}, targets, uniforms);
+    const DraftVerdict verdict = BlockVerification().Judge(rows);
+    return py::make_tuple(verdict.path.size(), rows.law, rows.after_rejection);
+  });
   module.def("accept_probability", [](int32_t token, const std::vector<double>& target, const std::vector<float>& draft) {
     return AcceptanceRule().AcceptProbability(token, target, draft);
   });

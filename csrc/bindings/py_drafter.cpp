@@ -102,6 +102,66 @@ void PyAcceptanceRule::Residual(int32_t token, std::vector<double>* target, std:
   });
 }
 
+DraftRows& PyDraftRows::Rows() const {
+  CheckArgument(rows_ != nullptr, "a VerifyContext may be used during the call of verify alone");
+  return *rows_;
+}
+
+DraftRows& PyDraftRows::RowsAt(int32_t node) const {
+  CheckArgument(node >= -1 && node < Rows().draft().size(), "the draft has no such row");
+  return *rows_;
+}
+
+std::vector<int32_t> PyDraftRows::parents() const {
+  std::vector<int32_t> parents;
+  for (int64_t node = 0; node < Rows().draft().size(); ++node) parents.push_back(Rows().draft().parent(node));
+  return parents;
+}
+
+py::array_t<float> PyDraftRows::Logits(int32_t node) const {
+  const std::span<const float> row = RowsAt(node).Logits(node);
+  return CopyArray(row.data(), row.size());
+}
+
+py::array_t<double> PyDraftRows::Target(int32_t node) const {
+  const std::span<const double> row = RowsAt(node).Target(node);
+  return CopyArray(row.data(), row.size());
+}
+
+int32_t PyDraftRows::TargetToken(int32_t node) const { return RowsAt(node).TargetToken(node); }
+
+double PyDraftRows::Coin(int32_t node, int32_t lane) const { return RowsAt(node).Coin(node, lane); }
+
+int32_t PyDraftRows::Draw(const py::array_t<double, py::array::c_style | py::array::forcecast>& probs, int32_t node) const {
+  const auto vocab_size = static_cast<py::ssize_t>(RowsAt(node).Logits(node).size());
+  CheckArgument(probs.ndim() == 1 && probs.shape(0) == vocab_size, "draw: probs must be [vocab_size]");
+  const std::span<const double> row(probs.data(), static_cast<size_t>(vocab_size));
+  double total = 0;
+  for (double value : row) {
+    CheckArgument(value >= 0 && value < 1e30, "draw: probs hold NaN, infinity or a negative number");
+    total += value;
+  }
+  CheckArgument(total > 0, "draw: probs are all zero");
+  return rows_->Draw(row, node, true);
+}
+
+DraftVerdict PyDraftJudge::Judge(DraftRows& rows) const {
+  return WithGil(ErrorKind::kHook, [&] {
+    const py::object handle = py::cast(PyDraftRows(&rows));
+    DraftVerdict verdict;
+    try {
+      const auto answer = runner_.attr("verify")(handle, CopyArray(rows.TokenIds().data(), rows.TokenIds().size()))
+                              .cast<std::pair<std::vector<int32_t>, int32_t>>();
+      verdict = {answer.first, answer.second};
+    } catch (...) {
+      handle.cast<PyDraftRows&>().Close();
+      throw;
+    }
+    handle.cast<PyDraftRows&>().Close();
+    return verdict;
+  });
+}
+
 std::vector<double> PyPolicy::Key(const PolicyRequest& request, double now_s) {
   return WithGil(ErrorKind::kHook, [&] {
     auto key = policy_

@@ -41,6 +41,36 @@ class PyAcceptanceRule : public AcceptanceRule {
   HeldObject runner_;
 };
 
+// What Verification.verify looks at; dead after the call.
+class PyDraftRows {
+ public:
+  explicit PyDraftRows(DraftRows* rows) : rows_(rows) {}
+  void Close() { rows_ = nullptr; }
+  std::vector<int32_t> token_ids() const { return Rows().draft().token_ids; }
+  std::vector<int32_t> parents() const;
+  const std::vector<std::vector<float>>& laws() const { return Rows().draft().laws; }
+  pybind11::array_t<float> Logits(int32_t node) const;
+  pybind11::array_t<double> Target(int32_t node) const;
+  int32_t TargetToken(int32_t node) const;
+  double Coin(int32_t node, int32_t lane) const;
+  int32_t Draw(const pybind11::array_t<double, pybind11::array::c_style | pybind11::array::forcecast>& probs, int32_t node) const;
+
+ private:
+  DraftRows& Rows() const;
+  DraftRows& RowsAt(int32_t node) const;  // throws Error(kInvalidArgument) for a node that the draft lacks
+  DraftRows* rows_;
+};
+
+// A Verification that judges whole drafts; the object is llmi._verification.VerificationRunner.
+class PyDraftJudge : public DraftJudge {
+ public:
+  explicit PyDraftJudge(pybind11::object runner) : runner_(std::move(runner)) {}
+  DraftVerdict Judge(DraftRows& rows) const override;
+
+ private:
+  HeldObject runner_;
+};
+
 class PyPolicy : public PolicyHook {
  public:
   explicit PyPolicy(pybind11::object policy) : policy_(std::move(policy)) {}

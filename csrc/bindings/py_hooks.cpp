@@ -29,7 +29,7 @@ PyHooks::PyHooks(py::object hooks)
 
 void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) {
   WithGil(ErrorKind::kHook, [&] {
-    const py::object result = hooks_.attr("process")(context.sample_index, CopyTokens(context), context.prompt_len,
+    const py::object result = hooks_.attr("process")(context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
                                                      py::bytes(*context.output_text), CopyRow(logits, vocab_size));
     const auto row = result.cast<FloatArray>();
     if (row.ndim() != 1 || row.shape(0) != vocab_size) {
@@ -41,7 +41,7 @@ void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t v
 
 int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vocab_size) {
   return WithGil(ErrorKind::kHook, [&] {
-    const py::object result = hooks_.attr("sample")(context.sample_index, CopyTokens(context), context.prompt_len,
+    const py::object result = hooks_.attr("sample")(context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
                                                     py::bytes(*context.output_text), CopyRow(law, vocab_size));
     const auto token = result.cast<int64_t>();
     if (token < 0 || token >= vocab_size) {
@@ -52,9 +52,17 @@ int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vo
   });
 }
 
+void PyHooks::CopyState(int64_t from_slot, int64_t to_slot) {
+  WithGil(ErrorKind::kHook, [&] { hooks_.attr("copy_state")(from_slot, to_slot); });
+}
+
+void PyHooks::EndTrials() {
+  WithGil(ErrorKind::kHook, [&] { hooks_.attr("end_trials")(); });
+}
+
 std::optional<std::string> PyHooks::ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) {
   return WithGil(ErrorKind::kHook, [&]() -> std::optional<std::string> {
-    const py::object result = hooks_.attr("should_stop")(context.sample_index, CopyTokens(context), context.prompt_len,
+    const py::object result = hooks_.attr("should_stop")(context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
                                                          py::bytes(*context.output_text), CopyRow(logits, vocab_size));
     if (result.is_none()) return std::nullopt;
     return result.cast<std::string>();

@@ -22,6 +22,8 @@ class PyHooks : public RequestHooks {
   bool HasCriteria() const override { return has_criteria_; }
   void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) override;
   int32_t Sample(const HookContext& context, const float* law, int64_t vocab_size) override;
+  void CopyState(int64_t from_slot, int64_t to_slot) override;
+  void EndTrials() override;
   std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) override;
 
  private:

@@ -175,6 +175,10 @@ class Engine {
   void NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token);
   void WalkOn(Sample& sample, int32_t child);
   RowVerdict VerifyByRule(Running& running, const Sample& sample);
+  // Verification of whole drafts (judge.cc): keeps the row, and after the last one emits what the judge decides.
+  class JudgedDraft;
+  void JudgeRow(Running& running, Sample& sample, int32_t node, const float* raw);
+  std::vector<double> NormalisedLaw(const SamplingParams& params) const;  // of law_
   void EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows);
   void ProcessPromptRow(Running& running, int64_t position, float* raw);
   void StartSiblings(Running& running, const float* raw);

@@ -23,6 +23,7 @@ namespace llmi {
 // The state that hooks see: one emitted token's context. Valid during the call.
 struct HookContext {
   int64_t sample_index = 0;
+  int64_t slot = 0;                                 // whose state: the sample's own, or a negative one for a trial
   const std::vector<int32_t>* token_ids = nullptr;  // prompt and output
   int64_t prompt_len = 0;
   const std::string* output_text = nullptr;
@@ -38,6 +39,9 @@ class RequestHooks {
   virtual bool HasCriteria() const = 0;
   virtual void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) = 0;
   virtual int32_t Sample(const HookContext& context, const float* law, int64_t vocab_size) = 0;
+  // A trial's state begins as a copy; trials end together.
+  virtual void CopyState(int64_t from_slot, int64_t to_slot) = 0;
+  virtual void EndTrials() = 0;
   // Empty: go on. Else the stop reason, which may be the empty string.
   virtual std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) = 0;
 };
@@ -52,7 +56,8 @@ class LengthHook {
 
 enum class VerificationKind : uint8_t {
   kCoupled,  // draws as plain decoding does: the same tokens
-  kRule,     // accepts and rejects by `rule`: the exact law by default
+  kRule,     // accepts and rejects by `rule`, token by token: the exact law by default
+  kJudge,    // `judge` looks at the whole draft
 };
 
 // Speculation for one request.
@@ -60,6 +65,7 @@ struct SpeculationConfig {
   std::shared_ptr<Drafter> drafter;
   VerificationKind verification = VerificationKind::kCoupled;
   std::shared_ptr<const AcceptanceRule> rule;  // under kRule
+  std::shared_ptr<const DraftJudge> judge;     // under kJudge
   int64_t num_tokens = -1;                     // most nodes of a draft; -1: chosen by cost and acceptance at each step
   std::shared_ptr<LengthHook> length_policy;
 };

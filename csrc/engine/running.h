@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/engine.h"
+#include "sampling/law.h"
 #include "speculative/length.h"
 
 namespace llmi {
@@ -32,6 +34,8 @@ struct Engine::Sample {
   // Speculation: the draft of the step under way, where its walk stands, and what was learnt.
   Draft draft;
   int32_t walk = kWalkRoot;
+  std::vector<float> judged_rows;     // raw logits [1 + nodes, vocab_size], while a draft waits for its judge
+  std::optional<RowVerdict> planned;  // what a judge has decided for the row at hand
   std::vector<float> draft_logprobs;  // the target's, by node, where the drafter wants them
   int64_t num_accepted = 0;           // of this draft
   uint32_t round = 0;                 // of verification
@@ -53,6 +57,12 @@ struct Engine::Running {
   int64_t prompt_len() const { return static_cast<int64_t>(request->prompt_token_ids.size()); }
   SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }
 };
+
+// Noise of verification (numerics.md): drafts are drawn with purpose 1, accepted with 2, what is left is drawn with 3, each
+// keyed by the round; other coins have purpose 4. A row without drafts behind it draws as plain decoding does.
+inline double UniformOf(uint32_t word) { return (static_cast<double>(word) + 0.5) * 0x1p-32; }
+double AcceptanceUniform(NoiseKey key, int32_t token_id);
+int32_t DrawVerified(const SamplingParams& params, NoiseKey key, std::span<const double> probs, bool after_rejection);
 
 // Adds the rows of a draft to the batch's last segment, which has num_before rows so far: node i lies in the slot behind
 // the last committed token, i further; its position is its depth. All its rows are wanted.

@@ -22,28 +22,13 @@ constexpr size_t kMaxKnownDrafters = 256;
 constexpr double kSlowStep = 0.05;  // seconds
 constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
-// Noise of one row under acceptance and rejection (numerics.md): drafts are drawn with purpose 1, accepted with 2,
-// what is left is drawn with 3, each keyed by the round; a row without drafts behind it draws as plain decoding does.
+// Noise of one row under acceptance and rejection.
 class RowNoise : public VerifyNoise {
  public:
   RowNoise(const SamplingParams& params, int64_t position, int64_t sample_index, uint32_t round, const Draft& draft)
       : params_(params), key_{params.seed, position, sample_index, 0, round}, draft_(draft) {}
-  double Uniform(int32_t node) override {
-    NoiseKey key = key_;
-    key.purpose = 2;
-    return (static_cast<double>(NoiseWord(key, draft_.token_ids[static_cast<size_t>(node)])) + 0.5) * 0x1p-32;
-  }
-  int32_t Draw(std::span<const double> probs, bool after_rejection) override {
-    if (params_.temperature == 0) return static_cast<int32_t>(std::max_element(probs.begin(), probs.end()) - probs.begin());
-    std::vector<float> law(probs.size());
-    for (size_t i = 0; i < probs.size(); ++i) {
-      law[i] = probs[i] > 0 ? static_cast<float>(LogF64(probs[i])) : -std::numeric_limits<float>::infinity();
-    }
-    NoiseKey key = key_;
-    key.purpose = after_rejection ? 3 : 0;
-    if (!after_rejection) key.round = 0;
-    return llmi::Draw(key, law.data(), static_cast<int64_t>(law.size()));
-  }
+  double Uniform(int32_t node) override { return AcceptanceUniform(key_, draft_.token_ids[static_cast<size_t>(node)]); }
+  int32_t Draw(std::span<const double> probs, bool after_rejection) override { return DrawVerified(params_, key_, probs, after_rejection); }
 
  private:
   const SamplingParams& params_;
@@ -59,6 +44,22 @@ const CostCurve& RecordedCosts() {
 
 }  // namespace
 
+double AcceptanceUniform(NoiseKey key, int32_t token_id) {
+  key.purpose = 2;
+  return UniformOf(NoiseWord(key, token_id));
+}
+
+int32_t DrawVerified(const SamplingParams& params, NoiseKey key, std::span<const double> probs, bool after_rejection) {
+  if (params.temperature == 0) return static_cast<int32_t>(std::max_element(probs.begin(), probs.end()) - probs.begin());
+  std::vector<float> law(probs.size());
+  for (size_t i = 0; i < probs.size(); ++i) {
+    law[i] = probs[i] > 0 ? static_cast<float>(LogF64(probs[i])) : -std::numeric_limits<float>::infinity();
+  }
+  key.purpose = after_rejection ? 3 : 0;
+  if (!after_rejection) key.round = 0;
+  return Draw(key, law.data(), static_cast<int64_t>(law.size()));
+}
+
 // A started continuation that computes its last token alone in this step.
 bool Engine::MayDraft(const ScheduledPiece& piece) const {
   const auto& sample = *static_cast<const Sample*>(piece.sequence->owner);
@@ -70,14 +71,15 @@ bool Engine::MayDraft(const ScheduledPiece& piece) const {
 int64_t Engine::DraftLimit(const Sample& sample, int64_t room) const {
   const Request& request = *sample.running->request;
   const int64_t wanted = request.speculation->num_tokens < 0 ? kMaxAutoLength : request.speculation->num_tokens;
-  return std::min({wanted, room, kMaxDraftNodes});
+  const bool judged = request.speculation->verification == VerificationKind::kJudge;
+  return std::min({wanted, room, judged ? kMaxJudgedNodes : kMaxDraftNodes});
 }
 
 int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows) {
   const SpeculationConfig& speculation = *sample.running->request->speculation;
   if (speculation.num_tokens >= 0 && speculation.length_policy == nullptr) return limit;
   const auto rates = sample.acceptance.Rates();
-  if (speculation.verification == VerificationKind::kRule && speculation.length_policy == nullptr) {
+  if (speculation.verification != VerificationKind::kCoupled && speculation.length_policy == nullptr) {
     return ChooseLength(rates, RecordedCosts(), {1, 1, 0, limit}) > 0 ? limit : 0;  // trees of a fixed shape want their room
   }
   if (costs_.empty()) MeasureCosts();
@@ -131,7 +133,7 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
       context.prompt_len = running.prompt_len();
       context.max_nodes = length;
       context.round = ++sample->round;
-      context.wants_laws = speculation.verification == VerificationKind::kRule;
+      context.wants_laws = speculation.verification != VerificationKind::kCoupled;
       context.state = sample->drafter_state.get();
       const auto known =
           std::find_if(calls.begin(), calls.end(), [&](const auto& call) { return call.drafter == speculation.drafter.get(); });
@@ -186,22 +188,25 @@ void Engine::TakeDraft(Sample& sample, DraftContext& context) {
 // The row's law is in law_, processed.
 RowVerdict Engine::VerifyByRule(Running& running, const Sample& sample) {
   const SamplingParams& params = running.request->params;
-  const auto vocab_size = static_cast<int64_t>(law_.size());
+  RowNoise noise(params, static_cast<int64_t>(sample.tokens.size()), sample.index, sample.round, sample.draft);
+  return VerifyRow(sample.draft, sample.walk, NormalisedLaw(params), *running.request->speculation->rule, noise);
+}
+
+std::vector<double> Engine::NormalisedLaw(const SamplingParams& params) const {
   std::vector<double> target(law_.size(), 0.0);
-  const auto best = static_cast<size_t>(ArgMax(context_, law_.data(), vocab_size));
+  const auto best = static_cast<size_t>(ArgMax(context_, law_.data(), static_cast<int64_t>(law_.size())));
   if (params.temperature == 0) {
     target[best] = 1.0;
-  } else {
-    double total = 0;
-    for (size_t i = 0; i < law_.size(); ++i) {
-      if (std::isinf(law_[i])) continue;
-      target[i] = ExpF64(static_cast<double>(law_[i]) - static_cast<double>(law_[best]));
-      total += target[i];
-    }
-    for (double& value : target) value /= total;
+    return target;
   }
-  RowNoise noise(params, static_cast<int64_t>(sample.tokens.size()), sample.index, sample.round, sample.draft);
-  return VerifyRow(sample.draft, sample.walk, std::move(target), *running.request->speculation->rule, noise);
+  double total = 0;
+  for (size_t i = 0; i < law_.size(); ++i) {
+    if (std::isinf(law_[i])) continue;
+    target[i] = ExpF64(static_cast<double>(law_[i]) - static_cast<double>(law_[best]));
+    total += target[i];
+  }
+  for (double& value : target) value /= total;
+  return target;
 }
 
 // law_ holds the law of the row that the walk is at.

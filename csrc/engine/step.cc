@@ -118,11 +118,15 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
     for (int64_t i = 0; i < count; ++i) {
       const LogitsRow& row = rows[static_cast<size_t>(begin + i)];
       Running& running = *row.sample->running;
-      if (row.sample->finished) continue;                       // ended at an earlier row of this step
-      if (row.draws && row.node != row.sample->walk) continue;  // the walk does not come by
+      if (row.sample->finished) continue;  // ended at an earlier row of this step
+      const bool judged =
+          row.draws && row.sample->draft.size() > 0 && running.request->speculation->verification == VerificationKind::kJudge;
+      if (row.draws && !judged && row.node != row.sample->walk) continue;  // the walk does not come by
       float* raw = logits_.data() + i * vocab_size;
       try {
-        if (!row.draws) {
+        if (judged) {
+          JudgeRow(running, *row.sample, row.node, raw);
+        } else if (!row.draws) {
           ProcessPromptRow(running, row.position, raw);
           const bool all_scored = row.position + 2 == running.prompt_len();
           row.sample->scheduled.first_wanted_row = all_scored ? INT64_MAX : row.position + 1;
@@ -181,7 +185,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
   const SamplingParams& params = request.params;
   const int64_t vocab_size = decoder_->config().vocab_size;
   RequestHooks* hooks = request.hooks.get();
-  const HookContext hook_context = {sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
+  const HookContext hook_context = {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
   law_.assign(raw, raw + vocab_size);
   LogitsHook process;
   if (hooks != nullptr && hooks->HasProcessors()) {
@@ -190,7 +194,10 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
   ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size);
   int32_t token = 0;
   int32_t child = kFindChild;
-  if (sample.draft.size() > 0 && request.speculation->verification == VerificationKind::kRule) {
+  if (sample.planned) {
+    token = sample.planned->token;
+    child = sample.planned->child;
+  } else if (sample.draft.size() > 0 && request.speculation->verification == VerificationKind::kRule) {
     const RowVerdict verdict = VerifyByRule(running, sample);
     token = verdict.token;
     child = verdict.child;
@@ -245,7 +252,7 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, int32_t
     }
   }
   if (request.hooks != nullptr && request.hooks->HasCriteria()) {
-    const HookContext context = {sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
+    const HookContext context = {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
     if (const auto reason = request.hooks->ShouldStop(context, raw, decoder_->config().vocab_size)) {
       if (!reason->empty()) output.stop_reason = *reason;
       FinishSample(running, sample, FinishReason::kStop);

@@ -3,7 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/errors.h"
+
 namespace llmi {
+namespace {
+
+// Of token `id` under the law that a node was drawn from; an empty law is the node's own token alone.
+double DraftProbability(size_t id, int32_t node_token, std::span<const float> law) {
+  return law.empty() ? (id == static_cast<size_t>(node_token) ? 1.0 : 0.0) : static_cast<double>(law[id]);
+}
+
+}  // namespace
 
 double AcceptanceRule::AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const {
   const auto index = static_cast<size_t>(token);
@@ -15,8 +25,7 @@ double AcceptanceRule::AcceptProbability(int32_t token, std::span<const double> 
 void AcceptanceRule::Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const {
   double total = 0;
   for (size_t i = 0; i < target->size(); ++i) {
-    const double drawn = draft.empty() ? (i == static_cast<size_t>(token) ? 1.0 : 0.0) : static_cast<double>(draft[i]);
-    (*target)[i] = std::max(0.0, (*target)[i] - drawn);
+    (*target)[i] = std::max(0.0, (*target)[i] - DraftProbability(i, token, draft));
     total += (*target)[i];
   }
   if (total <= 0) return;  // the laws are equal up to rounding, and the node was accepted but for it
@@ -35,6 +44,54 @@ RowVerdict VerifyRow(const Draft& draft, int32_t node, std::vector<double> targe
   }
   const bool empty = std::all_of(target.begin(), target.end(), [](double value) { return value <= 0; });
   return {noise.Draw(empty ? whole : target, rejected), -1};
+}
+
+DraftVerdict BlockVerification::Judge(DraftRows& rows) const {
+  const Draft& draft = rows.draft();
+  if (!draft.is_chain()) {
+    throw Error(ErrorKind::kDraft, "block verification takes chains, and this draft is a tree: use verification='rejection'");
+  }
+  const auto law_of = [&](int64_t node) {
+    return draft.laws.empty() ? std::span<const float>() : std::span<const float>(draft.laws[static_cast<size_t>(node)]);
+  };
+  // What is left for the token after the first `length` ones, were they the longest beginning; bears: the joint ratio so far.
+  const auto left_after = [&](int64_t length, double bears) {
+    const std::span<const double> target = rows.Target(static_cast<int32_t>(length) - 1);
+    std::vector<double> left(target.size());
+    for (size_t id = 0; id < left.size(); ++id) {
+      left[id] = std::max(0.0, bears * target[id] - DraftProbability(id, draft.token_ids[static_cast<size_t>(length)], law_of(length)));
+    }
+    return left;
+  };
+  int64_t accepted = 0;
+  double bears = 1;
+  double bears_accepted = 1;
+  for (int64_t node = 0; node < draft.size(); ++node) {
+    const int32_t token = draft.token_ids[static_cast<size_t>(node)];
+    const double target = rows.Target(static_cast<int32_t>(node) - 1)[static_cast<size_t>(token)];
+    const double drawn = DraftProbability(static_cast<size_t>(token), token, law_of(node));
+    bears = drawn > 0 ? std::min(1.0, bears * target / drawn) : 0.0;
+    double probability = bears;
+    if (node + 1 < draft.size()) {
+      double left = 0;
+      for (double value : left_after(node + 1, bears)) left += value;
+      probability = left > 0 ? left / (left + 1 - bears) : 0.0;
+    }
+    if (rows.Uniform(static_cast<int32_t>(node)) >= probability) continue;
+    accepted = node + 1;
+    bears_accepted = bears;
+  }
+  DraftVerdict verdict;
+  for (int64_t node = 0; node < accepted; ++node) verdict.path.push_back(static_cast<int32_t>(node));
+  const auto last = static_cast<int32_t>(accepted) - 1;
+  if (accepted == draft.size()) {
+    verdict.next_token = rows.Draw(rows.Target(last), last, false);
+    return verdict;
+  }
+  const std::vector<double> left = left_after(accepted, bears_accepted);
+  const bool empty = std::all_of(left.begin(), left.end(), [](double value) { return value <= 0; });
+  verdict.next_token = rows.Draw(empty ? rows.Target(last) : std::span<const double>(left), last, true);
+  return verdict;
 }
 
 }  // namespace llmi

@@ -29,7 +29,7 @@ _MODULES = {
     "_trace": ("DecodeTrace", "TraceDifference"),
     "_constraint": ("Constraint",),
     "_drafters": ("Draft", "DraftContext", "DraftModel", "Drafter", "PromptLookup", "TokenTree"),
-    "_verification": ("Typical", "Verification"),
+    "_verification": ("Typical", "Verification", "VerifyContext"),
     "_speculation": ("LengthPolicy", "SpecDecodeMetrics", "SpeculativeConfig"),
     "_receipt": ("Receipt", "replay"),
     "_doctor": ("doctor",),
@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from llmi._trace import TraceDifference as TraceDifference
     from llmi._verification import Typical as Typical
     from llmi._verification import Verification as Verification
+    from llmi._verification import VerifyContext as VerifyContext
 
 __all__ = ["__version__", "testing", *_HOME]
 

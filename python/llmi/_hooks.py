@@ -125,20 +125,20 @@ class RequestHooks:
         return self.has_processors or self.has_sampler or self.has_criteria
 
     def _context(
-        self, index: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
+        self, index: int, slot: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
     ) -> TokenContext:
-        if index not in self.states:
-            self.states[index] = copy.deepcopy(self.states.get(0, {})) if len(token_ids) == prompt_len else {}
+        if slot not in self.states:
+            self.states[slot] = copy.deepcopy(self.states.get(0, {})) if len(token_ids) == prompt_len else {}
         text = output.decode("utf-8", "replace")
         return TokenContext(
-            self.request_id, index, token_ids, prompt_len, self.prompt_text + text, text, logits, self.params, self.states[index]
+            self.request_id, index, token_ids, prompt_len, self.prompt_text + text, text, logits, self.params, self.states[slot]
         )
 
     def process(
-        self, index: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
+        self, index: int, slot: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """All processors in turn; returns the row."""
-        context = self._context(index, token_ids, prompt_len, output, logits)
+        context = self._context(index, slot, token_ids, prompt_len, output, logits)
         for processor in self.processors:
             try:
                 result = processor(context, logits)
@@ -150,10 +150,10 @@ class RequestHooks:
                 raise
         return logits
 
-    def sample(self, index: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, law: NDArray[np.float32]) -> int:
+    def sample(self, index: int, slot: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, law: NDArray[np.float32]) -> int:
         """The custom sampler's token."""
         assert self.sampler is not None
-        context = self._context(index, token_ids, prompt_len, output, law)
+        context = self._context(index, slot, token_ids, prompt_len, output, law)
         try:
             return int(self.sampler(context, law))
         except BaseException as error:
@@ -161,10 +161,10 @@ class RequestHooks:
             raise
 
     def should_stop(
-        self, index: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
+        self, index: int, slot: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
     ) -> str | None:
         """The first criterion that stops: its reason, or "" for True; None to go on."""
-        context = self._context(index, token_ids, prompt_len, output, logits)
+        context = self._context(index, slot, token_ids, prompt_len, output, logits)
         for criterion in self.criteria:
             try:
                 verdict = criterion(context)
@@ -176,6 +176,14 @@ class RequestHooks:
             if verdict:
                 return ""
         return None
+
+    def copy_state(self, from_slot: int, to_slot: int) -> None:
+        """A trial begins: processors meet tokens that may not be emitted, on a copy of their state."""
+        self.states[to_slot] = copy.deepcopy(self.states.get(from_slot, {}))
+
+    def end_trials(self) -> None:
+        """All trials are over; theirs are the negative slots."""
+        self.states = {slot: state for slot, state in self.states.items() if slot >= 0}
 
     def _fail(self, hook: object, error: BaseException) -> None:
         self.error = error

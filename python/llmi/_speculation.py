@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     I32 = NDArray[np.int32]
 
 MAX_SPECULATIVE_TOKENS = 256
+MAX_JUDGED_TOKENS = 64  # where verification looks at the whole draft
 _MAX_KEPT = 64  # core drafters that an LLM keeps for the next call
 
 
@@ -57,10 +58,11 @@ class SpeculativeConfig:
     num_speculative_tokens : int, "auto", or LengthPolicy
         Most tokens in a draft. "auto" picks, at each step, the length with the most expected tokens per second from
         the measured cost of a step and the acceptance seen, down to none.
-    verification : {"coupled", "rejection", "typical"} or Verification
+    verification : {"coupled", "rejection", "block", "typical"} or Verification
         "coupled": the very tokens of plain decoding, at any temperature. "rejection": accepts with probability
         min(1, target / draft), else draws from what is left; the law is exactly the target's, the tokens depend on the
-        drafter. "typical", and a Verification of your own, may change the law.
+        drafter. "block": the same law, chains only, judged as a whole: accepts more. "typical", and a Verification of your
+        own, may change the law.
     """
 
     drafter: Any
@@ -74,24 +76,26 @@ class SpeculativeConfig:
             raise InvalidParamsError("drafter is an empty list", "drafter")
         if self.verification == "typical":
             self.verification = Typical()
-        if self.verification == "block" or getattr(type(self.verification), "verify", None) is not None:
-            raise UnsupportedCombinationError(
-                "block verification, and Verification.verify, are not available in this version of llmi: use 'rejection', or override"
-                " accept_probability and residual", "verification", "LLM",
-            )  # fmt: skip
-        if self.verification not in ("coupled", "rejection") and not isinstance(self.verification, Verification):
+        if self.verification not in ("coupled", "rejection", "block") and not isinstance(self.verification, Verification):
             raise InvalidParamsError(
-                f"verification must be 'coupled', 'rejection', 'typical' or a Verification, not {self.verification!r}", "verification"
+                f"verification must be 'coupled', 'rejection', 'block', 'typical' or a Verification, not {self.verification!r}",
+                "verification",
             )
         length = self.num_speculative_tokens
         if isinstance(length, bool) or not (length == "auto" or isinstance(length, int) or hasattr(length, "choose")):
             raise InvalidParamsError(
                 f"num_speculative_tokens must be a number, 'auto' or a LengthPolicy, not {length!r}", "num_speculative_tokens"
             )
-        if isinstance(length, int) and not 1 <= length <= MAX_SPECULATIVE_TOKENS:
+        longest = MAX_JUDGED_TOKENS if self._judges_whole_drafts else MAX_SPECULATIVE_TOKENS
+        if isinstance(length, int) and not 1 <= length <= longest:
             raise InvalidParamsError(
-                f"num_speculative_tokens must lie in [1, {MAX_SPECULATIVE_TOKENS}], not {length}", "num_speculative_tokens"
+                f"num_speculative_tokens must lie in [1, {longest}] with verification {self.verification_name!r}, not {length}",
+                "num_speculative_tokens",
             )
+
+    @property
+    def _judges_whole_drafts(self) -> bool:
+        return self.verification == "block" or (isinstance(self.verification, Verification) and self.verification.judges_whole_drafts)
 
     @property
     def verification_name(self) -> str:
@@ -268,11 +272,14 @@ class SpeculationFactory:
             parts.append(core)
         combined = parts[0] if len(parts) == 1 else self._union(config, parts)
         length = config.num_speculative_tokens
-        custom = isinstance(config.verification, Verification)
+        kind: Any = config.verification
+        rule = None
+        if isinstance(kind, Verification):
+            rule = VerificationRunner(kind, dataclasses.replace(submission.params, seed=submission.seed))
+            kind = "judge" if config._judges_whole_drafts else "rule"
         return _core.SpeculationConfig(
-            combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length,
-            "custom" if custom else config.verification, VerificationRunner(config.verification) if custom else None,
-        )  # fmt: skip
+            combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length, kind, rule
+        )
 
     def _union(self, config: SpeculativeConfig, parts: list[Any]) -> Any:
         if id(config) not in self._built:

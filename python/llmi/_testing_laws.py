@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmi._drafters import DraftContext, Drafter, DraftModel
+from llmi._errors import InvalidParamsError
 from llmi._params import SamplingParams
 from llmi._speculation import parse_speculation
+from llmi._verification import Verification
 
 if TYPE_CHECKING:
     from llmi._llm import LLM
@@ -75,6 +77,61 @@ def exact_distribution(llm: LLM, prompt: Any, sampling_params: SamplingParams, *
             sequence.close()
         law = grown
     return law
+
+
+def verification_law(verification: Any, target: Iterable[Any], draft: Iterable[Any], *, num_siblings: int = 1) -> dict[int, Fraction]:
+    """The exact law of the token that a verification emits at one position, in fractions.
+
+    Sums over all ordered draws of siblings from `draft`, without replacement: with a lossless rule the result is `target`.
+
+    Parameters
+    ----------
+    verification : "rejection" or Verification
+        Its accept_probability and residual get arrays of Fractions; a rule that cannot reckon with these gets float64 ones.
+    target, draft : probabilities [vocab_size]
+        Fractions, or numbers that are taken as they are.
+    num_siblings : int
+    """
+    rule = Verification() if verification == "rejection" else verification
+    if not isinstance(rule, Verification) or rule.judges_whole_drafts:
+        raise InvalidParamsError(
+            f"verification_law needs 'rejection' or accept_probability and residual, not {verification!r}", "verification"
+        )
+    law: dict[int, Fraction] = {}
+
+    def add(token: int, mass: Fraction) -> None:
+        if mass:
+            law[token] = law.get(token, Fraction(0)) + mass
+
+    def visit(left: list[Fraction], rest: list[Fraction], mass: Fraction, siblings: int, whole: list[Fraction]) -> None:
+        total = sum(rest)
+        if siblings == 0 or total == 0:
+            final = left if any(left) else whole
+            for token, probability in enumerate(final):
+                add(token, mass * probability / sum(final))
+            return
+        row = [probability / total for probability in rest]
+        for token, probability in enumerate(row):
+            if not probability:
+                continue
+            accepted = Fraction(_with_fractions(rule.accept_probability, token, left, row))
+            add(token, mass * probability * accepted)
+            if accepted < 1:
+                remaining = [Fraction(value) for value in _with_fractions(rule.residual, left, row)]
+                others = [Fraction(0) if other == token else value for other, value in enumerate(rest)]
+                visit(remaining, others, mass * probability * (1 - accepted), siblings - 1, whole)
+
+    probabilities = [Fraction(value) for value in target]
+    visit(probabilities, [Fraction(value) for value in draft], Fraction(1), num_siblings, probabilities)
+    return law
+
+
+def _with_fractions(function: Any, *args: Any) -> Any:
+    """Calls with arrays of Fractions, or of float64 where the function cannot reckon with them."""
+    try:
+        return function(*(np.array(arg, object) if isinstance(arg, list) else arg for arg in args))
+    except (TypeError, AttributeError):
+        return function(*(np.array([float(value) for value in arg]) if isinstance(arg, list) else arg for arg in args))
 
 
 def assert_same_distribution(

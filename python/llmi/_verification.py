@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from llmi._errors import InvalidParamsError
+from llmi._drafters import Draft
+from llmi._errors import InvalidParamsError, call_core
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from llmi._params import SamplingParams
 
     F32 = NDArray[np.float32]
     F64 = NDArray[np.float64]
@@ -18,7 +22,8 @@ if TYPE_CHECKING:
 class Verification:
     """How drafted tokens are accepted. The law of what is emitted can be enumerated: no random numbers inside.
 
-    Override `accept_probability`, and `residual` if need be. Set `lossless = True` if the law stays the target's.
+    Override `accept_probability`, and `residual` if need be; or `verify`, for everything. Set `lossless = True` if the law
+    stays the target's.
     """
 
     lossless: ClassVar[bool] = False
@@ -34,14 +39,71 @@ class Verification:
         draft_probs : float64 array [vocab_size]
             The law that the token was drawn from.
         """
-        target, draft = float(target_probs[token_id]), float(draft_probs[token_id])
-        return 1.0 if target >= draft else target / draft
+        target, draft = target_probs[token_id], draft_probs[token_id]
+        ratio: float = 1 if target >= draft else target / draft  # a Fraction stays one: see testing.verification_law
+        return ratio
 
     def residual(self, target_probs: F64, draft_probs: F64) -> F64:
         """What is left of the target after a rejection: by default the normalised positive part of target - draft."""
-        left: F64 = np.maximum(target_probs - draft_probs, 0.0)
+        left: F64 = np.maximum(target_probs - draft_probs, 0)
         total = left.sum()
         return left / total if total > 0 else left
+
+    def verify(self, context: VerifyContext) -> tuple[Iterable[int], int]:
+        """Judges a whole draft: (accepted node indices from root to leaf, the token that follows the last of them).
+
+        Where this is overridden the other two are not called. Processors are asked about drafted tokens too, on a copy of
+        their state, and again about those that are emitted.
+        """
+        raise NotImplementedError
+
+    @property
+    def judges_whole_drafts(self) -> bool:
+        """Whether `verify` is overridden."""
+        return type(self).verify is not Verification.verify
+
+
+class VerifyContext:
+    """A draft and the target's rows, during one call of `Verification.verify`.
+
+    Rows are numbered from the root: row 0 follows the last committed token, row i + 1 follows node i.
+
+    Attributes
+    ----------
+    draft : Draft
+        Its draft_probs are None for point masses.
+    token_ids : int32 array [len]
+        Prompt and output so far.
+    sampling_params : SamplingParams
+    """
+
+    def __init__(self, rows: Any, token_ids: Any, sampling_params: SamplingParams) -> None:
+        self._rows = rows
+        self.draft = Draft(rows.token_ids, rows.parents, [np.asarray(row, np.float32) for row in rows.laws] or None)
+        self.token_ids = token_ids
+        self.sampling_params = sampling_params
+
+    @property
+    def target_logits(self) -> F32:
+        """The model's raw logits [num_nodes + 1, vocab_size]."""
+        return np.stack([call_core(self._rows.logits, row - 1) for row in range(len(self.draft) + 1)])
+
+    def target_probs(self, row: int) -> F64:
+        """The processed law [vocab_size] of a row, as plain decoding would have it on this path."""
+        law: F64 = call_core(self._rows.target, row - 1)
+        return law
+
+    def target_token(self, row: int) -> int:
+        """What plain decoding emits at a row."""
+        return int(call_core(self._rows.target_token, row - 1))
+
+    def uniform(self, row: int, lane: int = 0) -> float:
+        """A coin in (0, 1), by row and lane: a function of seed, position and verification round."""
+        return float(call_core(self._rows.uniform, row - 1, lane))
+
+    def draw(self, probs: F64, row: int) -> int:
+        """A token from `probs` [vocab_size] for this row; they need not sum to 1. The same row draws with the same noise."""
+        return int(call_core(self._rows.draw, probs, row - 1))
 
 
 class Typical(Verification):
@@ -65,8 +127,14 @@ class Typical(Verification):
 class VerificationRunner:
     """Between the core and a Verification: point masses become rows."""
 
-    def __init__(self, verification: Verification) -> None:
+    def __init__(self, verification: Verification, sampling_params: SamplingParams) -> None:
         self._verification = verification
+        self._sampling_params = sampling_params
+
+    def verify(self, rows: Any, token_ids: Any) -> tuple[list[int], int]:
+        """The judgement on a draft; rows is the core's DraftRows."""
+        path, next_token = self._verification.verify(VerifyContext(rows, token_ids, self._sampling_params))
+        return [int(node) for node in path], int(next_token)
 
     def accept_probability(self, token_id: int, target: F64, draft: F32) -> float:
         """The rule's answer."""

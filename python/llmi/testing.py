@@ -12,7 +12,7 @@ import numpy as np
 
 from llmi._drafters import Drafter
 from llmi._outputs import Outputs
-from llmi._testing_laws import RandomDrafter, assert_lossless, assert_same_distribution, exact_distribution
+from llmi._testing_laws import RandomDrafter, assert_lossless, assert_same_distribution, exact_distribution, verification_law
 
 __all__ = [
     "assert_lossless",
@@ -21,6 +21,7 @@ __all__ = [
     "exact_distribution",
     "random_drafter",
     "tiny_model",
+    "verification_law",
 ]
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "gemma3": "Gemma3ForCausalLM"}
