@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,3 +106,50 @@ def test_what_is_no_trace(tmp_path: Path) -> None:
     np.savez(tmp_path / "y.npz", step=np.zeros(3))
     with pytest.raises(llmi.InvalidParamsError, match="not a trace"):
         DecodeTrace.load(tmp_path / "y.npz")
+
+
+def test_explain_tells_why(tiny: LLM, tmp_path: Path) -> None:
+    """Each stage is the law's own, and the largest score is the token that was drawn."""
+
+    def processor(context: llmi.TokenContext, logits: Any) -> None:
+        logits[7] += 2.0
+
+    params = PARAMS.replace(
+        max_tokens=12,
+        repetition_penalty=1.3,
+        logit_bias={9: 4.0},
+        allowed_token_ids=list(range(5, 250)),
+        logits_processors=[processor],
+        min_p=0.02,
+    )
+    trace = trace_of(tiny.generate([[1, 2, 3]], params, trace=True)[0])
+    tokens = trace.to_dict()["token_id"].tolist()
+    for i, token in enumerate(tokens):
+        page = trace.explain(3 + i).to_dict()
+        raw = tiny.sequence([1, 2, 3, *tokens[:i]]).logits
+        ids = page["token_id"]
+        assert ids[0] == token and page["chosen"].tolist() == [True] + [False] * (len(ids) - 1)
+        assert page["score"][0] == max(page["score"])
+        assert np.array_equal(page["raw"], raw[ids])
+        masked = raw.copy()
+        masked[:5] = masked[250:] = -np.inf
+        masked[9] += np.float32(4.0)
+        assert np.array_equal(page["masked"], masked[ids])
+        seen = np.isin(ids, [1, 2, 3, *tokens[:i]])
+        factor = np.float32(1.3)
+        penalised = np.where(masked[ids] > 0, masked[ids] / factor, masked[ids] * factor)
+        assert np.array_equal(page["penalised"], np.where(seen, penalised, masked[ids]))
+        assert np.array_equal(page["processed"], page["penalised"] + np.float32(2.0) * (ids == 7))
+        assert np.array_equal(page["tempered"], page["processed"] / np.float32(0.9))
+    trace.save(tmp_path / "t.npz")
+    loaded = DecodeTrace.load(tmp_path / "t.npz").explain(5)
+    assert repr(loaded) == repr(trace.explain(5)) and "penalised" in repr(loaded) and loaded.to_pandas().shape[0] == len(loaded.tokens)
+    assert "<table>" in loaded._repr_html_()
+    with pytest.raises(llmi.InvalidParamsError, match="no position 2: it has 3 to 14"):
+        trace.explain(2)
+
+
+def test_explain_at_temperature_zero(tiny: LLM) -> None:
+    trace = trace_of(tiny.generate([[1, 2, 3]], PARAMS.replace(temperature=0, max_tokens=3), trace=True)[0])
+    page = trace.explain(4).to_dict()
+    assert np.isnan(page["noise"]).all() and page["score"][0] == page["raw"].max() and "tempered" not in repr(trace.explain(4))

@@ -47,11 +47,26 @@ py::object OptionalName(FinishReason reason) {
   return name == nullptr ? py::object(py::none()) : py::object(py::str(name));
 }
 
-template <typename T>
-py::array_t<T> Column(const std::vector<TraceRow>& rows, T TraceRow::* field) {
+template <typename Row, typename T>
+py::array_t<T> Column(const std::vector<Row>& rows, T Row::* field) {
   py::array_t<T> array(static_cast<py::ssize_t>(rows.size()));
   for (size_t i = 0; i < rows.size(); ++i) array.mutable_data()[i] = rows[i].*field;
   return array;
+}
+
+py::dict CandidateColumns(const std::vector<TraceCandidate>& rows) {
+  py::dict columns;
+  columns["position"] = Column(rows, &TraceCandidate::position);
+  columns["token_id"] = Column(rows, &TraceCandidate::token_id);
+  columns["raw"] = Column(rows, &TraceCandidate::raw);
+  columns["masked"] = Column(rows, &TraceCandidate::masked);
+  columns["penalised"] = Column(rows, &TraceCandidate::penalised);
+  columns["processed"] = Column(rows, &TraceCandidate::processed);
+  columns["tempered"] = Column(rows, &TraceCandidate::tempered);
+  columns["kept"] = Column(rows, &TraceCandidate::kept);
+  columns["noise"] = Column(rows, &TraceCandidate::noise);
+  columns["chosen"] = Column(rows, &TraceCandidate::chosen);
+  return columns;
 }
 
 py::dict TraceColumns(const std::vector<TraceRow>& rows) {
@@ -156,6 +171,7 @@ void RegisterRequest(py::module_& module) {
       .def_property_readonly("finish_reason", [](const SampleOutput& output) { return OptionalName(output.finish_reason); })
       .def_readonly("stop_reason", &SampleOutput::stop_reason)
       .def_property_readonly("trace", [](const SampleOutput& output) { return TraceColumns(output.trace); })
+      .def_property_readonly("candidates", [](const SampleOutput& output) { return CandidateColumns(output.candidates); })
       .def_property_readonly("speculation", [](const SampleOutput& output) {
         const SpeculationStats& stats = output.speculation;
         return py::make_tuple(stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens, stats.num_accepted_per_position,

@@ -1,6 +1,7 @@
 // The engine: a thread that runs the step loop over a queue of requests.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "engine/lab.h"
 #include "engine/request.h"
 #include "model/decoder.h"
+#include "sampling/law.h"
 #include "scheduler/scheduler.h"
 #include "speculative/length.h"
 
@@ -166,7 +168,10 @@ class Engine {
   std::vector<DraftCall> ChooseDrafts(const std::vector<Sample*>& samples, int64_t num_rows, double expected_tokens);
   void AskDrafter(DraftCall& call);
   void TakeDraft(Sample& sample, DraftContext& context);
+  // The decode trace (trace.cc).
+  LawObserver StageObserver();
   void RecordTrace(Running& running, Sample& sample, const float* raw, int32_t token, int32_t child);
+  void RecordCandidates(Running& running, Sample& sample, const float* raw, int32_t token);
 
   bool MayDraft(const ScheduledPiece& piece) const;
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
@@ -202,7 +207,8 @@ class Engine {
   std::vector<std::unique_ptr<Sample>> static_rows_;  // finished, kept until their batch ends
   std::vector<uint64_t> done_;                        // to be finished at the end of the step
   std::vector<float> logits_, law_;
-  std::vector<std::shared_ptr<LabSequence>> labs_;  // those that hold cache, least recently used first
+  std::array<std::vector<float>, kNumLawStages> stages_;  // of law_, where a trace wants them
+  std::vector<std::shared_ptr<LabSequence>> labs_;        // those that hold cache, least recently used first
   // What steps took over what c(M), measured on short contexts, foretold; smoothed. Long contexts cost more.
   double decode_ratio_ = 1;
   double mixed_ratio_ = 1;

@@ -98,6 +98,20 @@ struct TraceRow {
   double time_s = 0;            // steady clock
 };
 
+// What one of the foremost tokens of a position went through; logits by stage (sampling/law.h).
+struct TraceCandidate {
+  int64_t position = 0;
+  int32_t token_id = 0;
+  float raw = 0;
+  float masked = 0;
+  float penalised = 0;
+  float processed = 0;
+  float tempered = 0;  // at temperature 0: processed
+  int8_t kept = 0;     // by the filters
+  double noise = 0;    // as in TraceRow
+  int8_t chosen = 0;
+};
+
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 
 // One continuation of a request.
@@ -108,7 +122,8 @@ struct SampleOutput {
   std::vector<TokenLogprobs> logprobs;  // per token, if asked for
   std::vector<double> token_times_s;    // steady clock, per token
   SpeculationStats speculation;
-  std::vector<TraceRow> trace;  // if asked for
+  std::vector<TraceRow> trace;             // if asked for
+  std::vector<TraceCandidate> candidates;  // likewise
   FinishReason finish_reason = FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;  // token id, or stop string
 };

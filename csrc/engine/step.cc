@@ -191,7 +191,8 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
   if (hooks != nullptr && hooks->HasProcessors()) {
     process = [&](float* logits) { hooks->ProcessLogits(hook_context, logits, vocab_size); };
   }
-  ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size);
+  ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size,
+                request.trace ? StageObserver() : nullptr);
   int32_t token = 0;
   int32_t child = kFindChild;
   if (sample.planned) {

@@ -9,8 +9,53 @@
 
 namespace llmi {
 
+namespace {
+
+constexpr int64_t kNumForemost = 8;  // by raw logit, and by the outcome of the draw
+
+}  // namespace
+
+LawObserver Engine::StageObserver() {
+  for (std::vector<float>& stage : stages_) stage.clear();
+  return [this](LawStage stage, const float* logits) { stages_[static_cast<size_t>(stage)].assign(logits, logits + law_.size()); };
+}
+
+// The foremost tokens of a position, by raw logit and by what decided, with what became of them.
+void Engine::RecordCandidates(Running& running, Sample& sample, const float* raw, int32_t token) {
+  const SamplingParams& params = running.request->params;
+  const auto vocab_size = static_cast<int64_t>(law_.size());
+  const bool greedy = params.temperature == 0;
+  const NoiseKey key = {params.seed, static_cast<int64_t>(sample.tokens.size()), sample.index, 0, 0};
+  std::vector<int32_t> ids = DrawSeveral(greedy ? nullptr : &key, law_.data(), vocab_size, kNumForemost);
+  const std::vector<int32_t> likeliest = DrawSeveral(nullptr, raw, vocab_size, kNumForemost);
+  ids.insert(ids.end(), likeliest.begin(), likeliest.end());
+  ids.push_back(token);
+  for (int32_t node : sample.draft.Children(sample.walk)) ids.push_back(sample.draft.token_ids[static_cast<size_t>(node)]);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  const auto at = [&](LawStage stage, int32_t id) {
+    const std::vector<float>& values = stages_[static_cast<size_t>(stage)];
+    return values.empty() ? stages_[static_cast<size_t>(LawStage::kProcessed)][static_cast<size_t>(id)] : values[static_cast<size_t>(id)];
+  };
+  for (int32_t id : ids) {
+    TraceCandidate candidate;
+    candidate.position = key.position;
+    candidate.token_id = id;
+    candidate.raw = raw[id];
+    candidate.masked = at(LawStage::kMasked, id);
+    candidate.penalised = at(LawStage::kPenalised, id);
+    candidate.processed = at(LawStage::kProcessed, id);
+    candidate.tempered = at(LawStage::kTempered, id);
+    candidate.kept = law_[static_cast<size_t>(id)] > -std::numeric_limits<float>::infinity() ? 1 : 0;
+    candidate.noise = greedy ? std::numeric_limits<double>::quiet_NaN() : LogExponential(key, id);
+    candidate.chosen = id == token ? 1 : 0;
+    running.output(sample).candidates.push_back(candidate);
+  }
+}
+
 // law_ holds the row's processed law. Drafted tokens first, in the order in which they were judged; then the drawn one.
 void Engine::RecordTrace(Running& running, Sample& sample, const float* raw, int32_t token, int32_t child) {
+  RecordCandidates(running, sample, raw, token);
   const SamplingParams& params = running.request->params;
   const auto vocab_size = static_cast<int64_t>(law_.size());
   const bool greedy = params.temperature == 0;

@@ -24,11 +24,21 @@ struct TokenHistory {
 // Called between penalties and temperature with the row [vocab_size], which it may change.
 using LogitsHook = std::function<void(float* logits)>;
 
+// What a row went through, for those who ask why a token was drawn. Called after each stage with the row [vocab_size].
+enum class LawStage : uint8_t {
+  kMasked,     // allowed ids, bad words, minimum length, bias
+  kPenalised,  // repetition, frequency, presence
+  kProcessed,  // the user's processors
+  kTempered,
+};
+constexpr size_t kNumLawStages = 4;
+using LawObserver = std::function<void(LawStage stage, const float* logits)>;
+
 // Turns raw logits into the law, in place: with temperature > 0, law[i] = logit / temperature where kept and
 // -inf where cut, and the law is softmax(law); with temperature 0, law[i] is the masked and penalised logit, and
 // all mass is on ArgMax. Throws Error(kNonFiniteLogits) if no finite maximum is left.
 void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
-                   float* logits, int64_t vocab_size);
+                   float* logits, int64_t vocab_size, const LawObserver& observer = nullptr);
 
 // Coordinates of the noise of one draw (numerics.md): the token at `position` of sample `sample_index`.
 struct NoiseKey {

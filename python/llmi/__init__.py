@@ -26,7 +26,7 @@ _MODULES = {
     "_sequence": ("Capture", "TokenSequence", "extend"),
     "_strategy": ("Generate",),
     "_arena": ("drafter_arena", "speculation_forecast"),
-    "_trace": ("DecodeTrace", "TraceDifference"),
+    "_trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
     "_constraint": ("Constraint",),
     "_drafters": ("Draft", "DraftContext", "DraftModel", "Drafter", "PromptLookup", "TokenTree"),
     "_verification": ("Typical", "Verification", "VerifyContext"),
@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from llmi._stream import TextStream as TextStream
     from llmi._tokenizer import Tokenizer as Tokenizer
     from llmi._trace import DecodeTrace as DecodeTrace
+    from llmi._trace import TokenExplanation as TokenExplanation
     from llmi._trace import TraceDifference as TraceDifference
     from llmi._verification import Typical as Typical
     from llmi._verification import Verification as Verification

@@ -306,13 +306,13 @@ class ResultBuilder:
             finish_reason=sample.finish_reason,
             stop_reason=sample.stop_reason,
             spec_decode_metrics=None if speculation is None else _spec_metrics(speculation, sample.speculation),
-            trace=self._trace(sample.trace) if submission.trace and sample.trace else None,
+            trace=self._trace(sample) if submission.trace and sample.trace else None,
         )
 
-    def _trace(self, columns: dict[str, Any]) -> Any:
+    def _trace(self, sample: Any) -> Any:
         from llmi._trace import make_trace
 
-        return make_trace(columns, self.tokenizer)
+        return make_trace(sample.trace, sample.candidates, self.tokenizer)
 
     def _prompt_logprobs(self, request: Any, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
         if params.prompt_logprobs is None or request is None:

@@ -20,6 +20,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
+CANDIDATE_COLUMNS = ("position", "token_id", "raw", "masked", "penalised", "processed", "tempered", "kept", "noise", "chosen")
+
+
 class DecodeTrace:
     """One row a token tried, in the order of decoding.
 
@@ -30,9 +33,13 @@ class DecodeTrace:
     or NaN for a token that was drawn and not drafted); `time_s` on a steady clock.
     """
 
-    def __init__(self, columns: dict[str, NDArray[Any]], tokens: list[str]) -> None:
+    def __init__(
+        self, columns: dict[str, NDArray[Any]], tokens: list[str], candidates: dict[str, NDArray[Any]], candidate_tokens: list[str]
+    ) -> None:
         self._columns = columns
         self.tokens = tokens
+        self._candidates = candidates
+        self._candidate_tokens = candidate_tokens
 
     def __len__(self) -> int:
         return len(self._columns["step"])
@@ -50,9 +57,9 @@ class DecodeTrace:
 
     def save(self, path: str | Path) -> None:
         """Writes .npz."""
-        texts = np.asarray([token.encode("utf-8", "replace").hex() for token in self.tokens], dtype=np.str_)
+        arrays: dict[str, Any] = {**self._columns, "tokens": _hex(self.tokens), "candidate_tokens": _hex(self._candidate_tokens)}
+        arrays.update({f"candidate_{name}": column for name, column in self._candidates.items()})
         with Path(path).open("wb") as file:
-            arrays: dict[str, Any] = {**self._columns, "tokens": texts}
             np.savez_compressed(file, **arrays)
 
     @classmethod
@@ -61,10 +68,31 @@ class DecodeTrace:
         try:
             with np.load(path, allow_pickle=False) as data:
                 columns = {name: data[name] for name in COLUMNS}
-                tokens = [bytes.fromhex(str(text)).decode("utf-8", "replace") for text in data["tokens"]]
+                candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS}
+                return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]))
         except (OSError, ValueError, KeyError) as error:
             raise InvalidParamsError(f"{path}: not a trace ({error})", "path") from None
-        return cls(columns, tokens)
+
+    def explain(self, position: int) -> TokenExplanation:
+        """Why the token at `position` (in prompt and output) was drawn: its foremost rivals, stage by stage.
+
+        The law's order is masks and bias, penalties, processors, temperature, filters; then the token with the largest
+        logit / temperature - noise wins (the Gumbel maximum; at temperature 0 the largest logit).
+        """
+        rows = np.flatnonzero(self._candidates["position"] == position)
+        if len(rows) == 0:
+            known = self._candidates["position"]
+            span = f"{known.min()} to {known.max()}" if len(known) else "none"
+            raise InvalidParamsError(f"the trace has no position {position}: it has {span}", "position")
+        columns = {name: column[rows] for name, column in self._candidates.items()}
+        score = np.where(columns["kept"] == 1, columns["tempered"].astype(np.float64), -np.inf)
+        score = score - np.nan_to_num(columns["noise"], nan=0.0)
+        order = np.lexsort((columns["token_id"], -columns["raw"], -score, -columns["chosen"]))
+        return TokenExplanation(
+            position,
+            {**{name: column[order] for name, column in columns.items() if name != "position"}, "score": score[order]},
+            [self._candidate_tokens[rows[i]] for i in order],
+        )
 
     def diff(self, other: DecodeTrace) -> TraceDifference | None:
         """The first emitted token that differs in id or log-probabilities; None if all are equal, bit for bit."""
@@ -107,8 +135,70 @@ class TraceDifference:
     processed_gap: float
 
 
-def make_trace(columns: dict[str, NDArray[Any]], tokenizer: Tokenizer) -> DecodeTrace:
+class TokenExplanation:
+    """One position on one page: the token that was drawn first, then its rivals.
+
+    Columns of `to_dict()`: token_id, token; logits `raw`, `masked` (masks and bias), `penalised`, `processed` (the user's
+    processors), `tempered`; `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = tempered - noise, -inf
+    where cut: the largest is drawn; `chosen`.
+    """
+
+    def __init__(self, position: int, columns: dict[str, NDArray[Any]], tokens: list[str]) -> None:
+        self.position = position
+        self._columns = columns
+        self.tokens = tokens
+
+    def to_dict(self) -> dict[str, NDArray[Any]]:
+        """Columns by name."""
+        columns = {**self._columns, "token": np.asarray(self.tokens, dtype=object)}
+        return {**columns, "kept": columns["kept"] == 1, "chosen": columns["chosen"] == 1}
+
+    def to_pandas(self) -> Any:
+        """A DataFrame (needs pandas)."""
+        return import_extra("pandas", "pandas").DataFrame(self.to_dict())
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """(headings, rows of cells); a stage that changed nothing anywhere is left out."""
+        columns = self._columns
+        stages = ["raw"]
+        for name in ("masked", "penalised", "processed", "tempered"):
+            if not np.array_equal(columns[name], columns[stages[-1]]):
+                stages.append(name)
+        headings = ["", "token", "id", *stages, "kept", "noise", "score"]
+        rows = [
+            [
+                "->" if columns["chosen"][i] else "", repr(token), str(columns["token_id"][i]), *(f"{columns[name][i]:.3f}" for name in stages),
+                "yes" if columns["kept"][i] else "cut", f"{columns['noise'][i]:.3f}", f"{columns['score'][i]:.3f}",
+            ]
+            for i, token in enumerate(self.tokens)
+        ]  # fmt: skip
+        return headings, rows
+
+    def __repr__(self) -> str:
+        headings, rows = self.table()
+        widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
+        return f"position {self.position}\n" + "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from llmi._display import table_html
+
+        return f"<b>position {self.position}</b>" + table_html(*self.table())
+
+
+def _hex(texts: list[str]) -> NDArray[np.str_]:
+    return np.asarray([text.encode("utf-8", "replace").hex() for text in texts], dtype=np.str_)
+
+
+def _unhex(texts: NDArray[np.str_]) -> list[str]:
+    return [bytes.fromhex(str(text)).decode("utf-8", "replace") for text in texts]
+
+
+def make_trace(columns: dict[str, NDArray[Any]], candidates: dict[str, NDArray[Any]], tokenizer: Tokenizer) -> DecodeTrace:
     """From the core's columns."""
     known = len(tokenizer.vocab_bytes)
-    texts = [tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in columns["token_id"].tolist()]
-    return DecodeTrace(columns, texts)
+
+    def texts(ids: NDArray[Any]) -> list[str]:
+        return [tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in ids.tolist()]
+
+    return DecodeTrace(columns, texts(columns["token_id"]), candidates, texts(candidates["token_id"]))
