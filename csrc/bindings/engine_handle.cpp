@@ -51,7 +51,7 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, co
                            int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                            bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
                            bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
-                           const std::shared_ptr<PolicyHook>& policy_hook) {
+                           const std::shared_ptr<PolicyHook>& policy_hook, const std::shared_ptr<BatchHook>& batch_hook) {
   context_.table = &GetKernelTable(isa);
   context_.pool = &ThreadPool::Shared();
   context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
@@ -59,6 +59,7 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, co
   config_.block_size = block_size;
   config_.kv_type = kv_dtype == "float32" ? KvType::kF32 : KvType::kF16;
   config_.policy_hook = policy_hook;
+  config_.batch_hook = batch_hook;
   config_.prefix_caching = prefix_caching;
   config_.audit_each_step = audit_each_step;
   const FloatEnvironmentGuard guard;

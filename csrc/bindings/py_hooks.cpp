@@ -1,5 +1,7 @@
 #include "bindings/py_hooks.h"
 
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -30,7 +32,7 @@ PyHooks::PyHooks(py::object hooks)
 void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) {
   WithGil(ErrorKind::kHook, [&] {
     const py::object result = hooks_.attr("process")(context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
-                                                     py::bytes(*context.output_text), CopyRow(logits, vocab_size));
+                                                     py::bytes(*context.output_text), CopyRow(logits, vocab_size), context.batched);
     const auto row = result.cast<FloatArray>();
     if (row.ndim() != 1 || row.shape(0) != vocab_size) {
       throw Error(ErrorKind::kHook, "a logits processor returned an array that is not [vocab_size]");
@@ -66,6 +68,26 @@ std::optional<std::string> PyHooks::ShouldStop(const HookContext& context, const
                                                          py::bytes(*context.output_text), CopyRow(logits, vocab_size));
     if (result.is_none()) return std::nullopt;
     return result.cast<std::string>();
+  });
+}
+
+void PyBatchHook::Apply(std::span<Row> rows, float* logits, int64_t vocab_size) {
+  WithGil(ErrorKind::kHook, [&] {
+    const auto num_rows = static_cast<py::ssize_t>(rows.size());
+    FloatArray matrix({num_rows, static_cast<py::ssize_t>(vocab_size)}, logits);
+    py::list list;
+    for (const Row& row : rows) {
+      const HookContext& context = row.context;
+      list.append(py::make_tuple(static_cast<const PyHooks*>(row.hooks)->hooks(), context.sample_index, context.slot, CopyTokens(context),
+                                 context.prompt_len, py::bytes(*context.output_text)));
+    }
+    // A message for each row that failed.
+    const auto messages = runner_.attr("apply")(list, matrix).cast<std::vector<std::optional<std::string>>>();
+    CheckInternal(messages.size() == rows.size(), "the batch processors' runner lost a row");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (messages[i]) rows[i].error = Error(ErrorKind::kHook, *messages[i]);
+    }
+    std::copy(matrix.data(), matrix.data() + num_rows * vocab_size, logits);
   });
 }
 

@@ -22,6 +22,7 @@ class PyHooks : public RequestHooks {
   bool HasCriteria() const override { return has_criteria_; }
   void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) override;
   int32_t Sample(const HookContext& context, const float* law, int64_t vocab_size) override;
+  const pybind11::object& hooks() const { return hooks_.get(); }
   void CopyState(int64_t from_slot, int64_t to_slot) override;
   void EndTrials() override;
   std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) override;
@@ -31,6 +32,16 @@ class PyHooks : public RequestHooks {
   bool has_processors_;
   bool has_sampler_;
   bool has_criteria_;
+};
+
+// The engine-wide processors; the object is llmi._hooks.BatchRunner.
+class PyBatchHook : public BatchHook {
+ public:
+  explicit PyBatchHook(pybind11::object runner) : runner_(std::move(runner)) {}
+  void Apply(std::span<Row> rows, float* logits, int64_t vocab_size) override;
+
+ private:
+  HeldObject runner_;
 };
 
 }  // namespace llmi

@@ -255,6 +255,7 @@ void Engine::PublishStats() {
   stats_.num_running = scheduler_->num_running();
   stats_.num_waiting = scheduler_->num_waiting();
   stats_.num_pages = cache_->pool().num_pages();
+  stats_.hook_time_s = hook_seconds_;
   stats_.num_free_pages = cache_->num_available();
   stats_.num_cached_pages = cache_->pool().num_cached();
   stats_.num_prefix_queried_tokens = scheduler_->num_prefix_queries();

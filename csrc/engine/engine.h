@@ -50,6 +50,7 @@ struct EngineConfig {
   int64_t block_size = 16;
   KvType kv_type = KvType::kF16;
   std::shared_ptr<PolicyHook> policy_hook;
+  std::shared_ptr<BatchHook> batch_hook;
   bool prefix_caching = true;
   bool audit_each_step = false;  // for tests
 };
@@ -76,7 +77,8 @@ struct EngineStats {
   int64_t num_shared_pages = 0;
   double wasted_share = 0;
   double busy_time_s = 0;
-  std::string audit;  // empty if clean
+  double hook_time_s = 0;  // of it, in user code: processors, samplers, criteria
+  std::string audit;       // empty if clean
 };
 
 class Engine {
@@ -163,6 +165,8 @@ class Engine {
   void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
   void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
+  void ProcessBatch(std::span<const LogitsRow> rows, const float* logits);
+  static bool IsJudged(const LogitsRow& row);
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
   std::vector<DraftCall> ChooseDrafts(const std::vector<Sample*>& samples, int64_t num_rows, double expected_tokens);
@@ -215,6 +219,9 @@ class Engine {
   CostCurve costs_;                                     // c(M), measured when speculation first asks
   std::vector<double> cost_row_;                        // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, double> draft_seconds_;  // per proposed token, smoothed
+  // Rows that the engine-wide processors have had in this step, by sample, [vocab_size] each.
+  std::unordered_map<const Sample*, std::vector<float>> batched_rows_;
+  double hook_seconds_ = 0;
   uint64_t num_submitted_ = 0;
   int64_t num_audited_steps_ = 0;
   int num_empty_steps_ = 0;  // in a row

@@ -27,6 +27,7 @@ struct HookContext {
   const std::vector<int32_t>* token_ids = nullptr;  // prompt and output
   int64_t prompt_len = 0;
   const std::string* output_text = nullptr;
+  bool batched = false;  // the engine-wide processors have had this row
 };
 
 // User code of one request. Called on the engine thread, once per emitted token, in the order of plain decoding.
@@ -44,6 +45,20 @@ class RequestHooks {
   virtual void EndTrials() = 0;
   // Empty: go on. Else the stop reason, which may be the empty string.
   virtual std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) = 0;
+};
+
+// Engine-wide processors: all rows of a step that are ready together. Called on the engine thread. Rows must not influence
+// each other: what is batched together is chance.
+class BatchHook {
+ public:
+  struct Row {
+    RequestHooks* hooks;
+    HookContext context;
+    std::optional<Error> error;  // ends this row's request alone
+  };
+  virtual ~BatchHook() = default;
+  // logits [rows, vocab_size], in place.
+  virtual void Apply(std::span<Row> rows, float* logits, int64_t vocab_size) = 0;
 };
 
 // Replaces the rule for draft lengths. Called on the engine thread; throws Error(kHook).

@@ -19,6 +19,19 @@ constexpr int32_t kFindChild = -3;  // the child that holds the drawn token, if 
 
 inline double NowSeconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+// Adds the time that it lives to a total.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* total) : total_(total), start_(NowSeconds()) {}
+  ~Stopwatch() { *total_ += NowSeconds() - start_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double* total_;
+  double start_;
+};
+
 // One continuation: its tokens, its cache, its text.
 struct Engine::Sample {
   Sample(std::shared_ptr<const TokenBytes> token_bytes, const SamplingParams& params)

@@ -115,12 +115,13 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
   for (int64_t begin = 0; begin < num_rows; begin += chunk) {
     const int64_t count = std::min(chunk, num_rows - begin);
     decoder_->LmHead(context_, result.hidden.data() + begin * hidden_size, count, logits_.data());
+    if (config_.batch_hook != nullptr)
+      ProcessBatch(std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), logits_.data());
     for (int64_t i = 0; i < count; ++i) {
       const LogitsRow& row = rows[static_cast<size_t>(begin + i)];
       Running& running = *row.sample->running;
       if (row.sample->finished) continue;  // ended at an earlier row of this step
-      const bool judged =
-          row.draws && row.sample->draft.size() > 0 && running.request->speculation->verification == VerificationKind::kJudge;
+      const bool judged = IsJudged(row);
       if (row.draws && !judged && row.node != row.sample->walk) continue;  // the walk does not come by
       float* raw = logits_.data() + i * vocab_size;
       try {
@@ -141,6 +142,53 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
         FailRequest(running, error);
       }
     }
+  }
+}
+
+bool Engine::IsJudged(const LogitsRow& row) {
+  return row.draws && row.sample->draft.size() > 0 && row.sample->running->request->speculation->verification == VerificationKind::kJudge;
+}
+
+// Engine-wide processors see the rows that come first in their sequences together; later rows of a walk, and those of
+// siblings that start, depend on tokens that are not drawn yet and come alone.
+void Engine::ProcessBatch(std::span<const LogitsRow> rows, const float* logits) {
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  batched_rows_.clear();
+  std::vector<BatchHook::Row> batch;
+  std::vector<Sample*> samples;
+  std::vector<float> matrix;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Sample& sample = *rows[i].sample;
+    Running& running = *sample.running;
+    const Request& request = *running.request;
+    if (!rows[i].draws || rows[i].node != kWalkRoot || sample.finished || IsJudged(rows[i]) || request.params.max_tokens == 0 ||
+        request.hooks == nullptr) {
+      continue;
+    }
+    std::vector<float> law(logits + static_cast<int64_t>(i) * vocab_size, logits + static_cast<int64_t>(i + 1) * vocab_size);
+    try {
+      PenaliseLogits(context_, request.params, {sample.tokens, running.prompt_len()}, law.data(), vocab_size);
+    } catch (const Error& error) {
+      FailRequest(running, error);
+      continue;
+    }
+    matrix.insert(matrix.end(), law.begin(), law.end());
+    samples.push_back(&sample);
+    batch.push_back(
+        {request.hooks.get(), {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()}, {}});
+  }
+  if (batch.empty()) return;
+  {
+    const Stopwatch stopwatch(&hook_seconds_);
+    config_.batch_hook->Apply(batch, matrix.data(), vocab_size);
+  }
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].error) {
+      FailRequest(*samples[i]->running, *batch[i].error);
+      continue;
+    }
+    const auto row = matrix.begin() + static_cast<int64_t>(i) * vocab_size;
+    batched_rows_[samples[i]].assign(row, row + vocab_size);
   }
 }
 
@@ -185,11 +233,19 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
   const SamplingParams& params = request.params;
   const int64_t vocab_size = decoder_->config().vocab_size;
   RequestHooks* hooks = request.hooks.get();
-  const HookContext hook_context = {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
+  HookContext hook_context = {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
   law_.assign(raw, raw + vocab_size);
   LogitsHook process;
   if (hooks != nullptr && hooks->HasProcessors()) {
-    process = [&](float* logits) { hooks->ProcessLogits(hook_context, logits, vocab_size); };
+    process = [&](float* logits) {
+      if (const auto batched = batched_rows_.find(&sample); batched != batched_rows_.end()) {
+        std::copy(batched->second.begin(), batched->second.end(), logits);
+        batched_rows_.erase(batched);
+        hook_context.batched = true;
+      }
+      const Stopwatch stopwatch(&hook_seconds_);
+      hooks->ProcessLogits(hook_context, logits, vocab_size);
+    };
   }
   ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size,
                 request.trace ? StageObserver() : nullptr);
@@ -203,6 +259,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
     token = verdict.token;
     child = verdict.child;
   } else if (hooks != nullptr && hooks->HasSampler()) {
+    const Stopwatch stopwatch(&hook_seconds_);
     token = hooks->Sample(hook_context, law_.data(), vocab_size);
   } else if (params.temperature == 0) {
     token = static_cast<int32_t>(ArgMax(context_, law_.data(), vocab_size));
@@ -254,6 +311,7 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, int32_t
   }
   if (request.hooks != nullptr && request.hooks->HasCriteria()) {
     const HookContext context = {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
+    const Stopwatch stopwatch(&hook_seconds_);
     if (const auto reason = request.hooks->ShouldStop(context, raw, decoder_->config().vocab_size)) {
       if (!reason->empty()) output.stop_reason = *reason;
       FinishSample(running, sample, FinishReason::kStop);

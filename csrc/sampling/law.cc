@@ -129,22 +129,24 @@ double Score(double v, float law) { return LogF64(-Log1pF64(-v)) - static_cast<d
 
 }  // namespace
 
-void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
-                   float* logits, int64_t vocab_size, const LawObserver& observer) {
-  const auto observe = [&](LawStage stage) {
-    if (observer) observer(stage, logits);
-  };
+void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
+                    int64_t vocab_size, const LawObserver& observer) {
   if (ArgMax(context, logits, vocab_size) < 0) {
     throw Error(ErrorKind::kNonFiniteLogits,
                 "the model's logits hold NaN or infinity at position " + std::to_string(history.token_ids.size()));
   }
   ApplyMasks(params, history, logits, vocab_size);
   for (const auto& [id, bias] : params.logit_bias) logits[id] = logits[id] + bias;
-  observe(LawStage::kMasked);
+  if (observer) observer(LawStage::kMasked, logits);
   ApplyPenalties(params, history, logits);
-  observe(LawStage::kPenalised);
+  if (observer) observer(LawStage::kPenalised, logits);
+}
+
+void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
+                   float* logits, int64_t vocab_size, const LawObserver& observer) {
+  PenaliseLogits(context, params, history, logits, vocab_size, observer);
   if (hook) hook(logits);
-  observe(LawStage::kProcessed);
+  if (observer) observer(LawStage::kProcessed, logits);
   const int64_t best = ArgMax(context, logits, vocab_size);
   if (best < 0) {
     throw Error(ErrorKind::kNonFiniteLogits, "no token is left to draw at position " + std::to_string(history.token_ids.size()) +
@@ -155,7 +157,7 @@ void ProcessLogits(const KernelContext& context, const SamplingParams& params, c
   if (temperature != 1.0f) {
     for (int64_t i = 0; i < vocab_size; ++i) logits[i] = logits[i] / temperature;
   }
-  observe(LawStage::kTempered);
+  if (observer) observer(LawStage::kTempered, logits);
   if (std::isinf(logits[best])) {
     throw Error(ErrorKind::kNonFiniteLogits, "temperature " + std::to_string(params.temperature) + " makes a logit infinite",
                 "temperature");

@@ -34,6 +34,11 @@ enum class LawStage : uint8_t {
 constexpr size_t kNumLawStages = 4;
 using LawObserver = std::function<void(LawStage stage, const float* logits)>;
 
+// The first half: masks, bias and penalties, in place. Throws Error(kNonFiniteLogits) if the model's logits have no finite
+// maximum.
+void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
+                    int64_t vocab_size, const LawObserver& observer = nullptr);
+
 // Turns raw logits into the law, in place: with temperature > 0, law[i] = logit / temperature where kept and
 // -inf where cut, and the law is softmax(law); with temperature 0, law[i] is the masked and penalised logit, and
 // all mass is on ArgMax. Throws Error(kNonFiniteLogits) if no finite maximum is left.

@@ -19,7 +19,7 @@ _MODULES = {
     "_llm": ("LLM",),
     "_params": ("SamplingParams",),
     "_tokenizer": ("Tokenizer",),
-    "_hooks": ("TokenContext",),
+    "_hooks": ("BatchLogitsProcessor", "TokenContext"),
     "_stream": ("TextStream",),
     "_async": ("AsyncLLM",),
     "_engine_args": ("RequestInfo", "SchedulingPolicy"),
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from llmi._errors import TokenizerError as TokenizerError
     from llmi._errors import UnsupportedCombinationError as UnsupportedCombinationError
     from llmi._errors import UnsupportedModelError as UnsupportedModelError
+    from llmi._hooks import BatchLogitsProcessor as BatchLogitsProcessor
     from llmi._hooks import TokenContext as TokenContext
     from llmi._llm import LLM as LLM
     from llmi._numeric import log_softmax as log_softmax

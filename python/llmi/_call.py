@@ -67,6 +67,7 @@ class Call:
             self._finished.add(index)
             self._partial.pop(index, None)
             self.results.finished(event.request)
+            self.submissions[index].hooks.end()
             return None
         self._partial.setdefault(index, {}).setdefault(event.sample_index, PartialOutput()).add(event)
         return StreamChunk(index, event.sample_index, event.text, event.token_ids, event.finish_reason)

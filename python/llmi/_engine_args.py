@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from llmi._errors import DeviceError, InvalidParamsError, ModelFileError, UnsupportedCombinationError
+from llmi._hooks import BatchRunner
 from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 1
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "chat_template", "generation_config", "num_threads",
+    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
 REFUSED: dict[str, Any] = {
     "quantization": None, "gpu_memory_utilization": 0.9,
-    "batch_processors": (), "tensor_parallel_size": 1, "deterministic": True,
+    "tensor_parallel_size": 1, "deterministic": True,
 }  # fmt: skip
 
 
@@ -78,6 +79,7 @@ class EngineArgs:
     scheduling_policy: Any
     num_threads: int | None
     seed: int | None
+    batch_runner: BatchRunner | None
 
     def validate(self) -> None:
         """Raise InvalidParamsError or DeviceError for the first value out of range."""
@@ -128,6 +130,7 @@ class EngineArgs:
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
             "prefix_caching": bool(self.enable_prefix_caching), "waiting_served_ratio": float(self.waiting_served_ratio or 0.0), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
             "policy_object": None if isinstance(self.scheduling_policy, str) else PolicyRunner(self.scheduling_policy),
+            "batch_object": self.batch_runner,
         }  # fmt: skip
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from llmi._errors import UnsupportedCombinationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,12 +52,14 @@ class TokenContext:
 
 
 def _own_form(hook: Any) -> Any:
-    """Instances of transformers' LogitsProcessor and StoppingCriteria are called their way; all else is taken as it is."""
+    """Instances of transformers' LogitsProcessor, StoppingCriteria and BaseStreamer are called their way; all else as it is."""
     names = {f"{base.__module__.split('.')[0]}.{base.__name__}" for base in type(hook).__mro__}
     if "transformers.LogitsProcessor" in names:
         return _TransformersProcessor(hook)
     if "transformers.StoppingCriteria" in names:
         return _TransformersCriterion(hook)
+    if "transformers.BaseStreamer" in names:
+        return _TransformersStreamer(hook)
     return hook
 
 
@@ -87,13 +92,95 @@ class _TransformersCriterion:
         return bool(verdict if isinstance(verdict, bool) else verdict.all())
 
 
+class _TransformersStreamer:
+    """A transformers BaseStreamer among the stopping criteria: put(prompt), put(token) for each, end()."""
+
+    def __init__(self, streamer: Any) -> None:
+        self.streamer = streamer
+        self.__name__ = type(streamer).__name__
+        self._begun = False
+
+    def __call__(self, context: TokenContext) -> bool:
+        import torch
+
+        ids = context.token_ids.astype(np.int64)
+        if not self._begun:
+            self._begun = True
+            self.streamer.put(torch.from_numpy(ids[None, : context.prompt_len]))
+        self.streamer.put(torch.from_numpy(ids[-1:]))
+        return False
+
+
+class BatchLogitsProcessor(Protocol):
+    """An engine-wide processor: `LLM(batch_processors=[...])`, for every request, after penalties and before its own ones."""
+
+    def apply(self, contexts: list[TokenContext], logits: NDArray[np.float32]) -> None:
+        """Changes logits [num_rows, vocab_size] in place; row i is contexts[i]'s.
+
+        Which rows come together is chance: they must not influence each other.
+        """
+        ...
+
+
+class BatchRunner:
+    """Between the core and the engine-wide processors."""
+
+    def __init__(self, processors: Iterable[BatchLogitsProcessor]) -> None:
+        self._processors = list(processors)
+
+    def apply(self, entries: list[tuple[Any, ...]], logits: NDArray[np.float32]) -> list[str | None]:
+        """For each (hooks, index, slot, token ids, prompt length, output text): a message if its row failed.
+
+        If a processor raises, the rows are tried one by one, so that only its own requests end.
+        """
+        rows = [
+            (hooks, hooks._context(index, slot, token_ids, prompt_len, output, logits[i]))
+            for i, (hooks, index, slot, token_ids, prompt_len, output) in enumerate(entries)
+        ]
+        before = logits.copy(), [copy.deepcopy(context.state) for _, context in rows]
+        try:
+            self._apply(rows, logits)
+            return [None] * len(rows)
+        except Exception:
+            logits[:] = before[0]
+            for (_, context), state in zip(rows, before[1], strict=True):
+                context.state.clear()
+                context.state.update(state)
+        messages: list[str | None] = []
+        for i, row in enumerate(rows):
+            try:
+                self.apply_to([row], logits[i : i + 1])
+                messages.append(None)
+            except Exception as error:
+                messages.append(f"{type(error).__name__}: {error}")
+        return messages
+
+    def apply_to(self, rows: list[tuple[RequestHooks, TokenContext]], logits: NDArray[np.float32]) -> None:
+        """All processors on rows that fail together."""
+        try:
+            self._apply(rows, logits)
+        except Exception as error:
+            for hooks, _ in rows:
+                hooks.error = error
+                hooks.failed_hook = "a batch processor"
+            raise
+
+    def _apply(self, rows: list[tuple[RequestHooks, TokenContext]], logits: NDArray[np.float32]) -> None:
+        contexts = [context for _, context in rows]
+        for processor in self._processors:
+            processor.apply(contexts, logits)
+
+
 class RequestHooks:
     """The hooks of one request, called by the core on the engine thread, in the order of plain decoding.
 
     An exception is kept in `error` and ends the request alone.
     """
 
-    def __init__(self, request_id: str, params: SamplingParams, prompt_text: str, eos_token_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self, request_id: str, params: SamplingParams, prompt_text: str, eos_token_ids: Iterable[int] = (), batch: BatchRunner | None = None
+    ) -> None:
+        self.batch = batch
         self.request_id = request_id
         self.params = params
         self.prompt_text = prompt_text
@@ -103,6 +190,9 @@ class RequestHooks:
 
             self.processors.insert(0, ConstraintProcessor(params.structured_outputs, eos_token_ids))
         self.criteria: list[Any] = [_own_form(hook) for hook in params.stopping_criteria]
+        self._streamers = [criterion for criterion in self.criteria if isinstance(criterion, _TransformersStreamer)]
+        if self._streamers and params.n > 1:
+            raise UnsupportedCombinationError("a streamer takes one continuation: n must be 1", "n", self._streamers[0].__name__)
         self.sampler = params.sampler
         self.states: dict[int, dict[str, Any]] = {}
         self.error: BaseException | None = None
@@ -111,7 +201,7 @@ class RequestHooks:
 
     @property
     def has_processors(self) -> bool:
-        return bool(self.processors)
+        return bool(self.processors) or self.batch is not None
 
     @property
     def has_sampler(self) -> bool:
@@ -135,10 +225,19 @@ class RequestHooks:
         )
 
     def process(
-        self, index: int, slot: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
+        self,
+        index: int,
+        slot: int,
+        token_ids: NDArray[np.int32],
+        prompt_len: int,
+        output: bytes,
+        logits: NDArray[np.float32],
+        batched: bool = False,
     ) -> NDArray[np.float32]:
-        """All processors in turn; returns the row."""
+        """All processors in turn; returns the row. batched: the engine-wide ones have had it."""
         context = self._context(index, slot, token_ids, prompt_len, output, logits)
+        if self.batch is not None and not batched:
+            self.batch.apply_to([(self, context)], logits[None])
         for processor in self.processors:
             try:
                 result = processor(context, logits)
@@ -176,6 +275,14 @@ class RequestHooks:
             if verdict:
                 return ""
         return None
+
+    def end(self) -> None:
+        """The request is over; called once, on the caller's thread."""
+        for streamer in self._streamers:
+            try:
+                streamer.streamer.end()
+            except Exception as error:
+                warnings.warn(f"{streamer.__name__}.end() raised {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
 
     def copy_state(self, from_slot: int, to_slot: int) -> None:
         """A trial begins: processors meet tokens that may not be emitted, on a copy of their state."""

@@ -23,7 +23,7 @@ from llmi._errors import (
     call_core,
     from_core,
 )
-from llmi._hooks import RequestHooks
+from llmi._hooks import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput
 from llmi._params import SamplingParams
 from llmi._progress import progress
@@ -89,6 +89,8 @@ class LLM:
         When as many requests wait as ratio times those that run, running decodes pause for one prefill (TGI's meaning).
     speculative_config : SpeculativeConfig, Drafter, dict or None
         How requests speculate unless they say otherwise; tokens do not depend on it.
+    batch_processors : iterable of BatchLogitsProcessor
+        Logits processors for every request, called with all rows that are ready at once.
     num_threads : int, optional
         None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.
 
@@ -117,6 +119,7 @@ class LLM:
         scheduling_policy: str | SchedulingPolicy = "fcfs",
         waiting_served_ratio: float | None = None,
         speculative_config: Any = None,
+        batch_processors: Iterable[BatchLogitsProcessor] = (),
         chat_template: str | None = None,
         generation_config: str | os.PathLike[str] = "auto",
         num_threads: int | None = None,
@@ -124,11 +127,13 @@ class LLM:
     ) -> None:
         self._engine: Any = None
         self._no_effect = parse_no_effect(no_effect)
+        processors = list(batch_processors)
+        self._batch_runner = BatchRunner(processors) if processors else None
         args = EngineArgs(
             device=device, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes,
             enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching, waiting_served_ratio=waiting_served_ratio,
-            scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed,
+            scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed, batch_runner=self._batch_runner,
         )  # fmt: skip
         args.validate()
         path = _models.resolve(model, revision)
@@ -485,9 +490,9 @@ class LLM:
                 self._builder.fit_max_tokens(request_params, sources, len(ids))
             except LlmiError as refused:
                 error = refused
-            if text is None and ids and request_params.has_hooks():
+            if text is None and ids and (request_params.has_hooks() or self._batch_runner is not None):
                 text = self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=False)
-            hooks = RequestHooks(str(request_id), request_params, text or "", self._builder.eos_token_ids())
+            hooks = RequestHooks(str(request_id), request_params, text or "", self._builder.eos_token_ids(), self._batch_runner)
             speculation = speculations[index]
             if speculation is not None and speculation.verification != "coupled" and request_params.sampler is not None:
                 raise UnsupportedCombinationError(

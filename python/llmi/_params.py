@@ -74,7 +74,7 @@ class SamplingParams:
         `f(context, logits)`: changes logits in place or returns an array. transformers' LogitsProcessor works too.
     stopping_criteria : iterable of callables
         `f(context)` after each token: True, or a string that becomes the stop reason, ends generation. transformers'
-        StoppingCriteria works too.
+        StoppingCriteria and streamers work too.
     sampler : callable, optional
         `f(context, law) -> token_id` draws instead of llmi; `law` holds processed logits, -inf where cut.
     detokenize, skip_special_tokens, include_stop_str_in_output : bool

@@ -257,9 +257,11 @@ class TokenSequence:
         row = self.logits if logits is None else np.asarray(logits, np.float32)
         hooks = None
         output = ""
-        if params.has_hooks():
+        if params.has_hooks() or self.llm._batch_runner is not None:
             output = self.output_text
-            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._builder.eos_token_ids())
+            hooks = RequestHooks(
+                "sequence", params, self.text.removesuffix(output), self.llm._builder.eos_token_ids(), self.llm._batch_runner
+            )
             hooks.states[self._sample_index] = self._hook_state
         core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
         try:
