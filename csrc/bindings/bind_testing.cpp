@@ -19,6 +19,7 @@
 #include "kernels/vocab.h"
 #include "model/dequantize.h"
 #include "model/pack.h"
+#include "model/quantize.h"
 #include "model/rope_table.h"
 #include "sampling/law.h"
 
@@ -55,10 +56,7 @@ class TestMatrix {
     CheckArgument(view.num_bytes == static_cast<uint64_t>(rows * cols) / info.block_size * info.block_bytes, "wrong number of bytes");
     static const MappedFile no_file("/proc/self/exe");  // only its Release is called, with bytes it does not hold
     view.file = &no_file;
-    const WeightFormat weight_format = format == "float32"    ? WeightFormat::kF32
-                                       : format == "float16"  ? WeightFormat::kF16
-                                       : format == "bfloat16" ? WeightFormat::kBF16
-                                                              : WeightFormat::kAsStored;
+    const WeightFormat weight_format = ParseWeightFormat(format);
     matrix_ = PackedMatrix(TestContext(table, 1), view, weight_format);
   }
   PackedView view() const { return matrix_.view(); }
@@ -122,6 +120,12 @@ void RegisterOps(py::module_& module) {
     const std::string bytes = data;
     DequantizeRow(ParseDType(dtype), reinterpret_cast<const uint8_t*>(bytes.data()), num_values, out.mutable_data());
     return out;
+  });
+  module.def("quantize_blocks", [](const std::string& dtype, const FloatArray& values) {
+    const DType type = ParseDType(dtype);
+    std::string out(static_cast<size_t>(values.size() / Info(type).block_size * Info(type).block_bytes), '\0');
+    QuantizeRow(type, values.data(), values.size(), reinterpret_cast<uint8_t*>(out.data()));
+    return py::bytes(out);
   });
   module.def("quantize_rows", [](const std::string& table, const FloatArray& x) {
     const TestActivations a(TestContext(table, 1), x.data(), x.shape(0), x.shape(1));

@@ -128,11 +128,7 @@ class TestDecoder {
   TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads,
               int64_t block_size, int64_t num_pages)
       : context_(TestContext(table, num_threads)),
-        decoder_(LoadDecoder(context_, path,
-                             dtype == "float32"    ? WeightFormat::kF32
-                             : dtype == "float16"  ? WeightFormat::kF16
-                             : dtype == "bfloat16" ? WeightFormat::kBF16
-                                                   : WeightFormat::kAsStored)),
+        decoder_(LoadDecoder(context_, path, ParseWeightFormat(dtype))),
         cache_(Groups(kv_dtype == "float32" ? KvType::kF32 : KvType::kF16, block_size), num_pages) {}
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());

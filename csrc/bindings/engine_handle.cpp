@@ -24,14 +24,6 @@ SchedulingPolicy ParsePolicy(const std::string& name) {
 
 namespace {
 
-WeightFormat ParseFormat(const std::string& name) {
-  if (name == "auto") return WeightFormat::kAsStored;
-  if (name == "float32") return WeightFormat::kF32;
-  if (name == "float16") return WeightFormat::kF16;
-  if (name == "bfloat16") return WeightFormat::kBF16;
-  throw Error(ErrorKind::kInvalidArgument, "dtype '" + name + "' is unknown: auto, float32, float16 or bfloat16", "dtype");
-}
-
 std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special,
                                         int64_t vocab_size) {
   auto tokens = std::make_shared<TokenBytes>();
@@ -51,7 +43,8 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, co
                            int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                            bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
                            bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
-                           const std::shared_ptr<PolicyHook>& policy_hook, const std::shared_ptr<BatchHook>& batch_hook) {
+                           const std::shared_ptr<PolicyHook>& policy_hook, const std::shared_ptr<BatchHook>& batch_hook,
+                           const std::vector<int64_t>& layers) {
   context_.table = &GetKernelTable(isa);
   context_.pool = &ThreadPool::Shared();
   context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
@@ -63,9 +56,9 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, co
   config_.prefix_caching = prefix_caching;
   config_.audit_each_step = audit_each_step;
   const FloatEnvironmentGuard guard;
-  model_ = LoadConfig(path);
+  model_ = LoadConfig(path, layers);
   ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len}, &config_);
-  decoder_ = LoadDecoder(context_, path, ParseFormat(dtype));
+  decoder_ = LoadDecoder(context_, path, ParseWeightFormat(dtype), layers);
   weight_bytes_ = decoder_->weights().num_bytes();
   weight_types_ = decoder_->weights().TypeNames();
 }

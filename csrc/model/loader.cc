@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <string_view>
+#include <utility>
 
 #include "core/errors.h"
 #include "io/gguf.h"
@@ -51,14 +52,36 @@ OpenedModel Open(const std::string& path, bool with_tensors) {
   return model;
 }
 
+void KeepLayers(const std::vector<int64_t>& layers, ModelConfig* config) {
+  if (layers.empty()) return;
+  std::vector<LayerConfig> kept;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool ascends = i == 0 || layers[i] > layers[i - 1];
+    if (layers[i] < 0 || layers[i] >= config->num_layers || !ascends) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "layers must ascend and lie in [0, " + std::to_string(config->num_layers) + "), not " + std::to_string(layers[i]),
+                  "layers");
+    }
+    kept.push_back(config->layers[static_cast<size_t>(layers[i])]);
+  }
+  config->layers = std::move(kept);
+  config->num_layers = static_cast<int64_t>(config->layers.size());
+}
+
 }  // namespace
 
-std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const std::string& path, WeightFormat format) {
+std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const std::string& path, WeightFormat format,
+                                     const std::vector<int64_t>& layers) {
   OpenedModel model = Open(path, true);
-  ModelWeights weights = LoadWeights(context, *model.file, model.names, model.config, format);
+  KeepLayers(layers, &model.config);
+  ModelWeights weights = LoadWeights(context, *model.file, model.names, model.config, format, layers);
   return std::make_unique<Decoder>(std::move(model.config), std::move(weights));
 }
 
-ModelConfig LoadConfig(const std::string& path) { return Open(path, false).config; }
+ModelConfig LoadConfig(const std::string& path, const std::vector<int64_t>& layers) {
+  ModelConfig config = Open(path, false).config;
+  KeepLayers(layers, &config);
+  return config;
+}
 
 }  // namespace llmi

@@ -1,6 +1,9 @@
 #include "model/pack.h"
 
+#include <algorithm>
+#include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -8,6 +11,7 @@
 #include "core/half.h"
 #include "core/thread_pool.h"
 #include "model/dequantize.h"
+#include "model/quantize.h"
 
 namespace llmi {
 namespace {
@@ -16,6 +20,10 @@ uint16_t FloatToBfloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+bool AllFinite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
 void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_t lane, uint8_t* tile) {
@@ -66,14 +74,34 @@ void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t 
 
 }  // namespace
 
+WeightFormat ParseWeightFormat(const std::string& name) {
+  if (name == "auto") return WeightFormat::kAsStored;
+  if (name == "float32") return WeightFormat::kF32;
+  if (name == "float16") return WeightFormat::kF16;
+  if (name == "bfloat16") return WeightFormat::kBF16;
+  if (name == "q8_0") return WeightFormat::kQ8_0;
+  if (name == "q4_0") return WeightFormat::kQ4_0;
+  throw Error(ErrorKind::kInvalidArgument, "dtype '" + name + "' is unknown: auto, float32, float16 or bfloat16", "dtype");
+}
+
+DType StoredType(DType dtype, WeightFormat format) {
+  if (format == WeightFormat::kQ8_0 && !IsQuantized(dtype)) return DType::kQ8_0;
+  if (format == WeightFormat::kQ4_0 && (!IsQuantized(dtype) || dtype == DType::kQ8_0 || dtype == DType::kQ6_K || dtype == DType::kQ5_0)) {
+    return DType::kQ4_0;
+  }
+  return dtype;
+}
+
 PackedType PackedTypeOf(DType dtype, WeightFormat format) {
   switch (format) {
     case WeightFormat::kF32: return PackedType::kF32;
     case WeightFormat::kF16: return PackedType::kF16;
     case WeightFormat::kBF16: return PackedType::kBF16;
-    case WeightFormat::kAsStored: break;
+    case WeightFormat::kAsStored:
+    case WeightFormat::kQ8_0:
+    case WeightFormat::kQ4_0: break;
   }
-  switch (dtype) {
+  switch (StoredType(dtype, format)) {
     case DType::kF32: return PackedType::kF32;
     case DType::kF16: return PackedType::kF16;
     case DType::kBF16: return PackedType::kBF16;
@@ -92,6 +120,12 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
     : type_(PackedTypeOf(source.dtype, format)),
       num_rows_(static_cast<int64_t>(source.shape[0])),
       num_cols_(static_cast<int64_t>(source.shape[1])) {
+  if (const DType stored = StoredType(source.dtype, format); num_cols_ % Info(stored).block_size != 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "tensor '" + source.name + "' has " + std::to_string(num_cols_) + " columns: " + Info(stored).name +
+                    " needs a multiple of " + std::to_string(Info(stored).block_size),
+                "quantization");
+  }
   const int64_t num_tiles = (num_rows_ + kTileRows - 1) / kTileRows;
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
   const auto total_bytes = static_cast<size_t>(num_tiles) * static_cast<size_t>(tile_bytes);
@@ -105,14 +139,26 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
   // Tasks of about 1 MB of the file, each released when done.
   const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 20) / (row_bytes * kTileRows));
   const int64_t num_tasks = (num_tiles + tiles_per_task - 1) / tiles_per_task;
+  std::atomic<bool> has_bad_values = false;
   context.pool->ParallelFor(num_tasks, context.num_threads, [&](int64_t task) {
-    std::vector<float> values(IsQuantizedPacked(type_) ? 0 : static_cast<size_t>(num_cols_));
+    const DType stored = StoredType(source.dtype, format);
+    std::vector<float> values(static_cast<size_t>(num_cols_));
+    std::vector<uint8_t> blocks(
+        stored == source.dtype ? 0 : static_cast<size_t>(num_cols_ / Info(stored).block_size * Info(stored).block_bytes));
     const int64_t row_begin = task * tiles_per_task * kTileRows;
     const int64_t row_end = std::min(num_rows_, row_begin + tiles_per_task * kTileRows);
     for (int64_t row = row_begin; row < row_end; ++row) {
       const uint8_t* from = source.data + (source_row ? source_row(row) : row) * row_bytes;
       uint8_t* tile = data_.data() + row / kTileRows * tile_bytes;
-      if (IsQuantizedPacked(type_)) {
+      if (!blocks.empty()) {
+        DequantizeRow(source.dtype, from, num_cols_, values.data());
+        if (!AllFinite(values)) {
+          has_bad_values = true;
+          return;
+        }
+        QuantizeRow(stored, values.data(), num_cols_, blocks.data());
+        PackQuantizedRow(type_, stored, blocks.data(), num_cols_, row % kTileRows, tile);
+      } else if (IsQuantizedPacked(type_)) {
         PackQuantizedRow(type_, source.dtype, from, num_cols_, row % kTileRows, tile);
       } else {
         DequantizeRow(source.dtype, from, num_cols_, values.data());
@@ -121,6 +167,8 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
     }
     source.file->Release(source.data + row_begin * row_bytes, static_cast<uint64_t>((row_end - row_begin) * row_bytes));
   });
+  if (has_bad_values)
+    throw Error(ErrorKind::kModelFile, "tensor '" + source.name + "' holds NaN or infinity: it cannot be quantised", source.name);
 }
 
 }  // namespace llmi

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "core/aligned.h"
 #include "io/tensor_file.h"
@@ -11,8 +12,18 @@
 
 namespace llmi {
 
-// What weights are kept as: as the file has them, or converted to one float type.
-enum class WeightFormat : uint8_t { kAsStored, kF32, kF16, kBF16 };
+// What weights are kept as: as the file has them, converted to one float type, or quantised as they are loaded.
+enum class WeightFormat : uint8_t {
+  kAsStored,
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,  // float matrices; quantised ones stay as they are
+  kQ4_0,  // matrices of more than five bits a weight; others stay as they are
+};
+
+// "auto", "float32", "float16", "bfloat16", "q8_0", "q4_0"; throws Error(kInvalidArgument).
+WeightFormat ParseWeightFormat(const std::string& name);
 
 class PackedMatrix {
  public:
@@ -34,6 +45,8 @@ class PackedMatrix {
   AlignedBuffer data_;
 };
 
+// The type that a matrix is stored in before it is packed: its own, or what it is quantised to.
+DType StoredType(DType dtype, WeightFormat format);
 PackedType PackedTypeOf(DType dtype, WeightFormat format);
 
 }  // namespace llmi

@@ -18,8 +18,9 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
 
 class Loader {
  public:
-  Loader(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config, WeightFormat format)
-      : context_(context), file_(file), names_(names), config_(config), format_(format) {}
+  Loader(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config, WeightFormat format,
+         const std::vector<int64_t>& source_layers)
+      : context_(context), file_(file), names_(names), config_(config), format_(format), source_layers_(source_layers) {}
 
   ModelWeights Load() {
     ModelWeights weights;
@@ -28,7 +29,9 @@ class Loader {
     weights.embedding = PackedMatrix(context_, Find(TensorRole::kEmbedding, 0, ".weight", {vocab, hidden}), format_);
     weights.final_norm = Norm(TensorRole::kFinalNorm, 0, hidden);
     if (!config_.tied_embeddings) weights.head = PackedMatrix(context_, Find(TensorRole::kHead, 0, ".weight", {vocab, hidden}), format_);
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) weights.layers.push_back(LoadLayer(layer));
+    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      weights.layers.push_back(LoadLayer(source_layers_.empty() ? layer : source_layers_[static_cast<size_t>(layer)]));
+    }
     return weights;
   }
 
@@ -105,6 +108,7 @@ class Loader {
   const TensorNames& names_;
   const ModelConfig& config_;
   WeightFormat format_;
+  const std::vector<int64_t>& source_layers_;
 };
 
 const char* PackedTypeName(PackedType type) {
@@ -150,8 +154,8 @@ std::string ModelWeights::TypeNames() const {
 }
 
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
-                         WeightFormat format) {
-  return Loader(context, file, names, config, format).Load();
+                         WeightFormat format, const std::vector<int64_t>& source_layers) {
+  return Loader(context, file, names, config, format, source_layers).Load();
 }
 
 }  // namespace llmi

@@ -39,8 +39,9 @@ struct ModelWeights {
   std::string TypeNames() const;
 };
 
+// source_layers: the file's numbers of the config's layers; empty: the same.
 // Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
-                         WeightFormat format);
+                         WeightFormat format, const std::vector<int64_t>& source_layers = {});
 
 }  // namespace llmi

@@ -30,6 +30,7 @@ _MODULES = {
     "_constraint": ("Constraint",),
     "_drafters": ("Draft", "DraftContext", "DraftModel", "Drafter", "PromptLookup", "TokenTree"),
     "_verification": ("Typical", "Verification", "VerifyContext"),
+    "_self_draft": ("SelfDraft",),
     "_speculation": ("LengthPolicy", "SpecDecodeMetrics", "SpeculativeConfig"),
     "_receipt": ("Receipt", "replay"),
     "_doctor": ("doctor",),
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from llmi._params import SamplingParams as SamplingParams
     from llmi._receipt import Receipt as Receipt
     from llmi._receipt import replay as replay
+    from llmi._self_draft import SelfDraft as SelfDraft
     from llmi._sequence import Capture as Capture
     from llmi._sequence import TokenSequence as TokenSequence
     from llmi._sequence import extend as extend

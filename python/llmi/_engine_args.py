@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,13 +16,13 @@ from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 1
 HONOURED = (
-    "model", "tokenizer", "revision", "device", "dtype", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
 REFUSED: dict[str, Any] = {
-    "quantization": None, "gpu_memory_utilization": 0.9,
+    "gpu_memory_utilization": 0.9,
     "tensor_parallel_size": 1, "deterministic": True,
 }  # fmt: skip
 
@@ -67,6 +67,7 @@ class EngineArgs:
 
     device: str
     dtype: str
+    quantization: str | None
     kv_cache_dtype: str
     max_model_len: int | None
     max_num_seqs: int
@@ -80,6 +81,7 @@ class EngineArgs:
     num_threads: int | None
     seed: int | None
     batch_runner: BatchRunner | None
+    layers: Sequence[int]  # of the model; empty: all
 
     def validate(self) -> None:
         """Raise InvalidParamsError or DeviceError for the first value out of range."""
@@ -93,6 +95,12 @@ class EngineArgs:
                 continue
             if getattr(self, name) not in allowed:
                 raise InvalidParamsError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", name)
+        if self.quantization not in (None, "q8_0", "q4_0"):
+            raise UnsupportedCombinationError(f"quantization must be None, q8_0 or q4_0, not {self.quantization!r}", "quantization", "LLM")
+        if self.quantization is not None and self.dtype != "auto":
+            raise UnsupportedCombinationError(
+                f"dtype = {self.dtype!r} keeps weights as floats: give quantization or dtype, not both", "quantization", "dtype"
+            )
         for name in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -125,12 +133,12 @@ class EngineArgs:
     def for_core(self) -> dict[str, Any]:
         """Keyword arguments of the core's Engine."""
         return {
-            "dtype": self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
+            "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
             "prefix_caching": bool(self.enable_prefix_caching), "waiting_served_ratio": float(self.waiting_served_ratio or 0.0), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
             "policy_object": None if isinstance(self.scheduling_policy, str) else PolicyRunner(self.scheduling_policy),
-            "batch_object": self.batch_runner,
+            "batch_object": self.batch_runner, "layers": list(self.layers),
         }  # fmt: skip
 
 

@@ -71,6 +71,8 @@ class LLM:
         None: the model's own.
     dtype : {"auto", "float32", "float16", "bfloat16"}
         Weights as stored (quantised ones stay so, with int8 activations), or converted. "float32" is the exact path.
+    quantization : {"q8_0", "q4_0"}, optional
+        Quantise weights as they are loaded: "q8_0" those stored as floats, "q4_0" those of more than five bits; others stay.
     kv_cache_dtype : {"auto", "float16", "float32"}
         "auto": float32 with dtype="float32", else float16.
     seed : int, optional
@@ -107,6 +109,7 @@ class LLM:
         revision: str | None = None,
         device: str = "auto",
         dtype: str = "auto",
+        quantization: str | None = None,
         kv_cache_dtype: str = "auto",
         seed: int | None = None,
         max_model_len: int | None = None,
@@ -123,6 +126,7 @@ class LLM:
         chat_template: str | None = None,
         generation_config: str | os.PathLike[str] = "auto",
         num_threads: int | None = None,
+        _layers: Sequence[int] = (),
         **no_effect: Any,
     ) -> None:
         self._engine: Any = None
@@ -130,10 +134,10 @@ class LLM:
         processors = list(batch_processors)
         self._batch_runner = BatchRunner(processors) if processors else None
         args = EngineArgs(
-            device=device, dtype=dtype, kv_cache_dtype=kv_cache_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            device=device, dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes,
             enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching, waiting_served_ratio=waiting_served_ratio,
-            scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed, batch_runner=self._batch_runner,
+            scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed, batch_runner=self._batch_runner, layers=_layers,
         )  # fmt: skip
         args.validate()
         path = _models.resolve(model, revision)
@@ -155,7 +159,7 @@ class LLM:
         self._defaults = generation_defaults(path, generation_config)
         identity = numerics_id(info["weight_types"], args)
         self.model_info = ModelInfo(
-            architecture=config["architecture"], num_layers=config["num_layers"], hidden_size=config["hidden_size"], num_heads=config["num_heads"],
+            architecture=config["architecture"], num_layers=len(_layers) or config["num_layers"], hidden_size=config["hidden_size"], num_heads=config["num_heads"],
             num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=info["max_model_len"],
             weight_bytes=info["weight_bytes"], kv_bytes_per_token=info["kv_bytes_per_token"], numerics_id=identity, path=str(path),
         )  # fmt: skip
@@ -164,7 +168,7 @@ class LLM:
         model_path = str(path)
         self._results = ResultBuilder(
             self.tokenizer, identity,
-            {"model_path": model_path, "model_sha256": lambda: _models.model_sha256(model_path), "dtype": dtype, "kv_cache_dtype": kv_cache_dtype},
+            {"model_path": model_path, "model_sha256": lambda: _models.model_sha256(model_path), "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype},
         )  # fmt: skip
         self._speculation = SpeculationFactory(self)
         self._builder.speculation = self._speculation

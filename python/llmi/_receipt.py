@@ -53,6 +53,7 @@ class Receipt:
                 "model": Path(source["model_path"]).name,
                 "model_sha256": source["model_sha256"](),
                 "dtype": source["dtype"],
+                "quantization": source["quantization"],
                 "kv_cache_dtype": source["kv_cache_dtype"],
                 "numerics_id": output.numerics_id,
                 "prompt_token_ids": output.prompt_token_ids,
@@ -108,7 +109,12 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
     owned = llm is None
     if llm is None:
         by_file = {model.file_name: name for name, model in NAMED_MODELS.items()}
-        llm = LLM(by_file.get(fields["model"], fields["model"]), dtype=fields["dtype"], kv_cache_dtype=fields["kv_cache_dtype"])
+        llm = LLM(
+            by_file.get(fields["model"], fields["model"]),
+            dtype=fields["dtype"],
+            quantization=fields.get("quantization"),
+            kv_cache_dtype=fields["kv_cache_dtype"],
+        )
     try:
         if llm.model_info.sha256 != fields["model_sha256"]:
             raise InvalidParamsError(

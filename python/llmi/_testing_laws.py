@@ -43,7 +43,7 @@ class RandomDrafter(Drafter):
             source = llm._results.receipt_source
             self._model = DraftModel(
                 LLM(
-                    llm.model_info.path, dtype=source["dtype"], kv_cache_dtype=source["kv_cache_dtype"], kv_cache_memory_bytes=1 << 26,
+                    llm.model_info.path, dtype=source["dtype"], quantization=source["quantization"], kv_cache_dtype=source["kv_cache_dtype"], kv_cache_memory_bytes=1 << 26,
                     max_model_len=llm.model_info.max_model_len, tokenizer=llm.tokenizer,
                 )
             )  # fmt: skip

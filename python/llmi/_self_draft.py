@@ -1,0 +1,88 @@
+"""SelfDraft: a cheaper form of the target drafts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from llmi._drafters import DraftModel
+from llmi._errors import InvalidParamsError, UnsupportedCombinationError
+
+if TYPE_CHECKING:
+    from llmi._llm import LLM
+
+_MIN_KV_BYTES = 1 << 26
+
+
+class SelfDraft(DraftModel):
+    """The target's own weights, with layers left out or at lower bits, draft with the target's noise. Give exactly one.
+
+    The draft model is loaded from the target's file when it is first used with it, beside it and with a cache of its own.
+    Leaving layers out follows Zhang et al., Draft & Verify, 2024; leaving early, Elhoushi et al., LayerSkip, 2024.
+
+    Parameters
+    ----------
+    skip_layers : iterable of int, optional
+        Layers that are left out.
+    exit_layer : int, optional
+        How many of the first layers run, before the final norm and head.
+    quantization : {"q8_0", "q4_0"}, optional
+        The same layers at lower bits (see LLM).
+    """
+
+    def __init__(self, *, skip_layers: Iterable[int] | None = None, exit_layer: int | None = None, quantization: str | None = None) -> None:
+        given = {"skip_layers": skip_layers, "exit_layer": exit_layer, "quantization": quantization}
+        if sum(value is not None for value in given.values()) != 1:
+            raise InvalidParamsError("SelfDraft needs exactly one of skip_layers, exit_layer and quantization", "skip_layers")
+        self.skip_layers = None if skip_layers is None else sorted({int(layer) for layer in skip_layers})
+        self.exit_layer = exit_layer
+        self.quantization = quantization
+        self.draft_sample_method = "probabilistic"
+        self._target: tuple[Any, ...] | None = None
+
+    def _attach(self, llm: LLM) -> None:
+        source = llm._results.receipt_source
+        target = (llm.model_info.path, source["dtype"], source["quantization"], source["kv_cache_dtype"])
+        if self._target == target:
+            return
+        if self._target is not None:
+            raise UnsupportedCombinationError("this SelfDraft belongs to another model: make one for each", "SelfDraft", "LLM")
+        self.llm = self._load(llm, *target)
+        self._target = target
+
+    def _load(self, llm: LLM, path: str, dtype: str, quantization: str | None, kv_cache_dtype: str) -> LLM:
+        from llmi._llm import LLM
+
+        layers = self._kept(llm.model_info.num_layers)
+        kv_bytes = llm.memory_report().kv_bytes * len(layers) // llm.model_info.num_layers
+        draft = LLM(
+            path, tokenizer=llm.tokenizer, dtype="auto" if self.quantization else dtype, quantization=self.quantization or quantization,
+            kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
+            _layers=layers if self.quantization is None else (),
+        )  # fmt: skip
+        if self.quantization is not None and draft.model_info.weight_bytes >= llm.model_info.weight_bytes:
+            sizes = f"{draft.model_info.weight_bytes / 1e6:.0f} MB, the target {llm.model_info.weight_bytes / 1e6:.0f} MB"
+            draft.close()
+            raise UnsupportedCombinationError(
+                f"quantization={self.quantization!r} makes this model no smaller: the draft would have {sizes}", "SelfDraft", "quantization"
+            )
+        return draft
+
+    def _kept(self, num_layers: int) -> list[int]:
+        if self.exit_layer is not None:
+            if not 1 <= self.exit_layer < num_layers:
+                raise InvalidParamsError(f"exit_layer must lie in [1, {num_layers - 1}], not {self.exit_layer}", "exit_layer")
+            return list(range(self.exit_layer))
+        skipped = self.skip_layers or []
+        if wrong := [layer for layer in skipped if not 0 <= layer < num_layers]:
+            raise InvalidParamsError(f"skip_layers holds {wrong[0]}: the model has layers 0 to {num_layers - 1}", "skip_layers")
+        kept = [layer for layer in range(num_layers) if layer not in skipped]
+        if not kept:
+            raise InvalidParamsError("skip_layers leaves no layer", "skip_layers")
+        return kept
+
+    def __repr__(self) -> str:
+        for name in ("skip_layers", "exit_layer", "quantization"):
+            if getattr(self, name) is not None:
+                return f"SelfDraft({name}={getattr(self, name)!r})"
+        return "SelfDraft()"
