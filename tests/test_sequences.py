@@ -218,8 +218,8 @@ def test_capture(llm: LLM) -> None:
         sequence.logits[0] = 1
     with pytest.raises(llmi.InvalidParamsError, match="layer 9"):
         llm.sequence([1], capture=Capture(hidden_states=(9,)))
-    with pytest.raises(llmi.UnsupportedCombinationError, match="attention"):
-        llm.sequence([1], capture=Capture(attention=(1,)))
+    with pytest.raises(llmi.InvalidParamsError, match=r"attention: layer 0 is neither -1 nor in \[1, "):
+        llm.sequence([1], capture=Capture(attention=(0,)))
 
 
 def test_text_and_scores(smollm: LLM) -> None:

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "bindings/bindings.h"
@@ -38,7 +39,29 @@ py::dict Layers(std::map<int, std::vector<float>>&& layers, int64_t num_rows) {
   return dict;
 }
 
-// [(logits [num_rows, vocab_size], {layer: hidden}, {layer: logits [1, vocab_size]})]
+// {layer: [num_rows, num_heads, slots]}: rows end at their own slot, the rest is 0.
+py::dict Attention(const std::map<int, std::vector<std::vector<float>>>& layers, int64_t num_heads) {
+  py::dict dict;
+  for (const auto& [layer, rows] : layers) {
+    size_t longest = 0;
+    for (const std::vector<float>& row : rows) longest = std::max(longest, row.size() / static_cast<size_t>(num_heads));
+    std::vector<float> values(rows.size() * static_cast<size_t>(num_heads) * longest, 0.0f);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const size_t length = rows[r].size() / static_cast<size_t>(num_heads);
+      for (size_t head = 0; head < static_cast<size_t>(num_heads); ++head) {
+        const auto from = rows[r].begin() + static_cast<int64_t>(head * length);
+        std::copy(from, from + static_cast<int64_t>(length),
+                  values.begin() + static_cast<int64_t>((r * static_cast<size_t>(num_heads) + head) * longest));
+      }
+    }
+    const auto num_rows = static_cast<int64_t>(rows.size());
+    dict[py::int_(layer)] = Matrix(std::move(values), num_rows * num_heads, static_cast<int64_t>(longest))
+                                .reshape({num_rows, num_heads, static_cast<int64_t>(longest)});
+  }
+  return dict;
+}
+
+// [(logits [num_rows, vocab_size], {layer: hidden}, {layer: logits [1 or num_rows, vocab_size]}, {layer: attention})]
 py::list Extend(EngineHandle& handle,
                 const std::vector<std::tuple<SequencePointer, std::vector<int32_t>, std::vector<int32_t>, bool, bool>>& wanted) {
   std::vector<LabExtension> extensions;
@@ -52,8 +75,11 @@ py::list Extend(EngineHandle& handle,
   }
   py::list list;
   for (LabResult& result : results) {
+    int64_t num_layer_rows = 1;
+    for (const auto& [layer, values] : result.layer_logits) num_layer_rows = static_cast<int64_t>(values.size()) / handle.vocab_size();
     list.append(py::make_tuple(Matrix(std::move(result.logits), result.num_rows, handle.vocab_size()),
-                               Layers(std::move(result.hidden_states), result.num_rows), Layers(std::move(result.layer_logits), 1)));
+                               Layers(std::move(result.hidden_states), result.num_rows),
+                               Layers(std::move(result.layer_logits), num_layer_rows), Attention(result.attention, handle.num_heads())));
   }
   return list;
 }
@@ -113,13 +139,14 @@ std::vector<std::pair<int64_t, double>> Costs(EngineHandle& handle) {
 
 void RegisterLab(py::module_& module) {
   py::class_<LabSequence, SequencePointer>(module, "LabSequence")
-      .def(py::init([](std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits) {
+      .def(py::init([](std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits,
+                       std::vector<int> attention) {
              auto sequence = std::make_shared<LabSequence>();
              sequence->tokens = std::move(token_ids);
-             sequence->capture = {std::move(hidden_states), std::move(layer_logits)};
+             sequence->capture = {std::move(hidden_states), std::move(layer_logits), std::move(attention)};
              return sequence;
            }),
-           py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"))
+           py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"), py::arg("attention"))
       .def_property_readonly("token_ids",
                              [](const LabSequence& sequence) { return CopyArray(sequence.tokens.data(), sequence.tokens.size()); })
       .def_property_readonly("num_tokens", [](const LabSequence& sequence) { return sequence.tokens.size(); })

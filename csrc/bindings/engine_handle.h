@@ -35,6 +35,7 @@ class EngineHandle {
   }
   pybind11::dict Info() const;
   int64_t vocab_size() const { return model_.vocab_size; }
+  int64_t num_heads() const { return model_.num_heads; }
 
  private:
   KernelContext context_;

@@ -14,11 +14,11 @@ int64_t Missing(const LabExtension& extension) {
   return static_cast<int64_t>(extension.sequence->tokens.size()) - extension.sequence->kv.num_tokens;
 }
 
-void Taps(const LabCapture& capture, std::vector<int>* layers) {
-  for (const std::vector<int>* list : {&capture.hidden_states, &capture.layer_logits}) {
-    for (int layer : *list) {
-      if (std::find(layers->begin(), layers->end(), layer) == layers->end()) layers->push_back(layer);
-    }
+bool Has(const std::vector<int>& layers, int layer) { return std::find(layers.begin(), layers.end(), layer) != layers.end(); }
+
+void AddLayers(const std::vector<int>& wanted, std::vector<int>* layers) {
+  for (int layer : wanted) {
+    if (!Has(*layers, layer)) layers->push_back(layer);
   }
 }
 
@@ -117,8 +117,7 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
   }
   for (size_t i = 0; i < extensions.size(); ++i) {
     LabSequence& sequence = *extensions[i].sequence;
-    const bool captures = !sequence.capture.hidden_states.empty() || !sequence.capture.layer_logits.empty();
-    if (done[i] || captures || sequence.kv.num_tokens > 0 || sequence.kv.prefix_node != PrefixTree::kNone) continue;
+    if (done[i] || !sequence.capture.empty() || sequence.kv.num_tokens > 0 || sequence.kv.prefix_node != PrefixTree::kNone) continue;
     // Rows that are asked for are computed; what stands before them may come from the prefix cache.
     const auto num_new = extensions[i].is_tree ? 0 : static_cast<int64_t>(extensions[i].token_ids.size());
     const int64_t num_wanted = num_new > 0 ? num_new : extensions[i].wants_last ? 1 : 0;
@@ -130,7 +129,11 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
     std::vector<size_t> owners;  // of each wanted row
     std::vector<std::pair<size_t, int64_t>> pieces;
     for (size_t i = 0; i < extensions.size(); ++i) {
-      if (!done[i]) Taps(extensions[i].sequence->capture, &batch.tap_layers);
+      if (done[i]) continue;
+      const LabCapture& capture = extensions[i].sequence->capture;
+      AddLayers(capture.hidden_states, &batch.tap_layers);
+      AddLayers(capture.layer_logits, &batch.tap_layers);
+      AddLayers(capture.attention, &batch.attention_layers);
     }
     int64_t budget = config_.scheduler.max_num_batched_tokens;
     for (size_t i = 0; i < extensions.size() && budget > 0; ++i) {
@@ -199,15 +202,25 @@ void Engine::LabCollect(const std::vector<LabExtension>& extensions, const std::
     for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
       const int layer = batch.tap_layers[t];
       const float* rows = forward.taps[t].data() + begin_offset;
-      if (std::find(capture.hidden_states.begin(), capture.hidden_states.end(), layer) != capture.hidden_states.end()) {
+      if (Has(capture.hidden_states, layer)) {
         std::vector<float>& values = result.hidden_states[layer];
         values.insert(values.end(), rows, rows + count * hidden_size);
       }
-      if (std::find(capture.layer_logits.begin(), capture.layer_logits.end(), layer) != capture.layer_logits.end()) {
+      if (Has(capture.layer_logits, layer)) {
         std::vector<float>& values = result.layer_logits[layer];
-        values.resize(static_cast<size_t>(vocab_size));
-        decoder_->EarlyLogits(context_, rows + (count - 1) * hidden_size, values.data());
+        // Any node of a tree may become the last token.
+        const int64_t first = extensions[owners[row]].is_tree ? 0 : count - 1;
+        values.resize(static_cast<size_t>((count - first) * vocab_size));
+        for (int64_t r = first; r < count; ++r) {
+          decoder_->EarlyLogits(context_, rows + r * hidden_size, values.data() + (r - first) * vocab_size);
+        }
       }
+    }
+    for (size_t a = 0; a < batch.attention_layers.size(); ++a) {
+      if (!Has(capture.attention, batch.attention_layers[a])) continue;
+      std::vector<std::vector<float>>& values = result.attention[batch.attention_layers[a]];
+      const auto first = forward.attention[a].begin() + static_cast<int64_t>(row);
+      values.insert(values.end(), first, first + count);
     }
     row = end;
   }

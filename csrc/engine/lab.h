@@ -16,6 +16,8 @@ namespace llmi {
 struct LabCapture {
   std::vector<int> hidden_states;
   std::vector<int> layer_logits;  // through the final norm and the head
+  std::vector<int> attention;     // weights; 1 is the first layer
+  bool empty() const { return hidden_states.empty() && layer_logits.empty() && attention.empty(); }
 };
 
 // One sequence. The engine thread alone reads and writes it while a call is under way; between calls its owner may
@@ -40,9 +42,10 @@ struct LabExtension {
 
 struct LabResult {
   int64_t num_rows = 0;
-  std::vector<float> logits;                        // [num_rows, vocab_size], raw
-  std::map<int, std::vector<float>> hidden_states;  // {layer: [num_rows, hidden_size]}
-  std::map<int, std::vector<float>> layer_logits;   // {layer: [vocab_size]}, of the last row
+  std::vector<float> logits;                                 // [num_rows, vocab_size], raw
+  std::map<int, std::vector<float>> hidden_states;           // {layer: [num_rows, hidden_size]}
+  std::map<int, std::vector<float>> layer_logits;            // {layer: [vocab_size]}, of the last row; of all rows of a tree
+  std::map<int, std::vector<std::vector<float>>> attention;  // {layer: num_rows of [num_heads, slots up to the row]}
 };
 
 }  // namespace llmi

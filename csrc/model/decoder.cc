@@ -5,6 +5,7 @@
 
 #include "core/errors.h"
 #include "core/scalar_math.h"
+#include "kernels/attention_weights.h"
 #include "kernels/embedding.h"
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
@@ -19,6 +20,17 @@ constexpr int64_t kMlpRows = 256;
 float* ReserveFloats(AlignedBuffer& buffer, int64_t count) {
   buffer.Reserve(static_cast<size_t>(count) * sizeof(float), "activations");
   return buffer.as<float>();
+}
+
+// Per wanted row; both are in row order.
+std::vector<std::vector<float>> WantedWeights(const AttentionArgs& args, const std::vector<int32_t>& wanted_rows) {
+  std::vector<std::vector<float>> weights;
+  const AttentionSegment* segment = args.segments;
+  for (int32_t row : wanted_rows) {
+    while (row >= segment->row_begin + segment->num_rows) ++segment;
+    weights.push_back(AttentionWeights(args, *segment, row - segment->row_begin));
+  }
+  return weights;
 }
 
 }  // namespace
@@ -70,7 +82,8 @@ void Decoder::Project(const KernelContext& context, std::initializer_list<const 
   Linear(context, args);
 }
 
-void Decoder::Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows) {
+void Decoder::Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows,
+                        ForwardResult* result) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const LayerConfig& layer_config = config_.layers[static_cast<size_t>(layer)];
   const int64_t query_size = config_.num_heads * config_.head_dim;
@@ -100,9 +113,22 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   const KvView kv = cache.View(static_cast<int>(layer));
   const auto num_segments = static_cast<int64_t>(segments_.size());
   KvWrite(context, {kv, segments_.data(), num_segments, keys, keys + kv_size, stride});
-  PagedAttention(context, {kv, segments_.data(), num_segments, batch.positions.data(), qkv, stride, config_.num_heads,
-                           static_cast<float>(config_.attention_scale), static_cast<float>(config_.attention_soft_cap), layer_config.window,
-                           attended, query_size});
+  const AttentionArgs attention = {kv,
+                                   segments_.data(),
+                                   num_segments,
+                                   batch.positions.data(),
+                                   qkv,
+                                   stride,
+                                   config_.num_heads,
+                                   static_cast<float>(config_.attention_scale),
+                                   static_cast<float>(config_.attention_soft_cap),
+                                   layer_config.window,
+                                   attended,
+                                   query_size};
+  PagedAttention(context, attention);
+  for (size_t i = 0; i < batch.attention_layers.size(); ++i) {
+    if (batch.attention_layers[i] == layer + 1) result->attention[i] = WantedWeights(attention, batch.wanted_rows);
+  }
   if (!config_.sandwich_norms) {
     Project(context, {&w.attention_output}, attended, rows.num_rows, rows.x, config_.hidden_size, true);
     return;
@@ -155,6 +181,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
 
   Embedding(context, weights_.embedding.view(), batch.token_ids.data(), rows.num_rows, static_cast<float>(config_.embedding_scale), rows.x);
   result.taps.resize(batch.tap_layers.size());
+  result.attention.resize(batch.attention_layers.size());
   const auto tap = [&](int64_t layer) {
     for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
       if (batch.tap_layers[t] != layer) continue;
@@ -165,7 +192,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   };
   tap(0);
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-    Attention(context, cache, batch, layer, rows);
+    Attention(context, cache, batch, layer, rows, &result);
     Mlp(context, layer, rows);
     tap(layer + 1);
   }

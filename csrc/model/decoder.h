@@ -28,13 +28,15 @@ struct ForwardBatch {
   std::vector<int32_t> wanted_rows;               // rows whose final hidden state is asked for, ascending
   // Hidden states after these layers (0 = embedding output), at the wanted rows.
   std::vector<int> tap_layers;
+  std::vector<int> attention_layers;  // attention weights of these layers (1 = first), at the wanted rows
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
 };
 
 struct ForwardResult {
-  std::vector<float> hidden;             // [num_wanted, hidden_size], after the final norm
-  std::vector<std::vector<float>> taps;  // per tap layer [num_wanted, hidden_size], before any norm
+  std::vector<float> hidden;                               // [num_wanted, hidden_size], after the final norm
+  std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
+  std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]
 };
 
 class Decoder {
@@ -55,7 +57,7 @@ class Decoder {
 
  private:
   struct Rows;
-  void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows);
+  void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows, ForwardResult* result);
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   // Points *quantized at the int8 form of x if a part needs it.
   QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed);

@@ -18,7 +18,7 @@ import numpy as np
 
 from llmi import _core
 from llmi._drafters import TokenTree
-from llmi._errors import InvalidParamsError, UnsupportedCombinationError, call_core, from_core
+from llmi._errors import InvalidParamsError, call_core, from_core
 from llmi._hooks import RequestHooks
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Capture:
     """Inner values that a sequence keeps when it is extended.
 
     Layers count from 1; 0 is the embedding's output, -1 the last layer. `layer_logits` sends a layer's output through the
-    final norm and the head.
+    final norm and the head; `attention` keeps a layer's attention weights (1 is the first layer).
     """
 
     hidden_states: Iterable[int] = ()
@@ -74,6 +74,7 @@ class TokenSequence:
         self._logits: F32 | None = None
         self._layer_logits: dict[int, F32] = {}
         self._hidden_states: dict[int, F32] = {}
+        self._attention: dict[int, F32] = {}
         self._hook_state: dict[str, Any] = {}
         owner = OWNER.get()
         if owner is not None:
@@ -126,6 +127,15 @@ class TokenSequence:
         return self._hidden_states
 
     @property
+    def attention(self) -> dict[int, F32]:
+        """{layer: [num_new, num_heads, len]} of the last extension, for the layers of `Capture.attention`.
+
+        Row i sums to 1 over what its token sees, itself included; what it does not see is 0.
+        """
+        _ = self.logits
+        return self._attention
+
+    @property
     def cumulative_logprob(self) -> float:
         """Sum of the raw log-probabilities of the output tokens; scores the sequence once."""
         ids = self.token_ids.tolist()
@@ -154,6 +164,7 @@ class TokenSequence:
         )
         child._sample_index = self._sample_index if same_noise else 0
         child._logits, child._layer_logits, child._hidden_states = self._logits, self._layer_logits, self._hidden_states
+        child._attention = self._attention
         child._hook_state = copy.deepcopy(self._hook_state)
         return child
 
@@ -169,11 +180,16 @@ class TokenSequence:
         nodes = [int(node) for node in path]
         if not self._core.has_tree:
             raise InvalidParamsError("commit: no tree is pending", "path")
-        rows = self._tree_logits
+        logits, hidden, layers, attention = self._tree
+        num_before = self._core.num_tokens
         call_core(_core.lab_commit, self.llm._engine, self._core, nodes)
         self._forget()
         if nodes:
-            self._logits = rows[nodes[-1]]
+            kept = [*range(num_before), *(num_before + node for node in nodes)]
+            self._logits = logits[nodes[-1]]
+            self._layer_logits = {layer: rows[nodes[-1]] for layer, rows in layers.items()}
+            self._hidden_states = {layer: _read_only(rows[nodes]) for layer, rows in hidden.items()}
+            self._attention = {layer: _read_only(rows[nodes][:, :, kept]) for layer, rows in attention.items()}
 
     def rollback(self, num_tokens: int) -> None:
         """Drops a pending tree, and the last num_tokens tokens."""
@@ -238,14 +254,14 @@ class TokenSequence:
 
     # --- inner
 
-    _tree_logits: F32
+    _tree: tuple[F32, dict[int, F32], dict[int, F32], dict[int, F32]]
 
     def _owned_by_drafter(self, prompt_len: int, sample_index: int) -> None:
         self.prompt_len = prompt_len
         self._sample_index = sample_index
 
     def _forget(self) -> None:
-        self._logits, self._layer_logits, self._hidden_states = None, {}, {}
+        self._logits, self._layer_logits, self._hidden_states, self._attention = None, {}, {}, {}
 
     def _check_no_tree(self, what: str) -> None:
         if self._core.has_tree:
@@ -295,19 +311,25 @@ def open_sequence(llm: LLM, prompt: Any, seed: int | None, capture: Capture | No
     return TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
 
 
-def _capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[int]]:
-    if tuple(capture.attention):
-        raise UnsupportedCombinationError("Capture(attention=...) is not available in this version of llmi", "attention", "Capture")
+def _read_only(values: F32) -> F32:
+    values.setflags(write=False)
+    return values
 
-    def layers(given: Iterable[int], name: str) -> list[int]:
+
+def _capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[int], list[int]]:
+    def layers(given: Iterable[int], name: str, first: int = 0) -> list[int]:
         result = []
         for layer in given:
-            if not -1 <= int(layer) <= num_layers:
-                raise InvalidParamsError(f"{name}: layer {layer} is outside [-1, {num_layers}]", name)
+            if int(layer) != -1 and not first <= int(layer) <= num_layers:
+                raise InvalidParamsError(f"{name}: layer {layer} is neither -1 nor in [{first}, {num_layers}]", name)
             result.append(num_layers if layer == -1 else int(layer))
         return result
 
-    return layers(capture.hidden_states, "hidden_states"), layers(capture.layer_logits, "layer_logits")
+    return (
+        layers(capture.hidden_states, "hidden_states"),
+        layers(capture.layer_logits, "layer_logits"),
+        layers(capture.attention, "attention", first=1),
+    )
 
 
 def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
@@ -337,15 +359,15 @@ def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree])
         wanted.append((sequence._core, ids, parents, is_tree and bool(ids), not ids and sequence._logits is None))
     results = call_core(_core.lab_extend, llm._engine, wanted)
     rows: dict[TokenSequence, F32] = {}
-    for (sequence, _), (logits, hidden, layers), entry in zip(tokens.items(), results, wanted, strict=True):
+    for (sequence, _), (logits, hidden, layers, attention), entry in zip(tokens.items(), results, wanted, strict=True):
         rows[sequence] = logits if entry[1] else logits[:0]
         if len(logits) == 0:
             continue
         if entry[3]:
             sequence._forget()
-            sequence._tree_logits = logits
+            sequence._tree = (logits, hidden, layers, attention)
             continue
         sequence._logits = logits[-1]
-        sequence._hidden_states = hidden
-        sequence._layer_logits = {layer: values[0] for layer, values in layers.items()}
+        sequence._hidden_states, sequence._attention = hidden, attention
+        sequence._layer_logits = {layer: values[-1] for layer, values in layers.items()}
     return rows

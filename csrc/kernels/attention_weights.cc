@@ -1,0 +1,67 @@
+#include "kernels/attention_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/half.h"
+#include "core/scalar_math.h"
+
+namespace llmi {
+namespace {
+
+float ReadElement(const KvView& kv, const uint8_t* data, int64_t index) {
+  if (kv.element_bytes == 4) {
+    float value = 0;
+    std::memcpy(&value, data + index * 4, sizeof(value));
+    return value;
+  }
+  uint16_t half = 0;
+  std::memcpy(&half, data + index * 2, sizeof(half));
+  return HalfToFloat(half);
+}
+
+// Slots that the row sees, ascending: cached ones inside the window, its ancestors, itself.
+std::vector<int64_t> VisibleSlots(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
+  const int64_t position = args.positions[segment.row_begin + row];
+  const int64_t first = args.window == 0 ? 0 : std::max<int64_t>(0, position - args.window + 1);
+  std::vector<int64_t> slots;
+  for (int64_t slot = first; slot < segment.base_len; ++slot) slots.push_back(slot);
+  std::vector<int64_t> own;
+  for (int64_t node = row; node >= 0; node = segment.parents == nullptr ? node - 1 : segment.parents[node]) {
+    if (args.positions[segment.row_begin + node] >= first) own.push_back(segment.base_len + node);
+  }
+  slots.insert(slots.end(), own.rbegin(), own.rend());
+  return slots;
+}
+
+}  // namespace
+
+std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
+  const KvView& kv = args.kv;
+  const int64_t length = segment.base_len + row + 1;
+  std::vector<float> weights(static_cast<size_t>(args.num_heads * length), 0.0f);
+  const std::vector<int64_t> slots = VisibleSlots(args, segment, row);
+  std::vector<double> scores(slots.size());
+  for (int64_t head = 0; head < args.num_heads; ++head) {
+    const float* query = args.q + (segment.row_begin + row) * args.q_stride + head * kv.head_dim;
+    const int64_t kv_head = head / (args.num_heads / kv.num_kv_heads);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slots[i]);
+      float score = 0;
+      for (int64_t d = 0; d < kv.head_dim; ++d) {
+        score = std::fma(ReadElement(kv, tile, d * kSlotsPerTile + slots[i] % kSlotsPerTile), query[d], score);
+      }
+      score *= args.scale;
+      scores[i] = static_cast<double>(args.soft_cap > 0 ? SoftCapF32(score, args.soft_cap) : score);
+    }
+    const double largest = *std::max_element(scores.begin(), scores.end());
+    double total = 0;
+    for (double& score : scores) total += score = ExpF64(score - largest);
+    for (size_t i = 0; i < slots.size(); ++i)
+      weights[static_cast<size_t>(head * length + slots[i])] = static_cast<float>(scores[i] / total);
+  }
+  return weights;
+}
+
+}  // namespace llmi
