@@ -376,6 +376,36 @@ def test_reports(tiny: LLM) -> None:
     assert facts["kernels"] and str(llmi.doctor()).count("\n") >= 7
 
 
+def test_memory_picture(tiny_path: Callable[..., Path]) -> None:
+    """Block tables of requests and sequences: what is shared, what is given back behind a window."""
+    with LLM(tiny_path("gemma3"), kv_cache_memory_bytes=1 << 22, max_model_len=256, enable_prefix_caching=False) as llm:
+        sequence = llm.sequence(list(range(1, 101)))
+        _ = sequence.logits
+        fork = sequence.fork()
+        fork.extend([5])
+        llm.enqueue([[7] * 40], max_tokens=20, n=2, seed=1, ignore_eos=True)
+        for _ in range(3):
+            llm.step()
+        report = llm.memory_report()
+        names = [entry.name.split()[0] for entry in report.sequences]
+        assert names == ["request", "request", "sequence", "sequence"]
+        request, _, first, second = report.sequences
+        assert first.num_tokens == 100 and second.num_tokens == 101 and request.num_tokens == 42
+        tables = np.concatenate(first.tables), np.concatenate(second.tables)
+        references = np.concatenate(first.references)
+        assert set(references[tables[0] < 0]) == {0}, "what is behind a window is held by nobody"
+        common = np.isin(tables[0], tables[1]) & (tables[0] >= 0)
+        assert common.any() and set(references[common]) == {2}
+        held = np.concatenate([page[page >= 0] for entry in report.sequences for page in entry.tables])
+        assert len(set(held)) == report.num_blocks - report.num_free_blocks
+        text, page = repr(report), report._repr_html_()
+        assert "=" in text and "#" in text and "." in text.splitlines()[3].split("tokens")[1] and page.count("<tr>") == 5
+        llm.wait_for_completion()
+        sequence.close()
+        fork.close()
+    assert llm.memory_report().sequences == []
+
+
 def test_isa_that_the_machine_lacks(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMI_ISA", "neon")
     with pytest.raises(InvalidParamsError, match="neon"):

@@ -4,6 +4,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/engine_handle.h"
+#include "bindings/gil.h"
 #include "bindings/py_drafter.h"
 #include "bindings/py_hooks.h"
 #include "engine/engine.h"
@@ -289,6 +290,20 @@ void RegisterEngine(py::module_& module) {
           "reset_prefix_cache", [](EngineHandle& handle) { handle.engine().ResetPrefixCache(); }, py::call_guard<py::gil_scoped_release>())
       .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })
       .def("close", &EngineHandle::Close, py::call_guard<py::gil_scoped_release>())
+      // ([(request id or -1, sample index, tokens, tables by KV group)], references by page)
+      .def("tables",
+           [](EngineHandle& handle) {
+             MemoryTables tables;
+             {
+               const py::gil_scoped_release release;
+               tables = handle.engine().Tables();
+             }
+             py::list list;
+             for (const SequenceTables& entry : tables.sequences) {
+               list.append(py::make_tuple(entry.request_id, entry.sample_index, entry.num_tokens, entry.tables));
+             }
+             return py::make_tuple(list, CopyArray(tables.references.data(), tables.references.size()));
+           })
       .def("stats", [](EngineHandle& handle) {
         EngineStats stats;
         {

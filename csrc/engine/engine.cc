@@ -147,6 +147,32 @@ EngineStats Engine::Stats() {
   return stats_;
 }
 
+MemoryTables Engine::Tables() {
+  MemoryTables result;
+  const auto add = [&](int64_t request_id, int64_t sample_index, const KvSequence& kv) {
+    if (kv.num_tokens > 0) result.sequences.push_back({request_id, sample_index, kv.num_tokens, kv.tables});
+  };
+  const auto collect = [&] {
+    for (const auto& [id, running] : requests_) {
+      for (const auto& sample : running->samples) add(static_cast<int64_t>(id), sample->index, sample->scheduled.kv);
+    }
+    for (const std::shared_ptr<LabSequence>& sequence : labs_) add(-1, 0, sequence->kv);
+    for (int64_t page = 0; page < cache_->pool().num_pages(); ++page) {
+      result.references.push_back(cache_->pool().references(static_cast<int32_t>(page)));
+    }
+  };
+  if (OnEngineThread()) {
+    collect();
+    return result;
+  }
+  try {
+    Execute(collect);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kClosed) throw;  // a closed engine holds nothing
+  }
+  return result;
+}
+
 void Engine::Close() {
   if (getpid() != pid_) {  // a fork's copy: the thread does not exist here
     if (thread_.joinable()) thread_.detach();

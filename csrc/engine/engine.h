@@ -81,6 +81,19 @@ struct EngineStats {
   std::string audit;       // empty if clean
 };
 
+// One sequence's block tables, for reports.
+struct SequenceTables {
+  int64_t request_id = -1;  // -1: a sequence of the lab
+  int64_t sample_index = 0;
+  int64_t num_tokens = 0;                    // computed
+  std::vector<std::vector<int32_t>> tables;  // by KV group; -1: given back behind the window
+};
+
+struct MemoryTables {
+  std::vector<SequenceTables> sequences;
+  std::vector<int32_t> references;  // by page
+};
+
 class Engine {
  public:
   Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens);
@@ -102,6 +115,8 @@ class Engine {
   // One iteration of the loop, for requests with `stepped`; returns false if there was nothing to do.
   bool Step();
   EngineStats Stats();
+  // The block tables of everything that holds cache now. Throws like Execute.
+  MemoryTables Tables();
   // Seconds of a step by its number of rows; measured on the engine thread when first asked for.
   CostCurve Costs();
   bool OnEngineThread() const { return std::this_thread::get_id() == thread_.get_id(); }

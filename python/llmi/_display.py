@@ -7,6 +7,9 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from llmi._outputs import CompletionOutput, MemoryReport, Outputs, RequestOutput
     from llmi._trace import DecodeTrace
 
@@ -23,6 +26,9 @@ def _tokens_html(output: CompletionOutput) -> str:
         colour = f"hsl({120 * probability:.0f}, 70%, 85%)"
         spans.append(f'<span title="{title}" style="background:{colour};color:#000">{html.escape(chosen.decoded_token)}</span>')
     return "".join(spans)
+
+
+_SHARED, _OWN = "#6a6", "#69c"
 
 
 def trace_html(trace: DecodeTrace) -> str:
@@ -70,19 +76,38 @@ def outputs_html(outputs: Outputs) -> str:
 
 
 def memory_html(report: MemoryReport) -> str:
-    """A bar: shared, used, free."""
+    """A bar of the pool, then a row of blocks for each sequence."""
     total = max(report.num_blocks, 1)
     used = report.num_blocks - report.num_free_blocks
     parts = [
-        (report.num_shared_blocks, "#6a6", "shared"),
-        (used - report.num_shared_blocks, "#69c", "used"),
+        (report.num_shared_blocks, _SHARED, "shared"),
+        (used - report.num_shared_blocks, _OWN, "used"),
         (report.num_free_blocks, "#ddd", "free"),
     ]
     bar = "".join(
         f'<span title="{name}: {count:,}" style="display:inline-block;height:1em;width:{300 * count / total:.1f}px;background:{colour}"></span>'
         for count, colour, name in parts
     )
-    return (
-        f"<div>{bar}<br><small>{used:,} of {report.num_blocks:,} blocks in use, {report.num_shared_blocks:,} shared, "
-        f"{report.wasted_share:.1%} of their slots empty; KV {report.kv_bytes / 1e6:,.0f} MB, weights {report.weight_bytes / 1e6:,.0f} MB</small></div>"
+    rows = "".join(
+        f'<tr><td style="text-align:left">{html.escape(entry.name)}</td><td>{entry.num_tokens:,}</td>'
+        f'<td style="text-align:left">{"<br>".join(map(_blocks_html, entry.tables, entry.references))}</td></tr>'
+        for entry in report.sequences[:32]
     )
+    table = (
+        f"<table><thead><tr><th></th><th>tokens</th><th>blocks, a line a KV group</th></tr></thead><tbody>{rows}</tbody></table>"
+        if rows
+        else ""
+    )
+    return f"<div>{bar}<br><small>{html.escape(repr(report).splitlines()[0])}</small>{table}</div>"
+
+
+def _blocks_html(pages: NDArray[np.int32], references: NDArray[np.int32]) -> str:
+    cells = []
+    for page, count in zip(pages[:96].tolist(), references[:96].tolist(), strict=True):
+        colour, what = (
+            ("#fff", "given back") if page < 0 else (_SHARED, f"page {page}, held {count} times") if count > 1 else (_OWN, f"page {page}")
+        )
+        cells.append(
+            f'<span title="{what}" style="display:inline-block;width:7px;height:12px;margin-right:1px;border:1px solid #bbb;background:{colour}"></span>'
+        )
+    return "".join(cells) + ("..." if len(pages) > 96 else "")

@@ -24,7 +24,7 @@ from llmi._errors import (
     from_core,
 )
 from llmi._hooks import BatchLogitsProcessor, BatchRunner, RequestHooks
-from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput
+from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, make_memory_report
 from llmi._params import SamplingParams
 from llmi._progress import progress
 from llmi._request import (
@@ -408,12 +408,9 @@ class LLM:
         return stats
 
     def memory_report(self) -> MemoryReport:
-        """The KV cache now."""
-        stats = self._engine.stats()
-        return MemoryReport(
-            num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
-            wasted_share=stats["wasted_share"], weight_bytes=self.model_info.weight_bytes, kv_bytes=stats["num_pages"] * self._page_bytes,
-        )  # fmt: skip
+        """The KV cache now, with the block tables of all that hold some; draws itself in a notebook."""
+        tables = call_core(self._engine.tables)
+        return make_memory_report(self._engine.stats(), tables, self.model_info.weight_bytes, self._page_bytes)
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""

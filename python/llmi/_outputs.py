@@ -10,6 +10,8 @@ import numpy as np
 from llmi._errors import import_extra
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from llmi._errors import LlmiError
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from llmi._trace import DecodeTrace
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+_MAX_SHOWN = 16  # sequences in a picture of the memory
+_MAX_SHOWN_BLOCKS = 48
 
 
 @dataclasses.dataclass(slots=True)
@@ -230,7 +236,25 @@ class ModelInfo:
         return model_sha256(self.path)
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, repr=False)
+class SequenceBlocks:
+    """One sequence's blocks: page ids by KV group (-1: given back behind the window), and how many hold each page."""
+
+    name: str
+    num_tokens: int
+    tables: list[NDArray[np.int32]]
+    references: list[NDArray[np.int32]]
+
+    def __repr__(self) -> str:
+        """A letter a block: # its own, = shared, . given back."""
+        pictures = []
+        for references in self.references:
+            text = "".join("." if count == 0 else "#" if count == 1 else "=" for count in references[:_MAX_SHOWN_BLOCKS])
+            pictures.append(text + ("..." if len(references) > _MAX_SHOWN_BLOCKS else ""))
+        return f"{self.name}: {self.num_tokens:,} tokens  {' | '.join(pictures)}"
+
+
+@dataclasses.dataclass(slots=True, repr=False)
 class MemoryReport:
     """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use."""
 
@@ -240,11 +264,39 @@ class MemoryReport:
     wasted_share: float
     weight_bytes: int
     kv_bytes: int
+    sequences: list[SequenceBlocks] = dataclasses.field(default_factory=list)
+
+    def __repr__(self) -> str:
+        used = self.num_blocks - self.num_free_blocks
+        lines = [
+            f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of their"
+            f" slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB)"
+        ]
+        lines += [f"  {entry!r}" for entry in self.sequences[:_MAX_SHOWN]]
+        if len(self.sequences) > _MAX_SHOWN:
+            lines.append(f"  ... and {len(self.sequences) - _MAX_SHOWN} more")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         from llmi._display import memory_html
 
         return memory_html(self)
+
+
+def make_memory_report(
+    stats: Mapping[str, Any], tables: tuple[list[Any], NDArray[np.int32]], weight_bytes: int, page_bytes: int
+) -> MemoryReport:
+    """From the core's counters and block tables."""
+    entries, references = tables
+    sequences = []
+    for request_id, index, num_tokens, groups in sorted(entries, key=lambda entry: (entry[0] < 0, entry[0], entry[1])):
+        name = "sequence" if request_id < 0 else f"request {request_id}" + (f" [{index}]" if index else "")
+        arrays = [np.asarray(group, np.int32) for group in groups]
+        sequences.append(SequenceBlocks(name, num_tokens, arrays, [np.where(a < 0, 0, references[a]).astype(np.int32) for a in arrays]))
+    return MemoryReport(
+        num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
+        wasted_share=stats["wasted_share"], weight_bytes=weight_bytes, kv_bytes=stats["num_pages"] * page_bytes, sequences=sequences,
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True)
