@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from llmi import _core, _models, _scoring
+from llmi._background import Background
 from llmi._call import Call
 from llmi._engine_args import EngineArgs, SchedulingPolicy, generation_defaults, numerics_id, parse_no_effect
 from llmi._errors import (
@@ -141,13 +142,18 @@ class LLM:
         )  # fmt: skip
         args.validate()
         path = _models.resolve(model, revision)
+        # Weights are packed while Python reads the vocabulary.
+        loading = Background(lambda: _core.Engine(str(path), **args.for_core()))
         try:
             self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer if tokenizer is not None else path)
             config = _core.load_config(str(path))
-            engine = _core.Engine(str(path), **args.for_core())
-            engine.start(token_bytes=self.tokenizer.vocab_bytes, special=self.tokenizer.special_tokens)
+            token_bytes = self.tokenizer.vocab_bytes
+            engine = loading.result()
+            engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
         except _core.CoreError as error:
             raise from_core(error.args, path) from None
+        finally:
+            loading.wait()
         if chat_template is not None:
             self.tokenizer.chat_template = chat_template
         self._engine = engine

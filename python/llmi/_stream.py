@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
@@ -50,6 +49,8 @@ class TextStream(Iterator[StreamChunk], AsyncIterator[StreamChunk]):
             if self._call.done or self._closed:
                 self._call.raise_errors()
                 raise StopAsyncIteration
+            import asyncio  # 15 ms that a program without an event loop does not pay
+
             self._ready += await asyncio.to_thread(self._call.wait)
         return self._ready.pop(0)
 

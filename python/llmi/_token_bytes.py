@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -54,19 +55,36 @@ def byte_table(tokenizer: Any, path: Path) -> ByteTable:
     table: list[bytes] = [b""] * size
     special = {token_id: token.content for token_id, token in added.items() if token.special}
     if "ByteLevel" in kinds:
-        alphabet = byte_level_alphabet()
-        for text, token_id in vocab.items():
-            if token_id in added:
-                table[token_id] = b"" if token_id in special else text.encode()
-            else:
-                # A character outside the alphabet stands for itself, as the library's own decoder has it.
-                table[token_id] = b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in text)
+        convert = byte_level_bytes
     elif kinds & {"ByteFallback", "Replace", "Metaspace", "Fuse"} or not kinds:
-        for text, token_id in vocab.items():
-            if token_id in added:
-                table[token_id] = b"" if token_id in special else text.replace("▁", " ").encode()
-            else:
-                table[token_id] = BYTE_TOKENS.get(text) or text.replace("▁", " ").encode()
+        convert = sentencepiece_bytes
     else:
         raise TokenizerError(f"{path}: the decoder {sorted(kinds)} is not known (ByteLevel and SentencePiece kinds are)", path)
+    for token_id, text_bytes in zip(vocab.values(), convert(list(vocab)), strict=True):
+        table[token_id] = text_bytes
+    for token_id, token in added.items():
+        plain = token.content if convert is byte_level_bytes else token.content.replace("▁", " ")
+        table[token_id] = b"" if token_id in special else plain.encode()
     return ByteTable(table, special)
+
+
+def byte_level_bytes(texts: list[str]) -> list[bytes]:
+    """Texts in GPT-2's alphabet as bytes; a character outside it stands for itself, as the library's own decoder has it."""
+    alphabet = byte_level_alphabet()
+    joined = "".join(texts)
+    if set(joined) - alphabet.keys():
+        return [b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in text) for text in texts]
+    # One character is one byte: all texts are translated at once and cut where they met.
+    whole = joined.translate({ord(character): byte for character, byte in alphabet.items()}).encode("latin-1")
+    ends = list(itertools.accumulate(map(len, texts)))
+    return [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def sentencepiece_bytes(texts: list[str]) -> list[bytes]:
+    """Texts with ▁ for a space, and byte tokens like <0x0A>, as bytes."""
+    separator = "\x00"
+    if separator in "".join(texts):
+        encoded = [text.replace("▁", " ").encode() for text in texts]
+    else:
+        encoded = separator.join(texts).replace("▁", " ").encode().split(separator.encode()) if texts else []
+    return [BYTE_TOKENS.get(text, text_bytes) for text, text_bytes in zip(texts, encoded, strict=True)]
