@@ -106,3 +106,16 @@ def test_transformers_hooks(tiny: LLM) -> None:
     assert len(ids) == 20 and out.outputs[0].finish_reason == "stop"
     assert all(a != b for a, b in itertools.pairwise(ids))
     assert tiny.generate([PROMPTS[0]], params, speculative_config=llmi.PromptLookup())[0] == out
+
+
+def test_plots(tiny: LLM) -> None:
+    matplotlib = pytest.importorskip("matplotlib", reason="the extra `plot` brings matplotlib")
+    matplotlib.use("Agg")
+    outputs = tiny.generate([[1, 2, 1, 2, 1]], PARAMS)
+    report = llmi.drafter_arena(outputs, {"lookup": llmi.PromptLookup(), "short": llmi.PromptLookup(prompt_lookup_max=1)})
+    figure = report.plot()
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["lookup", "short"]
+    forecast = llmi.speculation_forecast(tiny, [[1, 2, 1, 2, 1]], {"lookup": llmi.PromptLookup()}, PARAMS)
+    assert len(forecast.plot().axes[0].lines) == 2
+    with pytest.raises(llmi.UnsupportedCombinationError, match="no model so far"):
+        llmi.drafter_arena(outputs, {"self": llmi.SelfDraft(exit_layer=1)})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmi._drafters import DraftContext, Drafter, DraftModel, TokenTree, plain_proposal
+from llmi._drafters import DraftContext, Drafter, TokenTree, plain_proposal
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError, import_extra
 from llmi._params import FIELDS, SamplingParams
 from llmi._speculation import parse_speculation
@@ -95,6 +95,17 @@ class ArenaReport(list[ArenaRow]):
         ]
         return "\n".join(lines)
 
+    def plot(self) -> Any:
+        """A heat map of acceptance, drafter by depth (needs matplotlib)."""
+        pyplot = import_extra("matplotlib.pyplot", "plot")
+        rates = np.array([[a / t if t else np.nan for a, t in zip(row.accepted, row.tried, strict=True)] for row in self])
+        figure, axes = pyplot.subplots(figsize=(8, 1 + 0.5 * len(self)))
+        image = axes.imshow(rates, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto", extent=(0.5, rates.shape[1] + 0.5, len(self) - 0.5, -0.5))
+        axes.set_yticks(range(len(self)), [row.drafter for row in self])
+        axes.set_xlabel("depth in the draft")
+        figure.colorbar(image, label="accepted, of those that were tried")
+        return figure
+
     def _repr_html_(self) -> str:
         import html
 
@@ -131,7 +142,7 @@ def drafter_arena(outputs: Outputs, drafters: Mapping[str, Any]) -> ArenaReport:
         row = ArenaRow(name, 0, 0, 0, 0, [0] * _MAX_LENGTH, [0] * _MAX_LENGTH)
         for output in outputs:
             for completion in output.outputs:
-                context = _ReplayContext(output, completion.index, drafter.llm if isinstance(drafter, DraftModel) else None)
+                context = _ReplayContext(output, completion.index, getattr(drafter, "llm", None))
                 _replay(drafter, context, [*output.prompt_token_ids, *completion.token_ids], row)
                 context._close()
         report.append(row)

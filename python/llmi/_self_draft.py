@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from llmi._drafters import DraftModel
+from llmi._drafters import DraftContext, DraftModel
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ class SelfDraft(DraftModel):
         self.quantization = quantization
         self.draft_sample_method = "probabilistic"
         self._target: tuple[Any, ...] | None = None
+
+    def propose_batch(self, contexts: list[DraftContext]) -> list[Any]:
+        if self._target is None:
+            raise UnsupportedCombinationError("this SelfDraft has no model so far: generate with it once first", "SelfDraft", "arena")
+        return super().propose_batch(contexts)
 
     def _attach(self, llm: LLM) -> None:
         source = llm._results.receipt_source
