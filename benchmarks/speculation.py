@@ -1,6 +1,6 @@
 """Speculation off and on, interleaved prompt by prompt: speed-up by kind of prompt, and that no token changed.
 
-    python benchmarks/speculation.py [--rounds 3] [--per-kind 20] [--output benchmarks/results/NAME.json]
+    python benchmarks/speculation.py [--rounds 3] [--per-kind 20] [--transformers] [--own-draft] [--output benchmarks/results/NAME.json]
 
 120 prompts in six kinds, made from the committed text. Speed is tokens over the time between the first and the last one.
 `--readme FILE.json` writes the README's table from a result.
@@ -12,13 +12,14 @@ import argparse
 import json
 import re
 import sys
+import time
 from typing import Any
 
 import numpy as np
 import report
 
 import llmi
-from llmi import LLM, RequestOutput, SamplingParams
+from llmi import LLM, RequestOutput, SamplingParams, _core, _models
 
 TOPICS = [
     "tea", "rain", "bridges", "bees", "chess", "glass", "maps", "salt", "owls", "clocks", "bread", "rivers", "paper", "moss", "trains", "stars",
@@ -95,9 +96,58 @@ def expected_speed_up(llm: LLM, num_tokens: int, metrics: llmi.SpecDecodeMetrics
     return (num_tokens - 1) * curve[1] / seconds
 
 
+def transformers_lookup(prompts: dict[str, list[str]], max_tokens: int) -> dict[str, dict[str, Any]]:
+    """The same prompts through transformers (fp32, from the same file), its prompt lookup off and on: whole calls."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = _models.fetch("smollm2-135m-instruct")
+    tokenizer = llmi.Tokenizer(path)
+    torch.set_num_threads(_core.system_info()["num_threads"])
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    results = {}
+    for kind, texts in prompts.items():
+        for temperature in (0.0, 1.0):
+            sampling: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0} if temperature else {"do_sample": False}
+            ratios, changed = [], 0
+            for number, text in enumerate(texts):
+                ids = torch.tensor([tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)])
+                outputs, seconds = {}, {}
+                for lookup in (None, 10) if number % 2 == 0 else (10, None):
+                    torch.manual_seed(1)
+                    start = time.perf_counter()
+                    tokens = model.generate(
+                        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, min_new_tokens=max_tokens, pad_token_id=0,
+                        prompt_lookup_num_tokens=lookup, **sampling,
+                    )  # fmt: skip
+                    seconds[lookup], outputs[lookup] = time.perf_counter() - start, tokens[0].tolist()
+                ratios.append(seconds[None] / seconds[10])
+                changed += outputs[None] != outputs[10]
+            entry = {"speed_up": float(np.median(ratios)), "prompts_changed": changed, "prompts": len(texts)}
+            results[f"{kind}, T = {temperature:g}"] = entry
+            print("transformers", kind, temperature, json.dumps(entry), flush=True)
+    return results
+
+
+def own_draft(prompts: dict[str, list[str]], arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """A bf16 target drafted for by its own weights at 4 bits."""
+    results = {}
+    with LLM(dtype="bfloat16", kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False) as llm:
+        config = llmi.SpeculativeConfig(llmi.SelfDraft(quantization="q4_0"))
+        for kind, texts in prompts.items():
+            params = SamplingParams(temperature=1.0, max_tokens=arguments.max_tokens, seed=1, ignore_eos=True, detokenize=False)
+            results[kind] = measure(llm, texts[: max(1, len(texts) // 4)], params, config, arguments.rounds)
+            print("own 4-bit draft", kind, json.dumps(results[kind]), flush=True)
+    return results
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     kinds = make_prompts(arguments.per_kind)
     result: dict[str, Any] = {"rounds": arguments.rounds, "max_tokens": arguments.max_tokens, "kinds": {}}
+    if arguments.transformers:
+        result["transformers"] = transformers_lookup(kinds, arguments.max_tokens)
+    if arguments.own_draft:
+        result["own_draft"] = own_draft(kinds, arguments)
     with LLM(kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False) as llm:
         result["numerics_id"] = llm.model_info.numerics_id
         result["cost_curve_ms"] = {rows: round(1e3 * seconds, 3) for rows, seconds in llm.cost_curve().items()}
@@ -112,14 +162,23 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Markdown rows."""
-    lines = ["| prompts | speed-up (95 %) | forecast | tokens a step | tokens changed |", "| --- | --- | --- | --- | --- |"]
+    peer = result.get("transformers", {})
+    lines = [
+        "| prompts | speed-up (95 %) | forecast | tokens a step | tokens changed |" + (" transformers' lookup; changed |" if peer else ""),
+        "| --- | --- | --- | --- | --- |" + (" --- |" if peer else ""),
+    ]
     for name, entry in result["kinds"].items():
         low, high = entry["interval_95"]
         length = entry["mean_acceptance_length"]
         lines.append(
             f"| {name} | {entry['speed_up']:.2f} ({low:.2f} to {high:.2f}) | {entry['forecast']:.2f} | "
             f"{'-' if length is None else f'{length:.2f}'} | {entry['prompts_changed']} of {entry['prompts']} |"
+            + (f" {peer[name]['speed_up']:.2f}; {peer[name]['prompts_changed']} |" if peer else "")
         )
+    if own := result.get("own_draft"):
+        gains = ", ".join(f"{kind} {entry['speed_up']:.2f}" for kind, entry in own.items())
+        changed = sum(entry["prompts_changed"] for entry in own.values())
+        lines += ["", f"A bf16 target with its own weights at 4 bits as the draft, T = 1: {gains}; prompts changed: {changed}."]
     return "\n".join(lines)
 
 
@@ -128,4 +187,6 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--per-kind", type=int, default=20)
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--transformers", action="store_true", help="beside it transformers' prompt lookup")
+    parser.add_argument("--own-draft", action="store_true", help="beside it a bf16 target with its own 4-bit draft")
     sys.exit(report.main(parser, run, table))

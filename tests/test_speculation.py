@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,38 @@ def test_length_rule() -> None:
     assert choose(10, 5, flat, 1.0, 1, 0.0, 16) < choose(10, 9, flat, 1.0, 1, 0.0, 16) or choose(10, 5, flat, 1.0, 1, 0.0, 16) == 16
     assert choose(10, 10, flat, 1.0, 1, 10.0, 16) == 0  # a drafter slower than the model
     assert choose(10, 10, flat, 1.0, 1, 0.0, 3) == 3
+    # A draft model reads the prompt first: worth it over 100 tokens that come 8 a step, not over the last three.
+    assert choose(10, 10, flat, 1.0, 1, 0.0, 16, 0, 5.0, 100) == 16
+    assert choose(10, 10, flat, 1.0, 1, 0.0, 16, 0, 5.0, 3) == 0
+
+
+def test_auto_learns_what_a_start_costs(tiny_path: Callable[..., Path]) -> None:
+    """A drafter that reads each prompt slowly is used for long answers, and not begun for short ones."""
+    begun: list[str] = []
+
+    class Reader(Drafter):
+        def __init__(self, recorded: Outputs) -> None:
+            self.replay = Replay(recorded, error_rate=0.0)
+
+        def propose(self, context: DraftContext) -> Any:
+            if context.state is None:
+                context.state = True
+                begun.append(context.request_id)
+                time.sleep(0.05)
+            return self.replay.propose(context)
+
+    long, short = SamplingParams(max_tokens=200, seed=1, ignore_eos=True), SamplingParams(max_tokens=3, seed=1, ignore_eos=True)
+    with LLM(tiny_path(num_layers=4), kv_cache_memory_bytes=1 << 23, max_model_len=256) as llm:
+        plain = {params.max_tokens: llm.generate([[i + 1, 2] for i in range(3)], params) for params in (long, short)}
+        reader = Reader(plain[200])
+        for i in range(3):
+            out = llm.generate([i + 1, 2], long, speculative_config=reader)
+            assert out[0] == plain[200][i]
+        assert begun, "it was never tried"
+        count = len(begun)
+        for i in range(3):
+            assert llm.generate([i + 1, 2], short, speculative_config=reader)[0] == plain[3][i]
+        assert len(begun) == count, "a start that two tokens cannot pay for"
 
 
 def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:

@@ -11,6 +11,7 @@
 #include "bindings/gil.h"
 #include "bindings/py_hooks.h"
 #include "core/fp_env.h"
+#include "kernels/vocab.h"
 #include "sampling/law.h"
 
 namespace py = pybind11;
@@ -109,7 +110,7 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
     if (py_hooks != nullptr && py_hooks->HasSampler()) {
       token = py_hooks->Sample(context, law.data(), vocab_size);
     } else if (params.temperature == 0) {
-      token = DrawSeveral(nullptr, law.data(), vocab_size, 1).at(0);
+      token = static_cast<int32_t>(ArgMax(engine.context(), law.data(), vocab_size));
     } else {
       token = Draw({params.seed, static_cast<int64_t>(token_ids.size()), sample_index, 0, 0}, law.data(), vocab_size);
     }
@@ -121,6 +122,7 @@ std::vector<int32_t> Siblings(const FloatArray& law, const SamplingParams& param
                               int64_t round) {
   // Coupled drafters draw with the target's own noise; others with noise of their own in each round.
   const NoiseKey key = {params.seed, position, sample_index, round > 0 ? 1u : 0u, static_cast<uint32_t>(round)};
+  if (count == 1 && params.temperature > 0) return {Draw(key, law.data(), law.shape(0))};
   return DrawSeveral(params.temperature == 0 ? nullptr : &key, law.data(), law.shape(0), count);
 }
 

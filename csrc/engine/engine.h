@@ -151,6 +151,13 @@ class Engine {
     Drafter* drafter;
     std::vector<Sample*> samples;
     std::vector<DraftContext> contexts;
+    int64_t num_start_tokens = 0;  // of sequences that it meets for the first time
+  };
+  // What a drafter has cost and brought so far, over all sequences; times are smoothed.
+  struct DrafterHistory {
+    double seconds_per_token = 0;        // proposed
+    double start_seconds_per_token = 0;  // of a sequence that it meets
+    AcceptanceRecord acceptance;
   };
 
   struct Command {
@@ -231,9 +238,9 @@ class Engine {
   // What steps took over what c(M), measured on short contexts, foretold; smoothed. Long contexts cost more.
   double decode_ratio_ = 1;
   double mixed_ratio_ = 1;
-  CostCurve costs_;                                     // c(M), measured when speculation first asks
-  std::vector<double> cost_row_;                        // the same for 1, 2, ... rows, for length policies
-  std::unordered_map<Drafter*, double> draft_seconds_;  // per proposed token, smoothed
+  CostCurve costs_;               // c(M), measured when speculation first asks
+  std::vector<double> cost_row_;  // the same for 1, 2, ... rows, for length policies
+  std::unordered_map<Drafter*, DrafterHistory> drafters_;
   // Rows that the engine-wide processors have had in this step, by sample, [vocab_size] each.
   std::unordered_map<const Sample*, std::vector<float>> batched_rows_;
   double hook_seconds_ = 0;

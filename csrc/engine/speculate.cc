@@ -86,8 +86,13 @@ int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expecte
   if (speculation.length_policy != nullptr) {
     return std::clamp<int64_t>(speculation.length_policy->Choose(rates, cost_row_, scheduler_->num_running()), 0, limit);
   }
-  const auto known = draft_seconds_.find(speculation.drafter.get());
-  return ChooseLength(rates, costs_, {expected_tokens, num_rows, known == draft_seconds_.end() ? 0.0 : known->second, limit});
+  const DrafterHistory& history = drafters_[speculation.drafter.get()];
+  LengthQuestion question = {expected_tokens, num_rows, history.seconds_per_token, limit};
+  if (sample.drafter_state == nullptr) {
+    question.start_seconds = history.start_seconds_per_token * static_cast<double>(sample.tokens.size());
+    question.remaining_tokens = sample.scheduled.max_new_tokens;
+  }
+  return ChooseLength(rates, costs_, question);
 }
 
 void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
@@ -102,6 +107,7 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
     if (MayDraft(piece)) samples.push_back(sample);
   }
   if (samples.empty()) return;
+  if (drafters_.size() > kMaxKnownDrafters) drafters_.clear();
   std::vector<DraftCall> calls = ChooseDrafts(samples, num_rows, static_cast<double>(pieces->size()));
   for (DraftCall& call : calls) AskDrafter(call);
   for (DraftCall& call : calls) {
@@ -119,13 +125,17 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
     Running& running = *sample->running;
     const SpeculationConfig& speculation = *running.request->speculation;
     try {
+      // Other sequences' luck may enter where tokens do not depend on lengths.
+      if (sample->drafter_state == nullptr && speculation.verification == VerificationKind::kCoupled && sample->acceptance.empty()) {
+        sample->acceptance = drafters_[speculation.drafter.get()].acceptance.AsPrior();
+      }
       const int64_t limit = DraftLimit(*sample, config_.scheduler.max_num_batched_tokens - num_rows);
       const int64_t length = limit < 1 ? 0 : ChosenLength(*sample, limit, expected_tokens, num_rows);
       if (length < 1) {
         sample->acceptance.Rest();
         continue;
       }
-      if (sample->drafter_state == nullptr) sample->drafter_state = speculation.drafter->NewState(running.request->id, sample->index);
+
       DraftContext context;
       context.request_id = running.request->id;
       context.sample_index = sample->index;
@@ -134,11 +144,14 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
       context.max_nodes = length;
       context.round = ++sample->round;
       context.wants_laws = speculation.verification != VerificationKind::kCoupled;
+      const bool starts = sample->drafter_state == nullptr;
+      if (starts) sample->drafter_state = speculation.drafter->NewState(running.request->id, sample->index);
       context.state = sample->drafter_state.get();
       const auto known =
           std::find_if(calls.begin(), calls.end(), [&](const auto& call) { return call.drafter == speculation.drafter.get(); });
       DraftCall& call = known == calls.end() ? calls.emplace_back(DraftCall{speculation.drafter.get(), {}, {}}) : *known;
       call.samples.push_back(sample);
+      if (starts) call.num_start_tokens += static_cast<int64_t>(sample->tokens.size());
       call.contexts.push_back(std::move(context));
       num_rows += length;
       expected_tokens += sample->acceptance.Rates()[0];
@@ -157,9 +170,14 @@ void Engine::AskDrafter(DraftCall& call) {
   const double seconds = NowSeconds() - start;
   int64_t num_nodes = 0;
   for (const DraftContext& context : call.contexts) num_nodes += std::max<int64_t>(1, context.draft.size());
-  if (draft_seconds_.size() > kMaxKnownDrafters) draft_seconds_.clear();
-  double& per_token = draft_seconds_.try_emplace(call.drafter, seconds / static_cast<double>(num_nodes)).first->second;
-  per_token = 0.8 * per_token + 0.2 * seconds / static_cast<double>(num_nodes);
+  DrafterHistory& history = drafters_[call.drafter];
+  const auto learn = [](double* known, double seen) { *known = *known == 0 ? seen : 0.8 * *known + 0.2 * seen; };
+  if (call.num_start_tokens > 0) {
+    const double start_seconds = std::max(0.0, seconds - history.seconds_per_token * static_cast<double>(num_nodes));
+    learn(&history.start_seconds_per_token, start_seconds / static_cast<double>(call.num_start_tokens));
+  } else {
+    learn(&history.seconds_per_token, seconds / static_cast<double>(num_nodes));
+  }
   for (Sample* sample : call.samples) {
     sample->running->output(*sample).speculation.draft_time_s += seconds / static_cast<double>(call.samples.size());
   }
@@ -252,7 +270,10 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
     stats.num_accepted_per_position.resize(std::max(stats.num_accepted_per_position.size(), static_cast<size_t>(depth)));
     for (int64_t i = 0; i < sample->num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
     // A walk that a stop rule ended says nothing about what came after.
-    if (sample->walk == kWalkEnded || sample->num_accepted == depth) sample->acceptance.Add(depth, sample->num_accepted);
+    if (sample->walk == kWalkEnded || sample->num_accepted == depth) {
+      sample->acceptance.Add(depth, sample->num_accepted);
+      drafters_[running.request->speculation->drafter.get()].acceptance.Add(depth, sample->num_accepted);
+    }
     if (!sample->finished) cache_->Trim(&sample->scheduled.kv);
     const std::vector<float> logprobs = std::exchange(sample->draft_logprobs, {});
     sample->draft = {};

@@ -8,8 +8,9 @@ namespace {
 
 constexpr double kForget = 0.9;
 constexpr double kFade = 0.97;
-constexpr double kPriorRate = 0.5;    // of the first token, before anything was seen
-constexpr double kPriorWeight = 2.0;  // in drafts
+constexpr double kPriorRate = 0.5;      // of the first token, before anything was seen
+constexpr double kPriorWeight = 2.0;    // in drafts
+constexpr double kHistoryWeight = 3.0;  // of other sequences, in drafts
 constexpr double kMargin = 1.01;
 
 }  // namespace
@@ -38,6 +39,16 @@ std::array<double, kMaxDraftDepth> AcceptanceRecord::Rates() const {
   return rates;
 }
 
+AcceptanceRecord AcceptanceRecord::AsPrior() const {
+  AcceptanceRecord prior;
+  for (size_t i = 0; i < tried_.size(); ++i) {
+    const double share = tried_[i] > kHistoryWeight ? kHistoryWeight / tried_[i] : 1.0;
+    prior.tried_[i] = tried_[i] * share;
+    prior.accepted_[i] = accepted_[i] * share;
+  }
+  return prior;
+}
+
 CostCurve::CostCurve(std::vector<Point> points) : points_(std::move(points)) {
   for (size_t i = 1; i < points_.size(); ++i) points_[i].seconds = std::max(points_[i].seconds, points_[i - 1].seconds);
 }
@@ -58,6 +69,7 @@ int64_t ChooseLength(const std::array<double, kMaxDraftDepth>& rates, const Cost
   double best_value = plain > 0 ? kMargin * question.expected_tokens / plain : 0;
   int64_t best = 0;
   double gain = 0;
+  double saved = 0;
   double all_accepted = 1;
   for (int64_t length = 1; length <= std::min(question.max_length, kMaxDraftDepth); ++length) {
     all_accepted *= rates[static_cast<size_t>(length - 1)];
@@ -67,8 +79,10 @@ int64_t ChooseLength(const std::array<double, kMaxDraftDepth>& rates, const Cost
     if (value <= best_value) continue;
     best_value = value;
     best = length;
+    // The sequence draws a token a plain step, or 1 + gain a drafted one.
+    saved = static_cast<double>(question.remaining_tokens) * (plain - seconds / (1 + gain));
   }
-  return best;
+  return question.start_seconds > 0 && saved <= question.start_seconds ? 0 : best;
 }
 
 }  // namespace llmi

@@ -17,10 +17,14 @@ class AcceptanceRecord {
  public:
   // A draft `depth` deep had its first num_accepted tokens accepted.
   void Add(int64_t depth, int64_t num_accepted);
+  // Nothing was seen so far.
+  bool empty() const { return tried_[0] == 0; }
   // A step without a draft: what was learnt fades, so that a sequence is tried again some time.
   void Rest();
   // Probability that the token at depth i + 1 is accepted, given that those before it were. In [0, 1].
   std::array<double, kMaxDraftDepth> Rates() const;
+  // The record of a new sequence whose drafter has this history: weighs as much as a few drafts.
+  AcceptanceRecord AsPrior() const;
 
  private:
   std::array<double, kMaxDraftDepth> tried_{};
@@ -52,9 +56,12 @@ struct LengthQuestion {
   int64_t num_rows = 0;                // likewise
   double draft_seconds_per_token = 0;  // what drafting itself costs
   int64_t max_length = 0;
+  double start_seconds = 0;      // once, to begin drafting for this sequence: a draft model reads its prompt
+  int64_t remaining_tokens = 0;  // that the sequence may still draw; counts where there is a start to pay for
 };
 
-// The length in [0, max_length] with the most expected tokens per second; 0 unless it beats no draft by 1 %.
+// The length in [0, max_length] with the most expected tokens per second; 0 unless it beats no draft by 1 %, and saves
+// more over the sequence's rest than the start costs.
 int64_t ChooseLength(const std::array<double, kMaxDraftDepth>& rates, const CostCurve& costs, const LengthQuestion& question);
 
 }  // namespace llmi

@@ -145,7 +145,7 @@ class DraftContext:
         (token ids, rows)
             rows[i] [vocab_size]: the law that token i was drawn from, given its earlier siblings.
         """
-        token_ids, law = self._law(source, path)
+        token_ids, law, _ = self._law(source, path)
         drawn = _core.draw_siblings(law, self._core_params, len(token_ids), self.index, num_tokens, self._round)
         greedy = self.sampling_params.temperature == 0
         rows, probs = [], _softmax(law)
@@ -155,7 +155,8 @@ class DraftContext:
             probs[token] = 0.0
         return drawn, rows
 
-    def _law(self, source: TokenSequence | F32, path: Iterable[int]) -> tuple[list[int], F32]:
+    def _law(self, source: TokenSequence | F32, path: Iterable[int]) -> tuple[list[int], F32, int]:
+        """(tokens before, processed law, the token that the target's own noise draws from it)."""
         from llmi._sequence import TokenSequence
 
         if isinstance(source, TokenSequence):
@@ -167,8 +168,8 @@ class DraftContext:
             padded = np.full(vocab_size, -np.inf, np.float32)
             padded[: len(logits)] = logits[:vocab_size]
             logits = padded
-        law, _ = _core.law(self._llm._engine, self._core_params, token_ids, self.prompt_len, logits, None, self.index, "")
-        return token_ids, law
+        law, token = _core.law(self._llm._engine, self._core_params, token_ids, self.prompt_len, logits, None, self.index, "")
+        return token_ids, law, token
 
     def _close(self) -> None:
         for sequence in self._sequences.values():
@@ -309,13 +310,12 @@ class DraftModel(Drafter):
                 room = min(context.num_speculative_tokens, self.llm.model_info.max_model_len - len(context.token_ids))
                 if len(draft) >= room:
                     continue
-                _, law = context._law(sequence, ())
-                position = len(context.token_ids) + len(draft)
-                token = (
-                    int(law.argmax())
-                    if greedy
-                    else _core.draw_siblings(law, context._core_params, position, context.index, 1, context._round)[0]
-                )
+                _, law, token = context._law(sequence, ())
+                if greedy:
+                    token = int(law.argmax())
+                elif context._round:  # judged drafts have noise of their own
+                    position = len(context.token_ids) + len(draft)
+                    token = _core.draw_siblings(law, context._core_params, position, context.index, 1, context._round)[0]
                 draft.append(token)
                 if context._round:
                     rows[id(context)].append(_point(law, token) if greedy or context.sampling_params.temperature == 0 else _softmax(law))
