@@ -116,7 +116,13 @@ template <PackedType T, int NT>
 void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row_begin, int64_t row_end) {
   int64_t row = row_begin;
   for (; row + kFloatRows <= row_end; row += kFloatRows) FloatTiles<T, NT, kFloatRows>(args, part, tile, row);
-  for (; row < row_end; ++row) FloatTiles<T, NT, 1>(args, part, tile, row);
+  // What is left goes in one pass too: reading the weights again would cost as much as the rows.
+  switch (row_end - row) {
+    case 3: return FloatTiles<T, NT, 3>(args, part, tile, row);
+    case 2: return FloatTiles<T, NT, 2>(args, part, tile, row);
+    case 1: return FloatTiles<T, NT, 1>(args, part, tile, row);
+    default: return;
+  }
 }
 
 template <PackedType T>
