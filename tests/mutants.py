@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources, and the tests named beside it must fail.
 
-    python tests/mutants.py [--only NAME] [--group speculation|memory|scheduling]
+    python tests/mutants.py [--only NAME] [--group speculation|memory|scheduling|sampling]
 
 Builds a copy of the repository in a temporary directory (cmake, ninja and pybind11 must be there). Exits with 1 if a bug
 is missed.
@@ -33,6 +33,9 @@ class Mutant:
 
 SPECULATION = "tests/test_speculation.py"
 VERIFICATION = "tests/test_verification.py"
+BLOCK = "tests/test_block.py"
+OPS = "tests/test_ops.py"
+SAMPLING = "tests/test_sampling.py"
 SEQUENCES = "tests/test_sequences.py"
 PREFIX = "tests/test_prefix_cache.py"
 SCHEDULER = "tests/test_scheduler.py"
@@ -71,6 +74,18 @@ MUTANTS = [
     Mutant("speculation", "rollback keeps the cache", "csrc/engine/lab.cc",
            "cache_->TryRollback(&sequence.kv, std::max<int64_t>(0, sequence.kv.num_tokens - num_tokens))", "cache_->TryRollback(&sequence.kv, 0)", SEQUENCES),
     Mutant("speculation", "a fork repeats its parent's noise", "python/llmi/_sequence.py", "if not same_noise:", "if same_noise:", SEQUENCES),
+    Mutant("speculation", "block stops at the first rejection", "csrc/speculative/verify.cc", ">= probability) continue;", ">= probability) break;", BLOCK),
+    Mutant("speculation", "block forgets the joint ratio", "csrc/speculative/verify.cc", "bears * target / drawn", "target / drawn", BLOCK),
+    Mutant("speculation", "noise of judged drafts without the round", "csrc/engine/judge.cc", "sample_.index, 0, sample_.round}", "sample_.index, 0, 0}", BLOCK),
+    Mutant("speculation", "judged laws forget their path", "csrc/engine/judge.cc",
+           "for (int32_t step : Path(node)) tokens.push_back(draft().token_ids[static_cast<size_t>(step)]);", "", BLOCK),
+    Mutant("speculation", "trials write into the request's state", "python/llmi/_hooks.py",
+           "self.states[to_slot] = copy.deepcopy(self.states.get(from_slot, {}))", "self.states[to_slot] = self.states.get(from_slot, {})", BLOCK),
+    Mutant("speculation", "what is left is drawn with the draft's noise", "csrc/engine/speculate.cc", "after_rejection ? 3 : 0", "after_rejection ? 1 : 0", VERIFICATION),
+    Mutant("sampling", "a race without its margin", "csrc/kernels/cpu/simd/vocab.h", "Set1(1.001f)", "Set1(0.9f)", OPS),
+    Mutant("sampling", "later ties enter the top k", "csrc/sampling/law.cc", "if (!(law[i] > limit)) continue;", "if (law[i] < limit || law[i] == kMinusInfinity) continue;",
+           SAMPLING),
+    Mutant("sampling", "top-p one token short", "csrc/sampling/law.cc", "count < end && sum < wanted; ++count)", "count + 1 < end && sum < wanted; ++count)", SAMPLING),
     Mutant("memory", "no copy on write", "csrc/cache/kv_cache.cc", "if (pool_.references(page) <= 1) continue;", "continue;", CACHE),
     Mutant("memory", "copies not counted", "csrc/cache/kv_cache.cc", "if (pool_.references(table[static_cast<size_t>(i)]) > 1) ++pages;", "", CACHE),
     Mutant("memory", "window one block late", "csrc/cache/kv_groups.cc", "std::max<int64_t>(0, num_tokens + 1 - group.window)",

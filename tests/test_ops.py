@@ -227,12 +227,34 @@ def test_log_sum_exp_edges(table: str) -> None:
     assert np.isnan(T.log_sum_exp(table, row))
 
 
-def test_argmax() -> None:
-    row = np.array([1, 3, 3, -np.inf], np.float32)
-    assert T.argmax("", row) == 1
-    for bad in (np.nan, np.inf):
-        assert T.argmax("", np.array([0, bad, 1], np.float32)) == -1
-    assert T.argmax("", np.full(4, -np.inf, np.float32)) == -1
+@pytest.mark.parametrize("size", [4, 16, 4096, 4100, 49152])
+def test_argmax(table: str, size: int) -> None:
+    """The first of the largest; -1 where there is none, or anything is NaN or +inf."""
+    for seed in range(20):
+        row = np.random.default_rng(seed).integers(-50, 50, size).astype(np.float32)
+        row[seed % 3 :: 3] = -np.inf
+        assert T.argmax(table, row) == row.argmax()
+        for bad in (np.nan, np.inf):
+            spoilt = row.copy()
+            spoilt[(seed * 7919) % size] = bad
+            assert T.argmax(table, spoilt) == -1
+    assert T.argmax(table, np.full(size, -np.inf, np.float32)) == -1
+
+
+@pytest.mark.parametrize("size", [5, 64, 250, 4096])
+def test_race_candidates(table: str, size: int) -> None:
+    """Every table finds the same ids: those whose time may beat the limit."""
+    for seed in range(40):
+        law = rand(size, scale=float(seed % 5 * 4), seed=seed)
+        law[seed % 4 :: 4] = -np.inf
+        limit = float(np.random.default_rng(seed).uniform(-12, 6) - law.max())
+        found = T.race_candidates(table, seed << 33 | seed, seed * 5, law, limit)
+        assert found == T.race_candidates("reference", seed << 33 | seed, seed * 5, law, limit)
+        words = np.array([T.noise_word(seed << 33 | seed, seed * 5, 0, token) for token in range(size)], np.float64)
+        with np.errstate(over="ignore"):
+            beats = words * 2.0**-32 < np.exp(limit + law.astype(np.float64))
+        assert set(np.flatnonzero(beats)) <= set(found)
+        assert not np.isneginf(law[found]).any()
 
 
 def test_scalar_math() -> None:
@@ -267,6 +289,8 @@ def test_every_table_has_every_op() -> None:
         "gated_activation",
         "kv_write",
         "attention",
+        "max_chunk",
+        "race_candidates",
         "softmax_chunk",
         "token_masses",
     }

@@ -112,17 +112,17 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
     } else if (params.temperature == 0) {
       token = static_cast<int32_t>(ArgMax(engine.context(), law.data(), vocab_size));
     } else {
-      token = Draw({params.seed, static_cast<int64_t>(token_ids.size()), sample_index, 0, 0}, law.data(), vocab_size);
+      token = Draw(engine.context(), {params.seed, static_cast<int64_t>(token_ids.size()), sample_index, 0, 0}, law.data(), vocab_size);
     }
   }
   return py::make_tuple(CopyArray(law.data(), law.size()), token);
 }
 
-std::vector<int32_t> Siblings(const FloatArray& law, const SamplingParams& params, int64_t position, int64_t sample_index, int64_t count,
-                              int64_t round) {
+std::vector<int32_t> Siblings(EngineHandle& handle, const FloatArray& law, const SamplingParams& params, int64_t position,
+                              int64_t sample_index, int64_t count, int64_t round) {
   // Coupled drafters draw with the target's own noise; others with noise of their own in each round.
   const NoiseKey key = {params.seed, position, sample_index, round > 0 ? 1u : 0u, static_cast<uint32_t>(round)};
-  if (count == 1 && params.temperature > 0) return {Draw(key, law.data(), law.shape(0))};
+  if (count == 1 && params.temperature > 0) return {Draw(handle.engine().context(), key, law.data(), law.shape(0))};
   return DrawSeveral(params.temperature == 0 ? nullptr : &key, law.data(), law.shape(0), count);
 }
 
@@ -183,8 +183,8 @@ void RegisterLab(py::module_& module) {
       py::arg("sequence"), py::call_guard<py::gil_scoped_release>());
   module.def("law", &Law, py::arg("engine"), py::arg("params"), py::arg("token_ids"), py::arg("prompt_len"), py::arg("logits"),
              py::arg("hooks"), py::arg("sample_index"), py::arg("output_text"));
-  module.def("draw_siblings", &Siblings, py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"), py::arg("count"),
-             py::arg("round"));
+  module.def("draw_siblings", &Siblings, py::arg("engine"), py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"),
+             py::arg("count"), py::arg("round"));
   module.def("cost_curve", &Costs, py::arg("engine"));
 }
 

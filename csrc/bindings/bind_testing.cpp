@@ -196,8 +196,19 @@ void RegisterSampling(py::module_& module) {
                ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
                return law;
              });
-  module.def("draw", [](uint64_t seed, int64_t position, int64_t sample_index, const FloatArray& law) {
-    return Draw({seed, position, sample_index, 0, 0}, law.data(), law.size());
+  module.def(
+      "draw",
+      [](uint64_t seed, int64_t position, int64_t sample_index, const FloatArray& law, const std::string& table) {
+        return Draw(TestContext(table, 2), {seed, position, sample_index, 0, 0}, law.data(), law.size());
+      },
+      py::arg("seed"), py::arg("position"), py::arg("sample_index"), py::arg("law"), py::arg("table") = "");
+  module.def("race_candidates", [](const std::string& table, uint64_t seed, int64_t position, const FloatArray& law, float limit) {
+    std::vector<int32_t> ids(static_cast<size_t>(law.size()));
+    int64_t count = 0;
+    TestContext(table, 1).table->race_candidates({{seed, static_cast<uint32_t>(position), 0, 0}, law.data(), 0, law.size(), limit},
+                                                 ids.data(), &count);
+    ids.resize(static_cast<size_t>(count));
+    return ids;
   });
   module.def("noise_word", [](uint64_t seed, int64_t position, int64_t sample_index, int64_t token_id) {
     return NoiseWord({seed, position, sample_index, 0, 0}, token_id);

@@ -58,7 +58,7 @@ class Engine::JudgedDraft : public DraftRows {
   }
 
   int32_t Draw(std::span<const double> probs, int32_t node, bool after_rejection) override {
-    return DrawVerified(running_.request->params, Key(node), probs, after_rejection);
+    return DrawVerified(engine_.context_, running_.request->params, Key(node), probs, after_rejection);
   }
 
  private:
@@ -105,7 +105,7 @@ class Engine::JudgedDraft : public DraftRows {
     NoiseKey key = Key(node);
     key.round = 0;
     tokens_[Row(node)] = params.temperature == 0 ? static_cast<int32_t>(ArgMax(engine_.context_, engine_.law_.data(), vocab_size))
-                                                 : llmi::Draw(key, engine_.law_.data(), vocab_size);
+                                                 : llmi::Draw(engine_.context_, key, engine_.law_.data(), vocab_size);
   }
 
   Engine& engine_;

@@ -25,12 +25,16 @@ constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 // Noise of one row under acceptance and rejection.
 class RowNoise : public VerifyNoise {
  public:
-  RowNoise(const SamplingParams& params, int64_t position, int64_t sample_index, uint32_t round, const Draft& draft)
-      : params_(params), key_{params.seed, position, sample_index, 0, round}, draft_(draft) {}
+  RowNoise(const KernelContext& context, const SamplingParams& params, int64_t position, int64_t sample_index, uint32_t round,
+           const Draft& draft)
+      : context_(context), params_(params), key_{params.seed, position, sample_index, 0, round}, draft_(draft) {}
   double Uniform(int32_t node) override { return AcceptanceUniform(key_, draft_.token_ids[static_cast<size_t>(node)]); }
-  int32_t Draw(std::span<const double> probs, bool after_rejection) override { return DrawVerified(params_, key_, probs, after_rejection); }
+  int32_t Draw(std::span<const double> probs, bool after_rejection) override {
+    return DrawVerified(context_, params_, key_, probs, after_rejection);
+  }
 
  private:
+  const KernelContext& context_;
   const SamplingParams& params_;
   NoiseKey key_;
   const Draft& draft_;
@@ -49,7 +53,8 @@ double AcceptanceUniform(NoiseKey key, int32_t token_id) {
   return UniformOf(NoiseWord(key, token_id));
 }
 
-int32_t DrawVerified(const SamplingParams& params, NoiseKey key, std::span<const double> probs, bool after_rejection) {
+int32_t DrawVerified(const KernelContext& context, const SamplingParams& params, NoiseKey key, std::span<const double> probs,
+                     bool after_rejection) {
   if (params.temperature == 0) return static_cast<int32_t>(std::max_element(probs.begin(), probs.end()) - probs.begin());
   std::vector<float> law(probs.size());
   for (size_t i = 0; i < probs.size(); ++i) {
@@ -57,7 +62,7 @@ int32_t DrawVerified(const SamplingParams& params, NoiseKey key, std::span<const
   }
   key.purpose = after_rejection ? 3 : 0;
   if (!after_rejection) key.round = 0;
-  return Draw(key, law.data(), static_cast<int64_t>(law.size()));
+  return Draw(context, key, law.data(), static_cast<int64_t>(law.size()));
 }
 
 // A started continuation that computes its last token alone in this step.
@@ -206,7 +211,7 @@ void Engine::TakeDraft(Sample& sample, DraftContext& context) {
 // The row's law is in law_, processed.
 RowVerdict Engine::VerifyByRule(Running& running, const Sample& sample) {
   const SamplingParams& params = running.request->params;
-  RowNoise noise(params, static_cast<int64_t>(sample.tokens.size()), sample.index, sample.round, sample.draft);
+  RowNoise noise(context_, params, static_cast<int64_t>(sample.tokens.size()), sample.index, sample.round, sample.draft);
   return VerifyRow(sample.draft, sample.walk, NormalisedLaw(params), *running.request->speculation->rule, noise);
 }
 

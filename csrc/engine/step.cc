@@ -264,7 +264,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
   } else if (params.temperature == 0) {
     token = static_cast<int32_t>(ArgMax(context_, law_.data(), vocab_size));
   } else {
-    token = Draw({params.seed, static_cast<int64_t>(sample.tokens.size()), sample.index, 0, 0}, law_.data(), vocab_size);
+    token = Draw(context_, {params.seed, static_cast<int64_t>(sample.tokens.size()), sample.index, 0, 0}, law_.data(), vocab_size);
   }
   SampleOutput& output = running.output(sample);
   if (params.num_logprobs >= 0) {

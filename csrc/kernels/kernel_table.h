@@ -10,6 +10,7 @@
 #include "kernels/linear.h"
 #include "kernels/packed_weights.h"
 #include "kernels/quantize_rows.h"
+#include "kernels/race.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 
@@ -26,6 +27,8 @@ namespace llmi {
   X(gated_activation, (Activation activation, const float* gate, const float* up, int64_t size, float* out))                    \
   X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end))                   \
   X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                          \
+  X(max_chunk, (const float* x, int64_t size, float* maximum, bool* all_below_infinity))                                        \
+  X(race_candidates, (const RaceArgs& race, int32_t* ids, int64_t* count))                                                      \
   X(softmax_chunk, (const float* logits, int64_t size, float* maximum, float* sum))                                             \
   X(token_masses, (const float* logits, int64_t size, float maximum, uint64_t* masses))
 

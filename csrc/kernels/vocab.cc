@@ -38,20 +38,20 @@ float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab
   return static_cast<float>(static_cast<double>(maximum) + LogF64(static_cast<double>(sum)));
 }
 
-int64_t ArgMax(const KernelContext&, const float* logits, int64_t vocab_size) {
-  int64_t best = -1;
-  float best_logit = -std::numeric_limits<float>::infinity();
-  float poison = 0.0f;  // NaN as soon as one logit is NaN or +inf
-  for (int64_t i = 0; i < vocab_size; ++i) {
-    const float logit = logits[i];
-    if (logit > best_logit) {
-      best_logit = logit;
-      best = i;
-    }
-    poison += logit == logit ? 0.0f : logit;
+int64_t ArgMax(const KernelContext& context, const float* logits, int64_t vocab_size) {
+  float best = -std::numeric_limits<float>::infinity();
+  int64_t best_chunk = -1;
+  for (int64_t first = 0; first < vocab_size; first += kVocabChunk) {
+    float maximum = 0.0f;
+    bool all_below_infinity = false;
+    context.table->max_chunk(logits + first, std::min(kVocabChunk, vocab_size - first), &maximum, &all_below_infinity);
+    if (!all_below_infinity) return -1;
+    if (!(maximum > best)) continue;
+    best = maximum;
+    best_chunk = first;
   }
-  if (poison != poison || best_logit == std::numeric_limits<float>::infinity()) return -1;
-  return best;
+  if (best_chunk < 0) return -1;
+  return std::find(logits + best_chunk, logits + vocab_size, best) - logits;
 }
 
 void TokenMasses(const KernelContext& context, const float* logits, int64_t vocab_size, float maximum, uint64_t* masses) {

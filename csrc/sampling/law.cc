@@ -1,8 +1,11 @@
 #include "sampling/law.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -10,6 +13,8 @@
 #include "core/errors.h"
 #include "core/philox.h"
 #include "core/scalar_math.h"
+#include "kernels/kernel_table.h"
+#include "kernels/row_tasks.h"
 #include "kernels/vocab.h"
 
 namespace llmi {
@@ -68,59 +73,71 @@ struct ByRank {
   bool operator()(int32_t a, int32_t b) const { return law[a] > law[b] || (law[a] == law[b] && a < b); }
 };
 
-// Keeps the shortest ranked prefix of `kept` whose integer mass reaches top_p of the whole.
-void KeepTopP(const KernelContext& context, double top_p, float maximum, const float* law, std::vector<int32_t>* kept) {
-  std::vector<float> values(kept->size());
-  for (size_t i = 0; i < kept->size(); ++i) values[i] = law[(*kept)[i]];
-  std::vector<uint64_t> masses(kept->size());
-  TokenMasses(context, values.data(), static_cast<int64_t>(values.size()), maximum, masses.data());
+// Keeps the first top_k by rank. One pass: what does not beat the last of those found so far is passed over.
+void KeepTopK(int64_t top_k, float* law, int64_t vocab_size) {
+  const auto kept = static_cast<size_t>(top_k);
+  std::vector<int32_t> ids;
+  float limit = kMinusInfinity;
+  const auto cut = [&] {
+    std::nth_element(ids.begin(), ids.begin() + top_k - 1, ids.end(), ByRank{law});
+    ids.resize(kept);
+    limit = law[ids.back()];  // the last of them: later ids of equal value rank behind it
+  };
+  for (int64_t i = 0; i < vocab_size; ++i) {
+    if (!(law[i] > limit)) continue;
+    ids.push_back(static_cast<int32_t>(i));
+    if (ids.size() == 4 * kept + 64) cut();
+  }
+  if (ids.size() > kept) cut();
+  std::vector<float> values(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) values[i] = law[ids[i]];
+  std::fill(law, law + vocab_size, kMinusInfinity);
+  for (size_t i = 0; i < ids.size(); ++i) law[ids[i]] = values[i];
+}
+
+int MassBucket(uint64_t mass) { return static_cast<int>(std::bit_width(mass)); }  // 0: no mass
+
+// Keeps the shortest ranked prefix whose integer mass reaches top_p of the whole. Masses do not fall as ranks rise, so
+// all tokens of a power of two come before those of the next: ranks matter inside the one where the sum is reached.
+void KeepTopP(const KernelContext& context, double top_p, float maximum, float* law, int64_t vocab_size) {
+  thread_local std::vector<uint64_t> masses;
+  masses.resize(static_cast<size_t>(vocab_size));
+  TokenMasses(context, law, vocab_size, maximum, masses.data());
+  std::array<uint64_t, 65> sums{};
+  for (uint64_t mass : masses) sums[static_cast<size_t>(MassBucket(mass))] += mass;
   uint64_t total = 0;
-  for (uint64_t mass : masses) total += mass;
-  const double wanted_mass = std::ceil(top_p * static_cast<double>(total));
-  const auto wanted = static_cast<uint64_t>(wanted_mass);
-  // Ranks are sorted piece by piece: most laws reach top_p within a few dozen tokens.
-  std::vector<int32_t> order(kept->size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  const ByRank by_value{values.data()};
-  // Positions in `kept` ascend with ids as long as ids do; ties then fall to the lowest id.
-  size_t sorted = 0;
+  for (uint64_t sum : sums) total += sum;
+  const auto wanted = static_cast<uint64_t>(std::ceil(top_p * static_cast<double>(total)));
+  int bucket = 64;
   uint64_t sum = 0;
+  for (; bucket > 1 && sum + sums[static_cast<size_t>(bucket)] < wanted; --bucket) sum += sums[static_cast<size_t>(bucket)];
+  std::vector<int32_t> order;
+  for (int64_t i = 0; i < vocab_size; ++i) {
+    const int own = MassBucket(masses[static_cast<size_t>(i)]);
+    if (own == bucket) order.push_back(static_cast<int32_t>(i));
+    if (own < bucket) law[i] = kMinusInfinity;
+  }
+  // Ranks are sorted piece by piece: few are needed, as a rule.
+  size_t sorted = 0;
   size_t count = 0;
   for (size_t piece = 64; count < order.size() && sum < wanted; piece *= 8) {
     const size_t end = std::min(order.size(), sorted + piece);
-    std::partial_sort(order.begin() + static_cast<int64_t>(sorted), order.begin() + static_cast<int64_t>(end), order.end(), by_value);
+    std::partial_sort(order.begin() + static_cast<int64_t>(sorted), order.begin() + static_cast<int64_t>(end), order.end(), ByRank{law});
     for (; count < end && sum < wanted; ++count) sum += masses[static_cast<size_t>(order[count])];
     sorted = end;
   }
-  std::vector<int32_t> result;
-  for (size_t i = 0; i < std::max<size_t>(count, 1); ++i) result.push_back((*kept)[static_cast<size_t>(order[i])]);
-  *kept = std::move(result);
+  for (size_t i = count; i < order.size(); ++i) law[order[i]] = kMinusInfinity;
 }
 
 void Filter(const KernelContext& context, const SamplingParams& params, float* law, int64_t vocab_size, float maximum) {
-  const bool top_k = params.top_k > 0 && params.top_k < vocab_size;
-  const bool top_p = params.top_p < 1.0;
   if (params.min_p > 0) {
     const auto limit = static_cast<float>(static_cast<double>(maximum) + LogF64(params.min_p));
     for (int64_t i = 0; i < vocab_size; ++i) {
       if (law[i] < limit) law[i] = kMinusInfinity;
     }
   }
-  if (!top_k && !top_p) return;
-  std::vector<int32_t> kept;
-  for (int64_t i = 0; i < vocab_size; ++i) {
-    if (law[i] > kMinusInfinity) kept.push_back(static_cast<int32_t>(i));
-  }
-  if (top_k && params.top_k < static_cast<int64_t>(kept.size())) {
-    std::nth_element(kept.begin(), kept.begin() + params.top_k - 1, kept.end(), ByRank{law});
-    kept.resize(static_cast<size_t>(params.top_k));
-    std::sort(kept.begin(), kept.end());
-  }
-  if (top_p) KeepTopP(context, params.top_p, maximum, law, &kept);
-  std::vector<float> values(kept.size());
-  for (size_t i = 0; i < kept.size(); ++i) values[i] = law[kept[i]];
-  std::fill(law, law + vocab_size, kMinusInfinity);
-  for (size_t i = 0; i < kept.size(); ++i) law[kept[i]] = values[i];
+  if (params.top_k > 0 && params.top_k < vocab_size) KeepTopK(params.top_k, law, vocab_size);
+  if (params.top_p < 1.0) KeepTopP(context, params.top_p, maximum, law, vocab_size);
 }
 
 double Uniform(uint32_t word) { return std::min((static_cast<double>(word) + 0.5) * 0x1p-32, kMaxV); }
@@ -174,38 +191,32 @@ uint32_t NoiseWord(const NoiseKey& key, int64_t token_id) {
 
 double LogExponential(const NoiseKey& key, int64_t token_id) { return Score(Uniform(NoiseWord(key, token_id)), 0.0f); }
 
-int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size) {
-  int64_t best_id = -1;
-  double best = std::numeric_limits<double>::infinity();
-  const auto consider = [&](int64_t id, double v) {
-    const double score = Score(v, law[id]);
-    if (score < best || (score == best && id < best_id)) {
-      best = score;
-      best_id = id;
-    }
-  };
+int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law, int64_t vocab_size) {
+  using Runner = std::pair<double, int64_t>;  // score, id: the least wins
+  const auto score = [&](int64_t id) { return Runner{Score(Uniform(NoiseWord(key, id)), law[id]), id}; };
   // The likeliest token first: its score lets nearly all others be passed over.
-  const int64_t likeliest = std::max_element(law, law + vocab_size) - law;
-  consider(likeliest, Uniform(NoiseWord(key, likeliest)));
-  for (int64_t group = 0; group * 4 < vocab_size; ++group) {
-    const int64_t end = std::min<int64_t>(4, vocab_size - group * 4);
-    bool any = false;
-    for (int64_t i = 0; i < end; ++i) any = any || law[group * 4 + i] > kMinusInfinity;
-    if (!any) continue;
-    const auto words = Philox4x32({static_cast<uint32_t>(group), static_cast<uint32_t>(key.position),
-                                   static_cast<uint32_t>(key.sample_index), key.purpose | (key.round << 8)},
-                                  key.seed);
-    for (int64_t i = 0; i < end; ++i) {
-      const int64_t id = group * 4 + i;
-      if (!(law[id] > kMinusInfinity) || id == likeliest) continue;
-      const double v = Uniform(words[static_cast<size_t>(i)]);
-      // E >= v, so the token can win only if v < exp(best + law); 1.001 covers the fp32 exponential.
-      const auto exponent = static_cast<float>(best + static_cast<double>(law[id]));
-      if (exponent < 0.0f && v > static_cast<double>(ExpF32(exponent)) * 1.001) continue;
-      consider(id, v);
+  const int64_t likeliest = ArgMax(context, law, vocab_size);
+  CheckInternal(likeliest >= 0, "draw: the law holds NaN or infinity, or keeps no token");
+  Runner winner = score(likeliest);
+  const RaceNoise noise = {key.seed, static_cast<uint32_t>(key.position), static_cast<uint32_t>(key.sample_index),
+                           key.purpose | (key.round << 8)};
+  const int64_t num_chunks = (vocab_size + kVocabChunk - 1) / kVocabChunk;
+  std::mutex mutex;
+  const Runner favourite = winner;
+  ParallelRows(context, num_chunks, 4, [&](int64_t begin, int64_t end) {
+    Runner best = favourite;
+    std::vector<int32_t> ids(kVocabChunk);
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t first = chunk * kVocabChunk;
+      int64_t count = 0;
+      context.table->race_candidates({noise, law, first, std::min(kVocabChunk, vocab_size - first), static_cast<float>(best.first)},
+                                     ids.data(), &count);
+      for (int64_t i = 0; i < count; ++i) best = std::min(best, score(ids[static_cast<size_t>(i)]));
     }
-  }
-  return static_cast<int32_t>(best_id);
+    const std::lock_guard lock(mutex);
+    winner = std::min(winner, best);
+  });
+  return static_cast<int32_t>(winner.second);
 }
 
 std::vector<int32_t> DrawSeveral(const NoiseKey* key, const float* law, int64_t vocab_size, int64_t count) {

@@ -62,7 +62,7 @@ double LogExponential(const NoiseKey& key, int64_t token_id);
 
 // Draws from softmax(law): the token with the least log(E) - law, E = -log(1 - v), v = (word + 0.5) 2^-32. This is
 // the Gumbel maximum; exact in the tail. Ties go to the lowest id.
-int32_t Draw(const NoiseKey& key, const float* law, int64_t vocab_size);
+int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law, int64_t vocab_size);
 
 // The `count` kept tokens that Draw would prefer, best first: a draw without replacement. key null: by rank.
 std::vector<int32_t> DrawSeveral(const NoiseKey* key, const float* law, int64_t vocab_size, int64_t count);

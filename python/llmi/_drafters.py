@@ -146,7 +146,7 @@ class DraftContext:
             rows[i] [vocab_size]: the law that token i was drawn from, given its earlier siblings.
         """
         token_ids, law, _ = self._law(source, path)
-        drawn = _core.draw_siblings(law, self._core_params, len(token_ids), self.index, num_tokens, self._round)
+        drawn = _core.draw_siblings(self._llm._engine, law, self._core_params, len(token_ids), self.index, num_tokens, self._round)
         greedy = self.sampling_params.temperature == 0
         rows, probs = [], _softmax(law)
         for token in drawn:
@@ -315,7 +315,9 @@ class DraftModel(Drafter):
                     token = int(law.argmax())
                 elif context._round:  # judged drafts have noise of their own
                     position = len(context.token_ids) + len(draft)
-                    token = _core.draw_siblings(law, context._core_params, position, context.index, 1, context._round)[0]
+                    token = _core.draw_siblings(
+                        context._llm._engine, law, context._core_params, position, context.index, 1, context._round
+                    )[0]
                 draft.append(token)
                 if context._round:
                     rows[id(context)].append(_point(law, token) if greedy or context.sampling_params.temperature == 0 else _softmax(law))

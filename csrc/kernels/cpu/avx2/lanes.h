@@ -49,6 +49,12 @@ inline F32x16 SelectLess(F32x16 x, F32x16 limit, F32x16 then, F32x16 otherwise) 
   return {_mm256_blendv_ps(otherwise.lo, then.lo, _mm256_cmp_ps(x.lo, limit.lo, _CMP_LT_OQ)),
           _mm256_blendv_ps(otherwise.hi, then.hi, _mm256_cmp_ps(x.hi, limit.hi, _CMP_LT_OQ))};
 }
+// Bit i: a[i] < b[i]; NaN is not.
+inline uint32_t LessMask(F32x16 a, F32x16 b) {
+  const int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ));
+  const int hi = _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ));
+  return static_cast<uint32_t>(lo | (hi << 8));
+}
 // Keeps lanes [begin, end), puts `other` in the rest.
 inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
   const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -83,6 +89,35 @@ inline void StoreUint64(uint64_t* p, F32x16 a) {
     const float x = values[i];
     p[i] = static_cast<uint64_t>(static_cast<int64_t>(x < 0x1p23f ? (x + 0x1p23f) - 0x1p23f : x));
   }
+}
+
+struct U32x16 {
+  __m256i lo, hi;
+};
+
+inline U32x16 SetU(uint32_t x) { return {_mm256_set1_epi32(static_cast<int32_t>(x)), _mm256_set1_epi32(static_cast<int32_t>(x))}; }
+inline U32x16 LoadU(const uint32_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+inline void StoreU(uint32_t* p, U32x16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
+}
+inline U32x16 Xor(U32x16 a, U32x16 b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }
+inline U32x16 AddU(U32x16 a, U32x16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+inline __m256i MulWide(__m256i a, __m256i b, __m256i* high) {
+  const __m256i even = _mm256_mul_epu32(a, b);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
+  *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+  return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+}
+// The low and high words of a[i] b[i].
+inline U32x16 MulWide(U32x16 a, U32x16 b, U32x16* high) { return {MulWide(a.lo, b.lo, &high->lo), MulWide(a.hi, b.hi, &high->hi)}; }
+// floor(a / 256) 2^-24, exact.
+inline F32x16 UnitFloat(U32x16 a) {
+  const __m256 unit = _mm256_set1_ps(0x1p-24f);
+  return {_mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(a.lo, 8)), unit),
+          _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(a.hi, 8)), unit)};
 }
 
 }  // namespace

@@ -37,6 +37,8 @@ inline F32x16 Abs(F32x16 a) { return {_mm512_abs_ps(a.v)}; }
 inline F32x16 SelectLess(F32x16 x, F32x16 limit, F32x16 then, F32x16 otherwise) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_LT_OQ), otherwise.v, then.v)};
 }
+// Bit i: a[i] < b[i]; NaN is not.
+inline uint32_t LessMask(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 // Keeps lanes [begin, end), puts `other` in the rest.
 inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
   const uint32_t mask = ((1u << end) - 1u) & ~((1u << begin) - 1u);
@@ -57,5 +59,24 @@ inline void StoreUint64(uint64_t* p, F32x16 a) {
   _mm512_storeu_si512(p, _mm512_cvtps_epu64(_mm512_castps512_ps256(a.v)));
   _mm512_storeu_si512(p + 8, _mm512_cvtps_epu64(_mm512_extractf32x8_ps(a.v, 1)));
 }
+
+struct U32x16 {
+  __m512i v;
+};
+
+inline U32x16 SetU(uint32_t x) { return {_mm512_set1_epi32(static_cast<int32_t>(x))}; }
+inline U32x16 LoadU(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void StoreU(uint32_t* p, U32x16 a) { _mm512_storeu_si512(p, a.v); }
+inline U32x16 Xor(U32x16 a, U32x16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
+inline U32x16 AddU(U32x16 a, U32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+// The low and high words of a[i] b[i].
+inline U32x16 MulWide(U32x16 a, U32x16 b, U32x16* high) {
+  const __m512i even = _mm512_mul_epu32(a.v, b.v);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
+  *high = {_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd)};
+  return {_mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32))};
+}
+// floor(a / 256) 2^-24, exact.
+inline F32x16 UnitFloat(U32x16 a) { return {_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(a.v, 8)), _mm512_set1_ps(0x1p-24f))}; }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "kernels/vocab.h"
 
+#include "core/philox.h"
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/kernel_table.h"
@@ -18,6 +19,31 @@ void softmax_chunk(const float* logits, int64_t size, float* maximum, float* sum
   }
   *maximum = peak;
   *sum = FoldSum(lanes);
+}
+
+// The largest value, and whether all are below +infinity (a NaN is not).
+void max_chunk(const float* x, int64_t size, float* maximum, bool* all_below_infinity) {
+  float peak = -__builtin_inff();
+  bool all_below = true;
+  for (int64_t i = 0; i < size; ++i) {
+    peak = Max(x[i], peak);
+    all_below = all_below && x[i] < __builtin_inff();
+  }
+  *maximum = peak;
+  *all_below_infinity = all_below;
+}
+
+void race_candidates(const RaceArgs& race, int32_t* ids, int64_t* count) {
+  int64_t found = 0;
+  for (int64_t begin = race.first_id; begin < race.first_id + race.size; begin += 4) {
+    const auto words =
+        Philox4x32({static_cast<uint32_t>(begin / 4), race.noise.position, race.noise.sample_index, race.noise.purpose}, race.noise.seed);
+    for (int64_t id = begin; id < begin + 4 && id < race.first_id + race.size; ++id) {
+      const float v = static_cast<float>(words[static_cast<std::size_t>(id % 4)] >> 8) * 0x1p-24f;
+      if (v < ExpF32(race.limit + race.law[id]) * 1.001f) ids[found++] = static_cast<int32_t>(id);
+    }
+  }
+  *count = found;
 }
 
 void token_masses(const float* logits, int64_t size, float maximum, uint64_t* masses) {

@@ -1,4 +1,4 @@
-// quantize_rows, rms_norm, rope, gated_activation, embedding, softmax_chunk and token_masses over 16 lanes.
+// quantize_rows, rms_norm, rope, gated_activation and embedding over 16 lanes.
 // Contracts: the op headers in kernels/; definitions: kernels/cpu/reference/.
 #pragma once
 
@@ -107,30 +107,6 @@ void embedding(const PackedView& weights, int32_t id, float scale, float* out) {
       values[k] = (row.HasMinimum() ? __builtin_fmaf(scales[k / 16], code, minimum) : scales[k / 16] * code) * scale;
     }
   }
-}
-
-void softmax_chunk(const float* logits, int64_t size, float* maximum, float* sum) {
-  if (size % 16 != 0) {
-    reference::softmax_chunk(logits, size, maximum, sum);
-    return;
-  }
-  F32x16 peaks = Set1(-__builtin_inff());
-  for (int64_t i = 0; i < size; i += 16) peaks = Max(Load(logits + i), peaks);
-  const float peak = FoldMax(peaks);
-  if (!(peak > -__builtin_inff())) {
-    reference::softmax_chunk(logits, size, maximum, sum);
-    return;
-  }
-  F32x16 lanes = Zero();
-  for (int64_t i = 0; i < size; i += 16) lanes = Add(lanes, Exp(Sub(Load(logits + i), Set1(peak))));
-  *maximum = peak;
-  *sum = FoldSum(lanes);
-}
-
-void token_masses(const float* logits, int64_t size, float maximum, uint64_t* masses) {
-  int64_t i = 0;
-  for (; i + 16 <= size; i += 16) StoreUint64(masses + i, Mul(Exp(Sub(Load(logits + i), Set1(maximum))), Set1(0x1p40f)));
-  if (i < size) reference::token_masses(logits + i, size - i, maximum, masses + i);
 }
 
 }  // namespace llmi::LLMI_ISA_NAMESPACE
