@@ -44,7 +44,7 @@ CACHE = "tests/test_cache.py"
 MUTANTS = [
     Mutant("speculation", "ratio upside down", "csrc/speculative/verify.cc", "target[index] / drawn", "drawn / (target[index] + 1e-9)", VERIFICATION),
     Mutant("speculation", "residual not normalised", "csrc/speculative/verify.cc", "value /= total;", "value *= 1.0;", VERIFICATION),
-    Mutant("speculation", "residual is the target", "csrc/speculative/verify.cc", "(*target)[i] - drawn", "(*target)[i]", VERIFICATION),
+    Mutant("speculation", "residual is the target", "csrc/speculative/verify.cc", "(*target)[i] - DraftProbability(i, token, draft)", "(*target)[i]", VERIFICATION),
     Mutant("speculation", "siblings judged by the whole target", "csrc/speculative/verify.cc", "AcceptProbability(token, target, law)",
            "AcceptProbability(token, whole, law)", VERIFICATION),
     Mutant("speculation", "residual drawn from the whole", "csrc/speculative/verify.cc", "empty ? whole : target", "whole", VERIFICATION),
@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant("speculation", "positions by node, not by depth", "csrc/engine/step.cc",
            "for (int32_t depth : draft.Depths()) batch->positions.push_back(static_cast<int32_t>(last_position) + depth);",
            "for (int32_t i = 0; i < draft.size(); ++i) batch->positions.push_back(static_cast<int32_t>(last_position) + i + 1);", SPECULATION),
-    Mutant("speculation", "rows off the walk are drawn from", "csrc/engine/step.cc", "row.draws && row.node != row.sample->walk", "false", SPECULATION),
+    Mutant("speculation", "rows off the walk are drawn from", "csrc/engine/step.cc", "row.draws && !judged && row.node != row.sample->walk", "false", SPECULATION),
     Mutant("speculation", "the child of any parent", "csrc/speculative/draft.cc", "if (parent(i) == node && token_ids", "if (token_ids", SPECULATION),
     Mutant("speculation", "first match instead of latest", "csrc/speculative/prompt_lookup.cc", "ends_[i][HashNgram(token_ids, end, n)] = end",
            "ends_[i].try_emplace(HashNgram(token_ids, end, n), end)", SPECULATION),
@@ -142,7 +142,7 @@ def build(source: Path, target: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
-    parser.add_argument("--group", choices=("speculation", "memory", "scheduling"))
+    parser.add_argument("--group", choices=("speculation", "memory", "scheduling", "sampling"))
     arguments = parser.parse_args()
     chosen = [
         mutant
