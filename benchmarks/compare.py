@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -21,23 +20,8 @@ from typing import Any
 import numpy as np
 import report
 
-from llmi import LLM, SamplingParams, _core, _models
-
-GREEDY = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
-
-
-def prefill_tokens_per_s(llm: LLM, length: int) -> float:
-    """Prompt tokens over the time to the first token."""
-    prompt = np.random.default_rng(0).integers(100, 40_000, length).tolist()
-    return length / llm.generate(prompt, GREEDY.replace(max_tokens=1))[0].metrics.time_to_first_token_s
-
-
-def decode_tokens_per_s(llm: LLM, num_sequences: int, num_tokens: int) -> float:
-    """Tokens of all sequences over the time between the first and the last."""
-    prompts = [[100 + i] for i in range(num_sequences)]
-    outputs = llm.generate(prompts, GREEDY.replace(max_tokens=num_tokens), use_tqdm=False)
-    spans = [float(output.metrics.inter_token_latencies_s.sum()) for output in outputs]
-    return num_sequences * (num_tokens - 1) / max(spans)
+from llmi import LLM, _core, _models
+from llmi._bench import interleave, own_works
 
 
 def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -> float:
@@ -66,20 +50,6 @@ def free_tokens(threads: int) -> float:
 
     one = seconds(1)
     return one / ((seconds(64) - one) / 63)
-
-
-def read_bandwidth(threads: int) -> float:
-    """GB/s of reading 1 GiB with all threads (NumPy's maximum, which vectorises)."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    parts = np.array_split(np.ones(1 << 28, np.float32), threads)
-    with ThreadPoolExecutor(threads) as pool:
-        best = 1e9
-        for _ in range(5):
-            start = time.perf_counter()
-            list(pool.map(np.max, parts))
-            best = min(best, time.perf_counter() - start)
-    return (1 << 30) / best / 1e9
 
 
 def first_token_seconds() -> float:
@@ -114,41 +84,25 @@ def peak_memory(model: Path) -> dict[str, float]:
     }
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    """Median and spread."""
-    return {"median": statistics.median(values), "min": min(values), "max": max(values), "rounds": len(values)}
-
-
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All works, A B A B."""
     model = _models.fetch("smollm2-135m-instruct")
     threads = arguments.threads or _core.system_info()["num_threads"]
     llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
-    works: dict[str, Callable[[], float]] = {
-        "llmi prefill 512": lambda: prefill_tokens_per_s(llm, 512),
-        "llmi prefill 2048": lambda: prefill_tokens_per_s(llm, 2048),
-        "llmi decode 1": lambda: decode_tokens_per_s(llm, 1, 128),
-        "llmi decode 8": lambda: decode_tokens_per_s(llm, 8, 64),
-        "llmi decode 32": lambda: decode_tokens_per_s(llm, 32, 32),
-        "read bandwidth GB/s": lambda: read_bandwidth(threads),
-        "tokens riding free M*": lambda: free_tokens(threads),
-        "first token s": first_token_seconds,
-    }
+    works: dict[str, Callable[[], float]] = {f"llmi {name}": work for name, work in own_works(llm).items()}
+    works["read bandwidth GB/s"] = lambda: _core.measure_ceilings(threads, 1 << 30)["read_bytes_per_s"] / 1e9
+    works["tokens riding free M*"] = lambda: free_tokens(threads)
+    works["first token s"] = first_token_seconds
     if arguments.llama_bin:
         binary = Path(arguments.llama_bin) / "llama-bench"
         works["llama.cpp prefill 512"] = lambda: llama_bench(binary, model, threads, ["-p", "512", "-n", "0"])
         works["llama.cpp decode 1"] = lambda: llama_bench(binary, model, threads, ["-p", "0", "-n", "128"])
-    values: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(arguments.rounds):
-        for name, work in works.items():
-            values[name].append(work())
-            print(f"{name:24} {values[name][-1]:10.2f}", file=sys.stderr)
-    results = {name: summary(entries) for name, entries in values.items()}
+    results = interleave(works, arguments.rounds)
     median = {name: entry["median"] for name, entry in results.items()}
     free = median["tokens riding free M*"]
     ratios = {
         "decode 8 / (min(8, M*) x decode 1)": median["llmi decode 8"] / (min(8.0, free) * median["llmi decode 1"]),
-        "decode 1, share of read bandwidth": median["llmi decode 1"] * llm.model_info.weight_bytes / 1e9 / median["read bandwidth GB/s"],
+        "decode 1, share of read bandwidth": median["llmi decode 1"] * llm._step_weight_bytes / 1e9 / median["read bandwidth GB/s"],
     }
     if arguments.llama_bin:
         ratios["prefill 512 / llama.cpp"] = median["llmi prefill 512"] / median["llama.cpp prefill 512"]

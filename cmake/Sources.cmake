@@ -2,11 +2,11 @@
 set(LLMI_CORE_SOURCES
   csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/json.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
   csrc/io/gguf.cc csrc/io/mapped_file.cc csrc/io/safetensors.cc
-  csrc/kernels/attention.cc csrc/kernels/attention_weights.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/linear.cc
+  csrc/kernels/attention.cc csrc/kernels/attention_weights.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/linear.cc csrc/kernels/probe.cc
   csrc/kernels/kv_copy.cc csrc/kernels/quantize_rows.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
   csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
   csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc
-  csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/quantize_rows.cc
+  csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc
   csrc/kernels/cpu/reference/rms_norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/vocab.cc
   csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/prefix_tree.cc
   csrc/model/architecture.cc csrc/model/architectures/gemma3.cc csrc/model/architectures/llama.cc csrc/model/config.cc

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,30 @@ def test_flags_are_the_names_of_sampling_params() -> None:
     assert _cli.sampling_flags() <= set(SamplingParams.__dataclass_fields__)
     for name in _cli.sampling_flags():
         assert f"--{name.replace('_', '-')}" in llmi("chat", "--help").stdout
+
+
+def test_bench_reports_shares_of_ceilings(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
+    """Every work has a number, and no share exceeds what the machine can do."""
+    out = tmp_path / "bench.json"
+    text = llmi(
+        "bench",
+        "-m",
+        str(tiny_path(num_layers=2, max_position_embeddings=4096)),
+        "--max-model-len",
+        "2200",
+        "--rounds",
+        "1",
+        "--output",
+        str(out),
+    ).stdout
+    report = json.loads(out.read_text())
+    names = {"prefill 512", "prefill 2048", "decode 1", "decode 1, context 2048", "decode 32", "decode 32, temperature 1", "int8 dot Gop/s"}
+    assert names <= set(report["results"]) and all(entry["median"] > 0 for entry in report["results"].values())
+    assert set(report["shares"]) == {"decode 1", "prefill 512", "prefill 2048"} and all(
+        0 < share < 1.5 for share in report["shares"].values()
+    )
+    assert all(name in text for name in names) and "of its bound" in text
+    assert "--rounds must be" in llmi("bench", "--rounds", "0", check=2).stderr
 
 
 def test_inspect_and_doctor(smollm_path: Path) -> None:

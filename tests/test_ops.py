@@ -257,6 +257,18 @@ def test_race_candidates(table: str, size: int) -> None:
         assert not np.isneginf(law[found]).any()
 
 
+def test_probes_do_what_they_count(table: str) -> None:
+    """The ceilings' loops compute: every table the same numbers."""
+    chains = np.arange(12, dtype=np.float32)
+    for _ in range(5):
+        chains = chains * np.float32(0.5) + np.float32(1)
+    assert np.array_equal(T.probe_fma(table, 5), np.full(16, chains.sum(), np.float32))
+    block, x = random_blocks("Q4_0", 16, 32)[:288], rand(64, 32)
+    block = (block * 2)[:288]
+    assert same(T.probe_dots(table, 19, block, x), T.probe_dots("reference", 19, block, x))
+    assert np.abs(T.probe_dots("reference", 19, block, x)).max() > 100
+
+
 def test_scalar_math() -> None:
     rng = np.random.default_rng(0)
     for x in [*rng.uniform(-80, 80, 200), 0.0]:
@@ -290,6 +302,8 @@ def test_every_table_has_every_op() -> None:
         "kv_write",
         "attention",
         "max_chunk",
+        "probe_fma",
+        "probe_dots",
         "race_candidates",
         "softmax_chunk",
         "token_masses",

@@ -6,6 +6,7 @@
 #include "core/aligned.h"
 #include "core/cpu_features.h"
 #include "core/thread_pool.h"
+#include "kernels/probe.h"
 #include "kernels/tables.h"
 #include "kernels/vocab.h"
 
@@ -30,6 +31,22 @@ void RegisterSystem(py::module_& module) {
         return dict;
       },
       "What the processor and the system offer.");
+  module.def(
+      "measure_ceilings",
+      [](int num_threads, int64_t num_bytes) {
+        const KernelContext context = {&GetKernelTable(""), &ThreadPool::Shared(), num_threads};
+        Ceilings ceilings;
+        {
+          const py::gil_scoped_release release;
+          ceilings = MeasureCeilings(context, num_bytes);
+        }
+        py::dict dict;
+        dict["read_bytes_per_s"] = ceilings.read_bytes_per_s;
+        dict["fma_ops_per_s"] = ceilings.fma_ops_per_s;
+        dict["dots_ops_per_s"] = ceilings.dots_ops_per_s;
+        return dict;
+      },
+      py::arg("num_threads"), py::arg("num_bytes"), "What memory and arithmetic can do at most, with so many threads.");
   module.def(
       "log_sum_exp",
       [](const py::array_t<float, py::array::c_style>& row) {

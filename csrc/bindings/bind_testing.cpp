@@ -179,6 +179,18 @@ void RegisterOps(py::module_& module) {
   });
   module.def("log_sum_exp",
              [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
+  module.def("probe_fma", [](const std::string& table, int64_t iterations) {
+    FloatArray out(16);
+    TestContext(table, 1).table->probe_fma(iterations, out.mutable_data());
+    return out;
+  });
+  module.def("probe_dots", [](const std::string& table, int64_t iterations, const py::bytes& block, const FloatArray& x) {
+    const TestActivations a(TestContext(table, 1), x.data(), x.shape(0), x.shape(1));
+    FloatArray out({kProbeDotRows, int64_t{16}});
+    const std::string bytes = block;
+    TestContext(table, 1).table->probe_dots(iterations, reinterpret_cast<const uint8_t*>(bytes.data()), a.rows, out.mutable_data());
+    return out;
+  });
   module.def("argmax",
              [](const std::string& table, const FloatArray& row) { return ArgMax(TestContext(table, 1), row.data(), row.size()); });
   module.def("token_masses", [](const std::string& table, const FloatArray& row, float maximum) {

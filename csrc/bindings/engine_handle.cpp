@@ -61,6 +61,9 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, co
   decoder_ = LoadDecoder(context_, path, ParseWeightFormat(dtype), layers);
   weight_bytes_ = decoder_->weights().num_bytes();
   weight_types_ = decoder_->weights().TypeNames();
+  // An embedding of its own is looked up, not read through.
+  const ModelWeights& weights = decoder_->weights();
+  step_weight_bytes_ = weight_bytes_ - (weights.head.num_bytes() > 0 ? weights.embedding.num_bytes() : 0);
 }
 
 void EngineHandle::Start(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special) {
@@ -73,6 +76,7 @@ py::dict EngineHandle::Info() const {
   dict["num_pages"] = config_.num_pages;
   dict["block_size"] = config_.block_size;
   dict["weight_bytes"] = weight_bytes_;
+  dict["step_weight_bytes"] = step_weight_bytes_;
   dict["weight_types"] = weight_types_;
   dict["table"] = context_.table->name;
   dict["num_threads"] = context_.num_threads;

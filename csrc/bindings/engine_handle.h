@@ -42,6 +42,7 @@ class EngineHandle {
   EngineConfig config_;
   ModelConfig model_;
   uint64_t weight_bytes_ = 0;
+  uint64_t step_weight_bytes_ = 0;  // that one step reads
   std::string weight_types_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Engine> engine_;

@@ -9,6 +9,7 @@
 #include "kernels/gated_activation.h"
 #include "kernels/linear.h"
 #include "kernels/packed_weights.h"
+#include "kernels/probe.h"
 #include "kernels/quantize_rows.h"
 #include "kernels/race.h"
 #include "kernels/rms_norm.h"
@@ -27,6 +28,8 @@ namespace llmi {
   X(gated_activation, (Activation activation, const float* gate, const float* up, int64_t size, float* out))                    \
   X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end))                   \
   X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                          \
+  X(probe_fma, (int64_t iterations, float* out))                                                                                \
+  X(probe_dots, (int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out))                                 \
   X(max_chunk, (const float* x, int64_t size, float* maximum, bool* all_below_infinity))                                        \
   X(race_candidates, (const RaceArgs& race, int32_t* ids, int64_t* count))                                                      \
   X(softmax_chunk, (const float* logits, int64_t size, float* maximum, float* sum))                                             \

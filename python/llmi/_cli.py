@@ -1,4 +1,4 @@
-"""The command line: llmi chat | generate | inspect | doctor | replay | cache."""
+"""The command line: llmi chat | generate | inspect | doctor | bench | replay | cache."""
 
 from __future__ import annotations
 
@@ -44,6 +44,13 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("doctor", help="what runs on this machine")
 
+    bench = commands.add_parser(
+        "bench", help="speed, beside this machine's ceilings", description="Speed of a model, beside what bounds it.", epilog=EPILOG
+    )
+    bench.add_argument("--rounds", type=int, default=3)
+    bench.add_argument("--output", help="write the result here, as JSON")
+    _add_model_options(bench)
+
     replay = commands.add_parser("replay", help="check a receipt bit for bit")
     replay.add_argument("receipt", help="a file that Receipt.save wrote")
     replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it")
@@ -78,10 +85,12 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"temperature": 0.0, **given}
 
 
-def _load(arguments: argparse.Namespace) -> Any:
+def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
     from llmi import LLM
 
-    return LLM(arguments.model, dtype=arguments.dtype, max_model_len=arguments.max_model_len, num_threads=arguments.num_threads)
+    return LLM(
+        arguments.model, dtype=arguments.dtype, max_model_len=arguments.max_model_len, num_threads=arguments.num_threads, **engine_args
+    )
 
 
 def _print_stream(stream: Any) -> str:
@@ -147,6 +156,23 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    import json
+    from pathlib import Path
+
+    from llmi._bench import run_bench
+    from llmi._errors import InvalidParamsError
+
+    if arguments.rounds < 1:
+        raise InvalidParamsError("--rounds must be 1 or more", "rounds")
+    with _load(arguments, enable_prefix_caching=False) as llm:
+        report = run_bench(llm, arguments.rounds)
+    print(report)
+    if arguments.output:
+        Path(arguments.output).write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
 def _replay(arguments: argparse.Namespace) -> int:
     from llmi import LLM, Receipt, replay
 
@@ -173,7 +199,15 @@ def _cache(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"chat": _chat, "generate": _generate, "inspect": _inspect, "doctor": _doctor, "replay": _replay, "cache": _cache}
+COMMANDS = {
+    "chat": _chat,
+    "generate": _generate,
+    "inspect": _inspect,
+    "doctor": _doctor,
+    "bench": _bench,
+    "replay": _replay,
+    "cache": _cache,
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -162,6 +162,8 @@ class LLM:
         self._seed = seed
         self._table: str = info["table"]
         self._page_bytes: int = info["page_bytes"]
+        self._num_threads: int = info["num_threads"]
+        self._step_weight_bytes: int = info["step_weight_bytes"]
         self._defaults = generation_defaults(path, generation_config)
         identity = numerics_id(info["weight_types"], args)
         self.model_info = ModelInfo(

@@ -8,4 +8,5 @@
 #include "kernels/cpu/simd/vocab.h"
 #include "kernels/cpu/avx2/block_dots.h"
 #include "kernels/cpu/simd/linear.h"
+#include "kernels/cpu/simd/probe.h"
 #include "kernels/cpu/simd/attention.h"

@@ -1,0 +1,36 @@
+#include "kernels/probe.h"
+
+#include "core/scalar_math.h"
+#include "kernels/cpu/reference/packed_block.h"
+#include "kernels/kernel_table.h"
+
+namespace llmi::reference {
+
+void probe_fma(int64_t iterations, float* out) {
+  for (int lane = 0; lane < 16; ++lane) {
+    float total = 0.0f;
+    for (int64_t chain = 0; chain < kProbeChains; ++chain) {
+      float value = static_cast<float>(chain);
+      for (int64_t i = 0; i < iterations; ++i) value = Fma(value, 0.5f, 1.0f);
+      total = total + value;
+    }
+    out[lane] = total;
+  }
+}
+
+void probe_dots(int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out) {
+  for (int64_t i = 0; i < kProbeDotRows * 16; ++i) out[i] = 0.0f;
+  for (int64_t i = 0; i < iterations; ++i) {
+    for (int64_t m = 0; m < kProbeDotRows; ++m) {
+      const int64_t row = i * kProbeDotRows % kProbeRows + m;
+      for (int64_t lane = 0; lane < 16; ++lane) {
+        const PackedRow w = {PackedType::kQ4, block, lane};
+        int32_t dot = 0;
+        for (int64_t k = 0; k < kBlockSize; ++k) dot += (w.Code(0, k) - 8) * x.codes[row * kBlockSize + k];
+        out[m * 16 + lane] = out[m * 16 + lane] + static_cast<float>(dot);
+      }
+    }
+  }
+}
+
+}  // namespace llmi::reference

@@ -1,0 +1,31 @@
+// Ceilings of this machine: what its arithmetic and its memory can do at most, for shares in reports.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/context.h"
+#include "kernels/quantize_rows.h"
+
+namespace llmi {
+
+// probe_fma: kProbeChains independent chains of 16 lanes, v = fma(v, 0.5, 1), `iterations` times from 0 to kProbeChains - 1;
+// out[16] = their sum in order.
+constexpr int64_t kProbeChains = 12;
+constexpr int64_t kProbeFmaOps = kProbeChains * 16 * 2;  // an iteration
+
+// probe_dots: the exact dots of one packed Q4 block (16 rows x 32 codes) with 8 rows of x a time, rows 8 i mod 64 on, added up
+// over iterations: out[8 x 16]. x has 64 rows of one block; its scales are not used.
+constexpr int64_t kProbeRows = 64;
+constexpr int64_t kProbeDotRows = 8;
+constexpr int64_t kProbeDotOps = kProbeDotRows * 16 * 32 * 2;  // an iteration
+
+struct Ceilings {
+  double read_bytes_per_s = 0;
+  double fma_ops_per_s = 0;   // fp32
+  double dots_ops_per_s = 0;  // int8, by the sequence that 4-bit weights use
+};
+
+// With context.num_threads threads; takes about half a second. num_bytes: what is read, out of the caches' reach.
+Ceilings MeasureCeilings(const KernelContext& context, int64_t num_bytes);
+
+}  // namespace llmi

@@ -1,0 +1,142 @@
+"""`llmi bench`: what a model does on this machine, each number beside the ceiling that bounds it, interleaved in one run."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from llmi import _core
+from llmi._params import SamplingParams
+from llmi._progress import progress
+
+if TYPE_CHECKING:
+    from llmi._llm import LLM
+
+BATCHES = (1, 2, 4, 8, 16, 32)
+_READ_BYTES = 1 << 30
+_GREEDY = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
+
+
+@dataclasses.dataclass
+class BenchReport:
+    """Medians and spread of each work, and shares of this machine's ceilings. `to_dict()` is JSON."""
+
+    facts: dict[str, Any]
+    results: dict[str, dict[str, float]]
+    shares: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return {**self.facts, "results": self.results, "shares": self.shares}
+
+    def __str__(self) -> str:
+        facts = self.facts
+        lines = [
+            f"{facts['model']}, {facts['threads']} threads of {facts['cpu']} ({facts['table']}), medians of {facts['rounds']} rounds",
+            "",
+        ]
+        for name, entry in self.results.items():
+            share = f"{self.shares[name]:8.0%} of its bound" if name in self.shares else ""
+            lines.append(f"{name:<34} {entry['median']:>12,.1f}  ({entry['min']:,.1f} to {entry['max']:,.1f}){share}")
+        return "\n".join(lines)
+
+
+def prefill_tokens_per_s(llm: LLM, length: int) -> float:
+    """Prompt tokens over the time to the first token."""
+    prompt = [100 + i * 7919 % min(llm.model_info.vocab_size - 100, 40_000) for i in range(length)]
+    return length / llm.generate(prompt, _GREEDY.replace(max_tokens=1), use_tqdm=False)[0].metrics.time_to_first_token_s
+
+
+def decode_tokens_per_s(llm: LLM, num_sequences: int, num_tokens: int, context: int = 1, params: SamplingParams = _GREEDY) -> float:
+    """Tokens of all sequences over the time between the first and the last."""
+    prompts = [[100 + (i + j) % 97 for j in range(context)] for i in range(num_sequences)]
+    outputs = llm.generate(prompts, params.replace(max_tokens=num_tokens), use_tqdm=False)
+    return num_sequences * (num_tokens - 1) / max(float(output.metrics.inter_token_latencies_s.sum()) for output in outputs)
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Median and spread."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "rounds": len(values)}
+
+
+def interleave(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, dict[str, float]]:
+    """Each work once a round, A B A B, so that a busy moment hits all alike."""
+    values: dict[str, list[float]] = {name: [] for name in works}
+    with progress(rounds * len(works), "bench", "work", None) as bar:
+        for _ in range(rounds):
+            for name, work in works.items():
+                values[name].append(work())
+                bar.update(1)
+    return {name: summary(entries) for name, entries in values.items()}
+
+
+def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
+    """What is measured, in tokens a second."""
+    room = llm.model_info.max_model_len
+    works: dict[str, Callable[[], float]] = {
+        f"prefill {length}": partial(prefill_tokens_per_s, llm, length) for length in (512, 2048) if length < room
+    }
+    works["decode 1"] = partial(decode_tokens_per_s, llm, 1, 64, 128)
+    if room > 2048 + 32:
+        works["decode 1, context 2048"] = partial(decode_tokens_per_s, llm, 1, 32, 2048)
+    works |= {f"decode {batch}": partial(decode_tokens_per_s, llm, batch, 32) for batch in BATCHES[1:]}
+    works["decode 32, temperature 1"] = partial(decode_tokens_per_s, llm, 32, 32, params=_GREEDY.replace(temperature=1.0, seed=1))
+    return works
+
+
+def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
+    """Measures `llm`, which should have its prefix cache off, and the machine's ceilings beside it.
+
+    Parameters
+    ----------
+    llm : LLM
+    rounds : int
+        Of all works, interleaved; medians are reported.
+    """
+    threads: int = llm._num_threads
+    ceilings: dict[str, list[float]] = {}
+
+    def probe() -> float:
+        for name, value in _core.measure_ceilings(threads, _READ_BYTES).items():
+            ceilings.setdefault(name, []).append(value / 1e9)
+        return ceilings["read_bytes_per_s"][-1]
+
+    started = time.time()
+    results = interleave({"read bandwidth GB/s": probe, **own_works(llm)}, rounds)
+    results["fp32 fma Gop/s"] = summary(ceilings["fma_ops_per_s"])
+    results["int8 dot Gop/s"] = summary(ceilings["dots_ops_per_s"])
+    facts = {
+        "model": llm.model_info.path.rsplit("/", 1)[-1], "numerics_id": llm.model_info.numerics_id, "weight_mb": llm.model_info.weight_bytes / 1e6,
+        "threads": threads, "cpu": _core.system_info()["cpu"], "table": llm._table, "python": platform.python_version(), "rounds": rounds,
+        "seconds": time.time() - started,
+    }  # fmt: skip
+    return BenchReport(facts, results, _shares(llm, results))
+
+
+def _shares(llm: LLM, results: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Decode: weights that a step reads, over what memory gives. Prefill: its operations over the peak of their kind."""
+    config: dict[str, Any] = _core.load_config(llm.model_info.path)
+    peak = {name: 1e9 * results[name]["median"] for name in ("int8 dot Gop/s", "fp32 fma Gop/s", "read bandwidth GB/s")}
+    matrix_peak = peak["int8 dot Gop/s" if "a:i8" in llm.model_info.numerics_id else "fp32 fma Gop/s"]
+    query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]
+    layers, hidden = llm.model_info.num_layers, config["hidden_size"]
+    weights = layers * (2 * hidden * query + 2 * hidden * kv + 3 * hidden * config["intermediate_size"])
+    shares = {"decode 1": results["decode 1"]["median"] * llm._step_weight_bytes / peak["read bandwidth GB/s"]}
+    for name, entry in results.items():
+        if name.startswith("prefill"):
+            length = int(name.split()[1])
+            pairs = sum(length * (length + 1) / 2 if not window else _windowed(length, window) for window in config["windows"][:layers])
+            bound = length * 2 * weights / matrix_peak + 4 * query * pairs / peak["fp32 fma Gop/s"]
+            shares[name] = entry["median"] * bound / length
+    return shares
+
+
+def _windowed(length: int, window: int) -> float:
+    """Pairs of a query and a key that it sees."""
+    full = max(0, length - window)
+    return full * window + (length - full) * (length - full + 1) / 2
