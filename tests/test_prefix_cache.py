@@ -1,6 +1,6 @@
 """The prefix cache: the tree against a plain Python model, and its effect (none but speed) on real requests.
 
-`python tests/test_prefix_cache.py --steps 1000000` drives the model longer.
+`python tests/test_prefix_cache.py --steps 1000000` drives the model longer, `--configurations 2000` compares random engines with solo runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from features import make_request
 from llmi import LLM, Outputs, SamplingParams, _core
-from llmi.testing import assert_same_tokens
+from llmi._engine_args import POLICIES
+from llmi.testing import assert_same_tokens, tiny_model
 
 BLOCK = 16
 NUM_PAGES = 24
@@ -366,6 +367,7 @@ def test_random_configurations(tiny_path: Callable[..., Path]) -> None:
 
 
 def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int) -> dict[str, int]:
+    """Compares each of 14 requests, twice, with its solo run; counts what happened on the way."""
     rng = np.random.default_rng(seed)
     features = ["greedy", "filters", "penalties", "n", "prompt_logprobs", "processor", "stop", "criterion", "bias"]
     counts = dict.fromkeys(("num_prefix_hit_tokens", "num_prefix_evictions", "num_preemptions", "num_copies_on_write", "cancels"), 0)
@@ -384,10 +386,12 @@ def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int
         prompts, params_list = [p for p, _ in requests], [q for _, q in requests]
         solo = solos[name]
         pages = int(rng.integers(20, 60)) * (1 if name == "llama" else 2)
+        larger = 2 if rng.random() < 0.2 else 1
         engine: dict[str, Any] = {
-            "kv_cache_memory_bytes": solo._page_bytes * pages, "max_model_len": 260, "block_size": 16,
+            "kv_cache_memory_bytes": solo._page_bytes * pages * larger, "max_model_len": 260, "block_size": 16 * larger,
             "max_num_batched_tokens": int(rng.choice([16, 50, 2048])), "max_num_seqs": int(rng.choice([3, 8, 64])),
-            "scheduling_policy": str(rng.choice(["fcfs", "priority", "static"])),
+            "scheduling_policy": str(rng.choice(POLICIES)), "waiting_served_ratio": 0.5 if rng.random() < 0.2 else None,
+            "enable_prefix_caching": bool(rng.random() < 0.9), "num_threads": int(rng.integers(1, 3)),
             "speculative_config": {"method": "ngram", "num_speculative_tokens": 4} if rng.random() < 0.5 else None,
         }  # fmt: skip
         with LLM(tiny_path(name), **engine) as llm:
@@ -418,8 +422,15 @@ def abandon(llm: LLM, prompts: list[list[int]]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=int, default=0, help="of the tree against its model")
+    parser.add_argument("--configurations", type=int, default=0, help="random engines against solo runs")
     arguments = parser.parse_args()
-    result = drive(arguments.steps, seed=7)
-    print({"steps": arguments.steps, "evicted": result.cache.num_evicted, "copies": result.cache.num_copies_on_write})
+    if arguments.steps:
+        result = drive(arguments.steps, seed=7)
+        print({"steps": arguments.steps, "evicted": result.cache.num_evicted, "copies": result.cache.num_copies_on_write})
+    if arguments.configurations:
+        paths = {name: tiny_model(name, vocab_size=257, num_layers=3) for name in ("llama", "gemma3")}
+        totals = random_configurations(lambda name: paths[name], arguments.configurations, seed=1)
+        print({"configurations": arguments.configurations, **totals})
+        assert min(totals.values()) >= arguments.configurations // 4, "too little happened to have tested anything"
     sys.exit(0)
