@@ -306,3 +306,23 @@ def test_draft_is_what_was_proposed(small: LLM) -> None:
     config = SpeculativeConfig(Fixed(), 2, judge(look))
     small.generate([1], max_tokens=6, seed=1, ignore_eos=True, speculative_config=config)
     assert seen and all(len(draft) == 2 and draft.draft_probs[0].sum() == pytest.approx(1, abs=1e-5) for draft in seen[:-1])
+
+
+def test_noise_is_new_in_each_round(small: LLM) -> None:
+    """A position that a round judged in vain is judged again: with other coins and draws, or the law is bent."""
+    coins: dict[int, list[float]] = {}
+    draws: dict[int, list[int]] = {}
+
+    def reject(context: VerifyContext) -> tuple[list[int], int]:
+        for row in range(len(context.draft) + 1):
+            position = len(context.token_ids) + row
+            coins.setdefault(position, []).append(context.uniform(row))
+            draws.setdefault(position, []).append(context.draw(np.full(16, 1 / 16), row))
+            assert context.uniform(row) == coins[position][-1] != context.uniform(row, 1)
+        return [], context.target_token(0)
+
+    config = SpeculativeConfig(lambda context: [3, 5], 2, judge(reject))
+    small.generate([1], max_tokens=40, seed=1, ignore_eos=True, speculative_config=config)
+    repeated = [values for values in coins.values() if len(values) == 3]
+    assert len(repeated) > 20 and all(len(set(values)) == 3 for values in repeated)
+    assert sum(len(set(values)) > 1 for values in draws.values() if len(values) == 3) > 20

@@ -206,6 +206,32 @@ def brute_force_lookup(ids: list[int], shortest: int, longest: int, most: int) -
     return []
 
 
+def test_merged_drafts_hold_every_path() -> None:
+    """A union's tree has each draft's paths, earlier drafts first, shared beginnings once, cut to what fits."""
+    merge = _core.testing.merge_drafts
+    assert merge([([1, 2], []), ([7, 8], [])], 9) == ([1, 2, 7, 8], [-1, 0, -1, 2])
+    assert merge([([1, 2], []), ([1, 3, 4], [])], 9) == ([1, 2, 3, 4], [-1, 0, 0, 2])
+    assert merge([([1, 2], []), ([1, 2, 5], [])], 9) == ([1, 2, 5], [])
+    assert merge([([1, 2], []), ([7, 8], [])], 3) == ([1, 2, 7], [-1, 0, -1])
+    rng = np.random.default_rng(4)
+
+    def paths(ids: list[int], parents: list[int]) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+        for i, token in enumerate(ids):
+            parent = parents[i] if parents else i - 1
+            found.append((*(found[parent] if parent >= 0 else ()), token))
+        return found
+
+    for _ in range(200):
+        drafts = []
+        for _ in range(int(rng.integers(1, 4))):
+            size = int(rng.integers(1, 6))
+            drafts.append((rng.integers(0, 3, size).tolist(), [int(rng.integers(-1, i)) if i else -1 for i in range(size)]))
+        wanted = list(dict.fromkeys(path for draft in drafts for path in paths(*draft)))
+        assert paths(*merge(drafts, 99)) == wanted
+        assert set(paths(*merge(drafts, 4))) <= set(wanted)
+
+
 def test_length_rule() -> None:
     """More acceptance drafts more; dear rows draft less; nothing to gain drafts nothing."""
     choose = _core.testing.choose_length

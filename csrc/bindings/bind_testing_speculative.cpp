@@ -74,6 +74,13 @@ void RegisterTestingSpeculative(py::module_& module) {
     }
     return context.draft.token_ids;
   });
+  // (token ids, parents) of several drafts as one tree; empty parents: a chain.
+  module.def("merge_drafts", [](const std::vector<std::pair<std::vector<int32_t>, std::vector<int32_t>>>& drafts, int64_t max_nodes) {
+    std::vector<Draft> list;
+    for (const auto& [token_ids, parents] : drafts) list.push_back({token_ids, parents, {}});
+    const Draft merged = MergeDrafts(list, max_nodes);
+    return py::make_tuple(merged.token_ids, merged.parents);
+  });
   // One row of the shipped verifier: (accepted child or -1, the law that is drawn from if none, after a rejection).
   module.def("verify_row",
              [](const std::vector<int32_t>& token_ids, const std::vector<int32_t>& parents, const std::vector<std::vector<float>>& laws,
