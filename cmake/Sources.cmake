@@ -17,7 +17,7 @@ set(LLMI_CORE_SOURCES
   csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/detokenizer.cc csrc/engine/engine.cc csrc/engine/judge.cc csrc/engine/lab.cc csrc/engine/plan.cc
-  csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc)
+  csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc)
 
 set(LLMI_BINDING_SOURCES
   csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp

@@ -343,3 +343,27 @@ def test_random_drafter_has_its_quality(small: LLM) -> None:
 def test_coupled_assertion(small: LLM) -> None:
     assert_lossless(llmi.PromptLookup(), num_tokens=600)
     assert_lossless(random_drafter(0.7), small, num_tokens=600)
+
+
+class Skewed(Drafter):
+    """Draws from a law that is nothing like the target's, over three tokens."""
+
+    def propose(self, context: DraftContext) -> Any:
+        logits = np.full(16, -9.0, np.float32)
+        logits[[3, 5, 7]] = 6 * np.array([2.5, 0.5, -1.0])
+        ids, rows = context.draw(logits, num_tokens=1)
+        return Draft(ids, None, rows)
+
+
+@pytest.mark.parametrize("verification", ["rejection", "block"])
+def test_what_is_left_has_noise_of_its_own(small: LLM, verification: str) -> None:
+    """Where most drafts are rejected and three tokens are left, a draw that shares the draft's noise is seen at once."""
+    params = SamplingParams(allowed_token_ids=[3, 5, 7], temperature=6.0)  # flattens the target
+    expected = exact_distribution(small, [1, 2], params, num_tokens=2)
+    counts: dict[tuple[int, ...], int] = {}
+    runs = [params.replace(n=128, seed=run, max_tokens=3, ignore_eos=True, detokenize=False) for run in range(300)]
+    for out in small.generate([[1, 2]] * 300, runs, speculative_config=SpeculativeConfig(Skewed(), 1, verification)):
+        for completion in out.outputs:
+            key = tuple(completion.token_ids[:2])
+            counts[key] = counts.get(key, 0) + 1
+    assert_same_distribution(counts, expected)

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <future>
 #include <memory>
@@ -188,6 +189,8 @@ class Engine {
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
   void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
   void ProcessBatch(std::span<const LogitsRow> rows, const float* logits);
+  void PrepareRows(std::span<const LogitsRow> rows, const float* logits);
+  static int32_t DrawToken(const KernelContext& context, const Sample& sample, const std::vector<float>& law);
   static bool IsJudged(const LogitsRow& row);
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
@@ -243,6 +246,13 @@ class Engine {
   std::unordered_map<Drafter*, DrafterHistory> drafters_;
   // Rows that the engine-wide processors have had in this step, by sample, [vocab_size] each.
   std::unordered_map<const Sample*, std::vector<float>> batched_rows_;
+  // Rows of this chunk that were drawn ahead.
+  struct PreparedRow {
+    std::vector<float> law;
+    int32_t token = 0;
+    std::exception_ptr error;
+  };
+  std::unordered_map<const Sample*, PreparedRow> prepared_rows_;
   double hook_seconds_ = 0;
   uint64_t num_submitted_ = 0;
   int64_t num_audited_steps_ = 0;
