@@ -96,6 +96,11 @@ def expected_speed_up(llm: LLM, num_tokens: int, metrics: llmi.SpecDecodeMetrics
     return (num_tokens - 1) * curve[1] / seconds
 
 
+def quarter(texts: list[str]) -> list[str]:
+    """Enough for what is measured beside."""
+    return texts[: max(1, len(texts) // 4)]
+
+
 def transformers_lookup(prompts: dict[str, list[str]], max_tokens: int) -> dict[str, dict[str, Any]]:
     """The same prompts through transformers (fp32, from the same file), its prompt lookup off and on: whole calls."""
     import torch
@@ -110,7 +115,7 @@ def transformers_lookup(prompts: dict[str, list[str]], max_tokens: int) -> dict[
         for temperature in (0.0, 1.0):
             sampling: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0} if temperature else {"do_sample": False}
             ratios, changed = [], 0
-            for number, text in enumerate(texts):
+            for number, text in enumerate(quarter(texts)):
                 ids = torch.tensor([tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)])
                 outputs, seconds = {}, {}
                 for lookup in (None, 10) if number % 2 == 0 else (10, None):
@@ -123,7 +128,7 @@ def transformers_lookup(prompts: dict[str, list[str]], max_tokens: int) -> dict[
                     seconds[lookup], outputs[lookup] = time.perf_counter() - start, tokens[0].tolist()
                 ratios.append(seconds[None] / seconds[10])
                 changed += outputs[None] != outputs[10]
-            entry = {"speed_up": float(np.median(ratios)), "prompts_changed": changed, "prompts": len(texts)}
+            entry = {"speed_up": float(np.median(ratios)), "prompts_changed": changed, "prompts": len(quarter(texts))}
             results[f"{kind}, T = {temperature:g}"] = entry
             print("transformers", kind, temperature, json.dumps(entry), flush=True)
     return results
@@ -136,7 +141,7 @@ def own_draft(prompts: dict[str, list[str]], arguments: argparse.Namespace) -> d
         config = llmi.SpeculativeConfig(llmi.SelfDraft(quantization="q4_0"))
         for kind, texts in prompts.items():
             params = SamplingParams(temperature=1.0, max_tokens=arguments.max_tokens, seed=1, ignore_eos=True, detokenize=False)
-            results[kind] = measure(llm, texts[: max(1, len(texts) // 4)], params, config, arguments.rounds)
+            results[kind] = measure(llm, quarter(texts), params, config, arguments.rounds)
             print("own 4-bit draft", kind, json.dumps(results[kind]), flush=True)
     return results
 
@@ -173,7 +178,7 @@ def table(result: dict[str, Any]) -> str:
         lines.append(
             f"| {name} | {entry['speed_up']:.2f} ({low:.2f} to {high:.2f}) | {entry['forecast']:.2f} | "
             f"{'-' if length is None else f'{length:.2f}'} | {entry['prompts_changed']} of {entry['prompts']} |"
-            + (f" {peer[name]['speed_up']:.2f}; {peer[name]['prompts_changed']} |" if peer else "")
+            + (f" {peer[name]['speed_up']:.2f}; {peer[name]['prompts_changed']} of {peer[name]['prompts']} |" if peer else "")
         )
     if own := result.get("own_draft"):
         gains = ", ".join(f"{kind} {entry['speed_up']:.2f}" for kind, entry in own.items())
