@@ -249,7 +249,7 @@ def test_length_rule() -> None:
 
 
 def test_auto_learns_what_a_start_costs(tiny_path: Callable[..., Path]) -> None:
-    """A drafter that reads each prompt slowly is used for long answers, and not begun for short ones."""
+    """A drafter that was seen to read each prompt slowly is not begun for an answer of three tokens, however good it is."""
     begun: list[str] = []
 
     class Reader(Drafter):
@@ -260,21 +260,19 @@ def test_auto_learns_what_a_start_costs(tiny_path: Callable[..., Path]) -> None:
             if context.state is None:
                 context.state = True
                 begun.append(context.request_id)
-                time.sleep(0.05)
+                time.sleep(0.2)
             return self.replay.propose(context)
 
-    long, short = SamplingParams(max_tokens=200, seed=1, ignore_eos=True), SamplingParams(max_tokens=3, seed=1, ignore_eos=True)
+    long, short = SamplingParams(max_tokens=100, seed=1, ignore_eos=True), SamplingParams(max_tokens=3, seed=1, ignore_eos=True)
+    prompts = [[i + 1, 2] for i in range(3)]
     with LLM(tiny_path(num_layers=4), kv_cache_memory_bytes=1 << 23, max_model_len=256) as llm:
-        plain = {params.max_tokens: llm.generate([[i + 1, 2] for i in range(3)], params) for params in (long, short)}
-        reader = Reader(plain[200])
-        for i in range(3):
-            out = llm.generate([i + 1, 2], long, speculative_config=reader)
-            assert out[0] == plain[200][i]
-        assert begun, "it was never tried"
-        count = len(begun)
-        for i in range(3):
-            assert llm.generate([i + 1, 2], short, speculative_config=reader)[0] == plain[3][i]
-        assert len(begun) == count, "a start that two tokens cannot pay for"
+        plain = {params.max_tokens: llm.generate(prompts, params) for params in (long, short)}
+        reader = Reader(plain[100])
+        assert llm.generate(prompts, long, speculative_config=SpeculativeConfig(reader, 3)) == plain[100]
+        assert len(begun) == 3, "a fixed length drafts whatever it costs"
+        for prompt, expected in zip(prompts, plain[3], strict=True):
+            assert llm.generate(prompt, short, speculative_config=reader)[0] == expected
+        assert len(begun) == 3, "a start that two tokens cannot pay for"
 
 
 def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:
