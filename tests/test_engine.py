@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import llmi
 from llmi import (
     LLM,
     EngineBusyError,
@@ -200,6 +201,26 @@ def test_threads_join_one_batch(tiny: LLM) -> None:
     for thread in threads:
         thread.join()
     assert got == list(expected)
+
+
+def test_each_thread_gets_its_own_outputs(tiny: LLM) -> None:
+    """`last_outputs` is the last call's, whoever made it; what a call returns is its own."""
+
+    class Shared(LLM):
+        """Another thread's call ends at the worst moment."""
+
+        @property
+        def last_outputs(self) -> Any:  # type: ignore[override]
+            return llmi.Outputs()
+
+        @last_outputs.setter
+        def last_outputs(self, value: Any) -> None:
+            pass
+
+    with Shared(tiny.model_info.path, kv_cache_memory_bytes=1 << 22, max_model_len=256) as llm:
+        assert len(llm.generate([[1, 2], [3]], max_tokens=2)) == 2
+        llm.enqueue([[1, 2], [3]], max_tokens=2)
+        assert len(llm.wait_for_completion()) == 2
 
 
 def test_calling_the_engine_from_its_hook(tiny: LLM) -> None:

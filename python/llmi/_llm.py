@@ -387,8 +387,8 @@ class LLM:
         while not call.done:
             call_core(self._engine.step)
             call.wait(0.0)
-        self.last_outputs = call.outputs()
-        return self.last_outputs
+        outputs = self.last_outputs = call.outputs()
+        return outputs
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End enqueued requests; what they have becomes their result, with finish_reason "abort"."""
@@ -536,7 +536,7 @@ class LLM:
             raise EngineBusyError("the engine was called from inside one of its own hooks; use another LLM there")
         call.submit(first)
 
-    def _finish(self, call: Call, use_tqdm: bool | None) -> Outputs:
+    def _run_to_end(self, call: Call, use_tqdm: bool | None) -> None:
         shown = use_tqdm if use_tqdm is not None or len(call.submissions) > 1 else False
         self._submit(call)
         try:
@@ -545,11 +545,15 @@ class LLM:
                     call.wait()
                     bar.update(len(call.take_finished()))
         except KeyboardInterrupt:
-            self.last_outputs = call.cancel()
-            raise GenerationInterrupted(self.last_outputs) from None
-        self.last_outputs = call.outputs()
+            outputs = self.last_outputs = call.cancel()
+            raise GenerationInterrupted(outputs) from None
+
+    def _finish(self, call: Call, use_tqdm: bool | None) -> Outputs:
+        self._run_to_end(call, use_tqdm)
+        # Other threads set last_outputs too: this call returns its own.
+        outputs = self.last_outputs = call.outputs()
         call.raise_errors()
-        return self.last_outputs
+        return outputs
 
     def _score(self, sequences: list[list[int]], use_tqdm: bool | None) -> list[Any]:
         """Core requests that scored `sequences` as prompts."""
@@ -561,7 +565,6 @@ class LLM:
             self._builder.build(submission, request_id, max_tokens=0)
             submissions.append(submission)
         call = Call(self._engine, self._results, submissions, "raise")
-        last = self.last_outputs
-        self._finish(call, use_tqdm)
-        self.last_outputs = last
+        self._run_to_end(call, use_tqdm)
+        call.raise_errors()
         return [submission.request for submission in submissions]
