@@ -153,7 +153,7 @@ void VocabDigests(const KernelContext& context) {
   ProcessLogits(context, params, {history, 2}, nullptr, law.data(), 9000);
   Print(context.table->name, "law", law);
   std::vector<int32_t> drawn;
-  for (int64_t position = 0; position < 50; ++position) drawn.push_back(Draw({9, position, 0, 0, 0}, law.data(), 9000));
+  for (int64_t position = 0; position < 50; ++position) drawn.push_back(Draw(context, {9, position, 0, 0, 0}, law.data(), 9000));
   Print(context.table->name, "draw", drawn);
 }
 
