@@ -80,3 +80,17 @@ def table(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def text() -> str:
     return (DATA / "text.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def small(tiny_path: Callable[..., Path]) -> Any:
+    """A target of 16 tokens, whose laws can be enumerated."""
+    with LLM(tiny_path("llama", vocab_size=16, num_layers=2), kv_cache_memory_bytes=1 << 24, max_model_len=128) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def weak(tiny_path: Callable[..., Path]) -> Any:
+    """A draft model for it."""
+    with LLM(tiny_path("llama", vocab_size=16, num_layers=1, seed=3), kv_cache_memory_bytes=1 << 24, max_model_len=128) as llm:
+        yield llm

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,18 +17,6 @@ from test_verification import AlwaysAccept, Fixed, Lossless, PlainResidual, Tree
 
 T = _core.testing
 NEVER = 1 - 1e-17
-
-
-@pytest.fixture(scope="module")
-def small(tiny_path: Callable[..., Path]) -> Any:
-    with LLM(tiny_path("llama", vocab_size=16, num_layers=2), kv_cache_memory_bytes=1 << 24, max_model_len=128) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def weak(tiny_path: Callable[..., Path]) -> Any:
-    with LLM(tiny_path("llama", vocab_size=16, num_layers=1, seed=3), kv_cache_memory_bytes=1 << 24, max_model_len=128) as llm:
-        yield llm
 
 
 # --- the shipped block verifier, enumerated

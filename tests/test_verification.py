@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,18 +95,6 @@ def test_acceptance_is_min_one_of_the_ratio() -> None:
 
 
 # --- end to end
-
-
-@pytest.fixture(scope="module")
-def small(tiny_path: Callable[..., Path]) -> Any:
-    with LLM(tiny_path("llama", vocab_size=16, num_layers=2), kv_cache_memory_bytes=1 << 24, max_model_len=128) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def weak(tiny_path: Callable[..., Path]) -> Any:
-    with LLM(tiny_path("llama", vocab_size=16, num_layers=1, seed=3), kv_cache_memory_bytes=1 << 24, max_model_len=128) as llm:
-        yield llm
 
 
 SIZES = {"points": 1000, "trees": 400}  # in units of 20 draws: Python drafters cost a millisecond each

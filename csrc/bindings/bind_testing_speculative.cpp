@@ -14,18 +14,25 @@ namespace py = pybind11;
 namespace llmi {
 namespace {
 
-// Uniforms come from the test; a draw is not made: its law is handed out.
-class ScriptedNoise : public VerifyNoise {
- public:
-  explicit ScriptedNoise(std::vector<double> uniforms) : uniforms_(std::move(uniforms)) {}
-  double Uniform(int32_t node) override { return uniforms_.at(static_cast<size_t>(node)); }
-  int32_t Draw(std::span<const double> probs, bool rejected) override {
+// A draw is not made: its law is handed out.
+struct HandedLaw {
+  std::vector<double> law;
+  bool after_rejection = false;
+
+  int32_t Take(std::span<const double> probs, bool rejected) {
     law.assign(probs.begin(), probs.end());
     after_rejection = rejected;
     return -1;
   }
-  std::vector<double> law;
-  bool after_rejection = false;
+};
+
+// Uniforms come from the test.
+class ScriptedNoise : public VerifyNoise {
+ public:
+  explicit ScriptedNoise(std::vector<double> uniforms) : uniforms_(std::move(uniforms)) {}
+  double Uniform(int32_t node) override { return uniforms_.at(static_cast<size_t>(node)); }
+  int32_t Draw(std::span<const double> probs, bool rejected) override { return handed.Take(probs, rejected); }
+  HandedLaw handed;
 
  private:
   std::vector<double> uniforms_;
@@ -42,13 +49,8 @@ class ScriptedRows : public DraftRows {
   int32_t TargetToken(int32_t /*node*/) override { return -1; }
   double Uniform(int32_t node) override { return uniforms_.at(static_cast<size_t>(node)); }
   double Coin(int32_t /*node*/, int32_t /*lane*/) override { return 0; }
-  int32_t Draw(std::span<const double> probs, int32_t /*node*/, bool rejected) override {
-    law.assign(probs.begin(), probs.end());
-    after_rejection = rejected;
-    return -1;
-  }
-  std::vector<double> law;
-  bool after_rejection = false;
+  int32_t Draw(std::span<const double> probs, int32_t /*node*/, bool rejected) override { return handed.Take(probs, rejected); }
+  HandedLaw handed;
 
  private:
   Draft draft_;
@@ -87,7 +89,7 @@ void RegisterTestingSpeculative(py::module_& module) {
                 int32_t node, const std::vector<double>& target, const std::vector<double>& uniforms) {
                ScriptedNoise noise(uniforms);
                const RowVerdict verdict = VerifyRow({token_ids, parents, laws}, node, target, AcceptanceRule(), noise);
-               return py::make_tuple(verdict.child, noise.law, noise.after_rejection);
+               return py::make_tuple(verdict.child, noise.handed.law, noise.handed.after_rejection);
              });
   // The shipped block verifier over one chain: (number accepted, law that the next token is drawn from, after a rejection).
   // targets [1 + nodes, vocab_size].
@@ -95,7 +97,7 @@ void RegisterTestingSpeculative(py::module_& module) {
                                 const std::vector<std::vector<double>>& targets, const std::vector<double>& uniforms) {
     ScriptedRows rows({token_ids, {}, laws}, targets, uniforms);
     const DraftVerdict verdict = BlockVerification().Judge(rows);
-    return py::make_tuple(verdict.path.size(), rows.law, rows.after_rejection);
+    return py::make_tuple(verdict.path.size(), rows.handed.law, rows.handed.after_rejection);
   });
   module.def("accept_probability", [](int32_t token, const std::vector<double>& target, const std::vector<float>& draft) {
     return AcceptanceRule().AcceptProbability(token, target, draft);
