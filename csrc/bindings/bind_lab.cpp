@@ -11,7 +11,7 @@
 #include "bindings/gil.h"
 #include "bindings/py_hooks.h"
 #include "core/fp_env.h"
-#include "kernels/vocab.h"
+
 #include "sampling/law.h"
 
 namespace py = pybind11;
@@ -109,10 +109,8 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
     ProcessLogits(engine.context(), params, {token_ids, prompt_len}, process, law.data(), vocab_size);
     if (py_hooks != nullptr && py_hooks->HasSampler()) {
       token = py_hooks->Sample(context, law.data(), vocab_size);
-    } else if (params.temperature == 0) {
-      token = static_cast<int32_t>(ArgMax(engine.context(), law.data(), vocab_size));
     } else {
-      token = Draw(engine.context(), {params.seed, static_cast<int64_t>(token_ids.size()), sample_index, 0, 0}, law.data(), vocab_size);
+      token = DrawToken(engine.context(), params, static_cast<int64_t>(token_ids.size()), sample_index, law);
     }
   }
   return py::make_tuple(CopyArray(law.data(), law.size()), token);

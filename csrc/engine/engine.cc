@@ -134,15 +134,7 @@ EngineStats Engine::Stats() {
     stats_.wasted_share = wasted_share;
     if (stats_.audit.empty()) stats_.audit = std::move(audit);
   };
-  if (OnEngineThread()) {
-    refresh();
-  } else {
-    try {
-      Execute(refresh);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kClosed) throw;  // a closed engine's last numbers stay
-    }
-  }
+  TryExecute(refresh);  // a closed engine's last numbers stay
   const std::lock_guard lock(mutex_);
   return stats_;
 }
@@ -161,15 +153,7 @@ MemoryTables Engine::Tables() {
       result.references.push_back(cache_->pool().references(static_cast<int32_t>(page)));
     }
   };
-  if (OnEngineThread()) {
-    collect();
-    return result;
-  }
-  try {
-    Execute(collect);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kClosed) throw;  // a closed engine holds nothing
-  }
+  TryExecute(collect);  // a closed engine holds nothing
   return result;
 }
 
@@ -208,6 +192,18 @@ void Engine::Execute(const std::function<void()>& work) {
   }
   wake_.notify_all();
   done.get_future().get();
+}
+
+void Engine::TryExecute(const std::function<void()>& work) {
+  if (OnEngineThread()) {
+    work();
+    return;
+  }
+  try {
+    Execute(work);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kClosed) throw;
+  }
 }
 
 void Engine::RunCommands(std::vector<Command> commands) {

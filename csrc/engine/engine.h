@@ -165,6 +165,8 @@ class Engine {
     const std::function<void()>* work;
     std::promise<void>* done;
   };
+  // Runs `work` between two steps, or at once on the engine thread; nothing if the engine is closed.
+  void TryExecute(const std::function<void()>& work);
   void RunCommands(std::vector<Command> commands);
   bool Reclaim();
   void TakeSourceCache(const LabSequence& source, Sample& leader);
@@ -190,7 +192,7 @@ class Engine {
   void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
   void ProcessBatch(std::span<const LogitsRow> rows, const float* logits);
   void PrepareRows(std::span<const LogitsRow> rows, const float* logits);
-  static int32_t DrawToken(const KernelContext& context, const Sample& sample, const std::vector<float>& law);
+
   static bool IsJudged(const LogitsRow& row);
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);

@@ -7,7 +7,7 @@
 
 #include "core/errors.h"
 #include "engine/running.h"
-#include "kernels/vocab.h"
+
 #include "sampling/law.h"
 
 namespace llmi {
@@ -102,10 +102,7 @@ class Engine::JudgedDraft : public DraftRows {
     engine_.law_.assign(raw.begin(), raw.end());
     ProcessLogits(engine_.context_, params, {tokens, running_.prompt_len()}, process, engine_.law_.data(), vocab_size);
     targets_[Row(node)] = engine_.NormalisedLaw(params);
-    NoiseKey key = Key(node);
-    key.round = 0;
-    tokens_[Row(node)] = params.temperature == 0 ? static_cast<int32_t>(ArgMax(engine_.context_, engine_.law_.data(), vocab_size))
-                                                 : llmi::Draw(engine_.context_, key, engine_.law_.data(), vocab_size);
+    tokens_[Row(node)] = DrawToken(engine_.context_, params, static_cast<int64_t>(tokens.size()), sample_.index, engine_.law_);
   }
 
   Engine& engine_;

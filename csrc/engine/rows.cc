@@ -96,18 +96,12 @@ void Engine::PrepareRows(std::span<const LogitsRow> rows, const float* logits) {
       prepared->law.assign(raw, raw + vocab_size);
       ProcessLogits(alone, sample.running->request->params, {sample.tokens, sample.running->prompt_len()}, nullptr, prepared->law.data(),
                     vocab_size);
-      prepared->token = DrawToken(alone, sample, prepared->law);
+      prepared->token =
+          DrawToken(alone, sample.running->request->params, static_cast<int64_t>(sample.tokens.size()), sample.index, prepared->law);
     } catch (...) {
       prepared->error = std::current_exception();
     }
   });
-}
-
-int32_t Engine::DrawToken(const KernelContext& context, const Sample& sample, const std::vector<float>& law) {
-  const SamplingParams& params = sample.running->request->params;
-  const auto vocab_size = static_cast<int64_t>(law.size());
-  if (params.temperature == 0) return static_cast<int32_t>(ArgMax(context, law.data(), vocab_size));
-  return Draw(context, {params.seed, static_cast<int64_t>(sample.tokens.size()), sample.index, 0, 0}, law.data(), vocab_size);
 }
 
 // Engine-wide processors see the rows that come first in their sequences together; later rows of a walk, and those of
@@ -236,7 +230,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
     const Stopwatch stopwatch(&hook_seconds_);
     token = hooks->Sample(hook_context, law_.data(), vocab_size);
   } else {
-    token = DrawToken(context_, sample, law_);
+    token = DrawToken(context_, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law_);
   }
   SampleOutput& output = running.output(sample);
   if (params.num_logprobs >= 0) {

@@ -219,6 +219,13 @@ int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law
   return static_cast<int32_t>(winner.second);
 }
 
+int32_t DrawToken(const KernelContext& context, const SamplingParams& params, int64_t position, int64_t sample_index,
+                  std::span<const float> law) {
+  const auto vocab_size = static_cast<int64_t>(law.size());
+  if (params.temperature == 0) return static_cast<int32_t>(ArgMax(context, law.data(), vocab_size));
+  return Draw(context, {params.seed, position, sample_index, 0, 0}, law.data(), vocab_size);
+}
+
 std::vector<int32_t> DrawSeveral(const NoiseKey* key, const float* law, int64_t vocab_size, int64_t count) {
   std::vector<std::pair<double, int32_t>> scores;
   for (int64_t id = 0; id < vocab_size; ++id) {

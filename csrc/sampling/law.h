@@ -64,6 +64,11 @@ double LogExponential(const NoiseKey& key, int64_t token_id);
 // the Gumbel maximum; exact in the tail. Ties go to the lowest id.
 int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law, int64_t vocab_size);
 
+// The token that plain decoding emits from a processed law: the likeliest at temperature 0, else Draw with the noise of
+// `position`, the number of tokens before it.
+int32_t DrawToken(const KernelContext& context, const SamplingParams& params, int64_t position, int64_t sample_index,
+                  std::span<const float> law);
+
 // The `count` kept tokens that Draw would prefer, best first: a draw without replacement. key null: by rank.
 std::vector<int32_t> DrawSeveral(const NoiseKey* key, const float* law, int64_t vocab_size, int64_t count);
 
