@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from llmi import LLM, Outputs, SamplingParams, _core, _models
 from llmi.testing import assert_same_tokens
@@ -195,7 +196,7 @@ def check_model(
     grid = covering_array(axes) if pairs else list(itertools.product(*axes))
     if slice_of:
         grid = [grid[i] for i in np.random.default_rng(1).permutation(len(grid))[:slice_of]] + [(32, 512, 16, 2, True, isas[-1])]
-    for batch, chunk, block, threads, tight, isa in grid:
+    for batch, chunk, block, threads, tight, isa in tqdm(grid, desc=f"{model.name} {dtype}", disable=None):
         (monkeypatch.setenv if monkeypatch else os.environ.__setitem__)("LLMI_ISA", isa)
         engine = {**base, "max_num_batched_tokens": chunk, "block_size": block, "num_threads": threads}
         memory = tight_pool(model, longest, max_tokens, engine) if tight else 1 << 29
