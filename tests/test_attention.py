@@ -11,6 +11,7 @@ from llmi import _core
 
 T = _core.testing
 Array = np.ndarray[Any, Any]
+KV_DTYPES = ["float16", "float32", "int8"]
 
 
 def qkv(slots: int, rows: int, heads: int, kv_heads: int, head_dim: int, seed: int = 0) -> tuple[Array, Array, Array]:
@@ -22,6 +23,18 @@ def qkv(slots: int, rows: int, heads: int, kv_heads: int, head_dim: int, seed: i
     return make(rows, heads), make(slots, kv_heads), make(slots, kv_heads)
 
 
+def through_int8(x: Array, head_dim: int) -> Array:
+    """Rounds to codes, with an fp16 scale for each 16 values of a head."""
+    heads = x.reshape(len(x), -1, head_dim)
+    out = np.zeros_like(heads, np.float64)
+    for begin in range(0, head_dim, 16):
+        block = heads[:, :, begin : begin + 16]
+        peak = np.abs(block).max(axis=-1, keepdims=True)
+        scale = (peak / np.float32(127)).astype(np.float16)
+        out[:, :, begin : begin + 16] = np.rint(block * (np.float32(127) / peak)) * scale.astype(np.float64)
+    return out.reshape(x.shape)
+
+
 def exact(
     q: Array,
     k: Array,
@@ -31,13 +44,15 @@ def exact(
     window: int,
     scale: float,
     cap: float,
-    half: bool,
+    kv_dtype: str,
     parents: list[int] | None = None,
 ) -> Array:
     rows, slots = len(q), len(k)
     base, head_dim = slots - rows, q.shape[1] // heads
-    if half:
+    if kv_dtype == "float16":
         k, v = k.astype(np.float16), v.astype(np.float16)
+    if kv_dtype == "int8":
+        k, v = through_int8(k, head_dim), through_int8(v, head_dim)
     out = np.zeros((rows, heads, head_dim))
     for row in range(rows):
         path = []
@@ -73,7 +88,7 @@ CASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kv_dtype", ["float16", "float32"])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
     slots, rows, heads, kv_heads, head_dim, window, cap = case
     q, k, v = qkv(slots, rows, heads, kv_heads, head_dim)
@@ -84,17 +99,18 @@ def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
             T.attention(table, q, k, v, heads, kv_heads, block_size=block_size, num_threads=threads, **kwargs).tobytes()
             == expected.tobytes()
         )
-    truth = exact(q, k, v, heads, kv_heads, window, head_dim**-0.5, cap, kv_dtype == "float16")
+    truth = exact(q, k, v, heads, kv_heads, window, head_dim**-0.5, cap, kv_dtype)
     # A soft cap rounds scores at the cap's own size: 30 x 2^-24 = 1.8e-6 more.
     assert np.abs(expected - truth).max() < 2e-6 + cap * 2.0**-24
 
 
 @pytest.mark.parametrize("window", [0, 40])
-def test_rows_are_independent(table: str, window: int) -> None:
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_rows_are_independent(table: str, window: int, kv_dtype: str) -> None:
     q, k, v = qkv(600, 600, 6, 2, 32)
-    whole = T.attention(table, q, k, v, 6, 2, window=window)
+    whole = T.attention(table, q, k, v, 6, 2, window=window, kv_dtype=kv_dtype)
     for begin, end in ((0, 1), (255, 258), (511, 530), (599, 600), (3, 19)):
-        part = T.attention(table, q[begin:end].copy(), k[:end].copy(), v[:end].copy(), 6, 2, window=window)
+        part = T.attention(table, q[begin:end].copy(), k[:end].copy(), v[:end].copy(), 6, 2, window=window, kv_dtype=kv_dtype)
         assert part.tobytes() == whole[begin:end].tobytes()
 
 
@@ -109,25 +125,27 @@ TREES = [
 @pytest.mark.parametrize("parents", TREES)
 @pytest.mark.parametrize("base", [0, 5, 16, 250, 256, 511])
 @pytest.mark.parametrize("window", [0, 24])
-def test_trees_equal_chains(table: str, parents: list[int], base: int, window: int) -> None:
+@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
+def test_trees_equal_chains(table: str, parents: list[int], base: int, window: int, kv_dtype: str) -> None:
     """Each node's row has the bits that its path gives as a chain."""
     rows = len(parents)
     q, k, v = qkv(base + rows, rows, 4, 2, 32, seed=base)
-    got = T.attention(table, q, k, v, 4, 2, window=window, parents=parents)
+    got = T.attention(table, q, k, v, 4, 2, window=window, parents=parents, kv_dtype=kv_dtype)
     for row in range(rows):
         path = [row]
         while parents[path[0]] >= 0:
             path.insert(0, parents[path[0]])
         slots = [*range(base), *(base + node for node in path)]
-        chain = T.attention(table, q[path].copy(), k[slots].copy(), v[slots].copy(), 4, 2, window=window)
+        chain = T.attention(table, q[path].copy(), k[slots].copy(), v[slots].copy(), 4, 2, window=window, kv_dtype=kv_dtype)
         assert chain[-1].tobytes() == got[row].tobytes()
 
 
-def test_garbage_behind_the_sequence_stays_out(table: str) -> None:
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_garbage_behind_the_sequence_stays_out(table: str, kv_dtype: str) -> None:
     """Slots of a recycled page past the sequence may hold NaN: they never reach a row."""
     q, k, v = qkv(20, 20, 2, 1, 16)
-    clean = T.attention(table, q[:5].copy(), k[:5].copy(), v[:5].copy(), 2, 1)
+    clean = T.attention(table, q[:5].copy(), k[:5].copy(), v[:5].copy(), 2, 1, kv_dtype=kv_dtype)
     k[5:], v[5:] = np.nan, np.nan
-    with_garbage = T.attention(table, q, k, v, 2, 1)
+    with_garbage = T.attention(table, q, k, v, 2, 1, kv_dtype=kv_dtype)
     assert with_garbage[:5].tobytes() == clean.tobytes()
     assert np.isnan(with_garbage[5:]).all()

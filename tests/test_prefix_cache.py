@@ -372,11 +372,12 @@ def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int
     features = ["greedy", "filters", "penalties", "n", "prompt_logprobs", "processor", "stop", "criterion", "bias"]
     counts = dict.fromkeys(("num_prefix_hit_tokens", "num_prefix_evictions", "num_preemptions", "num_copies_on_write", "cancels"), 0)
     solos = {
-        name: LLM(tiny_path(name), kv_cache_memory_bytes=1 << 23, max_model_len=320, enable_prefix_caching=False)
+        (name, kv): LLM(tiny_path(name), kv_cache_dtype=kv, kv_cache_memory_bytes=1 << 23, max_model_len=320, enable_prefix_caching=False)
         for name in ("llama", "gemma3")
+        for kv in ("float16", "int8")
     }
     for index in range(number):
-        name = ("llama", "gemma3")[index % 2]
+        name, kv = ("llama", "gemma3")[index % 2], ("float16", "int8")[index // 2 % 2]
         stems = [ids(int(rng.integers(1 << 30)), int(rng.integers(20, 150))) for _ in range(3)]
         requests = []
         for i in range(14):
@@ -384,11 +385,11 @@ def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int
             stem = stems[int(rng.integers(3))]
             requests.append((stem[: int(rng.integers(10, len(stem)))] + prompt if i % 5 else prompt, params))
         prompts, params_list = [p for p, _ in requests], [q for _, q in requests]
-        solo = solos[name]
+        solo = solos[name, kv]
         pages = int(rng.integers(20, 60)) * (1 if name == "llama" else 2)
         larger = 2 if rng.random() < 0.2 else 1
         engine: dict[str, Any] = {
-            "kv_cache_memory_bytes": solo._page_bytes * pages * larger, "max_model_len": 260, "block_size": 16 * larger,
+            "kv_cache_dtype": kv, "kv_cache_memory_bytes": solo._page_bytes * pages * larger, "max_model_len": 260, "block_size": 16 * larger,
             "max_num_batched_tokens": int(rng.choice([16, 50, 2048])), "max_num_seqs": int(rng.choice([3, 8, 64])),
             "scheduling_policy": str(rng.choice(POLICIES)), "waiting_served_ratio": 0.5 if rng.random() < 0.2 else None,
             "enable_prefix_caching": bool(rng.random() < 0.9), "num_threads": int(rng.integers(1, 3)),

@@ -129,7 +129,7 @@ class TestDecoder {
               int64_t block_size, int64_t num_pages)
       : context_(TestContext(table, num_threads)),
         decoder_(LoadDecoder(context_, path, ParseWeightFormat(dtype))),
-        cache_(Groups(kv_dtype == "float32" ? KvType::kF32 : KvType::kF16, block_size), num_pages) {}
+        cache_(Groups(ParseKvType(kv_dtype), block_size), num_pages) {}
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
   }
@@ -214,8 +214,7 @@ FloatArray TestAttention(const std::string& table, const FloatArray& q, const Fl
   const int64_t num_slots = k.shape(0);
   const int64_t num_rows = q.shape(0);
   const int64_t base_len = num_slots - num_rows;
-  KvCache cache(KvGroups({window}, num_kv_heads, head_dim, kv_dtype == "float32" ? KvType::kF32 : KvType::kF16, block_size),
-                (num_slots + block_size - 1) / block_size);
+  KvCache cache(KvGroups({window}, num_kv_heads, head_dim, ParseKvType(kv_dtype), block_size), (num_slots + block_size - 1) / block_size);
   KvSequence sequence;
   cache.Init(&sequence);
   cache.TryReserve(&sequence, num_slots);

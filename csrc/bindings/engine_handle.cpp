@@ -50,7 +50,7 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, co
   context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
   config_.scheduler = {ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, waiting_served_ratio, chunked_prefill};
   config_.block_size = block_size;
-  config_.kv_type = kv_dtype == "float32" ? KvType::kF32 : KvType::kF16;
+  config_.kv_type = ParseKvType(kv_dtype);
   config_.policy_hook = policy_hook;
   config_.batch_hook = batch_hook;
   config_.prefix_caching = prefix_caching;

@@ -7,6 +7,13 @@
 
 namespace llmi {
 
+KvType ParseKvType(const std::string& name) {
+  if (name == "float16") return KvType::kF16;
+  if (name == "float32") return KvType::kF32;
+  if (name == "int8") return KvType::kInt8;
+  throw Error(ErrorKind::kInvalidArgument, "unknown KV cache type '" + name + "': float16, float32 or int8", "kv_cache_dtype");
+}
+
 KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size)
     : num_kv_heads_(num_kv_heads), head_dim_(head_dim), type_(type), block_size_(block_size) {
   CheckArgument(block_size > 0 && block_size % kSlotsPerTile == 0, "block_size must be a positive multiple of 16");

@@ -4,12 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/dtype.h"
 #include "kernels/kv_layout.h"
 
 namespace llmi {
+
+// float16, float32 or int8; another name throws.
+KvType ParseKvType(const std::string& name);
 
 struct KvGroup {
   int64_t window = 0;           // tokens that stay visible; 0: all

@@ -22,7 +22,8 @@ constexpr DTypeInfo kDTypeInfos[] = {
 constexpr const DTypeInfo& Info(DType dtype) { return kDTypeInfos[static_cast<uint8_t>(dtype)]; }
 constexpr bool IsQuantized(DType dtype) { return Info(dtype).block_size > 1; }
 
-enum class KvType : uint8_t { kF16, kF32 };
-constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kF16 ? 2 : 4; }
+// kInt8: codes, and an fp16 scale for each 16 of a token's head (kernels/kv_layout.h).
+enum class KvType : uint8_t { kF16, kF32, kInt8 };
+constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kInt8 ? 1 : type == KvType::kF16 ? 2 : 4; }
 
 }  // namespace llmi

@@ -12,7 +12,7 @@ namespace {
 void CheckCache(const KvView& kv) {
   CheckArgument(kv.head_dim % 16 == 0 && kv.head_dim <= kMaxHeadDim, "attention: head_dim must be a multiple of 16, at most 512");
   CheckArgument(kv.block_size % kSlotsPerTile == 0, "attention: block_size must be a multiple of 16");
-  CheckArgument(kv.element_bytes == 2 || kv.element_bytes == 4, "attention: the cache holds fp16 or fp32");
+  CheckArgument(kv.element_bytes == 1 || kv.element_bytes == 2 || kv.element_bytes == 4, "attention: the cache holds int8, fp16 or fp32");
 }
 
 }  // namespace

@@ -2,24 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
-#include "core/half.h"
 #include "core/scalar_math.h"
+#include "kernels/kv_elements.h"
 
 namespace llmi {
 namespace {
-
-float ReadElement(const KvView& kv, const uint8_t* data, int64_t index) {
-  if (kv.element_bytes == 4) {
-    float value = 0;
-    std::memcpy(&value, data + index * 4, sizeof(value));
-    return value;
-  }
-  uint16_t half = 0;
-  std::memcpy(&half, data + index * 2, sizeof(half));
-  return HalfToFloat(half);
-}
 
 // Slots that the row sees, ascending: cached ones inside the window, its ancestors, itself.
 std::vector<int64_t> VisibleSlots(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
@@ -50,7 +38,7 @@ std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSe
       const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slots[i]);
       float score = 0;
       for (int64_t d = 0; d < kv.head_dim; ++d) {
-        score = std::fma(ReadElement(kv, tile, d * kSlotsPerTile + slots[i] % kSlotsPerTile), query[d], score);
+        score = std::fma(KvKey(kv, tile, slots[i], d), query[d], score);
       }
       score *= args.scale;
       scores[i] = static_cast<double>(args.soft_cap > 0 ? SoftCapF32(score, args.soft_cap) : score);

@@ -3,6 +3,10 @@
 // A page holds `block_size` token slots of some layers. Within a layer, for each KV head: the K tiles, then
 // the V tiles. A tile is 16 slots: K is [head_dim][16] (so that 16 positions fill a register and scores need
 // no sum across lanes), V is [16][head_dim].
+//
+// An element of an int8 cache is code x scale, exact in fp32: 7 bits of code times 11 of an fp16 scale, which
+// holds for 16 values of one slot's head. The scales follow the tile's codes: K's are [head_dim / 16][16], V's
+// [16][head_dim / 16].
 #pragma once
 
 #include <stdint.h>
@@ -21,13 +25,29 @@ struct KvView {
   int32_t block_size;       // slots in a block, a multiple of 16
   int32_t num_kv_heads;
   int32_t head_dim;
-  int32_t element_bytes;  // 2: fp16, 4: fp32
+  int32_t element_bytes;  // 1: int8 with scales, 2: fp16, 4: fp32
 };
 
-static inline int64_t KvTileBytes(const KvView& kv) { return kSlotsPerTile * kv.head_dim * kv.element_bytes; }
+constexpr int64_t kKvScaleBlock = 16;
+static inline int64_t KvNumScales(int64_t head_dim) { return head_dim / kKvScaleBlock; }
+
+// Bytes of one head of one slot's K or V.
+static inline int64_t KvHeadBytes(int64_t head_dim, int64_t element_bytes) {
+  return head_dim * element_bytes + (element_bytes == 1 ? 2 * KvNumScales(head_dim) : 0);
+}
+
+static inline int64_t KvTileBytes(const KvView& kv) { return kSlotsPerTile * KvHeadBytes(kv.head_dim, kv.element_bytes); }
 
 static inline int64_t KvLayerBlockBytes(int64_t block_size, int64_t num_kv_heads, int64_t head_dim, int64_t element_bytes) {
-  return 2 * block_size * num_kv_heads * head_dim * element_bytes;
+  return 2 * block_size * num_kv_heads * KvHeadBytes(head_dim, element_bytes);
+}
+
+// The fp16 scales of an int8 tile.
+static inline uint16_t* KvTileScales(const KvView& kv, uint8_t* tile) {
+  return reinterpret_cast<uint16_t*>(tile + kSlotsPerTile * kv.head_dim);
+}
+static inline const uint16_t* KvTileScales(const KvView& kv, const uint8_t* tile) {
+  return reinterpret_cast<const uint16_t*>(tile + kSlotsPerTile * kv.head_dim);
 }
 
 // The K tile that holds `slot`; its V tile lies block_size / 16 tiles further.

@@ -7,6 +7,8 @@ import dataclasses
 import sys
 from typing import Any
 
+from llmi._inspect import KV_CACHE_DTYPES
+
 EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cached."
 _SAMPLING = {
     "temperature": float, "top_p": float, "top_k": int, "min_p": float, "seed": int, "max_tokens": int, "min_tokens": int,
@@ -38,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
     )
     inspect.add_argument("model", nargs="?", help="a path or name")
-    inspect.add_argument("--kv-cache-dtype", choices=("float16", "float32"), default="float16")
+    inspect.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16")
     inspect.add_argument("--tokens", type=int, default=2048, help="context length for the sums")
     inspect.add_argument("--tensors", action="store_true", help="list the tensors too")
 
@@ -177,9 +179,10 @@ def _replay(arguments: argparse.Namespace) -> int:
     from llmi import LLM, Receipt, replay
 
     receipt = Receipt.load(arguments.receipt)
+    fields = receipt.fields
     llm = None
     if arguments.model:
-        llm = LLM(arguments.model, dtype=receipt.fields["dtype"], kv_cache_dtype=receipt.fields["kv_cache_dtype"])
+        llm = LLM(arguments.model, dtype=fields["dtype"], quantization=fields.get("quantization"), kv_cache_dtype=fields["kv_cache_dtype"])
     same = replay(receipt, llm)
     print("identical, bit for bit" if same else "NOT identical")
     return 0 if same else 1

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from llmi._errors import DeviceError, InvalidParamsError, ModelFileError, UnsupportedCombinationError
 from llmi._hooks import BatchRunner
+from llmi._inspect import KV_CACHE_DTYPES
 from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 1
@@ -89,7 +90,7 @@ class EngineArgs:
             raise InvalidParamsError(f"device must be auto, cpu or cuda, not {self.device!r}", "device")
         if self.device == "cuda":
             raise DeviceError("this build has no CUDA backend: use device='cpu'")
-        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", "float16", "float32")),
+        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)),
                               ("scheduling_policy", POLICIES)):  # fmt: skip
             if name == "scheduling_policy" and hasattr(self.scheduling_policy, "key"):
                 continue
@@ -125,7 +126,7 @@ class EngineArgs:
 
     @property
     def kv_type(self) -> str:
-        """float16 or float32."""
+        """float16, float32 or int8."""
         if self.kv_cache_dtype != "auto":
             return self.kv_cache_dtype
         return "float32" if self.dtype == "float32" else "float16"
@@ -146,7 +147,7 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32" if quantized else "f32"
-    kv = {"float16": "f16", "float32": "f32"}[args.kv_type]
+    kv = {"float16": "f16", "float32": "f32", "int8": "i8"}[args.kv_type]
     return f"llmi{NUMERICS_VERSION}-cpu-w:{weight_types}-a:{activations}-kv:{kv}-attn:f32-tp1"
 
 

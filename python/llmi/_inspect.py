@@ -9,22 +9,27 @@ from typing import Any
 from llmi import _core
 from llmi._errors import from_core
 
-_BYTES = {"float16": 2, "float32": 4}
+KV_CACHE_DTYPES = ("float16", "float32", "int8")
 
 
-def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int = 2) -> int:
-    """KV cache bytes of one token: 2 x layers x KV heads x head size x bytes."""
-    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_value
+def kv_head_bytes(head_dim: int, kv_cache_dtype: str = "float16") -> int:
+    """Bytes of one head's K or V of one token; int8 has a 2-byte scale for each 16 values."""
+    return head_dim + head_dim // 8 if kv_cache_dtype == "int8" else head_dim * {"float16": 2, "float32": 4}[kv_cache_dtype]
 
 
-def kv_cache_bytes(num_layers: int, num_kv_heads: int, head_dim: int, num_tokens: int, bytes_per_value: int = 2) -> int:
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, kv_cache_dtype: str = "float16") -> int:
+    """KV cache bytes of one token: 2 x layers x KV heads x head bytes."""
+    return 2 * num_layers * num_kv_heads * kv_head_bytes(head_dim, kv_cache_dtype)
+
+
+def kv_cache_bytes(num_layers: int, num_kv_heads: int, head_dim: int, num_tokens: int, kv_cache_dtype: str = "float16") -> int:
     """KV cache bytes of num_tokens tokens, every layer seeing all of them."""
-    return kv_bytes_per_token(num_layers, num_kv_heads, head_dim, bytes_per_value) * num_tokens
+    return kv_bytes_per_token(num_layers, num_kv_heads, head_dim, kv_cache_dtype) * num_tokens
 
 
-def tokens_that_fit(memory_bytes: int, num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_value: int = 2) -> int:
+def tokens_that_fit(memory_bytes: int, num_layers: int, num_kv_heads: int, head_dim: int, kv_cache_dtype: str = "float16") -> int:
     """Tokens whose KV cache fits into memory_bytes."""
-    return memory_bytes // kv_bytes_per_token(num_layers, num_kv_heads, head_dim, bytes_per_value)
+    return memory_bytes // kv_bytes_per_token(num_layers, num_kv_heads, head_dim, kv_cache_dtype)
 
 
 def prefill_flops(num_params: int, num_layers: int, width: int, num_tokens: int) -> int:
@@ -42,9 +47,9 @@ def devices_needed(requests_per_s: float, one_device_requests_per_s: float) -> i
     return -(-int(requests_per_s * 1_000_000) // int(one_device_requests_per_s * 1_000_000))
 
 
-def windowed_kv_bytes(windows: list[int], num_kv_heads: int, head_dim: int, num_tokens: int, bytes_per_value: int = 2) -> int:
+def windowed_kv_bytes(windows: list[int], num_kv_heads: int, head_dim: int, num_tokens: int, kv_cache_dtype: str = "float16") -> int:
     """KV cache bytes of a sequence when layers with a window keep what it sees (0: all)."""
-    layer = 2 * num_kv_heads * head_dim * bytes_per_value
+    layer = 2 * num_kv_heads * kv_head_bytes(head_dim, kv_cache_dtype)
     return sum(layer * (min(num_tokens, window) if window else num_tokens) for window in windows)
 
 
@@ -76,13 +81,18 @@ class ModelReport:
     def __str__(self) -> str:
         c, tokens = self.config, self.num_tokens
         width = c["num_heads"] * c["head_dim"]
-        value_bytes = _BYTES[self.kv_cache_dtype]
-        per_token = kv_bytes_per_token(c["num_layers"], c["num_kv_heads"], c["head_dim"], value_bytes)
-        kv = windowed_kv_bytes(c["windows"], c["num_kv_heads"], c["head_dim"], tokens, value_bytes)
+        per_token = kv_bytes_per_token(c["num_layers"], c["num_kv_heads"], c["head_dim"], self.kv_cache_dtype)
+        kv = windowed_kv_bytes(c["windows"], c["num_kv_heads"], c["head_dim"], tokens, self.kv_cache_dtype)
         available = _core.system_info()["available_memory_bytes"]
         kinds: dict[str, int] = {}
         for _, dtype, _, num_bytes in self.tensors:
             kinds[dtype] = kinds.get(dtype, 0) + num_bytes
+        values, total = (
+            kv_head_bytes(c["head_dim"], self.kv_cache_dtype) // c["head_dim"],
+            kv_head_bytes(c["head_dim"], self.kv_cache_dtype),
+        )
+        scales = total - values * c["head_dim"]
+        head_bytes = f"{c['head_dim']} x {values} bytes" if not scales else f"({c['head_dim']} + {scales}) bytes"
         attention = "MHA" if c["num_kv_heads"] == c["num_heads"] else "MQA" if c["num_kv_heads"] == 1 else "GQA"
         local = [window for window in c["windows"] if window]
         prefill = prefill_flops(self.num_params, c["num_layers"], width, tokens)
@@ -96,7 +106,7 @@ class ModelReport:
             f"  attention    {attention}: {c['num_heads']} heads, {c['num_kv_heads']} KV heads of {c['head_dim']}"
             + (f"; {len(local)} layers with window {local[0]:,}, {len(c['windows']) - len(local)} global" if local else ""),
             f"  context      {c['max_position']:,} tokens",
-            f"  KV cache     2 x {c['num_layers']} layers x {c['num_kv_heads']} KV heads x {c['head_dim']} x {value_bytes} bytes"
+            f"  KV cache     2 x {c['num_layers']} layers x {c['num_kv_heads']} KV heads x {head_bytes}"
             f" = {per_token:,} bytes a token ({self.kv_cache_dtype})",
             f"               {tokens:,} tokens: {kv / 1e6:,.1f} MB" + (" (windows counted)" if local else ""),
             f"  this machine {available / 1e6:,.0f} MB free: weights {'fit' if room else 'DO NOT FIT'}, and then"

@@ -74,8 +74,8 @@ class LLM:
         Weights as stored (quantised ones stay so, with int8 activations), or converted. "float32" is the exact path.
     quantization : {"q8_0", "q4_0"}, optional
         Quantise weights as they are loaded: "q8_0" those stored as floats, "q4_0" those of more than five bits; others stay.
-    kv_cache_dtype : {"auto", "float16", "float32"}
-        "auto": float32 with dtype="float32", else float16.
+    kv_cache_dtype : {"auto", "float16", "float32", "int8"}
+        "auto": float32 with dtype="float32", else float16. "int8" holds nearly twice the tokens of float16, with a scale for each 16 values.
     seed : int, optional
         Requests without a seed then get one derived from it and their index in the call.
     max_model_len : int, optional

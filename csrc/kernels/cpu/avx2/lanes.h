@@ -19,11 +19,20 @@ inline F32x16 LoadHalf(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
+// All lanes the same fp16.
+inline F32x16 Set1Half(uint16_t x) {
+  const __m256 wide = _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(x)));
+  return {wide, wide};
+}
 inline __m256 WidenBfloat16(const uint16_t* p) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 inline F32x16 LoadBfloat16(const uint16_t* p) { return {WidenBfloat16(p), WidenBfloat16(p + 8)}; }
+inline F32x16 LoadInt8(const int8_t* p) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
+}
 inline void Store(float* p, F32x16 a) {
   _mm256_storeu_ps(p, a.lo);
   _mm256_storeu_ps(p + 8, a.hi);

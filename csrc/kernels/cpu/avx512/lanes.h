@@ -16,9 +16,14 @@ inline F32x16 Set1(float x) { return {_mm512_set1_ps(x)}; }
 inline F32x16 Zero() { return {_mm512_setzero_ps()}; }
 inline F32x16 Load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline F32x16 LoadHalf(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+// All lanes the same fp16.
+inline F32x16 Set1Half(uint16_t x) { return {_mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(x)))}; }
 inline F32x16 LoadBfloat16(const uint16_t* p) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+inline F32x16 LoadInt8(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 inline void Store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
 inline void StoreHalf(uint16_t* p, F32x16 a) {

@@ -1,18 +1,14 @@
 #include "kernels/attention.h"
 
-#include "core/half.h"
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/kernel_table.h"
+#include "kernels/kv_elements.h"
 
 namespace llmi::reference {
 namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
-
-float Load(const uint8_t* tile, int64_t index, int32_t element_bytes) {
-  return element_bytes == 4 ? reinterpret_cast<const float*>(tile)[index] : HalfToFloat(reinterpret_cast<const uint16_t*>(tile)[index]);
-}
 
 // The slot of the row's ancestor (or itself) at `position`.
 int64_t SlotOf(const AttentionSegment& segment, int64_t row, int64_t row_position, int64_t position) {
@@ -42,7 +38,7 @@ void AttendRow(const AttentionArgs& args, const AttentionSegment& segment, int64
       const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slot);
       float score = 0.0f;
       for (int64_t d = 0; d < kv.head_dim; ++d) {
-        score = Fma(Load(tile, d * kSlotsPerTile + slot % kSlotsPerTile, kv.element_bytes), q[d], score);
+        score = Fma(KvKey(kv, tile, slot, d), q[d], score);
       }
       score = score * args.scale;
       if (args.soft_cap > 0.0f) score = SoftCapF32(score, args.soft_cap);
@@ -59,7 +55,7 @@ void AttendRow(const AttentionArgs& args, const AttentionSegment& segment, int64
       const int64_t slot = SlotOf(segment, row, position, j);
       const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slot) + KvValueOffset(kv);
       for (int64_t d = 0; d < kv.head_dim; ++d) {
-        values[d] = Fma(p[j - span], Load(tile, slot % kSlotsPerTile * kv.head_dim + d, kv.element_bytes), values[d]);
+        values[d] = Fma(p[j - span], KvValue(kv, tile, slot, d), values[d]);
       }
     }
     const float merged_max = Max(total_max, maximum);

@@ -23,27 +23,19 @@ struct Query {
   float sum;
 };
 
-template <bool kHalf>
-F32x16 LoadKv(const uint8_t* tile, int64_t index) {
-  if constexpr (kHalf) return LoadHalf(reinterpret_cast<const uint16_t*>(tile) + index);
-  return Load(reinterpret_cast<const float*>(tile) + index);
-}
+// The cache's element: int8_t (codes with scales), uint16_t (fp16) or float.
+inline F32x16 LoadElements(const int8_t* p) { return LoadInt8(p); }
+inline F32x16 LoadElements(const uint16_t* p) { return LoadHalf(p); }
+inline F32x16 LoadElements(const float* p) { return Load(p); }
 
-template <bool kHalf>
-struct ElementOf {
-  using Type = uint16_t;
-};
-template <>
-struct ElementOf<false> {
-  using Type = float;
-};
+template <typename Element>
+constexpr bool kHasScales = sizeof(Element) == 1;
 
 // Copies the K and V of the row's path into scratch tiles, for the tiles of the span that hold tree nodes.
 // Bytes move, so the bits are those of a chain.
-template <bool kHalf>
+template <typename Element>
 void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int64_t kv_head, int64_t row, int64_t position, int64_t span,
                 uint8_t* scratch, SpanTiles* tiles) {
-  using Element = typename ElementOf<kHalf>::Type;
   const KvView& kv = args.kv;
   const int64_t first_tile = span > segment.base_len ? span : segment.base_len / kSlotsPerTile * kSlotsPerTile;
   int64_t node = row;
@@ -57,30 +49,48 @@ void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int6
     const uint8_t* from_k = KvTile(kv, segment.block_table, kv_head, slot);
     const Element* k = reinterpret_cast<const Element*>(from_k);
     const Element* v = reinterpret_cast<const Element*>(from_k + KvValueOffset(kv));
-    Element* to_k = reinterpret_cast<Element*>(scratch) + tile * 2 * kSlotsPerTile * kv.head_dim;
-    Element* to_v = to_k + kSlotsPerTile * kv.head_dim;
+    uint8_t* k_tile = scratch + tile * 2 * KvTileBytes(kv);
+    uint8_t* v_tile = k_tile + KvTileBytes(kv);
+    Element* to_k = reinterpret_cast<Element*>(k_tile);
+    Element* to_v = reinterpret_cast<Element*>(v_tile);
     for (int64_t d = 0; d < kv.head_dim; ++d) to_k[d * kSlotsPerTile + lane] = k[d * kSlotsPerTile + slot % kSlotsPerTile];
     CopyBytes(to_v + lane * kv.head_dim, v + slot % kSlotsPerTile * kv.head_dim, kv.head_dim * int64_t{sizeof(Element)});
-    tiles->k[tile] = reinterpret_cast<const uint8_t*>(to_k);
-    tiles->v[tile] = reinterpret_cast<const uint8_t*>(to_v);
+    if constexpr (kHasScales<Element>) {
+      const int64_t num_scales = KvNumScales(kv.head_dim);
+      const uint16_t* k_scales = KvTileScales(kv, from_k);
+      const uint16_t* v_scales = KvTileScales(kv, from_k + KvValueOffset(kv));
+      for (int64_t b = 0; b < num_scales; ++b) {
+        KvTileScales(kv, k_tile)[b * kSlotsPerTile + lane] = k_scales[b * kSlotsPerTile + slot % kSlotsPerTile];
+        KvTileScales(kv, v_tile)[lane * num_scales + b] = v_scales[slot % kSlotsPerTile * num_scales + b];
+      }
+    }
+    tiles->k[tile] = k_tile;
+    tiles->v[tile] = v_tile;
   }
 }
 
 // Scores of NQ queries against one K tile, before scaling.
-template <bool kHalf, int NQ>
+template <typename Element, int NQ>
 void ScoreTile(const Query* queries, const uint8_t* k_tile, int64_t head_dim, F32x16* scores) {
   F32x16 sums[NQ];
   for (int i = 0; i < NQ; ++i) sums[i] = Zero();
-  for (int64_t d = 0; d < head_dim; ++d) {
-    const F32x16 k = LoadKv<kHalf>(k_tile, d * kSlotsPerTile);
-    for (int i = 0; i < NQ; ++i) sums[i] = Fma(k, Set1(queries[i].q[d]), sums[i]);
+  const Element* elements = reinterpret_cast<const Element*>(k_tile);
+  const uint16_t* scales = reinterpret_cast<const uint16_t*>(k_tile + kSlotsPerTile * head_dim);
+  for (int64_t begin = 0; begin < head_dim; begin += kKvScaleBlock, scales += kSlotsPerTile) {
+    F32x16 scale = Zero();
+    if constexpr (kHasScales<Element>) scale = LoadHalf(scales);
+    for (int64_t d = begin; d < begin + kKvScaleBlock; ++d) {
+      F32x16 k = LoadElements(elements + d * kSlotsPerTile);
+      if constexpr (kHasScales<Element>) k = Mul(k, scale);
+      for (int i = 0; i < NQ; ++i) sums[i] = Fma(k, Set1(queries[i].q[d]), sums[i]);
+    }
   }
   for (int i = 0; i < NQ; ++i) scores[i] = sums[i];
 }
 
 // values[i] += sum over positions [begin, end) of the span, in order, of p[i][j] V[j], for NQ queries that all
 // see those positions, over ND x 16 head dimensions.
-template <bool kHalf, int NQ, int ND>
+template <typename Element, int NQ, int ND>
 void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, int64_t dim, const float (*p)[kAttentionSpan],
                float (*values)[kMaxHeadDim]) {
   F32x16 sums[NQ][ND];
@@ -89,9 +99,16 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
   }
   for (int64_t j = begin; j < end; ++j) {
     const uint8_t* tile = tiles.v[j / kSlotsPerTile];
-    const int64_t index = j % kSlotsPerTile * head_dim + dim;
+    const int64_t lane = j % kSlotsPerTile;
+    const Element* elements = reinterpret_cast<const Element*>(tile) + lane * head_dim + dim;
     F32x16 v[ND];
-    for (int n = 0; n < ND; ++n) v[n] = LoadKv<kHalf>(tile, index + 16 * n);
+    for (int n = 0; n < ND; ++n) {
+      v[n] = LoadElements(elements + 16 * n);
+      if constexpr (kHasScales<Element>) {
+        const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + kSlotsPerTile * head_dim) + lane * KvNumScales(head_dim);
+        v[n] = Mul(v[n], Set1Half(scales[(dim + 16 * n) / kKvScaleBlock]));
+      }
+    }
     for (int i = 0; i < NQ; ++i) {
       const F32x16 weight = Set1(p[i][j]);
       for (int n = 0; n < ND; ++n) sums[i][n] = Fma(weight, v[n], sums[i][n]);
@@ -102,18 +119,18 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
   }
 }
 
-template <bool kHalf, int NQ>
+template <typename Element, int NQ>
 void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const float (*p)[kAttentionSpan],
                       float (*values)[kMaxHeadDim]) {
   int64_t dim = 0;
   for (; dim + 16 * kValueDims <= head_dim; dim += 16 * kValueDims) {
-    AddValues<kHalf, NQ, kValueDims>(tiles, begin, end, head_dim, dim, p, values);
+    AddValues<Element, NQ, kValueDims>(tiles, begin, end, head_dim, dim, p, values);
   }
-  for (; dim < head_dim; dim += 16) AddValues<kHalf, NQ, 1>(tiles, begin, end, head_dim, dim, p, values);
+  for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1>(tiles, begin, end, head_dim, dim, p, values);
 }
 
 // One span for all queries of the task: scores, span maximum, exponentials, values, merge.
-template <bool kHalf>
+template <typename Element>
 void AttendSpan(const AttentionArgs& args, Query* queries, int64_t num_queries, int64_t span, const SpanTiles& tiles) {
   const int64_t head_dim = args.kv.head_dim;
   float p[kMaxTaskQueries][kAttentionSpan];
@@ -135,9 +152,9 @@ void AttendSpan(const AttentionArgs& args, Query* queries, int64_t num_queries, 
     F32x16 scores[kMaxTaskQueries];
     int64_t i = 0;
     for (; i + kScoreQueries <= num_queries; i += kScoreQueries) {
-      ScoreTile<kHalf, kScoreQueries>(queries + i, tiles.k[tile], head_dim, scores + i);
+      ScoreTile<Element, kScoreQueries>(queries + i, tiles.k[tile], head_dim, scores + i);
     }
-    for (; i < num_queries; ++i) ScoreTile<kHalf, 1>(queries + i, tiles.k[tile], head_dim, scores + i);
+    for (; i < num_queries; ++i) ScoreTile<Element, 1>(queries + i, tiles.k[tile], head_dim, scores + i);
     for (i = 0; i < num_queries; ++i) {
       F32x16 score = Mul(scores[i], Set1(args.scale));
       if (args.soft_cap > 0.0f) score = SoftCap(score, args.soft_cap);
@@ -183,14 +200,16 @@ void AttendSpan(const AttentionArgs& args, Query* queries, int64_t num_queries, 
     }
     if (group == kValueQueries && common_begin < common_end) {
       for (int64_t g = 0; g < group; ++g) {
-        if (begin[i + g] < common_begin) AddValuesAllDims<kHalf, 1>(tiles, begin[i + g], common_begin, head_dim, p + i + g, values + i + g);
+        if (begin[i + g] < common_begin)
+          AddValuesAllDims<Element, 1>(tiles, begin[i + g], common_begin, head_dim, p + i + g, values + i + g);
       }
-      AddValuesAllDims<kHalf, kValueQueries>(tiles, common_begin, common_end, head_dim, p + i, values + i);
+      AddValuesAllDims<Element, kValueQueries>(tiles, common_begin, common_end, head_dim, p + i, values + i);
       for (int64_t g = 0; g < group; ++g) {
-        if (end[i + g] > common_end) AddValuesAllDims<kHalf, 1>(tiles, common_end, end[i + g], head_dim, p + i + g, values + i + g);
+        if (end[i + g] > common_end) AddValuesAllDims<Element, 1>(tiles, common_end, end[i + g], head_dim, p + i + g, values + i + g);
       }
     } else {
-      for (int64_t g = 0; g < group; ++g) AddValuesAllDims<kHalf, 1>(tiles, begin[i + g], end[i + g], head_dim, p + i + g, values + i + g);
+      for (int64_t g = 0; g < group; ++g)
+        AddValuesAllDims<Element, 1>(tiles, begin[i + g], end[i + g], head_dim, p + i + g, values + i + g);
     }
     i += group;
   }
@@ -211,7 +230,7 @@ void AttendSpan(const AttentionArgs& args, Query* queries, int64_t num_queries, 
   }
 }
 
-template <bool kHalf>
+template <typename Element>
 void AttendTask(const AttentionArgs& args, const AttentionTask& task) {
   const AttentionSegment& segment = args.segments[task.segment];
   const KvView& kv = args.kv;
@@ -236,7 +255,8 @@ void AttendTask(const AttentionArgs& args, const AttentionTask& task) {
       for (int64_t d = 0; d < kv.head_dim; ++d) query.out[d] = 0.0f;
     }
   }
-  alignas(64) uint8_t scratch[kHalf ? 2 * kAttentionSpan * kMaxHeadDim * 2 : 2 * kAttentionSpan * kMaxHeadDim * 4];
+  constexpr int64_t kScratchHeadBytes = kMaxHeadDim * sizeof(Element) + (kHasScales<Element> ? 2 * kMaxHeadDim / kKvScaleBlock : 0);
+  alignas(64) uint8_t scratch[2 * kAttentionSpan * kScratchHeadBytes];
   for (int64_t span = first / kAttentionSpan * kAttentionSpan; span <= last; span += kAttentionSpan) {
     SpanTiles tiles;
     const int64_t shared_end = segment.parents == nullptr ? last + 1 : segment.base_len / kSlotsPerTile * kSlotsPerTile;
@@ -246,9 +266,9 @@ void AttendTask(const AttentionArgs& args, const AttentionTask& task) {
       tiles.v[tile] = tiles.k[tile] + KvValueOffset(kv);
     }
     if (segment.parents != nullptr && span + kAttentionSpan > shared_end) {
-      GatherPath<kHalf>(args, segment, kv_head, task.row_begin, last, span, scratch, &tiles);
+      GatherPath<Element>(args, segment, kv_head, task.row_begin, last, span, scratch, &tiles);
     }
-    AttendSpan<kHalf>(args, queries, num_queries, span, tiles);
+    AttendSpan<Element>(args, queries, num_queries, span, tiles);
   }
   for (int64_t i = 0; i < num_queries; ++i) {
     const F32x16 inverse = Set1(1.0f / queries[i].sum);
@@ -256,15 +276,54 @@ void AttendTask(const AttentionArgs& args, const AttentionTask& task) {
   }
 }
 
+// 16 elements of a head, in a row or, of K, in 16 rows of the tile.
+template <bool kIsKey, typename Element>
+void Spread(const Element* row, Element* out) {
+  for (int i = 0; i < 16; ++i) out[kIsKey ? i * kSlotsPerTile : i] = row[i];
+}
+
+// One head's K or V as int8: code d of K lies at codes[16 d] and scale b at scales[16 b], those of V side by side.
+template <bool kIsKey>
+void WriteInt8(const float* x, int64_t head_dim, int8_t* codes, uint16_t* scales) {
+  constexpr int64_t kStride = kIsKey ? kSlotsPerTile : 1;
+  static_assert(kKvScaleBlock == 16);
+  for (int64_t d = 0; d < head_dim; d += kKvScaleBlock) {
+    const F32x16 values = Load(x + d);
+    const float maximum = FoldMax(Max(Abs(values), Zero()));
+    const float poison = FoldSum(Fma(values, Zero(), Zero()));  // NaN as soon as one value is not finite
+    const float inverse = poison == 0.0f && maximum > 0x1p-100f ? 127.0f / maximum : 0.0f;
+    int8_t row[16];
+    StoreInt8(row, poison == 0.0f ? Mul(values, Set1(inverse)) : Zero());
+    Spread<kIsKey>(row, codes + d * kStride);
+    uint16_t scale[16];
+    StoreHalf(scale, Set1(maximum / 127.0f + poison));
+    scales[d / kKvScaleBlock * kStride] = scale[0];
+  }
+}
+
+// One head's K or V as fp16.
+template <bool kIsKey>
+void WriteHalf(const float* x, int64_t head_dim, uint16_t* out) {
+  for (int64_t d = 0; d < head_dim; d += 16) {
+    uint16_t row[16];
+    StoreHalf(row, Load(x + d));
+    Spread<kIsKey>(row, out + d * (kIsKey ? kSlotsPerTile : 1));
+  }
+}
+
 }  // namespace
 
 void attention(const AttentionArgs& args, const AttentionTask& task) {
-  args.kv.element_bytes == 2 ? AttendTask<true>(args, task) : AttendTask<false>(args, task);
+  switch (args.kv.element_bytes) {
+    case 1: return AttendTask<int8_t>(args, task);
+    case 2: return AttendTask<uint16_t>(args, task);
+    default: return AttendTask<float>(args, task);
+  }
 }
 
 void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end) {
   const KvView& kv = args.kv;
-  if (kv.element_bytes != 2) {
+  if (kv.element_bytes == 4) {
     reference::kv_write(args, segment, row_begin, row_end);
     return;
   }
@@ -272,15 +331,16 @@ void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, int64_t 
     const int64_t slot = segment.base_len + row;
     const int64_t lane = slot % kSlotsPerTile;
     for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
-      uint8_t* tile = KvTile(kv, segment.block_table, head, slot);
-      uint16_t* k_tile = reinterpret_cast<uint16_t*>(tile);
-      uint16_t* v_tile = reinterpret_cast<uint16_t*>(tile + KvValueOffset(kv));
+      uint8_t* k_tile = KvTile(kv, segment.block_table, head, slot);
+      uint8_t* v_tile = k_tile + KvValueOffset(kv);
       const int64_t offset = (segment.row_begin + row) * args.stride + head * kv.head_dim;
-      for (int64_t d = 0; d < kv.head_dim; d += 16) {
-        uint16_t halves[16];
-        StoreHalf(halves, Load(args.k + offset + d));
-        for (int i = 0; i < 16; ++i) k_tile[(d + i) * kSlotsPerTile + lane] = halves[i];
-        StoreHalf(v_tile + lane * kv.head_dim + d, Load(args.v + offset + d));
+      if (kv.element_bytes == 2) {
+        WriteHalf<true>(args.k + offset, kv.head_dim, reinterpret_cast<uint16_t*>(k_tile) + lane);
+        WriteHalf<false>(args.v + offset, kv.head_dim, reinterpret_cast<uint16_t*>(v_tile) + lane * kv.head_dim);
+      } else {
+        WriteInt8<true>(args.k + offset, kv.head_dim, reinterpret_cast<int8_t*>(k_tile) + lane, KvTileScales(kv, k_tile) + lane);
+        WriteInt8<false>(args.v + offset, kv.head_dim, reinterpret_cast<int8_t*>(v_tile) + lane * kv.head_dim,
+                         KvTileScales(kv, v_tile) + lane * KvNumScales(kv.head_dim));
       }
     }
   }
