@@ -108,7 +108,7 @@ def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 def test_rows_are_independent(table: str, window: int, kv_dtype: str) -> None:
     q, k, v = qkv(600, 600, 6, 2, 32)
-    whole = T.attention(table, q, k, v, 6, 2, window=window, kv_dtype=kv_dtype)
+    whole = T.attention(table, q, k, v, 6, 2, window=window, kv_dtype=kv_dtype, num_threads=2)
     for begin, end in ((0, 1), (255, 258), (511, 530), (599, 600), (3, 19)):
         part = T.attention(table, q[begin:end].copy(), k[:end].copy(), v[:end].copy(), 6, 2, window=window, kv_dtype=kv_dtype)
         assert part.tobytes() == whole[begin:end].tobytes()
@@ -130,7 +130,7 @@ def test_trees_equal_chains(table: str, parents: list[int], base: int, window: i
     """Each node's row has the bits that its path gives as a chain."""
     rows = len(parents)
     q, k, v = qkv(base + rows, rows, 4, 2, 32, seed=base)
-    got = T.attention(table, q, k, v, 4, 2, window=window, parents=parents, kv_dtype=kv_dtype)
+    got = T.attention(table, q, k, v, 4, 2, window=window, parents=parents, kv_dtype=kv_dtype, num_threads=2)
     for row in range(rows):
         path = [row]
         while parents[path[0]] >= 0:

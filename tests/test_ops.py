@@ -301,6 +301,8 @@ def test_every_table_has_every_op() -> None:
         "gated_activation",
         "kv_write",
         "attention",
+        "attention_span",
+        "attention_merge",
         "max_chunk",
         "probe_fma",
         "probe_dots",

@@ -1,5 +1,7 @@
 #include "kernels/attention.h"
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/errors.h"
@@ -13,6 +15,56 @@ void CheckCache(const KvView& kv) {
   CheckArgument(kv.head_dim % 16 == 0 && kv.head_dim <= kMaxHeadDim, "attention: head_dim must be a multiple of 16, at most 512");
   CheckArgument(kv.block_size % kSlotsPerTile == 0, "attention: block_size must be a multiple of 16");
   CheckArgument(kv.element_bytes == 1 || kv.element_bytes == 2 || kv.element_bytes == 4, "attention: the cache holds int8, fp16 or fp32");
+}
+
+// One work item: spans [begin, end) of a task, or all of it where partials is null.
+struct Piece {
+  size_t task;
+  SpanRange spans;
+  float* partials;
+};
+
+// Tasks go to threads whole, but for those that are long against all the work: threads share their spans.
+void RunTasks(const KernelContext& context, const AttentionArgs& args, const std::vector<AttentionTask>& tasks) {
+  std::vector<SpanRange> ranges;
+  int64_t total = 0;
+  for (const AttentionTask& task : tasks) {
+    ranges.push_back(AttentionSpans(args, task));
+    total += ranges.back().end - ranges.back().first;
+  }
+  const int64_t most = context.num_threads == 1 ? total : std::max<int64_t>(1, total / (4 * context.num_threads));
+  const auto span_size = [&](const AttentionTask& task) { return task.num_rows * task.num_heads * AttentionPartialSize(args.kv.head_dim); };
+  int64_t scratch_size = 0;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const int64_t num_spans = ranges[t].end - ranges[t].first;
+    if (num_spans > most) scratch_size += num_spans * span_size(tasks[t]);
+  }
+  const auto scratch = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(scratch_size));
+  float* next = scratch.get();
+  std::vector<Piece> pieces;
+  std::vector<std::pair<size_t, const float*>> shared;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const int64_t num_spans = ranges[t].end - ranges[t].first;
+    if (num_spans <= most) {
+      pieces.push_back({t, ranges[t], nullptr});
+      continue;
+    }
+    shared.emplace_back(t, next);
+    for (int64_t span = ranges[t].first; span < ranges[t].end; span += most) {
+      const int64_t end = std::min(span + most, ranges[t].end);
+      pieces.push_back({t, {span, end}, next});
+      next += (end - span) * span_size(tasks[t]);
+    }
+  }
+  context.pool->ParallelFor(static_cast<int64_t>(pieces.size()), context.num_threads, [&](int64_t index) {
+    const Piece& piece = pieces[static_cast<size_t>(index)];
+    const AttentionTask& task = tasks[piece.task];
+    if (piece.partials == nullptr) return context.table->attention(args, task);
+    for (int64_t span = piece.spans.first; span < piece.spans.end; ++span) {
+      context.table->attention_span(args, task, span, piece.partials + (span - piece.spans.first) * span_size(task));
+    }
+  });
+  for (const auto& [t, partials] : shared) context.table->attention_merge(args, tasks[t], ranges[t].end - ranges[t].first, partials);
 }
 
 }  // namespace
@@ -52,8 +104,7 @@ void PagedAttention(const KernelContext& context, const AttentionArgs& args) {
       }
     }
   }
-  context.pool->ParallelFor(static_cast<int64_t>(tasks.size()), context.num_threads,
-                            [&](int64_t task) { context.table->attention(args, tasks[static_cast<size_t>(task)]); });
+  RunTasks(context, args, tasks);
 }
 
 }  // namespace llmi

@@ -71,4 +71,32 @@ struct AttentionTask {
   int32_t num_heads;
 };
 
+// The first position that the row (of the batch) sees.
+static inline int64_t AttentionFirstVisible(const AttentionArgs& args, int64_t row) {
+  const int64_t position = args.positions[row];
+  return args.window > 0 && position + 1 > args.window ? position + 1 - args.window : 0;
+}
+
+// The spans that hold what a task's rows see: span s holds positions [256 s, 256 s + 256).
+struct SpanRange {
+  int64_t first;
+  int64_t end;
+};
+
+static inline SpanRange AttentionSpans(const AttentionArgs& args, const AttentionTask& task) {
+  const int64_t begin = args.segments[task.segment].row_begin + task.row_begin;
+  int64_t first = AttentionFirstVisible(args, begin);
+  int64_t last = args.positions[begin];
+  for (int64_t row = begin + 1; row < begin + task.num_rows; ++row) {
+    first = AttentionFirstVisible(args, row) < first ? AttentionFirstVisible(args, row) : first;
+    last = args.positions[row] > last ? args.positions[row] : last;
+  }
+  return {first / kAttentionSpan, last / kAttentionSpan + 1};
+}
+
+// Partials: what one span gives a query, so that threads may share one task's spans. Rows, then heads of the task;
+// each has values o [head_dim], then m, then l, or kAttentionNothingSeen where l would be.
+static inline constexpr int64_t AttentionPartialSize(int64_t head_dim) { return head_dim + 16; }
+constexpr float kAttentionNothingSeen = -1.0f;
+
 }  // namespace llmi

@@ -28,6 +28,8 @@ namespace llmi {
   X(gated_activation, (Activation activation, const float* gate, const float* up, int64_t size, float* out))                    \
   X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end))                   \
   X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                          \
+  X(attention_span, (const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials))                      \
+  X(attention_merge, (const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials))          \
   X(probe_fma, (int64_t iterations, float* out))                                                                                \
   X(probe_dots, (int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out))                                 \
   X(max_chunk, (const float* x, int64_t size, float* maximum, bool* all_below_infinity))                                        \

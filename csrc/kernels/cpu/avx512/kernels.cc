@@ -10,3 +10,4 @@
 #include "kernels/cpu/simd/linear.h"
 #include "kernels/cpu/simd/probe.h"
 #include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/kv_write.h"

@@ -1,4 +1,4 @@
-// kv_write and attention over 16 lanes = 16 positions (scores) or 16 head dimensions (values).
+// Attention over 16 lanes = 16 positions (scores) or 16 head dimensions (values).
 // Definition and order: kernels/attention.h and cpu/reference/attention.cc.
 #pragma once
 
@@ -19,9 +19,21 @@ struct Query {
   float* out;
   int64_t first;
   int64_t last;
-  float max;
-  float sum;
 };
+
+// A task's queries in order: rows, then heads. Returns how many there are.
+inline int64_t CollectQueries(const AttentionArgs& args, const AttentionTask& task, Query* queries) {
+  const AttentionSegment& segment = args.segments[task.segment];
+  int64_t count = 0;
+  for (int64_t row = segment.row_begin + task.row_begin; row < segment.row_begin + task.row_begin + task.num_rows; ++row) {
+    for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
+      queries[count++] = {args.q + row * args.q_stride + head * args.kv.head_dim,
+                          args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstVisible(args, row),
+                          args.positions[row]};
+    }
+  }
+  return count;
+}
 
 // The cache's element: int8_t (codes with scales), uint16_t (fp16) or float.
 inline F32x16 LoadElements(const int8_t* p) { return LoadInt8(p); }
@@ -69,33 +81,59 @@ void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int6
   }
 }
 
-// Scores of NQ queries against one K tile, before scaling.
-template <typename Element, int NQ>
-void ScoreTile(const Query* queries, const uint8_t* k_tile, int64_t head_dim, F32x16* scores) {
-  F32x16 sums[NQ];
-  for (int i = 0; i < NQ; ++i) sums[i] = Zero();
-  const Element* elements = reinterpret_cast<const Element*>(k_tile);
-  const uint16_t* scales = reinterpret_cast<const uint16_t*>(k_tile + kSlotsPerTile * head_dim);
-  for (int64_t begin = 0; begin < head_dim; begin += kKvScaleBlock, scales += kSlotsPerTile) {
-    F32x16 scale = Zero();
-    if constexpr (kHasScales<Element>) scale = LoadHalf(scales);
+// Scores, before scaling, of NQ queries against NT K tiles: NQ x NT sums in flight hide the latency of fma.
+template <typename Element, int NQ, int NT>
+void ScoreTiles(const Query* queries, const SpanTiles& tiles, int64_t tile, int64_t head_dim, float (*p)[kAttentionSpan]) {
+  F32x16 sums[NQ][NT];
+  for (int i = 0; i < NQ; ++i) {
+    for (int t = 0; t < NT; ++t) sums[i][t] = Zero();
+  }
+  for (int64_t begin = 0; begin < head_dim; begin += kKvScaleBlock) {
+    F32x16 scales[NT];
+    if constexpr (kHasScales<Element>) {
+      for (int t = 0; t < NT; ++t) {
+        scales[t] = LoadHalf(reinterpret_cast<const uint16_t*>(tiles.k[tile + t] + kSlotsPerTile * head_dim) + begin);
+      }
+    }
     for (int64_t d = begin; d < begin + kKvScaleBlock; ++d) {
-      F32x16 k = LoadElements(elements + d * kSlotsPerTile);
-      if constexpr (kHasScales<Element>) k = Mul(k, scale);
-      for (int i = 0; i < NQ; ++i) sums[i] = Fma(k, Set1(queries[i].q[d]), sums[i]);
+      F32x16 k[NT];
+      for (int t = 0; t < NT; ++t) {
+        k[t] = LoadElements(reinterpret_cast<const Element*>(tiles.k[tile + t]) + d * kSlotsPerTile);
+        if constexpr (kHasScales<Element>) k[t] = Mul(k[t], scales[t]);
+      }
+      for (int i = 0; i < NQ; ++i) {
+        const F32x16 q = Set1(queries[i].q[d]);
+        for (int t = 0; t < NT; ++t) sums[i][t] = Fma(k[t], q, sums[i][t]);
+      }
     }
   }
-  for (int i = 0; i < NQ; ++i) scores[i] = sums[i];
+  for (int i = 0; i < NQ; ++i) {
+    for (int t = 0; t < NT; ++t) Store(p[i] + (tile + t) * kSlotsPerTile, sums[i][t]);
+  }
 }
 
-// values[i] += sum over positions [begin, end) of the span, in order, of p[i][j] V[j], for NQ queries that all
+// The same for any number of queries, NQ and then fewer at a time, over tiles [first, end).
+template <typename Element, int NQ>
+void ScoreSpan(const Query* queries, int64_t num_queries, const SpanTiles& tiles, int64_t first, int64_t end, int64_t head_dim,
+               float (*p)[kAttentionSpan]) {
+  constexpr int kTiles = kScoreQueries / NQ;
+  for (; num_queries >= NQ; num_queries -= NQ, queries += NQ, p += NQ) {
+    int64_t tile = first;
+    for (; tile + kTiles <= end; tile += kTiles) ScoreTiles<Element, NQ, kTiles>(queries, tiles, tile, head_dim, p);
+    for (; tile < end; ++tile) ScoreTiles<Element, NQ, 1>(queries, tiles, tile, head_dim, p);
+  }
+  if constexpr (NQ > 1) ScoreSpan<Element, NQ == 8 ? 4 : NQ - 1>(queries, num_queries, tiles, first, end, head_dim, p);
+}
+
+// Values of query i += sum over positions [begin, end) of the span, in order, of p[i][j] V[j], for NQ queries that all
 // see those positions, over ND x 16 head dimensions.
 template <typename Element, int NQ, int ND>
 void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, int64_t dim, const float (*p)[kAttentionSpan],
-               float (*values)[kMaxHeadDim]) {
+               float* values) {
+  const int64_t stride = AttentionPartialSize(head_dim);
   F32x16 sums[NQ][ND];
   for (int i = 0; i < NQ; ++i) {
-    for (int n = 0; n < ND; ++n) sums[i][n] = Load(values[i] + dim + 16 * n);
+    for (int n = 0; n < ND; ++n) sums[i][n] = Load(values + i * stride + dim + 16 * n);
   }
   for (int64_t j = begin; j < end; ++j) {
     const uint8_t* tile = tiles.v[j / kSlotsPerTile];
@@ -115,13 +153,13 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
     }
   }
   for (int i = 0; i < NQ; ++i) {
-    for (int n = 0; n < ND; ++n) Store(values[i] + dim + 16 * n, sums[i][n]);
+    for (int n = 0; n < ND; ++n) Store(values + i * stride + dim + 16 * n, sums[i][n]);
   }
 }
 
 template <typename Element, int NQ>
 void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const float (*p)[kAttentionSpan],
-                      float (*values)[kMaxHeadDim]) {
+                      float* values) {
   int64_t dim = 0;
   for (; dim + 16 * kValueDims <= head_dim; dim += 16 * kValueDims) {
     AddValues<Element, NQ, kValueDims>(tiles, begin, end, head_dim, dim, p, values);
@@ -129,14 +167,66 @@ void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_
   for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1>(tiles, begin, end, head_dim, dim, p, values);
 }
 
-// One span for all queries of the task: scores, span maximum, exponentials, values, merge.
+// Values of NQ queries, each over its own positions [begin[i], end[i]): V is loaded once for those that all see.
+template <typename Element, int NQ>
+void AddValuesTogether(const SpanTiles& tiles, const int64_t* begin, const int64_t* end, int64_t head_dim, const float (*p)[kAttentionSpan],
+                       float* values) {
+  int64_t common_begin = begin[0];
+  int64_t common_end = end[0];
+  for (int i = 1; i < NQ; ++i) {
+    common_begin = begin[i] > common_begin ? begin[i] : common_begin;
+    common_end = end[i] < common_end ? end[i] : common_end;
+  }
+  const int64_t stride = AttentionPartialSize(head_dim);
+  const bool meet = common_begin < common_end;
+  for (int i = 0; i < NQ; ++i) {
+    const int64_t own_end = meet ? common_begin : end[i];
+    if (begin[i] < own_end) AddValuesAllDims<Element, 1>(tiles, begin[i], own_end, head_dim, p + i, values + i * stride);
+  }
+  if (!meet) return;
+  AddValuesAllDims<Element, NQ>(tiles, common_begin, common_end, head_dim, p, values);
+  for (int i = 0; i < NQ; ++i) {
+    if (common_end < end[i]) AddValuesAllDims<Element, 1>(tiles, common_end, end[i], head_dim, p + i, values + i * stride);
+  }
+}
+
+// The same for any number of queries, NQ and then fewer at a time.
+template <typename Element, int NQ>
+void AddValuesOfAll(const SpanTiles& tiles, int64_t num_queries, const int64_t* begin, const int64_t* end, int64_t head_dim,
+                    const float (*p)[kAttentionSpan], float* values) {
+  for (; num_queries >= NQ; num_queries -= NQ, begin += NQ, end += NQ, p += NQ, values += NQ * AttentionPartialSize(head_dim)) {
+    AddValuesTogether<Element, NQ>(tiles, begin, end, head_dim, p, values);
+  }
+  if constexpr (NQ > 1) AddValuesOfAll<Element, NQ - 1>(tiles, num_queries, begin, end, head_dim, p, values);
+}
+
+// Masks, scales and caps the scores of one query in tiles [first, end); returns their maximum.
+inline float FinishScores(const AttentionArgs& args, int64_t begin, int64_t end, int64_t first_tile, int64_t end_tile, float* p) {
+  F32x16 peaks = Set1(kMinusInfinity);
+  for (int64_t tile = first_tile; tile < end_tile; ++tile) {
+    F32x16 score = Mul(Load(p + tile * kSlotsPerTile), Set1(args.scale));
+    if (args.soft_cap > 0.0f) score = SoftCap(score, args.soft_cap);
+    const int64_t low = begin - tile * kSlotsPerTile;
+    const int64_t high = end - tile * kSlotsPerTile;
+    if (low > 0 || high < kSlotsPerTile) {
+      const int keep_begin = static_cast<int>(low < 0 ? 0 : low > kSlotsPerTile ? kSlotsPerTile : low);
+      const int keep_end = static_cast<int>(high < 0 ? 0 : high > kSlotsPerTile ? kSlotsPerTile : high);
+      score = KeepLanes(score, keep_begin < keep_end ? keep_begin : 0, keep_begin < keep_end ? keep_end : 0, Set1(kMinusInfinity));
+    }
+    Store(p + tile * kSlotsPerTile, score);
+    peaks = Max(peaks, score);
+  }
+  return FoldMax(peaks);
+}
+
+// One span for all queries of the task: scores, span maximum, exponentials, values. partials: see kernels/attention.h.
 template <typename Element>
-void AttendSpan(const AttentionArgs& args, Query* queries, int64_t num_queries, int64_t span, const SpanTiles& tiles) {
+void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_queries, int64_t span, const SpanTiles& tiles,
+                float* partials) {
   const int64_t head_dim = args.kv.head_dim;
   float p[kMaxTaskQueries][kAttentionSpan];
-  float values[kMaxTaskQueries][kMaxHeadDim];
   int64_t span_first = kAttentionSpan;
-  int64_t span_last = -1;
+  int64_t span_end = 0;
   int64_t begin[kMaxTaskQueries];
   int64_t end[kMaxTaskQueries];
   for (int64_t i = 0; i < num_queries; ++i) {
@@ -144,206 +234,140 @@ void AttendSpan(const AttentionArgs& args, Query* queries, int64_t num_queries, 
     end[i] = queries[i].last - span + 1 < kAttentionSpan ? queries[i].last - span + 1 : kAttentionSpan;
     if (begin[i] >= end[i]) continue;
     span_first = begin[i] < span_first ? begin[i] : span_first;
-    span_last = end[i] - 1 > span_last ? end[i] - 1 : span_last;
+    span_end = end[i] > span_end ? end[i] : span_end;
   }
-  F32x16 peaks[kMaxTaskQueries];
-  for (int64_t i = 0; i < num_queries; ++i) peaks[i] = Set1(kMinusInfinity);
-  for (int64_t tile = span_first / kSlotsPerTile; tile <= span_last / kSlotsPerTile; ++tile) {
-    F32x16 scores[kMaxTaskQueries];
-    int64_t i = 0;
-    for (; i + kScoreQueries <= num_queries; i += kScoreQueries) {
-      ScoreTile<Element, kScoreQueries>(queries + i, tiles.k[tile], head_dim, scores + i);
-    }
-    for (; i < num_queries; ++i) ScoreTile<Element, 1>(queries + i, tiles.k[tile], head_dim, scores + i);
-    for (i = 0; i < num_queries; ++i) {
-      F32x16 score = Mul(scores[i], Set1(args.scale));
-      if (args.soft_cap > 0.0f) score = SoftCap(score, args.soft_cap);
-      const int64_t low = begin[i] - tile * kSlotsPerTile;
-      const int64_t high = end[i] - tile * kSlotsPerTile;
-      if (low > 0 || high < kSlotsPerTile) {
-        const int keep_begin = static_cast<int>(low < 0 ? 0 : low > kSlotsPerTile ? kSlotsPerTile : low);
-        const int keep_end = static_cast<int>(high < 0 ? 0 : high > kSlotsPerTile ? kSlotsPerTile : high);
-        score = KeepLanes(score, keep_begin < keep_end ? keep_begin : 0, keep_begin < keep_end ? keep_end : 0, Set1(kMinusInfinity));
-      }
-      Store(p[i] + tile * kSlotsPerTile, score);
-      peaks[i] = Max(peaks[i], score);
-    }
-  }
-  float span_max[kMaxTaskQueries];
-  float span_sum[kMaxTaskQueries];
+  const int64_t first_tile = span_first / kSlotsPerTile;
+  const int64_t end_tile = (span_end + kSlotsPerTile - 1) / kSlotsPerTile;
+  ScoreSpan<Element, kScoreQueries>(queries, num_queries, tiles, first_tile, end_tile, head_dim, p);
   for (int64_t i = 0; i < num_queries; ++i) {
+    float* partial = partials + i * AttentionPartialSize(head_dim);
+    for (int64_t d = 0; d < head_dim; ++d) partial[d] = 0.0f;
+    partial[head_dim + 1] = kAttentionNothingSeen;
     if (begin[i] >= end[i]) continue;
-    span_max[i] = FoldMax(peaks[i]);
+    const float maximum = FinishScores(args, begin[i], end[i], first_tile, end_tile, p[i]);
     F32x16 lanes = Zero();
-    const F32x16 peak = Set1(span_max[i]);
+    const F32x16 peak = Set1(maximum);
     for (int64_t tile = begin[i] / kSlotsPerTile; tile <= (end[i] - 1) / kSlotsPerTile; ++tile) {
       const F32x16 weight = Exp(Sub(Load(p[i] + tile * kSlotsPerTile), peak));
       Store(p[i] + tile * kSlotsPerTile, weight);
       lanes = Add(lanes, weight);
     }
-    span_sum[i] = FoldSum(lanes);
-    for (int64_t d = 0; d < head_dim; ++d) values[i][d] = 0.0f;
+    partial[head_dim] = maximum;
+    partial[head_dim + 1] = FoldSum(lanes);
   }
-  // Groups of queries that see the same positions share each V load; rows of one task differ only at the edges.
-  for (int64_t i = 0; i < num_queries;) {
-    if (begin[i] >= end[i]) {
-      ++i;
-      continue;
-    }
-    int64_t group = 1;
-    while (group < kValueQueries && i + group < num_queries && begin[i + group] < end[i + group]) ++group;
-    int64_t common_begin = begin[i];
-    int64_t common_end = end[i];
-    for (int64_t g = 1; g < group; ++g) {
-      common_begin = begin[i + g] > common_begin ? begin[i + g] : common_begin;
-      common_end = end[i + g] < common_end ? end[i + g] : common_end;
-    }
-    if (group == kValueQueries && common_begin < common_end) {
-      for (int64_t g = 0; g < group; ++g) {
-        if (begin[i + g] < common_begin)
-          AddValuesAllDims<Element, 1>(tiles, begin[i + g], common_begin, head_dim, p + i + g, values + i + g);
-      }
-      AddValuesAllDims<Element, kValueQueries>(tiles, common_begin, common_end, head_dim, p + i, values + i);
-      for (int64_t g = 0; g < group; ++g) {
-        if (end[i + g] > common_end) AddValuesAllDims<Element, 1>(tiles, common_end, end[i + g], head_dim, p + i + g, values + i + g);
-      }
-    } else {
-      for (int64_t g = 0; g < group; ++g)
-        AddValuesAllDims<Element, 1>(tiles, begin[i + g], end[i + g], head_dim, p + i + g, values + i + g);
-    }
-    i += group;
-  }
-  for (int64_t i = 0; i < num_queries; ++i) {
-    if (begin[i] >= end[i]) continue;
-    Query& query = queries[i];
-    float factors[32];
-    const float merged_max = query.max > span_max[i] ? query.max : span_max[i];
-    Store(factors, Exp(Set1(query.max - merged_max)));
-    Store(factors + 16, Exp(Set1(span_max[i] - merged_max)));
-    const float keep = factors[0];
-    const float add = factors[16];
-    query.sum = __builtin_fmaf(span_sum[i], add, query.sum * keep);
-    for (int64_t d = 0; d < head_dim; d += 16) {
-      Store(query.out + d, Fma(Load(values[i] + d), Set1(add), Mul(Load(query.out + d), Set1(keep))));
-    }
-    query.max = merged_max;
-  }
+  AddValuesOfAll<Element, kValueQueries>(tiles, num_queries, begin, end, head_dim, p, partials);
 }
 
+// Finds the tiles of one span and computes the task's partials.
 template <typename Element>
-void AttendTask(const AttentionArgs& args, const AttentionTask& task) {
+void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
+                  float* partials) {
   const AttentionSegment& segment = args.segments[task.segment];
   const KvView& kv = args.kv;
   const int64_t kv_head = task.head_begin / (args.num_heads / kv.num_kv_heads);
-  Query queries[kMaxTaskQueries];
-  int64_t num_queries = 0;
-  int64_t first = INT64_MAX;
-  int64_t last = 0;
-  for (int64_t row = task.row_begin; row < task.row_begin + task.num_rows; ++row) {
-    const int64_t position = args.positions[segment.row_begin + row];
-    const int64_t visible = args.window > 0 && position + 1 > args.window ? position + 1 - args.window : 0;
-    first = visible < first ? visible : first;
-    last = position > last ? position : last;
-    for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
-      Query& query = queries[num_queries++];
-      query.q = args.q + (segment.row_begin + row) * args.q_stride + head * kv.head_dim;
-      query.out = args.out + (segment.row_begin + row) * args.out_stride + head * kv.head_dim;
-      query.first = visible;
-      query.last = position;
-      query.max = kMinusInfinity;
-      query.sum = 0.0f;
-      for (int64_t d = 0; d < kv.head_dim; ++d) query.out[d] = 0.0f;
-    }
+  int64_t first = queries[0].first;
+  int64_t last = queries[0].last;
+  for (int64_t i = 1; i < num_queries; ++i) {
+    first = queries[i].first < first ? queries[i].first : first;
+    last = queries[i].last > last ? queries[i].last : last;
   }
   constexpr int64_t kScratchHeadBytes = kMaxHeadDim * sizeof(Element) + (kHasScales<Element> ? 2 * kMaxHeadDim / kKvScaleBlock : 0);
   alignas(64) uint8_t scratch[2 * kAttentionSpan * kScratchHeadBytes];
-  for (int64_t span = first / kAttentionSpan * kAttentionSpan; span <= last; span += kAttentionSpan) {
-    SpanTiles tiles;
-    const int64_t shared_end = segment.parents == nullptr ? last + 1 : segment.base_len / kSlotsPerTile * kSlotsPerTile;
-    const int64_t tile_begin = span > first ? 0 : (first - span) / kSlotsPerTile;
-    for (int64_t tile = tile_begin; tile < kTilesPerSpan && span + tile * kSlotsPerTile < shared_end; ++tile) {
-      tiles.k[tile] = KvTile(kv, segment.block_table, kv_head, span + tile * kSlotsPerTile);
-      tiles.v[tile] = tiles.k[tile] + KvValueOffset(kv);
-    }
-    if (segment.parents != nullptr && span + kAttentionSpan > shared_end) {
-      GatherPath<Element>(args, segment, kv_head, task.row_begin, last, span, scratch, &tiles);
-    }
-    AttendSpan<Element>(args, queries, num_queries, span, tiles);
+  SpanTiles tiles;
+  const int64_t shared_end = segment.parents == nullptr ? last + 1 : segment.base_len / kSlotsPerTile * kSlotsPerTile;
+  const int64_t tile_begin = span > first ? 0 : (first - span) / kSlotsPerTile;
+  for (int64_t tile = tile_begin; tile < kTilesPerSpan && span + tile * kSlotsPerTile < shared_end; ++tile) {
+    tiles.k[tile] = KvTile(kv, segment.block_table, kv_head, span + tile * kSlotsPerTile);
+    tiles.v[tile] = tiles.k[tile] + KvValueOffset(kv);
   }
+  if (segment.parents != nullptr && span + kAttentionSpan > shared_end) {
+    GatherPath<Element>(args, segment, kv_head, task.row_begin, last, span, scratch, &tiles);
+  }
+  AttendSpan<Element>(args, queries, num_queries, span, tiles, partials);
+}
+
+void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
+                  float* partials) {
+  switch (args.kv.element_bytes) {
+    case 1: return SpanPartials<int8_t>(args, task, queries, num_queries, span, partials);
+    case 2: return SpanPartials<uint16_t>(args, task, queries, num_queries, span, partials);
+    default: return SpanPartials<float>(args, task, queries, num_queries, span, partials);
+  }
+}
+
+// The spans merged so far, of each query; its values lie in out.
+struct Merged {
+  float max[kMaxTaskQueries];
+  float sum[kMaxTaskQueries];
+};
+
+inline void BeginMerge(const Query* queries, int64_t num_queries, int64_t head_dim, Merged* merged) {
   for (int64_t i = 0; i < num_queries; ++i) {
-    const F32x16 inverse = Set1(1.0f / queries[i].sum);
-    for (int64_t d = 0; d < kv.head_dim; d += 16) Store(queries[i].out + d, Mul(Load(queries[i].out + d), inverse));
+    merged->max[i] = kMinusInfinity;
+    merged->sum[i] = 0.0f;
+    for (int64_t d = 0; d < head_dim; ++d) queries[i].out[d] = 0.0f;
   }
 }
 
-// 16 elements of a head, in a row or, of K, in 16 rows of the tile.
-template <bool kIsKey, typename Element>
-void Spread(const Element* row, Element* out) {
-  for (int i = 0; i < 16; ++i) out[kIsKey ? i * kSlotsPerTile : i] = row[i];
-}
-
-// One head's K or V as int8: code d of K lies at codes[16 d] and scale b at scales[16 b], those of V side by side.
-template <bool kIsKey>
-void WriteInt8(const float* x, int64_t head_dim, int8_t* codes, uint16_t* scales) {
-  constexpr int64_t kStride = kIsKey ? kSlotsPerTile : 1;
-  static_assert(kKvScaleBlock == 16);
-  for (int64_t d = 0; d < head_dim; d += kKvScaleBlock) {
-    const F32x16 values = Load(x + d);
-    const float maximum = FoldMax(Max(Abs(values), Zero()));
-    const float poison = FoldSum(Fma(values, Zero(), Zero()));  // NaN as soon as one value is not finite
-    const float inverse = poison == 0.0f && maximum > 0x1p-100f ? 127.0f / maximum : 0.0f;
-    int8_t row[16];
-    StoreInt8(row, poison == 0.0f ? Mul(values, Set1(inverse)) : Zero());
-    Spread<kIsKey>(row, codes + d * kStride);
-    uint16_t scale[16];
-    StoreHalf(scale, Set1(maximum / 127.0f + poison));
-    scales[d / kKvScaleBlock * kStride] = scale[0];
+inline void MergeSpan(const Query* queries, int64_t num_queries, int64_t head_dim, const float* partials, Merged* merged) {
+  for (int64_t i = 0; i < num_queries; ++i) {
+    const float* partial = partials + i * AttentionPartialSize(head_dim);
+    const float span_max = partial[head_dim];
+    const float span_sum = partial[head_dim + 1];
+    if (span_sum == kAttentionNothingSeen) continue;
+    float factors[32];
+    const float merged_max = merged->max[i] > span_max ? merged->max[i] : span_max;
+    Store(factors, Exp(Set1(merged->max[i] - merged_max)));
+    Store(factors + 16, Exp(Set1(span_max - merged_max)));
+    const float keep = factors[0];
+    const float add = factors[16];
+    merged->sum[i] = __builtin_fmaf(span_sum, add, merged->sum[i] * keep);
+    float* out = queries[i].out;
+    for (int64_t d = 0; d < head_dim; d += 16) Store(out + d, Fma(Load(partial + d), Set1(add), Mul(Load(out + d), Set1(keep))));
+    merged->max[i] = merged_max;
   }
 }
 
-// One head's K or V as fp16.
-template <bool kIsKey>
-void WriteHalf(const float* x, int64_t head_dim, uint16_t* out) {
-  for (int64_t d = 0; d < head_dim; d += 16) {
-    uint16_t row[16];
-    StoreHalf(row, Load(x + d));
-    Spread<kIsKey>(row, out + d * (kIsKey ? kSlotsPerTile : 1));
+inline void EndMerge(const Query* queries, int64_t num_queries, int64_t head_dim, const Merged& merged) {
+  for (int64_t i = 0; i < num_queries; ++i) {
+    const F32x16 inverse = Set1(1.0f / merged.sum[i]);
+    for (int64_t d = 0; d < head_dim; d += 16) Store(queries[i].out + d, Mul(Load(queries[i].out + d), inverse));
   }
 }
 
 }  // namespace
 
 void attention(const AttentionArgs& args, const AttentionTask& task) {
-  switch (args.kv.element_bytes) {
-    case 1: return AttendTask<int8_t>(args, task);
-    case 2: return AttendTask<uint16_t>(args, task);
-    default: return AttendTask<float>(args, task);
+  const int64_t head_dim = args.kv.head_dim;
+  Query queries[kMaxTaskQueries];
+  const int64_t num_queries = CollectQueries(args, task, queries);
+  Merged merged;
+  BeginMerge(queries, num_queries, head_dim, &merged);
+  float partials[kMaxTaskQueries * AttentionPartialSize(kMaxHeadDim)];
+  const SpanRange spans = AttentionSpans(args, task);
+  for (int64_t span = spans.first; span < spans.end; ++span) {
+    SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, partials);
+    MergeSpan(queries, num_queries, head_dim, partials, &merged);
   }
+  EndMerge(queries, num_queries, head_dim, merged);
 }
 
-void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end) {
-  const KvView& kv = args.kv;
-  if (kv.element_bytes == 4) {
-    reference::kv_write(args, segment, row_begin, row_end);
-    return;
+void attention_span(const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials) {
+  Query queries[kMaxTaskQueries];
+  const int64_t num_queries = CollectQueries(args, task, queries);
+  SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, partials);
+}
+
+void attention_merge(const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials) {
+  const int64_t head_dim = args.kv.head_dim;
+  Query queries[kMaxTaskQueries];
+  const int64_t num_queries = CollectQueries(args, task, queries);
+  Merged merged;
+  BeginMerge(queries, num_queries, head_dim, &merged);
+  for (int64_t span = 0; span < num_spans; ++span) {
+    MergeSpan(queries, num_queries, head_dim, partials + span * num_queries * AttentionPartialSize(head_dim), &merged);
   }
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t slot = segment.base_len + row;
-    const int64_t lane = slot % kSlotsPerTile;
-    for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
-      uint8_t* k_tile = KvTile(kv, segment.block_table, head, slot);
-      uint8_t* v_tile = k_tile + KvValueOffset(kv);
-      const int64_t offset = (segment.row_begin + row) * args.stride + head * kv.head_dim;
-      if (kv.element_bytes == 2) {
-        WriteHalf<true>(args.k + offset, kv.head_dim, reinterpret_cast<uint16_t*>(k_tile) + lane);
-        WriteHalf<false>(args.v + offset, kv.head_dim, reinterpret_cast<uint16_t*>(v_tile) + lane * kv.head_dim);
-      } else {
-        WriteInt8<true>(args.k + offset, kv.head_dim, reinterpret_cast<int8_t*>(k_tile) + lane, KvTileScales(kv, k_tile) + lane);
-        WriteInt8<false>(args.v + offset, kv.head_dim, reinterpret_cast<int8_t*>(v_tile) + lane * kv.head_dim,
-                         KvTileScales(kv, v_tile) + lane * KvNumScales(kv.head_dim));
-      }
-    }
-  }
+  EndMerge(queries, num_queries, head_dim, merged);
 }
 
 }  // namespace llmi::LLMI_ISA_NAMESPACE
