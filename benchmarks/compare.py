@@ -1,8 +1,9 @@
-"""llmi beside llama.cpp on the same GGUF file, interleaved in one run: medians and spread, as JSON.
+"""llmi beside its peers on the same model, interleaved in one run: medians and spread, as JSON.
 
-    python benchmarks/compare.py --llama-bin DIR [--rounds 5] [--output benchmarks/results/NAME.json]
+    python benchmarks/compare.py [--llama-bin DIR] [--peers-python PYTHON --peers-dir DIR] [--rounds 5] [--output benchmarks/results/NAME.json]
 
-DIR holds llama-bench (built from the vendored source of llama-cpp-python, native flags). Without it llmi is measured alone.
+--llama-bin holds llama-bench (built from the vendored source of llama-cpp-python, native flags); the other peers are prepared
+and served by benchmarks/peers.py. What is not given is not measured.
 `--readme FILE.json` writes the README's table from a result.
 """
 
@@ -14,20 +15,45 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import report
+from peers import PEERS
 
 from llmi import LLM, _core, _models
 from llmi._bench import interleave, own_works
+
+COLUMNS = {
+    "llama.cpp": "llama.cpp, same file", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
+}  # fmt: skip
 
 
 def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -> float:
     """llama-bench's own average, one repetition."""
     command = [str(binary), "-m", str(model), "-t", str(threads), "-r", "1", "-o", "json", *arguments]
     return float(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)[0]["avg_ts"])
+
+
+class Peer:
+    """A peer in a process of its own, loaded once, idle between works."""
+
+    def __init__(self, python: str, folder: str, name: str, threads: int) -> None:
+        command = [python, str(report.ROOT / "benchmarks" / "peers.py"), "serve", name, folder, str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        if self._line() != "ready":
+            raise RuntimeError(f"{name} could not be loaded: try {' '.join(command)}")
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def measure(self, work: str) -> float:
+        assert self.process.stdin is not None
+        print(work, file=self.process.stdin, flush=True)
+        return float(self._line())
 
 
 def free_tokens(threads: int) -> float:
@@ -97,6 +123,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         binary = Path(arguments.llama_bin) / "llama-bench"
         works["llama.cpp prefill 512"] = lambda: llama_bench(binary, model, threads, ["-p", "512", "-n", "0"])
         works["llama.cpp decode 1"] = lambda: llama_bench(binary, model, threads, ["-p", "0", "-n", "128"])
+    for name in PEERS if arguments.peers_python else ():
+        peer = Peer(arguments.peers_python, arguments.peers_dir, name, threads)
+        works[f"{name} prefill 512"] = partial(peer.measure, "prefill 512")
+        works[f"{name} decode 1"] = partial(peer.measure, "decode 128")
     results = interleave(works, arguments.rounds)
     median = {name: entry["median"] for name, entry in results.items()}
     free = median["tokens riding free M*"]
@@ -104,9 +134,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "decode 8 / (min(8, M*) x decode 1)": median["llmi decode 8"] / (min(8.0, free) * median["llmi decode 1"]),
         "decode 1, share of read bandwidth": median["llmi decode 1"] * llm._step_weight_bytes / 1e9 / median["read bandwidth GB/s"],
     }
-    if arguments.llama_bin:
-        ratios["prefill 512 / llama.cpp"] = median["llmi prefill 512"] / median["llama.cpp prefill 512"]
-        ratios["decode 1 / llama.cpp"] = median["llmi decode 1"] / median["llama.cpp decode 1"]
+    for name in COLUMNS:
+        for work in ("prefill 512", "decode 1"):
+            if f"{name} {work}" in median:
+                ratios[f"{work} / {name}"] = median[f"llmi {work}"] / median[f"{name} {work}"]
     return {
         "model": model.name, "table": llm._table, "threads": threads,
         "results": results, "ratios": ratios, "memory": peak_memory(model),
@@ -120,20 +151,18 @@ def readme_table(result: dict[str, Any]) -> str:
     def cell(name: str) -> str:
         return f"{results[name]['median']:,.0f}" if name in results else ""
 
-    rows = [
-        ("prefill, 512 tokens", cell("llmi prefill 512"), cell("llama.cpp prefill 512")),
-        ("prefill, 2,048 tokens", cell("llmi prefill 2048"), ""),
-        ("decode, 1 sequence", cell("llmi decode 1"), cell("llama.cpp decode 1")),
-        ("decode, 8 sequences", cell("llmi decode 8"), ""),
-        ("decode, 32 sequences", cell("llmi decode 32"), ""),
-    ]
+    works = {
+        "prefill, 512 tokens": "prefill 512", "prefill, 2,048 tokens": "prefill 2048", "decode, 1 sequence": "decode 1",
+        "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32",
+    }  # fmt: skip
+    peers = [name for name in COLUMNS if f"{name} decode 1" in results]
     lines = [
         f"Tokens a second, SmolLM2-135M (the Q4_1 file), {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"
         f" {next(iter(results.values()))['rounds']} interleaved rounds (`benchmarks/compare.py`, commit {result['commit'][:10]}):",
         "",
-        "| | llmi | llama.cpp, same file |",
-        "| --- | --- | --- |",
-        *(f"| {name} | {ours} | {theirs} |" for name, ours, theirs in rows),
+        f"| | llmi | {' | '.join(COLUMNS[name] for name in peers)} |",
+        f"| --- | --- |{' --- |' * len(peers)}",
+        *(f"| {name} | {' | '.join(cell(f'{who} {work}') for who in ('llmi', *peers))} |" for name, work in works.items()),
         "",
         f"First token of `llmi chat -p` {results['first token s']['median']:.2f} s after process start; loading takes"
         f" {result['memory']['load_mb']:.0f} MB at its peak for {result['memory']['packed_weights_mb']:.0f} MB of packed weights.",
@@ -144,6 +173,8 @@ def readme_table(result: dict[str, Any]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--llama-bin", help="folder with llama-bench")
+    parser.add_argument("--peers-python", help="the Python of an environment with the peers of benchmarks/peers.py")
+    parser.add_argument("--peers-dir", help="what `benchmarks/peers.py prepare` wrote")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
     sys.exit(report.main(parser, measure, readme_table))

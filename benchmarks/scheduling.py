@@ -43,6 +43,28 @@ def prefix_us_per_1000_tokens() -> float:
     return min(float(cache.time_prefix(8000)) for cache in caches) * 1e6 / 8
 
 
+def kv_waste() -> dict[str, float]:
+    """KV slots allocated minus tokens held, over 256 requests of nano-vllm's lengths (100 to 1,024 in and out), the model stubbed out."""
+    rng = np.random.default_rng(5)
+    scheduler = _core.testing.Scheduler(
+        "fcfs", windows=[0], num_pages=256 * 129, max_num_seqs=256, max_num_batched_tokens=8192, with_prefixes=False
+    )
+    for prompt_len, max_tokens in zip(rng.integers(100, 1025, 256), rng.integers(100, 1025, 256), strict=True):
+        scheduler.add([1] * int(prompt_len), int(max_tokens))
+    lengths: dict[int, int] = {}
+    waste, sequences, live = 0.0, 0.0, 0.0
+    while scheduler.num_running or scheduler.num_waiting:
+        work, ended = scheduler.step()
+        lengths |= {number: first + num_new for number, first, num_new in work}
+        for number in ended:
+            del lengths[number]
+        held = sum(lengths.values())
+        waste += (256 * 129 - scheduler.num_free) * 16 - held
+        sequences += len(lengths)
+        live += held
+    return {"tokens_a_sequence": waste / sequences, "share_over_half_a_block": (waste - 7.5 * sequences) / live}
+
+
 def timed(llm: LLM, prompts: list[list[int]], params: Any) -> tuple[float, Outputs]:
     start = time.perf_counter()
     outputs = llm.generate(prompts, params, use_tqdm=False)
@@ -50,11 +72,11 @@ def timed(llm: LLM, prompts: list[list[int]], params: Any) -> tuple[float, Outpu
 
 
 def continuous_and_static(rounds: int) -> dict[str, float]:
-    """64 requests of 16 to 512 tokens, 16 at a time: continuous batching over static, and that over max / mean of the list."""
+    """128 requests of 16 to 512 tokens, 16 at a time: continuous batching over static, and that over max / mean of the list."""
     rng = np.random.default_rng(0)
-    prompts, lengths = prompts_of(rng, [16] * 64), rng.integers(16, 513, 64)
+    prompts, lengths = prompts_of(rng, [16] * 128), rng.integers(16, 513, 128)
     params = [PLAIN.replace(max_tokens=int(length)) for length in lengths]
-    batches = [max(lengths[i : i + 16]) for i in range(0, 64, 16)]
+    batches = [max(lengths[i : i + 16]) for i in range(0, 128, 16)]
     bound = 16 * sum(batches) / lengths.sum()
     ratios = []
     for _ in range(rounds):
@@ -129,6 +151,39 @@ async def gaps_beside_a_long_prompt(engine: AsyncLLM, with_prompt: bool) -> tupl
     return worst[0], ttft[0]
 
 
+def first_tokens(rounds: int) -> dict[str, float]:
+    """Poisson arrivals at 0.7 of what static batches can serve: median time to first token, static over continuous."""
+    rng = np.random.default_rng(6)
+    prompts, lengths = prompts_of(rng, [64] * 64), rng.integers(16, 257, 64).tolist()
+    params = [PLAIN.replace(max_tokens=length) for length in lengths]
+    engine = {"kv_cache_memory_bytes": 1 << 29, "max_num_seqs": 16, "max_model_len": 600, "enable_prefix_caching": False}
+    with LLM(scheduling_policy="static", **engine) as llm:
+        capacity = 64 / timed(llm, prompts, params)[0]
+    arrivals = np.cumsum(rng.exponential(1 / (0.7 * capacity), 64))
+
+    async def serve(policy: str) -> list[float]:
+        async_llm = AsyncLLM(scheduling_policy=policy, **engine)
+
+        async def one(i: int) -> float:
+            await asyncio.sleep(float(arrivals[i]))
+            start = time.perf_counter()
+            first = 0.0
+            async for _ in async_llm.generate(prompts[i], params[i]):
+                first = first or time.perf_counter() - start
+            return first
+
+        seen = await asyncio.gather(*(one(i) for i in range(64)))
+        await async_llm.shutdown()
+        return seen
+
+    medians: dict[str, list[float]] = {"static": [], "fcfs": []}
+    for _ in range(rounds):
+        for policy, values in medians.items():
+            values.append(statistics.median(asyncio.run(serve(policy))))
+    static, continuous = (statistics.median(values) for values in medians.values())
+    return {"requests_per_s": 0.7 * capacity, "static_s": static, "continuous_s": continuous, "times_shorter": static / continuous}
+
+
 def stall() -> dict[str, float]:
     async def main() -> dict[str, float]:
         engine = AsyncLLM(kv_cache_memory_bytes=1 << 30, max_model_len=4100, enable_prefix_caching=False)
@@ -154,7 +209,8 @@ def stall() -> dict[str, float]:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, measure in {
-        "scheduler_step_us": scheduler_step_us, "prefix_us_per_1000_tokens": prefix_us_per_1000_tokens, "stall": stall,
+        "scheduler_step_us": scheduler_step_us, "prefix_us_per_1000_tokens": prefix_us_per_1000_tokens, "kv_waste": kv_waste,
+        "stall": stall, "first_tokens": lambda: first_tokens(arguments.rounds),
         "shared_prefix": lambda: shared_prefix(arguments.rounds), "small_pool": lambda: small_pool(arguments.rounds),
         "continuous": lambda: continuous_and_static(arguments.rounds),
     }.items():  # fmt: skip
@@ -166,12 +222,17 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Markdown rows."""
     stall_, shared, pool, continuous = result["stall"], result["shared_prefix"], result["small_pool"], result["continuous"]
+    waste, first = result["kv_waste"], result["first_tokens"]
     return "\n".join(
         [
             "| what | seen |",
             "| --- | --- |",
             f"| scheduler and block pool, a step of 256 sequences | {result['scheduler_step_us']:.0f} us |",
             f"| prefix tree, match and insert 1,000 tokens | {result['prefix_us_per_1000_tokens']:.0f} us |",
+            f"| KV slots allocated and empty, a sequence (half a block is 7.5); more than that, of the tokens held "
+            f"| {waste['tokens_a_sequence']:.2f}; {waste['share_over_half_a_block']:.2%} |",
+            f"| Poisson arrivals at 0.7 of static batches' capacity: median time to first token, static over continuous "
+            f"| {first['times_shorter']:.0f} |",
             f"| 32 prompts of 1,024 tokens, 922 shared: prefix cache on over off | {shared['speed_up']:.1f} |",
             f"| continuous over static batching, lengths 16 to 512 (at most {continuous['bound']:.2f}) | {continuous['ratio']:.2f} |",
             f"| room for a quarter of the requests' KV: throughput kept; tokens recomputed | {pool['throughput']:.2f}; {pool['recomputed_share']:.1%} |",

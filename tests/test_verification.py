@@ -1,9 +1,15 @@
-"""Verification by acceptance and rejection: the shipped verifier enumerated, and draws against exact laws."""
+"""Verification by acceptance and rejection: the shipped verifier enumerated, and draws against exact laws.
+
+`python tests/test_verification.py --draws 10000000` draws more, from each configuration.
+"""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +18,7 @@ import pytest
 
 import llmi
 from llmi import LLM, Draft, DraftContext, Drafter, SamplingParams, SpeculativeConfig, _core
-from llmi.testing import assert_lossless, assert_same_distribution, assert_same_tokens, exact_distribution, random_drafter
+from llmi.testing import assert_lossless, assert_same_distribution, assert_same_tokens, exact_distribution, random_drafter, tiny_model
 
 T = _core.testing
 
@@ -134,16 +140,21 @@ class Fixed(Drafter):
         return Draft(first + second, None, rows + more)
 
 
-@pytest.mark.parametrize("name", ["model", "trees", "fixed", "points", "typical_off"])
+@pytest.mark.parametrize("name", ["model", "trees", "fixed", "points", "lookup", "typical_off"])
 def test_draws_follow_the_exact_law(small: LLM, weak: LLM, name: str) -> None:
-    config = {
+    assert_lossless(configurations(weak)[name], small, num_tokens=SIZES.get(name, 1000))
+
+
+def configurations(weak: LLM) -> dict[str, SpeculativeConfig]:
+    return {
         "model": SpeculativeConfig(llmi.DraftModel(weak), 2, "rejection"),
         "trees": SpeculativeConfig(Trees(weak), 6, "rejection"),
         "fixed": SpeculativeConfig(Fixed(), 2, "rejection"),
         "points": SpeculativeConfig(lambda context: [3, 5][: context.num_speculative_tokens], 2, "rejection"),
+        "lookup": SpeculativeConfig(llmi.PromptLookup(), 2, "rejection"),
+        "block": SpeculativeConfig(llmi.DraftModel(weak), 2, "block"),
         "typical_off": SpeculativeConfig(llmi.DraftModel(weak), 2, Lossless()),
-    }[name]
-    assert_lossless(config, small, num_tokens=SIZES.get(name, 1000))
+    }
 
 
 class Lossless(llmi.Verification):
@@ -354,3 +365,22 @@ def test_what_is_left_has_noise_of_its_own(small: LLM, verification: str) -> Non
             key = tuple(completion.token_ids[:2])
             counts[key] = counts.get(key, 0) + 1
     assert_same_distribution(counts, expected)
+
+
+def many_draws(number: int) -> None:
+    """So many draws from each configuration, end to end, against the exact law."""
+    with (
+        LLM(tiny_model(vocab_size=16, num_layers=2), kv_cache_memory_bytes=1 << 24, max_model_len=128) as target,
+        LLM(tiny_model(vocab_size=16, num_layers=1, seed=3), kv_cache_memory_bytes=1 << 24, max_model_len=128) as draft,
+    ):
+        for name, config in configurations(draft).items():
+            start = time.perf_counter()
+            assert_lossless(config, target, num_tokens=number // 20)
+            print(f"{name}: {number:,} draws follow the exact law ({time.perf_counter() - start:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, required=True, help="from each configuration")
+    many_draws(parser.parse_args().draws)
+    sys.exit(0)

@@ -136,6 +136,7 @@ void RegisterTestingScheduler(py::module_& module) {
       .def("audit", [](TestScheduler& test) { return test.cache().Audit(); })
       .def_property_readonly("num_running", [](TestScheduler& test) { return test.scheduler().num_running(); })
       .def_property_readonly("num_waiting", [](TestScheduler& test) { return test.scheduler().num_waiting(); })
+      .def_property_readonly("num_free", [](TestScheduler& test) { return test.cache().pool().num_free(); })
       .def_property_readonly("num_preemptions", [](TestScheduler& test) { return test.scheduler().num_preemptions(); })
       .def_property_readonly("num_recomputed_tokens", [](TestScheduler& test) { return test.scheduler().num_recomputed_tokens(); })
       .def_property_readonly("num_available", [](TestScheduler& test) { return test.cache().num_available(); });
