@@ -42,7 +42,7 @@ def prepare(gguf_file: Path, target: Path) -> None:
 
 
 class Transformers:
-    """torch in bf16, the fastest of its types for one sequence; the cache grows as it goes."""
+    """torch in bf16, the faster of its types."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         import torch

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -46,18 +45,25 @@ void ApplyMasks(const SamplingParams& params, const TokenHistory& history, float
   }
 }
 
-void ApplyPenalties(const SamplingParams& params, const TokenHistory& history, float* logits) {
+void ApplyPenalties(const SamplingParams& params, const TokenHistory& history, float* logits, int64_t vocab_size) {
   const bool repetition = params.repetition_penalty != 1.0;
   const bool counting = params.frequency_penalty != 0.0 || params.presence_penalty != 0.0;
   if (!repetition && !counting) return;
-  std::unordered_map<int32_t, int64_t> output_counts;  // 0: in the prompt only
+  // Of each id: 0 if the history lacks it, else one more than its count in the output. All zero between calls, so
+  // that a call touches the ids of its history alone.
+  thread_local std::vector<int32_t> seen;
+  if (static_cast<int64_t>(seen.size()) < vocab_size) seen.resize(static_cast<size_t>(vocab_size));
   for (size_t i = 0; i < history.token_ids.size(); ++i) {
-    output_counts[history.token_ids[i]] += static_cast<int64_t>(i) >= history.prompt_len ? 1 : 0;
+    int32_t& entry = seen[static_cast<size_t>(history.token_ids[i])];
+    entry = std::max(entry, 1) + (static_cast<int64_t>(i) >= history.prompt_len ? 1 : 0);
   }
   const auto factor = static_cast<float>(params.repetition_penalty);
   const auto frequency = static_cast<float>(params.frequency_penalty);
   const auto presence = static_cast<float>(params.presence_penalty);
-  for (const auto& [id, count] : output_counts) {
+  for (const int32_t id : history.token_ids) {
+    const int32_t entry = std::exchange(seen[static_cast<size_t>(id)], 0);
+    if (entry == 0) continue;  // done
+    const int32_t count = entry - 1;
     float& logit = logits[id];
     if (repetition) logit = logit > 0 ? logit / factor : logit * factor;
     if (count > 0) {
@@ -155,7 +161,7 @@ void PenaliseLogits(const KernelContext& context, const SamplingParams& params, 
   ApplyMasks(params, history, logits, vocab_size);
   for (const auto& [id, bias] : params.logit_bias) logits[id] = logits[id] + bias;
   if (observer) observer(LawStage::kMasked, logits);
-  ApplyPenalties(params, history, logits);
+  ApplyPenalties(params, history, logits, vocab_size);
   if (observer) observer(LawStage::kPenalised, logits);
 }
 
