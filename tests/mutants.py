@@ -40,6 +40,8 @@ SEQUENCES = "tests/test_sequences.py"
 PREFIX = "tests/test_prefix_cache.py"
 SCHEDULER = "tests/test_scheduler.py"
 CACHE = "tests/test_cache.py"
+ATTENTION = "tests/test_attention.py"
+INT8 = "tests/test_int8_cache.py"
 
 MUTANTS = [
     Mutant("speculation", "ratio upside down", "csrc/speculative/verify.cc", "target[index] / drawn", "drawn / (target[index] + 1e-9)", VERIFICATION),
@@ -109,6 +111,15 @@ MUTANTS = [
            PREFIX),
     Mutant("memory", "salts are not looked at", "csrc/cache/kv_cache.cc", "prefix_tree_->Root(salt)", 'prefix_tree_->Root("")', PREFIX),
     Mutant("memory", "pinned paths give nothing", "csrc/cache/prefix_tree.cc", "if (pool_->num_cached() == 0) return false;", "return false;", PREFIX),
+    Mutant("memory", "a moved slot leaves its scales behind", "csrc/kernels/kv_copy.cc",
+           "CopyRow(KvTileScales(kv, v_source), KvTileScales(kv, v_target), KvNumScales(kv.head_dim), from, to);", "", INT8),
+    Mutant("memory", "a path is gathered with another slot's scales", "csrc/kernels/cpu/simd/attention.h",
+           "= v_scales[slot % kSlotsPerTile * num_scales + b];", "= v_scales[b];", ATTENTION),
+    Mutant("memory", "spans merged from the right", "csrc/kernels/cpu/simd/attention.h",
+           "partials + span * num_queries * AttentionPartialSize(head_dim)",
+           "partials + (num_spans - 1 - span) * num_queries * AttentionPartialSize(head_dim)", ATTENTION),
+    Mutant("sampling", "a penalised id is penalised again", "csrc/sampling/law.cc", "std::exchange(seen[static_cast<size_t>(id)], 0)",
+           "seen[static_cast<size_t>(id)]", SAMPLING),
     Mutant("memory", "prompt scores from the cache", "csrc/scheduler/scheduler.cc", "std::min(sequence.num_tokens - 1, sequence.first_wanted_row)",
            "sequence.num_tokens - 1", PREFIX),
     Mutant("scheduling", "admission forgets the budget", "csrc/scheduler/scheduler.cc", "*budget -= num_new;\n    *prompt_budget", "*prompt_budget", SCHEDULER),
