@@ -1,9 +1,9 @@
 """llmi beside its peers on the same model, interleaved in one run: medians and spread, as JSON.
 
-    python benchmarks/compare.py [--llama-bin DIR] [--peers-python PYTHON --peers-dir DIR] [--rounds 5] [--output benchmarks/results/NAME.json]
+    python benchmarks/compare.py [--llama-bin DIR [--llama-q4_0 FILE]] [--peers-python PYTHON --peers-dir DIR] [--rounds 5] [--output benchmarks/results/NAME.json]
 
---llama-bin holds llama-bench (built from the vendored source of llama-cpp-python, native flags); the other peers are prepared
-and served by benchmarks/peers.py. What is not given is not measured.
+--llama-bin holds llama-bench and llama-batched-bench (built from the vendored source of llama-cpp-python, native flags); the other
+peers are prepared and served by benchmarks/peers.py. What is not given is not measured.
 `--readme FILE.json` writes the README's table from a result.
 """
 
@@ -27,7 +27,7 @@ from llmi import LLM, _core, _models
 from llmi._bench import interleave, own_works
 
 COLUMNS = {
-    "llama.cpp": "llama.cpp, same file", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
+    "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
 }  # fmt: skip
 
 
@@ -35,6 +35,23 @@ def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -
     """llama-bench's own average, one repetition."""
     command = [str(binary), "-m", str(model), "-t", str(threads), "-r", "1", "-o", "json", *arguments]
     return float(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)[0]["avg_ts"])
+
+
+def llama_batched(binary: Path, model: Path, threads: int, num_sequences: int) -> float:
+    """Tokens a second of so many sequences that decode 32 tokens each."""
+    command = [str(binary), "-m", str(model), "-t", str(threads), "-c", "4096", "-npp", "1", "-ntg", "32", "-npl", str(num_sequences)]
+    lines = subprocess.run([*command, "--output-format", "jsonl"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return float(json.loads(next(line for line in lines if line.startswith("{")))["speed_tg"])
+
+
+def llama_works(folder: Path, name: str, model: Path, threads: int) -> dict[str, Callable[[], float]]:
+    """The works of one file."""
+    bench, batched = folder / "llama-bench", folder / "llama-batched-bench"
+    works = {
+        f"{name} prefill {length}": partial(llama_bench, bench, model, threads, ["-p", str(length), "-n", "0"]) for length in (512, 2048)
+    }
+    works[f"{name} decode 1"] = partial(llama_bench, bench, model, threads, ["-p", "0", "-n", "128"])
+    return works | {f"{name} decode {batch}": partial(llama_batched, batched, model, threads, batch) for batch in (8, 32)}
 
 
 class Peer:
@@ -120,9 +137,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     works["tokens riding free M*"] = lambda: free_tokens(threads)
     works["first token s"] = first_token_seconds
     if arguments.llama_bin:
-        binary = Path(arguments.llama_bin) / "llama-bench"
-        works["llama.cpp prefill 512"] = lambda: llama_bench(binary, model, threads, ["-p", "512", "-n", "0"])
-        works["llama.cpp decode 1"] = lambda: llama_bench(binary, model, threads, ["-p", "0", "-n", "128"])
+        works |= llama_works(Path(arguments.llama_bin), "llama.cpp", model, threads)
+    if arguments.llama_q4_0:
+        works |= llama_works(Path(arguments.llama_bin), "llama.cpp Q4_0", Path(arguments.llama_q4_0), threads)
     for name in PEERS if arguments.peers_python else ():
         peer = Peer(arguments.peers_python, arguments.peers_dir, name, threads)
         works[f"{name} prefill 512"] = partial(peer.measure, "prefill 512")
@@ -135,7 +152,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "decode 1, share of read bandwidth": median["llmi decode 1"] * llm._step_weight_bytes / 1e9 / median["read bandwidth GB/s"],
     }
     for name in COLUMNS:
-        for work in ("prefill 512", "decode 1"):
+        for work in ("prefill 512", "decode 1", "decode 32"):
             if f"{name} {work}" in median:
                 ratios[f"{work} / {name}"] = median[f"llmi {work}"] / median[f"{name} {work}"]
     return {
@@ -172,7 +189,8 @@ def readme_table(result: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--llama-bin", help="folder with llama-bench")
+    parser.add_argument("--llama-bin", help="folder with llama-bench and llama-batched-bench")
+    parser.add_argument("--llama-q4_0", help="the model as Q4_0 (llama-quantize), the fastest of llama.cpp's 4-bit types")
     parser.add_argument("--peers-python", help="the Python of an environment with the peers of benchmarks/peers.py")
     parser.add_argument("--peers-dir", help="what `benchmarks/peers.py prepare` wrote")
     parser.add_argument("--rounds", type=int, default=5)
