@@ -290,7 +290,10 @@ def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:
             return 3 if acceptance[0] > 0.3 else 0
 
     assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 1.0, 1, 0.0, 16, 0) == 0
-    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 1.0, 1, 0.0, 16, 100) > 0, "some time it is tried again"
+    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 1.0, 1, 0.0, 16, 300) > 0, (
+        "some time it is tried again: a dear row later"
+    )
+    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.1), (32, 9.0)], 1.0, 1, 0.0, 16, 100) > 0, "a cheap one sooner"
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=256) as llm:
         params = SamplingParams(max_tokens=60, temperature=3.0, seed=1, ignore_eos=True)
         plain = llm.generate([1, 2], params)

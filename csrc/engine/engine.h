@@ -207,6 +207,7 @@ class Engine {
   bool MayDraft(const ScheduledPiece& piece) const;
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
   int64_t ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows);
+  double TimeRows(const KvSequence& kv, int64_t num_rows);
   void MeasureCosts();
   void NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token);
   void WalkOn(Sample& sample, int32_t child);

@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kMaxAutoLength = 16;
 constexpr size_t kMaxKnownDrafters = 256;
 constexpr double kSlowStep = 0.05;  // seconds
+constexpr int kCostRounds = 3;
 constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
 // Noise of one row under acceptance and rejection.
@@ -291,34 +292,39 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
   }
 }
 
+// Seconds of a forward with so many rows, logits of each among them.
+double Engine::TimeRows(const KvSequence& kv, int64_t num_rows) {
+  ForwardBatch batch;
+  batch.segments.push_back({0, num_rows, 0, nullptr, nullptr});
+  for (const auto& table : kv.tables) batch.tables.push_back({table.data()});
+  for (int64_t i = 0; i < num_rows; ++i) {
+    batch.token_ids.push_back(0);
+    batch.positions.push_back(static_cast<int32_t>(i));
+    batch.wanted_rows.push_back(static_cast<int32_t>(i));
+  }
+  std::vector<float> logits(static_cast<size_t>(num_rows * decoder_->config().vocab_size));
+  const double start = NowSeconds();
+  const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
+  decoder_->LmHead(context_, result.hidden.data(), num_rows, logits.data());
+  return NowSeconds() - start;
+}
+
 void Engine::MeasureCosts() {
   KvSequence kv;
   cache_->Init(&kv);
   std::vector<CostCurve::Point> points;
-  std::vector<float> logits;
-  for (int64_t num_rows : kCostRows) {
-    if (num_rows > config_.scheduler.max_num_batched_tokens || !cache_->TryReserve(&kv, num_rows, KvCache::Reclaim::kCacheOnly)) break;
-    ForwardBatch batch;
-    batch.segments.push_back({0, num_rows, 0, nullptr, nullptr});
-    for (const auto& table : kv.tables) batch.tables.push_back({table.data()});
-    for (int64_t i = 0; i < num_rows; ++i) {
-      batch.token_ids.push_back(0);
-      batch.positions.push_back(static_cast<int32_t>(i));
-      batch.wanted_rows.push_back(static_cast<int32_t>(i));
+  if (cache_->TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) {
+    // The first forward finds cold caches and does not count. A large model's step is long enough to be measured once, at three sizes.
+    const bool slow = TimeRows(kv, 1) > kSlowStep;
+    for (int64_t num_rows : kCostRows) {
+      if (slow && num_rows != 1 && num_rows != 4 && num_rows != 16) continue;
+      if (num_rows > config_.scheduler.max_num_batched_tokens || !cache_->TryReserve(&kv, num_rows, KvCache::Reclaim::kCacheOnly)) break;
+      points.push_back({num_rows, std::numeric_limits<double>::infinity()});
     }
-    logits.resize(static_cast<size_t>(num_rows * decoder_->config().vocab_size));
-    // A large model's step is long enough to be measured once, and at three sizes.
-    const bool slow = !points.empty() && points.front().seconds > kSlowStep;
-    if (slow && num_rows != 4 && num_rows != 16) continue;
-    double best = 0;
-    for (int repeat = 0; repeat < 3 && best < kSlowStep; ++repeat) {
-      const double start = NowSeconds();
-      const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
-      decoder_->LmHead(context_, result.hidden.data(), num_rows, logits.data());
-      const double seconds = NowSeconds() - start;
-      best = repeat == 0 ? seconds : std::min(best, seconds);
+    // Sizes by turns, so that a busy moment does not make one size look dear.
+    for (int round = 0; round < (slow ? 1 : kCostRounds); ++round) {
+      for (CostCurve::Point& point : points) point.seconds = std::min(point.seconds, TimeRows(kv, point.num_rows));
     }
-    points.push_back({num_rows, best});
   }
   cache_->Free(&kv);
   costs_ = CostCurve(std::move(points));

@@ -7,9 +7,9 @@ namespace llmi {
 namespace {
 
 constexpr double kForget = 0.9;
-constexpr double kFade = 0.97;
+constexpr double kFade = 0.985;
 constexpr double kPriorRate = 0.5;      // of the first token, before anything was seen
-constexpr double kPriorWeight = 2.0;    // in drafts
+constexpr double kPriorWeight = 1.0;    // in drafts: light, or a drafter that never hits would keep a rate that pays
 constexpr double kHistoryWeight = 3.0;  // of other sequences, in drafts
 constexpr double kMargin = 1.01;
 
