@@ -140,7 +140,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp", model, threads)
     if arguments.llama_q4_0:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp Q4_0", Path(arguments.llama_q4_0), threads)
-    for name in PEERS if arguments.peers_python else ():
+    for name in (name for name in PEERS if arguments.peers_python and (Path(arguments.peers_dir) / name).exists()):
         peer = Peer(arguments.peers_python, arguments.peers_dir, name, threads)
         works[f"{name} prefill 512"] = partial(peer.measure, "prefill 512")
         works[f"{name} decode 1"] = partial(peer.measure, "decode 128")

@@ -4,7 +4,7 @@
     PEERS/bin/python benchmarks/peers.py serve NAME DIR THREADS   # reads "prefill 512" or "decode 128" a line, answers tokens/s
 
 `benchmarks/compare.py --peers-python PEERS/bin/python --peers-dir DIR` drives it. PEERS needs what the peers need: torch,
-transformers, gguf, accelerate; ctranslate2; openvino-genai and optimum-intel. A peer that is not there is left out, by name.
+transformers, gguf, accelerate; ctranslate2; openvino-genai and optimum-intel. A peer that `prepare` left out, by name, is not measured.
 """
 
 from __future__ import annotations

@@ -46,8 +46,9 @@ def prefix_us_per_1000_tokens() -> float:
 def kv_waste() -> dict[str, float]:
     """KV slots allocated minus tokens held, over 256 requests of nano-vllm's lengths (100 to 1,024 in and out), the model stubbed out."""
     rng = np.random.default_rng(5)
+    num_pages = 256 * 129
     scheduler = _core.testing.Scheduler(
-        "fcfs", windows=[0], num_pages=256 * 129, max_num_seqs=256, max_num_batched_tokens=8192, with_prefixes=False
+        "fcfs", windows=[0], num_pages=num_pages, max_num_seqs=256, max_num_batched_tokens=8192, with_prefixes=False
     )
     for prompt_len, max_tokens in zip(rng.integers(100, 1025, 256), rng.integers(100, 1025, 256), strict=True):
         scheduler.add([1] * int(prompt_len), int(max_tokens))
@@ -59,7 +60,7 @@ def kv_waste() -> dict[str, float]:
         for number in ended:
             del lengths[number]
         held = sum(lengths.values())
-        waste += (256 * 129 - scheduler.num_free) * 16 - held
+        waste += (num_pages - scheduler.num_free) * 16 - held
         sequences += len(lengths)
         live += held
     return {"tokens_a_sequence": waste / sequences, "share_over_half_a_block": (waste - 7.5 * sequences) / live}

@@ -12,6 +12,7 @@ import pytest
 os.environ["LLMI_AUDIT"] = "1"  # the engine audits its cache after each step
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from features import enumerable_llm
 from llmi import LLM, _core, _models
 from llmi.testing import tiny_model
 
@@ -85,12 +86,12 @@ def text() -> str:
 @pytest.fixture(scope="module")
 def small(tiny_path: Callable[..., Path]) -> Any:
     """A target of 16 tokens, whose laws can be enumerated."""
-    with LLM(tiny_path("llama", vocab_size=16, num_layers=2), kv_cache_memory_bytes=1 << 24, max_model_len=128) as llm:
+    with enumerable_llm(tiny_path, num_layers=2) as llm:
         yield llm
 
 
 @pytest.fixture(scope="module")
 def weak(tiny_path: Callable[..., Path]) -> Any:
     """A draft model for it."""
-    with LLM(tiny_path("llama", vocab_size=16, num_layers=1, seed=3), kv_cache_memory_bytes=1 << 24, max_model_len=128) as llm:
+    with enumerable_llm(tiny_path, num_layers=1, seed=3) as llm:
         yield llm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ def crowded_llm(path: Path, num_pages: int, **engine: Any) -> LLM:
     with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=160) as probe:
         memory = probe._page_bytes * num_pages
     return LLM(path, kv_cache_memory_bytes=memory, max_num_seqs=12, **engine)
+
+
+def enumerable_llm(make: Callable[..., Path], **model: Any) -> LLM:
+    """A model of 16 tokens, whose laws can be enumerated; `make` writes tiny ones."""
+    return LLM(make("llama", vocab_size=16, **model), kv_cache_memory_bytes=1 << 24, max_model_len=128)
 
 
 def stateful(context: TokenContext, logits: Any) -> None:

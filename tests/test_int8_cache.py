@@ -13,7 +13,7 @@ import llmi
 from features import make_request
 from llmi import LLM, Capture, SamplingParams, SpeculativeConfig
 from llmi.testing import assert_same_tokens
-from test_invariance import make_params, make_prompts, run, tight_pool
+from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 from test_speculation import Replay, count
 
 
@@ -21,7 +21,7 @@ from test_speculation import Replay, count
 def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architecture: str) -> None:
     model = tiny_path(architecture)
     prompts, params = make_prompts(257, 20, 300), make_params(20, 40)
-    counts = dict.fromkeys(("num_preemptions", "num_recomputed_tokens", "num_copies_on_write", "num_window_blocks_returned"), 0)
+    counts = dict.fromkeys(COUNTS, 0)
     solo = run(model, prompts, params, 1, counts, kv_cache_memory_bytes=1 << 24, kv_cache_dtype="int8")
     for chunk, block, threads in ((33, 16, 2), (100, 32, 1)):
         engine: dict[str, Any] = {

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import llmi
+from features import enumerable_llm
 from llmi import LLM, Draft, DraftContext, Drafter, SamplingParams, SpeculativeConfig, _core
 from llmi.testing import assert_lossless, assert_same_distribution, assert_same_tokens, exact_distribution, random_drafter, tiny_model
 
@@ -370,8 +371,8 @@ def test_what_is_left_has_noise_of_its_own(small: LLM, verification: str) -> Non
 def many_draws(number: int) -> None:
     """So many draws from each configuration, end to end, against the exact law."""
     with (
-        LLM(tiny_model(vocab_size=16, num_layers=2), kv_cache_memory_bytes=1 << 24, max_model_len=128) as target,
-        LLM(tiny_model(vocab_size=16, num_layers=1, seed=3), kv_cache_memory_bytes=1 << 24, max_model_len=128) as draft,
+        enumerable_llm(tiny_model, num_layers=2) as target,
+        enumerable_llm(tiny_model, num_layers=1, seed=3) as draft,
     ):
         for name, config in configurations(draft).items():
             start = time.perf_counter()

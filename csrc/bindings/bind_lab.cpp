@@ -11,7 +11,6 @@
 #include "bindings/gil.h"
 #include "bindings/py_hooks.h"
 #include "core/fp_env.h"
-
 #include "sampling/law.h"
 
 namespace py = pybind11;

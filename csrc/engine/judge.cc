@@ -7,7 +7,6 @@
 
 #include "core/errors.h"
 #include "engine/running.h"
-
 #include "sampling/law.h"
 
 namespace llmi {

@@ -60,7 +60,8 @@ void KvWrite(const KernelContext& context, const KvWriteArgs& args);
 void PagedAttention(const KernelContext& context, const AttentionArgs& args);
 
 // A unit of attention work: query rows [row_begin, row_begin + num_rows) of one segment, heads
-// [head_begin, head_begin + num_heads), all of one KV head. At most kMaxTaskQueries row-head pairs.
+// [head_begin, head_begin + num_heads), all of one KV head. At most kMaxTaskQueries row-head pairs. Rows ascend in
+// position: several are of a chain, and of a tree a task has one.
 constexpr int64_t kMaxTaskQueries = 16;
 constexpr int64_t kMaxHeadDim = 512;
 struct AttentionTask {
@@ -85,13 +86,7 @@ struct SpanRange {
 
 static inline SpanRange AttentionSpans(const AttentionArgs& args, const AttentionTask& task) {
   const int64_t begin = args.segments[task.segment].row_begin + task.row_begin;
-  int64_t first = AttentionFirstVisible(args, begin);
-  int64_t last = args.positions[begin];
-  for (int64_t row = begin + 1; row < begin + task.num_rows; ++row) {
-    first = AttentionFirstVisible(args, row) < first ? AttentionFirstVisible(args, row) : first;
-    last = args.positions[row] > last ? args.positions[row] : last;
-  }
-  return {first / kAttentionSpan, last / kAttentionSpan + 1};
+  return {AttentionFirstVisible(args, begin) / kAttentionSpan, args.positions[begin + task.num_rows - 1] / kAttentionSpan + 1};
 }
 
 // Partials: what one span gives a query, so that threads may share one task's spans. Rows, then heads of the task;

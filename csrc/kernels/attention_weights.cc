@@ -11,8 +11,7 @@ namespace {
 
 // Slots that the row sees, ascending: cached ones inside the window, its ancestors, itself.
 std::vector<int64_t> VisibleSlots(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
-  const int64_t position = args.positions[segment.row_begin + row];
-  const int64_t first = args.window == 0 ? 0 : std::max<int64_t>(0, position - args.window + 1);
+  const int64_t first = AttentionFirstVisible(args, segment.row_begin + row);
   std::vector<int64_t> slots;
   for (int64_t slot = first; slot < segment.base_len; ++slot) slots.push_back(slot);
   std::vector<int64_t> own;

@@ -87,12 +87,8 @@ class ModelReport:
         kinds: dict[str, int] = {}
         for _, dtype, _, num_bytes in self.tensors:
             kinds[dtype] = kinds.get(dtype, 0) + num_bytes
-        values, total = (
-            kv_head_bytes(c["head_dim"], self.kv_cache_dtype) // c["head_dim"],
-            kv_head_bytes(c["head_dim"], self.kv_cache_dtype),
-        )
-        scales = total - values * c["head_dim"]
-        head_bytes = f"{c['head_dim']} x {values} bytes" if not scales else f"({c['head_dim']} + {scales}) bytes"
+        values, scales = divmod(kv_head_bytes(c["head_dim"], self.kv_cache_dtype), c["head_dim"])
+        head_bytes = f"({c['head_dim']} + {scales}) bytes" if scales else f"{c['head_dim']} x {values} bytes"
         attention = "MHA" if c["num_kv_heads"] == c["num_heads"] else "MQA" if c["num_kv_heads"] == 1 else "GQA"
         local = [window for window in c["windows"] if window]
         prefill = prefill_flops(self.num_params, c["num_layers"], width, tokens)

@@ -1,5 +1,5 @@
 #include "core/half.h"
-#include "kernels/attention.h"
+#include "kernels/cpu/kv_heads.h"
 #include "kernels/cpu/reference/int8_codes.h"
 #include "kernels/kernel_table.h"
 
@@ -27,26 +27,19 @@ void StoreInt8(const float* x, int64_t head_dim, int8_t* codes, int64_t stride, 
 
 void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end) {
   const KvView& kv = args.kv;
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t slot = segment.base_len + row;
-    const int64_t lane = slot % kSlotsPerTile;
-    for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
-      uint8_t* k_tile = KvTile(kv, segment.block_table, head, slot);
-      uint8_t* v_tile = k_tile + KvValueOffset(kv);
-      const int64_t offset = (segment.row_begin + row) * args.stride + head * kv.head_dim;
-      if (kv.element_bytes == 1) {
-        StoreInt8(args.k + offset, kv.head_dim, reinterpret_cast<int8_t*>(k_tile) + lane, kSlotsPerTile, KvTileScales(kv, k_tile) + lane,
-                  kSlotsPerTile);
-        StoreInt8(args.v + offset, kv.head_dim, reinterpret_cast<int8_t*>(v_tile) + lane * kv.head_dim, 1,
-                  KvTileScales(kv, v_tile) + lane * KvNumScales(kv.head_dim), 1);
-        continue;
-      }
-      for (int64_t d = 0; d < kv.head_dim; ++d) {
-        Store(k_tile, d * kSlotsPerTile + lane, kv.element_bytes, args.k[offset + d]);
-        Store(v_tile, lane * kv.head_dim + d, kv.element_bytes, args.v[offset + d]);
-      }
+  ForEachKvHead(args, segment, row_begin, row_end, [&](const KvHead& head) {
+    if (kv.element_bytes == 1) {
+      StoreInt8(head.k, kv.head_dim, reinterpret_cast<int8_t*>(head.k_tile) + head.lane, kSlotsPerTile,
+                KvTileScales(kv, head.k_tile) + head.lane, kSlotsPerTile);
+      StoreInt8(head.v, kv.head_dim, reinterpret_cast<int8_t*>(head.v_tile) + head.lane * kv.head_dim, 1,
+                KvTileScales(kv, head.v_tile) + head.lane * KvNumScales(kv.head_dim), 1);
+      return;
     }
-  }
+    for (int64_t d = 0; d < kv.head_dim; ++d) {
+      Store(head.k_tile, d * kSlotsPerTile + head.lane, kv.element_bytes, head.k[d]);
+      Store(head.v_tile, head.lane * kv.head_dim + d, kv.element_bytes, head.v[d]);
+    }
+  });
 }
 
 }  // namespace llmi::reference

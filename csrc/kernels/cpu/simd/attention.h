@@ -265,12 +265,8 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
   const AttentionSegment& segment = args.segments[task.segment];
   const KvView& kv = args.kv;
   const int64_t kv_head = task.head_begin / (args.num_heads / kv.num_kv_heads);
-  int64_t first = queries[0].first;
-  int64_t last = queries[0].last;
-  for (int64_t i = 1; i < num_queries; ++i) {
-    first = queries[i].first < first ? queries[i].first : first;
-    last = queries[i].last > last ? queries[i].last : last;
-  }
+  const int64_t first = queries[0].first;
+  const int64_t last = queries[num_queries - 1].last;
   constexpr int64_t kScratchHeadBytes = kMaxHeadDim * sizeof(Element) + (kHasScales<Element> ? 2 * kMaxHeadDim / kKvScaleBlock : 0);
   alignas(64) uint8_t scratch[2 * kAttentionSpan * kScratchHeadBytes];
   SpanTiles tiles;

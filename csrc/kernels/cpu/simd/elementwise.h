@@ -11,16 +11,12 @@ void quantize_rows(const float* x, int64_t row_begin, int64_t row_end, const Qua
   for (int64_t block = row_begin * num_blocks; block < row_end * num_blocks; ++block) {
     const F32x16 a = Load(x + block * kBlockSize);
     const F32x16 b = Load(x + block * kBlockSize + 16);
-    const float maximum = FoldMax(Max(Abs(a), Max(Abs(b), Zero())));
-    const float poison = FoldSum(Fma(b, Zero(), Fma(a, Zero(), Zero())));
-    const bool finite = poison == 0.0f;
-    const F32x16 inverse = Set1(finite && maximum > 0x1p-100f ? 127.0f / maximum : 0.0f);
+    const AbsMax absmax = FoldAbsMax(Max(Abs(a), Abs(b)), Fma(b, Zero(), Fma(a, Zero(), Zero())));
     int8_t* codes = out.codes + block * kBlockSize;
-    const int32_t sum0 = StoreInt8(codes, finite ? Mul(a, inverse) : Zero());
-    const int32_t sum1 = StoreInt8(codes + 16, finite ? Mul(b, inverse) : Zero());
-    const float scale = maximum / 127.0f + poison;
-    out.scales[block] = scale;
-    out.sums[block] = scale * static_cast<float>(sum0 + sum1);
+    const int32_t sum0 = StoreInt8(codes, absmax.finite ? Mul(a, absmax.inverse) : Zero());
+    const int32_t sum1 = StoreInt8(codes + 16, absmax.finite ? Mul(b, absmax.inverse) : Zero());
+    out.scales[block] = absmax.scale;
+    out.sums[block] = absmax.scale * static_cast<float>(sum0 + sum1);
     out.half_sums[2 * block] = sum0;
     out.half_sums[2 * block + 1] = sum1;
   }

@@ -1,6 +1,8 @@
 // kv_write over 16 lanes. Definition: kernels/attention.h and cpu/reference/kv_write.cc.
 #pragma once
 
+#include "kernels/cpu/kv_heads.h"
+
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
@@ -17,14 +19,12 @@ void WriteInt8(const float* x, int64_t head_dim, int8_t* codes, uint16_t* scales
   static_assert(kKvScaleBlock == 16);
   for (int64_t d = 0; d < head_dim; d += kKvScaleBlock) {
     const F32x16 values = Load(x + d);
-    const float maximum = FoldMax(Max(Abs(values), Zero()));
-    const float poison = FoldSum(Fma(values, Zero(), Zero()));  // NaN as soon as one value is not finite
-    const float inverse = poison == 0.0f && maximum > 0x1p-100f ? 127.0f / maximum : 0.0f;
+    const AbsMax absmax = FoldAbsMax(Abs(values), Fma(values, Zero(), Zero()));
     int8_t row[16];
-    StoreInt8(row, poison == 0.0f ? Mul(values, Set1(inverse)) : Zero());
+    StoreInt8(row, absmax.finite ? Mul(values, absmax.inverse) : Zero());
     Spread<kIsKey>(row, codes + d * kStride);
     uint16_t scale[16];
-    StoreHalf(scale, Set1(maximum / 127.0f + poison));
+    StoreHalf(scale, Set1(absmax.scale));
     scales[d / kKvScaleBlock * kStride] = scale[0];
   }
 }
@@ -47,23 +47,16 @@ void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, int64_t 
     reference::kv_write(args, segment, row_begin, row_end);
     return;
   }
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t slot = segment.base_len + row;
-    const int64_t lane = slot % kSlotsPerTile;
-    for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
-      uint8_t* k_tile = KvTile(kv, segment.block_table, head, slot);
-      uint8_t* v_tile = k_tile + KvValueOffset(kv);
-      const int64_t offset = (segment.row_begin + row) * args.stride + head * kv.head_dim;
-      if (kv.element_bytes == 2) {
-        WriteHalf<true>(args.k + offset, kv.head_dim, reinterpret_cast<uint16_t*>(k_tile) + lane);
-        WriteHalf<false>(args.v + offset, kv.head_dim, reinterpret_cast<uint16_t*>(v_tile) + lane * kv.head_dim);
-      } else {
-        WriteInt8<true>(args.k + offset, kv.head_dim, reinterpret_cast<int8_t*>(k_tile) + lane, KvTileScales(kv, k_tile) + lane);
-        WriteInt8<false>(args.v + offset, kv.head_dim, reinterpret_cast<int8_t*>(v_tile) + lane * kv.head_dim,
-                         KvTileScales(kv, v_tile) + lane * KvNumScales(kv.head_dim));
-      }
+  ForEachKvHead(args, segment, row_begin, row_end, [&](const KvHead& head) {
+    if (kv.element_bytes == 2) {
+      WriteHalf<true>(head.k, kv.head_dim, reinterpret_cast<uint16_t*>(head.k_tile) + head.lane);
+      WriteHalf<false>(head.v, kv.head_dim, reinterpret_cast<uint16_t*>(head.v_tile) + head.lane * kv.head_dim);
+    } else {
+      WriteInt8<true>(head.k, kv.head_dim, reinterpret_cast<int8_t*>(head.k_tile) + head.lane, KvTileScales(kv, head.k_tile) + head.lane);
+      WriteInt8<false>(head.v, kv.head_dim, reinterpret_cast<int8_t*>(head.v_tile) + head.lane * kv.head_dim,
+                       KvTileScales(kv, head.v_tile) + head.lane * KvNumScales(kv.head_dim));
     }
-  }
+  });
 }
 
 }  // namespace llmi::LLMI_ISA_NAMESPACE

@@ -54,4 +54,18 @@ inline float FoldMax(F32x16 a) {
 
 inline void CopyBytes(void* to, const void* from, int64_t num_bytes) { __builtin_memcpy(to, from, static_cast<size_t>(num_bytes)); }
 
+// Absmax quantisation of a block to int8 (kernels/quantize_rows.h), from its magnitudes and 0 x its values.
+struct AbsMax {
+  bool finite;
+  F32x16 inverse;  // what values are multiplied with to become codes
+  float scale;     // NaN if a value is not finite
+};
+
+inline AbsMax FoldAbsMax(F32x16 magnitudes, F32x16 zeros) {
+  const float maximum = FoldMax(Max(magnitudes, Zero()));
+  const float poison = FoldSum(zeros);  // NaN as soon as one value is not finite
+  const bool finite = poison == 0.0f;
+  return {finite, Set1(finite && maximum > 0x1p-100f ? 127.0f / maximum : 0.0f), maximum / 127.0f + poison};
+}
+
 }  // namespace

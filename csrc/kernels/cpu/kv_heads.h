@@ -1,0 +1,32 @@
+// Where each head of each row goes: the walk that every table's kv_write shares.
+#pragma once
+
+#include "kernels/attention.h"
+
+namespace llmi {
+namespace {
+
+// One KV head of one row: what to write, the tiles that take it, and its slot in them.
+struct KvHead {
+  const float* k;
+  const float* v;
+  uint8_t* k_tile;
+  uint8_t* v_tile;
+  int64_t lane;
+};
+
+template <typename Write>
+void ForEachKvHead(const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end, Write write) {
+  const KvView& kv = args.kv;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t slot = segment.base_len + row;
+    for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
+      uint8_t* k_tile = KvTile(kv, segment.block_table, head, slot);
+      const int64_t offset = (segment.row_begin + row) * args.stride + head * kv.head_dim;
+      write(KvHead{args.k + offset, args.v + offset, k_tile, k_tile + KvValueOffset(kv), slot % kSlotsPerTile});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmi
