@@ -122,6 +122,8 @@ MUTANTS = [
            "seen[static_cast<size_t>(id)]", SAMPLING),
     Mutant("memory", "prompt scores from the cache", "csrc/scheduler/scheduler.cc", "std::min(sequence.num_tokens - 1, sequence.first_wanted_row)",
            "sequence.num_tokens - 1", PREFIX),
+    Mutant("scheduling", "ends to come are not looked at", "csrc/scheduler/scheduler.cc", "if (seats * end.growth > free) return true;", "", SCHEDULER),
+    Mutant("scheduling", "nothing learnt of answers' lengths", "csrc/scheduler/scheduler.cc", "if (drawn == 0) return;", "return;", SCHEDULER),
     Mutant("scheduling", "admission forgets the budget", "csrc/scheduler/scheduler.cc", "*budget -= num_new;\n    *prompt_budget", "*prompt_budget", SCHEDULER),
     Mutant("scheduling", "too many seats", "csrc/scheduler/scheduler.cc", "> config_.max_num_seqs) break;", "> config_.max_num_seqs + 1) break;", SCHEDULER),
     Mutant("scheduling", "preempted requests are lost", "csrc/scheduler/scheduler.cc", "if (!victim->finished) Add(victim);", "", SCHEDULER),

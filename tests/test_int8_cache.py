@@ -23,7 +23,7 @@ def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architectu
     prompts, params = make_prompts(257, 20, 300), make_params(20, 40)
     counts = dict.fromkeys(COUNTS, 0)
     solo = run(model, prompts, params, 1, counts, kv_cache_memory_bytes=1 << 24, kv_cache_dtype="int8")
-    for chunk, block, threads in ((33, 16, 2), (100, 32, 1)):
+    for chunk, block, threads in ((33, 16, 2), (100, 32, 1), (64, 16, 1)):
         engine: dict[str, Any] = {
             "kv_cache_dtype": "int8", "max_num_batched_tokens": chunk, "block_size": block, "num_threads": threads, "max_model_len": 370,
         }  # fmt: skip

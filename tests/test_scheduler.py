@@ -159,6 +159,33 @@ def test_waiting_served_ratio_pauses_decodes_for_one_prefill() -> None:
     assert decode in {request for request, _, _ in scheduler.step()[0]}, "one waits for two that run: no pause"
 
 
+def test_a_crowd_waits_rather_than_being_computed_again() -> None:
+    """Room for a quarter: as many run as will find room until some end, whatever the first ones had to guess."""
+    scheduler = make("fcfs", num_pages=8 * 25, max_num_seqs=32, max_num_batched_tokens=512)
+    for i in range(64):
+        scheduler.add([i] * 300, 100)
+    running = []
+    while scheduler.num_running or scheduler.num_waiting:
+        scheduler.step()
+        running.append(scheduler.num_running)
+    assert scheduler.num_recomputed_tokens < 0.03 * 64 * 400
+    assert np.mean(running[:-100]) > 7.5, "nearly as many as hold their whole length at once: 8"
+
+
+def test_answers_that_end_early_make_room_for_more() -> None:
+    scheduler = make("fcfs", num_pages=8 * 25, max_num_seqs=32, max_num_batched_tokens=512)
+    for _ in range(60):  # each may draw 300, and leaves after 10
+        request = scheduler.add([1] * 100, 300)
+        for _ in range(10):
+            scheduler.step()
+        scheduler.cancel(request)
+    for i in range(32):
+        scheduler.add([2 + i] * 100, 300)
+    for _ in range(12):
+        scheduler.step()
+    assert scheduler.num_running > 20, "8 of 400 tokens would fill the pool"
+
+
 def test_prefill_first_stops_decodes() -> None:
     scheduler = make("prefill_first", max_num_batched_tokens=32, num_pages=200)
     decode = scheduler.add([1] * 8, 100)

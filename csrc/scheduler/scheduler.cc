@@ -7,6 +7,7 @@ namespace llmi {
 namespace {
 
 constexpr int64_t kWorthWaiting = 4;  // blocks
+constexpr int64_t kDrawnMemory = 32;  // sequences that the mean of drawn shares remembers
 
 int64_t Missing(const ScheduledSequence& sequence) { return sequence.num_tokens - sequence.kv.num_tokens; }
 
@@ -36,17 +37,23 @@ bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) c
 }
 
 void Scheduler::Add(ScheduledSequence* sequence) {
+  sequence->allowance = std::max(sequence->allowance, sequence->max_new_tokens);
   const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), sequence, [&](auto* a, auto* b) { return Before(a, b); });
   waiting_.insert(place, sequence);
 }
 
 void Scheduler::AddRunning(ScheduledSequence* sequence) {
+  sequence->allowance = std::max(sequence->allowance, sequence->max_new_tokens);
   const auto place = std::upper_bound(running_.begin(), running_.end(), sequence, [&](auto* a, auto* b) { return Before(a, b); });
   running_.insert(place, sequence);
 }
 
 void Scheduler::Remove(ScheduledSequence* sequence) {
   if (!Erase(running_, sequence)) Erase(waiting_, sequence);
+  const int64_t drawn = sequence->allowance - sequence->max_new_tokens;
+  if (drawn == 0) return;
+  num_left_ = std::min(num_left_ + 1, kDrawnMemory);
+  drawn_share_ += (static_cast<double>(drawn) / static_cast<double>(sequence->allowance) - drawn_share_) / static_cast<double>(num_left_);
 }
 
 std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
@@ -138,7 +145,9 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     // Room stays for one more block of each running sequence, so that an admission is not undone at once.
     int64_t reserve = 0;
     for (const KvGroup& group : cache_->groups().groups()) reserve += group.pages_per_block * static_cast<int64_t>(running_.size());
-    if (cache_->PagesNeeded(sequence->kv, num_new) + reserve > cache_->num_available() && !running_.empty()) break;
+    if (!running_.empty() && (cache_->PagesNeeded(sequence->kv, num_new) + reserve > cache_->num_available() || OutgrowsPool(*sequence))) {
+      break;
+    }
     if (!cache_->TryReserve(&sequence->kv, num_new)) {
       // Alone, it begins with what fits; blocks behind a window come back as it goes.
       while (num_new > 1 && !cache_->TryReserve(&sequence->kv, num_new)) num_new /= 2;
@@ -152,6 +161,48 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     *budget -= num_new;
     *prompt_budget -= std::min(num_new, *prompt_budget);
   }
+}
+
+// Tokens that it is expected to draw yet, from what others drew of their allowance.
+int64_t Scheduler::ExpectedTokens(const ScheduledSequence& sequence) const {
+  const int64_t drawn = sequence.allowance - sequence.max_new_tokens;
+  const auto expected = static_cast<int64_t>(drawn_share_ * static_cast<double>(sequence.allowance)) - drawn;
+  return std::min(std::max(expected, cache_->groups().block_size()), sequence.max_new_tokens);
+}
+
+// Whether the pool would run dry before some sequence ends, if this one ran too. Between ends all that run grow alike, so
+// the need peaks just before an end: there all that are left have grown as much as the one that ends, and those that
+// ended have given back what they held. Groups with a window stop growing and are not counted.
+bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
+  const int64_t block_size = cache_->groups().block_size();
+  const auto blocks = [&](int64_t num_tokens) { return (num_tokens + block_size - 1) / block_size; };
+  int64_t pages_per_block = 0;
+  for (const KvGroup& group : cache_->groups().groups()) pages_per_block += group.window == 0 ? group.pages_per_block : 0;
+  struct End {
+    int64_t growth;  // blocks, until then
+    int64_t seats;
+    int64_t given_back;  // blocks, those of a shared prefix left out
+  };
+  std::vector<End> ends;
+  ends.reserve(running_.size() + 1);
+  int64_t free = pages_per_block > 0 ? cache_->num_available() / pages_per_block : INT64_MAX;
+  int64_t seats = 0;
+  const auto add = [&](const ScheduledSequence& sequence) {
+    const int64_t now = blocks(sequence.num_tokens);
+    free -= now - blocks(sequence.kv.num_tokens);
+    seats += sequence.num_seats;
+    ends.push_back(
+        {blocks(sequence.num_tokens + ExpectedTokens(sequence)) - now, sequence.num_seats, now - sequence.num_cached / block_size});
+  };
+  for (const ScheduledSequence* sequence : running_) add(*sequence);
+  add(newcomer);
+  std::sort(ends.begin(), ends.end(), [](const End& a, const End& b) { return a.growth < b.growth; });
+  for (const End& end : ends) {
+    if (seats * end.growth > free) return true;
+    free += end.given_back;
+    seats -= end.seats;
+  }
+  return false;
 }
 
 void Scheduler::AttachPrefix(ScheduledSequence* sequence) {

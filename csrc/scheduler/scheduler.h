@@ -3,7 +3,9 @@
 //
 // Continuous batching (Orca): sequences join and leave at every step. Long prompts are cut to the step's token
 // budget, after one token has been set aside for every running decode (Sarathi-Serve). When pages run out the
-// youngest running sequence gives its pages back and is computed again later; results do not change by a bit.
+// youngest running sequence gives its pages back and is computed again later; results do not change by a bit. So that
+// this stays rare, a sequence waits while those that run are expected to outgrow the pool beside it ("past-future"
+// scheduling: Gong et al., 2025).
 #pragma once
 
 #include <cstdint>
@@ -38,6 +40,7 @@ struct ScheduledSequence {
   const std::vector<int32_t>* token_ids = nullptr;  // these tokens; null: not for the prefix cache
   std::string cache_salt;
   int64_t max_new_tokens = 0;            // that it may still draw
+  int64_t allowance = 0;                 // that it might draw when it came
   std::vector<double> key;               // smallest first, under kCustom
   int64_t num_overtaken = 0;             // later arrivals that were admitted before it
   int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
@@ -102,6 +105,8 @@ class Scheduler {
   void OrderWaiting();
   void ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
   void AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
+  int64_t ExpectedTokens(const ScheduledSequence& sequence) const;
+  bool OutgrowsPool(const ScheduledSequence& newcomer) const;
   void PreemptLast();
   void AttachPrefix(ScheduledSequence* sequence);
   bool WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const;
@@ -110,6 +115,8 @@ class Scheduler {
   KvCache* cache_;
   std::vector<ScheduledSequence*> running_;  // in order of precedence
   std::deque<ScheduledSequence*> waiting_;   // in order of precedence
+  double drawn_share_ = 0.5;                 // of their allowance, that sequences drew before they left: a running mean
+  int64_t num_left_ = 1;                     // sequences in it, the guess that it starts with among them
   int64_t num_preemptions_ = 0;
   int64_t num_recomputed_tokens_ = 0;
   int64_t num_prefix_queries_ = 0;
