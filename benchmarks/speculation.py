@@ -1,8 +1,9 @@
 """Speculation off and on, interleaved prompt by prompt: speed-up by kind of prompt, and that no token changed.
 
-    python benchmarks/speculation.py [--rounds 3] [--per-kind 20] [--transformers] [--own-draft] [--output benchmarks/results/NAME.json]
+    python benchmarks/speculation.py [--rounds 3] [--per-kind 20] [--transformers] [--llama-bin DIR] [--own-draft] [--output FILE.json]
 
 120 prompts in six kinds, made from the committed text. Speed is tokens over the time between the first and the last one.
+Peers run the first quarter of each kind: transformers' prompt lookup, and llama.cpp's (DIR holds its llama-lookup).
 `--readme FILE.json` writes the README's table from a result.
 """
 
@@ -11,8 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +137,34 @@ def transformers_lookup(prompts: dict[str, list[str]], max_tokens: int) -> dict[
     return results
 
 
+def llama_lookup(prompts: dict[str, list[str]], max_tokens: int, folder: Path) -> dict[str, dict[str, Any]]:
+    """The same prompts and file through llama.cpp, greedy, its lookup drafting 8 tokens or none; speed as it reports it."""
+    path = _models.fetch("smollm2-135m-instruct")
+    tokenizer = llmi.Tokenizer(path)
+    command = [str(folder / "llama-lookup"), "-m", str(path), "-n", str(max_tokens), "-t", str(_core.system_info()["num_threads"])]
+    results = {}
+    for kind, texts in prompts.items():
+        ratios, changed = [], 0
+        for number, text in enumerate(quarter(texts)):
+            prompt = tokenizer.decode(
+                tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True), skip_special_tokens=False
+            )
+            answers, speeds = {}, {}
+            for length in (0, 8) if number % 2 == 0 else (8, 0):
+                options = ["--temp", "0", "--spec-draft-n-max", str(length), "-p", prompt]
+                done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+                answers[length] = done.stdout.split("<|im_start|>assistant")[-1].split("<|im_end|>")[0].strip()
+                found = re.search(r"decoded .*speed: +([\d.]+) t/s", done.stderr)
+                assert found, done.stderr
+                speeds[length] = float(found[1])
+            ratios.append(speeds[8] / speeds[0])
+            common = min(map(len, answers.values()))  # a draft accepted whole may run past the last token
+            changed += answers[0][:common] != answers[8][:common]
+        results[f"{kind}, T = 0"] = {"speed_up": float(np.median(ratios)), "prompts_changed": changed, "prompts": len(quarter(texts))}
+        print("llama.cpp", kind, json.dumps(results[f"{kind}, T = 0"]), flush=True)
+    return results
+
+
 def own_draft(prompts: dict[str, list[str]], arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """A bf16 target drafted for by its own weights at 4 bits."""
     results = {}
@@ -151,6 +182,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {"rounds": arguments.rounds, "max_tokens": arguments.max_tokens, "kinds": {}}
     if arguments.transformers:
         result["transformers"] = transformers_lookup(kinds, arguments.max_tokens)
+    if arguments.llama_bin:
+        result["llama.cpp"] = llama_lookup(kinds, arguments.max_tokens, arguments.llama_bin)
     if arguments.own_draft:
         result["own_draft"] = own_draft(kinds, arguments)
     with LLM(kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False) as llm:
@@ -167,10 +200,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Markdown rows."""
-    peer = result.get("transformers", {})
+    peers = {name: result[name] for name in ("transformers", "llama.cpp") if name in result}
     lines = [
-        "| prompts | speed-up (95 %) | forecast | tokens a step | tokens changed |" + (" transformers' lookup; changed |" if peer else ""),
-        "| --- | --- | --- | --- | --- |" + (" --- |" if peer else ""),
+        "| prompts | speed-up (95 %) | forecast | tokens a step | tokens changed |"
+        + "".join(f" {name}'s lookup; changed |" for name in peers),
+        "| --- | --- | --- | --- | --- |" + " --- |" * len(peers),
     ]
     for name, entry in result["kinds"].items():
         low, high = entry["interval_95"]
@@ -178,7 +212,10 @@ def table(result: dict[str, Any]) -> str:
         lines.append(
             f"| {name} | {entry['speed_up']:.2f} ({low:.2f} to {high:.2f}) | {entry['forecast']:.2f} | "
             f"{'-' if length is None else f'{length:.2f}'} | {entry['prompts_changed']} of {entry['prompts']} |"
-            + (f" {peer[name]['speed_up']:.2f}; {peer[name]['prompts_changed']} of {peer[name]['prompts']} |" if peer else "")
+            + "".join(
+                f" {peer[name]['speed_up']:.2f}; {peer[name]['prompts_changed']} of {peer[name]['prompts']} |" if name in peer else " - |"
+                for peer in peers.values()
+            )
         )
     if own := result.get("own_draft"):
         gains = ", ".join(f"{kind} {entry['speed_up']:.2f}" for kind, entry in own.items())
@@ -193,5 +230,6 @@ if __name__ == "__main__":
     parser.add_argument("--per-kind", type=int, default=20)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--transformers", action="store_true", help="beside it transformers' prompt lookup")
+    parser.add_argument("--llama-bin", type=Path, metavar="DIR", help="beside it the lookup of the llama.cpp that lies there; greedy only")
     parser.add_argument("--own-draft", action="store_true", help="beside it a bf16 target with its own 4-bit draft")
     sys.exit(report.main(parser, run, table))
