@@ -30,7 +30,7 @@ def scheduler_step_us() -> float:
     """A step of 256 running sequences: scheduler and pool, the model stubbed out."""
     scheduler = _core.testing.Scheduler("fcfs", windows=[0], num_pages=256 * 200, max_num_seqs=256, max_num_batched_tokens=8192)
     for i in range(256):
-        scheduler.add([(i * 7 + j) % 1000 for j in range(32)], 100_000)
+        scheduler.add([(i * 7 + j) % 1000 for j in range(32)], 3000)
     for _ in range(3):
         scheduler.step()
     assert scheduler.num_running == 256

@@ -5,11 +5,13 @@ if(LLMI_WERROR)
   list(APPEND LLMI_WARNINGS -Werror)
 endif()
 
-target_compile_options(llmi_core PRIVATE ${LLMI_WARNINGS})
-target_compile_options(llmi_core PUBLIC -ffp-contract=off -fno-math-errno $<$<CONFIG:Release>:-O3> -ffunction-sections)
+target_compile_options(llmi_core PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${LLMI_WARNINGS}>)
+target_compile_options(llmi_core PUBLIC
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno> $<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3>)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  target_compile_options(llmi_core PUBLIC -march=x86-64-v2 -mtune=generic)
+  target_compile_options(llmi_core PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v2> $<$<COMPILE_LANGUAGE:CXX>:-mtune=generic>)
   # Template sizes are ints there, which -Wsign-conversion takes for risks.
   set(LLMI_AVX2_FLAGS -Wno-sign-conversion -mavx2 -mfma -mf16c -mbmi2)
   set(LLMI_AVX512_FLAGS ${LLMI_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512

@@ -10,7 +10,7 @@ if ! command -v aarch64-linux-gnu-g++ > /dev/null || ! command -v qemu-aarch64 >
 fi
 generator="Unix Makefiles"
 if command -v ninja > /dev/null; then generator=Ninja; fi
-common=(-G "$generator" -DCMAKE_BUILD_TYPE=Release -DLLMI_WERROR=ON -DCMAKE_DISABLE_FIND_PACKAGE_pybind11=ON)
+common=(-G "$generator" -DCMAKE_BUILD_TYPE=Release -DLLMI_WERROR=ON -DCMAKE_DISABLE_FIND_PACKAGE_pybind11=ON -DLLMI_CUDA=OFF)
 cmake -S "$root" -B "$build/native" "${common[@]}" > "$build.log"
 cmake -S "$root" -B "$build/aarch64" "${common[@]}" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ >> "$build.log"

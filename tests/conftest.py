@@ -72,8 +72,14 @@ def tiny(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
         yield llm
 
 
-@pytest.fixture(params=_core.system_info()["tables"])
+@pytest.fixture(params=[*_core.system_info()["tables"], "emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])])
 def table(request: pytest.FixtureRequest) -> str:
+    """What can run the ops of the forward pass: each kernel table that the machine has, and the CUDA kernels, emulated and, where there is one, on a GPU."""
+    return str(request.param)
+
+
+@pytest.fixture(params=_core.system_info()["tables"])
+def cpu_table(request: pytest.FixtureRequest) -> str:
     """Each kernel table that the machine has."""
     return str(request.param)
 

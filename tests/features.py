@@ -11,11 +11,17 @@ import numpy as np
 from llmi import LLM, SamplingParams, TokenContext
 
 
+def expect_short_answers(llm: LLM) -> LLM:
+    """Answers that end at once: admission then reckons with such, and a crowd of long ones meets preemption."""
+    llm.generate([[1]] * 40, max_tokens=32, stopping_criteria=[lambda _: True], use_tqdm=False)
+    return llm
+
+
 def crowded_llm(path: Path, num_pages: int, **engine: Any) -> LLM:
     """An engine with little memory: requests meet preemption and recomputation."""
     with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=160) as probe:
         memory = probe._page_bytes * num_pages
-    return LLM(path, kv_cache_memory_bytes=memory, max_num_seqs=12, **engine)
+    return expect_short_answers(LLM(path, kv_cache_memory_bytes=memory, max_num_seqs=12, **engine))
 
 
 def enumerable_llm(make: Callable[..., Path], **model: Any) -> LLM:

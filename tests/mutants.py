@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources, and the tests named beside it must fail.
 
-    python tests/mutants.py [--only NAME] [--group speculation|memory|scheduling|sampling]
+    python tests/mutants.py [--only NAME] [--group speculation|memory|scheduling|sampling|cuda]
 
 Builds a copy of the repository in a temporary directory (cmake, ninja and pybind11 must be there). Exits with 1 if a bug
 is missed.
@@ -42,6 +42,7 @@ SCHEDULER = "tests/test_scheduler.py"
 CACHE = "tests/test_cache.py"
 ATTENTION = "tests/test_attention.py"
 INT8 = "tests/test_int8_cache.py"
+CUDA = "tests/test_cuda.py"
 
 MUTANTS = [
     Mutant("speculation", "ratio upside down", "csrc/speculative/verify.cc", "target[index] / drawn", "drawn / (target[index] + 1e-9)", VERIFICATION),
@@ -99,7 +100,6 @@ MUTANTS = [
            "if (is_cached_[index] && references_[index] == 1) --num_cached_;", "", PREFIX),
     Mutant("memory", "newest leaf goes first", "csrc/cache/prefix_tree.cc", "Remove(free_leaves_.begin()->second);\n  return true;",
            "Remove(free_leaves_.rbegin()->second);\n  return true;", PREFIX),
-    Mutant("memory", "a hit is no use", "csrc/cache/prefix_tree.cc", "entry.last_used = ++clock_;\n  if (listed)", "if (listed)", PREFIX),
     Mutant("memory", "letting go is no use", "csrc/cache/prefix_tree.cc", "entry.last_used = ++clock_;\n  if (IsFreeLeaf(entry))", "if (IsFreeLeaf(entry))",
            PREFIX),
     Mutant("memory", "hits without the window's blocks", "csrc/cache/kv_cache.cc", "< 0) return false;", "< -1) return false;", PREFIX),
@@ -122,6 +122,22 @@ MUTANTS = [
            "seen[static_cast<size_t>(id)]", SAMPLING),
     Mutant("memory", "prompt scores from the cache", "csrc/scheduler/scheduler.cc", "std::min(sequence.num_tokens - 1, sequence.first_wanted_row)",
            "sequence.num_tokens - 1", PREFIX),
+    Mutant("cuda", "tables of an earlier step", "csrc/kernels/cuda/gpu_device.h", "if (uploaded.key == key)",
+           "if (uploaded.key.size() == key.size())", CUDA),
+    Mutant("cuda", "positions stay on the host", "csrc/kernels/cuda/gpu_device.h", "    plan.args.positions = batch.positions;\n",
+           "", ATTENTION),
+    Mutant("cuda", "segments of the first rows for all", "csrc/kernels/cuda/attention_kernels.h", "args.segments[plan.row_segments[row]]",
+           "args.segments[plan.row_segments[plan.row_begin]]", CUDA),
+    Mutant("cuda", "a lane begins with the window", "csrc/kernels/cuda/attention_kernels.h", "return begin + (lane - begin % 16 + 16) % 16;",
+           "return begin + lane;", ATTENTION),
+    Mutant("cuda", "exponentials in the phase of the maxima", "csrc/kernels/cuda/attention_kernels.h", "shared.peaks[head][thread % 16] = peak;\n    });\n    block.ForEachThread([&](int thread) {  // exponentials and their sums\n      const int64_t head = thread / 16;\n      if (head >= num_heads) return;\n      const float peak = Peak(shared.peaks[head]);",
+           "shared.peaks[head][thread % 16] = peak;\n      peak = Peak(shared.peaks[head]);", ATTENTION),
+    Mutant("cuda", "offset of 4-bit codes forgotten", "csrc/kernels/cuda/linear_kernels.h", "dot -= 8 *",
+           "dot -= 0 *", OPS),
+    Mutant("cuda", "minima forgotten", "csrc/kernels/cuda/linear_kernels.h", "w.type == PackedType::kQ4Min ||",
+           "", OPS),
+    Mutant("cuda", "queries on the host", "csrc/model/decoder.cc", "    args.q = queries.data();\n",
+           "", CUDA),
     Mutant("scheduling", "ends to come are not looked at", "csrc/scheduler/scheduler.cc", "if (seats * end.growth > free) return true;", "", SCHEDULER),
     Mutant("scheduling", "nothing learnt of answers' lengths", "csrc/scheduler/scheduler.cc", "if (drawn == 0) return;", "return;", SCHEDULER),
     Mutant("scheduling", "admission forgets the budget", "csrc/scheduler/scheduler.cc", "*budget -= num_new;\n    *prompt_budget", "*prompt_budget", SCHEDULER),
@@ -156,7 +172,7 @@ def build(source: Path, target: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
-    parser.add_argument("--group", choices=("speculation", "memory", "scheduling", "sampling"))
+    parser.add_argument("--group", choices=("speculation", "memory", "scheduling", "sampling", "cuda"))
     arguments = parser.parse_args()
     chosen = [
         mutant

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
+from features import expect_short_answers
 from llmi import LLM, Outputs, SamplingParams, _core, _models
 from llmi.testing import assert_same_tokens
 
@@ -86,6 +87,7 @@ def make_params(count: int, max_tokens: int) -> list[SamplingParams]:
 def run(model: Path, prompts: list[list[int]], params: list[SamplingParams], batch: int, counts: dict[str, int], **engine: Any) -> Outputs:
     outputs = Outputs()
     with LLM(model, **engine) as llm:
+        expect_short_answers(llm)
         for begin in range(0, len(prompts), batch):
             outputs += llm.generate(prompts[begin : begin + batch], params[begin : begin + batch], use_tqdm=False)
         stats = llm.get_metrics()

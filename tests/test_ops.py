@@ -206,49 +206,49 @@ def test_gated_activation(table: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 4096, 5000, 49152])
-def test_log_sum_exp_and_masses(table: str, size: int) -> None:
+def test_log_sum_exp_and_masses(cpu_table: str, size: int) -> None:
     row = rand(size, scale=5.0)
     row[3] = -np.inf
     total = T.log_sum_exp("reference", row)
-    assert T.log_sum_exp(table, row) == total
+    assert T.log_sum_exp(cpu_table, row) == total
     exact = np.log(np.exp(row.astype(np.float64) - row.max()).sum()) + row.max()
     assert abs(total - exact) < 2e-6 * max(1, abs(exact))
     maximum = float(row.max())
     masses = T.token_masses("reference", row, maximum)
-    assert np.array_equal(T.token_masses(table, row, maximum), masses)
+    assert np.array_equal(T.token_masses(cpu_table, row, maximum), masses)
     wanted = np.exp(row.astype(np.float64) - maximum) * 2.0**40
     assert np.allclose(masses.astype(np.float64), wanted, rtol=1e-6, atol=1) and masses[3] == 0
 
 
-def test_log_sum_exp_edges(table: str) -> None:
-    assert T.log_sum_exp(table, np.full(64, -np.inf, np.float32)) == -np.inf
+def test_log_sum_exp_edges(cpu_table: str) -> None:
+    assert T.log_sum_exp(cpu_table, np.full(64, -np.inf, np.float32)) == -np.inf
     row = np.zeros(64, np.float32)
     row[7] = np.nan
-    assert np.isnan(T.log_sum_exp(table, row))
+    assert np.isnan(T.log_sum_exp(cpu_table, row))
 
 
 @pytest.mark.parametrize("size", [4, 16, 4096, 4100, 49152])
-def test_argmax(table: str, size: int) -> None:
+def test_argmax(cpu_table: str, size: int) -> None:
     """The first of the largest; -1 where there is none, or anything is NaN or +inf."""
     for seed in range(20):
         row = np.random.default_rng(seed).integers(-50, 50, size).astype(np.float32)
         row[seed % 3 :: 3] = -np.inf
-        assert T.argmax(table, row) == row.argmax()
+        assert T.argmax(cpu_table, row) == row.argmax()
         for bad in (np.nan, np.inf):
             spoilt = row.copy()
             spoilt[(seed * 7919) % size] = bad
-            assert T.argmax(table, spoilt) == -1
-    assert T.argmax(table, np.full(size, -np.inf, np.float32)) == -1
+            assert T.argmax(cpu_table, spoilt) == -1
+    assert T.argmax(cpu_table, np.full(size, -np.inf, np.float32)) == -1
 
 
 @pytest.mark.parametrize("size", [5, 64, 250, 4096])
-def test_race_candidates(table: str, size: int) -> None:
+def test_race_candidates(cpu_table: str, size: int) -> None:
     """Every table finds the same ids: those whose time may beat the limit."""
     for seed in range(40):
         law = rand(size, scale=float(seed % 5 * 4), seed=seed)
         law[seed % 4 :: 4] = -np.inf
         limit = float(np.random.default_rng(seed).uniform(-12, 6) - law.max())
-        found = T.race_candidates(table, seed << 33 | seed, seed * 5, law, limit)
+        found = T.race_candidates(cpu_table, seed << 33 | seed, seed * 5, law, limit)
         assert found == T.race_candidates("reference", seed << 33 | seed, seed * 5, law, limit)
         words = np.array([T.noise_word(seed << 33 | seed, seed * 5, 0, token) for token in range(size)], np.float64)
         with np.errstate(over="ignore"):
@@ -257,15 +257,15 @@ def test_race_candidates(table: str, size: int) -> None:
         assert not np.isneginf(law[found]).any()
 
 
-def test_probes_do_what_they_count(table: str) -> None:
+def test_probes_do_what_they_count(cpu_table: str) -> None:
     """The ceilings' loops compute: every table the same numbers."""
     chains = np.arange(12, dtype=np.float32)
     for _ in range(5):
         chains = chains * np.float32(0.5) + np.float32(1)
-    assert np.array_equal(T.probe_fma(table, 5), np.full(16, chains.sum(), np.float32))
+    assert np.array_equal(T.probe_fma(cpu_table, 5), np.full(16, chains.sum(), np.float32))
     block, x = random_blocks("Q4_0", 16, 32)[:288], rand(64, 32)
     block = (block * 2)[:288]
-    assert same(T.probe_dots(table, 19, block, x), T.probe_dots("reference", 19, block, x))
+    assert same(T.probe_dots(cpu_table, 19, block, x), T.probe_dots("reference", 19, block, x))
     assert np.abs(T.probe_dots("reference", 19, block, x)).max() > 100
 
 

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from features import make_request
+from features import expect_short_answers, make_request
 from llmi import LLM, Outputs, SamplingParams, _core
 from llmi._engine_args import POLICIES
 from llmi.testing import assert_same_tokens, tiny_model
@@ -396,6 +396,7 @@ def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int
             "speculative_config": {"method": "ngram", "num_speculative_tokens": 4} if rng.random() < 0.5 else None,
         }  # fmt: skip
         with LLM(tiny_path(name), **engine) as llm:
+            expect_short_answers(llm)
             aborted = threading.Thread(target=abandon, args=(llm, prompts[:3]))
             aborted.start()
             got = llm.generate(prompts, params_list, priority=rng.integers(0, 3, size=14).tolist(), use_tqdm=False)

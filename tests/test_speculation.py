@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import FEATURES, crowded_llm, make_request
+from features import FEATURES, crowded_llm, expect_short_answers, make_request
 from llmi import LLM, DraftContext, Drafter, Outputs, SamplingParams, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_same_tokens, tiny_model
 
@@ -140,6 +140,7 @@ def test_preemption_and_shared_blocks_meet_drafts(tiny_path: Callable[..., Path]
         plain = roomy.generate(prompts, params)
         memory = roomy._page_bytes * 30
     with LLM(path, kv_cache_memory_bytes=memory, max_model_len=200) as llm:
+        expect_short_answers(llm)
         assert_same_tokens(llm.generate(prompts, params, speculative_config=SpeculativeConfig(Replay(plain, tree=True), 9)), plain)
         stats = llm.get_metrics()
         assert stats["num_preemptions"] >= 10

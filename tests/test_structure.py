@@ -24,7 +24,7 @@ LAYERS = {
     "engine": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative"},
     "bindings": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative", "engine"},
 }
-SOURCES = sorted([*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.cc"), *(ROOT / "csrc").rglob("*.cpp")])
+SOURCES = sorted(path for suffix in ("h", "cc", "cpp", "cu") for path in (ROOT / "csrc").rglob(f"*.{suffix}"))
 TRACKED = [
     ROOT / line for line in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
 ]
@@ -45,6 +45,8 @@ def test_layers(path: Path) -> None:
             assert layer == "bindings"
         if name in ("immintrin.h", "x86intrin.h"):
             assert "kernels/cpu" in str(path)
+        if name.startswith(("cuda", "cub/", "thrust/")):
+            assert "kernels/cuda" in str(path)
         assert name != "regex", "std::regex is exponential on hostile input"
 
 
@@ -56,7 +58,7 @@ def test_instruction_set_files_use_no_containers() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in TRACKED if path.suffix in (".h", ".cc", ".cpp", ".py", ".cmake")],
+    [path for path in TRACKED if path.suffix in (".h", ".cc", ".cpp", ".cu", ".py", ".cmake")],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_file_size(path: Path) -> None:
@@ -84,7 +86,7 @@ def test_top_level() -> None:
 
 def test_no_pickle_and_no_leftovers() -> None:
     for path in TRACKED:
-        if path.suffix not in (".py", ".h", ".cc", ".cpp") or path == Path(__file__):
+        if path.suffix not in (".py", ".h", ".cc", ".cpp", ".cu") or path == Path(__file__):
             continue
         text = path.read_text()
         assert not re.search(r"\b(pickle|marshal|dill|torch\.load)\b", text), path

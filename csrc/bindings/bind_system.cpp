@@ -2,10 +2,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+
 #include "bindings/bindings.h"
+#include "bindings/engine_handle.h"
 #include "core/aligned.h"
 #include "core/cpu_features.h"
 #include "core/thread_pool.h"
+#include "kernels/device.h"
 #include "kernels/probe.h"
 #include "kernels/tables.h"
 #include "kernels/vocab.h"
@@ -28,6 +32,7 @@ void RegisterSystem(py::module_& module) {
         dict["tables"] = AvailableTables();
         dict["num_threads"] = ThreadPool::DefaultNumThreads();
         dict["available_memory_bytes"] = AvailableMemoryBytes();
+        dict["why_no_cuda"] = WhyNoCuda();
         return dict;
       },
       "What the processor and the system offer.");
@@ -47,6 +52,24 @@ void RegisterSystem(py::module_& module) {
         return dict;
       },
       py::arg("num_threads"), py::arg("num_bytes"), "What memory and arithmetic can do at most, with so many threads.");
+  module.def(
+      "measure_device_copy",
+      [](const std::string& name, int64_t num_bytes) {
+        const py::gil_scoped_release release;
+        const std::unique_ptr<Device> device = OpenDevice(name);
+        AlignedBuffer from(static_cast<size_t>(num_bytes), "the copy probe", device.get());
+        AlignedBuffer to(static_cast<size_t>(num_bytes), "the copy probe", device.get());
+        constexpr int kCopies = 16;
+        uint8_t last = 0;
+        device->Copy(to.data(), from.data(), to.size());
+        device->Download(&last, to.data(), 1);
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < kCopies; ++i) device->Copy(to.data(), from.data(), to.size());
+        device->Download(&last, to.data(), 1);
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        return 2.0 * kCopies * static_cast<double>(num_bytes) / seconds;
+      },
+      py::arg("device"), py::arg("num_bytes"), "Bytes read and written a second by copies within the device.");
   module.def(
       "log_sum_exp",
       [](const py::array_t<float, py::array::c_style>& row) {

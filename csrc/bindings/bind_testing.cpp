@@ -4,8 +4,11 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <deque>
+#include <map>
 
 #include "bindings/bind_testing.h"
+#include "bindings/engine_handle.h"
 #include "bindings/bindings.h"
 #include "core/fp_env.h"
 #include "core/philox.h"
@@ -28,7 +31,11 @@ namespace py = pybind11;
 namespace llmi {
 
 KernelContext TestContext(const std::string& table, int num_threads) {
-  return {&GetKernelTable(table), &ThreadPool::Shared(), num_threads};
+  if (table != "emulated" && table != "cuda") return {&GetKernelTable(table), &ThreadPool::Shared(), num_threads};
+  static std::map<std::string, Device*> devices;  // for the process's life
+  Device*& device = devices[table];
+  if (device == nullptr) device = OpenDevice(table).release();
+  return {&GetKernelTable("reference"), &ThreadPool::Shared(), num_threads, device};
 }
 
 namespace {
@@ -66,16 +73,16 @@ class TestMatrix {
 };
 
 struct TestActivations {
-  std::vector<int8_t> codes;
-  std::vector<float> scales, sums;
-  std::vector<int32_t> half_sums;
+  Placed<int8_t> codes;
+  PlacedFloats scales, sums;
+  Placed<int32_t> half_sums;
   QuantizedRows rows;
 
   TestActivations(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols)
-      : codes(static_cast<size_t>(num_rows * num_cols)),
-        scales(static_cast<size_t>(num_rows * num_cols / 32)),
-        sums(scales.size()),
-        half_sums(scales.size() * 2),
+      : codes(context, static_cast<size_t>(num_rows * num_cols)),
+        scales(context, static_cast<size_t>(num_rows * num_cols / 32)),
+        sums(context, static_cast<size_t>(num_rows * num_cols / 32)),
+        half_sums(context, static_cast<size_t>(num_rows * num_cols / 16)),
         rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data()} {
     QuantizeRows(context, x, num_rows, rows);
   }
@@ -85,29 +92,35 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
                       const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads) {
   const KernelContext context = TestContext(table, num_threads);
   std::vector<LinearPart> parts;
+  std::deque<PlacedFloats> placed_biases;
   int64_t width = 0;
   bool quantized = false;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const PackedView view = matrices[i]->view();
-    parts.push_back({view, i < biases.size() && !biases[i].empty() ? biases[i].data() : nullptr, width});
+    const bool has_bias = i < biases.size() && !biases[i].empty();
+    if (has_bias) placed_biases.emplace_back(context, biases[i].data(), biases[i].size());
+    parts.push_back({view, has_bias ? placed_biases.back().data() : nullptr, width});
     width += view.num_rows;
     quantized = quantized || IsQuantizedPacked(view.type);
   }
   FloatArray out({x.shape(0), static_cast<py::ssize_t>(width)});
   if (residual) std::memcpy(out.mutable_data(), residual->data(), static_cast<size_t>(out.nbytes()));
   std::optional<TestActivations> activations;
-  if (quantized) activations.emplace(context, x.data(), x.shape(0), x.shape(1));
+  PlacedFloats placed_x = Place(context, x);
+  PlacedFloats placed_out = Place(context, out);
+  if (quantized) activations.emplace(context, placed_x.data(), x.shape(0), x.shape(1));
   LinearArgs args{};
   args.parts = parts.data();
   args.num_parts = static_cast<int64_t>(parts.size());
   args.num_rows = x.shape(0);
-  args.x = x.data();
+  args.x = placed_x.data();
   args.x_stride = x.shape(1);
   if (activations) args.quantized = activations->rows;
-  args.out = out.mutable_data();
+  args.out = placed_out.data();
   args.out_stride = width;
   args.accumulate = residual.has_value();
   Linear(context, args);
+  placed_out.Fetch(out.mutable_data());
   return out;
 }
 
@@ -128,17 +141,26 @@ void RegisterOps(py::module_& module) {
     return py::bytes(out);
   });
   module.def("quantize_rows", [](const std::string& table, const FloatArray& x) {
-    const TestActivations a(TestContext(table, 1), x.data(), x.shape(0), x.shape(1));
-    return py::make_tuple(py::array_t<int8_t>(static_cast<py::ssize_t>(a.codes.size()), a.codes.data()),
-                          FloatArray(static_cast<py::ssize_t>(a.scales.size()), a.scales.data()),
-                          FloatArray(static_cast<py::ssize_t>(a.sums.size()), a.sums.data()),
-                          py::array_t<int32_t>(static_cast<py::ssize_t>(a.half_sums.size()), a.half_sums.data()));
+    const KernelContext context = TestContext(table, 1);
+    const TestActivations a(context, Place(context, x).data(), x.shape(0), x.shape(1));
+    py::array_t<int8_t> codes(x.size());
+    FloatArray scales(x.size() / 32);
+    FloatArray sums(x.size() / 32);
+    py::array_t<int32_t> half_sums(x.size() / 16);
+    a.codes.Fetch(codes.mutable_data());
+    a.scales.Fetch(scales.mutable_data());
+    a.sums.Fetch(sums.mutable_data());
+    a.half_sums.Fetch(half_sums.mutable_data());
+    return py::make_tuple(codes, scales, sums, half_sums);
   });
   module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"),
              py::arg("biases") = std::vector<std::vector<float>>{}, py::arg("residual") = py::none(), py::arg("num_threads") = 1);
   module.def("embedding", [](const std::string& table, const TestMatrix& matrix, const std::vector<int32_t>& ids, float scale) {
+    const KernelContext context = TestContext(table, 1);
     FloatArray out({static_cast<py::ssize_t>(ids.size()), static_cast<py::ssize_t>(matrix.view().num_cols)});
-    Embedding(TestContext(table, 1), matrix.view(), ids.data(), static_cast<int64_t>(ids.size()), scale, out.mutable_data());
+    PlacedFloats placed(context, static_cast<size_t>(out.size()));
+    Embedding(context, matrix.view(), ids.data(), static_cast<int64_t>(ids.size()), scale, placed.data());
+    placed.Fetch(out.mutable_data());
     return out;
   });
   module.def(
@@ -147,16 +169,22 @@ void RegisterOps(py::module_& module) {
          const std::optional<FloatArray>& residual) {
         FloatArray out({x.shape(0), x.shape(1)});
         if (residual) std::memcpy(out.mutable_data(), residual->data(), static_cast<size_t>(out.nbytes()));
-        RmsNorm(TestContext(table, 1), {x.data(), x.shape(1), out.mutable_data(), x.shape(1), x.shape(0), num_groups,
-                                        x.shape(1) / num_groups, weight.data(), eps, residual.has_value()});
+        const KernelContext context = TestContext(table, 1);
+        PlacedFloats placed = Place(context, out);
+        RmsNorm(context, {Place(context, x).data(), x.shape(1), placed.data(), x.shape(1), x.shape(0), num_groups, x.shape(1) / num_groups,
+                          Place(context, weight).data(), eps, residual.has_value()});
+        placed.Fetch(out.mutable_data());
         return out;
       },
       py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("num_groups") = 1, py::arg("residual") = py::none());
   module.def("rope", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t rotary_dim, const FloatArray& cosine,
                         const FloatArray& sine) {
-    FloatArray out({x.shape(0), x.shape(1)}, x.data());
-    Rope(TestContext(table, 1),
-         {out.mutable_data(), x.shape(1), x.shape(0), num_heads, x.shape(1) / num_heads, rotary_dim, cosine.data(), sine.data()});
+    const KernelContext context = TestContext(table, 1);
+    FloatArray out({x.shape(0), x.shape(1)});
+    PlacedFloats placed = Place(context, x);
+    Rope(context, {placed.data(), x.shape(1), x.shape(0), num_heads, x.shape(1) / num_heads, rotary_dim, Place(context, cosine).data(),
+                   Place(context, sine).data()});
+    placed.Fetch(out.mutable_data());
     return out;
   });
   module.def("inverse_frequencies",
@@ -172,9 +200,12 @@ void RegisterOps(py::module_& module) {
                return RopeTable(config).inverse_frequencies();
              });
   module.def("gated_activation", [](const std::string& table, const std::string& name, const FloatArray& gate_up) {
+    const KernelContext context = TestContext(table, 1);
     FloatArray out({gate_up.shape(0), gate_up.shape(1) / 2});
-    GatedActivation(TestContext(table, 1), name == "silu" ? Activation::kSilu : Activation::kGeluTanh, gate_up.data(), gate_up.shape(0),
-                    gate_up.shape(1) / 2, out.mutable_data());
+    PlacedFloats placed(context, static_cast<size_t>(out.size()));
+    GatedActivation(context, name == "silu" ? Activation::kSilu : Activation::kGeluTanh, Place(context, gate_up).data(), gate_up.shape(0),
+                    gate_up.shape(1) / 2, placed.data());
+    placed.Fetch(out.mutable_data());
     return out;
   });
   module.def("log_sum_exp",

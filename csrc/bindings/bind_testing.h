@@ -11,12 +11,37 @@
 #include "core/thread_pool.h"
 #include "kernels/context.h"
 #include "kernels/tables.h"
+#include "kernels/transfer.h"
 
 namespace llmi {
 
 using FloatArray = pybind11::array_t<float, pybind11::array::c_style>;
 
+// table: one of AvailableTables(), or "emulated" or "cuda": the ops on that device.
 KernelContext TestContext(const std::string& table, int num_threads);
+
+// An array where the context's ops read and write it.
+template <typename T>
+class Placed {
+ public:
+  Placed(const KernelContext& context, const T* values, size_t count) : Placed(context, count) {
+    if (count > 0) ToDevice(context_, buffer_.data(), values, count * sizeof(T));
+  }
+  Placed(const KernelContext& context, size_t count) : context_(context), buffer_(count * sizeof(T), "test data", context.device) {}
+  T* data() { return buffer_.template as<T>(); }
+  void Fetch(T* to) const {
+    if (buffer_.size() > 0) ToHost(context_, to, buffer_.data(), buffer_.size());
+  }
+
+ private:
+  KernelContext context_;
+  AlignedBuffer buffer_;
+};
+
+using PlacedFloats = Placed<float>;
+inline PlacedFloats Place(const KernelContext& context, const FloatArray& array) {
+  return {context, array.data(), static_cast<size_t>(array.size())};
+}
 void RegisterTestingCache(pybind11::module_& module);
 void RegisterTestingScheduler(pybind11::module_& module);
 void RegisterTestingSpeculative(pybind11::module_& module);

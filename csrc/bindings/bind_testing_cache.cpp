@@ -129,7 +129,7 @@ class TestDecoder {
               int64_t block_size, int64_t num_pages)
       : context_(TestContext(table, num_threads)),
         decoder_(LoadDecoder(context_, path, ParseWeightFormat(dtype))),
-        cache_(Groups(ParseKvType(kv_dtype), block_size), num_pages) {}
+        cache_(Groups(ParseKvType(kv_dtype), block_size), num_pages, context_.device) {}
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
   }
@@ -214,7 +214,8 @@ FloatArray TestAttention(const std::string& table, const FloatArray& q, const Fl
   const int64_t num_slots = k.shape(0);
   const int64_t num_rows = q.shape(0);
   const int64_t base_len = num_slots - num_rows;
-  KvCache cache(KvGroups({window}, num_kv_heads, head_dim, ParseKvType(kv_dtype), block_size), (num_slots + block_size - 1) / block_size);
+  KvCache cache(KvGroups({window}, num_kv_heads, head_dim, ParseKvType(kv_dtype), block_size), (num_slots + block_size - 1) / block_size,
+                context.device);
   KvSequence sequence;
   cache.Init(&sequence);
   cache.TryReserve(&sequence, num_slots);
@@ -226,10 +227,12 @@ FloatArray TestAttention(const std::string& table, const FloatArray& q, const Fl
   const AttentionSegment all = {0, num_slots, 0, sequence.tables[0].data(), nullptr};
   const AttentionSegment queries = {0, num_rows, base_len, sequence.tables[0].data(), parents ? parents->data() : nullptr};
   const KvView view = cache.View(0);
-  KvWrite(context, {view, &all, 1, k.data(), v.data(), num_kv_heads * head_dim});
+  KvWrite(context, {view, &all, 1, Place(context, k).data(), Place(context, v).data(), num_kv_heads * head_dim});
   FloatArray out({q.shape(0), q.shape(1)});
-  PagedAttention(context, {view, &queries, 1, positions.data(), q.data(), q.shape(1), num_heads, scale, soft_cap, window,
-                           out.mutable_data(), q.shape(1)});
+  PlacedFloats placed(context, static_cast<size_t>(out.size()));
+  PagedAttention(context, {view, &queries, 1, positions.data(), Place(context, q).data(), q.shape(1), num_heads, scale, soft_cap, window,
+                           placed.data(), q.shape(1)});
+  placed.Fetch(out.mutable_data());
   cache.Free(&sequence);
   return out;
 }

@@ -22,6 +22,13 @@ SchedulingPolicy ParsePolicy(const std::string& name) {
   throw Error(ErrorKind::kInvalidArgument, "scheduling_policy '" + name + "' is unknown", "scheduling_policy");
 }
 
+std::unique_ptr<Device> OpenDevice(const std::string& name) {
+  if (name == "cuda") return OpenCudaDevice();
+  if (name == "emulated") return OpenEmulatedDevice();
+  CheckArgument(name == "cpu", "device must be cpu or cuda");
+  return nullptr;
+}
+
 namespace {
 
 std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special,
@@ -39,12 +46,14 @@ std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, con
 
 }  // namespace
 
-EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& isa,
-                           int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
-                           bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
-                           bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
+EngineHandle::EngineHandle(const std::string& path, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
+                           const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
+                           int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
+                           int64_t max_model_len, bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
                            const std::shared_ptr<PolicyHook>& policy_hook, const std::shared_ptr<BatchHook>& batch_hook,
                            const std::vector<int64_t>& layers) {
+  device_ = OpenDevice(device);
+  context_.device = device_.get();
   context_.table = &GetKernelTable(isa);
   context_.pool = &ThreadPool::Shared();
   context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
@@ -57,7 +66,8 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& dtype, co
   config_.audit_each_step = audit_each_step;
   const FloatEnvironmentGuard guard;
   model_ = LoadConfig(path, layers);
-  ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len}, &config_);
+  const uint64_t available = device_ == nullptr ? AvailableMemoryBytes() : device_->free_bytes();
+  ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len, available}, &config_);
   decoder_ = LoadDecoder(context_, path, ParseWeightFormat(dtype), layers);
   weight_bytes_ = decoder_->weights().num_bytes();
   weight_types_ = decoder_->weights().TypeNames();
@@ -79,6 +89,7 @@ py::dict EngineHandle::Info() const {
   dict["step_weight_bytes"] = step_weight_bytes_;
   dict["weight_types"] = weight_types_;
   dict["table"] = context_.table->name;
+  dict["device"] = device_ == nullptr ? "cpu" : device_->name();
   dict["num_threads"] = context_.num_threads;
   std::vector<int64_t> windows;
   for (const LayerConfig& layer : model_.layers) windows.push_back(layer.window);

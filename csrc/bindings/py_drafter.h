@@ -15,11 +15,15 @@ namespace llmi {
 class PyDrafter : public Drafter {
  public:
   PyDrafter(pybind11::object runner, std::string name)
-      : runner_(std::move(runner)), name_(std::move(name)), wants_observe_(runner_.attr("wants_observe").cast<bool>()) {}
+      : runner_(std::move(runner)),
+        name_(std::move(name)),
+        wants_observe_(runner_.attr("wants_observe").cast<bool>()),
+        expected_acceptance_(runner_.attr("expected_acceptance").cast<double>()) {}
 
   std::string name() const override { return name_; }
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
   void Propose(std::span<DraftContext*> contexts) override;
+  double expected_acceptance() const override { return expected_acceptance_; }
   bool wants_observe() const override { return wants_observe_; }
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;
 
@@ -27,6 +31,7 @@ class PyDrafter : public Drafter {
   HeldObject runner_;
   std::string name_;
   bool wants_observe_;
+  double expected_acceptance_;
 };
 
 // A Verification written in Python; the object is llmi._verification.VerificationRunner.

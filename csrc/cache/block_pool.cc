@@ -1,14 +1,16 @@
 #include "cache/block_pool.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/errors.h"
+#include "kernels/transfer.h"
 
 namespace llmi {
 
-BlockPool::BlockPool(int64_t num_pages, int64_t page_bytes)
-    : page_bytes_(page_bytes), arena_(static_cast<size_t>(num_pages) * static_cast<size_t>(page_bytes), "the KV cache") {
+BlockPool::BlockPool(int64_t num_pages, int64_t page_bytes, Device* device)
+    : page_bytes_(page_bytes),
+      device_(device),
+      arena_(static_cast<size_t>(num_pages) * static_cast<size_t>(page_bytes), "the KV cache", device) {
   CheckArgument(num_pages > 0 && num_pages < INT32_MAX, "the KV cache needs at least one page");
   references_.assign(static_cast<size_t>(num_pages), 0);
   is_cached_.assign(static_cast<size_t>(num_pages), false);
@@ -59,7 +61,7 @@ void BlockPool::Release(int32_t page) {
 
 int32_t BlockPool::CopyOnWrite(int32_t page) {
   const int32_t copy = Allocate();
-  std::memcpy(arena_.data() + copy * page_bytes_, arena_.data() + page * page_bytes_, static_cast<size_t>(page_bytes_));
+  CopyThere({.device = device_}, arena_.data() + copy * page_bytes_, arena_.data() + page * page_bytes_, static_cast<size_t>(page_bytes_));
   Release(page);
   return copy;
 }

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "core/aligned.h"
+#include "kernels/device.h"
 
 namespace llmi {
 
 class BlockPool {
  public:
-  BlockPool(int64_t num_pages, int64_t page_bytes);
+  // device: whose memory the arena is; null: the host's.
+  BlockPool(int64_t num_pages, int64_t page_bytes, Device* device);
 
   int64_t num_pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t num_free() const { return static_cast<int64_t>(free_.size()); }
@@ -42,6 +44,7 @@ class BlockPool {
 
  private:
   int64_t page_bytes_;
+  Device* device_;
   AlignedBuffer arena_;
   std::vector<int32_t> references_;
   std::vector<bool> is_cached_;

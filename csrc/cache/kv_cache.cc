@@ -9,7 +9,8 @@
 
 namespace llmi {
 
-KvCache::KvCache(KvGroups groups, int64_t num_pages) : groups_(std::move(groups)), pool_(num_pages, groups_.page_bytes()) {}
+KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device)
+    : groups_(std::move(groups)), device_(device), pool_(num_pages, groups_.page_bytes(), device) {}
 
 void KvCache::Init(KvSequence* sequence) {
   sequence->num_tokens = 0;
@@ -116,7 +117,7 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
 void KvCache::MoveSlot(const KvSequence& sequence, int64_t from, int64_t to) {
   if (from == to) return;
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
-    for (int layer : groups_.groups()[g].layers) KvCopySlot(View(layer), sequence.tables[g].data(), from, to);
+    for (int layer : groups_.groups()[g].layers) KvCopySlot({.device = device_}, View(layer), sequence.tables[g].data(), from, to);
   }
 }
 
@@ -190,7 +191,6 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
     sequence->num_returned[g] = std::min(first, num_blocks);
     first_page += group.pages_per_block;
   }
-  for (int32_t node : path) prefix_tree_->Touch(node);
   sequence->prefix_node = path.back();
   prefix_tree_->Pin(path.back());
   sequence->num_indexed = num_blocks;

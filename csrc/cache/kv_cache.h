@@ -32,7 +32,8 @@ struct KvSequence {
 
 class KvCache {
  public:
-  KvCache(KvGroups groups, int64_t num_pages);
+  // device: where its pages lie; null: the host.
+  KvCache(KvGroups groups, int64_t num_pages, Device* device = nullptr);
 
   const KvGroups& groups() const { return groups_; }
   BlockPool& pool() { return pool_; }
@@ -96,6 +97,7 @@ class KvCache {
   int64_t NumBlocks(int64_t num_tokens) const { return (num_tokens + groups_.block_size() - 1) / groups_.block_size(); }
 
   KvGroups groups_;
+  Device* device_;
   BlockPool pool_;
   std::unique_ptr<PrefixTree> prefix_tree_;
   std::function<bool()> reclaimer_;

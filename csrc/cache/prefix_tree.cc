@@ -132,14 +132,6 @@ void PrefixTree::Unpin(int32_t node) {
   DropEmptyRoot(node);
 }
 
-void PrefixTree::Touch(int32_t node) {
-  Node& entry = nodes_[static_cast<size_t>(node)];
-  const bool listed = IsFreeLeaf(entry);
-  if (listed) free_leaves_.erase({entry.last_used, node});
-  entry.last_used = ++clock_;
-  if (listed) free_leaves_.insert({entry.last_used, node});
-}
-
 void PrefixTree::Remove(int32_t node) {
   Node& entry = nodes_[static_cast<size_t>(node)];
   free_leaves_.erase({entry.last_used, node});

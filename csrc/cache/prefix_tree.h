@@ -38,11 +38,9 @@ class PrefixTree {
   // Gives a node a page that it lacks.
   void AddPage(int32_t node, int64_t index, int32_t page);
 
-  // A pinned node stays, and so do its ancestors.
+  // A pinned node stays, and so do its ancestors. Unpinned, it goes last of all; its ancestors, leaves once it is gone, follow.
   void Pin(int32_t node);
   void Unpin(int32_t node);
-  // The node was used: its turn to go moves to the end.
-  void Touch(int32_t node);
 
   // Gives back the pages of the least recently used leaf, or, where only pinned paths are left, pages of theirs that
   // no sequence holds. False if there is nothing to give.

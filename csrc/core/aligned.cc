@@ -25,8 +25,14 @@ bool ReadNumber(const char* path, uint64_t* value) {
 
 }  // namespace
 
-AlignedBuffer::AlignedBuffer(size_t num_bytes, const char* what) {
+AlignedBuffer::AlignedBuffer(size_t num_bytes, const char* what, MemorySource* source) {
   if (num_bytes == 0) return;
+  if (source != nullptr) {
+    data_ = static_cast<uint8_t*>(source->Allocate(num_bytes, what));
+    num_bytes_ = num_bytes;
+    source_ = source;
+    return;
+  }
   if (num_bytes > std::numeric_limits<size_t>::max() / 2) {
     throw Error::OutOfMemory(std::string(what) + " needs more than the address space", num_bytes, AvailableMemoryBytes());
   }
@@ -44,20 +50,26 @@ AlignedBuffer::AlignedBuffer(size_t num_bytes, const char* what) {
 }
 
 AlignedBuffer::~AlignedBuffer() {
-  if (data_ != nullptr) munmap(data_, mapped_bytes_);
+  if (data_ == nullptr) return;
+  if (source_ != nullptr) {
+    source_->Free(data_);
+  } else {
+    munmap(data_, mapped_bytes_);
+  }
 }
 
 AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(num_bytes_, other.num_bytes_);
   std::swap(mapped_bytes_, other.mapped_bytes_);
+  std::swap(source_, other.source_);
   return *this;
 }
 
-void AlignedBuffer::Reserve(size_t num_bytes, const char* what) {
+void AlignedBuffer::Reserve(size_t num_bytes, const char* what, MemorySource* source) {
   if (num_bytes <= num_bytes_) return;
   *this = AlignedBuffer();  // give the old memory back first
-  AlignedBuffer grown(num_bytes + num_bytes / 4, what);
+  AlignedBuffer grown(num_bytes + num_bytes / 4, what, source);
   *this = std::move(grown);
 }
 

@@ -7,11 +7,24 @@
 
 namespace llmi {
 
+// Where memory comes from, if not from the system: an accelerator. The host may not touch it.
+class MemorySource {
+ public:
+  MemorySource() = default;
+  virtual ~MemorySource() = default;
+  MemorySource(const MemorySource&) = delete;
+  MemorySource& operator=(const MemorySource&) = delete;
+  // Aligned to 256 bytes and zeroed; throws Error(kOutOfMemory).
+  virtual void* Allocate(size_t num_bytes, const char* what) = 0;
+  virtual void Free(void* address) noexcept = 0;
+};
+
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // Throws Error(kOutOfMemory) if the system refuses; `what` names the use in the message.
-  explicit AlignedBuffer(size_t num_bytes, const char* what = "a buffer");
+  // Throws Error(kOutOfMemory) if the system, or the source, refuses; `what` names the use in the message. The source
+  // outlives the buffer.
+  explicit AlignedBuffer(size_t num_bytes, const char* what = "a buffer", MemorySource* source = nullptr);
   ~AlignedBuffer();
   AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
@@ -19,7 +32,7 @@ class AlignedBuffer {
   AlignedBuffer& operator=(const AlignedBuffer&) = delete;
 
   // Grows to at least num_bytes; the contents are lost when it grows.
-  void Reserve(size_t num_bytes, const char* what = "a workspace");
+  void Reserve(size_t num_bytes, const char* what = "a workspace", MemorySource* source = nullptr);
 
   size_t size() const { return num_bytes_; }
   uint8_t* data() { return data_; }
@@ -37,6 +50,7 @@ class AlignedBuffer {
   uint8_t* data_ = nullptr;
   size_t num_bytes_ = 0;  // as asked for
   size_t mapped_bytes_ = 0;
+  MemorySource* source_ = nullptr;
 };
 
 // Bytes of memory that can be taken now: the least of MemAvailable, the cgroup's room and the address-space limit.

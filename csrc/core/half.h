@@ -6,9 +6,11 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
+
 namespace llmi {
 
-static inline float HalfToFloat(uint16_t half) {
+LLMI_HD static inline float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t exponent = (half >> 10) & 0x1Fu;
   const uint32_t mantissa = half & 0x3FFu;
@@ -21,7 +23,7 @@ static inline float HalfToFloat(uint16_t half) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, magnitude) | sign);
 }
 
-static inline uint16_t FloatToHalf(float value) {
+LLMI_HD static inline uint16_t FloatToHalf(float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
@@ -35,6 +37,6 @@ static inline uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-static inline float Bfloat16ToFloat(uint16_t value) { return __builtin_bit_cast(float, static_cast<uint32_t>(value) << 16); }
+LLMI_HD static inline float Bfloat16ToFloat(uint16_t value) { return __builtin_bit_cast(float, static_cast<uint32_t>(value) << 16); }
 
 }  // namespace llmi

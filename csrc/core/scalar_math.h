@@ -5,14 +5,23 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
+
 namespace llmi {
 
-static inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-static inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#ifdef __CUDA_ARCH__
+LLMI_HD static inline float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+LLMI_HD static inline double Fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+LLMI_HD static inline float SqrtF32(float x) { return __fsqrt_rn(x); }
+#else
+LLMI_HD static inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+LLMI_HD static inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+LLMI_HD static inline float SqrtF32(float x) { return __builtin_sqrtf(x); }
+#endif
 
 // exp in fp32. Cephes polynomial after Cody-Waite reduction, error below 2 ulp. Exactly 1 at 0; exactly 0
 // below -86 (so no subnormal is ever made); arguments above 88 count as 88; NaN stays NaN.
-static inline float ExpF32(float x) {
+LLMI_HD static inline float ExpF32(float x) {
   const float clamped = 88.0f < x ? 88.0f : x;
   const float shifted = Fma(clamped, 1.44269504088896341f, 12582912.0f);  // rounds to an integer in the low bits
   const float n = shifted - 12582912.0f;
@@ -31,21 +40,21 @@ static inline float ExpF32(float x) {
 }
 
 // x * sigmoid(x).
-static inline float SiluF32(float x) { return x / (1.0f + ExpF32(0.0f - x)); }
+LLMI_HD static inline float SiluF32(float x) { return x / (1.0f + ExpF32(0.0f - x)); }
 
 // GELU, tanh form: 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3).
-static inline float GeluTanhF32(float x) {
+LLMI_HD static inline float GeluTanhF32(float x) {
   const float cube = (x * x) * x;
   const float minus_2u = Fma(cube, 0.044715f, x) * -1.5957691216057308f;
   return x / (1.0f + ExpF32(minus_2u));
 }
 
 // cap * tanh(x / cap) = cap * (1 - 2 / (1 + exp(2x / cap))).
-static inline float SoftCapF32(float x, float cap) { return cap * (1.0f - 2.0f / (1.0f + ExpF32(2.0f * (x / cap)))); }
+LLMI_HD static inline float SoftCapF32(float x, float cap) { return cap * (1.0f - 2.0f / (1.0f + ExpF32(2.0f * (x / cap)))); }
 
 // Natural logarithm in fp64 of a positive finite x: x = 2^k m with m in [sqrt(1/2), sqrt(2)),
 // log m = 2 atanh(s), s = (m-1)/(m+1), series to s^21; error below 2 ulp.
-static inline double LogF64(double x) {
+LLMI_HD static inline double LogF64(double x) {
   int k = 0;
   if (x < 0x1p-1022) {  // subnormal
     x *= 0x1p54;
@@ -77,7 +86,7 @@ static inline double LogF64(double x) {
 }
 
 // log(1 + x) in fp64 for x in (-1, 0]: the rounding of 1 + x is put back to first order.
-static inline double Log1pF64(double x) {
+LLMI_HD static inline double Log1pF64(double x) {
   const double u = 1.0 + x;
   if (u == 1.0) return x;
   const double lost = x - (u - 1.0);
@@ -85,7 +94,7 @@ static inline double Log1pF64(double x) {
 }
 
 // exp in fp64 for |x| < 700; Taylor to degree 13 after reduction, error below 2 ulp.
-static inline double ExpF64(double x) {
+LLMI_HD static inline double ExpF64(double x) {
   const double n = __builtin_nearbyint(x * 1.4426950408889634);
   double r = Fma(n, -0.69314718036912382, x);
   r = Fma(n, -1.9082149292705877e-10, r);
@@ -109,7 +118,7 @@ static inline double ExpF64(double x) {
 }
 
 // Sine and cosine in fp64 for |x| below about 1e6: three-part Cody-Waite reduction by pi/2, Taylor series.
-static inline void SinCosF64(double x, double* sine, double* cosine) {
+LLMI_HD static inline void SinCosF64(double x, double* sine, double* cosine) {
   const double n = __builtin_nearbyint(x * 0.63661977236758134308);
   double r = Fma(n, -1.57079632673412561417, x);
   r = Fma(n, -6.07710050630396597660e-11, r);

@@ -34,7 +34,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
   std::vector<int64_t> windows;
   for (const LayerConfig& layer : decoder_->config().layers) windows.push_back(layer.window);
   KvGroups groups(windows, decoder_->config().num_kv_heads, decoder_->config().head_dim, config_.kv_type, config_.block_size);
-  cache_ = std::make_unique<KvCache>(std::move(groups), config_.num_pages);
+  cache_ = std::make_unique<KvCache>(std::move(groups), config_.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
   if (config_.prefix_caching) {
     std::random_device random;

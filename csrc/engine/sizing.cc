@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "core/aligned.h"
 #include "core/errors.h"
 
 namespace llmi {
@@ -33,7 +32,7 @@ void ResolveSizes(const ModelConfig& model, const SizingRequest& request, Engine
   const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : model.max_position;
   int64_t bytes = request.kv_cache_memory_bytes;
   if (bytes == 0) {
-    bytes = static_cast<int64_t>(AvailableMemoryBytes() / 2);
+    bytes = static_cast<int64_t>(request.available_bytes / 2);
     const int64_t useful = groups.MaxPages(wanted_len, config->scheduler.max_num_batched_tokens);
     if (useful < INT64_MAX / groups.page_bytes() / config->scheduler.max_num_seqs) {
       bytes = std::min(bytes, useful * groups.page_bytes() * config->scheduler.max_num_seqs);

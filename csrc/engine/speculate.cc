@@ -131,9 +131,12 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
     Running& running = *sample->running;
     const SpeculationConfig& speculation = *running.request->speculation;
     try {
-      // Other sequences' luck may enter where tokens do not depend on lengths.
-      if (sample->drafter_state == nullptr && speculation.verification == VerificationKind::kCoupled && sample->acceptance.empty()) {
-        sample->acceptance = drafters_[speculation.drafter.get()].acceptance.AsPrior();
+      if (sample->drafter_state == nullptr && sample->acceptance.empty()) {
+        const AcceptanceRecord expected(speculation.drafter->expected_acceptance());
+        const DrafterHistory& history =
+            drafters_.try_emplace(speculation.drafter.get(), DrafterHistory{.acceptance = expected}).first->second;
+        // Other sequences' luck may enter where tokens do not depend on lengths.
+        sample->acceptance = speculation.verification == VerificationKind::kCoupled ? history.acceptance.AsPrior() : expected;
       }
       const int64_t limit = DraftLimit(*sample, config_.scheduler.max_num_batched_tokens - num_rows);
       const int64_t length = limit < 1 ? 0 : ChosenLength(*sample, limit, expected_tokens, num_rows);

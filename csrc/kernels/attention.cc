@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/errors.h"
+#include "kernels/device.h"
 #include "kernels/kernel_table.h"
 #include "kernels/row_tasks.h"
 
@@ -71,6 +72,7 @@ void RunTasks(const KernelContext& context, const AttentionArgs& args, const std
 
 void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
   CheckCache(args.kv);
+  if (context.device != nullptr) return context.device->KvWrite(args);
   for (int64_t s = 0; s < args.num_segments; ++s) {
     const AttentionSegment& segment = args.segments[s];
     // Tiles are written by one thread each: ranges are cut at multiples of 16 slots.
@@ -87,6 +89,7 @@ void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
 void PagedAttention(const KernelContext& context, const AttentionArgs& args) {
   CheckCache(args.kv);
   CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
+  if (context.device != nullptr) return context.device->PagedAttention(args);
   const int64_t group = args.num_heads / args.kv.num_kv_heads;
   const int64_t heads_per_task = std::min(group, kMaxTaskQueries);
   std::vector<AttentionTask> tasks;

@@ -73,7 +73,7 @@ struct AttentionTask {
 };
 
 // The first position that the row (of the batch) sees.
-static inline int64_t AttentionFirstVisible(const AttentionArgs& args, int64_t row) {
+LLMI_HD static inline int64_t AttentionFirstVisible(const AttentionArgs& args, int64_t row) {
   const int64_t position = args.positions[row];
   return args.window > 0 && position + 1 > args.window ? position + 1 - args.window : 0;
 }
@@ -84,14 +84,14 @@ struct SpanRange {
   int64_t end;
 };
 
-static inline SpanRange AttentionSpans(const AttentionArgs& args, const AttentionTask& task) {
+LLMI_HD static inline SpanRange AttentionSpans(const AttentionArgs& args, const AttentionTask& task) {
   const int64_t begin = args.segments[task.segment].row_begin + task.row_begin;
   return {AttentionFirstVisible(args, begin) / kAttentionSpan, args.positions[begin + task.num_rows - 1] / kAttentionSpan + 1};
 }
 
 // Partials: what one span gives a query, so that threads may share one task's spans. Rows, then heads of the task;
 // each has values o [head_dim], then m, then l, or kAttentionNothingSeen where l would be.
-static inline constexpr int64_t AttentionPartialSize(int64_t head_dim) { return head_dim + 16; }
+LLMI_HD static inline constexpr int64_t AttentionPartialSize(int64_t head_dim) { return head_dim + 16; }
 constexpr float kAttentionNothingSeen = -1.0f;
 
 }  // namespace llmi

@@ -1,8 +1,9 @@
-// What an op needs to run: which table, which pool, how many threads. Passed to every op.
+// What an op needs to run: which table, which pool, how many threads, or which device. Passed to every op.
 #pragma once
 
 namespace llmi {
 
+class Device;
 class ThreadPool;
 struct KernelTable;
 
@@ -10,6 +11,7 @@ struct KernelContext {
   const KernelTable* table = nullptr;
   ThreadPool* pool = nullptr;
   int num_threads = 1;
+  Device* device = nullptr;  // where ops run, if not on the CPU; op arguments then point into its memory
 };
 
 }  // namespace llmi

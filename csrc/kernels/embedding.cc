@@ -1,6 +1,7 @@
 #include "kernels/embedding.h"
 
 #include "core/errors.h"
+#include "kernels/device.h"
 #include "kernels/kernel_table.h"
 #include "kernels/row_tasks.h"
 
@@ -10,6 +11,7 @@ void Embedding(const KernelContext& context, const PackedView& weights, const in
   for (int64_t row = 0; row < num_rows; ++row) {
     CheckArgument(ids[row] >= 0 && ids[row] < weights.num_rows, "embedding: token id out of range");
   }
+  if (context.device != nullptr) return context.device->Embedding(weights, ids, num_rows, scale, out);
   ParallelRows(context, num_rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) context.table->embedding(weights, ids[row], scale, out + row * weights.num_cols);
   });

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "kernels/device.h"
+
 namespace llmi {
 namespace {
 
@@ -35,7 +37,8 @@ void CopySlot(const KvView& kv, const int32_t* block_table, int64_t head, int64_
 
 }  // namespace
 
-void KvCopySlot(const KvView& kv, const int32_t* block_table, int64_t from, int64_t to) {
+void KvCopySlot(const KernelContext& context, const KvView& kv, const int32_t* block_table, int64_t from, int64_t to) {
+  if (context.device != nullptr) return context.device->KvCopySlot(kv, block_table, from, to);
   for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
     switch (kv.element_bytes) {
       case 1: CopySlot<int8_t>(kv, block_table, head, from, to); break;

@@ -3,11 +3,12 @@
 
 #include <stdint.h>
 
+#include "kernels/context.h"
 #include "kernels/kv_layout.h"
 
 namespace llmi {
 
 // from, to: slots of the sequence behind block_table; both must have their pages.
-void KvCopySlot(const KvView& kv, const int32_t* block_table, int64_t from, int64_t to);
+void KvCopySlot(const KernelContext& context, const KvView& kv, const int32_t* block_table, int64_t from, int64_t to);
 
 }  // namespace llmi

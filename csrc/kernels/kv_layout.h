@@ -11,6 +11,8 @@
 
 #include <stdint.h>
 
+#include "core/host_device.h"
+
 namespace llmi {
 
 constexpr int64_t kSlotsPerTile = 16;
@@ -29,29 +31,29 @@ struct KvView {
 };
 
 constexpr int64_t kKvScaleBlock = 16;
-static inline int64_t KvNumScales(int64_t head_dim) { return head_dim / kKvScaleBlock; }
+LLMI_HD static inline int64_t KvNumScales(int64_t head_dim) { return head_dim / kKvScaleBlock; }
 
 // Bytes of one head of one slot's K or V.
-static inline int64_t KvHeadBytes(int64_t head_dim, int64_t element_bytes) {
+LLMI_HD static inline int64_t KvHeadBytes(int64_t head_dim, int64_t element_bytes) {
   return head_dim * element_bytes + (element_bytes == 1 ? 2 * KvNumScales(head_dim) : 0);
 }
 
-static inline int64_t KvTileBytes(const KvView& kv) { return kSlotsPerTile * KvHeadBytes(kv.head_dim, kv.element_bytes); }
+LLMI_HD static inline int64_t KvTileBytes(const KvView& kv) { return kSlotsPerTile * KvHeadBytes(kv.head_dim, kv.element_bytes); }
 
-static inline int64_t KvLayerBlockBytes(int64_t block_size, int64_t num_kv_heads, int64_t head_dim, int64_t element_bytes) {
+LLMI_HD static inline int64_t KvLayerBlockBytes(int64_t block_size, int64_t num_kv_heads, int64_t head_dim, int64_t element_bytes) {
   return 2 * block_size * num_kv_heads * KvHeadBytes(head_dim, element_bytes);
 }
 
 // The fp16 scales of an int8 tile.
-static inline uint16_t* KvTileScales(const KvView& kv, uint8_t* tile) {
+LLMI_HD static inline uint16_t* KvTileScales(const KvView& kv, uint8_t* tile) {
   return reinterpret_cast<uint16_t*>(tile + kSlotsPerTile * kv.head_dim);
 }
-static inline const uint16_t* KvTileScales(const KvView& kv, const uint8_t* tile) {
+LLMI_HD static inline const uint16_t* KvTileScales(const KvView& kv, const uint8_t* tile) {
   return reinterpret_cast<const uint16_t*>(tile + kSlotsPerTile * kv.head_dim);
 }
 
 // The K tile that holds `slot`; its V tile lies block_size / 16 tiles further.
-static inline uint8_t* KvTile(const KvView& kv, const int32_t* block_table, int64_t kv_head, int64_t slot) {
+LLMI_HD static inline uint8_t* KvTile(const KvView& kv, const int32_t* block_table, int64_t kv_head, int64_t slot) {
   const int64_t logical = slot / kv.block_size;
   const int64_t tiles_per_block = kv.block_size / kSlotsPerTile;
   const int64_t tile = kv_head * 2 * tiles_per_block + (slot % kv.block_size) / kSlotsPerTile;
@@ -59,6 +61,6 @@ static inline uint8_t* KvTile(const KvView& kv, const int32_t* block_table, int6
   return kv.base + page * kv.page_bytes + kv.layer_offset + tile * KvTileBytes(kv);
 }
 
-static inline int64_t KvValueOffset(const KvView& kv) { return kv.block_size / kSlotsPerTile * KvTileBytes(kv); }
+LLMI_HD static inline int64_t KvValueOffset(const KvView& kv) { return kv.block_size / kSlotsPerTile * KvTileBytes(kv); }
 
 }  // namespace llmi

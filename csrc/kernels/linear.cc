@@ -3,6 +3,7 @@
 #include <array>
 
 #include "core/errors.h"
+#include "kernels/device.h"
 #include "kernels/kernel_table.h"
 #include "kernels/row_tasks.h"
 
@@ -29,6 +30,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     tiles_per_task[index] = per_task;
     first_task[index + 1] = first_task[index] + (num_tiles + per_task - 1) / per_task;
   }
+  if (context.device != nullptr) return context.device->Linear(args);
   const auto num_parts = static_cast<size_t>(args.num_parts);
   context.pool->ParallelFor(first_task[num_parts], context.num_threads, [&](int64_t task) {
     size_t p = 0;

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "core/host_device.h"
+
 namespace llmi {
 
 enum class PackedType : uint8_t {
@@ -23,7 +25,7 @@ constexpr int64_t kBlockSize = 32;  // columns that share a scale; also the grou
 // Bytes of one 16-row x 32-column block of a quantised tile: codes, then 16 scales (32 for kQ8HalfF32), then
 // 16 minima. Codes of 8 bits: byte (k / 4) * 64 + row * 4 + k % 4. Codes of 4 bits: the same with
 // k / 4 modulo 4; groups 0 to 3 in the low nibbles, 4 to 7 in the high ones.
-static inline int64_t PackedBlockBytes(PackedType type) {
+LLMI_HD static inline int64_t PackedBlockBytes(PackedType type) {
   switch (type) {
     case PackedType::kQ4: return 256 + 32;
     case PackedType::kQ4Min: return 256 + 64;
@@ -34,10 +36,10 @@ static inline int64_t PackedBlockBytes(PackedType type) {
   }
 }
 
-static inline bool IsQuantizedPacked(PackedType type) { return type >= PackedType::kQ4; }
+LLMI_HD static inline bool IsQuantizedPacked(PackedType type) { return type >= PackedType::kQ4; }
 
 // Bytes of one tile of 16 rows with num_cols columns (a multiple of 32 where quantised).
-static inline int64_t PackedTileBytes(PackedType type, int64_t num_cols) {
+LLMI_HD static inline int64_t PackedTileBytes(PackedType type, int64_t num_cols) {
   if (IsQuantizedPacked(type)) return num_cols / kBlockSize * PackedBlockBytes(type);
   return num_cols * kTileRows * (type == PackedType::kF32 ? 4 : 2);
 }

@@ -10,6 +10,7 @@
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "kernels/transfer.h"
 
 namespace llmi {
 namespace {
@@ -17,18 +18,63 @@ namespace {
 // Rows of the MLP that run at once: its intermediate values then stay in the L2 cache, and the workspace small.
 constexpr int64_t kMlpRows = 256;
 
-float* ReserveFloats(AlignedBuffer& buffer, int64_t count) {
-  buffer.Reserve(static_cast<size_t>(count) * sizeof(float), "activations");
+float* ReserveFloats(const KernelContext& context, AlignedBuffer& buffer, int64_t count) {
+  buffer.Reserve(static_cast<size_t>(count) * sizeof(float), "activations", context.device);
   return buffer.as<float>();
 }
 
+size_t FloatBytes(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
+
+// One segment's part of a layer's cache, fetched from a device.
+struct FetchedSegment {
+  std::vector<uint8_t> pages;
+  std::vector<int32_t> table;
+  KvView kv;
+};
+
+FetchedSegment FetchSegment(const KernelContext& context, const KvView& kv, const AttentionSegment& segment) {
+  FetchedSegment fetched;
+  const int64_t num_blocks = (segment.base_len + segment.num_rows + kv.block_size - 1) / kv.block_size;
+  const int64_t layer_bytes = KvLayerBlockBytes(kv.block_size, kv.num_kv_heads, kv.head_dim, kv.element_bytes);
+  fetched.pages.resize(static_cast<size_t>(num_blocks * layer_bytes));
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    fetched.table.push_back(static_cast<int32_t>(block));
+    const int32_t page = segment.block_table[block * kv.pages_per_block + kv.page_index];
+    if (page < 0) continue;  // behind the window
+    ToHost(context, fetched.pages.data() + block * layer_bytes, kv.base + page * kv.page_bytes + kv.layer_offset,
+           static_cast<size_t>(layer_bytes));
+  }
+  fetched.kv = kv;
+  fetched.kv.base = fetched.pages.data();
+  fetched.kv.page_bytes = layer_bytes;
+  fetched.kv.layer_offset = 0;
+  fetched.kv.page_index = 0;
+  fetched.kv.pages_per_block = 1;
+  return fetched;
+}
+
 // Per wanted row; both are in row order.
-std::vector<std::vector<float>> WantedWeights(const AttentionArgs& args, const std::vector<int32_t>& wanted_rows) {
+std::vector<std::vector<float>> WantedWeights(const KernelContext& context, AttentionArgs args, int64_t num_rows,
+                                              const std::vector<int32_t>& wanted_rows) {
+  std::vector<float> queries;
+  const KvView kv = args.kv;
+  if (context.device != nullptr) {
+    queries.resize(static_cast<size_t>(num_rows * args.q_stride));
+    ToHost(context, queries.data(), args.q, FloatBytes(num_rows * args.q_stride));
+    args.q = queries.data();
+  }
   std::vector<std::vector<float>> weights;
   const AttentionSegment* segment = args.segments;
   for (int32_t row : wanted_rows) {
     while (row >= segment->row_begin + segment->num_rows) ++segment;
-    weights.push_back(AttentionWeights(args, *segment, row - segment->row_begin));
+    AttentionSegment readable = *segment;
+    FetchedSegment fetched;
+    if (context.device != nullptr) {
+      fetched = FetchSegment(context, kv, *segment);
+      args.kv = fetched.kv;
+      readable.block_table = fetched.table.data();
+    }
+    weights.push_back(AttentionWeights(args, readable, row - segment->row_begin));
   }
   return weights;
 }
@@ -49,8 +95,8 @@ Decoder::Decoder(ModelConfig config, ModelWeights weights) : config_(std::move(c
 QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed) {
   if (!needed) return {};
   const int64_t num_values = num_rows * num_cols;
-  codes_.Reserve(static_cast<size_t>(num_values), "activations");
-  float* scales = ReserveFloats(scales_, num_values / 8);  // scales, sums and two half sums per 32 values
+  codes_.Reserve(static_cast<size_t>(num_values), "activations", context.device);
+  float* scales = ReserveFloats(context, scales_, num_values / 8);  // scales, sums and two half sums per 32 values
   const QuantizedRows rows = {num_cols, codes_.as<int8_t>(), scales, scales + num_values / 32,
                               reinterpret_cast<int32_t*>(scales + num_values / 16)};
   QuantizeRows(context, x, num_rows, rows);
@@ -90,8 +136,8 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
   const int64_t stride = query_size + 2 * kv_size;
   const auto eps = static_cast<float>(config_.norm_eps);
-  float* qkv = ReserveFloats(qkv_, rows.num_rows * stride);
-  float* attended = ReserveFloats(attended_, rows.num_rows * query_size);
+  float* qkv = ReserveFloats(context, qkv_, rows.num_rows * stride);
+  float* attended = ReserveFloats(context, attended_, rows.num_rows * query_size);
 
   RmsNorm(context, {rows.x, config_.hidden_size, rows.normed, config_.hidden_size, rows.num_rows, 1, config_.hidden_size,
                     w.attention_norm.data(), eps, false});
@@ -127,7 +173,7 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
                                    query_size};
   PagedAttention(context, attention);
   for (size_t i = 0; i < batch.attention_layers.size(); ++i) {
-    if (batch.attention_layers[i] == layer + 1) result->attention[i] = WantedWeights(attention, batch.wanted_rows);
+    if (batch.attention_layers[i] == layer + 1) result->attention[i] = WantedWeights(context, attention, rows.num_rows, batch.wanted_rows);
   }
   if (!config_.sandwich_norms) {
     Project(context, {&w.attention_output}, attended, rows.num_rows, rows.x, config_.hidden_size, true);
@@ -144,8 +190,8 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
   const int64_t intermediate = config_.intermediate_size;
   const auto eps = static_cast<float>(config_.norm_eps);
   const int64_t max_rows = std::min(rows.num_rows, kMlpRows);
-  float* gate_up = ReserveFloats(gate_up_, max_rows * 2 * intermediate);
-  float* activated = ReserveFloats(activated_, max_rows * intermediate);
+  float* gate_up = ReserveFloats(context, gate_up_, max_rows * 2 * intermediate);
+  float* activated = ReserveFloats(context, activated_, max_rows * intermediate);
   for (int64_t begin = 0; begin < rows.num_rows; begin += kMlpRows) {
     const int64_t num_rows = std::min(kMlpRows, rows.num_rows - begin);
     float* x = rows.x + begin * hidden;
@@ -166,17 +212,19 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   ForwardResult result;
   const int64_t hidden = config_.hidden_size;
   Rows rows{batch.num_rows(), nullptr, nullptr, {}, {}};
-  rows.x = ReserveFloats(x_, rows.num_rows * hidden);
-  rows.normed = ReserveFloats(normed_, rows.num_rows * hidden);
+  rows.x = ReserveFloats(context, x_, rows.num_rows * hidden);
+  rows.normed = ReserveFloats(context, normed_, rows.num_rows * hidden);
   int64_t rope_floats = 0;
   for (const RopeTable& rope : ropes_) rope_floats += rows.num_rows * rope.rotary_dim();
-  float* rope_values = ReserveFloats(rope_values_, rope_floats);
+  float* rope_values = ReserveFloats(context, rope_values_, rope_floats);
   for (const RopeTable& rope : ropes_) {
-    float* sine = rope_values + rows.num_rows * rope.rotary_dim() / 2;
-    rope.Compute(context, batch.positions.data(), rows.num_rows, rope_values, sine);
+    const int64_t half = rows.num_rows * rope.rotary_dim() / 2;
+    host_rope_.resize(static_cast<size_t>(2 * half));
+    rope.Compute(context, batch.positions.data(), rows.num_rows, host_rope_.data(), host_rope_.data() + half);
+    ToDevice(context, rope_values, host_rope_.data(), FloatBytes(2 * half));
     rows.cosine.push_back(rope_values);
-    rows.sine.push_back(sine);
-    rope_values += rows.num_rows * rope.rotary_dim();
+    rows.sine.push_back(rope_values + half);
+    rope_values += 2 * half;
   }
 
   Embedding(context, weights_.embedding.view(), batch.token_ids.data(), rows.num_rows, static_cast<float>(config_.embedding_scale), rows.x);
@@ -185,8 +233,11 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   const auto tap = [&](int64_t layer) {
     for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
       if (batch.tap_layers[t] != layer) continue;
+      result.taps[t].resize(batch.wanted_rows.size() * static_cast<size_t>(hidden));
+      float* to = result.taps[t].data();
       for (int32_t row : batch.wanted_rows) {
-        result.taps[t].insert(result.taps[t].end(), rows.x + row * hidden, rows.x + (row + 1) * hidden);
+        ToHost(context, to, rows.x + row * hidden, FloatBytes(hidden));
+        to += hidden;
       }
     }
   };
@@ -199,23 +250,38 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
 
   const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
   result.hidden.resize(static_cast<size_t>(num_wanted * hidden));
+  if (num_wanted == 0) return result;
+  float* wanted = ReserveFloats(context, hidden_, num_wanted * hidden);
   for (int64_t i = 0; i < num_wanted; ++i) {
-    const float* from = rows.x + batch.wanted_rows[static_cast<size_t>(i)] * hidden;
-    std::copy(from, from + hidden, result.hidden.begin() + i * hidden);
+    CopyThere(context, wanted + i * hidden, rows.x + batch.wanted_rows[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));
   }
-  RmsNorm(context, {result.hidden.data(), hidden, result.hidden.data(), hidden, num_wanted, 1, hidden, weights_.final_norm.data(),
-                    static_cast<float>(config_.norm_eps), false});
+  FinalNorm(context, wanted, num_wanted);
+  ToHost(context, result.hidden.data(), wanted, FloatBytes(num_wanted * hidden));
   return result;
 }
 
+void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) {
+  const int64_t hidden = config_.hidden_size;
+  RmsNorm(context,
+          {rows, hidden, rows, hidden, num_rows, 1, hidden, weights_.final_norm.data(), static_cast<float>(config_.norm_eps), false});
+}
+
 void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, float* logits) {
-  std::vector<float> normed(static_cast<size_t>(config_.hidden_size));
-  RmsNorm(context, {tapped, config_.hidden_size, normed.data(), config_.hidden_size, 1, 1, config_.hidden_size, weights_.final_norm.data(),
-                    static_cast<float>(config_.norm_eps), false});
-  LmHead(context, normed.data(), 1, logits);
+  float* row = ReserveFloats(context, hidden_, config_.hidden_size);
+  ToDevice(context, row, tapped, FloatBytes(config_.hidden_size));
+  FinalNorm(context, row, 1);
+  Head(context, row, 1, logits);
 }
 
 void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits) {
+  if (num_rows == 0 || context.device == nullptr) return Head(context, hidden, num_rows, logits);
+  float* rows = ReserveFloats(context, hidden_, num_rows * config_.hidden_size);
+  ToDevice(context, rows, hidden, FloatBytes(num_rows * config_.hidden_size));
+  Head(context, rows, num_rows, logits);
+}
+
+// hidden lies where the ops run, logits on the host.
+void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits) {
   const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
   const LinearPart part = {matrix.view(), nullptr, 0};
   LinearArgs args{};
@@ -225,10 +291,11 @@ void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t 
   args.x = hidden;
   args.x_stride = config_.hidden_size;
   args.quantized = Quantized(context, hidden, num_rows, config_.hidden_size, IsQuantizedPacked(part.weights.type));
-  args.out = logits;
+  args.out = context.device == nullptr ? logits : ReserveFloats(context, logits_, num_rows * config_.vocab_size);
   args.out_stride = config_.vocab_size;
   args.accumulate = false;
   Linear(context, args);
+  if (context.device != nullptr) ToHost(context, logits, args.out, FloatBytes(num_rows * config_.vocab_size));
   if (config_.final_soft_cap > 0) {
     const auto cap = static_cast<float>(config_.final_soft_cap);
     for (int64_t i = 0; i < num_rows * config_.vocab_size; ++i) logits[i] = SoftCapF32(logits[i], cap);

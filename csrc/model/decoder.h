@@ -59,7 +59,9 @@ class Decoder {
   struct Rows;
   void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows, ForwardResult* result);
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
-  // Points *quantized at the int8 form of x if a part needs it.
+  void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
+  void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits);
+  // The int8 form of x, if a part needs it.
   QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed);
   void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,
                float* out, int64_t out_stride, bool accumulate);
@@ -67,7 +69,8 @@ class Decoder {
   ModelConfig config_;
   ModelWeights weights_;
   std::vector<RopeTable> ropes_;
-  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, codes_, scales_, rope_values_;
+  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, codes_, scales_, rope_values_, hidden_, logits_;
+  std::vector<float> host_rope_;
   std::vector<AttentionSegment> segments_;
 };
 

@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "core/half.h"
 #include "core/thread_pool.h"
+#include "kernels/transfer.h"
 #include "model/dequantize.h"
 #include "model/quantize.h"
 
@@ -115,6 +116,12 @@ PackedType PackedTypeOf(DType dtype, WeightFormat format) {
   throw Error(ErrorKind::kInternal, "a tensor type without a packed form");
 }
 
+AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_t num_bytes) {
+  AlignedBuffer copy(num_bytes, "weights", context.device);
+  if (num_bytes > 0) ToDevice(context, copy.data(), data, num_bytes);
+  return copy;
+}
+
 PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
                            const std::function<int64_t(int64_t)>& source_row)
     : type_(PackedTypeOf(source.dtype, format)),
@@ -134,7 +141,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
                                  std::to_string(available / 1000000) + " MB are free",
                              total_bytes, available);
   }
-  data_ = AlignedBuffer(total_bytes, "packed weights");
+  AlignedBuffer packed(total_bytes, "packed weights");
   const int64_t row_bytes = num_cols_ / Info(source.dtype).block_size * Info(source.dtype).block_bytes;
   // Tasks of about 1 MB of the file, each released when done.
   const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 20) / (row_bytes * kTileRows));
@@ -149,7 +156,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
     const int64_t row_end = std::min(num_rows_, row_begin + tiles_per_task * kTileRows);
     for (int64_t row = row_begin; row < row_end; ++row) {
       const uint8_t* from = source.data + (source_row ? source_row(row) : row) * row_bytes;
-      uint8_t* tile = data_.data() + row / kTileRows * tile_bytes;
+      uint8_t* tile = packed.data() + row / kTileRows * tile_bytes;
       if (!blocks.empty()) {
         DequantizeRow(source.dtype, from, num_cols_, values.data());
         if (!AllFinite(values)) {
@@ -169,6 +176,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
   });
   if (has_bad_values)
     throw Error(ErrorKind::kModelFile, "tensor '" + source.name + "' holds NaN or infinity: it cannot be quantised", source.name);
+  data_ = context.device == nullptr ? std::move(packed) : PlaceWeights(context, packed.data(), packed.size());
 }
 
 }  // namespace llmi

@@ -25,6 +25,9 @@ enum class WeightFormat : uint8_t {
 // "auto", "float32", "float16", "bfloat16", "q8_0", "q4_0"; throws Error(kInvalidArgument).
 WeightFormat ParseWeightFormat(const std::string& name);
 
+// A copy of weights where the context's ops read them.
+AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_t num_bytes);
+
 class PackedMatrix {
  public:
   PackedMatrix() = default;

@@ -81,12 +81,12 @@ class Loader {
     return values;
   }
 
-  std::vector<float> Norm(TensorRole role, int64_t layer, uint64_t size) const {
+  WeightVector Norm(TensorRole role, int64_t layer, uint64_t size) const {
     std::vector<float> values = Vector(role, layer, ".weight", size);
     if (config_.norm_weight_plus_one) {
       for (float& value : values) value = 1.0f + value;
     }
-    return values;
+    return {context_, values};
   }
 
   LinearWeights Linear(TensorRole role, int64_t layer, uint64_t rows, uint64_t cols, bool bias, bool interleaved) const {
@@ -99,7 +99,7 @@ class Loader {
     };
     LinearWeights weights;
     weights.matrix = interleaved ? PackedMatrix(context_, view, format_, source_row) : PackedMatrix(context_, view, format_);
-    if (bias) weights.bias = Vector(role, layer, ".bias", rows);
+    if (bias) weights.bias = {context_, Vector(role, layer, ".bias", rows)};
     return weights;
   }
 

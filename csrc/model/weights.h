@@ -11,27 +11,40 @@
 
 namespace llmi {
 
+// Weights that are no matrix, as fp32.
+class WeightVector {
+ public:
+  WeightVector() = default;
+  WeightVector(const KernelContext& context, const std::vector<float>& values)
+      : data_(PlaceWeights(context, values.data(), values.size() * sizeof(float))) {}
+  bool empty() const { return data_.size() == 0; }
+  const float* data() const { return data_.as<float>(); }
+
+ private:
+  AlignedBuffer data_;
+};
+
 struct LinearWeights {
   PackedMatrix matrix;
-  std::vector<float> bias;  // [num_rows] or empty
+  WeightVector bias;  // [num_rows] or empty
 };
 
 struct LayerWeights {
-  std::vector<float> attention_norm;        // [hidden]
-  LinearWeights query, key, value;          // [heads * head_dim, hidden]
-  LinearWeights attention_output;           // [hidden, heads * head_dim]
-  std::vector<float> query_norm, key_norm;  // [head_dim], with qk_norm
-  std::vector<float> post_attention_norm;   // [hidden], with sandwich_norms
-  std::vector<float> mlp_norm;              // [hidden]
-  LinearWeights gate, up;                   // [intermediate, hidden]
-  LinearWeights down;                       // [hidden, intermediate]
-  std::vector<float> post_mlp_norm;         // [hidden], with sandwich_norms
+  WeightVector attention_norm;        // [hidden]
+  LinearWeights query, key, value;    // [heads * head_dim, hidden]
+  LinearWeights attention_output;     // [hidden, heads * head_dim]
+  WeightVector query_norm, key_norm;  // [head_dim], with qk_norm
+  WeightVector post_attention_norm;   // [hidden], with sandwich_norms
+  WeightVector mlp_norm;              // [hidden]
+  LinearWeights gate, up;             // [intermediate, hidden]
+  LinearWeights down;                 // [hidden, intermediate]
+  WeightVector post_mlp_norm;         // [hidden], with sandwich_norms
 };
 
 struct ModelWeights {
   PackedMatrix embedding;  // [vocab, hidden]
   PackedMatrix head;       // [vocab, hidden]; empty when tied to the embedding
-  std::vector<float> final_norm;
+  WeightVector final_norm;
   std::vector<LayerWeights> layers;
 
   uint64_t num_bytes() const;

@@ -39,6 +39,8 @@ class Drafter {
   virtual ~Drafter() = default;
   virtual std::string name() const = 0;
   virtual std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) = 0;
+  // Probability that a first token is accepted, before any was seen: whether "auto" gives it a try.
+  virtual double expected_acceptance() const { return 0.5; }
   // Fills draft, or error, of each context. Drafts are checked by the caller.
   virtual void Propose(std::span<DraftContext*> contexts) = 0;
   // After the walk over a draft: how deep it went, and the target's log-probability of each node (NaN where the walk did
@@ -54,6 +56,7 @@ class UnionDrafter : public Drafter {
   explicit UnionDrafter(std::vector<std::shared_ptr<Drafter>> drafters) : drafters_(std::move(drafters)) {}
   std::string name() const override;
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
+  double expected_acceptance() const override;
   void Propose(std::span<DraftContext*> contexts) override;
   bool wants_observe() const override;
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;

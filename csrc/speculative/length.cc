@@ -8,8 +8,7 @@ namespace {
 
 constexpr double kForget = 0.9;
 constexpr double kFade = 0.985;
-constexpr double kPriorRate = 0.5;      // of the first token, before anything was seen
-constexpr double kPriorWeight = 1.0;    // in drafts: light, or a drafter that never hits would keep a rate that pays
+constexpr double kPriorWeight = 1.0;    // of the expected rate, in drafts: light, or a drafter that never hits would keep a rate that pays
 constexpr double kHistoryWeight = 3.0;  // of other sequences, in drafts
 constexpr double kMargin = 1.01;
 
@@ -31,7 +30,7 @@ void AcceptanceRecord::Rest() {
 
 std::array<double, kMaxDraftDepth> AcceptanceRecord::Rates() const {
   std::array<double, kMaxDraftDepth> rates{};
-  double prior = kPriorRate;
+  double prior = expected_;
   for (size_t i = 0; i < rates.size(); ++i) {
     rates[i] = (accepted_[i] + prior * kPriorWeight) / (tried_[i] + kPriorWeight);
     prior = rates[i];
@@ -40,7 +39,7 @@ std::array<double, kMaxDraftDepth> AcceptanceRecord::Rates() const {
 }
 
 AcceptanceRecord AcceptanceRecord::AsPrior() const {
-  AcceptanceRecord prior;
+  AcceptanceRecord prior(expected_);
   for (size_t i = 0; i < tried_.size(); ++i) {
     const double share = tried_[i] > kHistoryWeight ? kHistoryWeight / tried_[i] : 1.0;
     prior.tried_[i] = tried_[i] * share;

@@ -15,6 +15,8 @@ constexpr int64_t kMaxDraftDepth = 32;
 // Acceptance by depth, older steps forgotten by a tenth each.
 class AcceptanceRecord {
  public:
+  // expected: the rate of a first token, before anything was seen.
+  explicit AcceptanceRecord(double expected = 0.5) : expected_(expected) {}
   // A draft `depth` deep had its first num_accepted tokens accepted.
   void Add(int64_t depth, int64_t num_accepted);
   // Nothing was seen so far.
@@ -27,6 +29,7 @@ class AcceptanceRecord {
   AcceptanceRecord AsPrior() const;
 
  private:
+  double expected_;
   std::array<double, kMaxDraftDepth> tried_{};
   std::array<double, kMaxDraftDepth> accepted_{};
 };

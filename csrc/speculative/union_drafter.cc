@@ -21,6 +21,12 @@ std::string UnionDrafter::name() const {
   return name;
 }
 
+double UnionDrafter::expected_acceptance() const {
+  double best = 0;
+  for (const auto& drafter : drafters_) best = std::max(best, drafter->expected_acceptance());
+  return best;
+}
+
 std::unique_ptr<DrafterState> UnionDrafter::NewState(uint64_t request_id, int64_t sample_index) {
   auto state = std::make_unique<UnionState>();
   for (const auto& drafter : drafters_) state->states.push_back(drafter->NewState(request_id, sample_index));

@@ -46,7 +46,7 @@ def doctor() -> Doctor:
             "python": f"{platform.python_version()} ({sys.executable})",
             "cpu": f"{system['cpu'] or platform.machine()}: {', '.join(features) or 'baseline'}",
             "kernels": f"{selected}; available: {', '.join(system['tables'])}",
-            "cuda": "not in this build",
+            "cuda": system["why_no_cuda"] or "ready",
             "threads": f"{system['num_threads']} (LLMI_NUM_THREADS, OMP_NUM_THREADS, affinity and cgroup counted)",
             "memory": f"{system['available_memory_bytes'] / 1e6:,.0f} MB free",
             "optional": ", ".join(found) or "none installed",

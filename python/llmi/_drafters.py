@@ -195,7 +195,12 @@ class Drafter:
 
     Called between steps, on the engine's thread. It may run other LLMs, never its own (EngineBusyError). What it
     raises, or proposes wrongly, ends that request alone with a DraftError.
+
+    `expected_acceptance` is the probability that a first token is accepted, before any was seen: from it "auto" tells
+    whether a try is worth its price.
     """
+
+    expected_acceptance: float = 0.5
 
     def propose(self, context: DraftContext) -> Proposal:
         """A Draft, a TokenTree, token ids, or None for no draft."""
@@ -277,6 +282,8 @@ class DraftModel(Drafter):
     draft_sample_method : {"probabilistic", "greedy"}
         "probabilistic" draws under the target's temperature, filters and noise; "greedy" takes the likeliest token.
     """
+
+    expected_acceptance = 0.7
 
     def __init__(
         self, model: Any, *, draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic", **engine_args: Any

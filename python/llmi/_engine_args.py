@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmi import _core
 from llmi._errors import DeviceError, InvalidParamsError, ModelFileError, UnsupportedCombinationError
 from llmi._hooks import BatchRunner
 from llmi._inspect import KV_CACHE_DTYPES
@@ -88,8 +89,8 @@ class EngineArgs:
         """Raise InvalidParamsError or DeviceError for the first value out of range."""
         if self.device not in ("auto", "cpu", "cuda"):
             raise InvalidParamsError(f"device must be auto, cpu or cuda, not {self.device!r}", "device")
-        if self.device == "cuda":
-            raise DeviceError("this build has no CUDA backend: use device='cpu'")
+        if self.resolved_device == "cuda" and (why := _core.system_info()["why_no_cuda"]):
+            raise DeviceError(why)
         for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)),
                               ("scheduling_policy", POLICIES)):  # fmt: skip
             if name == "scheduling_policy" and hasattr(self.scheduling_policy, "key"):
@@ -125,6 +126,15 @@ class EngineArgs:
             )
 
     @property
+    def resolved_device(self) -> str:
+        """cpu, cuda, or emulated: the CUDA kernels run by the host, for tests, where LLMI_EMULATE_CUDA=1."""
+        if os.environ.get("LLMI_EMULATE_CUDA") == "1" and self.device == "cuda":
+            return "emulated"
+        if self.device == "auto":
+            return "cpu" if _core.system_info()["why_no_cuda"] else "cuda"
+        return self.device
+
+    @property
     def kv_type(self) -> str:
         """float16, float32 or int8."""
         if self.kv_cache_dtype != "auto":
@@ -134,7 +144,7 @@ class EngineArgs:
     def for_core(self) -> dict[str, Any]:
         """Keyword arguments of the core's Engine."""
         return {
-            "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
+            "device": self.resolved_device, "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
             "prefix_caching": bool(self.enable_prefix_caching), "waiting_served_ratio": float(self.waiting_served_ratio or 0.0), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
@@ -148,7 +158,8 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32" if quantized else "f32"
     kv = {"float16": "f16", "float32": "f32", "int8": "i8"}[args.kv_type]
-    return f"llmi{NUMERICS_VERSION}-cpu-w:{weight_types}-a:{activations}-kv:{kv}-attn:f32-tp1"
+    kind = "cpu" if args.resolved_device == "cpu" else "cuda"
+    return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:f32-tp1"
 
 
 def parse_no_effect(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class SelfDraft(DraftModel):
         The same layers at lower bits (see LLM).
     """
 
+    expected_acceptance = 0.8
+
     def __init__(self, *, skip_layers: Iterable[int] | None = None, exit_layer: int | None = None, quantization: str | None = None) -> None:
         given = {"skip_layers": skip_layers, "exit_layer": exit_layer, "quantization": quantization}
         if sum(value is not None for value in given.values()) != 1:

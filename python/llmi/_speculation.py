@@ -166,6 +166,12 @@ class DrafterRunner:
         self._contexts: dict[tuple[int, int], DraftContext] = {}
         self._batched = type(drafter).propose_batch is not Drafter.propose_batch
         self.wants_observe = type(drafter).observe is not Drafter.observe
+        self.expected_acceptance = float(drafter.expected_acceptance)
+        if not 0 <= self.expected_acceptance <= 1:
+            raise InvalidParamsError(
+                f"{type(drafter).__name__}.expected_acceptance must lie in [0, 1], not {drafter.expected_acceptance!r}",
+                "expected_acceptance",
+            )
 
     def propose(self, wanted: list[tuple[Any, ...]]) -> list[tuple[list[int], list[int] | None, str | None, Any]]:
         """For each (request id, index, token ids, prompt length, most nodes, round, wants laws): (ids, parents, message, rows)."""

@@ -3,22 +3,13 @@
 #include <memory>
 
 #include "core/scalar_math.h"
+#include "kernels/cpu/reference/attention_path.h"
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/kernel_table.h"
 #include "kernels/kv_elements.h"
 
 namespace llmi::reference {
 namespace {
-
-constexpr float kMinusInfinity = -__builtin_inff();
-
-// The slot of the row's ancestor (or itself) at `position`.
-int64_t SlotOf(const AttentionSegment& segment, int64_t row, int64_t row_position, int64_t position) {
-  if (segment.parents == nullptr || position < segment.base_len) return position;
-  int64_t node = row;
-  for (int64_t p = row_position; p > position; --p) node = segment.parents[node];
-  return segment.base_len + node;
-}
 
 // What one span gives one query: see AttentionPartialSize.
 void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int64_t row, int64_t head, int64_t span, float* partial) {
@@ -58,25 +49,6 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
   partial[kv.head_dim + 1] = FoldSum(lanes);
 }
 
-// Merges the spans of one query, stride apart, left to right.
-void MergeSpans(const float* partials, int64_t num_spans, int64_t stride, int64_t head_dim, float* out) {
-  float total_max = kMinusInfinity;
-  float total_sum = 0.0f;
-  for (int64_t d = 0; d < head_dim; ++d) out[d] = 0.0f;
-  for (int64_t span = 0; span < num_spans; ++span) {
-    const float* partial = partials + span * stride;
-    if (partial[head_dim + 1] == kAttentionNothingSeen) continue;
-    const float merged_max = Max(total_max, partial[head_dim]);
-    const float keep = ExpF32(total_max - merged_max);
-    const float add = ExpF32(partial[head_dim] - merged_max);
-    total_sum = Fma(partial[head_dim + 1], add, total_sum * keep);
-    for (int64_t d = 0; d < head_dim; ++d) out[d] = Fma(partial[d], add, out[d] * keep);
-    total_max = merged_max;
-  }
-  const float inverse = 1.0f / total_sum;
-  for (int64_t d = 0; d < head_dim; ++d) out[d] = out[d] * inverse;
-}
-
 }  // namespace
 
 void attention_span(const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials) {
@@ -94,7 +66,7 @@ void attention_merge(const AttentionArgs& args, const AttentionTask& task, int64
   for (int64_t row = task.row_begin; row < task.row_begin + task.num_rows; ++row) {
     for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
       float* out = args.out + (args.segments[task.segment].row_begin + row) * args.out_stride + head * args.kv.head_dim;
-      MergeSpans(partials, num_spans, stride, args.kv.head_dim, out);
+      MergeSpans(partials, num_spans, stride, args.kv.head_dim, 0, args.kv.head_dim, out);
       partials += size;
     }
   }

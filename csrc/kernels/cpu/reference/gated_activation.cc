@@ -1,13 +1,13 @@
 #include "kernels/gated_activation.h"
 
-#include "core/scalar_math.h"
+#include "kernels/cpu/reference/elements.h"
 #include "kernels/kernel_table.h"
 
 namespace llmi::reference {
 
 void gated_activation(Activation activation, const float* gate, const float* up, int64_t size, float* out) {
   for (int64_t i = 0; i < size; ++i) {
-    out[i] = (activation == Activation::kSilu ? SiluF32(gate[i]) : GeluTanhF32(gate[i])) * up[i];
+    out[i] = GatedValue(activation, gate[i], up[i]);
   }
 }
 

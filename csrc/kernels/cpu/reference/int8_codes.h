@@ -14,7 +14,7 @@ struct AbsMax {
   float poison;   // NaN as soon as one value is not finite, else zero
 };
 
-inline AbsMax FindAbsMax(const float* values, int64_t size) {
+LLMI_HD inline AbsMax FindAbsMax(const float* values, int64_t size) {
   AbsMax result = {0.0f, 0.0f, 0.0f};
   for (int64_t i = 0; i < size; ++i) {
     const float magnitude = __builtin_fabsf(values[i]);
@@ -26,14 +26,16 @@ inline AbsMax FindAbsMax(const float* values, int64_t size) {
 }
 
 // Rounds to nearest even for |x| < 2^22 by the fp32 adder.
-inline int32_t RoundToInt(float x) {
+LLMI_HD inline int32_t RoundToInt(float x) {
   const float shifted = x + 12582912.0f;
   return static_cast<int32_t>(__builtin_bit_cast(uint32_t, shifted) - 0x4B400000u);
 }
 
-inline int32_t Int8Code(const AbsMax& absmax, float value) { return absmax.poison == 0.0f ? RoundToInt(value * absmax.inverse) : 0; }
+LLMI_HD inline int32_t Int8Code(const AbsMax& absmax, float value) {
+  return absmax.poison == 0.0f ? RoundToInt(value * absmax.inverse) : 0;
+}
 
-inline float Int8Scale(const AbsMax& absmax) { return absmax.maximum / 127.0f + absmax.poison; }
+LLMI_HD inline float Int8Scale(const AbsMax& absmax) { return absmax.maximum / 127.0f + absmax.poison; }
 
 }  // namespace
 }  // namespace llmi::reference

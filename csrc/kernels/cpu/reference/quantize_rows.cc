@@ -1,26 +1,12 @@
 #include "kernels/quantize_rows.h"
 
-#include "kernels/cpu/reference/int8_codes.h"
+#include "kernels/cpu/reference/quantize_block.h"
 #include "kernels/kernel_table.h"
 
 namespace llmi::reference {
 void quantize_rows(const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out) {
   const int64_t num_blocks = out.num_cols / kBlockSize;
-  for (int64_t block = row_begin * num_blocks; block < row_end * num_blocks; ++block) {
-    const float* values = x + block * kBlockSize;
-    const AbsMax absmax = FindAbsMax(values, kBlockSize);
-    int32_t half_sums[2] = {0, 0};
-    for (int i = 0; i < kBlockSize; ++i) {
-      const int32_t code = Int8Code(absmax, values[i]);
-      out.codes[block * kBlockSize + i] = static_cast<int8_t>(code);
-      half_sums[i / 16] += code;
-    }
-    const float scale = Int8Scale(absmax);
-    out.scales[block] = scale;
-    out.sums[block] = scale * static_cast<float>(half_sums[0] + half_sums[1]);
-    out.half_sums[2 * block] = half_sums[0];
-    out.half_sums[2 * block + 1] = half_sums[1];
-  }
+  for (int64_t block = row_begin * num_blocks; block < row_end * num_blocks; ++block) QuantizeBlock(x, block, out);
 }
 
 }  // namespace llmi::reference

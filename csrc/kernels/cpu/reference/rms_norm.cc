@@ -14,7 +14,7 @@ void rms_norm(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {
       float lanes[16] = {};
       for (int64_t i = 0; i < args.size; ++i) lanes[i % 16] = Fma(x[i], x[i], lanes[i % 16]);
       const float mean = FoldSum(lanes) / static_cast<float>(args.size);
-      const float inverse = 1.0f / __builtin_sqrtf(mean + args.eps);
+      const float inverse = 1.0f / SqrtF32(mean + args.eps);
       for (int64_t i = 0; i < args.size; ++i) {
         const float value = (x[i] * inverse) * args.weight[i];
         out[i] = args.accumulate ? out[i] + value : value;

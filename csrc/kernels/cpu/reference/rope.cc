@@ -1,6 +1,6 @@
 #include "kernels/rope.h"
 
-#include "core/scalar_math.h"
+#include "kernels/cpu/reference/elements.h"
 #include "kernels/kernel_table.h"
 
 namespace llmi::reference {
@@ -11,12 +11,7 @@ void rope(const RopeArgs& args, int64_t row_begin, int64_t row_end) {
     for (int64_t head = 0; head < args.num_heads; ++head) {
       float* x = args.x + row * args.x_stride + head * args.head_dim;
       for (int64_t i = 0; i < half; ++i) {
-        const float c = args.cosine[row * half + i];
-        const float s = args.sine[row * half + i];
-        const float x1 = x[i];
-        const float x2 = x[i + half];
-        x[i] = Fma(x1, c, 0.0f - x2 * s);
-        x[i + half] = Fma(x2, c, x1 * s);
+        RotatePair(x + i, x + i + half, args.cosine[row * half + i], args.sine[row * half + i]);
       }
     }
   }

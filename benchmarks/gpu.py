@@ -1,0 +1,73 @@
+"""The CUDA backend on this machine's GPU, in one call that builds nothing: checks first, then speed.
+
+    python benchmarks/gpu.py [--rounds 3] [--no-checks] [--output benchmarks/results/NAME.json]
+
+Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
+weights in the shape of Llama 3.2 1B; shares of the bandwidth that copies reach in the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import report
+
+from llmi import LLM, _bench, _core
+from llmi.testing import tiny_model
+
+LLAMA_1B = {
+    "hidden_size": 2048, "num_layers": 16, "vocab_size": 128_256, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+    "intermediate_size": 8192, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+}  # fmt: skip
+CHECKS = ("test_ops.py", "test_attention.py", "test_forward.py", "test_cuda.py")
+
+
+def check() -> None:
+    """The tests that know the device, on it; anything that fails ends the run."""
+    tests = [str(report.ROOT / "tests" / name) for name in CHECKS]
+    subprocess.run([sys.executable, "-m", "pytest", "--rootdir", str(report.ROOT), "-k", "cuda", *tests], check=True)
+
+
+def measure(path: Path | None, engine: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Decode and prefill of one model; decode as a share of the bandwidth that its weights could be read at."""
+    with LLM(path, device="cuda", max_model_len=2048, enable_prefix_caching=False, **engine) as llm:
+        works = {f"decode {n}": partial(_bench.decode_tokens_per_s, llm, n, 64) for n in (1, 8, 32)}
+        works["prefill 512"] = partial(_bench.prefill_tokens_per_s, llm, 512)
+        works["copy bytes/s"] = partial(_core.measure_device_copy, "emulated" if _core.system_info()["why_no_cuda"] else "cuda", 1 << 28)
+        results = _bench.interleave(works, rounds)
+        read = results["decode 1"]["median"] * llm.model_info.weight_bytes
+        return {"numerics_id": llm.model_info.numerics_id, **results, "decode 1, share of copy": read / results["copy bytes/s"]["median"]}
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    if not arguments.no_checks:
+        check()
+    with tempfile.TemporaryDirectory() as scratch:
+        models: dict[str, tuple[Path | None, dict[str, Any]]] = {"SmolLM2-135M": (None, {})}
+        if not arguments.small:
+            shape = tiny_model("llama", path=Path(scratch) / "1b", **LLAMA_1B)
+            models |= {"Llama 1B shape, bf16": (shape, {"dtype": "bfloat16"}), "Llama 1B shape, 4 bits": (shape, {"quantization": "q4_0"})}
+        return {"models": {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown rows."""
+    lines = ["| model | decode 1 | 8 | 32 | prefill 512 | decode 1, share of copy bandwidth |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, entry in result["models"].items():
+        speeds = " | ".join(f"{entry[work]['median']:,.0f}" for work in ("decode 1", "decode 8", "decode 32", "prefill 512"))
+        lines.append(f"| {name} | {speeds} | {entry['decode 1, share of copy']:.2f} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-checks", action="store_true", help="speed alone")
+    parser.add_argument("--small", action="store_true", help="SmolLM2 alone")
+    sys.exit(report.main(parser, run, table))

@@ -1,0 +1,42 @@
+// What attention's reference and accelerators share: a row's path through its segment, and the merging of spans.
+#pragma once
+
+#include "core/scalar_math.h"
+#include "kernels/attention.h"
+#include "kernels/cpu/reference/lanes.h"
+
+namespace llmi::reference {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+// The slot of the row's ancestor (or itself) at `position`.
+LLMI_HD inline int64_t SlotOf(const AttentionSegment& segment, int64_t row, int64_t row_position, int64_t position) {
+  if (segment.parents == nullptr || position < segment.base_len) return position;
+  int64_t node = row;
+  for (int64_t p = row_position; p > position; --p) node = segment.parents[node];
+  return segment.base_len + node;
+}
+
+// Merges the spans of one query, stride apart, left to right; dimensions [d_begin, d_end) of its values.
+LLMI_HD inline void MergeSpans(const float* partials, int64_t num_spans, int64_t stride, int64_t head_dim, int64_t d_begin, int64_t d_end,
+                               float* out) {
+  float total_max = kMinusInfinity;
+  float total_sum = 0.0f;
+  for (int64_t d = d_begin; d < d_end; ++d) out[d] = 0.0f;
+  for (int64_t span = 0; span < num_spans; ++span) {
+    const float* partial = partials + span * stride;
+    if (partial[head_dim + 1] == kAttentionNothingSeen) continue;
+    const float merged_max = Max(total_max, partial[head_dim]);
+    const float keep = ExpF32(total_max - merged_max);
+    const float add = ExpF32(partial[head_dim] - merged_max);
+    total_sum = Fma(partial[head_dim + 1], add, total_sum * keep);
+    for (int64_t d = d_begin; d < d_end; ++d) out[d] = Fma(partial[d], add, out[d] * keep);
+    total_max = merged_max;
+  }
+  const float inverse = 1.0f / total_sum;
+  for (int64_t d = d_begin; d < d_end; ++d) out[d] = out[d] * inverse;
+}
+
+}  // namespace
+}  // namespace llmi::reference

@@ -1,0 +1,28 @@
+// quantize_rows for one block of 32 values.
+#pragma once
+
+#include "kernels/cpu/reference/int8_codes.h"
+#include "kernels/packed_weights.h"
+#include "kernels/quantize_rows.h"
+
+namespace llmi::reference {
+namespace {
+
+LLMI_HD inline void QuantizeBlock(const float* x, int64_t block, const QuantizedRows& out) {
+  const float* values = x + block * kBlockSize;
+  const AbsMax absmax = FindAbsMax(values, kBlockSize);
+  int32_t half_sums[2] = {0, 0};
+  for (int i = 0; i < kBlockSize; ++i) {
+    const int32_t code = Int8Code(absmax, values[i]);
+    out.codes[block * kBlockSize + i] = static_cast<int8_t>(code);
+    half_sums[i / 16] += code;
+  }
+  const float scale = Int8Scale(absmax);
+  out.scales[block] = scale;
+  out.sums[block] = scale * static_cast<float>(half_sums[0] + half_sums[1]);
+  out.half_sums[2 * block] = half_sums[0];
+  out.half_sums[2 * block + 1] = half_sums[1];
+}
+
+}  // namespace
+}  // namespace llmi::reference

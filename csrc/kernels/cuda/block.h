@@ -1,0 +1,52 @@
+// Thread blocks, on a GPU and on the host.
+//
+// A kernel is a struct with its arguments and an operator()(block): phases, each block.ForEachThread(f), with a barrier after
+// each. ForEachPointer names the memory it works on. What one phase leaves to the next lies in memory, never in variables, so that the host
+// can run a phase thread by thread. A kernel that reads what another thread of the same phase writes is wrong: the host runs odd blocks
+// backwards.
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace llmi::cuda {
+
+struct HostBlock {
+  int64_t x;
+  int64_t y;
+  int num_threads;
+  uint8_t* shared;
+
+  template <typename Phase>
+  LLMI_HD void ForEachThread(const Phase& phase) const {
+    for (int i = 0; i < num_threads; ++i) phase((x + y) % 2 == 0 ? i : num_threads - 1 - i);
+  }
+};
+
+#ifdef __CUDACC__
+struct DeviceBlock {
+  int64_t x;
+  int64_t y;
+  int num_threads;
+  uint8_t* shared;
+
+  template <typename Phase>
+  __device__ void ForEachThread(const Phase& phase) const {
+    phase(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+};
+#endif
+
+// Four products of int8, added to sum.
+LLMI_HD inline int32_t DotOfFour(uint32_t a, uint32_t b, int32_t sum) {
+#ifdef __CUDA_ARCH__
+  return __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
+#else
+  for (int shift = 0; shift < 32; shift += 8) sum += static_cast<int8_t>(a >> shift) * static_cast<int8_t>(b >> shift);
+  return sum;
+#endif
+}
+
+}  // namespace llmi::cuda

@@ -1,0 +1,96 @@
+// The runtime of CUDA: one stream of the first visible GPU.
+#include <cuda_runtime.h>
+
+#include "core/errors.h"
+#include "kernels/cuda/gpu_device.h"
+
+namespace llmi {
+namespace {
+
+void Check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // one that can be overcome is forgotten
+  throw Error(ErrorKind::kDevice, std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
+}
+
+template <typename Kernel>
+__global__ void Run(const __grid_constant__ Kernel kernel) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  kernel(cuda::DeviceBlock{blockIdx.x, blockIdx.y, static_cast<int>(blockDim.x), shared});
+}
+
+class CudaRuntime {
+ public:
+  CudaRuntime() {
+    cudaDeviceProp properties;
+    Check(cudaGetDeviceProperties(&properties, 0), "its properties");
+    name_ = properties.name;
+    Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  }
+  ~CudaRuntime() { cudaStreamDestroy(stream_); }
+  CudaRuntime(const CudaRuntime&) = delete;
+  CudaRuntime& operator=(const CudaRuntime&) = delete;
+
+  std::string name() const { return name_; }
+  uint64_t free_bytes() const {
+    size_t free = 0;
+    size_t total = 0;
+    Check(cudaMemGetInfo(&free, &total), "free memory");
+    return free;
+  }
+
+  void* Allocate(size_t num_bytes, const char* what) {
+    void* address = nullptr;
+    const cudaError_t status = cudaMalloc(&address, num_bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      const uint64_t free = free_bytes();
+      throw Error::OutOfMemory(std::string(what) + " needs " + std::to_string(num_bytes / 1000000) + " MB of " + name_ + ", " +
+                                   std::to_string(free / 1000000) + " MB are free",
+                               num_bytes, free);
+    }
+    Check(status, "memory");
+    Check(cudaMemsetAsync(address, 0, num_bytes, stream_), "memory");
+    return address;
+  }
+  void Free(void* address) noexcept { cudaFree(address); }
+
+  void Upload(void* to, const void* from, size_t num_bytes) {
+    Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyHostToDevice, stream_), "a copy to the device");
+  }
+  void Download(void* to, const void* from, size_t num_bytes) {
+    Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the device");
+    Check(cudaStreamSynchronize(stream_), "a step");
+  }
+  void Copy(void* to, const void* from, size_t num_bytes) {
+    Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToDevice, stream_), "a copy");
+  }
+
+  template <typename Kernel>
+  void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
+    const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
+    Run<<<grid, static_cast<unsigned>(num_threads), shared_bytes, stream_>>>(kernel);
+    Check(cudaGetLastError(), "a launch");
+  }
+
+ private:
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace
+
+std::string WhyNoCuda() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (status != cudaSuccess) return std::string("no CUDA device can be used: ") + cudaGetErrorString(status);
+  return count > 0 ? "" : "this machine has no CUDA device";
+}
+
+std::unique_ptr<Device> OpenCudaDevice() {
+  if (const std::string why = WhyNoCuda(); !why.empty()) throw Error(ErrorKind::kDevice, why, "device");
+  return std::make_unique<cuda::GpuDevice<CudaRuntime>>();
+}
+
+}  // namespace llmi

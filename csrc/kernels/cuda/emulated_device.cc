@@ -1,0 +1,118 @@
+// The runtime without a GPU: blocks run one after the other, memory lies in a region that is closed to all but kernels and copies.
+#include <sys/mman.h>
+
+#include <cstring>
+#include <map>
+
+#include "core/errors.h"
+#include "kernels/cuda/gpu_device.h"
+
+namespace llmi {
+namespace {
+
+constexpr size_t kRegionBytes = size_t{4} << 30;  // of addresses; memory is taken as it is touched
+constexpr size_t kAlignment = 256;
+
+class EmulatedRuntime {
+ public:
+  EmulatedRuntime() {
+    void* address = mmap(nullptr, kRegionBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED) throw Error::OutOfMemory("the emulated device needs 4,295 MB of addresses", kRegionBytes, 0);
+    region_ = static_cast<uint8_t*>(address);
+  }
+  ~EmulatedRuntime() { munmap(region_, kRegionBytes); }
+  EmulatedRuntime(const EmulatedRuntime&) = delete;
+  EmulatedRuntime& operator=(const EmulatedRuntime&) = delete;
+
+  std::string name() const { return "emulated"; }
+  uint64_t free_bytes() const {
+    uint64_t used = 0;
+    for (const auto& [offset, size] : used_) used += size;
+    return kRegionBytes - used;
+  }
+
+  void* Allocate(size_t num_bytes, const char* what) {
+    const size_t size = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    size_t offset = 0;  // the first gap that is large enough
+    for (const auto& [begin, length] : used_) {
+      if (begin - offset >= size) break;
+      offset = begin + length;
+    }
+    if (kRegionBytes - offset < size) {
+      throw Error::OutOfMemory(std::string(what) + " needs " + std::to_string(num_bytes / 1000000) + " MB of the device, " +
+                                   std::to_string(free_bytes() / 1000000) + " MB are free",
+                               num_bytes, free_bytes());
+    }
+    used_[offset] = size;
+    const Open open(*this);
+    std::memset(region_ + offset, 0, size);
+    return region_ + offset;
+  }
+  void Free(void* address) noexcept { used_.erase(static_cast<size_t>(static_cast<uint8_t*>(address) - region_)); }
+
+  void Upload(void* to, const void* from, size_t num_bytes) {
+    CheckInside(to, num_bytes);
+    const Open open(*this);
+    std::memcpy(to, from, num_bytes);
+  }
+  void Download(void* to, const void* from, size_t num_bytes) {
+    CheckInside(from, num_bytes);
+    const Open open(*this);
+    std::memcpy(to, from, num_bytes);
+  }
+  void Copy(void* to, const void* from, size_t num_bytes) {
+    CheckInside(to, num_bytes);
+    CheckInside(from, num_bytes);
+    const Open open(*this);
+    std::memcpy(to, from, num_bytes);
+  }
+
+  template <typename Kernel>
+  void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
+    CheckInternal(grid_x > 0 && grid_x < INT32_MAX && grid_y > 0 && grid_y < 65536 && shared_bytes <= 48 * 1024,
+                  "a launch that a GPU refuses");
+    kernel.ForEachPointer([&](const void* pointer) {
+      CheckInternal(pointer == nullptr || Inside(reinterpret_cast<uintptr_t>(pointer)),
+                    "a kernel was given memory that is not the device's");
+    });
+    shared_.resize(shared_bytes / sizeof(uint64_t) + 1);
+    const Open open(*this);
+    for (int64_t y = 0; y < grid_y; ++y) {
+      for (int64_t x = 0; x < grid_x; ++x) {
+        std::fill(shared_.begin(), shared_.end(), ~uint64_t{0});  // NaN: nothing may be read before it was written
+        kernel(cuda::HostBlock{x, y, num_threads, reinterpret_cast<uint8_t*>(shared_.data())});
+      }
+    }
+  }
+
+ private:
+  // While one lives, the region may be touched.
+  class Open {
+   public:
+    explicit Open(const EmulatedRuntime& runtime) : region_(runtime.region_) { mprotect(region_, kRegionBytes, PROT_READ | PROT_WRITE); }
+    ~Open() { mprotect(region_, kRegionBytes, PROT_NONE); }
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+
+   private:
+    uint8_t* region_;
+  };
+
+  bool Inside(uintptr_t address) const {
+    const auto begin = reinterpret_cast<uintptr_t>(region_);
+    return address >= begin && address <= begin + kRegionBytes;
+  }
+  void CheckInside(const void* address, size_t num_bytes) const {
+    const auto begin = reinterpret_cast<uintptr_t>(address);
+    CheckInternal(Inside(begin) && Inside(begin + num_bytes), "a copy of memory that is not the device's");
+  }
+  uint8_t* region_ = nullptr;
+  std::map<size_t, size_t> used_;  // offset: size
+  std::vector<uint64_t> shared_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> OpenEmulatedDevice() { return std::make_unique<cuda::GpuDevice<EmulatedRuntime>>(); }
+
+}  // namespace llmi

@@ -1,0 +1,179 @@
+// The device over a runtime, which allocates, copies and launches: CUDA's (cuda_device.cu), or the host's emulation
+// (emulated_device.cc). Everything but these four lines of work is common, and runs in tests without a GPU.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/linear_kernels.h"
+#include "kernels/cuda/row_kernels.h"
+#include "kernels/device.h"
+
+namespace llmi::cuda {
+
+// Most memory that partials of attention may take at once; longer work goes in several launches.
+constexpr int64_t kMostPartialBytes = int64_t{1} << 28;
+
+template <typename Runtime>
+class GpuDevice final : public Device {
+ public:
+  template <typename... Args>
+  explicit GpuDevice(Args&&... args) : runtime_(std::forward<Args>(args)...) {}
+
+  std::string name() const override { return runtime_.name(); }
+  uint64_t free_bytes() const override { return runtime_.free_bytes(); }
+  void* Allocate(size_t num_bytes, const char* what) override { return runtime_.Allocate(num_bytes, what); }
+  void Free(void* address) noexcept override { runtime_.Free(address); }
+  void Upload(void* to, const void* from, size_t num_bytes) override { runtime_.Upload(to, from, num_bytes); }
+  void Download(void* to, const void* from, size_t num_bytes) override { runtime_.Download(to, from, num_bytes); }
+  void Copy(void* to, const void* from, size_t num_bytes) override { runtime_.Copy(to, from, num_bytes); }
+
+  void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) override {
+    const auto num_bytes = static_cast<size_t>(num_rows) * sizeof(int32_t);
+    ids_.Reserve(num_bytes, "token ids", this);
+    Upload(ids_.data(), host_ids, num_bytes);
+    runtime_.Launch(num_rows, 1, kRowThreads, 0, EmbeddingKernel{weights, ids_.template as<int32_t>(), scale, out});
+  }
+
+  void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) override {
+    const int64_t num_blocks = num_rows * (out.num_cols / kBlockSize);
+    runtime_.Launch((num_blocks + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, QuantizeRowsKernel{x, num_blocks, out});
+  }
+
+  void Linear(const LinearArgs& args) override {
+    for (int64_t p = 0; p < args.num_parts; ++p) {
+      const LinearPart& part = args.parts[p];
+      const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
+      const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
+      const int64_t num_groups = (args.num_rows + kLinearRows - 1) / kLinearRows;
+      if (IsQuantizedPacked(part.weights.type)) {
+        runtime_.Launch(num_groups, num_tiles, kLinearThreads, QuantizedLinearKernel::kSharedBytes,
+                        QuantizedLinearKernel{output, args.quantized});
+      } else {
+        runtime_.Launch(num_groups, num_tiles, kLinearThreads, FloatLinearKernel::kSharedBytes,
+                        FloatLinearKernel{output, args.x, args.x_stride});
+      }
+    }
+  }
+
+  void RmsNorm(const RmsNormArgs& args) override {
+    runtime_.Launch(args.num_rows, args.num_groups, kRowThreads, RmsNormKernel::kSharedBytes, RmsNormKernel{args});
+  }
+
+  void Rope(const RopeArgs& args) override { runtime_.Launch(args.num_rows, 1, kRowThreads, 0, RopeKernel{args}); }
+
+  void GatedActivation(Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out) override {
+    runtime_.Launch(num_rows, 1, kRowThreads, 0, GatedActivationKernel{activation, gate_up, size, out});
+  }
+
+  void KvWrite(const KvWriteArgs& args) override {
+    const Batch batch = UploadBatch(args.kv, args.segments, args.num_segments, nullptr);
+    KvWriteKernel kernel = {args, batch.row_segments};
+    kernel.args.segments = batch.segments;
+    runtime_.Launch(batch.num_rows, args.kv.num_kv_heads, 32, 0, kernel);
+  }
+
+  void PagedAttention(const AttentionArgs& args) override {
+    const Batch batch = UploadBatch(args.kv, args.segments, args.num_segments, args.positions);
+    AttentionPlan plan = {args, batch.row_segments, 0, 1, nullptr};
+    // The host's positions tell how many spans the longest row has.
+    for (int64_t row = 0; row < batch.num_rows; ++row) plan.max_spans = std::max(plan.max_spans, plan.EndSpan(row) - plan.FirstSpan(row));
+    plan.args.segments = batch.segments;
+    plan.args.positions = batch.positions;
+    const auto partial_bytes = static_cast<int64_t>(sizeof(float)) * AttentionPartialSize(args.kv.head_dim);
+    const int64_t row_bytes = args.num_heads * plan.max_spans * partial_bytes;
+    const int64_t rows_at_once = std::clamp<int64_t>(kMostPartialBytes / row_bytes, 1, batch.num_rows);
+    partials_.Reserve(static_cast<size_t>(rows_at_once * row_bytes), "attention's partial sums", this);
+    plan.partials = partials_.template as<float>();
+    const int64_t group = args.num_heads / args.kv.num_kv_heads;
+    const int64_t chunks = (group + kSpanHeads - 1) / kSpanHeads;
+    for (; plan.row_begin < batch.num_rows; plan.row_begin += rows_at_once) {
+      const int64_t num_rows = std::min(rows_at_once, batch.num_rows - plan.row_begin);
+      runtime_.Launch(num_rows * args.kv.num_kv_heads * chunks, plan.max_spans, kAttentionThreads, AttentionSpanKernel::kSharedBytes,
+                      AttentionSpanKernel{plan, chunks});
+      runtime_.Launch(num_rows, args.num_heads, kAttentionThreads, 0, AttentionMergeKernel{plan});
+    }
+  }
+
+  void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) override {
+    const AttentionSegment segment = {0, 1, std::max(from, to), host_block_table, nullptr};
+    const Batch batch = UploadBatch(kv, &segment, 1, nullptr);
+    runtime_.Launch(kv.num_kv_heads, 1, kRowThreads, 0, KvCopySlotKernel{kv, batch.tables, from, to});
+  }
+
+ private:
+  // The batch as kernels see it.
+  struct Batch {
+    int64_t num_rows;
+    const AttentionSegment* segments;
+    const int32_t* row_segments;
+    const int32_t* positions;
+    const int32_t* tables;
+  };
+  // What was uploaded last, for the next layers of the same step: they ask for the same.
+  struct Uploaded {
+    std::vector<int32_t> key;
+    AlignedBuffer buffer;
+    Batch batch;
+  };
+
+  Batch UploadBatch(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions) {
+    // Integers: row_segments, positions, then tables and parents. They are the key, with the numbers of each segment in front.
+    std::vector<int32_t> key = {static_cast<int32_t>(num_segments), positions != nullptr};
+    for (int64_t s = 0; s < num_segments; ++s) {
+      const AttentionSegment& segment = segments[s];
+      key.insert(key.end(), {static_cast<int32_t>(segment.num_rows), static_cast<int32_t>(segment.base_len), segment.parents != nullptr});
+    }
+    const size_t header = key.size();
+    for (int64_t s = 0; s < num_segments; ++s) key.insert(key.end(), static_cast<size_t>(segments[s].num_rows), static_cast<int32_t>(s));
+    const auto num_rows = static_cast<int64_t>(key.size() - header);
+    if (positions != nullptr) key.insert(key.end(), positions, positions + num_rows);
+    const size_t first_table = key.size() - header;
+    std::vector<AttentionSegment> placed(segments, segments + num_segments);
+    std::vector<size_t> table_offsets;
+    std::vector<size_t> parent_offsets;
+    for (const AttentionSegment& segment : placed) {
+      const int64_t num_blocks = (segment.base_len + segment.num_rows + kv.block_size - 1) / kv.block_size;
+      table_offsets.push_back(key.size() - header);
+      key.insert(key.end(), segment.block_table, segment.block_table + num_blocks * kv.pages_per_block);
+      parent_offsets.push_back(key.size() - header);
+      if (segment.parents != nullptr) key.insert(key.end(), segment.parents, segment.parents + segment.num_rows);
+    }
+    for (const Uploaded& uploaded : uploaded_) {
+      if (uploaded.key == key) return uploaded.batch;
+    }
+    Uploaded& next = uploaded_[next_++ % uploaded_.size()];
+    const size_t segment_bytes = placed.size() * sizeof(AttentionSegment);
+    const size_t integer_bytes = (key.size() - header) * sizeof(int32_t);
+    next.key.clear();  // nothing matches while this is under way
+    next.buffer.Reserve(segment_bytes + integer_bytes, "block tables", this);
+    const auto* integers = reinterpret_cast<const int32_t*>(next.buffer.data() + segment_bytes);
+    for (size_t s = 0; s < placed.size(); ++s) {
+      placed[s].block_table = integers + table_offsets[s];
+      if (placed[s].parents != nullptr) placed[s].parents = integers + parent_offsets[s];
+    }
+    staging_.resize(segment_bytes + integer_bytes);
+    std::copy_n(reinterpret_cast<const uint8_t*>(placed.data()), segment_bytes, staging_.begin());
+    std::copy_n(reinterpret_cast<const uint8_t*>(key.data() + header), integer_bytes,
+                staging_.begin() + static_cast<int64_t>(segment_bytes));
+    Upload(next.buffer.data(), staging_.data(), staging_.size());
+    next.batch = {num_rows, reinterpret_cast<const AttentionSegment*>(next.buffer.data()), integers, integers + num_rows,
+                  integers + first_table};
+    next.key = std::move(key);
+    return next.batch;
+  }
+
+  Runtime runtime_;
+  AlignedBuffer ids_;
+  AlignedBuffer partials_;
+  std::array<Uploaded, 4> uploaded_;  // two KV groups, with and without positions
+  size_t next_ = 0;
+  std::vector<uint8_t> staging_;
+};
+
+}  // namespace llmi::cuda

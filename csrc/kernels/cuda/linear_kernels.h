@@ -1,0 +1,185 @@
+// linear: a block computes one tile of 16 output columns for up to 8 rows of x.
+//
+// Sums inside a block of 32 columns of W do not depend on each other (and are exact where quantised), so threads take a column
+// of the tile and a block each; then 16 x 8 threads add what these gave, in the order of linear.h.
+#pragma once
+
+#include <cstddef>
+
+#include "core/scalar_math.h"
+#include "kernels/cpu/reference/packed_block.h"
+#include "kernels/cuda/block.h"
+#include "kernels/linear.h"
+
+namespace llmi::cuda {
+
+constexpr int kLinearThreads = 128;
+constexpr int kLinearRows = 8;                               // of x
+constexpr int kLinearBlocks = kLinearThreads / kTileRows;    // of 32 columns, at a time
+constexpr int kLinearSums = kLinearBlocks * kLinearThreads;  // block sums at a time: [block][row][column]
+static_assert(kLinearRows * kTileRows == kLinearThreads);
+
+// What both kinds share: where the results go.
+struct LinearOutput {
+  PackedView weights;
+  const float* bias;
+  int64_t num_rows;
+  float* out;  // of the part's first column
+  int64_t out_stride;
+  bool accumulate;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(weights.data);
+    visit(bias);
+    visit(out);
+  }
+
+  LLMI_HD void Store(int64_t row, int64_t column, float value) const {
+    if (row >= num_rows || column >= weights.num_rows) return;
+    if (bias != nullptr) value = value + bias[column];
+    float* to = out + row * out_stride + column;
+    *to = accumulate ? *to + value : value;
+  }
+};
+
+// Block x: 8 rows of x; y: a tile of W, so that blocks that run side by side share it.
+struct FloatLinearKernel {
+  static constexpr size_t kSharedBytes = (kLinearThreads + kLinearSums) * sizeof(float);
+  LinearOutput output;
+  const float* x;
+  int64_t x_stride;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    output.ForEachPointer(visit);
+    visit(x);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    const PackedView& w = output.weights;
+    const uint8_t* tile = w.data + block.y * PackedTileBytes(w.type, w.num_cols);
+    const int64_t first_row = block.x * kLinearRows;
+    const int64_t num_blocks = (w.num_cols + kBlockSize - 1) / kBlockSize;
+    float* totals = reinterpret_cast<float*>(block.shared);
+    float* sums = totals + kLinearThreads;
+    block.ForEachThread([&](int thread) { totals[thread] = 0.0f; });
+    for (int64_t first = 0; first < num_blocks; first += kLinearBlocks) {
+      block.ForEachThread([&](int thread) {
+        const int64_t begin = (first + thread / kTileRows) * kBlockSize;
+        if (begin >= w.num_cols) return;
+        const int64_t end = begin + kBlockSize < w.num_cols ? begin + kBlockSize : w.num_cols;
+        float results[kLinearRows] = {};
+        for (int64_t k = begin; k < end; ++k) {
+          const float weight = reference::FloatWeight(w.type, tile, k, thread % kTileRows);
+          for (int row = 0; row < kLinearRows; ++row) {
+            if (first_row + row < output.num_rows) results[row] = Fma(weight, x[(first_row + row) * x_stride + k], results[row]);
+          }
+        }
+        float* to = sums + thread / kTileRows * kLinearThreads + thread % kTileRows;
+        for (int row = 0; row < kLinearRows; ++row) to[row * kTileRows] = results[row];
+      });
+      block.ForEachThread([&](int thread) {
+        float total = totals[thread];
+        for (int64_t i = 0; i < kLinearBlocks && first + i < num_blocks; ++i) total = total + sums[i * kLinearThreads + thread];
+        totals[thread] = total;
+      });
+    }
+    block.ForEachThread(
+        [&](int thread) { output.Store(first_row + thread / kTileRows, block.y * kTileRows + thread % kTileRows, totals[thread]); });
+  }
+};
+
+// acc = fma(a[0], b[0], acc), then, where there are two, acc = fma(a[1], b[1], acc).
+struct BlockSum {
+  float a[2];
+  float b[2];
+};
+
+// Block x: 8 rows of x; y: a tile of W, so that blocks that run side by side share it.
+struct QuantizedLinearKernel {
+  static constexpr size_t kSharedBytes = kLinearThreads * sizeof(float) + kLinearSums * sizeof(BlockSum);
+  LinearOutput output;
+  QuantizedRows x;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    output.ForEachPointer(visit);
+    visit(x.codes);
+    visit(x.scales);
+    visit(x.sums);
+    visit(x.half_sums);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    const PackedView& w = output.weights;
+    const uint8_t* tile = w.data + block.y * PackedTileBytes(w.type, w.num_cols);
+    const int64_t first_row = block.x * kLinearRows;
+    const int64_t num_blocks = w.num_cols / kBlockSize;
+    const bool two = w.type == PackedType::kQ8HalfF32 || w.type == PackedType::kQ4Min || w.type == PackedType::kQ4MinF32;
+    float* totals = reinterpret_cast<float*>(block.shared);
+    BlockSum* sums = reinterpret_cast<BlockSum*>(totals + kLinearThreads);
+    block.ForEachThread([&](int thread) { totals[thread] = 0.0f; });
+    for (int64_t first = 0; first < num_blocks; first += kLinearBlocks) {
+      block.ForEachThread([&](int thread) {
+        const int64_t index = first + thread / kTileRows;
+        if (index >= num_blocks) return;
+        const reference::PackedRow row_of_w = {w.type, tile, thread % kTileRows};
+        uint32_t codes[8];
+        LoadCodes(row_of_w, index, codes);
+        BlockSum* to = sums + thread / kTileRows * kLinearThreads + thread % kTileRows;
+        for (int row = 0; row < kLinearRows && first_row + row < output.num_rows; ++row) {
+          to[row * kTileRows] = Sum(row_of_w, index, codes, (first_row + row) * num_blocks + index);
+        }
+      });
+      block.ForEachThread([&](int thread) {
+        if (first_row + thread / kTileRows >= output.num_rows) return;
+        float total = totals[thread];
+        for (int64_t i = 0; i < kLinearBlocks && first + i < num_blocks; ++i) {
+          const BlockSum& sum = sums[i * kLinearThreads + thread];
+          total = Fma(sum.a[0], sum.b[0], total);
+          if (two) total = Fma(sum.a[1], sum.b[1], total);
+        }
+        totals[thread] = total;
+      });
+    }
+    block.ForEachThread(
+        [&](int thread) { output.Store(first_row + thread / kTileRows, block.y * kTileRows + thread % kTileRows, totals[thread]); });
+  }
+
+  // The 32 codes of a block as signed bytes: those of 4 bits as they are (0 to 15), those of 8 bits less 128.
+  LLMI_HD static void LoadCodes(const reference::PackedRow& row, int64_t index, uint32_t* codes) {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(row.Block(index)) + row.lane;
+    if (row.FourBit()) {
+      for (int group = 0; group < 4; ++group) {
+        const uint32_t word = words[group * kTileRows];
+        codes[group] = word & 0x0F0F0F0Fu;
+        codes[group + 4] = (word >> 4) & 0x0F0F0F0Fu;
+      }
+    } else {
+      for (int group = 0; group < 8; ++group) codes[group] = words[group * kTileRows] ^ 0x80808080u;
+    }
+  }
+
+  LLMI_HD BlockSum Sum(const reference::PackedRow& row, int64_t index, const uint32_t* codes, int64_t x_block) const {
+    const uint32_t* x_codes = reinterpret_cast<const uint32_t*>(x.codes + x_block * kBlockSize);
+    int32_t dots[2] = {0, 0};
+    for (int group = 0; group < 8; ++group) dots[group / 4] = DotOfFour(codes[group], x_codes[group], dots[group / 4]);
+    const float x_scale = x.scales[x_block];
+    if (row.type == PackedType::kQ8HalfF32) {
+      return {{static_cast<float>(dots[0]), static_cast<float>(dots[1])}, {row.Scale(index, 0) * x_scale, row.Scale(index, 1) * x_scale}};
+    }
+    int32_t dot = dots[0] + dots[1];
+    if (row.type == PackedType::kQ4) dot -= 8 * (x.half_sums[2 * x_block] + x.half_sums[2 * x_block + 1]);
+    BlockSum sum = {{static_cast<float>(dot), 0.0f}, {row.Scale(index, 0) * x_scale, 0.0f}};
+    if (row.HasMinimum()) {
+      sum.a[1] = row.Minimum(index);
+      sum.b[1] = x.sums[x_block];
+    }
+    return sum;
+  }
+};
+
+}  // namespace llmi::cuda

@@ -1,0 +1,152 @@
+// The ops that look at one row at a time. Order of every sum: the op's own header.
+#pragma once
+
+#include <cstddef>
+
+#include "core/scalar_math.h"
+#include "kernels/cpu/reference/elements.h"
+#include "kernels/cpu/reference/lanes.h"
+#include "kernels/cpu/reference/packed_block.h"
+#include "kernels/cpu/reference/quantize_block.h"
+#include "kernels/cuda/block.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+
+namespace llmi::cuda {
+
+constexpr int kRowThreads = 128;
+
+// Block x: a row.
+struct EmbeddingKernel {
+  PackedView weights;
+  const int32_t* ids;
+  float scale;
+  float* out;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(weights.data);
+    visit(ids);
+    visit(out);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      const int32_t id = ids[block.x];
+      for (int64_t k = thread; k < weights.num_cols; k += block.num_threads) {
+        out[block.x * weights.num_cols + k] = reference::WeightValue(weights, id, k) * scale;
+      }
+    });
+  }
+};
+
+// Block x: a row; y: a group.
+struct RmsNormKernel {
+  static constexpr size_t kSharedBytes = 17 * sizeof(float);
+  RmsNormArgs args;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(args.x);
+    visit(args.out);
+    visit(args.weight);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    const float* x = args.x + block.x * args.x_stride + block.y * args.size;
+    float* out = args.out + block.x * args.out_stride + block.y * args.size;
+    float* lanes = reinterpret_cast<float*>(block.shared);
+    float* inverse = lanes + 16;
+    block.ForEachThread([&](int thread) {
+      if (thread >= 16) return;
+      float sum = 0.0f;
+      for (int64_t i = thread; i < args.size; i += 16) sum = Fma(x[i], x[i], sum);
+      lanes[thread] = sum;
+    });
+    block.ForEachThread([&](int thread) {
+      if (thread == 0) *inverse = 1.0f / SqrtF32(reference::FoldSum(lanes) / static_cast<float>(args.size) + args.eps);
+    });
+    block.ForEachThread([&](int thread) {
+      for (int64_t i = thread; i < args.size; i += block.num_threads) {
+        const float value = (x[i] * *inverse) * args.weight[i];
+        out[i] = args.accumulate ? out[i] + value : value;
+      }
+    });
+  }
+};
+
+// Block x: a row.
+struct RopeKernel {
+  RopeArgs args;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(args.x);
+    visit(args.cosine);
+    visit(args.sine);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      const int64_t half = args.rotary_dim / 2;
+      for (int64_t pair = thread; pair < args.num_heads * half; pair += block.num_threads) {
+        const int64_t i = pair % half;
+        float* head = args.x + block.x * args.x_stride + pair / half * args.head_dim;
+        reference::RotatePair(head + i, head + i + half, args.cosine[block.x * half + i], args.sine[block.x * half + i]);
+      }
+    });
+  }
+};
+
+// Block x: a row.
+struct GatedActivationKernel {
+  Activation activation;
+  const float* gate_up;
+  int64_t size;
+  float* out;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(gate_up);
+    visit(out);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      const float* gate = gate_up + block.x * 2 * size;
+      for (int64_t i = thread; i < size; i += block.num_threads) {
+        out[block.x * size + i] = reference::GatedValue(activation, gate[i], gate[size + i]);
+      }
+    });
+  }
+};
+
+// A thread quantises one block of 32 values.
+struct QuantizeRowsKernel {
+  const float* x;
+  int64_t num_blocks;
+  QuantizedRows out;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(x);
+    visit(out.codes);
+    visit(out.scales);
+    visit(out.sums);
+    visit(out.half_sums);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      const int64_t index = block.x * block.num_threads + thread;
+      if (index < num_blocks) reference::QuantizeBlock(x, index, out);
+    });
+  }
+};
+
+}  // namespace llmi::cuda

@@ -1,0 +1,51 @@
+// An accelerator with memory of its own: the ops of the forward pass on it, one after the other, asynchronous to the host.
+//
+// Each op does what its header in kernels/ says, bit for bit what the CPU tables do; a KernelContext that has a device runs
+// its ops there. Pointers of an op's arguments are the device's, but for what says so here. Arguments were checked before.
+// One thread at a time. A fault of the device throws Error(kDevice) and every call after it does, too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/aligned.h"
+#include "kernels/attention.h"
+#include "kernels/gated_activation.h"
+#include "kernels/linear.h"
+#include "kernels/quantize_rows.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+
+namespace llmi {
+
+class Device : public MemorySource {
+ public:
+  virtual std::string name() const = 0;
+  virtual uint64_t free_bytes() const = 0;
+
+  // Host to device (the host's memory may be used again at once), device to host (waits for all before), within the device.
+  virtual void Upload(void* to, const void* from, size_t num_bytes) = 0;
+  virtual void Download(void* to, const void* from, size_t num_bytes) = 0;
+  virtual void Copy(void* to, const void* from, size_t num_bytes) = 0;
+
+  virtual void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) = 0;
+  virtual void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) = 0;
+  virtual void Linear(const LinearArgs& args) = 0;
+  virtual void RmsNorm(const RmsNormArgs& args) = 0;
+  virtual void Rope(const RopeArgs& args) = 0;
+  virtual void GatedActivation(Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out) = 0;
+  // segments, with their tables and parents, and positions are the host's.
+  virtual void KvWrite(const KvWriteArgs& args) = 0;
+  virtual void PagedAttention(const AttentionArgs& args) = 0;
+  virtual void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) = 0;
+};
+
+// Empty where this build has a CUDA backend and the machine a GPU for it; else what is missing.
+std::string WhyNoCuda();
+// Throws Error(kDevice) with WhyNoCuda().
+std::unique_ptr<Device> OpenCudaDevice();
+// The same ops, launches and transfers, carried out by the host: memory that host code touches by mistake faults.
+std::unique_ptr<Device> OpenEmulatedDevice();
+
+}  // namespace llmi

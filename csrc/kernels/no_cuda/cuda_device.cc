@@ -1,0 +1,11 @@
+// Builds without CUDA.
+#include "core/errors.h"
+#include "kernels/device.h"
+
+namespace llmi {
+
+std::string WhyNoCuda() { return "this build has no CUDA backend: use device='cpu'"; }
+
+std::unique_ptr<Device> OpenCudaDevice() { throw Error(ErrorKind::kDevice, WhyNoCuda(), "device"); }
+
+}  // namespace llmi

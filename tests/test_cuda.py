@@ -1,0 +1,132 @@
+"""The CUDA backend without a GPU: its kernels, launches and transfers carried out by the host give the CPU's bits.
+
+Memory of the emulated device faults when host code touches it, kernels may be given no address of the host, shared memory
+begins as NaN, and blocks run their threads forwards and backwards by turns. Ops: the case tables of test_ops.py and
+test_attention.py run on it as a table of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmi
+from llmi import LLM, Capture, DeviceError, SamplingParams, SpeculativeConfig, TokenTree, _core
+from llmi.testing import assert_same_tokens
+from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True, params=["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `device="cuda"` is: the emulation, and a GPU where there is one."""
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if request.param == "emulated" else "0")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize(
+    "weights",
+    [{"dtype": "float32"}, {"dtype": "float16"}, {"dtype": "bfloat16"}, {"quantization": "q8_0"}, {"quantization": "q4_0"}],
+    ids=lambda weights: str(*weights.values()),
+)
+def test_tokens_are_those_of_the_cpu(tiny_path: Callable[..., Path], architecture: str, weights: dict[str, Any]) -> None:
+    """A crowd in a tight pool: chunks, copies on write, preemption and windows over block tables of the device."""
+    model = tiny_path(architecture)
+    prompts, params = make_prompts(257, 12, 300), make_params(12, 40)
+    counts = dict.fromkeys(COUNTS, 0)
+    for kv_cache_dtype in ("float16", "float32", "int8"):
+        engine: dict[str, Any] = {"kv_cache_dtype": kv_cache_dtype, "max_num_batched_tokens": 90, "max_model_len": 360, **weights}
+        engine["kv_cache_memory_bytes"] = tight_pool(model, 300, 40, engine)
+        expected = run(model, prompts, params, 12, dict.fromkeys(COUNTS, 0), **engine)
+        assert_same_tokens(run(model, prompts, params, 12, counts, device="cuda", **engine), expected)
+    assert counts["num_copies_on_write"] > 5 and counts["num_preemptions"] > 3, counts
+
+
+def test_speculation_on_the_device(tiny_path: Callable[..., Path]) -> None:
+    """Trees: gathered paths, and committed slots that move."""
+
+    class Trees(llmi.Drafter):
+        def propose(self, context: llmi.DraftContext) -> TokenTree:
+            last = int(context.token_ids[-1])
+            follows = [int(t) for t in context.token_ids[1:][context.token_ids[:-1] == last]][-2:]
+            tree = TokenTree.from_paths([[t, last] for t in dict.fromkeys([*follows, (last + 1) % 257])])
+            return tree
+
+    params = SamplingParams(temperature=0.3, max_tokens=40, seed=4, logprobs=2, ignore_eos=True)
+    prompts = [[5, 6, 7, 8] * 20, [9, 9, 9, 4] * 30]
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 23, kv_cache_dtype="int8") as cpu:
+        expected = cpu.generate(prompts, params)
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 23, kv_cache_dtype="int8", device="cuda") as llm:
+        assert llm.model_info.numerics_id == cpu.model_info.numerics_id.replace("-cpu-", "-cuda-")
+        for drafter in (Trees(), llmi.PromptLookup()):
+            drafted = llm.generate(prompts, params, speculative_config=SpeculativeConfig(drafter, 6))
+            assert_same_tokens(drafted, expected)
+            metrics = [output.outputs[0].spec_decode_metrics for output in drafted]
+            assert sum(m.num_accepted_tokens for m in metrics if m) > 5
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_the_lab_on_the_device(tiny_path: Callable[..., Path], architecture: str) -> None:
+    """Hidden states, early logits and attention rows come back as the CPU has them."""
+    tokens = np.random.default_rng(1).integers(1, 257, size=90).tolist()
+    capture = Capture(hidden_states=(0, 2, 3), layer_logits=(1, 2), attention=(1, 3))
+    seen = []
+    for device in ("cpu", "cuda"):
+        with LLM(tiny_path(architecture), kv_cache_memory_bytes=1 << 23, device=device, max_num_batched_tokens=40) as llm:
+            sequence = llm.sequence(tokens[:80], capture=capture)
+            fork = sequence.fork()
+            sequence.extend(tokens[80:])
+            fork.extend(tokens[85:])
+            seen.append([
+                np.concatenate([np.ravel(array) for array in (s.logits, *s.hidden_states.values(), *s.layer_logits.values(), *s.attention.values())])
+                for s in (sequence, fork)
+            ])  # fmt: skip
+    for cpu, cuda in zip(*seen, strict=True):
+        np.testing.assert_array_equal(cpu, cuda)
+
+
+def test_memory_of_the_device(tiny_path: Callable[..., Path], device: str) -> None:
+    """A cache that the device has no room for is refused with the arithmetic; the next one fits."""
+    arithmetic = "needs 9000000 MB of .*, 4294 MB are free" if device == "emulated" else r"needs 9000000 MB of .*, \d+ MB are free"
+    with pytest.raises(llmi.OutOfMemoryError, match=arithmetic):
+        LLM(tiny_path(), device="cuda", kv_cache_memory_bytes=9_000_000_000_000)
+    with LLM(tiny_path(), device="cuda", max_model_len=64) as llm:
+        assert len(llm.generate([1, 2, 3], max_tokens=4, ignore_eos=True)[0].token_ids) == 4
+
+
+def test_without_a_gpu_the_reason_is_given(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LLMI_EMULATE_CUDA")
+    why = _core.system_info()["why_no_cuda"]
+    if why:
+        with pytest.raises(DeviceError, match=re.escape(why)):
+            LLM(tiny_path(), device="cuda")
+        with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22) as llm:
+            assert "-cpu-" in llm.model_info.numerics_id, "auto takes the CPU"
+    else:
+        with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22) as llm:
+            assert "-cuda-" in llm.model_info.numerics_id, "auto takes the GPU"
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA toolkit")
+@pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not beside the tests")
+def test_kernels_compile_without_spills(tmp_path: Path) -> None:
+    """For the first architecture, warnings as errors; registers and spills from the assembler's report."""
+    command = [
+        "nvcc", "-std=c++20", "-arch=sm_90a", "-O3", "-fmad=false", "-Xptxas=-v", "-Werror=all-warnings", f"-I{ROOT / 'csrc'}",
+        "-cubin", "-o", str(tmp_path / "kernels.cubin"), str(ROOT / "csrc/kernels/cuda/cuda_device.cu"),
+    ]  # fmt: skip
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    spills = [int(number) for number in re.findall(r"(\d+) bytes spill", result.stderr)]
+    registers = [int(number) for number in re.findall(r"Used (\d+) registers", result.stderr)]
+    assert len(registers) >= 10 and max(registers) <= 128, registers
+    assert len(spills) == 2 * len(registers) and not any(spills), result.stderr
