@@ -186,6 +186,15 @@ def test_answers_that_end_early_make_room_for_more() -> None:
     assert scheduler.num_running > 20, "8 of 400 tokens would fill the pool"
 
 
+def test_a_beginning_is_computed_once() -> None:
+    """Others that begin alike wait while it is computed, and then find all of it."""
+    scheduler = make("fcfs", num_pages=200, max_num_batched_tokens=1000)
+    ids = [scheduler.add([1] * 160 + [2 + i] * 40, 4) for i in range(4)]
+    assert scheduler.step()[0] == [(ids[0], 0, 200)]
+    work, _ = scheduler.step()
+    assert work == [(ids[0], 200, 1), *((i, 160, 40) for i in ids[1:])]
+
+
 def test_prefill_first_stops_decodes() -> None:
     scheduler = make("prefill_first", max_num_batched_tokens=32, num_pages=200)
     decode = scheduler.add([1] * 8, 100)

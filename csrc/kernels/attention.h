@@ -62,7 +62,7 @@ void PagedAttention(const KernelContext& context, const AttentionArgs& args);
 // A unit of attention work: query rows [row_begin, row_begin + num_rows) of one segment, heads
 // [head_begin, head_begin + num_heads), all of one KV head. At most kMaxTaskQueries row-head pairs. Rows ascend in
 // position: several are of a chain, and of a tree a task has one.
-constexpr int64_t kMaxTaskQueries = 16;
+constexpr int64_t kMaxTaskQueries = 24;
 constexpr int64_t kMaxHeadDim = 512;
 struct AttentionTask {
   int32_t segment;

@@ -136,7 +136,11 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     ScheduledSequence* sequence = waiting_.front();
     if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
     if (sequence->kv.num_tokens == 0) AttachPrefix(sequence);
-    if (WaitsForPrefix(*sequence, *pieces)) break;
+    if (WaitsForPrefix(*sequence, *pieces)) {  // what is known of its beginning is looked up anew then
+      cache_->Free(&sequence->kv);
+      cache_->Init(&sequence->kv);
+      break;
+    }
     int64_t num_new = std::min({Missing(*sequence), *budget, *prompt_budget});
     if (!config_.chunked_prefill && num_new < Missing(*sequence)) {
       if (!pieces->empty()) break;
@@ -154,6 +158,10 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
       if (cache_->PagesNeeded(sequence->kv, num_new) > 0 && !cache_->TryReserve(&sequence->kv, num_new)) break;
     }
     waiting_.pop_front();
+    if (sequence->kv.prefix_node != PrefixTree::kNone && sequence->num_preemptions == 0) {
+      num_prefix_queries_ += MostCached(*sequence);
+      num_prefix_hits_ += sequence->num_cached;
+    }
     for (ScheduledSequence* other : waiting_) other->num_overtaken += other->arrival < sequence->arrival ? 1 : 0;
     AddRunning(sequence);
     seats += sequence->num_seats;
@@ -207,12 +215,8 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
 
 void Scheduler::AttachPrefix(ScheduledSequence* sequence) {
   if (sequence->token_ids == nullptr || sequence->kv.prefix_node != PrefixTree::kNone || !cache_->has_prefix_cache()) return;
-  const int64_t most = MostCached(*sequence);
-  const int64_t found = cache_->AttachPrefix(&sequence->kv, *sequence->token_ids, most, sequence->cache_salt);
-  if (sequence->num_preemptions > 0) return;
-  sequence->num_cached = found;
-  num_prefix_queries_ += most;
-  num_prefix_hits_ += found;
+  const int64_t found = cache_->AttachPrefix(&sequence->kv, *sequence->token_ids, MostCached(*sequence), sequence->cache_salt);
+  if (sequence->num_preemptions == 0) sequence->num_cached = found;
 }
 
 // Whether a piece of this very step computes a good part of the sequence's beginning: a step later it is a hit.
