@@ -132,16 +132,41 @@ def test_trees_across_a_span_edge(tiny_path: Callable[..., Path], architecture: 
                 check_cell(llm, [(p, params) for p in prompts], plain, config, 5, replayed=not tree or nodes == 12)
 
 
+def test_what_a_drafter_promises_decides_the_first_try(tiny: LLM) -> None:
+    costs = [(1, 10.0), (2, 10.5), (4, 12.0)]
+    tries = [
+        _core.testing.choose_length(
+            number, accepted, costs, expected_tokens=1, num_rows=1, draft_seconds_per_token=5.0, max_length=4, expected_acceptance=expected
+        )
+        for number, accepted, expected in ((0, 0, 0.5), (0, 0, 0.8), (1, 0, 0.8), (8, 0, 0.8), (8, 3, 0.5))
+    ]
+    assert tries[0] == 0 and tries[1] > 0, "a token for half a step's price pays if most are accepted"
+    assert tries[2] > 0 and tries[3] == 0, "one miss is no proof; eight are"
+    assert tries[4] > 0
+
+    class Boaster(llmi.Drafter):
+        expected_acceptance = 1.5
+
+        def propose(self, context: llmi.DraftContext) -> list[int]:
+            return []
+
+    with pytest.raises(llmi.InvalidParamsError, match=r"Boaster.expected_acceptance must lie in \[0, 1\], not 1.5"):
+        tiny.generate([1], max_tokens=2, speculative_config=Boaster())
+
+
 def test_preemption_and_shared_blocks_meet_drafts(tiny_path: Callable[..., Path]) -> None:
     path = tiny_path()
-    requests = [make_request("n" if i % 2 else "penalties", i, longest=90, max_tokens=60) for i in range(24)]
+    requests = [make_request("n" if i % 2 else "penalties", i, longest=90, max_tokens=60) for i in range(40)]
     prompts, params = [p for p, _ in requests], [q for _, q in requests]
     with LLM(path, kv_cache_memory_bytes=1 << 24, max_model_len=256) as roomy:
         plain = roomy.generate(prompts, params)
         memory = roomy._page_bytes * 30
     with LLM(path, kv_cache_memory_bytes=memory, max_model_len=200) as llm:
-        expect_short_answers(llm)
-        assert_same_tokens(llm.generate(prompts, params, speculative_config=SpeculativeConfig(Replay(plain, tree=True), 9)), plain)
+        config = SpeculativeConfig(Replay(plain, tree=True), 9)
+        for begin in (0, 20):
+            expect_short_answers(llm)
+            got = llm.generate(prompts[begin : begin + 20], params[begin : begin + 20], speculative_config=config)
+            assert_same_tokens(got, llmi.Outputs(plain[begin : begin + 20]))
         stats = llm.get_metrics()
         assert stats["num_preemptions"] >= 10
         assert stats["num_copies_on_write"] >= 10

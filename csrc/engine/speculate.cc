@@ -93,9 +93,10 @@ int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expecte
     return std::clamp<int64_t>(speculation.length_policy->Choose(rates, cost_row_, scheduler_->num_running()), 0, limit);
   }
   const DrafterHistory& history = drafters_[speculation.drafter.get()];
-  LengthQuestion question = {expected_tokens, num_rows, history.seconds_per_token, limit};
+  // Steps take longer than their forward alone: a drafter's seconds are weighed on the scale of the curve.
+  LengthQuestion question = {expected_tokens, num_rows, history.seconds_per_token / decode_ratio_, limit};
   if (sample.drafter_state == nullptr) {
-    question.start_seconds = history.start_seconds_per_token * static_cast<double>(sample.tokens.size());
+    question.start_seconds = history.start_seconds_per_token * static_cast<double>(sample.tokens.size()) / decode_ratio_;
     question.remaining_tokens = sample.scheduled.max_new_tokens;
   }
   return ChooseLength(rates, costs_, question);

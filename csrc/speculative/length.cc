@@ -1,6 +1,7 @@
 #include "speculative/length.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace llmi {
@@ -8,6 +9,7 @@ namespace {
 
 constexpr double kForget = 0.9;
 constexpr double kFade = 0.985;
+constexpr double kStatedWeight = 10.0;  // more of it, for each unit that it lies from one half
 constexpr double kPriorWeight = 1.0;    // of the expected rate, in drafts: light, or a drafter that never hits would keep a rate that pays
 constexpr double kHistoryWeight = 3.0;  // of other sequences, in drafts
 constexpr double kMargin = 1.01;
@@ -30,9 +32,10 @@ void AcceptanceRecord::Rest() {
 
 std::array<double, kMaxDraftDepth> AcceptanceRecord::Rates() const {
   std::array<double, kMaxDraftDepth> rates{};
+  const double weight = kPriorWeight + kStatedWeight * std::abs(expected_ - 0.5);
   double prior = expected_;
   for (size_t i = 0; i < rates.size(); ++i) {
-    rates[i] = (accepted_[i] + prior * kPriorWeight) / (tried_[i] + kPriorWeight);
+    rates[i] = (accepted_[i] + prior * weight) / (tried_[i] + weight);
     prior = rates[i];
   }
   return rates;

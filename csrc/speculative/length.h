@@ -15,7 +15,7 @@ constexpr int64_t kMaxDraftDepth = 32;
 // Acceptance by depth, older steps forgotten by a tenth each.
 class AcceptanceRecord {
  public:
-  // expected: the rate of a first token, before anything was seen.
+  // expected: the rate of a first token, before anything was seen. The further from one half, the more it weighs.
   explicit AcceptanceRecord(double expected = 0.5) : expected_(expected) {}
   // A draft `depth` deep had its first num_accepted tokens accepted.
   void Add(int64_t depth, int64_t num_accepted);
