@@ -94,6 +94,21 @@ def test_the_lab_on_the_device(tiny_path: Callable[..., Path], architecture: str
         np.testing.assert_array_equal(cpu, cuda)
 
 
+def test_what_belongs_to_an_engine_runs_where_it_does(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
+    """A SelfDraft beside its target, and the replay of a receipt."""
+    params = SamplingParams(max_tokens=20, seed=3, logprobs=1, ignore_eos=True)
+    drafter = llmi.SelfDraft(skip_layers=[1])
+    with LLM(tiny_path(), device="cuda", kv_cache_memory_bytes=1 << 22) as llm:
+        plain = llm.generate([1, 2, 3], params)
+        assert_same_tokens(llm.generate([1, 2, 3], params, speculative_config=SpeculativeConfig(drafter, 3)), plain)
+        assert "-cuda-" in drafter.llm.model_info.numerics_id
+        receipt = plain[0].receipt()
+        receipt.save(tmp_path / "receipt.json")
+        assert llmi.replay(tmp_path / "receipt.json", llm)
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22) as cpu, pytest.raises(llmi.InvalidParamsError, match="numerics id"):
+        llmi.replay(receipt, cpu)
+
+
 def test_memory_of_the_device(tiny_path: Callable[..., Path], device: str) -> None:
     """A cache that the device has no room for is refused with the arithmetic; the next one fits."""
     arithmetic = "needs 9000000 MB of .*, 4294 MB are free" if device == "emulated" else r"needs 9000000 MB of .*, \d+ MB are free"
@@ -109,11 +124,8 @@ def test_without_a_gpu_the_reason_is_given(tiny_path: Callable[..., Path], monke
     if why:
         with pytest.raises(DeviceError, match=re.escape(why)):
             LLM(tiny_path(), device="cuda")
-        with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22) as llm:
-            assert "-cpu-" in llm.model_info.numerics_id, "auto takes the CPU"
-    else:
-        with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22) as llm:
-            assert "-cuda-" in llm.model_info.numerics_id, "auto takes the GPU"
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22) as llm:
+        assert "-cpu-" in llm.model_info.numerics_id, "auto takes the CPU until the kernels have run on a GPU"
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA toolkit")

@@ -130,9 +130,7 @@ class EngineArgs:
         """cpu, cuda, or emulated: the CUDA kernels run by the host, for tests, where LLMI_EMULATE_CUDA=1."""
         if os.environ.get("LLMI_EMULATE_CUDA") == "1" and self.device == "cuda":
             return "emulated"
-        if self.device == "auto":
-            return "cpu" if _core.system_info()["why_no_cuda"] else "cuda"
-        return self.device
+        return "cpu" if self.device == "auto" else self.device  # auto: the GPU, once the kernels have run on one
 
     @property
     def kv_type(self) -> str:
@@ -160,6 +158,11 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     kv = {"float16": "f16", "float32": "f32", "int8": "i8"}[args.kv_type]
     kind = "cpu" if args.resolved_device == "cpu" else "cuda"
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:f32-tp1"
+
+
+def device_of(numerics_id: str) -> str:
+    """cpu or cuda, for an engine beside one with this id."""
+    return "cuda" if "-cuda-" in numerics_id else "cpu"
 
 
 def parse_no_effect(arguments: Mapping[str, Any]) -> dict[str, Any]:

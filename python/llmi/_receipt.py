@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmi._engine_args import device_of
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
         by_file = {model.file_name: name for name, model in NAMED_MODELS.items()}
         llm = LLM(
             by_file.get(fields["model"], fields["model"]),
+            device=device_of(fields["numerics_id"]),
             dtype=fields["dtype"],
             quantization=fields.get("quantization"),
             kv_cache_dtype=fields["kv_cache_dtype"],

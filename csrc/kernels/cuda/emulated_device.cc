@@ -11,7 +11,7 @@ namespace llmi {
 namespace {
 
 constexpr size_t kRegionBytes = size_t{4} << 30;  // of addresses; memory is taken as it is touched
-constexpr size_t kAlignment = 256;
+constexpr size_t kAlignment = 4096;               // whole pages, given back one by one
 
 class EmulatedRuntime {
  public:
@@ -44,11 +44,13 @@ class EmulatedRuntime {
                                num_bytes, free_bytes());
     }
     used_[offset] = size;
-    const Open open(*this);
-    std::memset(region_ + offset, 0, size);
-    return region_ + offset;
+    return region_ + offset;  // zero, as fresh pages are
   }
-  void Free(void* address) noexcept { used_.erase(static_cast<size_t>(static_cast<uint8_t*>(address) - region_)); }
+  void Free(void* address) noexcept {
+    const auto found = used_.find(static_cast<size_t>(static_cast<uint8_t*>(address) - region_));
+    madvise(address, found->second, MADV_DONTNEED);
+    used_.erase(found);
+  }
 
   void Upload(void* to, const void* from, size_t num_bytes) {
     CheckInside(to, num_bytes);
