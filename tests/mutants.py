@@ -128,8 +128,6 @@ MUTANTS = [
            "", ATTENTION),
     Mutant("cuda", "segments of the first rows for all", "csrc/kernels/cuda/attention_kernels.h", "args.segments[plan.row_segments[row]]",
            "args.segments[plan.row_segments[plan.row_begin]]", CUDA),
-    Mutant("cuda", "a lane begins with the window", "csrc/kernels/cuda/attention_kernels.h", "return begin + (lane - begin % 16 + 16) % 16;",
-           "return begin + lane;", ATTENTION),
     Mutant("cuda", "exponentials in the phase of the maxima", "csrc/kernels/cuda/attention_kernels.h", "shared.peaks[head][thread % 16] = peak;\n    });\n    block.ForEachThread([&](int thread) {  // exponentials and their sums\n      const int64_t head = thread / 16;\n      if (head >= num_heads) return;\n      const float peak = Peak(shared.peaks[head]);",
            "shared.peaks[head][thread % 16] = peak;\n      peak = Peak(shared.peaks[head]);", ATTENTION),
     Mutant("cuda", "offset of 4-bit codes forgotten", "csrc/kernels/cuda/linear_kernels.h", "dot -= 8 *",

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +277,15 @@ def test_stream_from_asyncio(tiny: LLM) -> None:
     assert asyncio.run(both()) == [tiny.generate([1, 2], GREEDY)[0].text, tiny.generate([3], GREEDY)[0].text]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, also in a process that a shell started in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("how", ["generate", "stream"])
 def test_interrupt_keeps_partial_results(tiny: LLM, how: str) -> None:
     expected = tiny.generate([5], GREEDY)
