@@ -193,7 +193,8 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   };
   std::vector<End> ends;
   ends.reserve(running_.size() + 1);
-  int64_t free = pages_per_block > 0 ? cache_->num_available() / pages_per_block : INT64_MAX;
+  if (pages_per_block == 0) return false;
+  int64_t free = cache_->num_available() / pages_per_block;
   int64_t seats = 0;
   const auto add = [&](const ScheduledSequence& sequence) {
     const int64_t now = blocks(sequence.num_tokens);
