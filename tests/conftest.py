@@ -12,7 +12,7 @@ import pytest
 os.environ["LLMI_AUDIT"] = "1"  # the engine audits its cache after each step
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from features import enumerable_llm
+from features import DEVICES, enumerable_llm
 from llmi import LLM, _core, _models
 from llmi.testing import tiny_model
 
@@ -72,7 +72,7 @@ def tiny(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
         yield llm
 
 
-@pytest.fixture(params=[*_core.system_info()["tables"], "emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])])
+@pytest.fixture(params=[*_core.system_info()["tables"], *DEVICES])
 def table(request: pytest.FixtureRequest) -> str:
     """What can run the ops of the forward pass: each kernel table that the machine has, and the CUDA kernels, emulated and, where there is one, on a GPU."""
     return str(request.param)

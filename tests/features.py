@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from llmi import LLM, SamplingParams, TokenContext
+from llmi import LLM, SamplingParams, TokenContext, _core
+
+# What device="cuda" may be in a test: the emulation, and a GPU where there is one.
+DEVICES = ["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])]
 
 
 def expect_short_answers(llm: LLM) -> LLM:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import llmi
+from features import DEVICES
 from llmi import LLM, Capture, DeviceError, SamplingParams, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
@@ -25,7 +26,7 @@ from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(autouse=True, params=["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])])
+@pytest.fixture(autouse=True, params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `device="cuda"` is: the emulation, and a GPU where there is one."""
     monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if request.param == "emulated" else "0")

@@ -21,6 +21,7 @@ class BlockPool {
   int64_t num_shared() const;  // pages of two sequences or more
   int64_t page_bytes() const { return page_bytes_; }
   uint8_t* arena() { return arena_.data(); }
+  Device* device() const { return device_; }
   int32_t references(int32_t page) const { return references_[static_cast<size_t>(page)]; }
 
   // A page with one reference; the caller has checked num_free().

@@ -10,7 +10,7 @@
 namespace llmi {
 
 KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device)
-    : groups_(std::move(groups)), device_(device), pool_(num_pages, groups_.page_bytes(), device) {}
+    : groups_(std::move(groups)), pool_(num_pages, groups_.page_bytes(), device) {}
 
 void KvCache::Init(KvSequence* sequence) {
   sequence->num_tokens = 0;
@@ -117,7 +117,7 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
 void KvCache::MoveSlot(const KvSequence& sequence, int64_t from, int64_t to) {
   if (from == to) return;
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
-    for (int layer : groups_.groups()[g].layers) KvCopySlot({.device = device_}, View(layer), sequence.tables[g].data(), from, to);
+    for (int layer : groups_.groups()[g].layers) KvCopySlot({.device = pool_.device()}, View(layer), sequence.tables[g].data(), from, to);
   }
 }
 

@@ -97,7 +97,6 @@ class KvCache {
   int64_t NumBlocks(int64_t num_tokens) const { return (num_tokens + groups_.block_size() - 1) / groups_.block_size(); }
 
   KvGroups groups_;
-  Device* device_;
   BlockPool pool_;
   std::unique_ptr<PrefixTree> prefix_tree_;
   std::function<bool()> reclaimer_;

@@ -219,9 +219,10 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   float* rope_values = ReserveFloats(context, rope_values_, rope_floats);
   for (const RopeTable& rope : ropes_) {
     const int64_t half = rows.num_rows * rope.rotary_dim() / 2;
-    host_rope_.resize(static_cast<size_t>(2 * half));
-    rope.Compute(context, batch.positions.data(), rows.num_rows, host_rope_.data(), host_rope_.data() + half);
-    ToDevice(context, rope_values, host_rope_.data(), FloatBytes(2 * half));
+    if (context.device != nullptr) host_rope_.resize(static_cast<size_t>(2 * half));
+    float* values = context.device != nullptr ? host_rope_.data() : rope_values;
+    rope.Compute(context, batch.positions.data(), rows.num_rows, values, values + half);
+    if (context.device != nullptr) ToDevice(context, rope_values, values, FloatBytes(2 * half));
     rows.cosine.push_back(rope_values);
     rows.sine.push_back(rope_values + half);
     rope_values += 2 * half;

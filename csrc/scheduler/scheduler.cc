@@ -137,8 +137,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
     if (sequence->kv.num_tokens == 0) AttachPrefix(sequence);
     if (WaitsForPrefix(*sequence, *pieces)) {  // what is known of its beginning is looked up anew then
-      cache_->Free(&sequence->kv);
-      cache_->Init(&sequence->kv);
+      GiveBack(sequence);
       break;
     }
     int64_t num_new = std::min({Missing(*sequence), *budget, *prompt_budget});
@@ -186,6 +185,7 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   const auto blocks = [&](int64_t num_tokens) { return (num_tokens + block_size - 1) / block_size; };
   int64_t pages_per_block = 0;
   for (const KvGroup& group : cache_->groups().groups()) pages_per_block += group.window == 0 ? group.pages_per_block : 0;
+  if (pages_per_block == 0) return false;
   struct End {
     int64_t growth;  // blocks, until then
     int64_t seats;
@@ -193,7 +193,6 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   };
   std::vector<End> ends;
   ends.reserve(running_.size() + 1);
-  if (pages_per_block == 0) return false;
   int64_t free = cache_->num_available() / pages_per_block;
   int64_t seats = 0;
   const auto add = [&](const ScheduledSequence& sequence) {
@@ -236,6 +235,11 @@ bool Scheduler::WaitsForPrefix(const ScheduledSequence& sequence, const std::vec
   return false;
 }
 
+void Scheduler::GiveBack(ScheduledSequence* sequence) {
+  cache_->Free(&sequence->kv);
+  cache_->Init(&sequence->kv);
+}
+
 void Scheduler::PreemptLast() {
   ScheduledSequence* victim = running_.back();
   running_.pop_back();
@@ -243,8 +247,7 @@ void Scheduler::PreemptLast() {
     ++victim->num_preemptions;
     ++num_preemptions_;
   }
-  cache_->Free(&victim->kv);
-  cache_->Init(&victim->kv);
+  GiveBack(victim);
   if (!victim->finished) Add(victim);
 }
 
@@ -256,10 +259,8 @@ bool Scheduler::PreemptOne() {
 
 bool Scheduler::DropWaitingCache() {
   for (auto waiting = waiting_.rbegin(); waiting != waiting_.rend(); ++waiting) {
-    KvSequence& kv = (*waiting)->kv;
-    if (kv.num_tokens == 0) continue;
-    cache_->Free(&kv);
-    cache_->Init(&kv);
+    if ((*waiting)->kv.num_tokens == 0) continue;
+    GiveBack(*waiting);
     return true;
   }
   return false;

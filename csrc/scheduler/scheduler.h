@@ -107,6 +107,7 @@ class Scheduler {
   void AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
   int64_t ExpectedTokens(const ScheduledSequence& sequence) const;
   bool OutgrowsPool(const ScheduledSequence& newcomer) const;
+  void GiveBack(ScheduledSequence* sequence);  // all its pages; it stays known to the cache
   void PreemptLast();
   void AttachPrefix(ScheduledSequence* sequence);
   bool WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const;

@@ -10,6 +10,7 @@
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/cuda/block.h"
 #include "kernels/kv_elements.h"
+#include "kernels/kv_slot.h"
 
 namespace llmi::cuda {
 
@@ -61,30 +62,7 @@ struct KvCopySlotKernel {
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
-    block.ForEachThread([&](int thread) {
-      const uint8_t* k_source = KvTile(kv, block_table, block.x, from);
-      uint8_t* k_target = KvTile(kv, block_table, block.x, to);
-      const uint8_t* v_source = k_source + KvValueOffset(kv);
-      uint8_t* v_target = k_target + KvValueOffset(kv);
-      const int64_t size = kv.element_bytes;
-      for (int64_t d = thread; d < kv.head_dim; d += block.num_threads) {
-        CopyBytes(k_source + (d * kSlotsPerTile + from % kSlotsPerTile) * size, k_target + (d * kSlotsPerTile + to % kSlotsPerTile) * size,
-                  size);
-        CopyBytes(v_source + (from % kSlotsPerTile * kv.head_dim + d) * size, v_target + (to % kSlotsPerTile * kv.head_dim + d) * size,
-                  size);
-      }
-      if (size != 1) return;
-      const int64_t num_scales = KvNumScales(kv.head_dim);
-      for (int64_t i = thread; i < num_scales; i += block.num_threads) {
-        KvTileScales(kv, k_target)[i * kSlotsPerTile + to % kSlotsPerTile] =
-            KvTileScales(kv, k_source)[i * kSlotsPerTile + from % kSlotsPerTile];
-        KvTileScales(kv, v_target)[to % kSlotsPerTile * num_scales + i] = KvTileScales(kv, v_source)[from % kSlotsPerTile * num_scales + i];
-      }
-    });
-  }
-
-  LLMI_HD static void CopyBytes(const uint8_t* source, uint8_t* target, int64_t num_bytes) {
-    for (int64_t i = 0; i < num_bytes; ++i) target[i] = source[i];
+    block.ForEachThread([&](int thread) { CopyHeadSlot(kv, block_table, block.x, from, to, thread, block.num_threads); });
   }
 };
 

@@ -1,5 +1,5 @@
 // The device over a runtime, which allocates, copies and launches: CUDA's (cuda_device.cu), or the host's emulation
-// (emulated_device.cc). Everything but these four lines of work is common, and runs in tests without a GPU.
+// (emulated_device.cc). All else is common, and runs in tests without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -51,12 +51,11 @@ class GpuDevice final : public Device {
       const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
       const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
       const int64_t num_groups = (args.num_rows + kLinearRows - 1) / kLinearRows;
+      const auto launch = [&](const auto& kernel) { runtime_.Launch(num_groups, num_tiles, kLinearThreads, kernel.kSharedBytes, kernel); };
       if (IsQuantizedPacked(part.weights.type)) {
-        runtime_.Launch(num_groups, num_tiles, kLinearThreads, QuantizedLinearKernel::kSharedBytes,
-                        QuantizedLinearKernel{output, args.quantized});
+        launch(LinearKernel<Int8Rows>{output, {args.quantized}});
       } else {
-        runtime_.Launch(num_groups, num_tiles, kLinearThreads, FloatLinearKernel::kSharedBytes,
-                        FloatLinearKernel{output, args.x, args.x_stride});
+        launch(LinearKernel<FloatRows>{output, {args.x, args.x_stride}});
       }
     }
   }

@@ -43,110 +43,64 @@ struct LinearOutput {
   }
 };
 
-// Block x: 8 rows of x; y: a tile of W, so that blocks that run side by side share it.
-struct FloatLinearKernel {
-  static constexpr size_t kSharedBytes = (kLinearThreads + kLinearSums) * sizeof(float);
-  LinearOutput output;
+// x for float weights.
+struct FloatRows {
+  using BlockSum = float;
   const float* x;
   int64_t x_stride;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
-    output.ForEachPointer(visit);
     visit(x);
   }
 
-  template <typename Block>
-  LLMI_HD void operator()(const Block& block) const {
-    const PackedView& w = output.weights;
-    const uint8_t* tile = w.data + block.y * PackedTileBytes(w.type, w.num_cols);
-    const int64_t first_row = block.x * kLinearRows;
-    const int64_t num_blocks = (w.num_cols + kBlockSize - 1) / kBlockSize;
-    float* totals = reinterpret_cast<float*>(block.shared);
-    float* sums = totals + kLinearThreads;
-    block.ForEachThread([&](int thread) { totals[thread] = 0.0f; });
-    for (int64_t first = 0; first < num_blocks; first += kLinearBlocks) {
-      block.ForEachThread([&](int thread) {
-        const int64_t begin = (first + thread / kTileRows) * kBlockSize;
-        if (begin >= w.num_cols) return;
-        const int64_t end = begin + kBlockSize < w.num_cols ? begin + kBlockSize : w.num_cols;
-        float results[kLinearRows] = {};
-        for (int64_t k = begin; k < end; ++k) {
-          const float weight = reference::FloatWeight(w.type, tile, k, thread % kTileRows);
-          for (int row = 0; row < kLinearRows; ++row) {
-            if (first_row + row < output.num_rows) results[row] = Fma(weight, x[(first_row + row) * x_stride + k], results[row]);
-          }
-        }
-        float* to = sums + thread / kTileRows * kLinearThreads + thread % kTileRows;
-        for (int row = 0; row < kLinearRows; ++row) to[row * kTileRows] = results[row];
-      });
-      block.ForEachThread([&](int thread) {
-        float total = totals[thread];
-        for (int64_t i = 0; i < kLinearBlocks && first + i < num_blocks; ++i) total = total + sums[i * kLinearThreads + thread];
-        totals[thread] = total;
-      });
+  // to[row][column of the tile]: sums of block `index` of one column of W, for rows [first_row, end_row) of x.
+  LLMI_HD void SumBlock(const PackedView& w, const uint8_t* tile, int64_t column, int64_t index, int64_t first_row, int64_t end_row,
+                        float* to) const {
+    const int64_t begin = index * kBlockSize;
+    const int64_t end = begin + kBlockSize < w.num_cols ? begin + kBlockSize : w.num_cols;
+    float results[kLinearRows] = {};
+    for (int64_t k = begin; k < end; ++k) {
+      const float weight = reference::FloatWeight(w.type, tile, k, column);
+      for (int row = 0; row < kLinearRows; ++row) {
+        if (first_row + row < end_row) results[row] = Fma(weight, x[(first_row + row) * x_stride + k], results[row]);
+      }
     }
-    block.ForEachThread(
-        [&](int thread) { output.Store(first_row + thread / kTileRows, block.y * kTileRows + thread % kTileRows, totals[thread]); });
+    for (int row = 0; row < kLinearRows; ++row) to[row * kTileRows] = results[row];
   }
+  LLMI_HD static float Add(PackedType, float total, float sum) { return total + sum; }
 };
 
-// acc = fma(a[0], b[0], acc), then, where there are two, acc = fma(a[1], b[1], acc).
-struct BlockSum {
-  float a[2];
-  float b[2];
-};
-
-// Block x: 8 rows of x; y: a tile of W, so that blocks that run side by side share it.
-struct QuantizedLinearKernel {
-  static constexpr size_t kSharedBytes = kLinearThreads * sizeof(float) + kLinearSums * sizeof(BlockSum);
-  LinearOutput output;
+// x for quantised weights.
+struct Int8Rows {
+  // acc = fma(a[0], b[0], acc), then, where there are two, acc = fma(a[1], b[1], acc).
+  struct BlockSum {
+    float a[2];
+    float b[2];
+  };
   QuantizedRows x;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
-    output.ForEachPointer(visit);
     visit(x.codes);
     visit(x.scales);
     visit(x.sums);
     visit(x.half_sums);
   }
 
-  template <typename Block>
-  LLMI_HD void operator()(const Block& block) const {
-    const PackedView& w = output.weights;
-    const uint8_t* tile = w.data + block.y * PackedTileBytes(w.type, w.num_cols);
-    const int64_t first_row = block.x * kLinearRows;
-    const int64_t num_blocks = w.num_cols / kBlockSize;
-    const bool two = w.type == PackedType::kQ8HalfF32 || w.type == PackedType::kQ4Min || w.type == PackedType::kQ4MinF32;
-    float* totals = reinterpret_cast<float*>(block.shared);
-    BlockSum* sums = reinterpret_cast<BlockSum*>(totals + kLinearThreads);
-    block.ForEachThread([&](int thread) { totals[thread] = 0.0f; });
-    for (int64_t first = 0; first < num_blocks; first += kLinearBlocks) {
-      block.ForEachThread([&](int thread) {
-        const int64_t index = first + thread / kTileRows;
-        if (index >= num_blocks) return;
-        const reference::PackedRow row_of_w = {w.type, tile, thread % kTileRows};
-        uint32_t codes[8];
-        LoadCodes(row_of_w, index, codes);
-        BlockSum* to = sums + thread / kTileRows * kLinearThreads + thread % kTileRows;
-        for (int row = 0; row < kLinearRows && first_row + row < output.num_rows; ++row) {
-          to[row * kTileRows] = Sum(row_of_w, index, codes, (first_row + row) * num_blocks + index);
-        }
-      });
-      block.ForEachThread([&](int thread) {
-        if (first_row + thread / kTileRows >= output.num_rows) return;
-        float total = totals[thread];
-        for (int64_t i = 0; i < kLinearBlocks && first + i < num_blocks; ++i) {
-          const BlockSum& sum = sums[i * kLinearThreads + thread];
-          total = Fma(sum.a[0], sum.b[0], total);
-          if (two) total = Fma(sum.a[1], sum.b[1], total);
-        }
-        totals[thread] = total;
-      });
+  LLMI_HD void SumBlock(const PackedView& w, const uint8_t* tile, int64_t column, int64_t index, int64_t first_row, int64_t end_row,
+                        BlockSum* to) const {
+    const reference::PackedRow row_of_w = {w.type, tile, column};
+    uint32_t codes[8];
+    LoadCodes(row_of_w, index, codes);
+    for (int row = 0; row < kLinearRows && first_row + row < end_row; ++row) {
+      to[row * kTileRows] = Sum(row_of_w, index, codes, (first_row + row) * (w.num_cols / kBlockSize) + index);
     }
-    block.ForEachThread(
-        [&](int thread) { output.Store(first_row + thread / kTileRows, block.y * kTileRows + thread % kTileRows, totals[thread]); });
+  }
+  LLMI_HD static float Add(PackedType type, float total, const BlockSum& sum) {
+    total = Fma(sum.a[0], sum.b[0], total);
+    const bool two = type == PackedType::kQ8HalfF32 || type == PackedType::kQ4Min || type == PackedType::kQ4MinF32;
+    return two ? Fma(sum.a[1], sum.b[1], total) : total;
   }
 
   // The 32 codes of a block as signed bytes: those of 4 bits as they are (0 to 15), those of 8 bits less 128.
@@ -179,6 +133,50 @@ struct QuantizedLinearKernel {
       sum.b[1] = x.sums[x_block];
     }
     return sum;
+  }
+};
+
+// Block x: 8 rows of x; y: a tile of W, so that blocks that run side by side share it.
+template <typename Rows>
+struct LinearKernel {
+  using BlockSum = typename Rows::BlockSum;
+  static constexpr size_t kSharedBytes = kLinearThreads * sizeof(float) + kLinearSums * sizeof(BlockSum);
+  LinearOutput output;
+  Rows rows;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    output.ForEachPointer(visit);
+    rows.ForEachPointer(visit);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    const PackedView& w = output.weights;
+    const uint8_t* tile = w.data + block.y * PackedTileBytes(w.type, w.num_cols);
+    const int64_t first_row = block.x * kLinearRows;
+    const int64_t num_blocks = (w.num_cols + kBlockSize - 1) / kBlockSize;
+    float* totals = reinterpret_cast<float*>(block.shared);
+    BlockSum* sums = reinterpret_cast<BlockSum*>(totals + kLinearThreads);
+    block.ForEachThread([&](int thread) { totals[thread] = 0.0f; });
+    for (int64_t first = 0; first < num_blocks; first += kLinearBlocks) {
+      block.ForEachThread([&](int thread) {
+        const int64_t index = first + thread / kTileRows;
+        if (index >= num_blocks) return;
+        BlockSum* to = sums + thread / kTileRows * kLinearThreads + thread % kTileRows;
+        rows.SumBlock(w, tile, thread % kTileRows, index, first_row, output.num_rows, to);
+      });
+      block.ForEachThread([&](int thread) {
+        if (first_row + thread / kTileRows >= output.num_rows) return;
+        float total = totals[thread];
+        for (int64_t i = 0; i < kLinearBlocks && first + i < num_blocks; ++i) {
+          total = Rows::Add(w.type, total, sums[i * kLinearThreads + thread]);
+        }
+        totals[thread] = total;
+      });
+    }
+    block.ForEachThread(
+        [&](int thread) { output.Store(first_row + thread / kTileRows, block.y * kTileRows + thread % kTileRows, totals[thread]); });
   }
 };
 

@@ -1,0 +1,43 @@
+// One slot's K and V of one head to another slot of the same sequence, bit for bit.
+#pragma once
+
+#include "kernels/kv_layout.h"
+
+namespace llmi {
+
+// K's elements or scales, and V's, of every step-th of num_rows dimensions from `first` on.
+template <typename Element>
+LLMI_HD inline void CopySlotElements(const Element* k_source, Element* k_target, const Element* v_source, Element* v_target,
+                                     int64_t num_rows, int64_t from, int64_t to, int64_t first, int64_t step) {
+  for (int64_t row = first; row < num_rows; row += step) {
+    k_target[row * kSlotsPerTile + to] = k_source[row * kSlotsPerTile + from];
+    v_target[to * num_rows + row] = v_source[from * num_rows + row];
+  }
+}
+
+// first, step: a thread's share of the dimensions; 0 and 1 are all.
+LLMI_HD inline void CopyHeadSlot(const KvView& kv, const int32_t* block_table, int64_t head, int64_t from, int64_t to, int64_t first,
+                                 int64_t step) {
+  const uint8_t* k_source = KvTile(kv, block_table, head, from);
+  uint8_t* k_target = KvTile(kv, block_table, head, to);
+  const uint8_t* v_source = k_source + KvValueOffset(kv);
+  uint8_t* v_target = k_target + KvValueOffset(kv);
+  from %= kSlotsPerTile;
+  to %= kSlotsPerTile;
+  const auto copy = [&](auto element) {
+    using Element = decltype(element);
+    CopySlotElements(reinterpret_cast<const Element*>(k_source), reinterpret_cast<Element*>(k_target),
+                     reinterpret_cast<const Element*>(v_source), reinterpret_cast<Element*>(v_target), kv.head_dim, from, to, first, step);
+  };
+  switch (kv.element_bytes) {
+    case 1:
+      copy(uint8_t{});
+      CopySlotElements(KvTileScales(kv, k_source), KvTileScales(kv, k_target), KvTileScales(kv, v_source), KvTileScales(kv, v_target),
+                       KvNumScales(kv.head_dim), from, to, first, step);
+      break;
+    case 2: copy(uint16_t{}); break;
+    default: copy(uint32_t{});
+  }
+}
+
+}  // namespace llmi
