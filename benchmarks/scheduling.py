@@ -1,6 +1,8 @@
 """Memory and scheduling: what sharing, batching and chunking are worth, each beside its baseline in the same run.
 
-    python benchmarks/scheduling.py [--rounds 3] [--output benchmarks/results/NAME.json]
+    python benchmarks/scheduling.py [--rounds 3] [--peers-python PYTHON] [--output benchmarks/results/NAME.json]
+
+PYTHON, of an environment with torch and transformers, has transformers' continuous-batching scheduler beside.
 
 `--readme FILE.json` writes the README's table from a result.
 """
@@ -9,9 +11,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,15 +48,50 @@ def prefix_us_per_1000_tokens() -> float:
     return min(float(cache.time_prefix(8000)) for cache in caches) * 1e6 / 8
 
 
-def kv_waste() -> dict[str, float]:
-    """KV slots allocated minus tokens held, over 256 requests of nano-vllm's lengths (100 to 1,024 in and out), the model stubbed out."""
+NUM_PAGES = 256 * 129
+
+
+def loaded_scheduler() -> tuple[Any, list[tuple[int, int]]]:
+    """256 requests of nano-vllm's lengths (100 to 1,024 in and out), all waiting, with room for each; the model stubbed out."""
     rng = np.random.default_rng(5)
-    num_pages = 256 * 129
     scheduler = _core.testing.Scheduler(
-        "fcfs", windows=[0], num_pages=num_pages, max_num_seqs=256, max_num_batched_tokens=8192, with_prefixes=False
+        "fcfs", windows=[0], num_pages=NUM_PAGES, max_num_seqs=256, max_num_batched_tokens=8192, with_prefixes=False
     )
-    for prompt_len, max_tokens in zip(rng.integers(100, 1025, 256), rng.integers(100, 1025, 256), strict=True):
-        scheduler.add([1] * int(prompt_len), int(max_tokens))
+    requests = list(zip(rng.integers(100, 1025, 256).tolist(), rng.integers(100, 1025, 256).tolist(), strict=True))
+    for prompt_len, max_tokens in requests:
+        scheduler.add([1] * prompt_len, max_tokens)
+    return scheduler, requests
+
+
+def peer_scheduler(python: str, rounds: int) -> dict[str, float]:
+    """Seconds for all steps of loaded_scheduler's list, ours (each step's work handed to Python as lists) and transformers'."""
+    seconds: dict[str, list[float]] = {"llmi": [], "transformers": []}
+    steps = {}
+    for _ in range(rounds):
+        scheduler, requests = loaded_scheduler()
+        start, steps["llmi"] = time.perf_counter(), 0
+        while scheduler.num_running or scheduler.num_waiting:
+            scheduler.step()
+            steps["llmi"] += 1
+        seconds["llmi"].append(time.perf_counter() - start)
+        job = {"requests": requests, "num_blocks": NUM_PAGES, "block_size": 16, "max_tokens": 8192}
+        command = [python, str(Path(__file__).with_name("peer_scheduler.py"))]
+        seen = json.loads(subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=True).stdout)
+        seconds["transformers"].append(seen["seconds"])
+        steps["transformers"] = seen["steps"]
+    ours, peer = (statistics.median(seconds[name]) for name in ("llmi", "transformers"))
+    return {
+        "llmi_s": ours,
+        "transformers_s": peer,
+        "times_faster": peer / ours,
+        "steps": steps["llmi"],
+        "peer_steps": steps["transformers"],
+    }
+
+
+def kv_waste() -> dict[str, float]:
+    """KV slots allocated minus tokens held, over loaded_scheduler's list."""
+    scheduler, _ = loaded_scheduler()
     lengths: dict[int, int] = {}
     waste, sequences, live = 0.0, 0.0, 0.0
     while scheduler.num_running or scheduler.num_waiting:
@@ -60,7 +100,7 @@ def kv_waste() -> dict[str, float]:
         for number in ended:
             del lengths[number]
         held = sum(lengths.values())
-        waste += (num_pages - scheduler.num_free) * 16 - held
+        waste += (NUM_PAGES - scheduler.num_free) * 16 - held
         sequences += len(lengths)
         live += held
     return {"tokens_a_sequence": waste / sequences, "share_over_half_a_block": (waste - 7.5 * sequences) / live}
@@ -217,6 +257,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     }.items():  # fmt: skip
         result[name] = measure()
         print(name, result[name], flush=True)
+    if arguments.peers_python:
+        result["peer_scheduler"] = peer_scheduler(arguments.peers_python, arguments.rounds)
+        print("peer_scheduler", result["peer_scheduler"], flush=True)
     return result
 
 
@@ -224,11 +267,14 @@ def table(result: dict[str, Any]) -> str:
     """Markdown rows."""
     stall_, shared, pool, continuous = result["stall"], result["shared_prefix"], result["small_pool"], result["continuous"]
     waste, first = result["kv_waste"], result["first_tokens"]
+    peer = result.get("peer_scheduler")
+    beside = "256 requests of 100 to 1,024 tokens in and out, no model: transformers' continuous-batching scheduler over ours, time"
     return "\n".join(
         [
             "| what | seen |",
             "| --- | --- |",
             f"| scheduler and block pool, a step of 256 sequences | {result['scheduler_step_us']:.0f} us |",
+            *([f"| {beside} | {peer['times_faster']:.0f} |"] if peer else []),
             f"| prefix tree, match and insert 1,000 tokens | {result['prefix_us_per_1000_tokens']:.0f} us |",
             f"| KV slots allocated and empty, a sequence (half a block is 7.5); more than that, of the tokens held "
             f"| {waste['tokens_a_sequence']:.2f}; {waste['share_over_half_a_block']:.2%} |",
@@ -246,4 +292,5 @@ def table(result: dict[str, Any]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers-python", help="the Python of an environment with torch and transformers")
     sys.exit(report.main(parser, run, table))

@@ -66,6 +66,8 @@ MUTANTS = [
     Mutant("speculation", "the child of any parent", "csrc/speculative/draft.cc", "if (parent(i) == node && token_ids", "if (token_ids", SPECULATION),
     Mutant("speculation", "first match instead of latest", "csrc/speculative/prompt_lookup.cc", "ends_[i][HashNgram(token_ids, end, n)] = end",
            "ends_[i].try_emplace(HashNgram(token_ids, end, n), end)", SPECULATION),
+    Mutant("speculation", "kinds of drafts are not told apart", "csrc/speculative/prompt_lookup.cc", "context->confidence = Confidence(", "Confidence(",
+           "tests/test_draft_length.py"),
     Mutant("speculation", "shortest n-gram first", "csrc/speculative/prompt_lookup.cc", "for (size_t i = ends_.size(); i-- > 0;)",
            "for (size_t i = 0; i < ends_.size(); ++i)", SPECULATION),
     Mutant("speculation", "wrong ids pass", "csrc/speculative/draft.cc", "id < 0 || id >= vocab_size", "id < -1 || id > vocab_size", SPECULATION),

@@ -58,23 +58,30 @@ class ScriptedRows : public DraftRows {
   std::vector<double> uniforms_;
 };
 
+DraftContext LookUp(int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
+  PromptLookup lookup(min_ngram, max_ngram);
+  const std::unique_ptr<DrafterState> state = lookup.NewState(0, 0);
+  DraftContext context;
+  for (size_t size = 1; size <= token_ids.size(); ++size) {
+    context = DraftContext{};
+    context.token_ids = std::span(token_ids).first(size);
+    context.max_nodes = num_tokens;
+    context.state = state.get();
+    DraftContext* pointer = &context;
+    lookup.Propose({&pointer, 1});
+  }
+  return context;
+}
+
 }  // namespace
 
 void RegisterTestingSpeculative(py::module_& module) {
   // What PromptLookup proposes after token_ids, fed one token at a time.
   module.def("prompt_lookup", [](int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
-    PromptLookup lookup(min_ngram, max_ngram);
-    const std::unique_ptr<DrafterState> state = lookup.NewState(0, 0);
-    DraftContext context;
-    for (size_t size = 1; size <= token_ids.size(); ++size) {
-      context = DraftContext{};
-      context.token_ids = std::span(token_ids).first(size);
-      context.max_nodes = num_tokens;
-      context.state = state.get();
-      DraftContext* pointer = &context;
-      lookup.Propose({&pointer, 1});
-    }
-    return context.draft.token_ids;
+    return LookUp(min_ngram, max_ngram, token_ids, num_tokens).draft.token_ids;
+  });
+  module.def("lookup_confidence", [](int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids) {
+    return LookUp(min_ngram, max_ngram, token_ids, 1).confidence;
   });
   // (token ids, parents) of several drafts as one tree; empty parents: a chain.
   module.def("merge_drafts", [](const std::vector<std::pair<std::vector<int32_t>, std::vector<int32_t>>>& drafts, int64_t max_nodes) {

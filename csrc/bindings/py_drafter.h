@@ -23,7 +23,7 @@ class PyDrafter : public Drafter {
   std::string name() const override { return name_; }
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
   void Propose(std::span<DraftContext*> contexts) override;
-  double expected_acceptance() const override { return expected_acceptance_; }
+  double expected_acceptance(int32_t /*confidence*/) const override { return expected_acceptance_; }
   bool wants_observe() const override { return wants_observe_; }
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;
 

@@ -147,18 +147,24 @@ class Engine {
   struct Sample;
   struct Running;
   struct LogitsRow;
+  // What a step holds so far.
+  struct StepPlan {
+    int64_t num_rows;
+    double expected_tokens;
+  };
   // One drafter's part of a step: contexts[i] is for samples[i].
   struct DraftCall {
     Drafter* drafter;
     std::vector<Sample*> samples;
     std::vector<DraftContext> contexts;
+    bool looks_first = false;      // lengths are chosen when the drafts are known
     int64_t num_start_tokens = 0;  // of sequences that it meets for the first time
   };
   // What a drafter has cost and brought so far, over all sequences; times are smoothed.
   struct DrafterHistory {
     double seconds_per_token = 0;        // proposed
     double start_seconds_per_token = 0;  // of a sequence that it meets
-    AcceptanceRecord acceptance;
+    std::array<AcceptanceRecord, kNumConfidences> acceptance;
   };
 
   struct Command {
@@ -196,8 +202,10 @@ class Engine {
   static bool IsJudged(const LogitsRow& row);
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
-  std::vector<DraftCall> ChooseDrafts(const std::vector<Sample*>& samples, int64_t num_rows, double expected_tokens);
+  std::vector<DraftCall> ChooseDrafts(const std::vector<Sample*>& samples, StepPlan* plan);
+  void TakePrior(Sample& sample);
   void AskDrafter(DraftCall& call);
+  void ChooseLengthOfDraft(Sample& sample, DraftContext& context, StepPlan* plan);
   void TakeDraft(Sample& sample, DraftContext& context);
   // The decode trace (trace.cc).
   LawObserver StageObserver();
@@ -206,7 +214,7 @@ class Engine {
 
   bool MayDraft(const ScheduledPiece& piece) const;
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
-  int64_t ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows);
+  int64_t ChosenLength(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan);
   double TimeRows(const KvSequence& kv, int64_t num_rows);
   void MeasureCosts();
   void NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token);

@@ -1,6 +1,7 @@
 // The engine thread's own records of requests under way.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -53,7 +54,8 @@ struct Engine::Sample {
   int64_t num_accepted = 0;           // of this draft
   uint32_t round = 0;                 // of verification
   std::unique_ptr<DrafterState> drafter_state;
-  AcceptanceRecord acceptance;
+  int32_t confidence = 0;  // of this draft
+  std::array<AcceptanceRecord, kNumConfidences> acceptance;
   double emit_time_s = 0;  // of the tokens of this step
   size_t num_streamed_tokens = 0;
   bool started = false;  // its cache exists and the scheduler knows it (the first sample from the beginning)

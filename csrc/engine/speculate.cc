@@ -81,10 +81,10 @@ int64_t Engine::DraftLimit(const Sample& sample, int64_t room) const {
   return std::min({wanted, room, judged ? kMaxJudgedNodes : kMaxDraftNodes});
 }
 
-int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expected_tokens, int64_t num_rows) {
+int64_t Engine::ChosenLength(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan) {
   const SpeculationConfig& speculation = *sample.running->request->speculation;
   if (speculation.num_tokens >= 0 && speculation.length_policy == nullptr) return limit;
-  const auto rates = sample.acceptance.Rates();
+  const auto rates = sample.acceptance[static_cast<size_t>(confidence)].Rates();
   if (speculation.verification != VerificationKind::kCoupled && speculation.length_policy == nullptr) {
     return ChooseLength(rates, RecordedCosts(), {1, 1, 0, limit}) > 0 ? limit : 0;  // trees of a fixed shape want their room
   }
@@ -94,7 +94,7 @@ int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expecte
   }
   const DrafterHistory& history = drafters_[speculation.drafter.get()];
   // Steps take longer than their forward alone: a drafter's seconds are weighed on the scale of the curve.
-  LengthQuestion question = {expected_tokens, num_rows, history.seconds_per_token / decode_ratio_, limit};
+  LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.seconds_per_token / decode_ratio_, limit};
   if (sample.drafter_state == nullptr) {
     question.start_seconds = history.start_seconds_per_token * static_cast<double>(sample.tokens.size()) / decode_ratio_;
     question.remaining_tokens = sample.scheduled.max_new_tokens;
@@ -104,45 +104,46 @@ int64_t Engine::ChosenLength(const Sample& sample, int64_t limit, double expecte
 
 void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
   std::vector<Sample*> samples;
-  int64_t num_rows = 0;
+  StepPlan plan = {0, static_cast<double>(pieces->size())};
   for (const ScheduledPiece& piece : *pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
     sample->draft = {};
+    sample->confidence = 0;
     sample->walk = kWalkRoot;
     sample->num_accepted = 0;
-    num_rows += piece.num_new;
+    plan.num_rows += piece.num_new;
     if (MayDraft(piece)) samples.push_back(sample);
   }
   if (samples.empty()) return;
   if (drafters_.size() > kMaxKnownDrafters) drafters_.clear();
-  std::vector<DraftCall> calls = ChooseDrafts(samples, num_rows, static_cast<double>(pieces->size()));
+  std::vector<DraftCall> calls = ChooseDrafts(samples, &plan);
   for (DraftCall& call : calls) AskDrafter(call);
   for (DraftCall& call : calls) {
-    for (size_t i = 0; i < call.samples.size(); ++i) TakeDraft(*call.samples[i], call.contexts[i]);
+    for (size_t i = 0; i < call.samples.size(); ++i) {
+      if (call.looks_first) ChooseLengthOfDraft(*call.samples[i], call.contexts[i], &plan);
+      TakeDraft(*call.samples[i], call.contexts[i]);
+    }
   }
   // Requests that failed here have given their blocks back.
   std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
 }
 
 // Who drafts how much in this step: one call for each drafter, with all sequences that it drafts for.
-std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& samples, int64_t num_rows, double expected_tokens) {
+std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& samples, StepPlan* plan) {
   std::vector<DraftCall> calls;
   for (Sample* sample : samples) {
     if (sample->finished) continue;  // a sibling failed
     Running& running = *sample->running;
     const SpeculationConfig& speculation = *running.request->speculation;
     try {
-      if (sample->drafter_state == nullptr && sample->acceptance.empty()) {
-        const AcceptanceRecord expected(speculation.drafter->expected_acceptance());
-        const DrafterHistory& history =
-            drafters_.try_emplace(speculation.drafter.get(), DrafterHistory{.acceptance = expected}).first->second;
-        // Other sequences' luck may enter where tokens do not depend on lengths.
-        sample->acceptance = speculation.verification == VerificationKind::kCoupled ? history.acceptance.AsPrior() : expected;
-      }
-      const int64_t limit = DraftLimit(*sample, config_.scheduler.max_num_batched_tokens - num_rows);
-      const int64_t length = limit < 1 ? 0 : ChosenLength(*sample, limit, expected_tokens, num_rows);
+      if (sample->drafter_state == nullptr) TakePrior(*sample);
+      const bool coupled = speculation.verification == VerificationKind::kCoupled;
+      const bool looks_first =
+          coupled && speculation.num_tokens < 0 && speculation.length_policy == nullptr && speculation.drafter->tells_confidence();
+      const int64_t limit = DraftLimit(*sample, config_.scheduler.max_num_batched_tokens - plan->num_rows);
+      const int64_t length = limit < 1 || looks_first ? limit : ChosenLength(*sample, 0, limit, *plan);
       if (length < 1) {
-        sample->acceptance.Rest();
+        sample->acceptance[0].Rest();
         continue;
       }
 
@@ -153,23 +154,59 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
       context.prompt_len = running.prompt_len();
       context.max_nodes = length;
       context.round = ++sample->round;
-      context.wants_laws = speculation.verification != VerificationKind::kCoupled;
+      context.wants_laws = !coupled;
       const bool starts = sample->drafter_state == nullptr;
       if (starts) sample->drafter_state = speculation.drafter->NewState(running.request->id, sample->index);
       context.state = sample->drafter_state.get();
-      const auto known =
-          std::find_if(calls.begin(), calls.end(), [&](const auto& call) { return call.drafter == speculation.drafter.get(); });
-      DraftCall& call = known == calls.end() ? calls.emplace_back(DraftCall{speculation.drafter.get(), {}, {}}) : *known;
+      const auto known = std::find_if(calls.begin(), calls.end(), [&](const auto& call) {
+        return call.drafter == speculation.drafter.get() && call.looks_first == looks_first;
+      });
+      DraftCall& call = known == calls.end() ? calls.emplace_back(DraftCall{speculation.drafter.get(), {}, {}, looks_first}) : *known;
       call.samples.push_back(sample);
       if (starts) call.num_start_tokens += static_cast<int64_t>(sample->tokens.size());
       call.contexts.push_back(std::move(context));
-      num_rows += length;
-      expected_tokens += sample->acceptance.Rates()[0];
+      if (looks_first) continue;
+      plan->num_rows += length;
+      plan->expected_tokens += sample->acceptance[0].Rates()[0];
     } catch (const Error& error) {
       FailRequest(running, error);
     }
   }
   return calls;
+}
+
+// What is known of the drafter before this sequence's first draft.
+void Engine::TakePrior(Sample& sample) {
+  if (std::any_of(sample.acceptance.begin(), sample.acceptance.end(), [](const auto& record) { return !record.empty(); })) return;
+  const SpeculationConfig& speculation = *sample.running->request->speculation;
+  const auto [known, is_new] = drafters_.try_emplace(speculation.drafter.get());
+  for (size_t i = 0; i < kNumConfidences; ++i) {
+    const AcceptanceRecord expected(speculation.drafter->expected_acceptance(static_cast<int32_t>(i)));
+    AcceptanceRecord& of_others = known->second.acceptance[i];
+    if (is_new) of_others = expected;
+    // Other sequences' luck may enter where tokens do not depend on lengths.
+    sample.acceptance[i] = speculation.verification == VerificationKind::kCoupled ? of_others.AsPrior() : expected;
+  }
+}
+
+// A draft is there, of a kind whose acceptance is known: as much of it is kept as pays.
+void Engine::ChooseLengthOfDraft(Sample& sample, DraftContext& context, StepPlan* plan) {
+  const int64_t room = DraftLimit(sample, config_.scheduler.max_num_batched_tokens - plan->num_rows);
+  const int64_t limit = std::min(room, context.draft.size());
+  if (limit < 1) {
+    context.draft = {};
+    return;
+  }
+  AcceptanceRecord& acceptance = sample.acceptance[static_cast<size_t>(context.confidence)];
+  const int64_t length = ChosenLength(sample, context.confidence, limit, *plan);
+  context.draft = CutDepth(context.draft, length);
+  sample.confidence = context.confidence;
+  if (length == 0) {
+    acceptance.Rest();
+    return;
+  }
+  plan->num_rows += length;
+  plan->expected_tokens += acceptance.Rates()[0];
 }
 
 void Engine::AskDrafter(DraftCall& call) {
@@ -281,8 +318,9 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
     for (int64_t i = 0; i < sample->num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
     // A walk that a stop rule ended says nothing about what came after.
     if (sample->walk == kWalkEnded || sample->num_accepted == depth) {
-      sample->acceptance.Add(depth, sample->num_accepted);
-      drafters_[running.request->speculation->drafter.get()].acceptance.Add(depth, sample->num_accepted);
+      const auto confidence = static_cast<size_t>(sample->confidence);
+      sample->acceptance[confidence].Add(depth, sample->num_accepted);
+      drafters_[running.request->speculation->drafter.get()].acceptance[confidence].Add(depth, sample->num_accepted);
     }
     if (!sample->finished) cache_->Trim(&sample->scheduled.kv);
     const std::vector<float> logprobs = std::exchange(sample->draft_logprobs, {});

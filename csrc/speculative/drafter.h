@@ -31,8 +31,12 @@ struct DraftContext {
   DrafterState* state = nullptr;
 
   Draft draft;
+  int32_t confidence = 0;      // what kind of draft it is, in [0, kNumConfidences), if the drafter tells kinds apart
   std::optional<Error> error;  // ends this request alone
 };
+
+// Drafts of one kind are about as often right: acceptance is learnt for each. 0: not told.
+constexpr int32_t kNumConfidences = 6;
 
 class Drafter {
  public:
@@ -40,7 +44,9 @@ class Drafter {
   virtual std::string name() const = 0;
   virtual std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) = 0;
   // Probability that a first token is accepted, before any was seen: whether "auto" gives it a try.
-  virtual double expected_acceptance() const { return 0.5; }
+  virtual double expected_acceptance(int32_t /*confidence*/) const { return 0.5; }
+  // Proposals cost next to nothing and their confidence is told: "auto" looks at them before it chooses a length.
+  virtual bool tells_confidence() const { return false; }
   // Fills draft, or error, of each context. Drafts are checked by the caller.
   virtual void Propose(std::span<DraftContext*> contexts) = 0;
   // After the walk over a draft: how deep it went, and the target's log-probability of each node (NaN where the walk did
@@ -56,7 +62,7 @@ class UnionDrafter : public Drafter {
   explicit UnionDrafter(std::vector<std::shared_ptr<Drafter>> drafters) : drafters_(std::move(drafters)) {}
   std::string name() const override;
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
-  double expected_acceptance() const override;
+  double expected_acceptance(int32_t confidence) const override;
   void Propose(std::span<DraftContext*> contexts) override;
   bool wants_observe() const override;
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;

@@ -21,7 +21,8 @@ class NgramIndex : public DrafterState {
 
   // Takes in tokens past those it has seen; all but the last become findable.
   void Update(std::span<const int32_t> token_ids);
-  // The position that followed the longest, then latest, earlier occurrence of the last tokens; -1 if none.
+  // The position that followed the longest, then latest, earlier occurrence of the last tokens; -1 if none. Longest: of
+  // up to max_ngram tokens.
   int64_t Find(std::span<const int32_t> token_ids) const;
 
  private:
@@ -35,6 +36,9 @@ class PromptLookup : public Drafter {
   PromptLookup(int64_t min_ngram, int64_t max_ngram) : min_ngram_(min_ngram), max_ngram_(max_ngram) {}
   std::string name() const override { return "prompt_lookup"; }
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
+  // The more tokens match, the likelier that the next one does.
+  double expected_acceptance(int32_t confidence) const override;
+  bool tells_confidence() const override { return true; }
   void Propose(std::span<DraftContext*> contexts) override;
 
  private:

@@ -21,9 +21,9 @@ std::string UnionDrafter::name() const {
   return name;
 }
 
-double UnionDrafter::expected_acceptance() const {
+double UnionDrafter::expected_acceptance(int32_t /*confidence*/) const {
   double best = 0;
-  for (const auto& drafter : drafters_) best = std::max(best, drafter->expected_acceptance());
+  for (const auto& drafter : drafters_) best = std::max(best, drafter->expected_acceptance(0));
   return best;
 }
 

@@ -1,0 +1,145 @@
+"""How long drafts are: the rule, what it learns of drafters and of kinds of drafts, and what it must not do."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmi
+from llmi import LLM, DraftContext, Drafter, Outputs, SamplingParams, SpeculativeConfig, _core
+from test_speculation import Replay
+
+
+def test_what_a_drafter_promises_decides_the_first_try(tiny: LLM) -> None:
+    costs = [(1, 10.0), (2, 10.5), (4, 12.0)]
+    tries = [
+        _core.testing.choose_length(
+            number, accepted, costs, expected_tokens=1, num_rows=1, draft_seconds_per_token=5.0, max_length=4, expected_acceptance=expected
+        )
+        for number, accepted, expected in ((0, 0, 0.5), (0, 0, 0.8), (1, 0, 0.8), (8, 0, 0.8), (8, 3, 0.5))
+    ]
+    assert tries[0] == 0 and tries[1] > 0, "a token for half a step's price pays if most are accepted"
+    assert tries[2] > 0 and tries[3] == 0, "one miss is no proof; eight are"
+    assert tries[4] > 0
+
+    class Boaster(llmi.Drafter):
+        expected_acceptance = 1.5
+
+        def propose(self, context: llmi.DraftContext) -> list[int]:
+            return []
+
+    with pytest.raises(llmi.InvalidParamsError, match=r"Boaster.expected_acceptance must lie in \[0, 1\], not 1.5"):
+        tiny.generate([1], max_tokens=2, speculative_config=Boaster())
+
+
+def test_length_rule() -> None:
+    """More acceptance drafts more; dear rows draft less; nothing to gain drafts nothing."""
+    choose = _core.testing.choose_length
+    flat = [(1, 1.0), (32, 1.05)]  # rows ride free
+    steep = [(1, 1.0), (2, 2.0), (32, 32.0)]  # each row costs as much as the first
+    assert choose(10, 10, flat, 1.0, 1, 0.0, 16) == 16
+    assert choose(10, 0, flat, 1.0, 1, 0.0, 16) <= 4
+    assert choose(10, 10, steep, 1.0, 1, 0.0, 16) == 0
+    assert choose(10, 5, flat, 1.0, 1, 0.0, 16) < choose(10, 9, flat, 1.0, 1, 0.0, 16) or choose(10, 5, flat, 1.0, 1, 0.0, 16) == 16
+    assert choose(10, 10, flat, 1.0, 1, 10.0, 16) == 0  # a drafter slower than the model
+    assert choose(10, 10, flat, 1.0, 1, 0.0, 3) == 3
+    # A draft model reads the prompt first: worth it over 100 tokens that come 8 a step, not over the last three.
+    assert choose(10, 10, flat, 1.0, 1, 0.0, 16, 0, 5.0, 100) == 16
+    assert choose(10, 10, flat, 1.0, 1, 0.0, 16, 0, 5.0, 3) == 0
+
+
+def test_auto_learns_what_a_start_costs(tiny_path: Callable[..., Path]) -> None:
+    """A drafter that was seen to read each prompt slowly is not begun for an answer of three tokens, however good it is."""
+    begun: list[str] = []
+
+    class Reader(Drafter):
+        def __init__(self, recorded: Outputs) -> None:
+            self.replay = Replay(recorded, error_rate=0.0)
+
+        def propose(self, context: DraftContext) -> Any:
+            if context.state is None:
+                context.state = True
+                begun.append(context.request_id)
+                time.sleep(0.2)
+            return self.replay.propose(context)
+
+    long, short = SamplingParams(max_tokens=100, seed=1, ignore_eos=True), SamplingParams(max_tokens=3, seed=1, ignore_eos=True)
+    prompts = [[i + 1, 2] for i in range(3)]
+    with LLM(tiny_path(num_layers=4), kv_cache_memory_bytes=1 << 23, max_model_len=256) as llm:
+        plain = {params.max_tokens: llm.generate(prompts, params) for params in (long, short)}
+        reader = Reader(plain[100])
+        assert llm.generate(prompts, long, speculative_config=SpeculativeConfig(reader, 3)) == plain[100]
+        assert len(begun) == 3, "a fixed length drafts whatever it costs"
+        for prompt, expected in zip(prompts, plain[3], strict=True):
+            assert llm.generate(prompt, short, speculative_config=reader)[0] == expected
+        assert len(begun) == 3, "a start that two tokens cannot pay for"
+
+
+def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:
+    """Where nothing is accepted and each row costs, drafting stops."""
+    calls = []
+
+    class Never(Drafter):
+        def propose(self, context: DraftContext) -> Any:
+            calls.append(context.num_speculative_tokens)
+            return [int(context.token_ids[-1])] * context.num_speculative_tokens
+
+    class Policy:
+        def choose(self, acceptance: Any, cost_curve: Any, num_running: int) -> int:
+            assert acceptance.shape == (32,) and cost_curve.shape == (32,) and num_running == 1
+            return 3 if acceptance[0] > 0.3 else 0
+
+    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 1.0, 1, 0.0, 16, 0) == 0
+    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 1.0, 1, 0.0, 16, 300) > 0, (
+        "some time it is tried again: a dear row later"
+    )
+    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.1), (32, 9.0)], 1.0, 1, 0.0, 16, 100) > 0, "a cheap one sooner"
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=256) as llm:
+        params = SamplingParams(max_tokens=60, temperature=3.0, seed=1, ignore_eos=True)
+        plain = llm.generate([1, 2], params)
+        assert llm.generate([1, 2], params, speculative_config=SpeculativeConfig(Never(), Policy())) == plain
+        assert 0 < len(calls) < 12, calls
+
+
+def test_lookups_tell_how_much_matches() -> None:
+    def confidence(ids: list[int]) -> int:
+        return int(_core.testing.lookup_confidence(1, 3, ids))
+
+    assert confidence([1, 2, 3]) == 0, "nothing found"
+    for match, kind in ((1, 1), (2, 2), (3, 3), (4, 3), (5, 4), (8, 4), (9, 5), (20, 5)):
+        text = list(range(100, 100 + match))
+        assert confidence([7, *text, 8, 9, *text]) == kind, match
+    assert confidence([1, 2, 1, 2, 1, 2]) == 3, "it ends where the text begins"
+
+
+def test_auto_tells_kinds_of_drafts_apart(tiny: LLM) -> None:
+    """Passages of the prompt word for word, between tokens that match one token and never go on alike: only the first are drafted far."""
+    rng = np.random.default_rng(3)
+    prompt = rng.permutation(np.arange(1, 241)).tolist()
+    seen, script = set(itertools.pairwise(prompt)), prompt[-1:]
+    for passage in range(4):
+        while len(script) % 80 < 20:
+            token = int(rng.integers(1, 241))
+            if (script[-1], token) not in seen:
+                seen.add((script[-1], token))
+                script.append(token)
+        script += prompt[passage * 60 : passage * 60 + 60]
+    script = script[1:]
+
+    def follow(context: llmi.TokenContext, logits: Any) -> None:
+        logits[script[len(context.token_ids) - len(prompt)]] = 1e4
+
+    params = SamplingParams(temperature=0, max_tokens=len(script), ignore_eos=True, logits_processors=[follow])
+    out = tiny.generate([prompt], params, speculative_config=llmi.PromptLookup())[0]
+    assert out.token_ids == script
+    metrics = out.outputs[0].spec_decode_metrics
+    assert metrics is not None
+    assert metrics.num_accepted_tokens > 150, metrics
+    assert metrics.acceptance_rate is not None and metrics.acceptance_rate > 0.5, "0.35 where all drafts count as one kind, 0.67 else"
+    assert out == tiny.generate([prompt], params)[0]
