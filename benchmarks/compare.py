@@ -1,9 +1,11 @@
 """llmi beside its peers on the same model, interleaved in one run: medians and spread, as JSON.
 
-    python benchmarks/compare.py [--llama-bin DIR [--llama-q4_0 FILE]] [--peers-python PYTHON --peers-dir DIR] [--rounds 5] [--output benchmarks/results/NAME.json]
+    python benchmarks/compare.py [--model FILE.gguf] [--llama-bin DIR [--llama-q4_0 FILE]] [--peers-python PYTHON --peers-dir DIR] [--rounds 5]
+        [--output benchmarks/results/NAME.json]
 
 --llama-bin holds llama-bench and llama-batched-bench (built from the vendored source of llama-cpp-python, native flags); the other
-peers are prepared and served by benchmarks/peers.py. What is not given is not measured.
+peers are prepared and served by benchmarks/peers.py. What is not given is not measured. --model may be one of
+benchmarks/random_model.py, larger than the caches; it is SmolLM2-135M otherwise.
 `--readme FILE.json` writes the README's table from a result.
 """
 
@@ -24,7 +26,7 @@ import report
 from peers import PEERS
 
 from llmi import LLM, _core, _models
-from llmi._bench import interleave, own_works
+from llmi._bench import BATCHES, interleave, own_works
 
 COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
@@ -95,11 +97,21 @@ def free_tokens(threads: int) -> float:
     return one / ((seconds(64) - one) / 63)
 
 
-def first_token_seconds() -> float:
-    """Process start of `llmi chat -p` to the first character on its output, model cached."""
+def beside_a_busy_process(work: Callable[[], float]) -> float:
+    """The same while another process computes without end."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            time.sleep(0.2)  # it is up
+            return work()
+        finally:
+            busy.kill()
+
+
+def first_token_seconds(model: Path) -> float:
+    """Process start of `llmi generate -p` to the first character on its output, model cached."""
     start = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-m", "llmi._cli", "chat", "-p", "Hello", "--max-tokens", "4"], stdout=subprocess.PIPE
+        [sys.executable, "-m", "llmi._cli", "generate", "-m", str(model), "-p", "Hello", "--max-tokens", "4"], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.read(1)
@@ -129,15 +141,17 @@ def peak_memory(model: Path) -> dict[str, float]:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All works, A B A B."""
-    model = _models.fetch("smollm2-135m-instruct")
+    model = arguments.model or _models.fetch("smollm2-135m-instruct")
     threads = arguments.threads or _core.system_info()["num_threads"]
     llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
     works: dict[str, Callable[[], float]] = {f"llmi {name}": work for name, work in own_works(llm).items()}
     works["read bandwidth GB/s"] = lambda: _core.measure_ceilings(threads, 1 << 30)["read_bytes_per_s"] / 1e9
     works["tokens riding free M*"] = lambda: free_tokens(threads)
-    works["first token s"] = first_token_seconds
+    works["llmi decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llmi decode 1"])
+    works["first token s"] = partial(first_token_seconds, model)
     if arguments.llama_bin:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp", model, threads)
+        works["llama.cpp decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llama.cpp decode 1"])
     if arguments.llama_q4_0:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp Q4_0", Path(arguments.llama_q4_0), threads)
     for name in (name for name in PEERS if arguments.peers_python and (Path(arguments.peers_dir) / name).exists()):
@@ -151,6 +165,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "decode 8 / (min(8, M*) x decode 1)": median["llmi decode 8"] / (min(8.0, free) * median["llmi decode 1"]),
         "decode 1, share of read bandwidth": median["llmi decode 1"] * llm._step_weight_bytes / 1e9 / median["read bandwidth GB/s"],
     }
+    for name in ("llmi", "llama.cpp"):
+        if f"{name} decode 1, a busy process beside" in median:
+            ratios[f"{name} decode 1 beside a busy process, of the quiet speed"] = (
+                median[f"{name} decode 1, a busy process beside"] / median[f"{name} decode 1"]
+            )
+    for batch in BATCHES[1:]:
+        ratios[f"c({batch}), of the step of one"] = batch * median["llmi decode 1"] / median[f"llmi decode {batch}"]
     for name in COLUMNS:
         for work in ("prefill 512", "decode 1", "decode 32"):
             if f"{name} {work}" in median:
@@ -174,14 +195,14 @@ def readme_table(result: dict[str, Any]) -> str:
     }  # fmt: skip
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
     lines = [
-        f"Tokens a second, SmolLM2-135M (the Q4_1 file), {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"
+        f"Tokens a second, {result['model']}, {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"
         f" {next(iter(results.values()))['rounds']} interleaved rounds (`benchmarks/compare.py`, commit {result['commit'][:10]}):",
         "",
         f"| | llmi | {' | '.join(COLUMNS[name] for name in peers)} |",
         f"| --- | --- |{' --- |' * len(peers)}",
         *(f"| {name} | {' | '.join(cell(f'{who} {work}') for who in ('llmi', *peers))} |" for name, work in works.items()),
         "",
-        f"First token of `llmi chat -p` {results['first token s']['median']:.2f} s after process start; loading takes"
+        f"First token of `llmi generate -p` {results['first token s']['median']:.2f} s after process start; loading takes"
         f" {result['memory']['load_mb']:.0f} MB at its peak for {result['memory']['packed_weights_mb']:.0f} MB of packed weights.",
     ]
     return "\n".join(lines)
@@ -189,6 +210,7 @@ def readme_table(result: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, help="a .gguf file")
     parser.add_argument("--llama-bin", help="folder with llama-bench and llama-batched-bench")
     parser.add_argument("--llama-q4_0", help="the model as Q4_0 (llama-quantize), the fastest of llama.cpp's 4-bit types")
     parser.add_argument("--peers-python", help="the Python of an environment with the peers of benchmarks/peers.py")

@@ -1,6 +1,6 @@
 """Verification by acceptance and rejection: the shipped verifier enumerated, and draws against exact laws.
 
-`python tests/test_verification.py --draws 10000000` draws more, from each configuration.
+`python tests/test_verification.py --draws 10000000 [--only lookup]` draws more, from each configuration or one.
 """
 
 from __future__ import annotations
@@ -368,13 +368,15 @@ def test_what_is_left_has_noise_of_its_own(small: LLM, verification: str) -> Non
     assert_same_distribution(counts, expected)
 
 
-def many_draws(number: int) -> None:
-    """So many draws from each configuration, end to end, against the exact law."""
+def many_draws(number: int, only: str | None) -> None:
+    """So many draws from each configuration, or one, end to end, against the exact law."""
     with (
         enumerable_llm(tiny_model, num_layers=2) as target,
         enumerable_llm(tiny_model, num_layers=1, seed=3) as draft,
     ):
         for name, config in configurations(draft).items():
+            if only not in (None, name):
+                continue
             start = time.perf_counter()
             assert_lossless(config, target, num_tokens=number // 20)
             print(f"{name}: {number:,} draws follow the exact law ({time.perf_counter() - start:.0f} s)", flush=True)
@@ -383,5 +385,7 @@ def many_draws(number: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, required=True, help="from each configuration")
-    many_draws(parser.parse_args().draws)
+    parser.add_argument("--only", choices=("model", "trees", "fixed", "points", "lookup", "block", "typical_off"))
+    options = parser.parse_args()
+    many_draws(options.draws, options.only)
     sys.exit(0)

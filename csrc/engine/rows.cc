@@ -39,8 +39,8 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
     PrepareRows(chunk_rows, logits_.data());
     for (int64_t i = 0; i < count; ++i) {
       const LogitsRow& row = rows[static_cast<size_t>(begin + i)];
+      if (row.sample->finished) continue;  // ended at an earlier row of this step, or waits for its static batch to end
       Running& running = *row.sample->running;
-      if (row.sample->finished) continue;  // ended at an earlier row of this step
       const bool judged = IsJudged(row);
       if (row.draws && !judged && row.node != row.sample->walk) continue;  // the walk does not come by
       float* raw = logits_.data() + i * vocab_size;
@@ -76,10 +76,11 @@ void Engine::PrepareRows(std::span<const LogitsRow> rows, const float* logits) {
   std::vector<std::pair<PreparedRow*, size_t>> plain;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
+    if (sample.finished) continue;
     const Request& request = *sample.running->request;
     const bool has_hooks = request.hooks != nullptr && (request.hooks->HasProcessors() || request.hooks->HasSampler());
     const bool is_judged = sample.draft.size() > 0 && request.speculation->verification != VerificationKind::kCoupled;
-    if (!rows[i].draws || rows[i].node != kWalkRoot || sample.finished || has_hooks || is_judged || request.trace) continue;
+    if (!rows[i].draws || rows[i].node != kWalkRoot || has_hooks || is_judged || request.trace) continue;
     if (request.params.max_tokens > 0) plain.emplace_back(&prepared_rows_[&sample], i);
   }
   if (plain.size() < 2) {
@@ -114,10 +115,10 @@ void Engine::ProcessBatch(std::span<const LogitsRow> rows, const float* logits) 
   std::vector<float> matrix;
   for (size_t i = 0; i < rows.size(); ++i) {
     Sample& sample = *rows[i].sample;
+    if (sample.finished) continue;
     Running& running = *sample.running;
     const Request& request = *running.request;
-    if (!rows[i].draws || rows[i].node != kWalkRoot || sample.finished || IsJudged(rows[i]) || request.params.max_tokens == 0 ||
-        request.hooks == nullptr) {
+    if (!rows[i].draws || rows[i].node != kWalkRoot || IsJudged(rows[i]) || request.params.max_tokens == 0 || request.hooks == nullptr) {
       continue;
     }
     std::vector<float> law(logits + static_cast<int64_t>(i) * vocab_size, logits + static_cast<int64_t>(i + 1) * vocab_size);

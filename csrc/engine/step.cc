@@ -71,7 +71,11 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
       batch.token_ids.push_back(sample->tokens[static_cast<size_t>(kv.num_tokens + i)]);
       batch.positions.push_back(static_cast<int32_t>(kv.num_tokens + i));
     }
-    if (sample->finished) continue;  // a static batch's row: computed, not looked at
+    if (sample->finished) {  // a static batch's row: computed to its logits, as such batches do, and not looked at
+      batch.wanted_rows.push_back(static_cast<int32_t>(batch.num_rows() - 1));
+      rows->push_back({sample, kv.num_tokens + piece.num_new - 1, kWalkRoot, true});
+      continue;
+    }
     Running& running = *sample->running;
     if (running.request->first_scheduled_time_s == 0) running.request->first_scheduled_time_s = now;
     if (kv.num_tokens < running.prompt_len()) prompt_tokens += piece.num_new;

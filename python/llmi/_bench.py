@@ -17,7 +17,7 @@ from llmi._progress import progress
 if TYPE_CHECKING:
     from llmi._llm import LLM
 
-BATCHES = (1, 2, 4, 8, 16, 32)
+BATCHES = (1, 2, 3, 4, 6, 8, 16, 32)
 _READ_BYTES = 1 << 30
 _GREEDY = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
 
