@@ -207,7 +207,7 @@ def table(result: dict[str, Any]) -> str:
     peers = {name: result[name] for name in ("transformers", "llama.cpp") if name in result}
     lines = [
         "| prompts | speed-up (95 %) | forecast | tokens a step | tokens changed |"
-        + "".join(f" {name}'s lookup; changed |" for name in peers),
+        + "".join(f" lookup of {name}; changed |" for name in peers),
         "| --- | --- | --- | --- | --- |" + " --- |" * len(peers),
     ]
     for name, entry in result["kinds"].items():

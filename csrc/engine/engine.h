@@ -162,9 +162,9 @@ class Engine {
   };
   // What a drafter has cost and brought so far, over all sequences; times are smoothed.
   struct DrafterHistory {
-    double seconds_per_token = 0;        // proposed
-    double start_seconds_per_token = 0;  // of a sequence that it meets
-    std::array<AcceptanceRecord, kNumConfidences> acceptance;
+    double seconds_per_token = 0;                                             // proposed
+    double start_seconds_per_token = 0;                                       // of a sequence that it meets
+    std::array<std::array<AcceptanceRecord, kNumConfidences>, 2> acceptance;  // [drawn greedily]: sharp laws are met more often
   };
 
   struct Command {
@@ -252,6 +252,7 @@ class Engine {
   // What steps took over what c(M), measured on short contexts, foretold; smoothed. Long contexts cost more.
   double decode_ratio_ = 1;
   double mixed_ratio_ = 1;
+  double drafted_ratio_ = 0;      // 0: none seen yet
   CostCurve costs_;               // c(M), measured when speculation first asks
   std::vector<double> cost_row_;  // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, DrafterHistory> drafters_;

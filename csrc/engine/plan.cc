@@ -59,8 +59,19 @@ void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t nu
   const auto is_prompt = [](const ScheduledPiece& piece) { return piece.num_new > 1; };
   const auto num_prompts = std::count_if(pieces.begin(), pieces.end(), is_prompt);
   if (num_prompts == static_cast<int64_t>(pieces.size())) return;
+  const double seen = std::clamp(seconds / foretold, 0.2, 20.0);
+  const bool drafted = std::any_of(pieces.begin(), pieces.end(),
+                                   [](const auto& piece) { return static_cast<const Sample*>(piece.sequence->owner)->draft.size() > 0; });
+  if (num_prompts == 0 && drafted) {
+    // One slow step among few drafted ones must not end drafting.
+    const double bounded = std::clamp(seen, decode_ratio_ / 2, decode_ratio_ * 2);
+    drafted_ratio_ = drafted_ratio_ == 0 ? bounded : 0.9 * drafted_ratio_ + 0.1 * bounded;
+    return;
+  }
   double& ratio = num_prompts > 0 ? mixed_ratio_ : decode_ratio_;
-  ratio = 0.8 * ratio + 0.2 * std::clamp(seconds / foretold, 0.2, 20.0);
+  ratio = 0.8 * ratio + 0.2 * seen;
+  // What drafted steps cost is forgotten while none are seen, or it would never be found wrong.
+  if (num_prompts == 0 && drafted_ratio_ > 0) drafted_ratio_ += 0.02 * (decode_ratio_ - drafted_ratio_);
 }
 
 }  // namespace llmi

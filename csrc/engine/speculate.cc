@@ -95,6 +95,7 @@ int64_t Engine::ChosenLength(const Sample& sample, int32_t confidence, int64_t l
   const DrafterHistory& history = drafters_[speculation.drafter.get()];
   // Steps take longer than their forward alone: a drafter's seconds are weighed on the scale of the curve.
   LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.seconds_per_token / decode_ratio_, limit};
+  if (drafted_ratio_ > 0) question.drafted_ratio = drafted_ratio_ / decode_ratio_;
   if (sample.drafter_state == nullptr) {
     question.start_seconds = history.start_seconds_per_token * static_cast<double>(sample.tokens.size()) / decode_ratio_;
     question.remaining_tokens = sample.scheduled.max_new_tokens;
@@ -182,8 +183,10 @@ void Engine::TakePrior(Sample& sample) {
   const auto [known, is_new] = drafters_.try_emplace(speculation.drafter.get());
   for (size_t i = 0; i < kNumConfidences; ++i) {
     const AcceptanceRecord expected(speculation.drafter->expected_acceptance(static_cast<int32_t>(i)));
-    AcceptanceRecord& of_others = known->second.acceptance[i];
-    if (is_new) of_others = expected;
+    if (is_new) {
+      for (auto& records : known->second.acceptance) records[i] = expected;
+    }
+    const AcceptanceRecord& of_others = known->second.acceptance[sample.running->request->params.temperature == 0][i];
     // Other sequences' luck may enter where tokens do not depend on lengths.
     sample.acceptance[i] = speculation.verification == VerificationKind::kCoupled ? of_others.AsPrior() : expected;
   }
@@ -320,7 +323,8 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
     if (sample->walk == kWalkEnded || sample->num_accepted == depth) {
       const auto confidence = static_cast<size_t>(sample->confidence);
       sample->acceptance[confidence].Add(depth, sample->num_accepted);
-      drafters_[running.request->speculation->drafter.get()].acceptance[confidence].Add(depth, sample->num_accepted);
+      DrafterHistory& history = drafters_[running.request->speculation->drafter.get()];
+      history.acceptance[running.request->params.temperature == 0][confidence].Add(depth, sample->num_accepted);
     }
     if (!sample->finished) cache_->Trim(&sample->scheduled.kv);
     const std::vector<float> logprobs = std::exchange(sample->draft_logprobs, {});

@@ -76,7 +76,8 @@ int64_t ChooseLength(const std::array<double, kMaxDraftDepth>& rates, const Cost
   for (int64_t length = 1; length <= std::min(question.max_length, kMaxDraftDepth); ++length) {
     all_accepted *= rates[static_cast<size_t>(length - 1)];
     gain += all_accepted;
-    const double seconds = costs.Seconds(question.num_rows + length) + question.draft_seconds_per_token * static_cast<double>(length);
+    const double seconds =
+        question.drafted_ratio * costs.Seconds(question.num_rows + length) + question.draft_seconds_per_token * static_cast<double>(length);
     const double value = seconds > 0 ? (question.expected_tokens + gain) / seconds : 0;
     if (value <= best_value) continue;
     best_value = value;

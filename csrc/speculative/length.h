@@ -59,6 +59,7 @@ struct LengthQuestion {
   int64_t num_rows = 0;                // likewise
   double draft_seconds_per_token = 0;  // what drafting itself costs
   int64_t max_length = 0;
+  double drafted_ratio = 1;      // what steps with drafts take over what the curve says, relative to steps without
   double start_seconds = 0;      // once, to begin drafting for this sequence: a draft model reads its prompt
   int64_t remaining_tokens = 0;  // that the sequence may still draw; counts where there is a start to pay for
 };

@@ -32,6 +32,7 @@ class LoadedTokenizer:
     prefix: list[int]
     suffix: list[int]
     chat_template: str | None
+    texts: list[str] | None = None  # of all ids, where the file lists them so
 
     @property
     def main_eos_token_id(self) -> int | None:
@@ -80,6 +81,7 @@ def load(path: Path) -> LoadedTokenizer:
         prefix=[bos] if add_bos and bos is not None else [],
         suffix=eos_ids[:1] if add_eos else [],
         chat_template=reader.text("tokenizer.chat_template", "") or None,
+        texts=tokens,
     )
 
 
@@ -95,17 +97,15 @@ class _Metadata:
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.metadata.get(key, default)
-        if isinstance(value, bytes):
-            return value.decode("utf-8", "replace")
         if isinstance(value, str):
             return value
         raise self._fail(key, "missing, or not a string")
 
     def strings(self, key: str) -> list[str]:
         value = self.metadata.get(key)
-        if not isinstance(value, list) or not all(isinstance(entry, bytes) for entry in value):
+        if not isinstance(value, list) or not isinstance(value[0] if value else "", str):  # a GGUF list has one type
             raise self._fail(key, "missing, or not a list of strings")
-        return [entry.decode("utf-8", "replace") for entry in value]
+        return value
 
     def token_id(self, key: str, vocab_size: int) -> int | None:
         value = self.metadata.get(key)

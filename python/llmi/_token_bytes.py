@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+from llmi import _core
 from llmi._errors import TokenizerError
 
 #: Byte tokens of SentencePiece vocabularies, by table: what looks like one and is not in it is text.
@@ -46,38 +46,27 @@ def _decoder_kinds(tokenizer: Any) -> set[str]:
     return {child["type"] for child in children}
 
 
-def byte_table(tokenizer: Any, path: Path) -> ByteTable:
-    """Derives the table from a `tokenizers.Tokenizer`."""
-    vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    size = max(vocab.values(), default=-1) + 1
+def byte_table(tokenizer: Any, path: Path, texts: list[str] | None = None) -> ByteTable:
+    """Derives the table from a `tokenizers.Tokenizer`. texts: of all ids, where they are known already."""
+    if texts is None:
+        vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+        texts = [""] * (max(vocab.values(), default=-1) + 1)
+        for text, token_id in vocab.items():
+            texts[token_id] = text
     added = tokenizer.get_added_tokens_decoder()
     kinds = _decoder_kinds(tokenizer)
-    table: list[bytes] = [b""] * size
     special = {token_id: token.content for token_id, token in added.items() if token.special}
     if "ByteLevel" in kinds:
-        convert = byte_level_bytes
+        convert = _core.byte_level_bytes
     elif kinds & {"ByteFallback", "Replace", "Metaspace", "Fuse"} or not kinds:
         convert = sentencepiece_bytes
     else:
         raise TokenizerError(f"{path}: the decoder {sorted(kinds)} is not known (ByteLevel and SentencePiece kinds are)", path)
-    for token_id, text_bytes in zip(vocab.values(), convert(list(vocab)), strict=True):
-        table[token_id] = text_bytes
+    table: list[bytes] = convert(texts)
     for token_id, token in added.items():
-        plain = token.content if convert is byte_level_bytes else token.content.replace("▁", " ")
+        plain = token.content if convert is _core.byte_level_bytes else token.content.replace("▁", " ")
         table[token_id] = b"" if token_id in special else plain.encode()
     return ByteTable(table, special)
-
-
-def byte_level_bytes(texts: list[str]) -> list[bytes]:
-    """Texts in GPT-2's alphabet as bytes; a character outside it stands for itself, as the library's own decoder has it."""
-    alphabet = byte_level_alphabet()
-    joined = "".join(texts)
-    if set(joined) - alphabet.keys():
-        return [b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in text) for text in texts]
-    # One character is one byte: all texts are translated at once and cut where they met.
-    whole = joined.translate({ord(character): byte for character, byte in alphabet.items()}).encode("latin-1")
-    ends = list(itertools.accumulate(map(len, texts)))
-    return [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def sentencepiece_bytes(texts: list[str]) -> list[bytes]:

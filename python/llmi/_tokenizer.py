@@ -59,7 +59,7 @@ class Tokenizer:
     @property
     def _bytes(self) -> ByteTable:
         if self._table is None:
-            self._table = byte_table(self._tokenizer, self.path)
+            self._table = byte_table(self._tokenizer, self.path, self._loaded.texts)
         return self._table
 
     @property
