@@ -65,7 +65,7 @@ void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t nu
   if (num_prompts == 0 && drafted) {
     // One slow step among few drafted ones must not end drafting.
     const double bounded = std::clamp(seen, decode_ratio_ / 2, decode_ratio_ * 2);
-    drafted_ratio_ = drafted_ratio_ == 0 ? bounded : 0.9 * drafted_ratio_ + 0.1 * bounded;
+    drafted_ratio_ = 0.9 * (drafted_ratio_ == 0 ? decode_ratio_ : drafted_ratio_) + 0.1 * bounded;
     return;
   }
   double& ratio = num_prompts > 0 ? mixed_ratio_ : decode_ratio_;
