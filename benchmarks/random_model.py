@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -25,7 +26,6 @@ SHAPES = {
     "qwen3-0.6b": {"layers": 28, "hidden": 1024, "intermediate": 3072, "heads": 16, "kv_heads": 8, "head_dim": 128, "vocab": 151_936},
     "llama-3.2-1b": {"layers": 16, "hidden": 2048, "intermediate": 8192, "heads": 32, "kv_heads": 8, "head_dim": 64, "vocab": 128_256},
 }
-TOKENIZER = "tokenizer.ggml."
 
 
 def write(shape: dict[str, int], dtype: str, path: Path) -> None:
@@ -43,15 +43,19 @@ def write(shape: dict[str, int], dtype: str, path: Path) -> None:
     writer.add_rope_freq_base(500_000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     known = gguf.GGUFReader(_models.fetch("smollm2-135m-instruct")).fields
-    tokens = known[TOKENIZER + "tokens"].contents()
+
+    def field(name: str) -> Any:
+        return known["tokenizer.ggml." + name].contents()
+
+    tokens = field("tokens")
     unused = shape["vocab"] - len(tokens)
-    writer.add_tokenizer_model(known[TOKENIZER + "model"].contents())
-    writer.add_tokenizer_pre(known[TOKENIZER + "pre"].contents())
+    writer.add_tokenizer_model(field("model"))
+    writer.add_tokenizer_pre(field("pre"))
     writer.add_token_list([*tokens, *(f"<unused{i}>" for i in range(unused))])
-    writer.add_token_types([*known[TOKENIZER + "token_type"].contents(), *[int(gguf.TokenType.UNUSED)] * unused])
-    writer.add_token_merges(known[TOKENIZER + "merges"].contents())
-    writer.add_bos_token_id(known[TOKENIZER + "bos_token_id"].contents())
-    writer.add_eos_token_id(known[TOKENIZER + "eos_token_id"].contents())
+    writer.add_token_types([*field("token_type"), *[int(gguf.TokenType.UNUSED)] * unused])
+    writer.add_token_merges(field("merges"))
+    writer.add_bos_token_id(field("bos_token_id"))
+    writer.add_eos_token_id(field("eos_token_id"))
     kind = gguf.GGMLQuantizationType[dtype]
 
     def matrix(name: str, rows: int, cols: int) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmi import ChatTemplateError, Tokenizer, TokenizerError, _core
-from llmi._token_bytes import byte_level_alphabet
+from llmi import ChatTemplateError, Tokenizer, TokenizerError
+from llmi._token_bytes import byte_level_alphabet, byte_level_bytes
 
 DATA = Path(__file__).parent / "data"
 CORPUS: list[str] = json.loads((DATA / "tokenizer_corpus.json").read_text())
@@ -269,12 +269,12 @@ def test_byte_level_texts_as_bytes() -> None:
     letters = sorted(alphabet, key=lambda character: alphabet[character])
     rng = np.random.default_rng(0)
     texts = ["", *letters, *("".join(rng.choice(letters, int(rng.integers(1, 9)))) for _ in range(500))]
-    assert _core.byte_level_bytes(texts) == [bytes(alphabet[c] for c in text) for text in texts]
-    assert _core.byte_level_bytes(["a b", "\u0143\u0144", "€x", "\U0001f600Ġ"]) == [
+    assert byte_level_bytes(texts) == [bytes(alphabet[c] for c in text) for text in texts]
+    assert byte_level_bytes(["a b", "\u0143\u0144", "€x", "\U0001f600Ġ"]) == [
         b"a b",
         b"\xad\xc5\x84",
         "€x".encode(),
         "\U0001f600 ".encode(),
     ]
     with pytest.raises(TypeError):
-        _core.byte_level_bytes([b"x"])  # type: ignore[list-item]
+        byte_level_bytes([b"x"])  # type: ignore[list-item]

@@ -1,9 +1,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <array>
+#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "io/gguf.h"
@@ -22,34 +23,22 @@ py::str Text(std::string_view bytes) {
   return py::reinterpret_steal<py::str>(text);
 }
 
-// GPT-2's one-to-one map of bytes to printable characters, from the character's side (Radford et al., 2019, encoder.py); -1:
-// a character outside it.
-constexpr size_t kNumAlphabet = 324;
-constexpr std::array<int16_t, kNumAlphabet> MakeByteAlphabet() {
-  std::array<int16_t, kNumAlphabet> bytes{};
-  bytes.fill(-1);
-  size_t next = 256;
-  for (int16_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-    bytes[printable ? static_cast<size_t>(byte) : next++] = byte;
-  }
-  return bytes;
-}
-constexpr std::array<int16_t, kNumAlphabet> kByteAlphabet = MakeByteAlphabet();
-
-py::list ByteLevelBytes(const py::list& texts) {
+// Texts as bytes by an alphabet of one character a byte; a character outside it stands for itself.
+py::list AlphabetBytes(const py::list& texts, const std::map<uint32_t, uint8_t>& alphabet) {
+  std::vector<int16_t> byte_of(alphabet.empty() ? 0 : alphabet.rbegin()->first + 1, -1);
+  for (const auto& [character, byte] : alphabet) byte_of[character] = byte;
   py::list result(texts.size());
   std::string bytes;
   for (size_t i = 0; i < texts.size(); ++i) {
     PyObject* text = py::handle(texts[i]).ptr();
-    if (!PyUnicode_Check(text)) throw py::type_error("byte_level_bytes takes a list of str");
+    if (!PyUnicode_Check(text)) throw py::type_error("alphabet_bytes takes a list of str");
     const int kind = PyUnicode_KIND(text);
     const void* characters = PyUnicode_DATA(text);
     bytes.clear();
     for (Py_ssize_t at = 0; at < PyUnicode_GET_LENGTH(text); ++at) {
       const Py_UCS4 character = PyUnicode_READ(kind, characters, at);
-      if (character < kNumAlphabet && kByteAlphabet[character] >= 0) {
-        bytes.push_back(static_cast<char>(kByteAlphabet[character]));
+      if (character < byte_of.size() && byte_of[character] >= 0) {
+        bytes.push_back(static_cast<char>(byte_of[character]));
       } else {
         const auto alone = py::reinterpret_steal<py::str>(PyUnicode_FromOrdinal(static_cast<int>(character)));
         bytes += alone.cast<std::string>();
@@ -119,8 +108,8 @@ void RegisterFiles(py::module_& module) {
           },
           "All metadata.")
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
-  module.def("byte_level_bytes", &ByteLevelBytes, py::arg("texts"),
-             "Texts in GPT-2's alphabet as bytes; a character outside it stands for itself, as the library's own decoder has it.");
+  module.def("alphabet_bytes", &AlphabetBytes, py::arg("texts"), py::arg("alphabet"),
+             "Texts as bytes by an alphabet of one character a byte; a character outside it stands for itself.");
   module.def("read_safetensors", [](const std::string& path) { return TensorList(SafetensorsFile(path)); }, py::arg("path"));
   module.def(
       "read_model_directory", [](const std::string& path) { return TensorList(*SafetensorsFile::OpenDirectory(path)); }, py::arg("path"));

@@ -162,6 +162,7 @@ class Engine {
   };
   // What a drafter has cost and brought so far, over all sequences; times are smoothed.
   struct DrafterHistory {
+    explicit DrafterHistory(const Drafter& drafter);
     double seconds_per_token = 0;                                             // proposed
     double start_seconds_per_token = 0;                                       // of a sequence that it meets
     std::array<std::array<AcceptanceRecord, kNumConfidences>, 2> acceptance;  // [drawn greedily]: sharp laws are met more often
@@ -203,6 +204,7 @@ class Engine {
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
   std::vector<DraftCall> ChooseDrafts(const std::vector<Sample*>& samples, StepPlan* plan);
+  DrafterHistory& History(Drafter* drafter);
   void TakePrior(Sample& sample);
   void AskDrafter(DraftCall& call);
   void ChooseLengthOfDraft(Sample& sample, DraftContext& context, StepPlan* plan);
@@ -252,7 +254,7 @@ class Engine {
   // What steps took over what c(M), measured on short contexts, foretold; smoothed. Long contexts cost more.
   double decode_ratio_ = 1;
   double mixed_ratio_ = 1;
-  double drafted_ratio_ = 0;      // 0: none seen yet
+  double drafted_ratio_ = 1;      // of steps with drafts, relative to decode_ratio_
   CostCurve costs_;               // c(M), measured when speculation first asks
   std::vector<double> cost_row_;  // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, DrafterHistory> drafters_;

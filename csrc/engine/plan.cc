@@ -64,14 +64,13 @@ void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t nu
                                    [](const auto& piece) { return static_cast<const Sample*>(piece.sequence->owner)->draft.size() > 0; });
   if (num_prompts == 0 && drafted) {
     // One slow step among few drafted ones must not end drafting.
-    const double bounded = std::clamp(seen, decode_ratio_ / 2, decode_ratio_ * 2);
-    drafted_ratio_ = 0.9 * (drafted_ratio_ == 0 ? decode_ratio_ : drafted_ratio_) + 0.1 * bounded;
+    drafted_ratio_ = 0.9 * drafted_ratio_ + 0.1 * std::clamp(seen / decode_ratio_, 0.5, 2.0);
     return;
   }
   double& ratio = num_prompts > 0 ? mixed_ratio_ : decode_ratio_;
   ratio = 0.8 * ratio + 0.2 * seen;
   // What drafted steps cost is forgotten while none are seen, or it would never be found wrong.
-  if (num_prompts == 0 && drafted_ratio_ > 0) drafted_ratio_ += 0.02 * (decode_ratio_ - drafted_ratio_);
+  if (num_prompts == 0) drafted_ratio_ += 0.02 * (1 - drafted_ratio_);
 }
 
 }  // namespace llmi

@@ -92,10 +92,9 @@ int64_t Engine::ChosenLength(const Sample& sample, int32_t confidence, int64_t l
   if (speculation.length_policy != nullptr) {
     return std::clamp<int64_t>(speculation.length_policy->Choose(rates, cost_row_, scheduler_->num_running()), 0, limit);
   }
-  const DrafterHistory& history = drafters_[speculation.drafter.get()];
+  const DrafterHistory& history = History(speculation.drafter.get());
   // Steps take longer than their forward alone: a drafter's seconds are weighed on the scale of the curve.
-  LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.seconds_per_token / decode_ratio_, limit};
-  if (drafted_ratio_ > 0) question.drafted_ratio = drafted_ratio_ / decode_ratio_;
+  LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.seconds_per_token / decode_ratio_, limit, drafted_ratio_};
   if (sample.drafter_state == nullptr) {
     question.start_seconds = history.start_seconds_per_token * static_cast<double>(sample.tokens.size()) / decode_ratio_;
     question.remaining_tokens = sample.scheduled.max_new_tokens;
@@ -176,20 +175,27 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
   return calls;
 }
 
+Engine::DrafterHistory::DrafterHistory(const Drafter& drafter) {
+  for (auto& records : acceptance) {
+    for (size_t i = 0; i < kNumConfidences; ++i) records[i] = AcceptanceRecord(drafter.expected_acceptance(static_cast<int32_t>(i)));
+  }
+}
+
+Engine::DrafterHistory& Engine::History(Drafter* drafter) { return drafters_.try_emplace(drafter, *drafter).first->second; }
+
 // What is known of the drafter before this sequence's first draft.
 void Engine::TakePrior(Sample& sample) {
   if (std::any_of(sample.acceptance.begin(), sample.acceptance.end(), [](const auto& record) { return !record.empty(); })) return;
-  const SpeculationConfig& speculation = *sample.running->request->speculation;
-  const auto [known, is_new] = drafters_.try_emplace(speculation.drafter.get());
-  for (size_t i = 0; i < kNumConfidences; ++i) {
-    const AcceptanceRecord expected(speculation.drafter->expected_acceptance(static_cast<int32_t>(i)));
-    if (is_new) {
-      for (auto& records : known->second.acceptance) records[i] = expected;
-    }
-    const AcceptanceRecord& of_others = known->second.acceptance[sample.running->request->params.temperature == 0][i];
-    // Other sequences' luck may enter where tokens do not depend on lengths.
-    sample.acceptance[i] = speculation.verification == VerificationKind::kCoupled ? of_others.AsPrior() : expected;
+  const Request& request = *sample.running->request;
+  const SpeculationConfig& speculation = *request.speculation;
+  const bool greedy = request.params.temperature == 0;
+  // Other sequences' luck may enter where tokens do not depend on lengths.
+  if (speculation.verification != VerificationKind::kCoupled) {
+    sample.acceptance = DrafterHistory(*speculation.drafter).acceptance[greedy];
+    return;
   }
+  const auto& of_others = History(speculation.drafter.get()).acceptance[greedy];
+  std::transform(of_others.begin(), of_others.end(), sample.acceptance.begin(), [](const auto& record) { return record.AsPrior(); });
 }
 
 // A draft is there, of a kind whose acceptance is known: as much of it is kept as pays.
@@ -220,7 +226,7 @@ void Engine::AskDrafter(DraftCall& call) {
   const double seconds = NowSeconds() - start;
   int64_t num_nodes = 0;
   for (const DraftContext& context : call.contexts) num_nodes += std::max<int64_t>(1, context.draft.size());
-  DrafterHistory& history = drafters_[call.drafter];
+  DrafterHistory& history = History(call.drafter);
   const auto learn = [](double* known, double seen) { *known = *known == 0 ? seen : 0.8 * *known + 0.2 * seen; };
   if (call.num_start_tokens > 0) {
     const double start_seconds = std::max(0.0, seconds - history.seconds_per_token * static_cast<double>(num_nodes));
@@ -323,7 +329,7 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
     if (sample->walk == kWalkEnded || sample->num_accepted == depth) {
       const auto confidence = static_cast<size_t>(sample->confidence);
       sample->acceptance[confidence].Add(depth, sample->num_accepted);
-      DrafterHistory& history = drafters_[running.request->speculation->drafter.get()];
+      DrafterHistory& history = History(running.request->speculation->drafter.get());
       history.acceptance[running.request->params.temperature == 0][confidence].Add(depth, sample->num_accepted);
     }
     if (!sample->finished) cache_->Trim(&sample->scheduled.kv);

@@ -57,16 +57,21 @@ def byte_table(tokenizer: Any, path: Path, texts: list[str] | None = None) -> By
     kinds = _decoder_kinds(tokenizer)
     special = {token_id: token.content for token_id, token in added.items() if token.special}
     if "ByteLevel" in kinds:
-        convert = _core.byte_level_bytes
+        convert = byte_level_bytes
     elif kinds & {"ByteFallback", "Replace", "Metaspace", "Fuse"} or not kinds:
         convert = sentencepiece_bytes
     else:
         raise TokenizerError(f"{path}: the decoder {sorted(kinds)} is not known (ByteLevel and SentencePiece kinds are)", path)
     table: list[bytes] = convert(texts)
     for token_id, token in added.items():
-        plain = token.content if convert is _core.byte_level_bytes else token.content.replace("▁", " ")
+        plain = token.content if convert is byte_level_bytes else token.content.replace("▁", " ")
         table[token_id] = b"" if token_id in special else plain.encode()
     return ByteTable(table, special)
+
+
+def byte_level_bytes(texts: list[str]) -> list[bytes]:
+    """Texts in GPT-2's alphabet as bytes; a character outside it stands for itself, as the library's own decoder has it."""
+    return _core.alphabet_bytes(texts, {ord(character): byte for character, byte in byte_level_alphabet().items()})
 
 
 def sentencepiece_bytes(texts: list[str]) -> list[bytes]:
