@@ -51,7 +51,7 @@ def test_prefixes_are_shared(tiny_path: Callable[..., Path]) -> None:
         prompt, params = list(range(3, 103)), SamplingParams(temperature=0.7, seed=5, max_tokens=20, logprobs=1, ignore_eos=True)
         first = llm.generate(prompt, params)
         second = llm.generate(prompt, params)
-        assert second[0].num_cached_tokens == 96
+        assert second[0].num_cached_tokens == 99
         assert_same_tokens(second, first)
 
 

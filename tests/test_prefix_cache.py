@@ -27,6 +27,8 @@ from llmi.testing import assert_same_tokens, tiny_model
 BLOCK = 16
 NUM_PAGES = 24
 CHUNKS = [[letter * 100 + i for i in range(BLOCK)] for letter in (1, 2, 3)]  # texts are made of few blocks, so that they meet
+CHUNKS += [CHUNKS[0][:size] + [1000 * size + i for i in range(BLOCK - size)] for size in (5, 12)]  # some of them in part
+MOST_COMPARED = 8
 
 
 class PlainSequence:
@@ -100,15 +102,25 @@ class Pair:
         found = 0
         while found + BLOCK <= most and tuple(tokens[: found + BLOCK]) in self.nodes:
             found += BLOCK
+        before = tuple(tokens[:found])
+        rest = tokens[found : min(most, found + BLOCK - 1)]
+        part = 0
+        children = [path for path in reversed(self.nodes) if path[:-BLOCK] == before]  # the newest first
+        for path in children[:MOST_COMPARED]:
+            same = next((i for i, (a, b) in enumerate(zip(path[-BLOCK:], rest, strict=False)) if a != b), len(rest))
+            if same > part:
+                part, in_part = same, path
         self.tick()  # the root
         sequence = PlainSequence()
         for end in range(BLOCK, found + 1, BLOCK):
             self.nodes[tuple(tokens[:end])][0] = self.tick()
             sequence.table.append(self.nodes[tuple(tokens[:end])][1])
-        sequence.tokens = tokens[:found]
+        if part > 0:
+            sequence.table.append(self.nodes[in_part][1])
+        sequence.tokens = tokens[: found + part]
         sequence.num_indexed = found // BLOCK
         number, got = self.cache.attach(tokens, most)
-        assert got == found
+        assert got == found + part
         self.sequences[number] = sequence
         return int(number)
 
@@ -237,10 +249,10 @@ def test_window_groups_need_what_they_see() -> None:
     assert cache.num_window_blocks_returned > 5
     assert cache.match(text) == 160
     second, found = cache.attach(text[:100], 99)
-    assert found == 96
+    assert found == 99
     marks = cache.marks(second)
-    assert marks[0] == text[:96]
-    assert marks[1] == [-1] * 64 + text[64:96], "blocks behind the window are not taken"
+    assert marks[0] == text[:99]
+    assert marks[1] == [-1] * 80 + text[80:99], "blocks behind the window are not taken"
     assert cache.append(second, text[96:110]) and cache.audit() == ""
     cache.free(first)
     cache.free(second)
@@ -254,6 +266,7 @@ def test_pinned_paths_give_up_what_lies_behind_their_window() -> None:
     for begin in range(0, 200, 10):
         assert cache.append(only, text[begin : begin + 10]), "blocks that the window has left must come back"
         assert cache.audit() == ""
+    assert cache.match(text[:10]) == 0, "a block that gave up its page is no hit, nor is a part of it"
 
 
 def test_salts_are_apart() -> None:
@@ -292,8 +305,8 @@ def test_hits_change_nothing_but_the_work(llm: LLM) -> None:
     computed = llm.get_metrics()["num_prompt_tokens"]
     again = llm.generate(prompt, PARAMS)
     assert_same_tokens(again, first)
-    assert (first[0].num_cached_tokens, again[0].num_cached_tokens) == (0, 96)
-    assert llm.get_metrics()["num_prompt_tokens"] - computed == 4
+    assert (first[0].num_cached_tokens, again[0].num_cached_tokens) == (0, 99)
+    assert llm.get_metrics()["num_prompt_tokens"] - computed == 1
     # What was generated is known too: the next turn of a chat.
     turn = prompt + first[0].token_ids + ids(1, 30)
     second = llm.generate(turn, PARAMS)
@@ -303,7 +316,7 @@ def test_hits_change_nothing_but_the_work(llm: LLM) -> None:
     assert third[0].num_cached_tokens == 0
     assert_same_tokens(third, second)
     stats = llm.get_metrics()
-    assert stats["num_prefix_hit_tokens"] == 96 + 112 and stats["num_prefix_queried_tokens"] == 99 * 2 + 149 * 2
+    assert stats["num_prefix_hit_tokens"] == 99 + 112 and stats["num_prefix_queried_tokens"] == 99 * 2 + 149 * 2
     assert stats["num_free_pages"] == stats["num_pages"] and stats["num_cached_pages"] > 0
 
 
@@ -314,10 +327,26 @@ def test_switched_off_and_salted(tiny_path: Callable[..., Path]) -> None:
         assert [out.num_cached_tokens for out in llm.generate([prompt], PARAMS)] == [0]
         assert llm.get_metrics()["num_cached_pages"] == 0
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=128) as llm:
-        for salt, cached in (("a", 0), ("b", 0), ("a", 48), ("", 0)):
+        for salt, cached in (("a", 0), ("b", 0), ("a", 63), ("", 0)):
             out = llm.generate({"prompt_token_ids": prompt, "cache_salt": salt}, PARAMS)[0]
             assert out.num_cached_tokens == cached
             assert out == plain[0]
+
+
+def test_a_block_is_known_in_part(llm: LLM) -> None:
+    """Prompts that part inside a block share it up to there, and none writes into another's."""
+    stem = ids(5, 41)
+    prompts = [stem + ids(seed, 20) for seed in range(6, 12)]
+    llm.generate(prompts[0], PARAMS)
+    rest = llm.generate(prompts[1:], PARAMS, use_tqdm=False)
+    assert [out.num_cached_tokens for out in rest] == [41] * 5
+    assert llm.get_metrics()["num_copies_on_write"] >= 5
+    known = llm.generate(prompts, PARAMS, use_tqdm=False)
+    assert [out.num_cached_tokens for out in known] == [60] * 6
+    with LLM(llm.model_info.path, kv_cache_memory_bytes=1 << 23, max_model_len=512, enable_prefix_caching=False) as other:
+        expected = other.generate(prompts, PARAMS, use_tqdm=False)
+    assert_same_tokens(rest, Outputs(expected[1:]))
+    assert_same_tokens(known, expected)
 
 
 def test_prompt_logprobs_with_a_warm_cache(llm: LLM) -> None:
@@ -325,7 +354,7 @@ def test_prompt_logprobs_with_a_warm_cache(llm: LLM) -> None:
     params = PARAMS.replace(prompt_logprobs=2)
     cold = llm.generate(prompt, params)
     assert_same_tokens(llm.generate(prompt, params), cold)
-    assert llm.generate(prompt, PARAMS)[0].num_cached_tokens == 80
+    assert llm.generate(prompt, PARAMS)[0].num_cached_tokens == 89
     assert llm.loglikelihood([(prompt[:50], prompt[50:])])[0].token_logprobs.tolist() == [
         next(iter(entry.values())).logprob for entry in (cold[0].prompt_logprobs or [])[50:] if entry is not None
     ]

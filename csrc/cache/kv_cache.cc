@@ -138,13 +138,13 @@ void KvCache::EnablePrefixCache(uint64_t hash_key) {
   prefix_tree_ = std::make_unique<PrefixTree>(groups_.block_size(), pages_per_node, hash_key, &pool_);
 }
 
-// The nodes of the longest usable beginning, its root first.
-std::vector<int32_t> KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const {
+KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const {
   const int64_t block_size = groups_.block_size();
-  const int64_t max_blocks = std::min(max_tokens, static_cast<int64_t>(token_ids.size())) / block_size;
+  token_ids = token_ids.first(static_cast<size_t>(std::clamp<int64_t>(max_tokens, 0, static_cast<int64_t>(token_ids.size()))));
   std::vector<int32_t> path = {root};
-  while (static_cast<int64_t>(path.size()) <= max_blocks) {
-    const int32_t child = prefix_tree_->Find(path.back(), token_ids.data() + static_cast<int64_t>(path.size() - 1) * block_size);
+  const auto rest = [&] { return token_ids.subspan((path.size() - 1) * static_cast<size_t>(block_size)); };
+  while (static_cast<int64_t>(rest().size()) >= block_size) {
+    const int32_t child = prefix_tree_->Find(path.back(), rest().data());
     if (child == PrefixTree::kNone) break;
     path.push_back(child);
   }
@@ -163,27 +163,35 @@ std::vector<int32_t> KvCache::Walk(int32_t root, std::span<const int32_t> token_
     return true;
   };
   while (path.size() > 1 && !usable(static_cast<int64_t>(path.size()) - 1)) path.pop_back();
-  return path;
+  const auto [node, num_partial] =
+      prefix_tree_->FindBeginning(path.back(), rest().first(std::min(rest().size(), static_cast<size_t>(block_size - 1))));
+  if (node == PrefixTree::kNone || !prefix_tree_->HasAllPages(node)) return {path, 0};
+  path.push_back(node);
+  return {path, num_partial};
+}
+
+int64_t KvCache::NumTokens(const KnownPrefix& known) const {
+  const auto num_blocks = static_cast<int64_t>(known.path.size()) - 1;
+  return known.num_partial == 0 ? num_blocks * groups_.block_size() : (num_blocks - 1) * groups_.block_size() + known.num_partial;
 }
 
 int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const {
   const int32_t root = prefix_tree_ == nullptr ? PrefixTree::kNone : prefix_tree_->FindRoot(salt);
-  if (root == PrefixTree::kNone) return 0;
-  return (static_cast<int64_t>(Walk(root, token_ids, max_tokens).size()) - 1) * groups_.block_size();
+  return root == PrefixTree::kNone ? 0 : NumTokens(Walk(root, token_ids, max_tokens));
 }
 
 int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) {
   if (prefix_tree_ == nullptr) return 0;
-  const std::vector<int32_t> path = Walk(prefix_tree_->Root(salt), token_ids, max_tokens);
-  const auto num_blocks = static_cast<int64_t>(path.size()) - 1;
-  const int64_t block_size = groups_.block_size();
+  const KnownPrefix known = Walk(prefix_tree_->Root(salt), token_ids, max_tokens);
+  sequence->num_tokens = NumTokens(known);
+  const int64_t num_blocks = NumBlocks(sequence->num_tokens);
   int64_t first_page = 0;
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
-    const int64_t first = groups_.FirstVisibleBlock(group, num_blocks * block_size);
+    const int64_t first = groups_.FirstVisibleBlock(group, sequence->num_tokens);
     for (int64_t block = 0; block < num_blocks; ++block) {
       for (int64_t i = 0; i < group.pages_per_block; ++i) {
-        const int32_t page = block < first ? -1 : prefix_tree_->page(path[static_cast<size_t>(block + 1)], first_page + i);
+        const int32_t page = block < first ? -1 : prefix_tree_->page(known.path[static_cast<size_t>(block + 1)], first_page + i);
         if (page >= 0) pool_.AddReference(page);
         sequence->tables[g].push_back(page);
       }
@@ -191,10 +199,9 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
     sequence->num_returned[g] = std::min(first, num_blocks);
     first_page += group.pages_per_block;
   }
-  sequence->prefix_node = path.back();
-  prefix_tree_->Pin(path.back());
-  sequence->num_indexed = num_blocks;
-  sequence->num_tokens = num_blocks * block_size;
+  sequence->num_indexed = sequence->num_tokens / groups_.block_size();
+  sequence->prefix_node = known.path[static_cast<size_t>(sequence->num_indexed)];
+  prefix_tree_->Pin(sequence->prefix_node);
   return sequence->num_tokens;
 }
 

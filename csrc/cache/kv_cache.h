@@ -58,7 +58,8 @@ class KvCache {
   void EnablePrefixCache(uint64_t hash_key);
   bool has_prefix_cache() const { return prefix_tree_ != nullptr; }
   // Gives an empty sequence the blocks of the longest known beginning of token_ids, at most max_tokens, of which every
-  // group still has what its window sees. Returns the number of tokens; kv.num_tokens grows by it.
+  // group still has what its window sees; the last block may be known in part, and is copied when it is written.
+  // Returns the number of tokens; kv.num_tokens grows by it.
   int64_t AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt);
   // Tokens that AttachPrefix would find, nothing done.
   int64_t MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const;
@@ -90,7 +91,13 @@ class KvCache {
   double WastedShare() const;
 
  private:
-  std::vector<int32_t> Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const;
+  // Nodes of full blocks, the root first, then perhaps one of which the first num_partial tokens are right.
+  struct KnownPrefix {
+    std::vector<int32_t> path;
+    int64_t num_partial = 0;
+  };
+  KnownPrefix Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const;
+  int64_t NumTokens(const KnownPrefix& known) const;
   void IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids);
   void Unindex(KvSequence* sequence, int64_t num_blocks);
   void MovePin(KvSequence* sequence, int32_t node);

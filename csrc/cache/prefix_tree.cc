@@ -8,6 +8,7 @@ namespace llmi {
 namespace {
 
 constexpr size_t kFirstBuckets = 1024;  // a power of two; doubled when nodes outnumber them
+constexpr int kMostChildrenCompared = 8;
 
 }  // namespace
 
@@ -71,6 +72,34 @@ int32_t PrefixTree::Find(int32_t parent, const int32_t* tokens) const {
   return kNone;
 }
 
+std::pair<int32_t, int64_t> PrefixTree::FindBeginning(int32_t parent, std::span<const int32_t> tokens) const {
+  std::pair<int32_t, int64_t> best = {kNone, 0};
+  int32_t child = nodes_[static_cast<size_t>(parent)].newest_child;
+  for (int i = 0; i < kMostChildrenCompared && child != kNone; ++i, child = nodes_[static_cast<size_t>(child)].older) {
+    const auto block = tokens_.begin() + static_cast<int64_t>(child) * block_size_;
+    const auto differs = std::mismatch(tokens.begin(), tokens.end(), block, block + block_size_);
+    const int64_t common = differs.first - tokens.begin();
+    if (common > best.second) best = {child, common};
+  }
+  return best;
+}
+
+void PrefixTree::AddChild(int32_t parent, int32_t child) {
+  Node& above = nodes_[static_cast<size_t>(parent)];
+  ++above.num_children;
+  nodes_[static_cast<size_t>(child)].older = above.newest_child;
+  if (above.newest_child != kNone) nodes_[static_cast<size_t>(above.newest_child)].newer = child;
+  above.newest_child = child;
+}
+
+void PrefixTree::RemoveChild(int32_t parent, int32_t child) {
+  const Node& entry = nodes_[static_cast<size_t>(child)];
+  if (entry.older != kNone) nodes_[static_cast<size_t>(entry.older)].newer = entry.newer;
+  int32_t& link = entry.newer == kNone ? nodes_[static_cast<size_t>(parent)].newest_child : nodes_[static_cast<size_t>(entry.newer)].older;
+  link = entry.older;
+  --nodes_[static_cast<size_t>(parent)].num_children;
+}
+
 void PrefixTree::Link(int32_t node) {
   Node& entry = nodes_[static_cast<size_t>(node)];
   int32_t& bucket = buckets_[entry.hash & (buckets_.size() - 1)];
@@ -96,9 +125,9 @@ int32_t PrefixTree::Insert(int32_t parent, const int32_t* tokens, const int32_t*
     pages_[static_cast<size_t>(node * pages_per_node_ + i)] = kNone;
     if (pages[i] >= 0) AddPage(node, i, pages[i]);
   }
-  Node& above = nodes_[static_cast<size_t>(parent)];
+  const Node& above = nodes_[static_cast<size_t>(parent)];
   if (IsFreeLeaf(above)) free_leaves_.erase({above.last_used, parent});
-  ++above.num_children;
+  AddChild(parent, node);
   ++num_nodes_;
   if (static_cast<size_t>(num_nodes_) > buckets_.size()) {
     buckets_.assign(buckets_.size() * 2, kNone);
@@ -110,6 +139,11 @@ int32_t PrefixTree::Insert(int32_t parent, const int32_t* tokens, const int32_t*
   }
   free_leaves_.insert({entry.last_used, node});
   return node;
+}
+
+bool PrefixTree::HasAllPages(int32_t node) const {
+  const auto first = pages_.begin() + static_cast<int64_t>(node) * pages_per_node_;
+  return std::all_of(first, first + pages_per_node_, [](int32_t page) { return page >= 0; });
 }
 
 void PrefixTree::AddPage(int32_t node, int64_t index, int32_t page) {
@@ -141,8 +175,8 @@ void PrefixTree::Remove(int32_t node) {
     if (page >= 0) pool_->Uncache(page);
     page = kNone;
   }
-  Node& above = nodes_[static_cast<size_t>(entry.parent)];
-  --above.num_children;
+  const Node& above = nodes_[static_cast<size_t>(entry.parent)];
+  RemoveChild(entry.parent, node);
   if (IsFreeLeaf(above)) free_leaves_.insert({above.last_used, entry.parent});
   const int32_t parent = entry.parent;
   entry.alive = false;
@@ -200,7 +234,16 @@ std::string PrefixTree::Audit(const std::unordered_map<int32_t, int32_t>& pins, 
     }
   }
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (nodes_[i].alive && nodes_[i].num_children != children[i]) return "a prefix node counts wrong children";
+    if (!nodes_[i].alive) continue;
+    if (nodes_[i].num_children != children[i]) return "a prefix node counts wrong children";
+    int32_t newer = kNone;
+    for (int32_t child = nodes_[i].newest_child; child != kNone; child = nodes_[static_cast<size_t>(child)].older) {
+      const Node& entry = nodes_[static_cast<size_t>(child)];
+      if (!entry.alive || entry.parent != static_cast<int32_t>(i) || entry.newer != newer) return "a prefix node lists a wrong child";
+      newer = child;
+      --children[i];
+    }
+    if (children[i] != 0) return "a prefix node does not list all its children";
   }
   if (num_free_leaves != free_leaves_.size()) return "the eviction order holds what is no free leaf";
   return num_alive == num_nodes_ ? "" : "the prefix tree counts wrong nodes";

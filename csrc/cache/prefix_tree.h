@@ -2,7 +2,8 @@
 // their K and V.
 //
 // A node is one block behind its parent's. Children are found by a keyed hash of (parent, tokens), then the tokens
-// are compared: no request can make two texts meet. The tree holds one reference on each page; sequences hold their
+// are compared: no request can make two texts meet. A block may also be known in part, to a text that parts from it
+// inside. The tree holds one reference on each page; sequences hold their
 // own, and pin the deepest node that they use. Leaves that nobody pins go first when pages are short, the least
 // recently used of them first; a long text therefore shrinks from its end.
 // Not thread-safe: the engine thread alone calls it.
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -32,9 +34,12 @@ class PrefixTree {
   int32_t Parent(int32_t node) const { return nodes_[static_cast<size_t>(node)].parent; }
   // The child whose block holds tokens [block_size], or kNone.
   int32_t Find(int32_t parent, const int32_t* tokens) const;
+  // A child whose block begins as `tokens` do, and how many of them it has: the best of the children that came last.
+  std::pair<int32_t, int64_t> FindBeginning(int32_t parent, std::span<const int32_t> tokens) const;
   // A new child; it must not exist. pages [pages_per_node], -1 where a group has none (it lay behind a window).
   int32_t Insert(int32_t parent, const int32_t* tokens, const int32_t* pages);
   int32_t page(int32_t node, int64_t index) const { return pages_[static_cast<size_t>(node * pages_per_node_ + index)]; }
+  bool HasAllPages(int32_t node) const;
   // Gives a node a page that it lacks.
   void AddPage(int32_t node, int64_t index, int32_t page);
 
@@ -57,6 +62,9 @@ class PrefixTree {
   struct Node {
     int32_t parent = kNone;
     int32_t num_children = 0;
+    int32_t newest_child = kNone;
+    int32_t older = kNone;  // among its parent's children
+    int32_t newer = kNone;
     int32_t num_pins = 0;
     int32_t next = kNone;  // in its bucket
     uint64_t hash = 0;
@@ -69,6 +77,8 @@ class PrefixTree {
   int32_t NewNode();
   void Link(int32_t node);
   void Unlink(int32_t node);
+  void AddChild(int32_t parent, int32_t child);
+  void RemoveChild(int32_t parent, int32_t child);
   void Remove(int32_t node);
   bool EvictInnerPages();
   void DropEmptyRoot(int32_t node);
