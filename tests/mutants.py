@@ -41,6 +41,7 @@ PREFIX = "tests/test_prefix_cache.py"
 SCHEDULER = "tests/test_scheduler.py"
 CACHE = "tests/test_cache.py"
 ATTENTION = "tests/test_attention.py"
+MODEL = "tests/test_scheduler_model.py"
 INT8 = "tests/test_int8_cache.py"
 CUDA = "tests/test_cuda.py"
 
@@ -146,10 +147,17 @@ MUTANTS = [
     Mutant("scheduling", "nothing learnt of answers' lengths", "csrc/scheduler/scheduler.cc", "if (drawn == 0) return;", "return;", SCHEDULER),
     Mutant("scheduling", "admission forgets the budget", "csrc/scheduler/scheduler.cc", "*budget -= num_new;\n    *prompt_budget", "*prompt_budget", SCHEDULER),
     Mutant("scheduling", "too many seats", "csrc/scheduler/scheduler.cc", "> config_.max_num_seqs) break;", "> config_.max_num_seqs + 1) break;", SCHEDULER),
-    Mutant("scheduling", "preempted requests are lost", "csrc/scheduler/scheduler.cc", "if (!victim->finished) Add(victim);", "", SCHEDULER),
+    Mutant("scheduling", "preempted requests are lost", "csrc/scheduler/scheduler.cc", "  Add(victim);\n", "", SCHEDULER),
     Mutant("scheduling", "starvation", "csrc/scheduler/scheduler.h", "kMaxOvertaken = 64", "kMaxOvertaken = 1 << 30", SCHEDULER),
     Mutant("scheduling", "longest remaining first", "csrc/scheduler/scheduler.cc", "static_cast<double>(Missing(*sequence) + sequence->max_new_tokens)",
            "-static_cast<double>(Missing(*sequence) + sequence->max_new_tokens)", SCHEDULER),
+    Mutant("scheduling", "blocks that a step reserved are counted again", "csrc/scheduler/scheduler.cc", "free -= now - held(sequence);",
+           "free -= now - blocks(sequence.kv.num_tokens);", MODEL),
+    Mutant("scheduling", "a victim waits wherever it was put", "csrc/scheduler/scheduler.cc", "  Add(victim);\n  OrderWaiting();\n", "  Add(victim);\n", MODEL),
+    Mutant("scheduling", "no token set aside for those behind", "csrc/scheduler/scheduler.cc", "std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0)",
+           "*budget", MODEL),
+    Mutant("scheduling", "an admission leaves no room", "csrc/scheduler/scheduler.cc", "cache_->PagesNeeded(sequence->kv, num_new) + reserve >",
+           "cache_->PagesNeeded(sequence->kv, num_new) >", MODEL),
     Mutant("scheduling", "shortest prefix first", "csrc/scheduler/scheduler.cc", "-static_cast<double>(num_cached)", "static_cast<double>(num_cached)",
            SCHEDULER),
     Mutant("scheduling", "running prompts ignore the prompt budget", "csrc/scheduler/scheduler.cc", "if (is_prompt) num_new = std::min(num_new, *prompt_budget);",

@@ -228,6 +228,7 @@ def drive(steps: int, seed: int) -> Pair:
     pair = Pair()
     for step in range(steps):
         pair.step(rng)
+        assert pair.cache.audit() == ""
         if step % 16 == 0:
             pair.check()
     pair.check()

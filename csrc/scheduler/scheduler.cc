@@ -38,7 +38,10 @@ bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) c
 
 void Scheduler::Add(ScheduledSequence* sequence) {
   sequence->allowance = std::max(sequence->allowance, sequence->max_new_tokens);
-  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), sequence, [&](auto* a, auto* b) { return Before(a, b); });
+  // A queue that is sorted in each step may be out of order until then.
+  const auto place = SortsWaiting()
+                         ? waiting_.end()
+                         : std::upper_bound(waiting_.begin(), waiting_.end(), sequence, [&](auto* a, auto* b) { return Before(a, b); });
   waiting_.insert(place, sequence);
 }
 
@@ -80,11 +83,14 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
   return pieces;
 }
 
+bool Scheduler::SortsWaiting() const {
+  return config_.policy == SchedulingPolicy::kPriority || config_.policy == SchedulingPolicy::kShortestRemaining ||
+         config_.policy == SchedulingPolicy::kLongestPrefix || config_.policy == SchedulingPolicy::kCustom;
+}
+
 // Policies order the queue; who runs keeps running.
 void Scheduler::OrderWaiting() {
-  const bool by_key = config_.policy == SchedulingPolicy::kShortestRemaining || config_.policy == SchedulingPolicy::kLongestPrefix ||
-                      config_.policy == SchedulingPolicy::kCustom;
-  if ((!by_key && config_.policy != SchedulingPolicy::kPriority) || waiting_.size() < 2) return;
+  if (!SortsWaiting() || waiting_.size() < 2) return;
   for (ScheduledSequence* sequence : waiting_) {
     if (config_.policy == SchedulingPolicy::kShortestRemaining) {
       sequence->key = {static_cast<double>(Missing(*sequence) + sequence->max_new_tokens)};
@@ -93,6 +99,7 @@ void Scheduler::OrderWaiting() {
       sequence->key = {-static_cast<double>(num_cached)};
     }
   }
+  const bool by_key = config_.policy != SchedulingPolicy::kPriority;
   std::stable_sort(waiting_.begin(), waiting_.end(), [&](const ScheduledSequence* a, const ScheduledSequence* b) {
     if (by_key && !Overtaken(*a) && !Overtaken(*b) && a->key != b->key) return a->key < b->key;
     return Before(a, b);
@@ -183,9 +190,17 @@ int64_t Scheduler::ExpectedTokens(const ScheduledSequence& sequence) const {
 bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   const int64_t block_size = cache_->groups().block_size();
   const auto blocks = [&](int64_t num_tokens) { return (num_tokens + block_size - 1) / block_size; };
+  const std::vector<KvGroup>& groups = cache_->groups().groups();
+  const auto whole = [](const KvGroup& group) { return group.window == 0; };
+  const auto some_group = std::find_if(groups.begin(), groups.end(), whole);
+  if (some_group == groups.end()) return false;
   int64_t pages_per_block = 0;
-  for (const KvGroup& group : cache_->groups().groups()) pages_per_block += group.window == 0 ? group.pages_per_block : 0;
-  if (pages_per_block == 0) return false;
+  for (const KvGroup& group : groups) pages_per_block += whole(group) ? group.pages_per_block : 0;
+  // Blocks that it has, those that this step reserved for it among them.
+  const auto held = [&](const ScheduledSequence& sequence) {
+    const auto num_pages = static_cast<int64_t>(sequence.kv.tables[static_cast<size_t>(some_group - groups.begin())].size());
+    return num_pages / some_group->pages_per_block;
+  };
   struct End {
     int64_t growth;  // blocks, until then
     int64_t seats;
@@ -197,7 +212,7 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   int64_t seats = 0;
   const auto add = [&](const ScheduledSequence& sequence) {
     const int64_t now = blocks(sequence.num_tokens);
-    free -= now - blocks(sequence.kv.num_tokens);
+    free -= now - held(sequence);
     seats += sequence.num_seats;
     ends.push_back(
         {blocks(sequence.num_tokens + ExpectedTokens(sequence)) - now, sequence.num_seats, now - sequence.num_cached / block_size});
@@ -248,7 +263,9 @@ void Scheduler::PreemptLast() {
     ++num_preemptions_;
   }
   GiveBack(victim);
-  if (!victim->finished) Add(victim);
+  if (victim->finished) return;
+  Add(victim);
+  OrderWaiting();
 }
 
 bool Scheduler::PreemptOne() {

@@ -102,6 +102,7 @@ class Scheduler {
 
  private:
   bool Before(const ScheduledSequence* a, const ScheduledSequence* b) const;
+  bool SortsWaiting() const;
   void OrderWaiting();
   void ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
   void AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
