@@ -254,6 +254,7 @@ class Engine {
   // What steps took over what c(M), measured on short contexts, foretold; smoothed. Long contexts cost more.
   double decode_ratio_ = 1;
   double mixed_ratio_ = 1;
+  bool seen_plain_decode_ = false;
   double drafted_ratio_ = 1;      // of steps with drafts, relative to decode_ratio_
   CostCurve costs_;               // c(M), measured when speculation first asks
   std::vector<double> cost_row_;  // the same for 1, 2, ... rows, for length policies

@@ -62,7 +62,8 @@ void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t nu
   const double seen = std::clamp(seconds / foretold, 0.2, 20.0);
   const bool drafted = std::any_of(pieces.begin(), pieces.end(),
                                    [](const auto& piece) { return static_cast<const Sample*>(piece.sequence->owner)->draft.size() > 0; });
-  if (num_prompts == 0 && drafted) {
+  // Until a plain step has shown how far the curve is off, drafted ones do.
+  if (num_prompts == 0 && drafted && seen_plain_decode_) {
     // One slow step among few drafted ones must not end drafting.
     drafted_ratio_ = 0.9 * drafted_ratio_ + 0.1 * std::clamp(seen / decode_ratio_, 0.5, 2.0);
     return;
@@ -70,7 +71,9 @@ void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t nu
   double& ratio = num_prompts > 0 ? mixed_ratio_ : decode_ratio_;
   ratio = 0.8 * ratio + 0.2 * seen;
   // What drafted steps cost is forgotten while none are seen, or it would never be found wrong.
-  if (num_prompts == 0) drafted_ratio_ += 0.02 * (1 - drafted_ratio_);
+  if (num_prompts > 0 || drafted) return;
+  seen_plain_decode_ = true;
+  drafted_ratio_ += 0.02 * (1 - drafted_ratio_);
 }
 
 }  // namespace llmi
