@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -108,10 +109,14 @@ def beside_a_busy_process(work: Callable[[], float]) -> float:
 
 
 def first_token_seconds(model: Path) -> float:
-    """Process start of `llmi generate -p` to the first character on its output, model cached."""
+    """Process start of `llmi generate -p` to the first character on its output; 16 tokens, model cached, bytecode kept as pip does."""
+    prompt = "Once upon a time there was a small village at the foot of a tall hill"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-m", "llmi._cli", "generate", "-m", str(model), "-p", "Hello", "--max-tokens", "4"], stdout=subprocess.PIPE
+        [sys.executable, "-m", "llmi._cli", "generate", "-m", str(model), "-p", prompt, "--max-tokens", "4"],
+        stdout=subprocess.PIPE,
+        env=environment,
     ) as process:
         assert process.stdout is not None
         process.stdout.read(1)

@@ -10,12 +10,11 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from llmi import _core
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from llmi._llm import LLM
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
     F32 = NDArray[np.float32]
     I32 = NDArray[np.int32]
+else:
+    from llmi._lazy_numpy import np
 
 
 class TokenTree:

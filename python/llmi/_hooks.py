@@ -8,14 +8,15 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from llmi._errors import UnsupportedCombinationError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from llmi._params import SamplingParams
+else:
+    from llmi._lazy_numpy import np
 
 
 @dataclasses.dataclass

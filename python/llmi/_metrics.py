@@ -6,10 +6,12 @@ import collections
 import threading
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
+
     from llmi._outputs import RequestMetrics
+else:
+    from llmi._lazy_numpy import np
 
 _KEPT = 10_000  # most recent requests
 

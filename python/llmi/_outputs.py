@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from llmi._errors import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from llmi._errors import LlmiError
     from llmi._receipt import Receipt
     from llmi._speculation import SpecDecodeMetrics
     from llmi._trace import DecodeTrace
+else:
+    from llmi._lazy_numpy import np
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 

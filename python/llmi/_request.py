@@ -8,8 +8,6 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from llmi import _core
 from llmi._errors import InvalidParamsError, LlmiError, PromptTooLongError, from_core
 from llmi._hooks import RequestHooks
@@ -18,8 +16,12 @@ from llmi._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutp
 from llmi._params import FIELDS, SamplingParams, canonical
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from llmi._speculation import SpeculationFactory, SpeculativeConfig
     from llmi._tokenizer import Tokenizer
+else:
+    from llmi._lazy_numpy import np
 
 Prompt = Any  # str, list of ints, int array, or a dict with prompt or prompt_token_ids; see is_single
 DEFAULTS = SamplingParams()

@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from llmi._errors import InvalidParamsError, PromptTooLongError
 from llmi._outputs import LogLikelihood, Perplexity
 from llmi._request import Prompt, as_list, tokenize
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from llmi._llm import LLM
+else:
+    from llmi._lazy_numpy import np
 
 
 def prefix_token(llm: LLM) -> int:

@@ -8,14 +8,13 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from llmi import _core
 from llmi._drafters import DraftContext, Drafter, DraftModel, PromptLookup, as_drafter, drafter_name, plain_proposal
 from llmi._errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
 from llmi._verification import Typical, Verification, VerificationRunner
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from llmi._llm import LLM
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
     F32 = NDArray[np.float32]
     I32 = NDArray[np.int32]
+else:
+    from llmi._lazy_numpy import np
 
 MAX_SPECULATIVE_TOKENS = 256
 MAX_JUDGED_TOKENS = 64  # where verification looks at the whole draft

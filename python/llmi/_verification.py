@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from llmi._drafters import Draft
 from llmi._errors import InvalidParamsError, call_core
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from llmi._params import SamplingParams
 
     F32 = NDArray[np.float32]
     F64 = NDArray[np.float64]
+else:
+    from llmi._lazy_numpy import np
 
 
 class Verification:
