@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant("memory", "rollback stays indexed", "csrc/cache/kv_cache.cc", "Unindex(sequence, remaining / groups_.block_size());", "", PREFIX),
     Mutant("memory", "a token too many of a block known in part", "csrc/cache/prefix_tree.cc", "common > best.second) best = {child, common}",
            "common > best.second) best = {child, std::min<int64_t>(common + 1, static_cast<int64_t>(tokens.size()))}", PREFIX),
-    Mutant("memory", "parts of blocks without pages", "csrc/cache/kv_cache.cc", " || !prefix_tree_->HasAllPages(node)", "", PREFIX),
+    Mutant("memory", "parts of blocks without pages", "csrc/cache/kv_cache.cc", " && prefix_tree_->HasAllPages(node)", "", PREFIX),
     Mutant("memory", "children are listed for ever", "csrc/cache/prefix_tree.cc", "  link = entry.older;\n", "", PREFIX),
     Mutant("memory", "forks do not pin", "csrc/cache/kv_cache.cc", "if (child->prefix_node != PrefixTree::kNone) prefix_tree_->Pin(child->prefix_node);", "",
            PREFIX),

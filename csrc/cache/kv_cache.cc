@@ -163,27 +163,25 @@ KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_
     return true;
   };
   while (path.size() > 1 && !usable(static_cast<int64_t>(path.size()) - 1)) path.pop_back();
+  auto num_tokens = static_cast<int64_t>(token_ids.size() - rest().size());
   const auto [node, num_partial] =
       prefix_tree_->FindBeginning(path.back(), rest().first(std::min(rest().size(), static_cast<size_t>(block_size - 1))));
-  if (node == PrefixTree::kNone || !prefix_tree_->HasAllPages(node)) return {path, 0};
-  path.push_back(node);
-  return {path, num_partial};
-}
-
-int64_t KvCache::NumTokens(const KnownPrefix& known) const {
-  const auto num_blocks = static_cast<int64_t>(known.path.size()) - 1;
-  return known.num_partial == 0 ? num_blocks * groups_.block_size() : (num_blocks - 1) * groups_.block_size() + known.num_partial;
+  if (node != PrefixTree::kNone && prefix_tree_->HasAllPages(node)) {
+    path.push_back(node);
+    num_tokens += num_partial;
+  }
+  return {path, num_tokens};
 }
 
 int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const {
   const int32_t root = prefix_tree_ == nullptr ? PrefixTree::kNone : prefix_tree_->FindRoot(salt);
-  return root == PrefixTree::kNone ? 0 : NumTokens(Walk(root, token_ids, max_tokens));
+  return root == PrefixTree::kNone ? 0 : Walk(root, token_ids, max_tokens).num_tokens;
 }
 
 int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) {
   if (prefix_tree_ == nullptr) return 0;
   const KnownPrefix known = Walk(prefix_tree_->Root(salt), token_ids, max_tokens);
-  sequence->num_tokens = NumTokens(known);
+  sequence->num_tokens = known.num_tokens;
   const int64_t num_blocks = NumBlocks(sequence->num_tokens);
   int64_t first_page = 0;
   for (size_t g = 0; g < groups_.groups().size(); ++g) {

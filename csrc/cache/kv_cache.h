@@ -91,13 +91,12 @@ class KvCache {
   double WastedShare() const;
 
  private:
-  // Nodes of full blocks, the root first, then perhaps one of which the first num_partial tokens are right.
+  // The root, then a node for each block; of the last one perhaps only the first tokens are right.
   struct KnownPrefix {
     std::vector<int32_t> path;
-    int64_t num_partial = 0;
+    int64_t num_tokens;
   };
   KnownPrefix Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const;
-  int64_t NumTokens(const KnownPrefix& known) const;
   void IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids);
   void Unindex(KvSequence* sequence, int64_t num_blocks);
   void MovePin(KvSequence* sequence, int32_t node);
