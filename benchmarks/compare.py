@@ -33,6 +33,9 @@ COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
 }  # fmt: skip
 
+BF16 = "llmi, bf16 attention"
+BF16_WORKS = ("prefill 512", "prefill 2048", "decode 1", "decode 1, context 2048")
+
 
 def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -> float:
     """llama-bench's own average, one repetition."""
@@ -150,6 +153,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     threads = arguments.threads or _core.system_info()["num_threads"]
     llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
     works: dict[str, Callable[[], float]] = {f"llmi {name}": work for name, work in own_works(llm).items()}
+    in_bf16 = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False, attention_dtype="bf16")
+    works |= {f"{BF16} {name}": work for name, work in own_works(in_bf16).items() if name in BF16_WORKS}
     works["read bandwidth GB/s"] = lambda: _core.measure_ceilings(threads, 1 << 30)["read_bytes_per_s"] / 1e9
     works["tokens riding free M*"] = lambda: free_tokens(threads)
     works["llmi decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llmi decode 1"])
@@ -177,10 +182,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             )
     for batch in BATCHES[1:]:
         ratios[f"c({batch}), of the step of one"] = batch * median["llmi decode 1"] / median[f"llmi decode {batch}"]
-    for name in COLUMNS:
-        for work in ("prefill 512", "decode 1", "decode 32"):
-            if f"{name} {work}" in median:
-                ratios[f"{work} / {name}"] = median[f"llmi {work}"] / median[f"{name} {work}"]
+    for own in ("llmi", BF16):
+        for work in BF16_WORKS if own == BF16 else ("prefill 512", "decode 1", "decode 32"):
+            for name in COLUMNS:
+                if f"{name} {work}" in median:
+                    ratios[f"{work}{own.removeprefix('llmi')} / {name}"] = median[f"{own} {work}"] / median[f"{name} {work}"]
     return {
         "model": model.name, "table": llm._table, "threads": threads,
         "results": results, "ratios": ratios, "memory": peak_memory(model),
@@ -199,13 +205,14 @@ def readme_table(result: dict[str, Any]) -> str:
         "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32",
     }  # fmt: skip
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
+    own = ("llmi", *([BF16] if f"{BF16} prefill 512" in results else []))
     lines = [
         f"Tokens a second, {result['model']}, {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"
         f" {next(iter(results.values()))['rounds']} interleaved rounds (`benchmarks/compare.py`, commit {result['commit'][:10]}):",
         "",
-        f"| | llmi | {' | '.join(COLUMNS[name] for name in peers)} |",
-        f"| --- | --- |{' --- |' * len(peers)}",
-        *(f"| {name} | {' | '.join(cell(f'{who} {work}') for who in ('llmi', *peers))} |" for name, work in works.items()),
+        f"| | {' | '.join((*own, *(COLUMNS[name] for name in peers)))} |",
+        f"| --- |{' --- |' * (len(own) + len(peers))}",
+        *(f"| {name} | {' | '.join(cell(f'{who} {work}') for who in (*own, *peers))} |" for name, work in works.items()),
         "",
         f"First token of `llmi generate -p` {results['first token s']['median']:.2f} s after process start; loading takes"
         f" {result['memory']['load_mb']:.0f} MB at its peak for {result['memory']['packed_weights_mb']:.0f} MB of packed weights.",

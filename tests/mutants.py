@@ -42,7 +42,7 @@ SCHEDULER = "tests/test_scheduler.py"
 CACHE = "tests/test_cache.py"
 ATTENTION = "tests/test_attention.py"
 MODEL = "tests/test_scheduler_model.py"
-INT8 = "tests/test_int8_cache.py"
+KV_TYPES = "tests/test_kv_types.py"
 CUDA = "tests/test_cuda.py"
 
 MUTANTS = [
@@ -119,9 +119,13 @@ MUTANTS = [
     Mutant("memory", "salts are not looked at", "csrc/cache/kv_cache.cc", "prefix_tree_->Root(salt)", 'prefix_tree_->Root("")', PREFIX),
     Mutant("memory", "pinned paths give nothing", "csrc/cache/prefix_tree.cc", "if (pool_->num_cached() == 0) return false;", "return false;", PREFIX),
     Mutant("memory", "a moved slot leaves its scales behind", "csrc/kernels/kv_slot.h",
-           "KvNumScales(kv.head_dim), from, to, first, step);", "0, from, to, first, step);", INT8),
+           "KvNumScales(kv.head_dim), from, to, first, step);", "0, from, to, first, step);", KV_TYPES),
     Mutant("memory", "a path is gathered with another slot's scales", "csrc/kernels/cpu/simd/attention.h",
            "= v_scales[slot % kSlotsPerTile * num_scales + b];", "= v_scales[b];", ATTENTION),
+    Mutant("memory", "slots move as if no pairs were", "csrc/kernels/kv_slot.h", "CopySlotElements(kv.type == KvType::kBF16,", "CopySlotElements(false,", KV_TYPES),
+    Mutant("memory", "half a pair is taken whole", "csrc/kernels/cpu/simd/attention.h", "v[n] = KeepEven(v[n]);", "v[n] = v[n];", ATTENTION),
+    Mutant("memory", "pairs begin where rows do", "csrc/kernels/cpu/simd/attention.h", "    common_begin += common_begin % 2;\n", "", ATTENTION),
+    Mutant("memory", "subnormals are not flushed", "csrc/kernels/cpu/simd/bf16_dots.h", "_mm_setcsr(saved_ | 0x8040u);", "_mm_setcsr(saved_);", ATTENTION),
     Mutant("memory", "spans merged from the right", "csrc/kernels/cpu/simd/attention.h",
            "partials + span * num_queries * AttentionPartialSize(head_dim)",
            "partials + (num_spans - 1 - span) * num_queries * AttentionPartialSize(head_dim)", ATTENTION),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
+from features import DEVICES
 from llmi import _core
 
 T = _core.testing
 Array = np.ndarray[Any, Any]
-KV_DTYPES = ["float16", "float32", "int8"]
+KV_DTYPES = ["float16", "float32", "int8", "bfloat16"]
+TABLES = _core.system_info()["tables"]
+# bf16 pairs are the CPU's: a device refuses them by name.
+TABLES_AND_TYPES = [(table, kv) for table in (*TABLES, *DEVICES) for kv in KV_DTYPES if kv != "bfloat16" or table in TABLES]
 
 
 def qkv(slots: int, rows: int, heads: int, kv_heads: int, head_dim: int, seed: int = 0) -> tuple[Array, Array, Array]:
@@ -35,6 +41,12 @@ def through_int8(x: Array, head_dim: int) -> Array:
     return out.reshape(x.shape)
 
 
+def through_bf16(x: Array) -> Array:
+    """Rounds to nearest even in bf16."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
 def exact(
     q: Array,
     k: Array,
@@ -53,6 +65,8 @@ def exact(
         k, v = k.astype(np.float16), v.astype(np.float16)
     if kv_dtype == "int8":
         k, v = through_int8(k, head_dim), through_int8(v, head_dim)
+    if kv_dtype == "bfloat16":
+        q, k, v = through_bf16(q), through_bf16(k), through_bf16(v)
     out = np.zeros((rows, heads, head_dim))
     for row in range(rows):
         path = []
@@ -88,7 +102,7 @@ CASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize(("table", "kv_dtype"), TABLES_AND_TYPES)
 def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
     slots, rows, heads, kv_heads, head_dim, window, cap = case
     q, k, v = qkv(slots, rows, heads, kv_heads, head_dim)
@@ -100,12 +114,13 @@ def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
             == expected.tobytes()
         )
     truth = exact(q, k, v, heads, kv_heads, window, head_dim**-0.5, cap, kv_dtype)
-    # A soft cap rounds scores at the cap's own size: 30 x 2^-24 = 1.8e-6 more.
-    assert np.abs(expected - truth).max() < 2e-6 + cap * 2.0**-24
+    # A soft cap rounds scores at the cap's own size: 30 x 2^-24 = 1.8e-6 more. bf16 rounds each weight by 2^-9 of itself at most, of
+    # which the mean over values moves by less than twice that.
+    assert np.abs(expected - truth).max() < 2e-6 + cap * 2.0**-24 + (kv_dtype == "bfloat16") * 2.0**-8 * np.abs(v).max()
 
 
 @pytest.mark.parametrize("window", [0, 40])
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize(("table", "kv_dtype"), TABLES_AND_TYPES)
 def test_rows_are_independent(table: str, window: int, kv_dtype: str) -> None:
     q, k, v = qkv(600, 600, 6, 2, 32)
     whole = T.attention(table, q, k, v, 6, 2, window=window, kv_dtype=kv_dtype, num_threads=2)
@@ -125,7 +140,7 @@ TREES = [
 @pytest.mark.parametrize("parents", TREES)
 @pytest.mark.parametrize("base", [0, 5, 16, 250, 256, 511])
 @pytest.mark.parametrize("window", [0, 24])
-@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
+@pytest.mark.parametrize(("table", "kv_dtype"), [pair for pair in TABLES_AND_TYPES if pair[1] != "float32"])
 def test_trees_equal_chains(table: str, parents: list[int], base: int, window: int, kv_dtype: str) -> None:
     """Each node's row has the bits that its path gives as a chain."""
     rows = len(parents)
@@ -140,7 +155,7 @@ def test_trees_equal_chains(table: str, parents: list[int], base: int, window: i
         assert chain[-1].tobytes() == got[row].tobytes()
 
 
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize(("table", "kv_dtype"), TABLES_AND_TYPES)
 def test_garbage_behind_the_sequence_stays_out(table: str, kv_dtype: str) -> None:
     """Slots of a recycled page past the sequence may hold NaN: they never reach a row."""
     q, k, v = qkv(20, 20, 2, 1, 16)
@@ -149,3 +164,46 @@ def test_garbage_behind_the_sequence_stays_out(table: str, kv_dtype: str) -> Non
     with_garbage = T.attention(table, q, k, v, 2, 1, kv_dtype=kv_dtype)
     assert with_garbage[:5].tobytes() == clean.tobytes()
     assert np.isnan(with_garbage[5:]).all()
+
+
+@pytest.mark.parametrize("exponents", [(-70, -60, -126), (0, -126, -120), (60, 60, 120), (-130, 0, -128)])
+def test_bf16_pairs_near_the_ends_of_fp32(cpu_table: str, exponents: tuple[int, int, int]) -> None:
+    """Where products, sums or values are subnormal (flushed to zero by the instruction, so everywhere) or overflow."""
+    q, k, v = (x * np.float32(2.0) ** e for x, e in zip(qkv(40, 40, 4, 2, 48), exponents, strict=True))
+    reference, got = (T.attention(name, q, k, v, 4, 2, kv_dtype="bfloat16", scale=2.0**60) for name in ("reference", cpu_table))
+    assert np.array_equal(reference.view(np.uint32)[~np.isnan(reference)], got.view(np.uint32)[~np.isnan(reference)])
+    assert np.array_equal(np.isnan(reference), np.isnan(got))
+
+
+def rounded(x: Fraction, sign_of_zero: float) -> float:
+    """To 24 bits, nearest even, of any exponent; then what is tiny is zero and what is too large is infinite."""
+    if x == 0:
+        return math.copysign(0.0, sign_of_zero)
+    exponent = abs(x.numerator).bit_length() - x.denominator.bit_length()
+    exponent -= abs(x) < Fraction(2) ** exponent
+    unit = Fraction(2) ** (exponent - 23)
+    value = round(x / unit) * unit
+    if abs(value) < Fraction(2) ** -126:
+        return math.copysign(0.0, x)
+    return math.copysign(math.inf, x) if abs(value) >= Fraction(2) ** 128 else float(value)
+
+
+def test_bf16_multiply_adds_follow_the_manual() -> None:
+    """The reference's step against arithmetic in fractions, everywhere on the way down to zero; subnormals count as zero."""
+    rng = np.random.default_rng(0)
+    a, b = (
+        through_bf16(np.ldexp(rng.uniform(-2, 2, 4000).astype(np.float32), rng.integers(-90, 20, 4000)).astype(np.float32))
+        for _ in range(2)
+    )
+    c = np.ldexp(rng.uniform(-2, 2, 4000), rng.integers(-128, 10, 4000)).astype(np.float32)
+    # 2^-126 less 2^-151 at most rounds up to it in 24 bits and is not tiny; less 2^-150, a subnormal's 23 bits would round it up.
+    a[:1000] = through_bf16(np.repeat(np.linspace(0.25, 4, 61), 17)[:1000].astype(np.float32)) * np.float32(2.0**-75)
+    b[:1000], c[:1000] = -np.float32(2.0**-76), np.float32(2.0**-126)
+    b[:500], c[:500] = -b[:500], -c[:500]
+    got = T.flushing_fma(a, b, c)
+    for x, y, z, value in zip(a, b, c, got, strict=True):
+        x, y, z = (np.copysign(np.float32(0), n) if abs(n) < 2.0**-126 else n for n in (x, y, z))
+        exact_sum = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        expected = np.float32(rounded(exact_sum, float(np.float32(x * y) + z)))
+        assert value.tobytes() == expected.tobytes(), (x, y, z, value, expected)
+    assert (got == 0).any() and (np.abs(got) == 2.0**-126).any()

@@ -157,6 +157,7 @@ def test_default_precision(smollm_path: Path, text: str) -> None:
         "exact": T.Decoder(str(smollm_path), dtype="float32", kv_dtype="float32", num_pages=64),
         "default": T.Decoder(str(smollm_path), num_pages=64),
         "int8 cache": T.Decoder(str(smollm_path), kv_dtype="int8", num_pages=64),
+        "bf16 attention": T.Decoder(str(smollm_path), kv_dtype="bfloat16", num_pages=64),
     }
     divergences: dict[str, list[Any]] = {name: [] for name in decoders}
     agreements: dict[str, list[Any]] = {name: [] for name in decoders}
@@ -177,4 +178,5 @@ def test_default_precision(smollm_path: Path, text: str) -> None:
             f"{name}: mean KL {values.mean():.3e} +- {error:.1e}, 99.9 % {np.quantile(values, 0.999):.1e}, same top token {same[name]:.4f}"
         )
     assert kl["default"].mean() <= 3e-3 and same["default"] >= 0.96
-    assert 0 < (kl["int8 cache"] - kl["default"]).mean() <= 1e-3
+    for name in ("int8 cache", "bf16 attention"):
+        assert 0 < (kl[name] - kl["default"]).mean() <= 1e-3

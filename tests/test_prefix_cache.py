@@ -396,6 +396,9 @@ def test_random_configurations(tiny_path: Callable[..., Path]) -> None:
         assert counts[name] >= least, counts
 
 
+KV_TYPES = ("float16", "int8", "bfloat16")
+
+
 def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int) -> dict[str, int]:
     """Compares each of 14 requests, twice, with its solo run; counts what happened on the way."""
     rng = np.random.default_rng(seed)
@@ -404,10 +407,10 @@ def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int
     solos = {
         (name, kv): LLM(tiny_path(name), kv_cache_dtype=kv, kv_cache_memory_bytes=1 << 23, max_model_len=320, enable_prefix_caching=False)
         for name in ("llama", "gemma3")
-        for kv in ("float16", "int8")
+        for kv in KV_TYPES
     }
     for index in range(number):
-        name, kv = ("llama", "gemma3")[index % 2], ("float16", "int8")[index // 2 % 2]
+        name, kv = ("llama", "gemma3")[index % 2], KV_TYPES[index // 2 % len(KV_TYPES)]
         stems = [ids(int(rng.integers(1 << 30)), int(rng.integers(20, 150))) for _ in range(3)]
         requests = []
         for i in range(14):

@@ -52,7 +52,7 @@ def test_layers(path: Path) -> None:
 
 def test_instruction_set_files_use_no_containers() -> None:
     for path in SOURCES:
-        if any(part in path.parts for part in ("simd", "avx2", "avx512")):
+        if any(part in path.parts for part in ("simd", "avx2", "avx512", "avx512_bf16")):
             assert set(includes(path)) & {"vector", "string", "algorithm", "map", "memory", "cmath"} == set(), path
 
 

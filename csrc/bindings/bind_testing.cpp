@@ -10,6 +10,7 @@
 #include "bindings/bind_testing.h"
 #include "bindings/engine_handle.h"
 #include "bindings/bindings.h"
+#include "core/bfloat16.h"
 #include "core/fp_env.h"
 #include "core/philox.h"
 #include "core/scalar_math.h"
@@ -220,6 +221,11 @@ void RegisterOps(py::module_& module) {
     FloatArray out({kProbeDotRows, int64_t{16}});
     const std::string bytes = block;
     TestContext(table, 1).table->probe_dots(iterations, reinterpret_cast<const uint8_t*>(bytes.data()), a.rows, out.mutable_data());
+    return out;
+  });
+  module.def("flushing_fma", [](const FloatArray& a, const FloatArray& b, const FloatArray& c) {
+    FloatArray out(a.size());
+    for (int64_t i = 0; i < a.size(); ++i) out.mutable_data()[i] = FlushingFma(a.data()[i], b.data()[i], c.data()[i]);
     return out;
   });
   module.def("argmax",

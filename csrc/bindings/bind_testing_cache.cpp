@@ -113,7 +113,7 @@ class TestCache {
     const int layer = cache_.groups().groups()[g].layers[0];
     const KvView view = cache_.View(layer);
     uint8_t* tile = KvTile(view, sequence.tables[g].data(), 0, slot) + KvValueOffset(view);
-    return reinterpret_cast<int32_t*>(tile + slot % kSlotsPerTile * view.head_dim * view.element_bytes);
+    return reinterpret_cast<int32_t*>(tile + slot % kSlotsPerTile * view.head_dim * KvTypeBytes(view.type));
   }
 
   KvCache cache_;

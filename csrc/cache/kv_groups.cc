@@ -11,7 +11,8 @@ KvType ParseKvType(const std::string& name) {
   if (name == "float16") return KvType::kF16;
   if (name == "float32") return KvType::kF32;
   if (name == "int8") return KvType::kInt8;
-  throw Error(ErrorKind::kInvalidArgument, "unknown KV cache type '" + name + "': float16, float32 or int8", "kv_cache_dtype");
+  if (name == "bfloat16") return KvType::kBF16;
+  throw Error(ErrorKind::kInvalidArgument, "unknown KV cache type '" + name + "': float16, bfloat16, float32 or int8", "kv_cache_dtype");
 }
 
 KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size)
@@ -28,7 +29,7 @@ KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_hea
   // A page holds as many layers as divide every group: each group's block is then a whole number of pages.
   int64_t layers_per_page = 0;
   for (const KvGroup& group : groups_) layers_per_page = std::gcd(layers_per_page, static_cast<int64_t>(group.layers.size()));
-  const int64_t layer_bytes = KvLayerBlockBytes(block_size, num_kv_heads, head_dim, KvTypeBytes(type));
+  const int64_t layer_bytes = KvLayerBlockBytes(block_size, num_kv_heads, head_dim, type);
   page_bytes_ = layers_per_page * layer_bytes;
   layer_places_.resize(layer_windows.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -51,7 +52,7 @@ KvView KvGroups::View(int layer, uint8_t* arena) const {
           static_cast<int32_t>(block_size_),
           static_cast<int32_t>(num_kv_heads_),
           static_cast<int32_t>(head_dim_),
-          static_cast<int32_t>(KvTypeBytes(type_))};
+          type_};
 }
 
 int64_t KvGroups::MaxPages(int64_t num_tokens, int64_t max_chunk) const {
@@ -71,7 +72,7 @@ int64_t KvGroups::FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) co
 }
 
 int64_t KvGroups::BytesPerToken() const {
-  return KvLayerBlockBytes(1, num_kv_heads_, head_dim_, KvTypeBytes(type_)) * static_cast<int64_t>(layer_places_.size());
+  return KvLayerBlockBytes(1, num_kv_heads_, head_dim_, type_) * static_cast<int64_t>(layer_places_.size());
 }
 
 }  // namespace llmi

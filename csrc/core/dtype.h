@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
+
 namespace llmi {
 
 // Types of tensors in files that llmi reads. Quantised ones are GGUF's, blocks of 32 or 256 values.
@@ -22,8 +24,8 @@ constexpr DTypeInfo kDTypeInfos[] = {
 constexpr const DTypeInfo& Info(DType dtype) { return kDTypeInfos[static_cast<uint8_t>(dtype)]; }
 constexpr bool IsQuantized(DType dtype) { return Info(dtype).block_size > 1; }
 
-// kInt8: codes, and an fp16 scale for each 16 of a token's head (kernels/kv_layout.h).
-enum class KvType : uint8_t { kF16, kF32, kInt8 };
-constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kInt8 ? 1 : type == KvType::kF16 ? 2 : 4; }
+// kInt8: codes, and an fp16 scale for each 16 of a token's head. kBF16: in pairs, as bf16 dots take them (kernels/kv_layout.h).
+enum class KvType : uint8_t { kF16, kF32, kInt8, kBF16 };
+LLMI_HD constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kInt8 ? 1 : type == KvType::kF32 ? 4 : 2; }
 
 }  // namespace llmi

@@ -11,6 +11,8 @@
 //   l = 16 lanes (j mod 16) added in order, folded 8, 4, 2, 1; o = fma(p[j], V[j], o) in order of j
 //   spans merge left to right: M = max(m, m'); o = fma(o', exp(m'-M), o exp(m-M)), l likewise; out = o / l
 // K and V are read back from the cache in its type, for the tokens of this pass too, and widened to fp32 exactly.
+// bf16: q and p[j] are rounded to bf16 as well (l sums the rounded), and two products go into a sum at once: of dimensions d, d + 1
+// and of positions j, j + 1, j even; a position of a pair that the row does not see is zero. Each step is DotPair (core/bfloat16.h).
 // int8: blocks of 16 values of one token's head, code = round_to_even(x * (127 / max|x|)), scale = fp16(max|x| / 127).
 // Sources: Dao et al., FlashAttention, 2022 (tiles, online softmax); Kwon et al., PagedAttention, 2023.
 #pragma once

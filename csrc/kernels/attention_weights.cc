@@ -35,11 +35,7 @@ std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSe
     const int64_t kv_head = head / (args.num_heads / kv.num_kv_heads);
     for (size_t i = 0; i < slots.size(); ++i) {
       const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slots[i]);
-      float score = 0;
-      for (int64_t d = 0; d < kv.head_dim; ++d) {
-        score = std::fma(KvKey(kv, tile, slots[i], d), query[d], score);
-      }
-      score *= args.scale;
+      const float score = KvScore(kv, tile, slots[i], query) * args.scale;
       scores[i] = static_cast<double>(args.soft_cap > 0 ? SoftCapF32(score, args.soft_cap) : score);
     }
     const double largest = *std::max_element(scores.begin(), scores.end());

@@ -54,6 +54,9 @@ LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 namespace avx512 {
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
+namespace avx512_bf16 {  // attention alone
+LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
+}
 #undef LLMI_DECLARE_KERNEL
 
 }  // namespace llmi

@@ -4,6 +4,9 @@
 // the V tiles. A tile is 16 slots: K is [head_dim][16] (so that 16 positions fill a register and scores need
 // no sum across lanes), V is [16][head_dim].
 //
+// A bf16 cache holds pairs, which one instruction multiplies and adds: of dimensions in K, [head_dim / 2][16][2], and of slots in
+// V, [8][head_dim][2].
+//
 // An element of an int8 cache is code x scale, exact in fp32: 7 bits of code times 11 of an fp16 scale, which
 // holds for 16 values of one slot's head. The scales follow the tile's codes: K's are [head_dim / 16][16], V's
 // [16][head_dim / 16].
@@ -11,6 +14,7 @@
 
 #include <stdint.h>
 
+#include "core/dtype.h"
 #include "core/host_device.h"
 
 namespace llmi {
@@ -27,21 +31,29 @@ struct KvView {
   int32_t block_size;       // slots in a block, a multiple of 16
   int32_t num_kv_heads;
   int32_t head_dim;
-  int32_t element_bytes;  // 1: int8 with scales, 2: fp16, 4: fp32
+  KvType type;
 };
 
 constexpr int64_t kKvScaleBlock = 16;
 LLMI_HD static inline int64_t KvNumScales(int64_t head_dim) { return head_dim / kKvScaleBlock; }
 
 // Bytes of one head of one slot's K or V.
-LLMI_HD static inline int64_t KvHeadBytes(int64_t head_dim, int64_t element_bytes) {
-  return head_dim * element_bytes + (element_bytes == 1 ? 2 * KvNumScales(head_dim) : 0);
+LLMI_HD static inline int64_t KvHeadBytes(int64_t head_dim, KvType type) {
+  return head_dim * KvTypeBytes(type) + (type == KvType::kInt8 ? 2 * KvNumScales(head_dim) : 0);
 }
 
-LLMI_HD static inline int64_t KvTileBytes(const KvView& kv) { return kSlotsPerTile * KvHeadBytes(kv.head_dim, kv.element_bytes); }
+LLMI_HD static inline int64_t KvTileBytes(const KvView& kv) { return kSlotsPerTile * KvHeadBytes(kv.head_dim, kv.type); }
 
-LLMI_HD static inline int64_t KvLayerBlockBytes(int64_t block_size, int64_t num_kv_heads, int64_t head_dim, int64_t element_bytes) {
-  return 2 * block_size * num_kv_heads * KvHeadBytes(head_dim, element_bytes);
+LLMI_HD static inline int64_t KvLayerBlockBytes(int64_t block_size, int64_t num_kv_heads, int64_t head_dim, KvType type) {
+  return 2 * block_size * num_kv_heads * KvHeadBytes(head_dim, type);
+}
+
+// Indices of an element in its tile, the same for scales with num_rows = KvNumScales.
+LLMI_HD static inline constexpr int64_t KvKeyIndex(bool in_pairs, int64_t lane, int64_t row) {
+  return in_pairs ? (row / 2 * kSlotsPerTile + lane) * 2 + row % 2 : row * kSlotsPerTile + lane;
+}
+LLMI_HD static inline constexpr int64_t KvValueIndex(bool in_pairs, int64_t num_rows, int64_t lane, int64_t row) {
+  return in_pairs ? (lane / 2 * num_rows + row) * 2 + lane % 2 : lane * num_rows + row;
 }
 
 // The fp16 scales of an int8 tile.

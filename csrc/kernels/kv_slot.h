@@ -7,11 +7,11 @@ namespace llmi {
 
 // K's elements or scales, and V's, of every step-th of num_rows dimensions from `first` on.
 template <typename Element>
-LLMI_HD inline void CopySlotElements(const Element* k_source, Element* k_target, const Element* v_source, Element* v_target,
+LLMI_HD inline void CopySlotElements(bool in_pairs, const Element* k_source, Element* k_target, const Element* v_source, Element* v_target,
                                      int64_t num_rows, int64_t from, int64_t to, int64_t first, int64_t step) {
   for (int64_t row = first; row < num_rows; row += step) {
-    k_target[row * kSlotsPerTile + to] = k_source[row * kSlotsPerTile + from];
-    v_target[to * num_rows + row] = v_source[from * num_rows + row];
+    k_target[KvKeyIndex(in_pairs, to, row)] = k_source[KvKeyIndex(in_pairs, from, row)];
+    v_target[KvValueIndex(in_pairs, num_rows, to, row)] = v_source[KvValueIndex(in_pairs, num_rows, from, row)];
   }
 }
 
@@ -26,17 +26,18 @@ LLMI_HD inline void CopyHeadSlot(const KvView& kv, const int32_t* block_table, i
   to %= kSlotsPerTile;
   const auto copy = [&](auto element) {
     using Element = decltype(element);
-    CopySlotElements(reinterpret_cast<const Element*>(k_source), reinterpret_cast<Element*>(k_target),
+    CopySlotElements(kv.type == KvType::kBF16, reinterpret_cast<const Element*>(k_source), reinterpret_cast<Element*>(k_target),
                      reinterpret_cast<const Element*>(v_source), reinterpret_cast<Element*>(v_target), kv.head_dim, from, to, first, step);
   };
-  switch (kv.element_bytes) {
-    case 1:
+  switch (kv.type) {
+    case KvType::kInt8:
       copy(uint8_t{});
-      CopySlotElements(KvTileScales(kv, k_source), KvTileScales(kv, k_target), KvTileScales(kv, v_source), KvTileScales(kv, v_target),
-                       KvNumScales(kv.head_dim), from, to, first, step);
+      CopySlotElements(false, KvTileScales(kv, k_source), KvTileScales(kv, k_target), KvTileScales(kv, v_source),
+                       KvTileScales(kv, v_target), KvNumScales(kv.head_dim), from, to, first, step);
       break;
-    case 2: copy(uint16_t{}); break;
-    default: copy(uint32_t{});
+    case KvType::kF16:
+    case KvType::kBF16: copy(uint16_t{}); break;
+    case KvType::kF32: copy(uint32_t{});
   }
 }
 

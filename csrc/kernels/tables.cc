@@ -19,6 +19,13 @@ const KernelTable kAvx2 = {"avx2", LLMI_FOR_EACH_KERNEL(LLMI_AVX2_ENTRY)};
 #define LLMI_AVX512_ENTRY(name, args) avx512::name,
 const KernelTable kAvx512 = {"avx512", LLMI_FOR_EACH_KERNEL(LLMI_AVX512_ENTRY)};
 #undef LLMI_AVX512_ENTRY
+const KernelTable kAvx512Bf16 = [] {
+  KernelTable table = kAvx512;
+  table.name = "avx512_bf16";
+  table.attention = avx512_bf16::attention;
+  table.attention_span = avx512_bf16::attention_span;
+  return table;
+}();
 #endif
 
 }  // namespace
@@ -28,6 +35,7 @@ std::vector<std::string> AvailableTables() {
 #if defined(__x86_64__)
   if (GetCpuFeatures().avx2) names.emplace_back("avx2");
   if (GetCpuFeatures().avx512) names.emplace_back("avx512");
+  if (GetCpuFeatures().avx512_bf16) names.emplace_back("avx512_bf16");
 #endif
   return names;
 }
@@ -38,14 +46,15 @@ const KernelTable& GetKernelTable(const std::string& name) {
     const char* forced = std::getenv("LLMI_ISA");
     wanted = forced != nullptr && *forced != '\0' ? forced : AvailableTables().back();
   }
-  if (wanted != "reference" && wanted != "avx2" && wanted != "avx512") {
-    throw Error(ErrorKind::kInvalidArgument, "LLMI_ISA=" + wanted + " is unknown: reference, avx2 or avx512", "LLMI_ISA");
+  if (wanted != "reference" && wanted != "avx2" && wanted != "avx512" && wanted != "avx512_bf16") {
+    throw Error(ErrorKind::kInvalidArgument, "LLMI_ISA=" + wanted + " is unknown: reference, avx2, avx512 or avx512_bf16", "LLMI_ISA");
   }
   std::string available;
   for (const std::string& table : AvailableTables()) {
     available += (available.empty() ? "" : ", ") + table;
     if (table != wanted) continue;
 #if defined(__x86_64__)
+    if (wanted == "avx512_bf16") return kAvx512Bf16;
     if (wanted == "avx512") return kAvx512;
     if (wanted == "avx2") return kAvx2;
 #endif

@@ -35,7 +35,7 @@ struct FetchedSegment {
 FetchedSegment FetchSegment(const KernelContext& context, const KvView& kv, const AttentionSegment& segment) {
   FetchedSegment fetched;
   const int64_t num_blocks = (segment.base_len + segment.num_rows + kv.block_size - 1) / kv.block_size;
-  const int64_t layer_bytes = KvLayerBlockBytes(kv.block_size, kv.num_kv_heads, kv.head_dim, kv.element_bytes);
+  const int64_t layer_bytes = KvLayerBlockBytes(kv.block_size, kv.num_kv_heads, kv.head_dim, kv.type);
   fetched.pages.resize(static_cast<size_t>(num_blocks * layer_bytes));
   for (int64_t block = 0; block < num_blocks; ++block) {
     fetched.table.push_back(static_cast<int32_t>(block));

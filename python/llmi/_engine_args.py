@@ -97,6 +97,8 @@ class EngineArgs:
                 continue
             if getattr(self, name) not in allowed:
                 raise InvalidParamsError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", name)
+        if self.kv_type == "bfloat16" and self.resolved_device != "cpu":
+            raise UnsupportedCombinationError("device = 'cuda' has no bf16 cache yet: float16, float32 or int8", "device", "kv_cache_dtype")
         if self.quantization not in (None, "q8_0", "q4_0"):
             raise UnsupportedCombinationError(f"quantization must be None, q8_0 or q4_0, not {self.quantization!r}", "quantization", "LLM")
         if self.quantization is not None and self.dtype != "auto":
@@ -134,7 +136,7 @@ class EngineArgs:
 
     @property
     def kv_type(self) -> str:
-        """float16, float32 or int8."""
+        """float16, bfloat16, float32 or int8."""
         if self.kv_cache_dtype != "auto":
             return self.kv_cache_dtype
         return "float32" if self.dtype == "float32" else "float16"
@@ -151,13 +153,29 @@ class EngineArgs:
         }  # fmt: skip
 
 
+def with_attention_dtype(kv_cache_dtype: str, attention_dtype: str) -> str:
+    """The kv_cache_dtype that attention_dtype asks for: bf16 dots read a cache of their own type, fp32 arithmetic all others."""
+    if attention_dtype not in ("auto", "float32", "bf16"):
+        raise InvalidParamsError(f"attention_dtype must be one of auto, float32, bf16, not {attention_dtype!r}", "attention_dtype")
+    if attention_dtype == "bf16" and kv_cache_dtype == "auto":
+        return "bfloat16"
+    if attention_dtype != "auto" and (attention_dtype == "bf16") != (kv_cache_dtype == "bfloat16"):
+        raise UnsupportedCombinationError(
+            f"attention_dtype = {attention_dtype!r} does not read kv_cache_dtype = {kv_cache_dtype!r}: bf16 goes with bfloat16, float32 with all others",
+            "attention_dtype",
+            "kv_cache_dtype",
+        )
+    return kv_cache_dtype
+
+
 def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32" if quantized else "f32"
-    kv = {"float16": "f16", "float32": "f32", "int8": "i8"}[args.kv_type]
+    kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8"}[args.kv_type]
+    attention = "bf16dot" if args.kv_type == "bfloat16" else "f32"
     kind = "cpu" if args.resolved_device == "cpu" else "cuda"
-    return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:f32-tp1"
+    return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"
 
 
 def device_of(numerics_id: str) -> str:

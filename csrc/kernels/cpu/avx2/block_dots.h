@@ -9,9 +9,6 @@ namespace {
 constexpr int kLinearRows = 4;
 constexpr int kFloatTiles = 2;  // 2 x 2 sums of two registers each
 constexpr int kFloatRows = 2;
-constexpr int kScoreQueries = 4;  // 8 registers of sums
-constexpr int kValueQueries = 2;  // 2 x 2 sums of two registers each
-constexpr int kValueDims = 2;
 
 inline __m256i BroadcastFour(const int8_t* a) {
   int32_t four;

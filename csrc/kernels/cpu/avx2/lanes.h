@@ -8,6 +8,11 @@
 
 namespace {
 
+// Attention at once.
+constexpr int kScoreQueries = 4;  // 8 registers of sums
+constexpr int kValueQueries = 2;  // 2 x 2 sums of two registers each
+constexpr int kValueDims = 2;
+
 struct F32x16 {
   __m256 lo, hi;
 };
@@ -40,6 +45,30 @@ inline void Store(float* p, F32x16 a) {
 inline void StoreHalf(uint16_t* p, F32x16 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+// Nearest even; NaN stays one (core/bfloat16.h).
+inline __m256i RoundToBfloat16(__m256 a) {
+  const __m256i bits = _mm256_castps_si256(a);
+  const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7FFF)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+}
+inline void StoreBfloat16(uint16_t* p, F32x16 a) {
+  const __m256i packed = _mm256_packus_epi32(RoundToBfloat16(a.lo), RoundToBfloat16(a.hi));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+// 16 pairs of bf16, in 32 bits each: only their odd elements, only their even ones; and the same as fp32.
+inline __m256 AndBits(__m256 a, int32_t bits) { return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(bits))); }
+inline F32x16 KeepOdd(F32x16 a) {
+  return {AndBits(a.lo, static_cast<int32_t>(0xFFFF0000)), AndBits(a.hi, static_cast<int32_t>(0xFFFF0000))};
+}
+inline F32x16 KeepEven(F32x16 a) { return {AndBits(a.lo, 0xFFFF), AndBits(a.hi, 0xFFFF)}; }
+inline F32x16 WidenOdd(F32x16 a) { return KeepOdd(a); }
+inline F32x16 WidenEven(F32x16 a) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.lo), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.hi), 16))};
 }
 inline F32x16 Add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
 inline F32x16 Sub(F32x16 a, F32x16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }

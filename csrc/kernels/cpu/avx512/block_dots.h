@@ -8,9 +8,6 @@ namespace {
 constexpr int kLinearRows = 8;  // rows of x per pass over a tile: 8 sums + 8 weight registers of 32
 constexpr int kFloatTiles = 4;  // 4 x 4 sums + 4 broadcasts
 constexpr int kFloatRows = 4;
-constexpr int kScoreQueries = 8;  // 8 sums in flight hide the fma latency
-constexpr int kValueQueries = 6;  // 6 x 4 sums
-constexpr int kValueDims = 4;
 
 template <PackedType T, int MR, int kDots>
 void BlockDots(const uint8_t* codes, const QuantizedRows& x, int64_t row, int64_t block, int64_t num_blocks, F32x16* dots) {

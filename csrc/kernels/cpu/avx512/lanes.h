@@ -4,9 +4,18 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#ifdef __AVX512BF16__
+#define LLMI_ISA_NAMESPACE avx512_bf16
+#else
 #define LLMI_ISA_NAMESPACE avx512
+#endif
 
 namespace {
+
+// Attention at once.
+constexpr int kScoreQueries = 8;  // 8 sums in flight hide the fma latency
+constexpr int kValueQueries = 6;  // 6 x 4 sums
+constexpr int kValueDims = 4;
 
 struct F32x16 {
   __m512 v;
@@ -29,6 +38,23 @@ inline void Store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
 inline void StoreHalf(uint16_t* p, F32x16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+// Nearest even; NaN stays one (core/bfloat16.h).
+inline void StoreBfloat16(uint16_t* p, F32x16 a) {
+  const __m512i bits = _mm512_castps_si512(a.v);
+  const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7FFF)));
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const __m512i chosen = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), rounded, quiet);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16)));
+}
+// 16 pairs of bf16, in 32 bits each: only their odd elements, only their even ones; and the same as fp32.
+inline F32x16 AndBits(F32x16 a, uint32_t bits) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(static_cast<int32_t>(bits))))};
+}
+inline F32x16 KeepOdd(F32x16 a) { return AndBits(a, 0xFFFF0000u); }
+inline F32x16 KeepEven(F32x16 a) { return AndBits(a, 0xFFFFu); }
+inline F32x16 WidenOdd(F32x16 a) { return KeepOdd(a); }
+inline F32x16 WidenEven(F32x16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))}; }
 inline F32x16 Add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline F32x16 Sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F32x16 Mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }

@@ -24,13 +24,13 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
   partial[kv.head_dim + 1] = kAttentionNothingSeen;
   if (begin >= end) return;
   float p[kAttentionSpan];
+  int64_t slots[kAttentionSpan];
+  const uint8_t* tiles[kAttentionSpan];
   float maximum = kMinusInfinity;
   for (int64_t j = begin; j < end; ++j) {
-    const int64_t slot = SlotOf(segment, row, position, j);
-    const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slot);
-    float score = 0.0f;
-    for (int64_t d = 0; d < kv.head_dim; ++d) score = Fma(KvKey(kv, tile, slot, d), q[d], score);
-    score = score * args.scale;
+    const int64_t slot = slots[j - span] = SlotOf(segment, row, position, j);
+    const uint8_t* tile = tiles[j - span] = KvTile(kv, segment.block_table, kv_head, slot);
+    float score = KvScore(kv, tile, slot, q) * args.scale;
     if (args.soft_cap > 0.0f) score = SoftCapF32(score, args.soft_cap);
     p[j - span] = score;
     maximum = Max(maximum, score);
@@ -38,12 +38,23 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
   float lanes[16] = {};
   for (int64_t j = begin; j < end; ++j) {
     p[j - span] = ExpF32(p[j - span] - maximum);
+    if (kv.type == KvType::kBF16) p[j - span] = RoundToBfloat16(p[j - span]);
     lanes[j % 16] = lanes[j % 16] + p[j - span];
   }
-  for (int64_t j = begin; j < end; ++j) {
-    const int64_t slot = SlotOf(segment, row, position, j);
-    const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slot) + KvValueOffset(kv);
-    for (int64_t d = 0; d < kv.head_dim; ++d) partial[d] = Fma(p[j - span], KvValue(kv, tile, slot, d), partial[d]);
+  const auto value = [&](int64_t j, int64_t d) { return KvValue(kv, tiles[j - span] + KvValueOffset(kv), slots[j - span], d); };
+  if (kv.type == KvType::kBF16) {
+    // Pairs of positions, wherever the row's begin and end: what it does not see is zero.
+    for (int64_t pair = begin / 2 * 2; pair < end; pair += 2) {
+      const bool sees[2] = {pair >= begin, pair + 1 < end};
+      for (int64_t d = 0; d < kv.head_dim; ++d) {
+        partial[d] = DotPair(partial[d], sees[0] ? p[pair - span] : 0.0f, sees[0] ? value(pair, d) : 0.0f,
+                             sees[1] ? p[pair + 1 - span] : 0.0f, sees[1] ? value(pair + 1, d) : 0.0f);
+      }
+    }
+  } else {
+    for (int64_t j = begin; j < end; ++j) {
+      for (int64_t d = 0; d < kv.head_dim; ++d) partial[d] = Fma(p[j - span], value(j, d), partial[d]);
+    }
   }
   partial[kv.head_dim] = maximum;
   partial[kv.head_dim + 1] = FoldSum(lanes);

@@ -1,6 +1,7 @@
 // kv_write for 16 values of one slot's head.
 #pragma once
 
+#include "core/bfloat16.h"
 #include "core/half.h"
 #include "kernels/cpu/reference/int8_codes.h"
 #include "kernels/kv_layout.h"
@@ -8,21 +9,22 @@
 namespace llmi::reference {
 namespace {
 
-// values [16] go to indices first, first + stride, ... of the tile; their scale, in an int8 cache, to index `scale`.
-LLMI_HD inline void StoreElements(const KvView& kv, const float* values, uint8_t* tile, int64_t first, int64_t stride, int64_t scale) {
-  if (kv.element_bytes == 1) {
+// values [16] go to index(0), index(1), ... of the tile; their scale, in an int8 cache, to index `scale`.
+template <typename Index>
+LLMI_HD inline void StoreElements(const KvView& kv, const float* values, uint8_t* tile, const Index& index, int64_t scale) {
+  if (kv.type == KvType::kInt8) {
     const AbsMax absmax = FindAbsMax(values, kKvScaleBlock);
     for (int64_t i = 0; i < kKvScaleBlock; ++i) {
-      reinterpret_cast<int8_t*>(tile)[first + i * stride] = static_cast<int8_t>(Int8Code(absmax, values[i]));
+      reinterpret_cast<int8_t*>(tile)[index(i)] = static_cast<int8_t>(Int8Code(absmax, values[i]));
     }
     KvTileScales(kv, tile)[scale] = FloatToHalf(Int8Scale(absmax));
     return;
   }
   for (int64_t i = 0; i < kKvScaleBlock; ++i) {
-    if (kv.element_bytes == 2) {
-      reinterpret_cast<uint16_t*>(tile)[first + i * stride] = FloatToHalf(values[i]);
+    if (kv.type == KvType::kF32) {
+      reinterpret_cast<float*>(tile)[index(i)] = values[i];
     } else {
-      reinterpret_cast<float*>(tile)[first + i * stride] = values[i];
+      reinterpret_cast<uint16_t*>(tile)[index(i)] = kv.type == KvType::kF16 ? FloatToHalf(values[i]) : FloatToBfloat16(values[i]);
     }
   }
 }
@@ -30,11 +32,14 @@ LLMI_HD inline void StoreElements(const KvView& kv, const float* values, uint8_t
 // Dimensions [16 part, 16 part + 16) of one head's K [head_dim], or V, in a lane of its tile.
 LLMI_HD inline void StoreKeys(const KvView& kv, const float* k, int64_t part, int64_t lane, uint8_t* tile) {
   const int64_t d = part * kKvScaleBlock;
-  StoreElements(kv, k + d, tile, d * kSlotsPerTile + lane, kSlotsPerTile, part * kSlotsPerTile + lane);
+  const bool in_pairs = kv.type == KvType::kBF16;
+  StoreElements(kv, k + d, tile, [&](int64_t i) { return KvKeyIndex(in_pairs, lane, d + i); }, part * kSlotsPerTile + lane);
 }
 LLMI_HD inline void StoreValues(const KvView& kv, const float* v, int64_t part, int64_t lane, uint8_t* tile) {
   const int64_t d = part * kKvScaleBlock;
-  StoreElements(kv, v + d, tile, lane * kv.head_dim + d, 1, lane * KvNumScales(kv.head_dim) + part);
+  const bool in_pairs = kv.type == KvType::kBF16;
+  const int64_t scale = lane * KvNumScales(kv.head_dim) + part;
+  StoreElements(kv, v + d, tile, [&](int64_t i) { return KvValueIndex(in_pairs, kv.head_dim, lane, d + i); }, scale);
 }
 
 }  // namespace

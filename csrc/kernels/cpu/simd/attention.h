@@ -2,6 +2,8 @@
 // Definition and order: kernels/attention.h and cpu/reference/attention.cc.
 #pragma once
 
+#include "kernels/cpu/simd/bf16_dots.h"
+
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
@@ -35,10 +37,36 @@ inline int64_t CollectQueries(const AttentionArgs& args, const AttentionTask& ta
   return count;
 }
 
-// The cache's element: int8_t (codes with scales), uint16_t (fp16) or float.
+// The cache's element: int8_t (codes with scales), uint16_t (fp16), Bfloat16 (in pairs) or float. What it is multiplied by is an
+// Operand, and one multiply-add takes kDepth elements a lane: dimensions of K, positions of V.
+enum class Bfloat16 : uint16_t {};
+template <typename Element>
+struct Arithmetic {
+  using Operand = float;
+  static constexpr int kDepth = 1;
+};
+template <>
+struct Arithmetic<Bfloat16> {
+  using Operand = uint16_t;
+  static constexpr int kDepth = 2;
+};
+template <typename Element>
+using Operand = typename Arithmetic<Element>::Operand;
+template <typename Element>
+constexpr bool kInPairs = Arithmetic<Element>::kDepth == 2;
+
 inline F32x16 LoadElements(const int8_t* p) { return LoadInt8(p); }
 inline F32x16 LoadElements(const uint16_t* p) { return LoadHalf(p); }
+inline F32x16 LoadElements(const Bfloat16* p) { return LoadPairs(reinterpret_cast<const uint16_t*>(p)); }
 inline F32x16 LoadElements(const float* p) { return Load(p); }
+inline F32x16 Broadcast(const float* p) { return Set1(*p); }
+inline F32x16 Broadcast(const uint16_t* p) { return Set1Pair(p); }
+
+template <typename Element>
+inline F32x16 MultiplyAdd(F32x16 a, F32x16 b, F32x16 sum) {
+  if constexpr (kInPairs<Element>) return DotPairs(a, b, sum);
+  return Fma(a, b, sum);
+}
 
 template <typename Element>
 constexpr bool kHasScales = sizeof(Element) == 1;
@@ -65,8 +93,15 @@ void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int6
     uint8_t* v_tile = k_tile + KvTileBytes(kv);
     Element* to_k = reinterpret_cast<Element*>(k_tile);
     Element* to_v = reinterpret_cast<Element*>(v_tile);
-    for (int64_t d = 0; d < kv.head_dim; ++d) to_k[d * kSlotsPerTile + lane] = k[d * kSlotsPerTile + slot % kSlotsPerTile];
-    CopyBytes(to_v + lane * kv.head_dim, v + slot % kSlotsPerTile * kv.head_dim, kv.head_dim * int64_t{sizeof(Element)});
+    constexpr bool kPairs = kInPairs<Element>;
+    for (int64_t d = 0; d < kv.head_dim; ++d) to_k[KvKeyIndex(kPairs, lane, d)] = k[KvKeyIndex(kPairs, slot % kSlotsPerTile, d)];
+    if constexpr (kPairs) {
+      for (int64_t d = 0; d < kv.head_dim; ++d) {
+        to_v[KvValueIndex(kPairs, kv.head_dim, lane, d)] = v[KvValueIndex(kPairs, kv.head_dim, slot % kSlotsPerTile, d)];
+      }
+    } else {
+      CopyBytes(to_v + lane * kv.head_dim, v + slot % kSlotsPerTile * kv.head_dim, kv.head_dim * int64_t{sizeof(Element)});
+    }
     if constexpr (kHasScales<Element>) {
       const int64_t num_scales = KvNumScales(kv.head_dim);
       const uint16_t* k_scales = KvTileScales(kv, from_k);
@@ -83,7 +118,8 @@ void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int6
 
 // Scores, before scaling, of NQ queries against NT K tiles: NQ x NT sums in flight hide the latency of fma.
 template <typename Element, int NQ, int NT>
-void ScoreTiles(const Query* queries, const SpanTiles& tiles, int64_t tile, int64_t head_dim, float (*p)[kAttentionSpan]) {
+void ScoreTiles(const Operand<Element>* const* queries, const SpanTiles& tiles, int64_t tile, int64_t head_dim,
+                float (*p)[kAttentionSpan]) {
   F32x16 sums[NQ][NT];
   for (int i = 0; i < NQ; ++i) {
     for (int t = 0; t < NT; ++t) sums[i][t] = Zero();
@@ -95,15 +131,15 @@ void ScoreTiles(const Query* queries, const SpanTiles& tiles, int64_t tile, int6
         scales[t] = LoadHalf(reinterpret_cast<const uint16_t*>(tiles.k[tile + t] + kSlotsPerTile * head_dim) + begin);
       }
     }
-    for (int64_t d = begin; d < begin + kKvScaleBlock; ++d) {
+    for (int64_t d = begin; d < begin + kKvScaleBlock; d += Arithmetic<Element>::kDepth) {
       F32x16 k[NT];
       for (int t = 0; t < NT; ++t) {
         k[t] = LoadElements(reinterpret_cast<const Element*>(tiles.k[tile + t]) + d * kSlotsPerTile);
         if constexpr (kHasScales<Element>) k[t] = Mul(k[t], scales[t]);
       }
       for (int i = 0; i < NQ; ++i) {
-        const F32x16 q = Set1(queries[i].q[d]);
-        for (int t = 0; t < NT; ++t) sums[i][t] = Fma(k[t], q, sums[i][t]);
+        const F32x16 q = Broadcast(queries[i] + d);
+        for (int t = 0; t < NT; ++t) sums[i][t] = MultiplyAdd<Element>(k[t], q, sums[i][t]);
       }
     }
   }
@@ -114,8 +150,8 @@ void ScoreTiles(const Query* queries, const SpanTiles& tiles, int64_t tile, int6
 
 // The same for any number of queries, NQ and then fewer at a time, over tiles [first, end).
 template <typename Element, int NQ>
-void ScoreSpan(const Query* queries, int64_t num_queries, const SpanTiles& tiles, int64_t first, int64_t end, int64_t head_dim,
-               float (*p)[kAttentionSpan]) {
+[[gnu::noinline]] void ScoreSpan(const Operand<Element>* const* queries, int64_t num_queries, const SpanTiles& tiles, int64_t first,
+                                 int64_t end, int64_t head_dim, float (*p)[kAttentionSpan]) {
   constexpr int kTiles = kScoreQueries / NQ;
   for (; num_queries >= NQ; num_queries -= NQ, queries += NQ, p += NQ) {
     int64_t tile = first;
@@ -126,30 +162,35 @@ void ScoreSpan(const Query* queries, int64_t num_queries, const SpanTiles& tiles
 }
 
 // Values of query i += sum over positions [begin, end) of the span, in order, of p[i][j] V[j], for NQ queries that all
-// see those positions, over ND x 16 head dimensions.
-template <typename Element, int NQ, int ND>
-void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, int64_t dim, const float (*p)[kAttentionSpan],
-               float* values) {
+// see those positions, over ND x 16 head dimensions. In pairs, begin and end are even; of a pair, kSeen is seen.
+enum class Seen { kBoth, kOdd, kEven };
+template <typename Element, int NQ, int ND, Seen kSeen>
+void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, int64_t dim,
+               const Operand<Element> (*p)[kAttentionSpan], float* values) {
+  constexpr int kDepth = Arithmetic<Element>::kDepth;
   const int64_t stride = AttentionPartialSize(head_dim);
   F32x16 sums[NQ][ND];
   for (int i = 0; i < NQ; ++i) {
     for (int n = 0; n < ND; ++n) sums[i][n] = Load(values + i * stride + dim + 16 * n);
   }
-  for (int64_t j = begin; j < end; ++j) {
+  for (int64_t j = begin; j < end; j += kDepth) {
     const uint8_t* tile = tiles.v[j / kSlotsPerTile];
     const int64_t lane = j % kSlotsPerTile;
-    const Element* elements = reinterpret_cast<const Element*>(tile) + lane * head_dim + dim;
+    const Element* elements = reinterpret_cast<const Element*>(tile) + lane * head_dim + dim * kDepth;
     F32x16 v[ND];
     for (int n = 0; n < ND; ++n) {
-      v[n] = LoadElements(elements + 16 * n);
+      v[n] = LoadElements(elements + 16 * n * kDepth);
+      // Its weight is zero, but a slot that is not written yet may hold NaN.
+      if constexpr (kSeen == Seen::kOdd) v[n] = KeepOdd(v[n]);
+      if constexpr (kSeen == Seen::kEven) v[n] = KeepEven(v[n]);
       if constexpr (kHasScales<Element>) {
         const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + kSlotsPerTile * head_dim) + lane * KvNumScales(head_dim);
         v[n] = Mul(v[n], Set1Half(scales[(dim + 16 * n) / kKvScaleBlock]));
       }
     }
     for (int i = 0; i < NQ; ++i) {
-      const F32x16 weight = Set1(p[i][j]);
-      for (int n = 0; n < ND; ++n) sums[i][n] = Fma(weight, v[n], sums[i][n]);
+      const F32x16 weight = Broadcast(p[i] + j);
+      for (int n = 0; n < ND; ++n) sums[i][n] = MultiplyAdd<Element>(weight, v[n], sums[i][n]);
     }
   }
   for (int i = 0; i < NQ; ++i) {
@@ -157,43 +198,64 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
   }
 }
 
-template <typename Element, int NQ>
-void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const float (*p)[kAttentionSpan],
+template <typename Element, int NQ, Seen kSeen>
+void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan],
                       float* values) {
   int64_t dim = 0;
   for (; dim + 16 * kValueDims <= head_dim; dim += 16 * kValueDims) {
-    AddValues<Element, NQ, kValueDims>(tiles, begin, end, head_dim, dim, p, values);
+    AddValues<Element, NQ, kValueDims, kSeen>(tiles, begin, end, head_dim, dim, p, values);
   }
-  for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1>(tiles, begin, end, head_dim, dim, p, values);
+  for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1, kSeen>(tiles, begin, end, head_dim, dim, p, values);
+}
+
+// One query's, wherever its positions begin and end.
+template <typename Element>
+void AddValuesOfOne(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan],
+                    float* values) {
+  const int64_t even_end = kInPairs<Element> ? end / 2 * 2 : end;
+  if constexpr (kInPairs<Element>) {
+    if (begin % 2 != 0) {
+      AddValuesAllDims<Element, 1, Seen::kOdd>(tiles, begin - 1, begin + 1, head_dim, p, values);
+      ++begin;
+    }
+  }
+  if (begin < even_end) AddValuesAllDims<Element, 1, Seen::kBoth>(tiles, begin, even_end, head_dim, p, values);
+  if constexpr (kInPairs<Element>) {
+    if (even_end < end) AddValuesAllDims<Element, 1, Seen::kEven>(tiles, even_end, even_end + 2, head_dim, p, values);
+  }
 }
 
 // Values of NQ queries, each over its own positions [begin[i], end[i]): V is loaded once for those that all see.
 template <typename Element, int NQ>
-void AddValuesTogether(const SpanTiles& tiles, const int64_t* begin, const int64_t* end, int64_t head_dim, const float (*p)[kAttentionSpan],
-                       float* values) {
+void AddValuesTogether(const SpanTiles& tiles, const int64_t* begin, const int64_t* end, int64_t head_dim,
+                       const Operand<Element> (*p)[kAttentionSpan], float* values) {
   int64_t common_begin = begin[0];
   int64_t common_end = end[0];
   for (int i = 1; i < NQ; ++i) {
     common_begin = begin[i] > common_begin ? begin[i] : common_begin;
     common_end = end[i] < common_end ? end[i] : common_end;
   }
+  if constexpr (kInPairs<Element>) {
+    common_begin += common_begin % 2;
+    common_end -= common_end % 2;
+  }
   const int64_t stride = AttentionPartialSize(head_dim);
   const bool meet = common_begin < common_end;
   for (int i = 0; i < NQ; ++i) {
     const int64_t own_end = meet ? common_begin : end[i];
-    if (begin[i] < own_end) AddValuesAllDims<Element, 1>(tiles, begin[i], own_end, head_dim, p + i, values + i * stride);
+    if (begin[i] < own_end) AddValuesOfOne<Element>(tiles, begin[i], own_end, head_dim, p + i, values + i * stride);
   }
   if (!meet) return;
-  AddValuesAllDims<Element, NQ>(tiles, common_begin, common_end, head_dim, p, values);
+  AddValuesAllDims<Element, NQ, Seen::kBoth>(tiles, common_begin, common_end, head_dim, p, values);
   for (int i = 0; i < NQ; ++i) {
-    if (common_end < end[i]) AddValuesAllDims<Element, 1>(tiles, common_end, end[i], head_dim, p + i, values + i * stride);
+    if (common_end < end[i]) AddValuesOfOne<Element>(tiles, common_end, end[i], head_dim, p + i, values + i * stride);
   }
 }
 
 // The same for any number of queries, NQ and then fewer at a time.
 template <typename Element, int NQ>
-void AddValuesOfAll(const SpanTiles& tiles, int64_t num_queries, const int64_t* begin, const int64_t* end, int64_t head_dim,
-                    const float (*p)[kAttentionSpan], float* values) {
+[[gnu::noinline]] void AddValuesOfAll(const SpanTiles& tiles, int64_t num_queries, const int64_t* begin, const int64_t* end,
+                                      int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan], float* values) {
   for (; num_queries >= NQ; num_queries -= NQ, begin += NQ, end += NQ, p += NQ, values += NQ * AttentionPartialSize(head_dim)) {
     AddValuesTogether<Element, NQ>(tiles, begin, end, head_dim, p, values);
   }
@@ -219,6 +281,26 @@ inline float FinishScores(const AttentionArgs& args, int64_t begin, int64_t end,
   return FoldMax(peaks);
 }
 
+// The task's queries as the cache's elements take them.
+template <typename Element>
+struct Operands {
+  void Round(const Query* queries, int64_t num_queries, int64_t) {
+    for (int64_t i = 0; i < num_queries; ++i) q[i] = queries[i].q;
+  }
+  const float* q[kMaxTaskQueries] = {};
+};
+template <>
+struct Operands<Bfloat16> {
+  void Round(const Query* queries, int64_t num_queries, int64_t head_dim) {
+    for (int64_t i = 0; i < num_queries; ++i) {
+      q[i] = rounded[i];
+      for (int64_t d = 0; d < head_dim; d += 16) StoreBfloat16(rounded[i] + d, Load(queries[i].q + d));
+    }
+  }
+  const uint16_t* q[kMaxTaskQueries] = {};
+  uint16_t rounded[kMaxTaskQueries][kMaxHeadDim];
+};
+
 // One span for all queries of the task: scores, span maximum, exponentials, values. partials: see kernels/attention.h.
 template <typename Element>
 void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_queries, int64_t span, const SpanTiles& tiles,
@@ -238,7 +320,13 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
   }
   const int64_t first_tile = span_first / kSlotsPerTile;
   const int64_t end_tile = (span_end + kSlotsPerTile - 1) / kSlotsPerTile;
-  ScoreSpan<Element, kScoreQueries>(queries, num_queries, tiles, first_tile, end_tile, head_dim, p);
+  Operands<Element> operands;
+  operands.Round(queries, num_queries, head_dim);
+  {
+    [[maybe_unused]] const FlushSubnormals<kInPairs<Element>> flush;
+    ScoreSpan<Element, kScoreQueries>(operands.q, num_queries, tiles, first_tile, end_tile, head_dim, p);
+  }
+  [[maybe_unused]] uint16_t rounded[kInPairs<Element> ? kMaxTaskQueries : 1][kAttentionSpan];
   for (int64_t i = 0; i < num_queries; ++i) {
     float* partial = partials + i * AttentionPartialSize(head_dim);
     for (int64_t d = 0; d < head_dim; ++d) partial[d] = 0.0f;
@@ -248,14 +336,24 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
     F32x16 lanes = Zero();
     const F32x16 peak = Set1(maximum);
     for (int64_t tile = begin[i] / kSlotsPerTile; tile <= (end[i] - 1) / kSlotsPerTile; ++tile) {
-      const F32x16 weight = Exp(Sub(Load(p[i] + tile * kSlotsPerTile), peak));
-      Store(p[i] + tile * kSlotsPerTile, weight);
+      F32x16 weight = Exp(Sub(Load(p[i] + tile * kSlotsPerTile), peak));
+      if constexpr (kInPairs<Element>) {
+        StoreBfloat16(rounded[i] + tile * kSlotsPerTile, weight);
+        weight = LoadBfloat16(rounded[i] + tile * kSlotsPerTile);
+      } else {
+        Store(p[i] + tile * kSlotsPerTile, weight);
+      }
       lanes = Add(lanes, weight);
     }
     partial[head_dim] = maximum;
     partial[head_dim + 1] = FoldSum(lanes);
   }
-  AddValuesOfAll<Element, kValueQueries>(tiles, num_queries, begin, end, head_dim, p, partials);
+  [[maybe_unused]] const FlushSubnormals<kInPairs<Element>> flush;
+  if constexpr (kInPairs<Element>) {
+    AddValuesOfAll<Element, kValueQueries>(tiles, num_queries, begin, end, head_dim, rounded, partials);
+  } else {
+    AddValuesOfAll<Element, kValueQueries>(tiles, num_queries, begin, end, head_dim, p, partials);
+  }
 }
 
 // Finds the tiles of one span and computes the task's partials.
@@ -284,10 +382,11 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
 
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
                   float* partials) {
-  switch (args.kv.element_bytes) {
-    case 1: return SpanPartials<int8_t>(args, task, queries, num_queries, span, partials);
-    case 2: return SpanPartials<uint16_t>(args, task, queries, num_queries, span, partials);
-    default: return SpanPartials<float>(args, task, queries, num_queries, span, partials);
+  switch (args.kv.type) {
+    case KvType::kInt8: return SpanPartials<int8_t>(args, task, queries, num_queries, span, partials);
+    case KvType::kF16: return SpanPartials<uint16_t>(args, task, queries, num_queries, span, partials);
+    case KvType::kBF16: return SpanPartials<Bfloat16>(args, task, queries, num_queries, span, partials);
+    case KvType::kF32: return SpanPartials<float>(args, task, queries, num_queries, span, partials);
   }
 }
 

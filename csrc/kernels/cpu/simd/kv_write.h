@@ -39,18 +39,31 @@ void WriteHalf(const float* x, int64_t head_dim, uint16_t* out) {
   }
 }
 
+// One head's K or V as bf16, in pairs.
+template <bool kIsKey>
+void WriteBfloat16(const float* x, int64_t head_dim, int64_t lane, uint16_t* tile) {
+  for (int64_t d = 0; d < head_dim; d += 16) {
+    uint16_t row[16];
+    StoreBfloat16(row, Load(x + d));
+    for (int64_t i = 0; i < 16; ++i) tile[kIsKey ? KvKeyIndex(true, lane, d + i) : KvValueIndex(true, head_dim, lane, d + i)] = row[i];
+  }
+}
+
 }  // namespace
 
 void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end) {
   const KvView& kv = args.kv;
-  if (kv.element_bytes == 4) {
+  if (kv.type == KvType::kF32) {
     reference::kv_write(args, segment, row_begin, row_end);
     return;
   }
   ForEachKvHead(args, segment, row_begin, row_end, [&](const KvHead& head) {
-    if (kv.element_bytes == 2) {
+    if (kv.type == KvType::kF16) {
       WriteHalf<true>(head.k, kv.head_dim, reinterpret_cast<uint16_t*>(head.k_tile) + head.lane);
       WriteHalf<false>(head.v, kv.head_dim, reinterpret_cast<uint16_t*>(head.v_tile) + head.lane * kv.head_dim);
+    } else if (kv.type == KvType::kBF16) {
+      WriteBfloat16<true>(head.k, kv.head_dim, head.lane, reinterpret_cast<uint16_t*>(head.k_tile));
+      WriteBfloat16<false>(head.v, kv.head_dim, head.lane, reinterpret_cast<uint16_t*>(head.v_tile));
     } else {
       WriteInt8<true>(head.k, kv.head_dim, reinterpret_cast<int8_t*>(head.k_tile) + head.lane, KvTileScales(kv, head.k_tile) + head.lane);
       WriteInt8<false>(head.v, kv.head_dim, reinterpret_cast<int8_t*>(head.v_tile) + head.lane * kv.head_dim,
