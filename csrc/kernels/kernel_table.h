@@ -18,23 +18,22 @@
 namespace llmi {
 
 // The kernels, by name and type. Each instruction set defines them all in a namespace of its own.
-#define LLMI_FOR_EACH_KERNEL(X)                                                                                                 \
-  X(quantize_rows, (const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out))                              \
-  X(linear_part,                                                                                                                \
-    (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin, int64_t row_end)) \
-  X(embedding, (const PackedView& weights, int32_t id, float scale, float* out))                                                \
-  X(rms_norm, (const RmsNormArgs& args, int64_t row_begin, int64_t row_end))                                                    \
-  X(rope, (const RopeArgs& args, int64_t row_begin, int64_t row_end))                                                           \
-  X(gated_activation, (Activation activation, const float* gate, const float* up, int64_t size, float* out))                    \
-  X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end))                   \
-  X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                          \
-  X(attention_span, (const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials))                      \
-  X(attention_merge, (const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials))          \
-  X(probe_fma, (int64_t iterations, float* out))                                                                                \
-  X(probe_dots, (int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out))                                 \
-  X(max_chunk, (const float* x, int64_t size, float* maximum, bool* all_below_infinity))                                        \
-  X(race_candidates, (const RaceArgs& race, int32_t* ids, int64_t* count))                                                      \
-  X(softmax_chunk, (const float* logits, int64_t size, float* maximum, float* sum))                                             \
+#define LLMI_FOR_EACH_KERNEL(X)                                                                                        \
+  X(quantize_rows, (const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out))                     \
+  X(linear_part, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end))               \
+  X(embedding, (const PackedView& weights, int32_t id, float scale, float* out))                                       \
+  X(rms_norm, (const RmsNormArgs& args, int64_t row_begin, int64_t row_end))                                           \
+  X(rope, (const RopeArgs& args, int64_t row_begin, int64_t row_end))                                                  \
+  X(gated_activation, (Activation activation, const float* gate, const float* up, int64_t size, float* out))           \
+  X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end))          \
+  X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                 \
+  X(attention_span, (const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials))             \
+  X(attention_merge, (const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials)) \
+  X(probe_fma, (int64_t iterations, float* out))                                                                       \
+  X(probe_dots, (int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out))                        \
+  X(max_chunk, (const float* x, int64_t size, float* maximum, bool* all_below_infinity))                               \
+  X(race_candidates, (const RaceArgs& race, int32_t* ids, int64_t* count))                                             \
+  X(softmax_chunk, (const float* logits, int64_t size, float* maximum, float* sum))                                    \
   X(token_masses, (const float* logits, int64_t size, float maximum, uint64_t* masses))
 
 struct KernelTable {

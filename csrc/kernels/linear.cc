@@ -38,7 +38,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     const LinearPart& part = args.parts[p];
     const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
     const int64_t begin = (task - first_task[p]) * tiles_per_task[p];
-    context.table->linear_part(args, part, begin, std::min(num_tiles, begin + tiles_per_task[p]), 0, args.num_rows);
+    context.table->linear_part(args, part, begin, std::min(num_tiles, begin + tiles_per_task[p]));
   });
 }
 

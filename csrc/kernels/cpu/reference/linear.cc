@@ -39,14 +39,14 @@ float FloatDot(const PackedView& w, const uint8_t* tile, int64_t lane, const flo
 
 }  // namespace
 
-void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin, int64_t row_end) {
+void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   const PackedView& w = part.weights;
   for (int64_t tile_index = tile_begin; tile_index < tile_end; ++tile_index) {
     const uint8_t* tile = w.data + tile_index * PackedTileBytes(w.type, w.num_cols);
     for (int64_t lane = 0; lane < kTileRows; ++lane) {
       const int64_t column = tile_index * kTileRows + lane;
       if (column >= w.num_rows) break;
-      for (int64_t row = row_begin; row < row_end; ++row) {
+      for (int64_t row = 0; row < args.num_rows; ++row) {
         float value = IsQuantizedPacked(w.type) ? QuantizedDot({w.type, tile, lane}, args.quantized, row)
                                                 : FloatDot(w, tile, lane, args.x + row * args.x_stride);
         if (part.bias != nullptr) value = value + part.bias[column];

@@ -29,9 +29,8 @@ inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
   for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
 }
 
-// reads_memory: this is the first pass over the tile.
 template <PackedType T, int MR>
-void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row, bool reads_memory) {
+void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
   constexpr bool kFourBit = T == PackedType::kQ4 || T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
   constexpr bool kMinimum = T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
   constexpr int kDots = T == PackedType::kQ8HalfF32 ? 2 : 1;
@@ -42,7 +41,7 @@ void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_
   F32x16 accumulators[MR];
   for (int m = 0; m < MR; ++m) accumulators[m] = Zero();
   for (int64_t block = 0; block < num_blocks; ++block, block_data += block_bytes) {
-    if (reads_memory) PrefetchWeights(block_data + kPrefetchBytes, block_bytes);
+    if (row == 0) PrefetchWeights(block_data + kPrefetchBytes, block_bytes);
     F32x16 dots[MR * kDots];
     BlockDots<T, MR, kDots>(block_data, x, row, block, num_blocks, dots);
     const uint8_t* tail = block_data + (kFourBit ? 256 : 512);
@@ -65,18 +64,21 @@ void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_
   for (int m = 0; m < MR; ++m) StoreTile(args, part, tile_index, row + m, accumulators[m]);
 }
 
+// What is left of kLinearRows at a time goes in one pass too: unpacking the weights again costs as much as two rows.
+template <PackedType T, int MR>
+void QuantizedRest(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
+  if constexpr (MR > 0) {
+    if (args.num_rows - row == MR) return QuantizedTile<T, MR>(args, part, tile, row);
+    QuantizedRest<T, MR - 1>(args, part, tile, row);
+  }
+}
+
 template <PackedType T>
-void QuantizedPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin,
-                   int64_t row_end) {
+void QuantizedPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    int64_t row = row_begin;
-    for (; row + kLinearRows <= row_end; row += kLinearRows) QuantizedTile<T, kLinearRows>(args, part, tile, row, row == row_begin);
-    for (; row + 4 <= row_end; row += 4) QuantizedTile<T, 4>(args, part, tile, row, row == row_begin);
-    if (row + 2 <= row_end) {
-      QuantizedTile<T, 2>(args, part, tile, row, row == row_begin);
-      row += 2;
-    }
-    if (row < row_end) QuantizedTile<T, 1>(args, part, tile, row, row == row_begin);
+    int64_t row = 0;
+    for (; row + kLinearRows <= args.num_rows; row += kLinearRows) QuantizedTile<T, kLinearRows>(args, part, tile, row);
+    QuantizedRest<T, kLinearRows - 1>(args, part, tile, row);
   }
 }
 
@@ -122,11 +124,11 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
 }
 
 template <PackedType T, int NT>
-void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row_begin, int64_t row_end) {
-  int64_t row = row_begin;
-  for (; row + kFloatRows <= row_end; row += kFloatRows) FloatTiles<T, NT, kFloatRows>(args, part, tile, row);
+void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
+  int64_t row = 0;
+  for (; row + kFloatRows <= args.num_rows; row += kFloatRows) FloatTiles<T, NT, kFloatRows>(args, part, tile, row);
   // What is left goes in one pass too: reading the weights again would cost as much as the rows.
-  switch (row_end - row) {
+  switch (args.num_rows - row) {
     case 3: return FloatTiles<T, NT, 3>(args, part, tile, row);
     case 2: return FloatTiles<T, NT, 2>(args, part, tile, row);
     case 1: return FloatTiles<T, NT, 1>(args, part, tile, row);
@@ -135,24 +137,24 @@ void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile, int
 }
 
 template <PackedType T>
-void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin, int64_t row_end) {
+void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   int64_t tile = tile_begin;
-  for (; tile + kFloatTiles <= tile_end; tile += kFloatTiles) FloatRows<T, kFloatTiles>(args, part, tile, row_begin, row_end);
-  for (; tile < tile_end; ++tile) FloatRows<T, 1>(args, part, tile, row_begin, row_end);
+  for (; tile + kFloatTiles <= tile_end; tile += kFloatTiles) FloatRows<T, kFloatTiles>(args, part, tile);
+  for (; tile < tile_end; ++tile) FloatRows<T, 1>(args, part, tile);
 }
 
 }  // namespace
 
-void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, int64_t row_begin, int64_t row_end) {
+void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   switch (part.weights.type) {
-    case PackedType::kF32: return FloatPart<PackedType::kF32>(args, part, tile_begin, tile_end, row_begin, row_end);
-    case PackedType::kF16: return FloatPart<PackedType::kF16>(args, part, tile_begin, tile_end, row_begin, row_end);
-    case PackedType::kBF16: return FloatPart<PackedType::kBF16>(args, part, tile_begin, tile_end, row_begin, row_end);
-    case PackedType::kQ4: return QuantizedPart<PackedType::kQ4>(args, part, tile_begin, tile_end, row_begin, row_end);
-    case PackedType::kQ4Min: return QuantizedPart<PackedType::kQ4Min>(args, part, tile_begin, tile_end, row_begin, row_end);
-    case PackedType::kQ4MinF32: return QuantizedPart<PackedType::kQ4MinF32>(args, part, tile_begin, tile_end, row_begin, row_end);
-    case PackedType::kQ8: return QuantizedPart<PackedType::kQ8>(args, part, tile_begin, tile_end, row_begin, row_end);
-    case PackedType::kQ8HalfF32: return QuantizedPart<PackedType::kQ8HalfF32>(args, part, tile_begin, tile_end, row_begin, row_end);
+    case PackedType::kF32: return FloatPart<PackedType::kF32>(args, part, tile_begin, tile_end);
+    case PackedType::kF16: return FloatPart<PackedType::kF16>(args, part, tile_begin, tile_end);
+    case PackedType::kBF16: return FloatPart<PackedType::kBF16>(args, part, tile_begin, tile_end);
+    case PackedType::kQ4: return QuantizedPart<PackedType::kQ4>(args, part, tile_begin, tile_end);
+    case PackedType::kQ4Min: return QuantizedPart<PackedType::kQ4Min>(args, part, tile_begin, tile_end);
+    case PackedType::kQ4MinF32: return QuantizedPart<PackedType::kQ4MinF32>(args, part, tile_begin, tile_end);
+    case PackedType::kQ8: return QuantizedPart<PackedType::kQ8>(args, part, tile_begin, tile_end);
+    case PackedType::kQ8HalfF32: return QuantizedPart<PackedType::kQ8HalfF32>(args, part, tile_begin, tile_end);
   }
 }
 
