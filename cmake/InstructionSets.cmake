@@ -16,10 +16,14 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(LLMI_AVX2_FLAGS -Wno-sign-conversion -mavx2 -mfma -mf16c -mbmi2)
   set(LLMI_AVX512_FLAGS ${LLMI_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
       -Wno-maybe-uninitialized)  # GCC bug 105593, in its own avx512fintrin.h
-  target_sources(llmi_core PRIVATE csrc/kernels/cpu/avx2/kernels.cc csrc/kernels/cpu/avx512/kernels.cc csrc/kernels/cpu/avx512_bf16/kernels.cc)
-  set_source_files_properties(csrc/kernels/cpu/avx2/kernels.cc PROPERTIES COMPILE_OPTIONS "${LLMI_AVX2_FLAGS}")
-  set_source_files_properties(csrc/kernels/cpu/avx512/kernels.cc PROPERTIES COMPILE_OPTIONS "${LLMI_AVX512_FLAGS}")
-  set_source_files_properties(csrc/kernels/cpu/avx512_bf16/kernels.cc PROPERTIES COMPILE_OPTIONS "${LLMI_AVX512_FLAGS};-mavx512bf16")
+  function(llmi_add_table name)
+    target_sources(llmi_core PRIVATE csrc/kernels/cpu/${name}/kernels.cc)
+    set_source_files_properties(csrc/kernels/cpu/${name}/kernels.cc PROPERTIES COMPILE_OPTIONS "${ARGN}")
+  endfunction()
+  llmi_add_table(avx2 ${LLMI_AVX2_FLAGS})
+  llmi_add_table(avx_vnni ${LLMI_AVX2_FLAGS} -mavxvnni)
+  llmi_add_table(avx512 ${LLMI_AVX512_FLAGS})
+  llmi_add_table(avx512_bf16 ${LLMI_AVX512_FLAGS} -mavx512bf16)
 endif()
 
 if(LLMI_SANITIZE)

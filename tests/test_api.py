@@ -429,7 +429,7 @@ def test_isa_that_the_machine_lacks(tiny_path: Callable[..., Path], monkeypatch:
     monkeypatch.setenv("LLMI_ISA", "neon")
     with pytest.raises(InvalidParamsError, match="neon"):
         LLM(tiny_path())
-    for isa in ("avx2", "avx512", "avx512_bf16"):
+    for isa in ("avx2", "avx_vnni", "avx512", "avx512_bf16"):
         if isa not in llmi._core.system_info()["tables"]:  # type: ignore[attr-defined]
             monkeypatch.setenv("LLMI_ISA", isa)
             with pytest.raises(DeviceError, match=isa):

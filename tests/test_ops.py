@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,8 @@ import pytest
 
 from llmi import _core
 from quantization import extreme_q8, random_blocks
+
+ROOT = Path(__file__).parent.parent
 
 T = _core.testing
 DTYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"]
@@ -288,9 +293,8 @@ def test_scalar_math() -> None:
 def test_every_table_has_every_op() -> None:
     """Each op above runs over every table that the machine has; the count is that of the kernel table's entries."""
     import re
-    from pathlib import Path
 
-    header = (Path(__file__).parent.parent / "csrc/kernels/kernel_table.h").read_text()
+    header = (ROOT / "csrc/kernels/kernel_table.h").read_text()
     kernels = set(re.findall(r"^  X\((\w+),", header, re.MULTILINE))
     tested = {
         "quantize_rows",
@@ -311,3 +315,38 @@ def test_every_table_has_every_op() -> None:
         "token_masses",
     }
     assert kernels == tested
+
+
+@pytest.mark.skipif(
+    shutil.which("c++") is None or not (ROOT / "csrc").is_dir(), reason="no compiler, or the sources are not beside the tests"
+)
+@pytest.mark.skipif("avx512" not in _core.system_info()["tables"], reason="what stands for AVX-VNNI is a form of AVX-512")
+def test_avx_vnni_by_the_form_of_avx512(tmp_path: Path) -> None:
+    """Few machines have AVX-VNNI alone: its kernels, built for AVX-512's form of the one instruction, give the reference's bits."""
+    cpu = "csrc/kernels/cpu"
+    vnni = ["-mavx2", "-mfma", "-mf16c", "-mbmi2", "-mavx512vl", "-mavx512vnni"]
+    sources = {
+        f"{cpu}/avx_vnni/kernels.cc": vnni,
+        f"{cpu}/reference/linear.cc": [],
+        f"{cpu}/reference/quantize_rows.cc": [],
+        "tests/native/vnni_form.cc": [],
+    }
+    objects = []
+    for source, flags in sources.items():
+        objects.append(str(tmp_path / f"{len(objects)}.o"))
+        command = [
+            "c++",
+            "-std=c++20",
+            "-O2",
+            "-ffp-contract=off",
+            "-Wall",
+            *flags,
+            f"-I{ROOT / 'csrc'}",
+            "-c",
+            str(ROOT / source),
+            "-o",
+            objects[-1],
+        ]
+        subprocess.run(command, check=True)
+    subprocess.run(["c++", *objects, "-o", str(tmp_path / "vnni_form")], check=True)
+    assert subprocess.run([str(tmp_path / "vnni_form")], capture_output=True, text=True, check=False).stdout == "9000 equal\n"

@@ -52,7 +52,7 @@ def test_layers(path: Path) -> None:
 
 def test_instruction_set_files_use_no_containers() -> None:
     for path in SOURCES:
-        if any(part in path.parts for part in ("simd", "avx2", "avx512", "avx512_bf16")):
+        if any(part in path.parts for part in ("simd", "avx2", "avx_vnni", "avx512", "avx512_bf16")):
             assert set(includes(path)) & {"vector", "string", "algorithm", "map", "memory", "cmath"} == set(), path
 
 
@@ -67,7 +67,9 @@ def test_file_size(path: Path) -> None:
 
 def test_headers_stand_alone(tmp_path: Path) -> None:
     """Each header compiles by itself (the ISA headers are parts of one file, and pybind11's need Python)."""
-    headers = [p for p in SOURCES if p.suffix == ".h" and not any(part in p.parts for part in ("simd", "avx2", "avx512", "bindings"))]
+    headers = [
+        p for p in SOURCES if p.suffix == ".h" and not any(part in p.parts for part in ("simd", "avx2", "avx_vnni", "avx512", "bindings"))
+    ]
     lines = [f'#include "{path.relative_to(ROOT / "csrc")}"\n' for path in headers]
     for index, line in enumerate(lines):
         (tmp_path / f"{index}.cc").write_text(line)

@@ -3,18 +3,14 @@
 // |w| x sign(a, w) keeps each pair at 2 x 128 x 127 = 32,512 or less. Exact in both cases.
 #pragma once
 
+#include "kernels/cpu/avx2/codes.h"
+
 namespace llmi::avx2 {
 namespace {
 
 constexpr int kLinearRows = 4;
 constexpr int kFloatTiles = 2;  // 2 x 2 sums of two registers each
 constexpr int kFloatRows = 2;
-
-inline __m256i BroadcastFour(const int8_t* a) {
-  int32_t four;
-  __builtin_memcpy(&four, a, 4);
-  return _mm256_set1_epi32(four);
-}
 
 template <PackedType T, int MR, int kDots>
 void BlockDots(const uint8_t* codes, const QuantizedRows& x, int64_t row, int64_t block, int64_t num_blocks, F32x16* dots) {
@@ -25,16 +21,10 @@ void BlockDots(const uint8_t* codes, const QuantizedRows& x, int64_t row, int64_
     __m256i w[8];
     __m256i magnitude[8];
     if constexpr (kFourBit) {
-      const __m256i mask = _mm256_set1_epi8(15);
-      for (int i = 0; i < 4; ++i) {
-        const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 64 * i + 32 * half));
-        w[i] = _mm256_and_si256(both, mask);
-        w[i + 4] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
-      }
+      LoadNibbles(codes + 32 * half, w);
     } else {
       for (int i = 0; i < 8; ++i) {
-        const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 64 * i + 32 * half));
-        w[i] = _mm256_xor_si256(code, _mm256_set1_epi8(-128));
+        w[i] = _mm256_xor_si256(LoadCodes(codes + 32 * half, i), _mm256_set1_epi8(-128));
         magnitude[i] = _mm256_abs_epi8(w[i]);
       }
     }

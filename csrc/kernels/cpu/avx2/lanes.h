@@ -4,7 +4,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#ifndef LLMI_ISA_NAMESPACE
 #define LLMI_ISA_NAMESPACE avx2
+#endif
 
 namespace {
 

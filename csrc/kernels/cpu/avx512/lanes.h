@@ -4,9 +4,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#ifdef __AVX512BF16__
-#define LLMI_ISA_NAMESPACE avx512_bf16
-#else
+#ifndef LLMI_ISA_NAMESPACE
 #define LLMI_ISA_NAMESPACE avx512
 #endif
 
