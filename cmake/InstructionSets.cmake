@@ -15,7 +15,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # Template sizes are ints there, which -Wsign-conversion takes for risks.
   set(LLMI_AVX2_FLAGS -Wno-sign-conversion -mavx2 -mfma -mf16c -mbmi2)
   set(LLMI_AVX512_FLAGS ${LLMI_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
-      -Wno-maybe-uninitialized)  # GCC bug 105593, in its own avx512fintrin.h
+      -Wno-maybe-uninitialized -Wno-uninitialized)  # GCC bug 105593, in its own avx512fintrin.h
   function(llmi_add_table name)
     target_sources(llmi_core PRIVATE csrc/kernels/cpu/${name}/kernels.cc)
     set_source_files_properties(csrc/kernels/cpu/${name}/kernels.cc PROPERTIES COMPILE_OPTIONS "${ARGN}")

@@ -126,6 +126,7 @@ MUTANTS = [
     Mutant("memory", "half a pair is taken whole", "csrc/kernels/cpu/simd/attention.h", "v[n] = KeepEven(v[n]);", "v[n] = v[n];", ATTENTION),
     Mutant("memory", "pairs begin where rows do", "csrc/kernels/cpu/simd/attention.h", "    common_begin += common_begin % 2;\n", "", ATTENTION),
     Mutant("memory", "subnormals are not flushed", "csrc/kernels/cpu/simd/bf16_dots.h", "_mm_setcsr(saved_ | 0x8040u);", "_mm_setcsr(saved_);", ATTENTION),
+    Mutant("memory", "both halves of a block by the first scale", "csrc/kernels/cpu/simd/linear.h", "Set1(x.scales[2 * x_block + 1])", "Set1(x.scales[2 * x_block])", OPS),
     Mutant("memory", "spans merged from the right", "csrc/kernels/cpu/simd/attention.h",
            "partials + span * num_queries * AttentionPartialSize(head_dim)",
            "partials + (num_spans - 1 - span) * num_queries * AttentionPartialSize(head_dim)", ATTENTION),

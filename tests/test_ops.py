@@ -71,20 +71,20 @@ def test_linear_equals_reference(table: str, dtype: str, shape: tuple[int, int],
     bias = rand(rows, seed=1).tolist()
     residual = rand(num_rows, rows, seed=2)
     weights = packed("reference", dtype, rows, cols)
-    for kwargs in ({}, {"biases": [bias]}, {"residual": residual}):
+    for kwargs in ({}, {"biases": [bias]}, {"residual": residual}, {"fine": True}):
         expected = T.linear("reference", [weights], x, **kwargs)
         assert same(T.linear(table, [packed(table, dtype, rows, cols)], x, **kwargs, num_threads=2), expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_linear_rows_are_independent(table: str, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "fine"), [*((dtype, False) for dtype in DTYPES), ("Q4_1", True), ("Q6_K", True)])
+def test_linear_rows_are_independent(table: str, dtype: str, fine: bool) -> None:
     cols = 512
     weights = packed(table, dtype, 64, cols)
     x = rand(512, cols)
-    whole = T.linear(table, [weights], x)
+    whole = T.linear(table, [weights], x, fine=fine)
     for count in ROW_COUNTS if table != "reference" else [1, 5]:
         for begin in (0, 17, 512 - count):
-            assert same(T.linear(table, [weights], x[begin : begin + count].copy()), whole[begin : begin + count])
+            assert same(T.linear(table, [weights], x[begin : begin + count].copy(), fine=fine), whole[begin : begin + count])
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
@@ -98,15 +98,16 @@ def test_float_linear_against_float64(dtype: str) -> None:
     assert np.abs(got - exact).max() <= 2 * np.abs(plain - exact).max()
 
 
+@pytest.mark.parametrize("fine", [False, True])
 @pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
-def test_quantized_linear_against_float64(dtype: str) -> None:
+def test_quantized_linear_against_float64(dtype: str, fine: bool) -> None:
     """With the activations' own quantisation taken as given, only fp32 sums of blocks round."""
     x = rand(5, 512)
-    codes, scales, _, _ = T.quantize_rows("reference", x)
-    xq = codes.reshape(5, 16, 32).astype(np.float64) * scales.reshape(5, 16, 1)
+    codes, scales, _, _ = T.quantize_rows("reference", x, fine=fine)
+    xq = codes.reshape(len(scales), -1).astype(np.float64) * scales[:, None]
     w = dequantized(dtype, 40, 512).astype(np.float64)
     exact = xq.reshape(5, 512) @ w.T
-    got = T.linear("reference", [packed("reference", dtype, 40, 512)], x)
+    got = T.linear("reference", [packed("reference", dtype, 40, 512)], x, fine=fine)
     magnitude = np.abs(xq.reshape(5, 512)) @ np.abs(w.T)
     # 16 blocks, three roundings each, of sums no larger than the sum of magnitudes.
     assert ulps(got, exact, magnitude) <= 64
@@ -147,26 +148,30 @@ def test_conversion_at_load(format_and_numpy: tuple[str, Any]) -> None:
     assert np.array_equal(T.embedding("reference", weights, list(range(32)), 1.0), expected)
 
 
-def test_quantize_rows(table: str) -> None:
+@pytest.mark.parametrize("fine", [False, True])
+def test_quantize_rows(table: str, fine: bool) -> None:
     x = rand(9, 256, scale=3.0)
     x[2, :32] = 0.0
     x[3, 5] = np.inf
     x[4, 7] = np.nan
     x[5, :32] = 1e-39
-    actual = T.quantize_rows(table, x)
-    expected = T.quantize_rows("reference", x)
+    actual = T.quantize_rows(table, x, fine=fine)
+    expected = T.quantize_rows("reference", x, fine=fine)
     for a, b in zip(actual, expected, strict=True):
         assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     codes, scales, sums, half_sums = expected
-    assert np.isnan(scales.reshape(9, 8)[3, 0]) and np.isnan(scales.reshape(9, 8)[4, 0])
-    assert np.isfinite(np.delete(scales.reshape(9, 8), [3, 4], axis=0)).all()
+    width = 16 if fine else 32
+    scales = scales.reshape(9, -1)
+    assert np.isnan(scales[3, 0]) and np.isnan(scales[4, 0])
+    assert np.isfinite(np.delete(scales, [3, 4], axis=0)).all()
     good = np.delete(np.arange(9), [3, 4])
-    blocks = x.reshape(9, 8, 32)[good].astype(np.float64)
+    blocks = x.reshape(9, -1, width)[good].astype(np.float64)
     peak = np.abs(blocks).max(-1, keepdims=True)
     wanted = np.rint(np.where(peak > 2.0**-100, blocks * (127 / np.maximum(peak, 1e-300)), 0))
-    assert np.abs(codes.reshape(9, 8, 32)[good] - wanted).max() <= 1  # a tie may fall either way in fp32
+    assert np.abs(codes.reshape(9, -1, width)[good] - wanted).max() <= 1  # a tie may fall either way in fp32
     assert np.array_equal(half_sums.reshape(9, 8, 2, 1)[..., 0], codes.reshape(9, 8, 2, 16).sum(-1))
-    assert np.allclose(sums.reshape(9, 8)[good], scales.reshape(9, 8)[good] * codes.reshape(9, 8, 32)[good].sum(-1))
+    values = scales[good][..., None] * codes.reshape(9, -1, width)[good]
+    assert np.allclose(sums.reshape(9, 8)[good], values.reshape(len(good), 8, 32).sum(-1), atol=1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, 4])
@@ -349,4 +354,4 @@ def test_avx_vnni_by_the_form_of_avx512(tmp_path: Path) -> None:
         ]
         subprocess.run(command, check=True)
     subprocess.run(["c++", *objects, "-o", str(tmp_path / "vnni_form")], check=True)
-    assert subprocess.run([str(tmp_path / "vnni_form")], capture_output=True, text=True, check=False).stdout == "9000 equal\n"
+    assert subprocess.run([str(tmp_path / "vnni_form")], capture_output=True, text=True, check=False).stdout == "18000 equal\n"

@@ -151,7 +151,7 @@ def test_safetensors_of_a_real_model(smollm_path: Path, tmp_path: Path) -> None:
 
 
 def test_default_precision(smollm_path: Path, text: str) -> None:
-    """Against own fp32, int8 activations and the fp16 cache: mean KL at most 3e-3, same top token at least 96 %; an int8 cache adds at most 1e-3."""
+    """Against own fp32, int8 activations and the fp16 cache: mean KL at most 2.5e-3, same top token at least 97 %; an int8 cache adds at most 1e-3."""
     inputs = windows(smollm_path, text, 16, 512)
     decoders = {
         "exact": T.Decoder(str(smollm_path), dtype="float32", kv_dtype="float32", num_pages=64),
@@ -182,6 +182,6 @@ def test_default_precision(smollm_path: Path, text: str) -> None:
         print(
             f"{name}: mean KL {values.mean():.3e} +- {error:.1e}, 99.9 % {np.quantile(values, 0.999):.1e}, same top token {same[name]:.4f}"
         )
-    assert kl["default"].mean() <= 3e-3 and same["default"] >= 0.96
+    assert kl["default"].mean() <= 2.5e-3 and same["default"] >= 0.97
     for name in ("int8 cache", "bf16 attention"):
         assert 0 < (kl[name] - kl["default"]).mean() <= 1e-3

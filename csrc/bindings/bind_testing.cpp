@@ -79,18 +79,19 @@ struct TestActivations {
   Placed<int32_t> half_sums;
   QuantizedRows rows;
 
-  TestActivations(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols)
+  TestActivations(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool fine)
       : codes(context, static_cast<size_t>(num_rows * num_cols)),
-        scales(context, static_cast<size_t>(num_rows * num_cols / 32)),
+        scales(context, static_cast<size_t>(num_rows * num_cols / (fine ? 16 : 32))),
         sums(context, static_cast<size_t>(num_rows * num_cols / 32)),
         half_sums(context, static_cast<size_t>(num_rows * num_cols / 16)),
-        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data()} {
+        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine} {
     QuantizeRows(context, x, num_rows, rows);
   }
 };
 
 FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x,
-                      const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads) {
+                      const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads,
+                      bool fine) {
   const KernelContext context = TestContext(table, num_threads);
   std::vector<LinearPart> parts;
   std::deque<PlacedFloats> placed_biases;
@@ -109,7 +110,7 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   std::optional<TestActivations> activations;
   PlacedFloats placed_x = Place(context, x);
   PlacedFloats placed_out = Place(context, out);
-  if (quantized) activations.emplace(context, placed_x.data(), x.shape(0), x.shape(1));
+  if (quantized) activations.emplace(context, placed_x.data(), x.shape(0), x.shape(1), fine);
   LinearArgs args{};
   args.parts = parts.data();
   args.num_parts = static_cast<int64_t>(parts.size());
@@ -141,21 +142,25 @@ void RegisterOps(py::module_& module) {
     QuantizeRow(type, values.data(), values.size(), reinterpret_cast<uint8_t*>(out.data()));
     return py::bytes(out);
   });
-  module.def("quantize_rows", [](const std::string& table, const FloatArray& x) {
-    const KernelContext context = TestContext(table, 1);
-    const TestActivations a(context, Place(context, x).data(), x.shape(0), x.shape(1));
-    py::array_t<int8_t> codes(x.size());
-    FloatArray scales(x.size() / 32);
-    FloatArray sums(x.size() / 32);
-    py::array_t<int32_t> half_sums(x.size() / 16);
-    a.codes.Fetch(codes.mutable_data());
-    a.scales.Fetch(scales.mutable_data());
-    a.sums.Fetch(sums.mutable_data());
-    a.half_sums.Fetch(half_sums.mutable_data());
-    return py::make_tuple(codes, scales, sums, half_sums);
-  });
+  module.def(
+      "quantize_rows",
+      [](const std::string& table, const FloatArray& x, bool fine) {
+        const KernelContext context = TestContext(table, 1);
+        const TestActivations a(context, Place(context, x).data(), x.shape(0), x.shape(1), fine);
+        py::array_t<int8_t> codes(x.size());
+        FloatArray scales(x.size() / (fine ? 16 : 32));
+        FloatArray sums(x.size() / 32);
+        py::array_t<int32_t> half_sums(x.size() / 16);
+        a.codes.Fetch(codes.mutable_data());
+        a.scales.Fetch(scales.mutable_data());
+        a.sums.Fetch(sums.mutable_data());
+        a.half_sums.Fetch(half_sums.mutable_data());
+        return py::make_tuple(codes, scales, sums, half_sums);
+      },
+      py::arg("table"), py::arg("x"), py::arg("fine") = false);
   module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"),
-             py::arg("biases") = std::vector<std::vector<float>>{}, py::arg("residual") = py::none(), py::arg("num_threads") = 1);
+             py::arg("biases") = std::vector<std::vector<float>>{}, py::arg("residual") = py::none(), py::arg("num_threads") = 1,
+             py::arg("fine") = false);
   module.def("embedding", [](const std::string& table, const TestMatrix& matrix, const std::vector<int32_t>& ids, float scale) {
     const KernelContext context = TestContext(table, 1);
     FloatArray out({static_cast<py::ssize_t>(ids.size()), static_cast<py::ssize_t>(matrix.view().num_cols)});
@@ -217,7 +222,7 @@ void RegisterOps(py::module_& module) {
     return out;
   });
   module.def("probe_dots", [](const std::string& table, int64_t iterations, const py::bytes& block, const FloatArray& x) {
-    const TestActivations a(TestContext(table, 1), x.data(), x.shape(0), x.shape(1));
+    const TestActivations a(TestContext(table, 1), x.data(), x.shape(0), x.shape(1), false);
     FloatArray out({kProbeDotRows, int64_t{16}});
     const std::string bytes = block;
     TestContext(table, 1).table->probe_dots(iterations, reinterpret_cast<const uint8_t*>(bytes.data()), a.rows, out.mutable_data());

@@ -92,19 +92,20 @@ Decoder::Decoder(ModelConfig config, ModelWeights weights) : config_(std::move(c
   for (const RopeConfig& rope : config_.ropes) ropes_.emplace_back(rope);
 }
 
-QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed) {
+QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine) {
   if (!needed) return {};
   const int64_t num_values = num_rows * num_cols;
   codes_.Reserve(static_cast<size_t>(num_values), "activations", context.device);
-  float* scales = ReserveFloats(context, scales_, num_values / 8);  // scales, sums and two half sums per 32 values
-  const QuantizedRows rows = {num_cols, codes_.as<int8_t>(), scales, scales + num_values / 32,
-                              reinterpret_cast<int32_t*>(scales + num_values / 16)};
+  // Per 32 values at most two scales, a sum and two half sums.
+  float* scales = ReserveFloats(context, scales_, num_values / 32 * 5);
+  const QuantizedRows rows = {
+      num_cols, codes_.as<int8_t>(), scales, scales + num_values / 16, reinterpret_cast<int32_t*>(scales + num_values / 32 * 3), fine};
   QuantizeRows(context, x, num_rows, rows);
   return rows;
 }
 
 void Decoder::Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,
-                      float* out, int64_t out_stride, bool accumulate) {
+                      float* out, int64_t out_stride, bool accumulate, bool fine) {
   std::vector<LinearPart> linear_parts;
   bool any_quantized = false;
   int64_t column = 0;
@@ -121,7 +122,7 @@ void Decoder::Project(const KernelContext& context, std::initializer_list<const 
   args.num_rows = num_rows;
   args.x = x;
   args.x_stride = num_cols;
-  args.quantized = Quantized(context, x, num_rows, num_cols, any_quantized);
+  args.quantized = Quantized(context, x, num_rows, num_cols, any_quantized, fine);
   args.out = out;
   args.out_stride = out_stride;
   args.accumulate = accumulate;
@@ -141,7 +142,7 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
 
   RmsNorm(context, {rows.x, config_.hidden_size, rows.normed, config_.hidden_size, rows.num_rows, 1, config_.hidden_size,
                     w.attention_norm.data(), eps, false});
-  Project(context, {&w.query, &w.key, &w.value}, rows.normed, rows.num_rows, qkv, stride, false);
+  Project(context, {&w.query, &w.key, &w.value}, rows.normed, rows.num_rows, qkv, stride, false, true);
   float* keys = qkv + query_size;
   if (config_.qk_norm) {
     RmsNorm(context, {qkv, stride, qkv, stride, rows.num_rows, config_.num_heads, config_.head_dim, w.query_norm.data(), eps, false});
@@ -291,7 +292,7 @@ void Decoder::Head(const KernelContext& context, const float* hidden, int64_t nu
   args.num_rows = num_rows;
   args.x = hidden;
   args.x_stride = config_.hidden_size;
-  args.quantized = Quantized(context, hidden, num_rows, config_.hidden_size, IsQuantizedPacked(part.weights.type));
+  args.quantized = Quantized(context, hidden, num_rows, config_.hidden_size, IsQuantizedPacked(part.weights.type), true);
   args.out = context.device == nullptr ? logits : ReserveFloats(context, logits_, num_rows * config_.vocab_size);
   args.out_stride = config_.vocab_size;
   args.accumulate = false;

@@ -61,10 +61,10 @@ class Decoder {
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits);
-  // The int8 form of x, if a part needs it.
-  QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed);
+  // The int8 form of x, if a part needs it; fine where its rounding shows most (decisions/0013).
+  QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine);
   void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,
-               float* out, int64_t out_stride, bool accumulate);
+               float* out, int64_t out_stride, bool accumulate, bool fine = false);
 
   ModelConfig config_;
   ModelWeights weights_;

@@ -16,9 +16,9 @@ from llmi._hooks import BatchRunner
 from llmi._inspect import KV_CACHE_DTYPES
 from llmi._request import NO_EFFECT
 
-NUMERICS_VERSION = 1
+NUMERICS_VERSION = 2
 HONOURED = (
-    "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
@@ -171,7 +171,7 @@ def with_attention_dtype(kv_cache_dtype: str, attention_dtype: str) -> str:
 def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
-    activations = "i8b32" if quantized else "f32"
+    activations = "i8b32b16" if quantized else "f32"
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8"}[args.kv_type]
     attention = "bf16dot" if args.kv_type == "bfloat16" else "f32"
     kind = "cpu" if args.resolved_device == "cpu" else "cuda"

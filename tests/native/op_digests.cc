@@ -67,16 +67,18 @@ void LinearDigests(const KernelContext& context) {
     const TensorView view = {"t", dtype, {kRows, kCols}, bytes.data(), bytes.size(), &no_file};
     for (WeightFormat format : {WeightFormat::kAsStored, WeightFormat::kF32, WeightFormat::kBF16}) {
       const PackedMatrix matrix(context, view, format);
-      std::vector<int8_t> codes(x.size());
-      std::vector<float> scales(x.size() / 32), sums(scales.size());
-      std::vector<int32_t> half_sums(x.size() / 16);
-      const QuantizedRows quantized = {kCols, codes.data(), scales.data(), sums.data(), half_sums.data()};
-      QuantizeRows(context, x.data(), kTokens, quantized);
-      std::vector<float> out(kTokens * kRows);
-      const LinearPart part = {matrix.view(), nullptr, 0};
-      Linear(context, {&part, 1, kTokens, x.data(), kCols, quantized, out.data(), kRows, false});
       const std::string name = std::string(Info(dtype).name) + "/" + std::to_string(static_cast<int>(format));
-      Print(context.table->name, "linear " + name, out);
+      for (bool fine : {false, true}) {
+        std::vector<int8_t> codes(x.size());
+        std::vector<float> scales(x.size() / 16), sums(x.size() / 32);
+        std::vector<int32_t> half_sums(x.size() / 16);
+        const QuantizedRows quantized = {kCols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine};
+        QuantizeRows(context, x.data(), kTokens, quantized);
+        std::vector<float> out(kTokens * kRows);
+        const LinearPart part = {matrix.view(), nullptr, 0};
+        Linear(context, {&part, 1, kTokens, x.data(), kCols, quantized, out.data(), kRows, false});
+        Print(context.table->name, std::string(fine ? "linear, fine " : "linear ") + name, out);
+      }
       std::vector<float> rows(2 * kCols);
       const int32_t ids[] = {36, 3};
       Embedding(context, matrix.view(), ids, 2, 1.5f, rows.data());
@@ -113,7 +115,7 @@ void AttentionDigests(const KernelContext& context) {
   const std::vector<float> q = Random(9 * kHeads * kHeadDim, 4), k = Random(kSlots * kKvHeads * kHeadDim, 5),
                            v = Random(kSlots * kKvHeads * kHeadDim, 6);
   const std::vector<int32_t> parents = {-1, 0, 0, 1, 1, 2, -1, 6, 7};
-  for (KvType type : {KvType::kF16, KvType::kF32, KvType::kInt8}) {
+  for (KvType type : {KvType::kF16, KvType::kF32, KvType::kInt8, KvType::kBF16}) {
     for (int64_t window : {0, 40}) {
       KvCache cache(KvGroups({window}, kKvHeads, kHeadDim, type, 16), 20);
       KvSequence sequence;

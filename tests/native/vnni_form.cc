@@ -42,13 +42,15 @@ int main() {
   int64_t compared = 0;
   for (PackedType type : {PackedType::kQ4, PackedType::kQ4Min, PackedType::kQ4MinF32, PackedType::kQ8, PackedType::kQ8HalfF32}) {
     const std::vector<uint8_t> tiles = RandomTiles(type, 3 * kCols / 32, random);
-    for (int64_t rows = 1; rows <= 9; ++rows) {
+    for (int64_t i = 0; i < 18; ++i) {
+      const int64_t rows = i / 2 + 1;
+      const bool fine = i % 2 != 0;
       std::vector<float> x(static_cast<size_t>(rows * kCols));
       for (float& value : x) value = normal(random);
       std::vector<int8_t> codes(x.size());
-      std::vector<float> scales(x.size() / 32), sums(x.size() / 32);
+      std::vector<float> scales(x.size() / 16), sums(x.size() / 32);
       std::vector<int32_t> half_sums(x.size() / 16);
-      const llmi::QuantizedRows quantized = {kCols, codes.data(), scales.data(), sums.data(), half_sums.data()};
+      const llmi::QuantizedRows quantized = {kCols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine};
       llmi::reference::quantize_rows(x.data(), 0, rows, quantized);
       const llmi::LinearPart part = {{type, kOutputs, kCols, tiles.data()}, nullptr, 0};
       std::vector<float> expected(static_cast<size_t>(rows * kOutputs)), got(expected.size());

@@ -117,17 +117,28 @@ struct Int8Rows {
     }
   }
 
+  LLMI_HD static BlockSum CoarseSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, float x_scale) {
+    if (row.type == PackedType::kQ8HalfF32) {
+      return {{static_cast<float>(dots[0]), static_cast<float>(dots[1])}, {row.Scale(index, 0) * x_scale, row.Scale(index, 1) * x_scale}};
+    }
+    return {{static_cast<float>(dots[0] + dots[1]), 0.0f}, {row.Scale(index, 0) * x_scale, 0.0f}};
+  }
+  LLMI_HD static BlockSum FineSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, const float* x_scales) {
+    const float first = static_cast<float>(dots[0]) * x_scales[0];
+    if (row.type == PackedType::kQ8HalfF32) {
+      return {{first, static_cast<float>(dots[1]) * x_scales[1]}, {row.Scale(index, 0), row.Scale(index, 1)}};
+    }
+    return {{Fma(static_cast<float>(dots[1]), x_scales[1], first), 0.0f}, {row.Scale(index, 0), 0.0f}};
+  }
+
   LLMI_HD BlockSum Sum(const reference::PackedRow& row, int64_t index, const uint32_t* codes, int64_t x_block) const {
     const uint32_t* x_codes = reinterpret_cast<const uint32_t*>(x.codes + x_block * kBlockSize);
     int32_t dots[2] = {0, 0};
     for (int group = 0; group < 8; ++group) dots[group / 4] = DotOfFour(codes[group], x_codes[group], dots[group / 4]);
-    const float x_scale = x.scales[x_block];
-    if (row.type == PackedType::kQ8HalfF32) {
-      return {{static_cast<float>(dots[0]), static_cast<float>(dots[1])}, {row.Scale(index, 0) * x_scale, row.Scale(index, 1) * x_scale}};
+    if (row.type == PackedType::kQ4) {
+      for (int half = 0; half < 2; ++half) dots[half] -= 8 * x.half_sums[2 * x_block + half];
     }
-    int32_t dot = dots[0] + dots[1];
-    if (row.type == PackedType::kQ4) dot -= 8 * (x.half_sums[2 * x_block] + x.half_sums[2 * x_block + 1]);
-    BlockSum sum = {{static_cast<float>(dot), 0.0f}, {row.Scale(index, 0) * x_scale, 0.0f}};
+    BlockSum sum = x.fine ? FineSum(row, index, dots, x.scales + 2 * x_block) : CoarseSum(row, index, dots, x.scales[x_block]);
     if (row.HasMinimum()) {
       sum.a[1] = row.Minimum(index);
       sum.b[1] = x.sums[x_block];

@@ -34,11 +34,15 @@ void BlockDots(const uint8_t* codes, const QuantizedRows& x, int64_t row, int64_
       for (int dot = 0; dot < kDots; ++dot) {
         __m256i total;
         if constexpr (kFourBit) {
-          __m256i pairs = _mm256_maddubs_epi16(w[0], BroadcastFour(a));
-          for (int i = 1; i < 8; ++i) pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w[i], BroadcastFour(a + 4 * i)));
+          const int first = dot * (8 / kDots);
+          __m256i pairs = _mm256_maddubs_epi16(w[first], BroadcastFour(a + 4 * first));
+          for (int i = first + 1; i < first + 8 / kDots; ++i) {
+            pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w[i], BroadcastFour(a + 4 * i)));
+          }
           total = _mm256_madd_epi16(pairs, ones);
           if constexpr (kOffset != 0) {
-            const int32_t sum = x.half_sums[2 * x_block] + x.half_sums[2 * x_block + 1];
+            const int32_t* half_sums = x.half_sums + 2 * x_block;
+            const int32_t sum = kDots == 2 ? half_sums[dot] : half_sums[0] + half_sums[1];
             total = _mm256_sub_epi32(total, _mm256_set1_epi32(kOffset * sum));
           }
         } else {

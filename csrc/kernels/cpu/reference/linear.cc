@@ -14,8 +14,17 @@ float QuantizedDot(const PackedRow& w, const QuantizedRows& x, int64_t row) {
     const int8_t* codes = x.codes + x_block * kBlockSize;
     int32_t dots[2] = {0, 0};
     for (int64_t k = 0; k < kBlockSize; ++k) dots[k / 16] += (w.Code(block, k) - w.Offset()) * codes[k];
-    const float x_scale = x.scales[x_block];
-    if (w.type == PackedType::kQ8HalfF32) {
+    const float x_scale = x.scales[x_block * (x.fine ? 2 : 1)];
+    if (x.fine) {
+      const float first = static_cast<float>(dots[0]) * x_scale;
+      const float second = x.scales[2 * x_block + 1];
+      if (w.type == PackedType::kQ8HalfF32) {
+        accumulator = Fma(first, w.Scale(block, 0), accumulator);
+        accumulator = Fma(static_cast<float>(dots[1]) * second, w.Scale(block, 1), accumulator);
+      } else {
+        accumulator = Fma(Fma(static_cast<float>(dots[1]), second, first), w.Scale(block, 0), accumulator);
+      }
+    } else if (w.type == PackedType::kQ8HalfF32) {
       accumulator = Fma(static_cast<float>(dots[0]), w.Scale(block, 0) * x_scale, accumulator);
       accumulator = Fma(static_cast<float>(dots[1]), w.Scale(block, 1) * x_scale, accumulator);
     } else {

@@ -29,11 +29,12 @@ inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
   for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
 }
 
-template <PackedType T, int MR>
+template <PackedType T, int MR, bool kFine>
 void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
   constexpr bool kFourBit = T == PackedType::kQ4 || T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
   constexpr bool kMinimum = T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
-  constexpr int kDots = T == PackedType::kQ8HalfF32 ? 2 : 1;
+  constexpr int kScales = T == PackedType::kQ8HalfF32 ? 2 : 1;
+  constexpr int kDots = kFine ? 2 : kScales;
   const QuantizedRows& x = args.quantized;
   const int64_t num_blocks = x.num_cols / kBlockSize;
   const int64_t block_bytes = PackedBlockBytes(T);
@@ -45,10 +46,10 @@ void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_
     F32x16 dots[MR * kDots];
     BlockDots<T, MR, kDots>(block_data, x, row, block, num_blocks, dots);
     const uint8_t* tail = block_data + (kFourBit ? 256 : 512);
-    F32x16 scales[kDots];
+    F32x16 scales[kScales];
     F32x16 minimum = Zero();
     if constexpr (T == PackedType::kQ4MinF32 || T == PackedType::kQ8HalfF32) {
-      for (int i = 0; i < kDots; ++i) scales[i] = Load(reinterpret_cast<const float*>(tail) + 16 * i);
+      for (int i = 0; i < kScales; ++i) scales[i] = Load(reinterpret_cast<const float*>(tail) + 16 * i);
       if constexpr (kMinimum) minimum = Load(reinterpret_cast<const float*>(tail) + 16);
     } else {
       scales[0] = LoadHalf(reinterpret_cast<const uint16_t*>(tail));
@@ -56,8 +57,19 @@ void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_
     }
     for (int m = 0; m < MR; ++m) {
       const int64_t x_block = (row + m) * num_blocks + block;
-      const F32x16 x_scale = Set1(x.scales[x_block]);
-      for (int i = 0; i < kDots; ++i) accumulators[m] = Fma(dots[m * kDots + i], Mul(scales[i], x_scale), accumulators[m]);
+      if constexpr (kFine) {
+        const F32x16 first = Mul(dots[2 * m], Set1(x.scales[2 * x_block]));
+        const F32x16 x_second = Set1(x.scales[2 * x_block + 1]);
+        if constexpr (kScales == 2) {
+          accumulators[m] = Fma(first, scales[0], accumulators[m]);
+          accumulators[m] = Fma(Mul(dots[2 * m + 1], x_second), scales[1], accumulators[m]);
+        } else {
+          accumulators[m] = Fma(Fma(dots[2 * m + 1], x_second, first), scales[0], accumulators[m]);
+        }
+      } else {
+        const F32x16 x_scale = Set1(x.scales[x_block]);
+        for (int i = 0; i < kDots; ++i) accumulators[m] = Fma(dots[m * kDots + i], Mul(scales[i], x_scale), accumulators[m]);
+      }
       if constexpr (kMinimum) accumulators[m] = Fma(minimum, Set1(x.sums[x_block]), accumulators[m]);
     }
   }
@@ -65,21 +77,27 @@ void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_
 }
 
 // What is left of kLinearRows at a time goes in one pass too: unpacking the weights again costs as much as two rows.
-template <PackedType T, int MR>
+template <PackedType T, int MR, bool kFine>
 void QuantizedRest(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   if constexpr (MR > 0) {
-    if (args.num_rows - row == MR) return QuantizedTile<T, MR>(args, part, tile, row);
-    QuantizedRest<T, MR - 1>(args, part, tile, row);
+    if (args.num_rows - row == MR) return QuantizedTile<T, MR, kFine>(args, part, tile, row);
+    QuantizedRest<T, MR - 1, kFine>(args, part, tile, row);
+  }
+}
+
+template <PackedType T, bool kFine>
+void QuantizedTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+    int64_t row = 0;
+    for (; row + kLinearRows <= args.num_rows; row += kLinearRows) QuantizedTile<T, kLinearRows, kFine>(args, part, tile, row);
+    QuantizedRest<T, kLinearRows - 1, kFine>(args, part, tile, row);
   }
 }
 
 template <PackedType T>
 void QuantizedPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    int64_t row = 0;
-    for (; row + kLinearRows <= args.num_rows; row += kLinearRows) QuantizedTile<T, kLinearRows>(args, part, tile, row);
-    QuantizedRest<T, kLinearRows - 1>(args, part, tile, row);
-  }
+  if (args.quantized.fine) return QuantizedTiles<T, true>(args, part, tile_begin, tile_end);
+  QuantizedTiles<T, false>(args, part, tile_begin, tile_end);
 }
 
 template <PackedType T>
