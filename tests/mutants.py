@@ -127,6 +127,7 @@ MUTANTS = [
     Mutant("memory", "pairs begin where rows do", "csrc/kernels/cpu/simd/attention.h", "    common_begin += common_begin % 2;\n", "", ATTENTION),
     Mutant("memory", "subnormals are not flushed", "csrc/kernels/cpu/simd/bf16_dots.h", "_mm_setcsr(saved_ | 0x8040u);", "_mm_setcsr(saved_);", ATTENTION),
     Mutant("memory", "both halves of a block by the first scale", "csrc/kernels/cpu/simd/linear.h", "Set1(x.scales[2 * x_block + 1])", "Set1(x.scales[2 * x_block])", OPS),
+    Mutant("cuda", "fragments of W in another order", "csrc/kernels/cuda/matrix_linear_kernel.h", "lane / 4 + 8 * half}", "lane / 4 * 2 + half}", OPS),
     Mutant("memory", "spans merged from the right", "csrc/kernels/cpu/simd/attention.h",
            "partials + span * num_queries * AttentionPartialSize(head_dim)",
            "partials + (num_spans - 1 - span) * num_queries * AttentionPartialSize(head_dim)", ATTENTION),

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/host_device.h"
+#include "kernels/cuda/warp.h"
 
 namespace llmi::cuda {
 
@@ -21,6 +22,11 @@ struct HostBlock {
   template <typename Phase>
   LLMI_HD void ForEachThread(const Phase& phase) const {
     for (int i = 0; i < num_threads; ++i) phase((x + y) % 2 == 0 ? i : num_threads - 1 - i);
+  }
+  // Each warp on its own: no barrier after it.
+  template <typename Body>
+  LLMI_HD void ForEachWarp(const Body& body) const {
+    for (int i = 0; i < num_threads / kWarpLanes; ++i) body(HostWarp{i});
   }
 };
 
@@ -35,6 +41,10 @@ struct DeviceBlock {
   __device__ void ForEachThread(const Phase& phase) const {
     phase(static_cast<int>(threadIdx.x));
     __syncthreads();
+  }
+  template <typename Body>
+  __device__ void ForEachWarp(const Body& body) const {
+    body(DeviceWarp{static_cast<int>(threadIdx.x) / kWarpLanes});
   }
 };
 #endif

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/linear_kernels.h"
+#include "kernels/cuda/matrix_linear_kernel.h"
 #include "kernels/cuda/row_kernels.h"
 #include "kernels/device.h"
 
@@ -52,7 +53,10 @@ class GpuDevice final : public Device {
       const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
       const int64_t num_groups = (args.num_rows + kLinearRows - 1) / kLinearRows;
       const auto launch = [&](const auto& kernel) { runtime_.Launch(num_groups, num_tiles, kLinearThreads, kernel.kSharedBytes, kernel); };
-      if (IsQuantizedPacked(part.weights.type)) {
+      if (IsQuantizedPacked(part.weights.type) && args.num_rows > kLinearRows) {
+        runtime_.Launch((args.num_rows + kMatrixRows - 1) / kMatrixRows, (num_tiles + kMatrixWarps - 1) / kMatrixWarps,
+                        kMatrixWarps * kWarpLanes, 0, MatrixLinearKernel{output, {args.quantized}});
+      } else if (IsQuantizedPacked(part.weights.type)) {
         launch(LinearKernel<Int8Rows>{output, {args.quantized}});
       } else {
         launch(LinearKernel<FloatRows>{output, {args.x, args.x_stride}});

@@ -92,7 +92,7 @@ struct Int8Rows {
                         BlockSum* to) const {
     const reference::PackedRow row_of_w = {w.type, tile, column};
     uint32_t codes[8];
-    LoadCodes(row_of_w, index, codes);
+    for (int group = 0; group < 8; ++group) codes[group] = LoadWord(row_of_w, index, group);
     for (int row = 0; row < kLinearRows && first_row + row < end_row; ++row) {
       to[row * kTileRows] = Sum(row_of_w, index, codes, (first_row + row) * (w.num_cols / kBlockSize) + index);
     }
@@ -103,18 +103,12 @@ struct Int8Rows {
     return two ? Fma(sum.a[1], sum.b[1], total) : total;
   }
 
-  // The 32 codes of a block as signed bytes: those of 4 bits as they are (0 to 15), those of 8 bits less 128.
-  LLMI_HD static void LoadCodes(const reference::PackedRow& row, int64_t index, uint32_t* codes) {
+  // Codes of columns 4 group to 4 group + 3 of a block as signed bytes: those of 4 bits as they are (0 to 15), those of 8 bits less 128.
+  LLMI_HD static uint32_t LoadWord(const reference::PackedRow& row, int64_t index, int group) {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(row.Block(index)) + row.lane;
-    if (row.FourBit()) {
-      for (int group = 0; group < 4; ++group) {
-        const uint32_t word = words[group * kTileRows];
-        codes[group] = word & 0x0F0F0F0Fu;
-        codes[group + 4] = (word >> 4) & 0x0F0F0F0Fu;
-      }
-    } else {
-      for (int group = 0; group < 8; ++group) codes[group] = words[group * kTileRows] ^ 0x80808080u;
-    }
+    if (!row.FourBit()) return words[group * kTileRows] ^ 0x80808080u;
+    const uint32_t word = words[group % 4 * kTileRows];
+    return (group < 4 ? word : word >> 4) & 0x0F0F0F0Fu;
   }
 
   LLMI_HD static BlockSum CoarseSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, float x_scale) {
@@ -135,6 +129,12 @@ struct Int8Rows {
     const uint32_t* x_codes = reinterpret_cast<const uint32_t*>(x.codes + x_block * kBlockSize);
     int32_t dots[2] = {0, 0};
     for (int group = 0; group < 8; ++group) dots[group / 4] = DotOfFour(codes[group], x_codes[group], dots[group / 4]);
+    return FromDots(row, index, dots, x_block);
+  }
+
+  // From the dots of the block's halves, with codes as LoadWord has them.
+  LLMI_HD BlockSum FromDots(const reference::PackedRow& row, int64_t index, const int32_t* code_dots, int64_t x_block) const {
+    int32_t dots[2] = {code_dots[0], code_dots[1]};
     if (row.type == PackedType::kQ4) {
       for (int half = 0; half < 2; ++half) dots[half] -= 8 * x.half_sums[2 * x_block + half];
     }
