@@ -9,7 +9,7 @@ set(LLMI_CORE_SOURCES
   csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc
   csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc
   csrc/kernels/cpu/reference/rms_norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/vocab.cc
-  csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/prefix_tree.cc
+  csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/kv_swap.cc csrc/cache/prefix_tree.cc
   csrc/model/architecture.cc csrc/model/architectures/gemma3.cc csrc/model/architectures/llama.cc csrc/model/config.cc
   csrc/model/decoder.cc csrc/model/dequantize.cc csrc/model/loader.cc csrc/model/pack.cc csrc/model/quantize.cc csrc/model/rope_table.cc
   csrc/model/weights.cc

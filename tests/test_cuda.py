@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import DEVICES
+from features import DEVICES, expect_short_answers
 from llmi import LLM, Capture, DeviceError, SamplingParams, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
@@ -50,6 +50,28 @@ def test_tokens_are_those_of_the_cpu(tiny_path: Callable[..., Path], architectur
         expected = run(model, prompts, params, 12, dict.fromkeys(COUNTS, 0), **engine)
         assert_same_tokens(run(model, prompts, params, 12, counts, device="cuda", **engine), expected)
     assert counts["num_copies_on_write"] > 5 and counts["num_preemptions"] > 3, counts
+
+
+@pytest.mark.parametrize("caching", [False, True], ids=["alone", "with the prefix cache"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_preempted_sequences_come_back_from_the_host(tiny_path: Callable[..., Path], architecture: str, caching: bool) -> None:
+    """Their blocks were copied there, which is cheaper here than computing them again; no bit knows."""
+    model = tiny_path(architecture)
+    prompts, params = make_prompts(257, 24, 60), make_params(24, 80)
+    engine: dict[str, Any] = {"max_num_batched_tokens": 90, "max_model_len": 160, "enable_prefix_caching": caching}
+    engine["kv_cache_memory_bytes"] = tight_pool(model, 120, 80, engine)
+    counts = dict.fromkeys(COUNTS, 0)
+    expected = run(model, prompts, params, 8, counts, **engine)
+    with LLM(model, device="cuda", **engine) as llm:
+        for begin in range(0, 24, 8):
+            expect_short_answers(llm)
+            assert_same_tokens(
+                llm.generate(prompts[begin : begin + 8], params[begin : begin + 8], use_tqdm=False), expected[begin : begin + 8]
+            )
+        stats = llm.get_metrics()
+    assert stats["audit"] == "" and stats["num_preemptions"] >= 5 and stats["num_restored_tokens"] > 200, stats
+    # What the prefix cache has, but for a block, is not copied.
+    assert stats["num_recomputed_tokens"] <= (16 * stats["num_preemptions"] if caching else 0), stats
 
 
 def test_speculation_on_the_device(tiny_path: Callable[..., Path]) -> None:

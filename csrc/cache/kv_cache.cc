@@ -65,10 +65,7 @@ int64_t KvCache::PagesNeeded(const KvSequence& sequence, int64_t num_new) const 
 
 bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim) {
   // What is reclaimed may have shared blocks with this sequence: the need is counted anew each time.
-  while (PagesNeeded(*sequence, num_new) > pool_.num_free()) {
-    if (prefix_tree_ != nullptr && prefix_tree_->EvictOne()) continue;
-    if (reclaim == Reclaim::kCacheOnly || !reclaimer_ || !reclaimer_()) return false;
-  }
+  if (!MakeRoom([&] { return PagesNeeded(*sequence, num_new); }, reclaim)) return false;
   const int64_t first_written = sequence->num_tokens / groups_.block_size();
   const int64_t num_blocks = NumBlocks(sequence->num_tokens + num_new);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {

@@ -30,6 +30,14 @@ struct KvSequence {
   int64_t num_indexed = 0;  // blocks
 };
 
+// What a preempted sequence needs to go on: its blocks, but those behind a window, group after group.
+struct KvHostCopy {
+  int64_t num_tokens;
+  std::vector<int64_t> num_returned;
+  int64_t num_pages;
+  std::vector<uint8_t> bytes;
+};
+
 class KvCache {
  public:
   // device: where its pages lie; null: the host.
@@ -76,6 +84,12 @@ class KvCache {
   // Drops the last num_tokens slots and the blocks behind them. False, and nothing done, if the shorter
   // sequence would need blocks that were given back: it must be computed again.
   bool TryRollback(KvSequence* sequence, int64_t num_tokens);
+  // The sequence's committed blocks, to the host; and into the cache again, for an empty sequence: false, and nothing done, if
+  // pages are short. With token_ids, its full blocks are known to others again.
+  KvHostCopy CopyToHost(const KvSequence& sequence);
+  bool TryRestore(KvSequence* sequence, const KvHostCopy& copy, std::span<const int32_t> token_ids, const std::string& salt);
+  double copy_seconds_per_page() const { return copy_seconds_per_page_; }  // seen last; 0 before
+
   // Copies K and V of one slot to another, bit for bit, in every layer. Both are past num_tokens and reserved.
   void MoveSlot(const KvSequence& sequence, int64_t from, int64_t to);
   // Drops reserved blocks past num_tokens.
@@ -96,6 +110,15 @@ class KvCache {
     std::vector<int32_t> path;
     int64_t num_tokens;
   };
+  // Frees pages until need() of them are; false if there is nothing left to free.
+  template <typename Need>
+  bool MakeRoom(const Need& need, Reclaim reclaim) {
+    while (need() > pool_.num_free()) {
+      if (prefix_tree_ != nullptr && prefix_tree_->EvictOne()) continue;
+      if (reclaim == Reclaim::kCacheOnly || !reclaimer_ || !reclaimer_()) return false;
+    }
+    return true;
+  }
   KnownPrefix Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const;
   void IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids);
   void Unindex(KvSequence* sequence, int64_t num_blocks);
@@ -109,6 +132,7 @@ class KvCache {
   std::unordered_set<const KvSequence*> sequences_;
   int64_t num_copies_on_write_ = 0;
   int64_t num_window_blocks_returned_ = 0;
+  double copy_seconds_per_page_ = 0;
 };
 
 }  // namespace llmi

@@ -40,6 +40,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
     std::random_device random;
     cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
   }
+  if (context_.device != nullptr) scheduler_->set_swap_rule([this](const ScheduledSequence& sequence) { return PrefersCopy(sequence); });
   cache_->set_reclaimer([this] { return Reclaim(); });
   PublishStats();
   thread_ = std::thread([this] { ThreadMain(); });
@@ -272,6 +273,7 @@ void Engine::TakeIncoming() {
 void Engine::PublishStats() {
   stats_.num_preemptions = scheduler_->num_preemptions();
   stats_.num_recomputed_tokens = scheduler_->num_recomputed_tokens();
+  stats_.num_restored_tokens = scheduler_->num_restored_tokens();
   stats_.num_copies_on_write = cache_->num_copies_on_write();
   stats_.num_window_blocks_returned = cache_->num_window_blocks_returned();
   stats_.num_running = scheduler_->num_running();

@@ -64,6 +64,7 @@ struct EngineStats {
   int64_t num_finished_requests = 0;
   int64_t num_preemptions = 0;
   int64_t num_recomputed_tokens = 0;
+  int64_t num_restored_tokens = 0;  // of preempted sequences whose blocks came back from the host
   int64_t num_copies_on_write = 0;
   int64_t num_window_blocks_returned = 0;
   int64_t num_running = 0;
@@ -194,6 +195,7 @@ class Engine {
   // Around a step (plan.cc).
   void SetPolicyKeys();
   int64_t PromptBudget();
+  bool PrefersCopy(const ScheduledSequence& sequence) const;
   void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
   void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
@@ -255,9 +257,10 @@ class Engine {
   double decode_ratio_ = 1;
   double mixed_ratio_ = 1;
   bool seen_plain_decode_ = false;
-  double drafted_ratio_ = 1;      // of steps with drafts, relative to decode_ratio_
-  CostCurve costs_;               // c(M), measured when speculation first asks
-  std::vector<double> cost_row_;  // the same for 1, 2, ... rows, for length policies
+  double drafted_ratio_ = 1;             // of steps with drafts, relative to decode_ratio_
+  double prompt_seconds_per_token_ = 0;  // of steps with prompts, seen lately
+  CostCurve costs_;                      // c(M), measured when speculation first asks
+  std::vector<double> cost_row_;         // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, DrafterHistory> drafters_;
   // Rows that the engine-wide processors have had in this step, by sample, [vocab_size] each.
   std::unordered_map<const Sample*, std::vector<float>> batched_rows_;

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/aligned.h"
 #include "core/errors.h"
 #include "engine/running.h"
 
@@ -53,11 +54,25 @@ int64_t Engine::PromptBudget() {
   return budget;
 }
 
+// Whether copying a preempted sequence's blocks to the host and back takes less time than computing them again, by what both
+// were seen to take. Nothing seen yet: it does.
+bool Engine::PrefersCopy(const ScheduledSequence& sequence) const {
+  int64_t num_pages = 0;
+  for (const std::vector<int32_t>& table : sequence.kv.tables) num_pages += static_cast<int64_t>(table.size());
+  if (static_cast<uint64_t>(num_pages * cache_->pool().page_bytes()) > AvailableMemoryBytes() / 2) return false;
+  const double copies = 2 * cache_->copy_seconds_per_page() * static_cast<double>(num_pages);
+  return copies <= prompt_seconds_per_token_ * static_cast<double>(sequence.kv.num_tokens);
+}
+
 void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds) {
-  const double foretold = costs_.Seconds(num_rows);
-  if (foretold <= 0) return;
   const auto is_prompt = [](const ScheduledPiece& piece) { return piece.num_new > 1; };
   const auto num_prompts = std::count_if(pieces.begin(), pieces.end(), is_prompt);
+  if (num_prompts > 0) {
+    const double per_token = seconds / static_cast<double>(num_rows);
+    prompt_seconds_per_token_ = prompt_seconds_per_token_ == 0 ? per_token : 0.8 * prompt_seconds_per_token_ + 0.2 * per_token;
+  }
+  const double foretold = costs_.Seconds(num_rows);
+  if (foretold <= 0) return;
   if (num_prompts == static_cast<int64_t>(pieces.size())) return;
   const double seen = std::clamp(seconds / foretold, 0.2, 20.0);
   const bool drafted = std::any_of(pieces.begin(), pieces.end(),

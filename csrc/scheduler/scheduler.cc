@@ -142,6 +142,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
   while (!waiting_.empty() && *budget > 0 && *prompt_budget > 0) {
     ScheduledSequence* sequence = waiting_.front();
     if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
+    if (sequence->host_copy != nullptr && sequence->kv.num_tokens == 0 && !RestoreCopy(sequence)) break;
     if (sequence->kv.num_tokens == 0) AttachPrefix(sequence);
     if (WaitsForPrefix(*sequence, *pieces)) {  // what is known of its beginning is looked up anew then
       GiveBack(sequence);
@@ -152,10 +153,8 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
       if (!pieces->empty()) break;
       num_new = Missing(*sequence);
     }
-    // Room stays for one more block of each running sequence, so that an admission is not undone at once.
-    int64_t reserve = 0;
-    for (const KvGroup& group : cache_->groups().groups()) reserve += group.pages_per_block * static_cast<int64_t>(running_.size());
-    if (!running_.empty() && (cache_->PagesNeeded(sequence->kv, num_new) + reserve > cache_->num_available() || OutgrowsPool(*sequence))) {
+    if (!running_.empty() && (cache_->PagesNeeded(sequence->kv, num_new) + PagesOfBlocks(running_.size()) > cache_->num_available() ||
+                              OutgrowsPool(*sequence))) {
       break;
     }
     if (!cache_->TryReserve(&sequence->kv, num_new)) {
@@ -164,6 +163,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
       if (cache_->PagesNeeded(sequence->kv, num_new) > 0 && !cache_->TryReserve(&sequence->kv, num_new)) break;
     }
     waiting_.pop_front();
+    sequence->host_copy = nullptr;
     if (sequence->kv.prefix_node != PrefixTree::kNone && sequence->num_preemptions == 0) {
       num_prefix_queries_ += MostCached(*sequence);
       num_prefix_hits_ += sequence->num_cached;
@@ -175,6 +175,30 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     *budget -= num_new;
     *prompt_budget -= std::min(num_new, *prompt_budget);
   }
+}
+
+// Pages of one more block of so many sequences. A running one's stay free, so that an admission is not undone at once.
+int64_t Scheduler::PagesOfBlocks(size_t num_sequences) const {
+  int64_t pages_per_block = 0;
+  for (const KvGroup& group : cache_->groups().groups()) pages_per_block += group.pages_per_block;
+  return pages_per_block * static_cast<int64_t>(num_sequences);
+}
+
+// Takes a preempted sequence's blocks back from the host, unless the prefix cache has them still. False: it has to wait for room.
+bool Scheduler::RestoreCopy(ScheduledSequence* sequence) {
+  const KvHostCopy& copy = *sequence->host_copy;
+  const int64_t known = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt);
+  if (known + cache_->groups().block_size() < copy.num_tokens) {
+    if (!running_.empty() && (copy.num_pages + PagesOfBlocks(running_.size() + 1) > cache_->num_available() || OutgrowsPool(*sequence)))
+      return false;
+    GiveBack(sequence);  // its place in the prefix tree, if it looked there before
+    if (cache_->TryRestore(&sequence->kv, copy, Tokens(*sequence), sequence->cache_salt)) {
+      num_restored_tokens_ += copy.num_tokens;
+    } else {  // alone, and still no room: it is computed again, piece by piece
+      sequence->host_copy = nullptr;
+    }
+  }
+  return true;
 }
 
 // Tokens that it is expected to draw yet, from what others drew of their allowance.
@@ -261,6 +285,7 @@ void Scheduler::PreemptLast() {
   if (!victim->finished) {
     ++victim->num_preemptions;
     ++num_preemptions_;
+    if (swap_rule_ && swap_rule_(*victim)) victim->host_copy = std::make_shared<const KvHostCopy>(cache_->CopyToHost(victim->kv));
   }
   GiveBack(victim);
   if (victim->finished) return;

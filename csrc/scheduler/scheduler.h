@@ -3,14 +3,18 @@
 //
 // Continuous batching (Orca): sequences join and leave at every step. Long prompts are cut to the step's token
 // budget, after one token has been set aside for every running decode (Sarathi-Serve). When pages run out the
-// youngest running sequence gives its pages back and is computed again later; results do not change by a bit. So that
+// youngest running sequence gives its pages back and is computed again later, from what the prefix cache still has, or, on a
+// device, takes its blocks back from the host, where that is cheaper; results do not change by a bit. So that
 // this stays rare, a sequence waits while those that run are expected to outgrow the pool beside it ("past-future"
 // scheduling: Gong et al., 2025).
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -48,7 +52,8 @@ struct ScheduledSequence {
   KvSequence kv;                         // kv.num_tokens of them are computed
   bool finished = false;                 // a static batch keeps its finished rows
   int64_t num_preemptions = 0;
-  int64_t max_computed = 0;  // most tokens that were ever computed, to count recomputed ones
+  int64_t max_computed = 0;                     // most tokens that were ever computed, to count recomputed ones
+  std::shared_ptr<const KvHostCopy> host_copy;  // of a preempted one, if its blocks went to the host
 };
 
 struct ScheduledPiece {
@@ -67,6 +72,9 @@ struct SchedulerConfig {
 class Scheduler {
  public:
   Scheduler(SchedulerConfig config, KvCache* cache) : config_(config), cache_(cache) {}
+
+  // Whether a sequence that is preempted has its blocks copied to the host. Unset: none.
+  void set_swap_rule(std::function<bool(const ScheduledSequence&)> rule) { swap_rule_ = std::move(rule); }
 
   // A new sequence (kv initialised, empty) queues; a forked one (kv filled) runs at once.
   void Add(ScheduledSequence* sequence);
@@ -97,8 +105,9 @@ class Scheduler {
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_recomputed_tokens() const { return num_recomputed_tokens_; }
-  int64_t num_prefix_queries() const { return num_prefix_queries_; }  // tokens looked for in the prefix cache
-  int64_t num_prefix_hits() const { return num_prefix_hits_; }        // and found
+  int64_t num_restored_tokens() const { return num_restored_tokens_; }  // from copies on the host
+  int64_t num_prefix_queries() const { return num_prefix_queries_; }    // tokens looked for in the prefix cache
+  int64_t num_prefix_hits() const { return num_prefix_hits_; }          // and found
 
  private:
   bool Before(const ScheduledSequence* a, const ScheduledSequence* b) const;
@@ -111,6 +120,8 @@ class Scheduler {
   void GiveBack(ScheduledSequence* sequence);  // all its pages; it stays known to the cache
   void PreemptLast();
   void AttachPrefix(ScheduledSequence* sequence);
+  int64_t PagesOfBlocks(size_t num_sequences) const;
+  bool RestoreCopy(ScheduledSequence* sequence);
   bool WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const;
 
   SchedulerConfig config_;
@@ -121,6 +132,8 @@ class Scheduler {
   int64_t num_left_ = 1;                     // sequences in it, the guess that it starts with among them
   int64_t num_preemptions_ = 0;
   int64_t num_recomputed_tokens_ = 0;
+  int64_t num_restored_tokens_ = 0;
+  std::function<bool(const ScheduledSequence&)> swap_rule_;
   int64_t num_prefix_queries_ = 0;
   bool paused_decodes_ = false;  // in the step before
   int64_t num_prefix_hits_ = 0;
