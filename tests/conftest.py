@@ -12,7 +12,7 @@ import pytest
 os.environ["LLMI_AUDIT"] = "1"  # the engine audits its cache after each step
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from features import DEVICES, enumerable_llm
+from features import DEVICES, crowded_llm, enumerable_llm
 from llmi import LLM, _core, _models
 from llmi.testing import tiny_model
 
@@ -100,4 +100,17 @@ def small(tiny_path: Callable[..., Path]) -> Any:
 def weak(tiny_path: Callable[..., Path]) -> Any:
     """A draft model for it."""
     with enumerable_llm(tiny_path, num_layers=1, seed=3) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def crowded(tiny_path: Callable[..., Path]) -> Any:
+    """An engine with little memory, small chunks and few seats: sequences are preempted, cut and computed again."""
+    with crowded_llm(tiny_path("gemma3"), 24, max_model_len=110, max_num_batched_tokens=24) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def roomy(tiny_path: Callable[..., Path]) -> Any:
+    with LLM(tiny_path("gemma3"), kv_cache_memory_bytes=1 << 24, max_model_len=256) as llm:
         yield llm

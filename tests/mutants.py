@@ -31,6 +31,8 @@ class Mutant:
     tests: str
 
 
+CAPTURE = "tests/test_drafter_capture.py"
+SHORTLIST = "tests/test_shortlist.py"
 SPECULATION = "tests/test_speculation.py"
 VERIFICATION = "tests/test_verification.py"
 BLOCK = "tests/test_block.py"
@@ -67,6 +69,13 @@ MUTANTS = [
     Mutant("speculation", "the child of any parent", "csrc/speculative/draft.cc", "if (parent(i) == node && token_ids", "if (token_ids", SPECULATION),
     Mutant("speculation", "first match instead of latest", "csrc/speculative/prompt_lookup.cc", "ends_[i][HashNgram(token_ids, end, n)] = end",
            "ends_[i].try_emplace(HashNgram(token_ids, end, n), end)", SPECULATION),
+    Mutant("speculation", "hidden states of the first row", "csrc/engine/rows.cc", "  sample.drawn_at = sample.walk;\n", "", CAPTURE),
+    Mutant("speculation", "one stall ends drafting", "csrc/speculative/length.cc", "std::min(seen, 2 * seconds_)", "seen", "tests/test_draft_length.py"),
+    Mutant("sampling", "siblings take over a state that is too new", "csrc/engine/rows.cc", "if (has_siblings_to_start &&", "if (false && has_siblings_to_start &&",
+           "tests/test_batch_processors.py"),
+    Mutant("speculation", "shortlists of one sequence for all", "csrc/engine/lab.cc", "    needed->Add(*sequence.shortlist);\n", "", SHORTLIST),
+    Mutant("speculation", "ids of the text are not listed", "csrc/engine/lab.cc", "    sequence.shortlist->Add(sequence.tokens);\n", "", SHORTLIST),
+    Mutant("speculation", "parameters' ids are not listed", "csrc/bindings/bind_lab.cpp", "        sequence->shortlist->Add(more_ids);\n", "", SHORTLIST),
     Mutant("speculation", "kinds of drafts are not told apart", "csrc/speculative/prompt_lookup.cc", "context->confidence = Confidence(", "Confidence(",
            "tests/test_draft_length.py"),
     Mutant("speculation", "shortest n-gram first", "csrc/speculative/prompt_lookup.cc", "for (size_t i = ends_.size(); i-- > 0;)",
@@ -120,16 +129,13 @@ MUTANTS = [
     Mutant("memory", "pinned paths give nothing", "csrc/cache/prefix_tree.cc", "if (pool_->num_cached() == 0) return false;", "return false;", PREFIX),
     Mutant("memory", "a moved slot leaves its scales behind", "csrc/kernels/kv_slot.h",
            "KvNumScales(kv.head_dim), from, to, first, step);", "0, from, to, first, step);", KV_TYPES),
-    Mutant("memory", "a path is gathered with another slot's scales", "csrc/kernels/cpu/simd/attention.h",
+    Mutant("memory", "a path is gathered with another slot's scales", "csrc/kernels/cpu/simd/attention_tiles.h",
            "= v_scales[slot % kSlotsPerTile * num_scales + b];", "= v_scales[b];", ATTENTION),
     Mutant("memory", "slots move as if no pairs were", "csrc/kernels/kv_slot.h", "CopySlotElements(kv.type == KvType::kBF16,", "CopySlotElements(false,", KV_TYPES),
-    Mutant("memory", "half a pair is taken whole", "csrc/kernels/cpu/simd/attention.h", "v[n] = KeepEven(v[n]);", "v[n] = v[n];", ATTENTION),
-    Mutant("memory", "pairs begin where rows do", "csrc/kernels/cpu/simd/attention.h", "    common_begin += common_begin % 2;\n", "", ATTENTION),
+    Mutant("memory", "half a pair is taken whole", "csrc/kernels/cpu/simd/attention_tiles.h", "v[n] = KeepEven(v[n]);", "v[n] = v[n];", ATTENTION),
+    Mutant("memory", "pairs begin where rows do", "csrc/kernels/cpu/simd/attention_tiles.h", "    common_begin += common_begin % 2;\n", "", ATTENTION),
     Mutant("memory", "subnormals are not flushed", "csrc/kernels/cpu/simd/bf16_dots.h", "_mm_setcsr(saved_ | 0x8040u);", "_mm_setcsr(saved_);", ATTENTION),
     Mutant("memory", "both halves of a block by the first scale", "csrc/kernels/cpu/simd/linear.h", "Set1(x.scales[2 * x_block + 1])", "Set1(x.scales[2 * x_block])", OPS),
-    Mutant("cuda", "all pages come back as the first", "csrc/cache/kv_swap.cc", "per_block; ++i, from += page_bytes)", "per_block; ++i)", CUDA),
-    Mutant("cuda", "what a window returned comes back", "csrc/cache/kv_swap.cc", "  sequence->num_returned = copy.num_returned;\n", "", CUDA),
-    Mutant("cuda", "fragments of W in another order", "csrc/kernels/cuda/matrix_linear_kernel.h", "lane / 4 + 8 * half}", "lane / 4 * 2 + half}", OPS),
     Mutant("memory", "spans merged from the right", "csrc/kernels/cpu/simd/attention.h",
            "partials + span * num_queries * AttentionPartialSize(head_dim)",
            "partials + (num_spans - 1 - span) * num_queries * AttentionPartialSize(head_dim)", ATTENTION),
@@ -137,6 +143,9 @@ MUTANTS = [
            "seen[static_cast<size_t>(id)]", SAMPLING),
     Mutant("memory", "prompt scores from the cache", "csrc/scheduler/scheduler.cc", "std::min(sequence.num_tokens - 1, sequence.first_wanted_row)",
            "sequence.num_tokens - 1", PREFIX),
+    Mutant("cuda", "all pages come back as the first", "csrc/cache/kv_swap.cc", "per_block; ++i, from += page_bytes)", "per_block; ++i)", CUDA),
+    Mutant("cuda", "what a window returned comes back", "csrc/cache/kv_swap.cc", "  sequence->num_returned = copy.num_returned;\n", "", CUDA),
+    Mutant("cuda", "fragments of W in another order", "csrc/kernels/cuda/matrix_linear_kernel.h", "lane / 4 + 8 * half}", "lane / 4 * 2 + half}", OPS),
     Mutant("cuda", "tables of an earlier step", "csrc/kernels/cuda/gpu_device.h", "if (uploaded.key == key)",
            "if (uploaded.key.size() == key.size())", CUDA),
     Mutant("cuda", "positions stay on the host", "csrc/kernels/cuda/gpu_device.h", "    plan.args.positions = batch.positions;\n",
@@ -147,7 +156,7 @@ MUTANTS = [
            "shared.peaks[head][thread % 16] = peak;\n      peak = Peak(shared.peaks[head]);", ATTENTION),
     Mutant("cuda", "offset of 4-bit codes forgotten", "csrc/kernels/cuda/linear_kernels.h", "dots[half] -= 8 *",
            "dots[half] -= 0 *", OPS),
-    Mutant("cuda", "minima forgotten", "csrc/kernels/cuda/linear_kernels.h", "type == PackedType::kQ4Min ||",
+    Mutant("cuda", "minima forgotten", "csrc/kernels/cuda/linear_kernels.h", " || HasMinimumPacked(type)",
            "", OPS),
     Mutant("cuda", "queries on the host", "csrc/model/decoder.cc", "    args.q = queries.data();\n",
            "", CUDA),
@@ -164,7 +173,7 @@ MUTANTS = [
     Mutant("scheduling", "a victim waits wherever it was put", "csrc/scheduler/scheduler.cc", "  Add(victim);\n  OrderWaiting();\n", "  Add(victim);\n", MODEL),
     Mutant("scheduling", "no token set aside for those behind", "csrc/scheduler/scheduler.cc", "std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0)",
            "*budget", MODEL),
-    Mutant("scheduling", "an admission leaves no room", "csrc/scheduler/scheduler.cc", " + PagesOfBlocks(running_.size()) >", " >", MODEL),
+    Mutant("scheduling", "an admission leaves no room", "csrc/scheduler/scheduler.cc", "num_pages + reserve <=", "num_pages <=", MODEL),
     Mutant("scheduling", "shortest prefix first", "csrc/scheduler/scheduler.cc", "-static_cast<double>(num_cached)", "static_cast<double>(num_cached)",
            SCHEDULER),
     Mutant("scheduling", "running prompts ignore the prompt budget", "csrc/scheduler/scheduler.cc", "if (is_prompt) num_new = std::min(num_new, *prompt_budget);",

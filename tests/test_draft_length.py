@@ -84,6 +84,41 @@ def test_auto_learns_what_a_start_costs(tiny_path: Callable[..., Path]) -> None:
         assert len(begun) == 3, "a start that two tokens cannot pay for"
 
 
+def test_prices() -> None:
+    price = _core.testing.price
+    assert price([]) == 0 and price([2.0]) == 2.0
+    assert price([1.0, 100.0]) == pytest.approx(1.2), "one slow call"
+    assert price([1.0] + [5.0] * 30) == pytest.approx(5.0, rel=0.01), "a drafter that has become slow"
+    assert price([1.0] + [0.2] * 30) == pytest.approx(0.2, rel=0.01)
+    assert price([1.0] + [None] * 700) == pytest.approx(0.5, rel=0.01), "some time it is tried again"
+
+
+def test_one_slow_call_does_not_end_drafting(tiny_path: Callable[..., Path]) -> None:
+    """A good drafter that stalls once, for as long as a hundred steps, is asked again in the same answer and in later ones."""
+    calls: list[str] = []
+
+    class Stalls(Drafter):
+        expected_acceptance = 0.8
+
+        def __init__(self, recorded: Outputs) -> None:
+            self.replay = Replay(recorded, error_rate=0.0)
+
+        def propose(self, context: DraftContext) -> Any:
+            calls.append(context.request_id)
+            if len(calls) == 6:
+                time.sleep(0.5)
+            return self.replay.propose(context)
+
+    params = SamplingParams(max_tokens=200, seed=1, ignore_eos=True)
+    prompts = [[i + 1, 2] for i in range(3)]
+    with LLM(tiny_path(num_layers=16, hidden_size=512), kv_cache_memory_bytes=1 << 25, max_model_len=256) as llm:
+        plain = llm.generate(prompts, params)
+        drafter = Stalls(plain)
+        for prompt, expected in zip(prompts, plain, strict=True):
+            assert llm.generate(prompt, params, speculative_config=drafter)[0] == expected
+    assert len(set(calls)) == 3 and all(calls.count(name) > 8 for name in set(calls)), [calls.count(name) for name in set(calls)]
+
+
 def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:
     """Where nothing is accepted and each row costs, drafting stops."""
     calls = []

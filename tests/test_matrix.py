@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features import FEATURES, crowded_llm, make_request
+from features import FEATURES, make_request
 from llmi import LLM, Outputs
 from llmi.testing import assert_same_tokens
-
-
-@pytest.fixture(scope="module")
-def crowded(tiny_path: Callable[..., Path]) -> Any:
-    """An engine with little memory, small chunks and few seats."""
-    with crowded_llm(tiny_path("gemma3"), 24, max_model_len=110, max_num_batched_tokens=24) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def roomy(tiny_path: Callable[..., Path]) -> Any:
-    with LLM(tiny_path("gemma3"), kv_cache_memory_bytes=1 << 24, max_model_len=256) as llm:
-        yield llm
 
 
 def test_all_features_in_one_batch(crowded: LLM, roomy: LLM) -> None:

@@ -124,6 +124,27 @@ def test_saturation_extremes(table: str) -> None:
         assert np.allclose(expected, -128 * 127 * sign * 256 * scale, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q8_0", "BF16", "F32"])
+def test_linear_tiles(table: str, dtype: str) -> None:
+    """Some tiles of 16 columns: the bits of the whole; on the CPU the others stay as they were."""
+    x, matrix = rand(3, 256), packed(table, dtype, 250, 256)
+    whole = T.linear(table, [matrix], x)
+    for tiles in ([(0, 2), (5, 6), (9, 16)], [(15, 16)], [(0, 16)]):
+        listed = np.zeros(256, bool)
+        for begin, end in tiles:
+            listed[16 * begin : 16 * end] = True
+        part = T.linear(table, [matrix], x, residual=np.full((3, 250), np.nan, np.float32), num_threads=2, tiles=tiles)
+        assert np.isnan(part[:, listed[:250]]).all(), "the residual is added"
+        part = T.linear(table, [matrix], x, residual=np.zeros((3, 250), np.float32), num_threads=2, tiles=tiles)
+        assert same(part[:, listed[:250]] + 0.0, whole[:, listed[:250]] + 0.0)
+        if table in _core.system_info()["tables"]:
+            assert (part[:, ~listed[:250]] == 0).all()
+    with pytest.raises(_core.CoreError, match="past the last row"):
+        T.linear("reference", [packed("reference", dtype, 250, 256)], x, tiles=[(0, 17)])
+    with pytest.raises(_core.CoreError, match="one part"):
+        T.linear("reference", [packed("reference", dtype, 250, 256)] * 2, x, tiles=[(0, 1)])
+
+
 def test_linear_side_by_side(table: str) -> None:
     x = rand(3, 256)
     parts = [packed(table, "Q4_1", 48, 256, 1), packed(table, "Q8_0", 19, 256, 2), packed(table, "F32", 33, 256, 3)]
@@ -170,8 +191,10 @@ def test_quantize_rows(table: str, fine: bool) -> None:
     wanted = np.rint(np.where(peak > 2.0**-100, blocks * (127 / np.maximum(peak, 1e-300)), 0))
     assert np.abs(codes.reshape(9, -1, width)[good] - wanted).max() <= 1  # a tie may fall either way in fp32
     assert np.array_equal(half_sums.reshape(9, 8, 2, 1)[..., 0], codes.reshape(9, 8, 2, 16).sum(-1))
-    values = scales[good][..., None] * codes.reshape(9, -1, width)[good]
-    assert np.allclose(sums.reshape(9, 8)[good], values.reshape(len(good), 8, 32).sum(-1), atol=1e-5)
+    # A block's sum: for each scale one product with its codes' exact sum, then their sum, in fp32.
+    per_scale = half_sums.reshape(9, 8, -1, width // 16).sum(-1, dtype=np.int32)[good]
+    products = scales[good].reshape(len(good), 8, -1) * per_scale.astype(np.float32)
+    assert same(sums.reshape(9, 8)[good], products[..., 0] + products[..., 1] if fine else products[..., 0])
 
 
 @pytest.mark.parametrize("groups", [1, 4])

@@ -155,6 +155,20 @@ void RegisterLab(py::module_& module) {
       .def_property_readonly("block_table", [](const LabSequence& sequence) {
         return sequence.has_cache ? sequence.kv.tables : std::vector<std::vector<int32_t>>();
       });
+  py::class_<Shortlist>(module, "Shortlist")
+      .def(py::init([](int64_t vocab_size, const std::vector<int32_t>& token_ids) {
+             CheckTokens(token_ids, vocab_size);
+             return Shortlist(vocab_size, token_ids);
+           }),
+           py::arg("vocab_size"), py::arg("token_ids"));
+  module.def(
+      "lab_restrict",
+      [](EngineHandle& handle, const SequencePointer& sequence, const Shortlist& shortlist, const std::vector<int32_t>& more_ids) {
+        CheckTokens(more_ids, handle.vocab_size());
+        sequence->shortlist = shortlist;
+        sequence->shortlist->Add(more_ids);
+      },
+      py::arg("engine"), py::arg("sequence"), py::arg("shortlist"), py::arg("more_ids"));
   module.def("lab_extend", &Extend, py::arg("engine"), py::arg("extensions"));
   module.def(
       "lab_fork", [](EngineHandle& handle, const SequencePointer& sequence) { return handle.engine().LabFork(sequence); },

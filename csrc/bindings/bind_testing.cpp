@@ -90,8 +90,8 @@ struct TestActivations {
 };
 
 FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x,
-                      const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads,
-                      bool fine) {
+                      const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads, bool fine,
+                      const std::optional<std::vector<std::pair<int64_t, int64_t>>>& tiles) {
   const KernelContext context = TestContext(table, num_threads);
   std::vector<LinearPart> parts;
   std::deque<PlacedFloats> placed_biases;
@@ -121,7 +121,13 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   args.out = placed_out.data();
   args.out_stride = width;
   args.accumulate = residual.has_value();
-  Linear(context, args);
+  if (tiles) {
+    std::vector<TileRange> ranges;
+    for (const auto& [begin, end] : *tiles) ranges.push_back({begin, end});
+    LinearTiles(context, args, ranges);
+  } else {
+    Linear(context, args);
+  }
   placed_out.Fetch(out.mutable_data());
   return out;
 }
@@ -160,7 +166,7 @@ void RegisterOps(py::module_& module) {
       py::arg("table"), py::arg("x"), py::arg("fine") = false);
   module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"),
              py::arg("biases") = std::vector<std::vector<float>>{}, py::arg("residual") = py::none(), py::arg("num_threads") = 1,
-             py::arg("fine") = false);
+             py::arg("fine") = false, py::arg("tiles") = py::none());
   module.def("embedding", [](const std::string& table, const TestMatrix& matrix, const std::vector<int32_t>& ids, float scale) {
     const KernelContext context = TestContext(table, 1);
     FloatArray out({static_cast<py::ssize_t>(ids.size()), static_cast<py::ssize_t>(matrix.view().num_cols)});

@@ -109,6 +109,12 @@ void RegisterTestingSpeculative(py::module_& module) {
   module.def("accept_probability", [](int32_t token, const std::vector<double>& target, const std::vector<float>& draft) {
     return AcceptanceRule().AcceptProbability(token, target, draft);
   });
+  // A price after these were seen; None: a step of rest.
+  module.def("price", [](const std::vector<std::optional<double>>& seen) {
+    Price price;
+    for (const std::optional<double>& seconds : seen) seconds ? price.Learn(*seconds) : price.Rest();
+    return price.seconds();
+  });
   // The length chosen after num_drafts drafts of 8 tokens, of which num_accepted each were accepted.
   module.def(
       "choose_length",

@@ -1,7 +1,5 @@
 #include "bindings/py_drafter.h"
 
-#include <pybind11/stl.h>
-
 #include <utility>
 
 #include "bindings/gil.h"
@@ -45,9 +43,14 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
     WithGil(ErrorKind::kDraft, [&] {
       py::list list;
       for (const DraftContext* context : contexts) {
+        py::dict hidden;
+        for (int layer : hidden_layers_) {
+          const auto found = context->hidden_states->find(layer);
+          if (found != context->hidden_states->end()) hidden[py::int_(layer)] = CopyArray(found->second.data(), found->second.size());
+        }
         list.append(py::make_tuple(context->request_id, context->sample_index,
                                    CopyArray(context->token_ids.data(), context->token_ids.size()), context->prompt_len, context->max_nodes,
-                                   context->round, context->wants_laws));
+                                   context->round, context->wants_laws, hidden));
       }
       // One (token_ids, parents, message, rows) for each context; a message is an error.
       const auto proposals = runner_.attr("propose")(list).cast<py::list>();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <memory>
 #include <string>
@@ -18,12 +19,14 @@ class PyDrafter : public Drafter {
       : runner_(std::move(runner)),
         name_(std::move(name)),
         wants_observe_(runner_.attr("wants_observe").cast<bool>()),
-        expected_acceptance_(runner_.attr("expected_acceptance").cast<double>()) {}
+        expected_acceptance_(runner_.attr("expected_acceptance").cast<double>()),
+        hidden_layers_(runner_.attr("hidden_layers").cast<std::vector<int>>()) {}
 
   std::string name() const override { return name_; }
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
   void Propose(std::span<DraftContext*> contexts) override;
   double expected_acceptance(int32_t /*confidence*/) const override { return expected_acceptance_; }
+  const std::vector<int>& hidden_layers() const override { return hidden_layers_; }
   bool wants_observe() const override { return wants_observe_; }
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;
 
@@ -32,6 +35,7 @@ class PyDrafter : public Drafter {
   std::string name_;
   bool wants_observe_;
   double expected_acceptance_;
+  std::vector<int> hidden_layers_;
 };
 
 // A Verification written in Python; the object is llmi._verification.VerificationRunner.

@@ -26,6 +26,7 @@ py::array_t<int32_t> CopyTokens(const HookContext& context) {
 PyHooks::PyHooks(py::object hooks)
     : hooks_(std::move(hooks)),
       has_processors_(hooks_.attr("has_processors").cast<bool>()),
+      has_own_processors_(!hooks_.attr("processors").cast<py::list>().empty()),
       has_sampler_(hooks_.attr("has_sampler").cast<bool>()),
       has_criteria_(hooks_.attr("has_criteria").cast<bool>()) {}
 
@@ -75,6 +76,8 @@ void PyBatchHook::Apply(std::span<Row> rows, float* logits, int64_t vocab_size) 
   WithGil(ErrorKind::kHook, [&] {
     const auto num_rows = static_cast<py::ssize_t>(rows.size());
     FloatArray matrix({num_rows, static_cast<py::ssize_t>(vocab_size)}, logits);
+    // What they were, for the runner alone: a view.
+    FloatArray before({num_rows, static_cast<py::ssize_t>(vocab_size)}, logits, py::capsule(logits, [](void*) {}));
     py::list list;
     for (const Row& row : rows) {
       const HookContext& context = row.context;
@@ -82,7 +85,7 @@ void PyBatchHook::Apply(std::span<Row> rows, float* logits, int64_t vocab_size) 
                                  context.prompt_len, py::bytes(*context.output_text)));
     }
     // A message for each row that failed.
-    const auto messages = runner_.attr("apply")(list, matrix).cast<std::vector<std::optional<std::string>>>();
+    const auto messages = runner_.attr("apply")(list, matrix, before).cast<std::vector<std::optional<std::string>>>();
     CheckInternal(messages.size() == rows.size(), "the batch processors' runner lost a row");
     for (size_t i = 0; i < rows.size(); ++i) {
       if (messages[i]) rows[i].error = Error(ErrorKind::kHook, *messages[i]);

@@ -18,6 +18,7 @@ class PyHooks : public RequestHooks {
   explicit PyHooks(pybind11::object hooks);
 
   bool HasProcessors() const override { return has_processors_; }
+  bool HasOwnProcessors() const override { return has_own_processors_; }
   bool HasSampler() const override { return has_sampler_; }
   bool HasCriteria() const override { return has_criteria_; }
   void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) override;
@@ -30,6 +31,7 @@ class PyHooks : public RequestHooks {
  private:
   HeldObject hooks_;
   bool has_processors_;
+  bool has_own_processors_;
   bool has_sampler_;
   bool has_criteria_;
 };

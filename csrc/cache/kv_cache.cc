@@ -130,9 +130,7 @@ void KvCache::Trim(KvSequence* sequence) {
 }
 
 void KvCache::EnablePrefixCache(uint64_t hash_key) {
-  int64_t pages_per_node = 0;
-  for (const KvGroup& group : groups_.groups()) pages_per_node += group.pages_per_block;
-  prefix_tree_ = std::make_unique<PrefixTree>(groups_.block_size(), pages_per_node, hash_key, &pool_);
+  prefix_tree_ = std::make_unique<PrefixTree>(groups_.block_size(), groups_.pages_per_block(), hash_key, &pool_);
 }
 
 KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const {

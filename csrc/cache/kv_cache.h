@@ -84,7 +84,8 @@ class KvCache {
   // Drops the last num_tokens slots and the blocks behind them. False, and nothing done, if the shorter
   // sequence would need blocks that were given back: it must be computed again.
   bool TryRollback(KvSequence* sequence, int64_t num_tokens);
-  // The sequence's committed blocks, to the host; and into the cache again, for an empty sequence: false, and nothing done, if
+  int64_t NumCommittedPages(const KvSequence& sequence) const;  // of its committed blocks
+  // These blocks, to the host; and into the cache again, for an empty sequence: false, and nothing done, if
   // pages are short. With token_ids, its full blocks are known to others again.
   KvHostCopy CopyToHost(const KvSequence& sequence);
   bool TryRestore(KvSequence* sequence, const KvHostCopy& copy, std::span<const int32_t> token_ids, const std::string& salt);

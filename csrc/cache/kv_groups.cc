@@ -55,6 +55,12 @@ KvView KvGroups::View(int layer, uint8_t* arena) const {
           type_};
 }
 
+int64_t KvGroups::pages_per_block() const {
+  int64_t pages = 0;
+  for (const KvGroup& group : groups_) pages += group.pages_per_block;
+  return pages;
+}
+
 int64_t KvGroups::MaxPages(int64_t num_tokens, int64_t max_chunk) const {
   int64_t pages = 0;
   for (const KvGroup& group : groups_) {

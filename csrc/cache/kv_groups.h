@@ -29,6 +29,7 @@ class KvGroups {
   const std::vector<KvGroup>& groups() const { return groups_; }
   int64_t block_size() const { return block_size_; }
   int64_t page_bytes() const { return page_bytes_; }
+  int64_t pages_per_block() const;  // of a logical block in every group
   int group_of_layer(int layer) const { return layer_places_[static_cast<size_t>(layer)].group; }
 
   // Where `layer` finds its part of the cache in an arena of pages.

@@ -6,13 +6,18 @@
 
 namespace llmi {
 
+int64_t KvCache::NumCommittedPages(const KvSequence& sequence) const {
+  int64_t pages = 0;
+  for (size_t g = 0; g < sequence.tables.size(); ++g) {
+    pages += (NumBlocks(sequence.num_tokens) - sequence.num_returned[g]) * groups_.groups()[g].pages_per_block;
+  }
+  return pages;
+}
+
 KvHostCopy KvCache::CopyToHost(const KvSequence& sequence) {
   const auto start = std::chrono::steady_clock::now();
-  KvHostCopy copy = {sequence.num_tokens, sequence.num_returned, 0, {}};
+  KvHostCopy copy = {sequence.num_tokens, sequence.num_returned, NumCommittedPages(sequence), {}};
   const int64_t num_blocks = NumBlocks(sequence.num_tokens);
-  for (size_t g = 0; g < sequence.tables.size(); ++g) {
-    copy.num_pages += (num_blocks - sequence.num_returned[g]) * groups_.groups()[g].pages_per_block;
-  }
   const auto page_bytes = static_cast<size_t>(pool_.page_bytes());
   copy.bytes.resize(static_cast<size_t>(copy.num_pages) * page_bytes);
   uint8_t* to = copy.bytes.data();

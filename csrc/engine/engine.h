@@ -161,11 +161,17 @@ class Engine {
     bool looks_first = false;      // lengths are chosen when the drafts are known
     int64_t num_start_tokens = 0;  // of sequences that it meets for the first time
   };
+  // A row that was drawn ahead.
+  struct PreparedRow {
+    std::vector<float> law;
+    int32_t token = 0;
+    std::exception_ptr error;
+  };
   // What a drafter has cost and brought so far, over all sequences; times are smoothed.
   struct DrafterHistory {
     explicit DrafterHistory(const Drafter& drafter);
-    double seconds_per_token = 0;                                             // proposed
-    double start_seconds_per_token = 0;                                       // of a sequence that it meets
+    Price per_token;                                                          // proposed
+    Price per_start_token;                                                    // of a sequence that it meets
     std::array<std::array<AcceptanceRecord, kNumConfidences>, 2> acceptance;  // [drawn greedily]: sharp laws are met more often
   };
 
@@ -183,6 +189,8 @@ class Engine {
   void LabReserve(LabSequence& sequence, int64_t num_new);
   void LabCheck(const LabExtension& extension) const;
   void LabCompute(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results);
+  std::vector<float> LabLogits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners,
+                               const ForwardResult& forward);
   void LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
                   const ForwardResult& forward, std::vector<LabResult>* results);
 
@@ -201,6 +209,8 @@ class Engine {
   void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
   void ProcessBatch(std::span<const LogitsRow> rows, const float* logits);
   void PrepareRows(std::span<const LogitsRow> rows, const float* logits);
+  void ProcessAhead(std::span<const LogitsRow> rows, const std::vector<std::pair<PreparedRow*, size_t>>& ahead);
+  void RunProcessors(const Sample& sample, float* logits);
 
   static bool IsJudged(const LogitsRow& row);
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
@@ -222,6 +232,7 @@ class Engine {
   double TimeRows(const KvSequence& kv, int64_t num_rows);
   void MeasureCosts();
   void NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token);
+  void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result);
   void WalkOn(Sample& sample, int32_t child);
   RowVerdict VerifyByRule(Running& running, const Sample& sample);
   // Verification of whole drafts (judge.cc): keeps the row, and after the last one emits what the judge decides.
@@ -262,15 +273,12 @@ class Engine {
   CostCurve costs_;                      // c(M), measured when speculation first asks
   std::vector<double> cost_row_;         // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, DrafterHistory> drafters_;
-  // Rows that the engine-wide processors have had in this step, by sample, [vocab_size] each.
-  std::unordered_map<const Sample*, std::vector<float>> batched_rows_;
+  // Rows that the engine-wide processors have had in this step, by sample: [vocab_size] each, of the matrix.
+  std::unordered_map<const Sample*, const float*> batched_rows_;
+  std::vector<float> batch_matrix_;
   // Rows of this chunk that were drawn ahead.
-  struct PreparedRow {
-    std::vector<float> law;
-    int32_t token = 0;
-    std::exception_ptr error;
-  };
   std::unordered_map<const Sample*, PreparedRow> prepared_rows_;
+  std::vector<std::vector<float>> spare_laws_;  // of earlier rows, for the next
   double hook_seconds_ = 0;
   uint64_t num_submitted_ = 0;
   int64_t num_audited_steps_ = 0;

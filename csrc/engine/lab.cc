@@ -1,6 +1,7 @@
 #include "engine/lab.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -15,12 +16,6 @@ int64_t Missing(const LabExtension& extension) {
 }
 
 bool Has(const std::vector<int>& layers, int layer) { return std::find(layers.begin(), layers.end(), layer) != layers.end(); }
-
-void AddLayers(const std::vector<int>& wanted, std::vector<int>* layers) {
-  for (int layer : wanted) {
-    if (!Has(*layers, layer)) layers->push_back(layer);
-  }
-}
 
 }  // namespace
 
@@ -184,10 +179,41 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
   }
 }
 
+// Logits of all rows, from one pass over the head; over a shortlist alone if every sequence has one.
+std::vector<float> Engine::LabLogits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners,
+                                     const ForwardResult& forward) {
+  if (owners.empty()) return {};  // a piece of a long beginning
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  const auto is_first = [&](size_t row) { return row == 0 || owners[row] != owners[row - 1]; };  // of its sequence
+  std::optional<Shortlist> needed;
+  bool whole = false;
+  for (size_t row = 0; row < owners.size(); ++row) {
+    LabSequence& sequence = *extensions[owners[row]].sequence;
+    whole = whole || !sequence.shortlist;
+    if (!sequence.shortlist || !is_first(row)) continue;
+    sequence.shortlist->Add(sequence.tokens);
+    if (!needed) needed = sequence.shortlist;
+    needed->Add(*sequence.shortlist);
+  }
+  std::vector<float> logits(owners.size() * static_cast<size_t>(vocab_size));
+  decoder_->LmHead(context_, forward.hidden.data(), static_cast<int64_t>(owners.size()), logits.data(), whole ? nullptr : &*needed);
+  std::vector<TileRange> left_out;
+  for (size_t row = 0; row < owners.size(); ++row) {
+    const std::optional<Shortlist>& shortlist = extensions[owners[row]].sequence->shortlist;
+    if (is_first(row)) left_out = shortlist ? shortlist->Tiles(true) : std::vector<TileRange>();
+    float* out = logits.data() + row * static_cast<size_t>(vocab_size);
+    for (const TileRange& range : left_out) {
+      std::fill(out + range.begin * kTileRows, out + std::min(range.end * kTileRows, vocab_size), -std::numeric_limits<float>::infinity());
+    }
+  }
+  return logits;
+}
+
 void Engine::LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
                         const ForwardResult& forward, std::vector<LabResult>* results) {
   const int64_t vocab_size = decoder_->config().vocab_size;
   const int64_t hidden_size = decoder_->config().hidden_size;
+  std::vector<float> logits = LabLogits(extensions, owners, forward);
   for (size_t row = 0; row < owners.size();) {
     size_t end = row;
     while (end < owners.size() && owners[end] == owners[row]) ++end;
@@ -195,9 +221,12 @@ void Engine::LabCollect(const std::vector<LabExtension>& extensions, const std::
     LabResult& result = (*results)[owners[row]];
     const auto begin_offset = static_cast<int64_t>(row) * hidden_size;
     const auto count = static_cast<int64_t>(end - row);
-    const size_t old_size = result.logits.size();
-    result.logits.resize(old_size + static_cast<size_t>(count * vocab_size));
-    decoder_->LmHead(context_, forward.hidden.data() + begin_offset, count, result.logits.data() + old_size);
+    if (count == static_cast<int64_t>(owners.size()) && result.num_rows == 0) {
+      result.logits = std::move(logits);
+    } else {
+      const auto first_logit = logits.begin() + static_cast<int64_t>(row) * vocab_size;
+      result.logits.insert(result.logits.end(), first_logit, first_logit + count * vocab_size);
+    }
     result.num_rows += count;
     for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
       const int layer = batch.tap_layers[t];
@@ -231,6 +260,7 @@ std::shared_ptr<LabSequence> Engine::LabFork(const std::shared_ptr<LabSequence>&
   Execute([&] {
     child->tokens = sequence->tokens;
     child->capture = sequence->capture;
+    child->shortlist = sequence->shortlist;
     if (!sequence->has_cache) return;
     cache_->Fork(sequence->kv, &child->kv);
     cache_->Trim(&child->kv);  // a pending tree stays the parent's
@@ -261,8 +291,7 @@ void Engine::LabTruncate(LabSequence& sequence, int64_t num_tokens) {
 }
 
 int64_t Engine::LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
-  Draft draft = {token_ids, {}, {}};
-  CheckTree(&draft, decoder_->config().vocab_size);
+  CheckTokens(token_ids, decoder_->config().vocab_size);
   int64_t common = 0;
   Execute([&] {
     std::vector<int32_t>& tokens = sequence->tokens;

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "model/shortlist.h"
 #include "speculative/draft.h"
 
 namespace llmi {
@@ -25,7 +27,8 @@ struct LabCapture {
 struct LabSequence {
   std::vector<int32_t> tokens;
   LabCapture capture;
-  Draft tree;  // nodes that wait for LabCommit or LabRollback
+  std::optional<Shortlist> shortlist;  // its logits are over these ids and those of its tokens; -inf elsewhere
+  Draft tree;                          // nodes that wait for LabCommit or LabRollback
 
   KvSequence kv;
   bool has_cache = false;  // kv is registered with the pool

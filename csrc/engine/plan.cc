@@ -57,8 +57,7 @@ int64_t Engine::PromptBudget() {
 // Whether copying a preempted sequence's blocks to the host and back takes less time than computing them again, by what both
 // were seen to take. Nothing seen yet: it does.
 bool Engine::PrefersCopy(const ScheduledSequence& sequence) const {
-  int64_t num_pages = 0;
-  for (const std::vector<int32_t>& table : sequence.kv.tables) num_pages += static_cast<int64_t>(table.size());
+  const int64_t num_pages = cache_->NumCommittedPages(sequence.kv);
   if (static_cast<uint64_t>(num_pages * cache_->pool().page_bytes()) > AvailableMemoryBytes() / 2) return false;
   const double copies = 2 * cache_->copy_seconds_per_page() * static_cast<double>(num_pages);
   return copies <= prompt_seconds_per_token_ * static_cast<double>(sequence.kv.num_tokens);

@@ -36,6 +36,7 @@ class RequestHooks {
  public:
   virtual ~RequestHooks() = default;
   virtual bool HasProcessors() const = 0;
+  virtual bool HasOwnProcessors() const = 0;  // besides the engine-wide ones
   virtual bool HasSampler() const = 0;
   virtual bool HasCriteria() const = 0;
   virtual void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) = 0;

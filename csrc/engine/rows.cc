@@ -1,6 +1,7 @@
 // From rows of logits to tokens: head, processors, law, draw; prompt scores; judges.
 #include <algorithm>
 #include <exception>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -69,82 +70,147 @@ bool Engine::IsJudged(const LogitsRow& row) {
   return row.draws && row.sample->draft.size() > 0 && row.sample->running->request->speculation->verification == VerificationKind::kJudge;
 }
 
-// Rows that nothing but their own history decides are drawn beside each other, a row a thread, before the walk comes by. Their
-// bits are those that the walk would have drawn: each op gives the same bits for any number of threads.
+// Rows that nothing but their own history and processors decide are drawn beside each other, a row a thread, before the walk
+// comes by; the processors run one after the other in between. Their bits are those that the walk would have drawn: each op
+// gives the same bits for any number of threads.
 void Engine::PrepareRows(std::span<const LogitsRow> rows, const float* logits) {
+  for (auto& [sample, prepared] : prepared_rows_) spare_laws_.push_back(std::move(prepared.law));
   prepared_rows_.clear();
-  std::vector<std::pair<PreparedRow*, size_t>> plain;
+  std::vector<std::pair<PreparedRow*, size_t>> ahead;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
     if (sample.finished) continue;
     const Request& request = *sample.running->request;
-    const bool has_hooks = request.hooks != nullptr && (request.hooks->HasProcessors() || request.hooks->HasSampler());
+    const bool has_sampler = request.hooks != nullptr && request.hooks->HasSampler();
+    // Siblings that start in this step draw before their leader, and take over its processors' state as it is then.
+    const bool has_siblings_to_start = !sample.started && sample.running->samples.size() > 1;
+    if (has_siblings_to_start && request.hooks != nullptr && request.hooks->HasProcessors()) continue;
     const bool is_judged = sample.draft.size() > 0 && request.speculation->verification != VerificationKind::kCoupled;
-    if (!rows[i].draws || rows[i].node != kWalkRoot || has_hooks || is_judged || request.trace) continue;
-    if (request.params.max_tokens > 0) plain.emplace_back(&prepared_rows_[&sample], i);
+    if (!rows[i].draws || rows[i].node != kWalkRoot || has_sampler || is_judged || request.trace) continue;
+    if (request.params.max_tokens > 0) ahead.emplace_back(&prepared_rows_[&sample], i);
   }
-  if (plain.size() < 2) {
+  if (ahead.size() < 2) {
     prepared_rows_.clear();
     return;
   }
   const int64_t vocab_size = decoder_->config().vocab_size;
+  for (const auto& [prepared, index] : ahead) {
+    if (spare_laws_.empty()) break;
+    prepared->law = std::move(spare_laws_.back());  // memory that is mapped already
+    spare_laws_.pop_back();
+  }
   const KernelContext alone = {context_.table, context_.pool, 1};
-  context_.pool->ParallelFor(static_cast<int64_t>(plain.size()), context_.num_threads, [&](int64_t task) {
-    auto& [prepared, index] = plain[static_cast<size_t>(task)];
+  const auto for_each_row = [&](const auto& body) {
+    context_.pool->ParallelFor(static_cast<int64_t>(ahead.size()), context_.num_threads, [&](int64_t task) {
+      auto& [prepared, index] = ahead[static_cast<size_t>(task)];
+      if (prepared->error) return;
+      const Sample& sample = *rows[index].sample;
+      try {
+        body(*prepared, index, sample, TokenHistory{sample.tokens, sample.running->prompt_len()});
+      } catch (...) {
+        prepared->error = std::current_exception();
+      }
+    });
+  };
+  for_each_row([&](PreparedRow& prepared, size_t index, const Sample& sample, const TokenHistory& history) {
+    prepared.law.resize(static_cast<size_t>(vocab_size));
+    if (batched_rows_.contains(&sample)) return;  // penalised, and seen by the engine-wide processors
+    std::copy_n(logits + static_cast<int64_t>(index) * vocab_size, vocab_size, prepared.law.data());
+    PenaliseLogits(alone, sample.running->request->params, history, prepared.law.data(), vocab_size);
+  });
+  ProcessAhead(rows, ahead);
+  for_each_row([&](PreparedRow& prepared, size_t, const Sample& sample, const TokenHistory& history) {
+    const SamplingParams& params = sample.running->request->params;
+    FilterLogits(alone, params, history, prepared.law.data(), vocab_size);
+    prepared.token = DrawToken(alone, params, static_cast<int64_t>(sample.tokens.size()), sample.index, prepared.law);
+  });
+}
+
+// The processors of rows that are drawn ahead, in the rows' order. After an error no other of its request's is called.
+void Engine::ProcessAhead(std::span<const LogitsRow> rows, const std::vector<std::pair<PreparedRow*, size_t>>& ahead) {
+  std::set<const Running*> failed;
+  for (const auto& [prepared, index] : ahead) {
     const Sample& sample = *rows[index].sample;
-    const float* raw = logits + static_cast<int64_t>(index) * vocab_size;
+    const Running& running = *sample.running;
+    if (running.request->hooks == nullptr || !running.request->hooks->HasProcessors() || prepared->error) continue;
+    if (failed.contains(&running)) continue;
     try {
-      prepared->law.assign(raw, raw + vocab_size);
-      ProcessLogits(alone, sample.running->request->params, {sample.tokens, sample.running->prompt_len()}, nullptr, prepared->law.data(),
-                    vocab_size);
-      prepared->token =
-          DrawToken(alone, sample.running->request->params, static_cast<int64_t>(sample.tokens.size()), sample.index, prepared->law);
+      RunProcessors(sample, prepared->law.data());
     } catch (...) {
       prepared->error = std::current_exception();
+      failed.insert(&running);
     }
-  });
+  }
+}
+
+// A row's processors; what the engine-wide ones have made of it already takes the place of `logits`.
+void Engine::RunProcessors(const Sample& sample, float* logits) {
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  RequestHooks& hooks = *sample.running->request->hooks;
+  HookContext context = sample.hook_context();
+  if (const auto batched = batched_rows_.find(&sample); batched != batched_rows_.end()) {
+    std::copy_n(batched->second, vocab_size, logits);
+    batched_rows_.erase(batched);
+    context.batched = true;
+    if (!hooks.HasOwnProcessors()) return;
+  }
+  const Stopwatch stopwatch(&hook_seconds_);
+  hooks.ProcessLogits(context, logits, vocab_size);
 }
 
 // Engine-wide processors see the rows that come first in their sequences together; later rows of a walk, and those of
 // siblings that start, depend on tokens that are not drawn yet and come alone.
 void Engine::ProcessBatch(std::span<const LogitsRow> rows, const float* logits) {
-  const int64_t vocab_size = decoder_->config().vocab_size;
+  const auto vocab_size = static_cast<size_t>(decoder_->config().vocab_size);
   batched_rows_.clear();
+  std::vector<size_t> places;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Sample& sample = *rows[i].sample;
+    if (sample.finished || !rows[i].draws || rows[i].node != kWalkRoot || IsJudged(rows[i])) continue;
+    const Request& request = *sample.running->request;
+    if (request.params.max_tokens > 0 && request.hooks != nullptr) places.push_back(i);
+  }
+  batch_matrix_.resize(std::max(batch_matrix_.size(), places.size() * vocab_size));
+  std::vector<std::exception_ptr> errors(places.size());
+  const KernelContext alone = {context_.table, context_.pool, 1};
+  context_.pool->ParallelFor(static_cast<int64_t>(places.size()), context_.num_threads, [&](int64_t task) {
+    const auto row = static_cast<size_t>(task);
+    const Sample& sample = *rows[places[row]].sample;
+    float* law = batch_matrix_.data() + row * vocab_size;
+    std::copy_n(logits + places[row] * vocab_size, vocab_size, law);
+    try {
+      PenaliseLogits(alone, sample.running->request->params, {sample.tokens, sample.running->prompt_len()}, law,
+                     static_cast<int64_t>(vocab_size));
+    } catch (...) {
+      errors[row] = std::current_exception();
+    }
+  });
   std::vector<BatchHook::Row> batch;
   std::vector<Sample*> samples;
-  std::vector<float> matrix;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    Sample& sample = *rows[i].sample;
-    if (sample.finished) continue;
+  for (size_t i = 0; i < places.size(); ++i) {
+    Sample& sample = *rows[places[i]].sample;
     Running& running = *sample.running;
-    const Request& request = *running.request;
-    if (!rows[i].draws || rows[i].node != kWalkRoot || IsJudged(rows[i]) || request.params.max_tokens == 0 || request.hooks == nullptr) {
-      continue;
-    }
-    std::vector<float> law(logits + static_cast<int64_t>(i) * vocab_size, logits + static_cast<int64_t>(i + 1) * vocab_size);
     try {
-      PenaliseLogits(context_, request.params, {sample.tokens, running.prompt_len()}, law.data(), vocab_size);
+      if (errors[i]) std::rethrow_exception(errors[i]);
     } catch (const Error& error) {
       FailRequest(running, error);
-      continue;
     }
-    matrix.insert(matrix.end(), law.begin(), law.end());
+    if (sample.finished) continue;
+    if (batch.size() < i) std::copy_n(batch_matrix_.data() + i * vocab_size, vocab_size, batch_matrix_.data() + batch.size() * vocab_size);
     samples.push_back(&sample);
-    batch.push_back(
-        {request.hooks.get(), {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()}, {}});
+    batch.push_back({running.request->hooks.get(), sample.hook_context(), {}});
   }
   if (batch.empty()) return;
   {
     const Stopwatch stopwatch(&hook_seconds_);
-    config_.batch_hook->Apply(batch, matrix.data(), vocab_size);
+    config_.batch_hook->Apply(batch, batch_matrix_.data(), static_cast<int64_t>(vocab_size));
   }
   for (size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].error) {
       FailRequest(*samples[i]->running, *batch[i].error);
-      continue;
+    } else {
+      batched_rows_[samples[i]] = batch_matrix_.data() + i * vocab_size;
     }
-    const auto row = matrix.begin() + static_cast<int64_t>(i) * vocab_size;
-    batched_rows_[samples[i]].assign(row, row + vocab_size);
   }
 }
 
@@ -188,8 +254,8 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
   Request& request = *running.request;
   const SamplingParams& params = request.params;
   const int64_t vocab_size = decoder_->config().vocab_size;
+  sample.drawn_at = sample.walk;
   RequestHooks* hooks = request.hooks.get();
-  HookContext hook_context = {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
   const auto prepared = prepared_rows_.find(&sample);
   const bool is_prepared = prepared != prepared_rows_.end();
   int32_t token = 0;
@@ -197,23 +263,14 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
     if (prepared->second.error) std::rethrow_exception(prepared->second.error);
     law_.swap(prepared->second.law);
     token = prepared->second.token;
+    spare_laws_.push_back(std::move(prepared->second.law));
     prepared_rows_.erase(prepared);
   } else {
     law_.assign(raw, raw + vocab_size);
   }
-  LogitsHook process;
-  if (hooks != nullptr && hooks->HasProcessors()) {
-    process = [&](float* logits) {
-      if (const auto batched = batched_rows_.find(&sample); batched != batched_rows_.end()) {
-        std::copy(batched->second.begin(), batched->second.end(), logits);
-        batched_rows_.erase(batched);
-        hook_context.batched = true;
-      }
-      const Stopwatch stopwatch(&hook_seconds_);
-      hooks->ProcessLogits(hook_context, logits, vocab_size);
-    };
-  }
   if (!is_prepared) {
+    LogitsHook process;
+    if (hooks != nullptr && hooks->HasProcessors()) process = [&](float* logits) { RunProcessors(sample, logits); };
     ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size,
                   request.trace ? StageObserver() : nullptr);
   }
@@ -229,7 +286,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
     child = verdict.child;
   } else if (hooks != nullptr && hooks->HasSampler()) {
     const Stopwatch stopwatch(&hook_seconds_);
-    token = hooks->Sample(hook_context, law_.data(), vocab_size);
+    token = hooks->Sample(sample.hook_context(), law_.data(), vocab_size);
   } else {
     token = DrawToken(context_, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law_);
   }

@@ -1,8 +1,10 @@
 // The engine thread's own records of requests under way.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -48,11 +50,13 @@ struct Engine::Sample {
   // Speculation: the draft of the step under way, where its walk stands, and what was learnt.
   Draft draft;
   int32_t walk = kWalkRoot;
-  std::vector<float> judged_rows;     // raw logits [1 + nodes, vocab_size], while a draft waits for its judge
-  std::optional<RowVerdict> planned;  // what a judge has decided for the row at hand
-  std::vector<float> draft_logprobs;  // the target's, by node, where the drafter wants them
-  int64_t num_accepted = 0;           // of this draft
-  uint32_t round = 0;                 // of verification
+  std::vector<float> judged_rows;                   // raw logits [1 + nodes, vocab_size], while a draft waits for its judge
+  std::optional<RowVerdict> planned;                // what a judge has decided for the row at hand
+  std::vector<float> draft_logprobs;                // the target's, by node, where the drafter wants them
+  int64_t num_accepted = 0;                         // of this draft
+  int32_t drawn_at = kWalkRoot;                     // node whose row the last token was drawn from
+  std::map<int, std::vector<float>> hidden_states;  // of that row, {layer: [hidden_size]}, where the drafter wants them
+  uint32_t round = 0;                               // of verification
   std::unique_ptr<DrafterState> drafter_state;
   int32_t confidence = 0;  // of this draft
   std::array<AcceptanceRecord, kNumConfidences> acceptance;
@@ -61,6 +65,8 @@ struct Engine::Sample {
   bool started = false;  // its cache exists and the scheduler knows it (the first sample from the beginning)
   bool finished = false;
   bool finish_streamed = false;
+
+  HookContext hook_context() const;
 };
 
 struct Engine::Running {
@@ -72,6 +78,15 @@ struct Engine::Running {
   int64_t prompt_len() const { return static_cast<int64_t>(request->prompt_token_ids.size()); }
   SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }
 };
+
+inline HookContext Engine::Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
+
+// Adds the layers that are not there yet.
+inline void AddLayers(const std::vector<int>& wanted, std::vector<int>* layers) {
+  for (int layer : wanted) {
+    if (std::find(layers->begin(), layers->end(), layer) == layers->end()) layers->push_back(layer);
+  }
+}
 
 // Noise of verification (numerics.md): drafts are drawn with purpose 1, accepted with 2, what is left is drawn with 3, each
 // keyed by the round; other coins have purpose 4. A row without drafts behind it draws as plain decoding does.

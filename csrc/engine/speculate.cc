@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -94,9 +95,9 @@ int64_t Engine::ChosenLength(const Sample& sample, int32_t confidence, int64_t l
   }
   const DrafterHistory& history = History(speculation.drafter.get());
   // Steps take longer than their forward alone: a drafter's seconds are weighed on the scale of the curve.
-  LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.seconds_per_token / decode_ratio_, limit, drafted_ratio_};
+  LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.per_token.seconds() / decode_ratio_, limit, drafted_ratio_};
   if (sample.drafter_state == nullptr) {
-    question.start_seconds = history.start_seconds_per_token * static_cast<double>(sample.tokens.size()) / decode_ratio_;
+    question.start_seconds = history.per_start_token.seconds() * static_cast<double>(sample.tokens.size()) / decode_ratio_;
     question.remaining_tokens = sample.scheduled.max_new_tokens;
   }
   return ChooseLength(rates, costs_, question);
@@ -131,6 +132,7 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
 // Who drafts how much in this step: one call for each drafter, with all sequences that it drafts for.
 std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& samples, StepPlan* plan) {
   std::vector<DraftCall> calls;
+  std::set<Drafter*> resting;
   for (Sample* sample : samples) {
     if (sample->finished) continue;  // a sibling failed
     Running& running = *sample->running;
@@ -144,6 +146,7 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
       const int64_t length = limit < 1 || looks_first ? limit : ChosenLength(*sample, 0, limit, *plan);
       if (length < 1) {
         sample->acceptance[0].Rest();
+        resting.insert(speculation.drafter.get());
         continue;
       }
 
@@ -155,6 +158,7 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
       context.max_nodes = length;
       context.round = ++sample->round;
       context.wants_laws = !coupled;
+      context.hidden_states = &sample->hidden_states;
       const bool starts = sample->drafter_state == nullptr;
       if (starts) sample->drafter_state = speculation.drafter->NewState(running.request->id, sample->index);
       context.state = sample->drafter_state.get();
@@ -171,6 +175,12 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
     } catch (const Error& error) {
       FailRequest(running, error);
     }
+  }
+  for (const DraftCall& call : calls) resting.erase(call.drafter);
+  for (Drafter* drafter : resting) {
+    DrafterHistory& history = History(drafter);
+    history.per_token.Rest();
+    history.per_start_token.Rest();
   }
   return calls;
 }
@@ -227,12 +237,11 @@ void Engine::AskDrafter(DraftCall& call) {
   int64_t num_nodes = 0;
   for (const DraftContext& context : call.contexts) num_nodes += std::max<int64_t>(1, context.draft.size());
   DrafterHistory& history = History(call.drafter);
-  const auto learn = [](double* known, double seen) { *known = *known == 0 ? seen : 0.8 * *known + 0.2 * seen; };
   if (call.num_start_tokens > 0) {
-    const double start_seconds = std::max(0.0, seconds - history.seconds_per_token * static_cast<double>(num_nodes));
-    learn(&history.start_seconds_per_token, start_seconds / static_cast<double>(call.num_start_tokens));
+    const double start_seconds = std::max(0.0, seconds - history.per_token.seconds() * static_cast<double>(num_nodes));
+    history.per_start_token.Learn(start_seconds / static_cast<double>(call.num_start_tokens));
   } else {
-    learn(&history.seconds_per_token, seconds / static_cast<double>(num_nodes));
+    history.per_token.Learn(seconds / static_cast<double>(num_nodes));
   }
   for (Sample* sample : call.samples) {
     sample->running->output(*sample).speculation.draft_time_s += seconds / static_cast<double>(call.samples.size());
@@ -291,6 +300,28 @@ void Engine::NoteDraftLogprobs(const Running& running, Sample& sample, int32_t t
     const int32_t id = sample.draft.token_ids[static_cast<size_t>(node)];
     float& logprob = sample.draft_logprobs[static_cast<size_t>(node)];
     logprob = greedy ? (id == token ? 0.0f : -std::numeric_limits<float>::infinity()) : law_[static_cast<size_t>(id)] - total;
+  }
+}
+
+// What drafters want to see of the target: hidden states of the row that a sequence's last token was drawn from. Siblings that
+// started in this step drew theirs from the leader's.
+void Engine::KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result) {
+  if (layers.empty()) return;
+  const int64_t hidden_size = decoder_->config().hidden_size;
+  const auto keep = [&](Sample& sample, size_t row) {
+    for (size_t t = 0; t < layers.size(); ++t) {
+      const auto first = result.taps[t].begin() + static_cast<int64_t>(row) * hidden_size;
+      sample.hidden_states[layers[t]].assign(first, first + hidden_size);
+    }
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Sample& sample = *rows[i].sample;
+    const Running& running = *sample.running;
+    if (!rows[i].draws || sample.finished || !running.request->speculation) continue;
+    if (rows[i].node == sample.drawn_at) keep(sample, i);
+    for (const auto& sibling : running.samples) {
+      if (sample.index == 0 && sibling->started && sibling->hidden_states.empty()) keep(*sibling, i);
+    }
   }
 }
 

@@ -34,6 +34,7 @@ void Engine::RunStep() {
   const double forward_seconds = NowSeconds() - start;
   scheduler_->Commit(pieces);
   ProcessRows(rows, result);
+  KeepHiddenStates(rows, batch.tap_layers, result);
   LearnStepTime(pieces, batch.num_rows(), NowSeconds() - start);
   EndWalks(pieces, forward_seconds, batch.num_rows());
   scheduler_->EndStep();
@@ -77,6 +78,7 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
       continue;
     }
     Running& running = *sample->running;
+    if (running.request->speculation) AddLayers(running.request->speculation->drafter->hidden_layers(), &batch.tap_layers);
     if (running.request->first_scheduled_time_s == 0) running.request->first_scheduled_time_s = now;
     if (kv.num_tokens < running.prompt_len()) prompt_tokens += piece.num_new;
     const bool scores_prompt = running.request->params.num_prompt_logprobs >= 0 && sample->index == 0;
@@ -133,7 +135,7 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, int32_t
     }
   }
   if (request.hooks != nullptr && request.hooks->HasCriteria()) {
-    const HookContext context = {sample.index, sample.index, &sample.tokens, running.prompt_len(), &sample.detokenizer.text()};
+    const HookContext context = sample.hook_context();
     const Stopwatch stopwatch(&hook_seconds_);
     if (const auto reason = request.hooks->ShouldStop(context, raw, decoder_->config().vocab_size)) {
       if (!reason->empty()) output.stop_reason = *reason;

@@ -1,7 +1,6 @@
 #include "kernels/attention_weights.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/scalar_math.h"
 #include "kernels/kv_elements.h"

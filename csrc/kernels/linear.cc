@@ -1,6 +1,8 @@
 #include "kernels/linear.h"
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "core/errors.h"
 #include "kernels/device.h"
@@ -8,6 +10,24 @@
 #include "kernels/row_tasks.h"
 
 namespace llmi {
+namespace {
+
+// Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream.
+int64_t TilesPerTask(const KernelContext& context, const PackedView& w, int64_t num_tiles) {
+  const int64_t by_bytes = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, PackedTileBytes(w.type, w.num_cols)));
+  const int64_t by_threads = std::max<int64_t>(1, num_tiles / (int64_t{4} * context.num_threads));
+  const int64_t per_task = std::min(by_bytes, by_threads);
+  if (IsQuantizedPacked(w.type)) return per_task;
+  return std::max<int64_t>(per_task, std::min<int64_t>(4, std::max<int64_t>(1, num_tiles / context.num_threads)));
+}
+
+void CheckPart(const LinearArgs& args, const PackedView& w) {
+  const bool quantized = IsQuantizedPacked(w.type);
+  CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr, "linear: x is missing in the form that the weights need");
+  CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % kBlockSize == 0), "linear: column counts differ");
+}
+
+}  // namespace
 
 void Linear(const KernelContext& context, const LinearArgs& args) {
   constexpr int64_t kMaxParts = 8;
@@ -16,16 +36,9 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
   std::array<int64_t, kMaxParts> tiles_per_task{};
   for (int64_t p = 0; p < args.num_parts; ++p) {
     const PackedView& w = args.parts[p].weights;
-    const bool quantized = IsQuantizedPacked(w.type);
-    CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr,
-                  "linear: x is missing in the form that the weights need");
-    CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % kBlockSize == 0), "linear: column counts differ");
-    // Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream.
+    CheckPart(args, w);
     const int64_t num_tiles = (w.num_rows + kTileRows - 1) / kTileRows;
-    const int64_t by_bytes = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, PackedTileBytes(w.type, w.num_cols)));
-    const int64_t by_threads = std::max<int64_t>(1, num_tiles / (int64_t{4} * context.num_threads));
-    int64_t per_task = std::min(by_bytes, by_threads);
-    if (!quantized) per_task = std::max<int64_t>(per_task, std::min<int64_t>(4, std::max<int64_t>(1, num_tiles / context.num_threads)));
+    const int64_t per_task = TilesPerTask(context, w, num_tiles);
     const auto index = static_cast<size_t>(p);
     tiles_per_task[index] = per_task;
     first_task[index + 1] = first_task[index] + (num_tiles + per_task - 1) / per_task;
@@ -39,6 +52,25 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
     const int64_t begin = (task - first_task[p]) * tiles_per_task[p];
     context.table->linear_part(args, part, begin, std::min(num_tiles, begin + tiles_per_task[p]));
+  });
+}
+
+void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span<const TileRange> tiles) {
+  CheckArgument(args.num_parts == 1, "linear: tiles of one part");
+  if (context.device != nullptr) return Linear(context, args);
+  const PackedView& w = args.parts[0].weights;
+  CheckPart(args, w);
+  int64_t num_tiles = 0;
+  for (const TileRange& range : tiles) num_tiles += range.end - range.begin;
+  const int64_t per_task = TilesPerTask(context, w, num_tiles);
+  std::vector<TileRange> tasks;
+  for (const TileRange& range : tiles) {
+    CheckArgument(0 <= range.begin && range.end <= (w.num_rows + kTileRows - 1) / kTileRows, "linear: tiles past the last row");
+    for (int64_t begin = range.begin; begin < range.end; begin += per_task) tasks.push_back({begin, std::min(range.end, begin + per_task)});
+  }
+  context.pool->ParallelFor(static_cast<int64_t>(tasks.size()), context.num_threads, [&](int64_t task) {
+    const TileRange& range = tasks[static_cast<size_t>(task)];
+    context.table->linear_part(args, args.parts[0], range.begin, range.end);
   });
 }
 

@@ -17,6 +17,8 @@
 
 #include <stdint.h>
 
+#include <span>
+
 #include "kernels/context.h"
 #include "kernels/packed_weights.h"
 #include "kernels/quantize_rows.h"
@@ -42,5 +44,13 @@ struct LinearArgs {
 };
 
 void Linear(const KernelContext& context, const LinearArgs& args);
+
+// Output columns [begin, end) x kTileRows.
+struct TileRange {
+  int64_t begin;
+  int64_t end;
+};
+// Linear of one part, for these tiles at least: other columns of out are anything.
+void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span<const TileRange> tiles);
 
 }  // namespace llmi

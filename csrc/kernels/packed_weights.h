@@ -37,6 +37,8 @@ LLMI_HD static inline int64_t PackedBlockBytes(PackedType type) {
 }
 
 LLMI_HD static inline bool IsQuantizedPacked(PackedType type) { return type >= PackedType::kQ4; }
+LLMI_HD static constexpr bool HasMinimumPacked(PackedType type) { return type == PackedType::kQ4Min || type == PackedType::kQ4MinF32; }
+LLMI_HD static constexpr bool IsFourBitPacked(PackedType type) { return type == PackedType::kQ4 || HasMinimumPacked(type); }
 
 // Bytes of one tile of 16 rows with num_cols columns (a multiple of 32 where quantised).
 LLMI_HD static inline int64_t PackedTileBytes(PackedType type, int64_t num_cols) {

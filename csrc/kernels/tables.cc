@@ -1,6 +1,5 @@
 #include "kernels/tables.h"
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "core/cpu_features.h"
@@ -14,38 +13,62 @@ const KernelTable kReference = {"reference", LLMI_FOR_EACH_KERNEL(LLMI_REFERENCE
 #undef LLMI_REFERENCE_ENTRY
 
 #if defined(__x86_64__)
+// A table that is another's but for what `change` sets.
+template <typename Change>
+KernelTable Variant(KernelTable table, const char* name, const Change& change) {
+  table.name = name;
+  change(table);
+  return table;
+}
+
 #define LLMI_AVX2_ENTRY(name, args) avx2::name,
 const KernelTable kAvx2 = {"avx2", LLMI_FOR_EACH_KERNEL(LLMI_AVX2_ENTRY)};
 #undef LLMI_AVX2_ENTRY
-const KernelTable kAvxVnni = [] {
-  KernelTable table = kAvx2;
-  table.name = "avx_vnni";
+const KernelTable kAvxVnni = Variant(kAvx2, "avx_vnni", [](KernelTable& table) {
   table.linear_part = avx_vnni::linear_part;
   table.probe_dots = avx_vnni::probe_dots;
-  return table;
-}();
+});
 #define LLMI_AVX512_ENTRY(name, args) avx512::name,
 const KernelTable kAvx512 = {"avx512", LLMI_FOR_EACH_KERNEL(LLMI_AVX512_ENTRY)};
 #undef LLMI_AVX512_ENTRY
-const KernelTable kAvx512Bf16 = [] {
-  KernelTable table = kAvx512;
-  table.name = "avx512_bf16";
+const KernelTable kAvx512Bf16 = Variant(kAvx512, "avx512_bf16", [](KernelTable& table) {
   table.attention = avx512_bf16::attention;
   table.attention_span = avx512_bf16::attention_span;
-  return table;
-}();
+});
 #endif
+
+struct Choice {
+  const char* name;
+  const KernelTable* table;  // null: not on this machine
+};
+
+// Slowest first.
+std::vector<Choice> Choices() {
+#if defined(__x86_64__)
+  const CpuFeatures& cpu = GetCpuFeatures();
+  return {{"reference", &kReference},
+          {"avx2", cpu.avx2 ? &kAvx2 : nullptr},
+          {"avx_vnni", cpu.avx_vnni ? &kAvxVnni : nullptr},
+          {"avx512", cpu.avx512 ? &kAvx512 : nullptr},
+          {"avx512_bf16", cpu.avx512_bf16 ? &kAvx512Bf16 : nullptr}};
+#else
+  return {{"reference", &kReference}, {"avx2", nullptr}, {"avx_vnni", nullptr}, {"avx512", nullptr}, {"avx512_bf16", nullptr}};
+#endif
+}
+
+std::string Listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
 
 }  // namespace
 
 std::vector<std::string> AvailableTables() {
-  std::vector<std::string> names = {"reference"};
-#if defined(__x86_64__)
-  if (GetCpuFeatures().avx2) names.emplace_back("avx2");
-  if (GetCpuFeatures().avx_vnni) names.emplace_back("avx_vnni");
-  if (GetCpuFeatures().avx512) names.emplace_back("avx512");
-  if (GetCpuFeatures().avx512_bf16) names.emplace_back("avx512_bf16");
-#endif
+  std::vector<std::string> names;
+  for (const Choice& choice : Choices()) {
+    if (choice.table != nullptr) names.emplace_back(choice.name);
+  }
   return names;
 }
 
@@ -55,24 +78,15 @@ const KernelTable& GetKernelTable(const std::string& name) {
     const char* forced = std::getenv("LLMI_ISA");
     wanted = forced != nullptr && *forced != '\0' ? forced : AvailableTables().back();
   }
-  const std::vector<std::string> known = {"reference", "avx2", "avx_vnni", "avx512", "avx512_bf16"};
-  if (std::find(known.begin(), known.end(), wanted) == known.end()) {
-    throw Error(ErrorKind::kInvalidArgument, "LLMI_ISA=" + wanted + " is unknown: reference, avx2, avx_vnni, avx512 or avx512_bf16",
+  std::vector<std::string> known;
+  for (const Choice& choice : Choices()) {
+    known.emplace_back(choice.name);
+    if (wanted != choice.name) continue;
+    if (choice.table != nullptr) return *choice.table;
+    throw Error(ErrorKind::kDevice, "this machine cannot run the " + wanted + " kernels (it can run: " + Listed(AvailableTables()) + ")",
                 "LLMI_ISA");
   }
-  std::string available;
-  for (const std::string& table : AvailableTables()) {
-    available += (available.empty() ? "" : ", ") + table;
-    if (table != wanted) continue;
-#if defined(__x86_64__)
-    if (wanted == "avx512_bf16") return kAvx512Bf16;
-    if (wanted == "avx512") return kAvx512;
-    if (wanted == "avx_vnni") return kAvxVnni;
-    if (wanted == "avx2") return kAvx2;
-#endif
-    return kReference;
-  }
-  throw Error(ErrorKind::kDevice, "this machine cannot run the " + wanted + " kernels (it can run: " + available + ")", "LLMI_ISA");
+  throw Error(ErrorKind::kInvalidArgument, "LLMI_ISA=" + wanted + " is unknown: it is one of " + Listed(known), "LLMI_ISA");
 }
 
 }  // namespace llmi

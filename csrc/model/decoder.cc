@@ -272,18 +272,18 @@ void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, flo
   float* row = ReserveFloats(context, hidden_, config_.hidden_size);
   ToDevice(context, row, tapped, FloatBytes(config_.hidden_size));
   FinalNorm(context, row, 1);
-  Head(context, row, 1, logits);
+  Head(context, row, 1, logits, nullptr);
 }
 
-void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits) {
-  if (num_rows == 0 || context.device == nullptr) return Head(context, hidden, num_rows, logits);
+void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {
+  if (num_rows == 0 || context.device == nullptr) return Head(context, hidden, num_rows, logits, shortlist);
   float* rows = ReserveFloats(context, hidden_, num_rows * config_.hidden_size);
   ToDevice(context, rows, hidden, FloatBytes(num_rows * config_.hidden_size));
-  Head(context, rows, num_rows, logits);
+  Head(context, rows, num_rows, logits, shortlist);
 }
 
 // hidden lies where the ops run, logits on the host.
-void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits) {
+void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {
   const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
   const LinearPart part = {matrix.view(), nullptr, 0};
   LinearArgs args{};
@@ -296,7 +296,11 @@ void Decoder::Head(const KernelContext& context, const float* hidden, int64_t nu
   args.out = context.device == nullptr ? logits : ReserveFloats(context, logits_, num_rows * config_.vocab_size);
   args.out_stride = config_.vocab_size;
   args.accumulate = false;
-  Linear(context, args);
+  if (shortlist == nullptr) {
+    Linear(context, args);
+  } else {
+    LinearTiles(context, args, shortlist->Tiles());
+  }
   if (context.device != nullptr) ToHost(context, logits, args.out, FloatBytes(num_rows * config_.vocab_size));
   if (config_.final_soft_cap > 0) {
     const auto cap = static_cast<float>(config_.final_soft_cap);

@@ -13,6 +13,7 @@
 #include "kernels/context.h"
 #include "model/config.h"
 #include "model/rope_table.h"
+#include "model/shortlist.h"
 #include "model/weights.h"
 
 namespace llmi {
@@ -51,7 +52,8 @@ class Decoder {
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
 
   // Logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`).
-  void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits);
+  // With a shortlist, those of its tiles at least; others are anything.
+  void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist = nullptr);
   // Logits [vocab_size] of one tapped hidden state: through the final norm and the head.
   void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 
@@ -60,7 +62,7 @@ class Decoder {
   void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows, ForwardResult* result);
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
-  void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits);
+  void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist);
   // The int8 form of x, if a part needs it; fine where its rounding shows most (decisions/0013).
   QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine);
   void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,

@@ -40,7 +40,7 @@ void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_
 
 void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t num_cols, int64_t lane, uint8_t* tile) {
   const int64_t block_bytes = PackedBlockBytes(type);
-  const bool four_bit = type == PackedType::kQ4 || type == PackedType::kQ4Min || type == PackedType::kQ4MinF32;
+  const bool four_bit = IsFourBitPacked(type);
   CodeBlock block{};
   for (int64_t index = 0; index < num_cols / kBlockSize; ++index) {
     ReadCodeBlock(dtype, row, index, &block);

@@ -169,6 +169,11 @@ void ProcessLogits(const KernelContext& context, const SamplingParams& params, c
                    float* logits, int64_t vocab_size, const LawObserver& observer) {
   PenaliseLogits(context, params, history, logits, vocab_size, observer);
   if (hook) hook(logits);
+  FilterLogits(context, params, history, logits, vocab_size, observer);
+}
+
+void FilterLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
+                  int64_t vocab_size, const LawObserver& observer) {
   if (observer) observer(LawStage::kProcessed, logits);
   const int64_t best = ArgMax(context, logits, vocab_size);
   if (best < 0) {

@@ -39,9 +39,14 @@ using LawObserver = std::function<void(LawStage stage, const float* logits)>;
 void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
                     int64_t vocab_size, const LawObserver& observer = nullptr);
 
-// Turns raw logits into the law, in place: with temperature > 0, law[i] = logit / temperature where kept and
-// -inf where cut, and the law is softmax(law); with temperature 0, law[i] is the masked and penalised logit, and
-// all mass is on ArgMax. Throws Error(kNonFiniteLogits) if no finite maximum is left.
+// The second half: temperature and filters, in place, of what hooks left. Throws Error(kNonFiniteLogits) if that has no finite
+// maximum.
+void FilterLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
+                  int64_t vocab_size, const LawObserver& observer = nullptr);
+
+// Both halves, with the hook between them. Turns raw logits into the law, in place: with temperature > 0, law[i] = logit / temperature
+// where kept and -inf where cut, and the law is softmax(law); with temperature 0, law[i] is the masked and penalised logit, and all mass is
+// on ArgMax. Throws Error(kNonFiniteLogits) if no finite maximum is left.
 void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
                    float* logits, int64_t vocab_size, const LawObserver& observer = nullptr);
 

@@ -153,10 +153,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
       if (!pieces->empty()) break;
       num_new = Missing(*sequence);
     }
-    if (!running_.empty() && (cache_->PagesNeeded(sequence->kv, num_new) + PagesOfBlocks(running_.size()) > cache_->num_available() ||
-                              OutgrowsPool(*sequence))) {
-      break;
-    }
+    if (!FitsBesideRunning(*sequence, cache_->PagesNeeded(sequence->kv, num_new))) break;
     if (!cache_->TryReserve(&sequence->kv, num_new)) {
       // Alone, it begins with what fits; blocks behind a window come back as it goes.
       while (num_new > 1 && !cache_->TryReserve(&sequence->kv, num_new)) num_new /= 2;
@@ -177,11 +174,12 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
   }
 }
 
-// Pages of one more block of so many sequences. A running one's stay free, so that an admission is not undone at once.
-int64_t Scheduler::PagesOfBlocks(size_t num_sequences) const {
-  int64_t pages_per_block = 0;
-  for (const KvGroup& group : cache_->groups().groups()) pages_per_block += group.pages_per_block;
-  return pages_per_block * static_cast<int64_t>(num_sequences);
+// Whether a sequence that takes so many pages leaves each running one a block to grow, so that an admission is not undone at once,
+// and is not expected to outgrow the pool beside them.
+bool Scheduler::FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const {
+  if (running_.empty()) return true;
+  const int64_t reserve = cache_->groups().pages_per_block() * num_running();
+  return num_pages + reserve <= cache_->num_available() && !OutgrowsPool(sequence);
 }
 
 // Takes a preempted sequence's blocks back from the host, unless the prefix cache has them still. False: it has to wait for room.
@@ -189,8 +187,7 @@ bool Scheduler::RestoreCopy(ScheduledSequence* sequence) {
   const KvHostCopy& copy = *sequence->host_copy;
   const int64_t known = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt);
   if (known + cache_->groups().block_size() < copy.num_tokens) {
-    if (!running_.empty() && (copy.num_pages + PagesOfBlocks(running_.size() + 1) > cache_->num_available() || OutgrowsPool(*sequence)))
-      return false;
+    if (!FitsBesideRunning(*sequence, copy.num_pages + cache_->groups().pages_per_block())) return false;
     GiveBack(sequence);  // its place in the prefix tree, if it looked there before
     if (cache_->TryRestore(&sequence->kv, copy, Tokens(*sequence), sequence->cache_salt)) {
       num_restored_tokens_ += copy.num_tokens;

@@ -120,7 +120,7 @@ class Scheduler {
   void GiveBack(ScheduledSequence* sequence);  // all its pages; it stays known to the cache
   void PreemptLast();
   void AttachPrefix(ScheduledSequence* sequence);
-  int64_t PagesOfBlocks(size_t num_sequences) const;
+  bool FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const;
   bool RestoreCopy(ScheduledSequence* sequence);
   bool WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const;
 

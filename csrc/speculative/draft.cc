@@ -105,6 +105,11 @@ void CheckTree(Draft* draft, int64_t vocab_size) {
   DropChainParents(draft);
 }
 
+void CheckTokens(const std::vector<int32_t>& token_ids, int64_t vocab_size) {
+  Draft chain = {token_ids, {}, {}};
+  CheckTree(&chain, vocab_size);
+}
+
 Draft CutDepth(const Draft& draft, int64_t max_depth) {
   const std::vector<int32_t> depths = draft.Depths();
   if (std::all_of(depths.begin(), depths.end(), [&](int32_t depth) { return depth <= max_depth; })) return draft;

@@ -33,6 +33,9 @@ void CheckDraft(Draft* draft, int64_t vocab_size, int64_t max_nodes);
 // The same for tokens that a user gives; throws Error(kInvalidArgument).
 void CheckTree(Draft* draft, int64_t vocab_size);
 
+// The ids alone; the same error.
+void CheckTokens(const std::vector<int32_t>& token_ids, int64_t vocab_size);
+
 // The first nodes of `draft` whose depth is at most max_depth.
 Draft CutDepth(const Draft& draft, int64_t max_depth);
 

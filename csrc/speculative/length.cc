@@ -13,6 +13,7 @@ constexpr double kStatedWeight = 10.0;  // more of it, for each unit that it lie
 constexpr double kPriorWeight = 1.0;    // of the expected rate, in drafts: light, or a drafter that never hits would keep a rate that pays
 constexpr double kHistoryWeight = 3.0;  // of other sequences, in drafts
 constexpr double kMargin = 1.01;
+constexpr double kPriceFade = 0.999;  // a drafter that is too dear is tried every 200 steps or so
 
 }  // namespace
 
@@ -50,6 +51,10 @@ AcceptanceRecord AcceptanceRecord::AsPrior() const {
   }
   return prior;
 }
+
+void Price::Learn(double seen) { seconds_ = seconds_ == 0 ? seen : 0.8 * seconds_ + 0.2 * std::min(seen, 2 * seconds_); }
+
+void Price::Rest() { seconds_ *= kPriceFade; }
 
 CostCurve::CostCurve(std::vector<Point> points) : points_(std::move(points)) {
   for (size_t i = 1; i < points_.size(); ++i) points_[i].seconds = std::max(points_[i].seconds, points_[i - 1].seconds);

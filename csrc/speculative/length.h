@@ -34,6 +34,18 @@ class AcceptanceRecord {
   std::array<double, kMaxDraftDepth> accepted_{};
 };
 
+// Seconds a unit of a drafter's work, learnt from what was seen. One slow call on a busy machine must not end drafting: what is
+// seen counts up to twice the price, and the price fades while nothing is asked for, so that it is found out again some time.
+class Price {
+ public:
+  void Learn(double seen);
+  void Rest();
+  double seconds() const { return seconds_; }  // 0: nothing seen
+
+ private:
+  double seconds_ = 0;
+};
+
 // Seconds of a step by its number of rows, measured at a few sizes.
 class CostCurve {
  public:

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "speculative/drafter.h"
@@ -11,6 +12,12 @@ struct UnionState : DrafterState {
 };
 
 }  // namespace
+
+UnionDrafter::UnionDrafter(std::vector<std::shared_ptr<Drafter>> drafters) : drafters_(std::move(drafters)) {
+  std::set<int> layers;
+  for (const auto& drafter : drafters_) layers.insert(drafter->hidden_layers().begin(), drafter->hidden_layers().end());
+  hidden_layers_.assign(layers.begin(), layers.end());
+}
 
 std::string UnionDrafter::name() const {
   std::string name;

@@ -31,6 +31,7 @@ class _ReplayContext(DraftContext):
         self.num_speculative_tokens = _MAX_LENGTH
         self.sampling_params = SamplingParams(**{**values, "seed": output.seed})
         self.state = None
+        self.hidden_states = {}
         self._sequences = {}
         self._round = 0
         if llm is not None:
@@ -139,6 +140,10 @@ def drafter_arena(outputs: Outputs, drafters: Mapping[str, Any]) -> ArenaReport:
         if config is None or len(config._drafters) != 1:
             raise InvalidParamsError(f"{name!r}: the arena takes one drafter each", "drafters")
         drafter = config._drafters[0]
+        if drafter.capture is not None:
+            raise UnsupportedCombinationError(
+                f"{name!r}: the arena runs no target, whose hidden states this drafter wants (capture)", "capture", "arena"
+            )
         row = ArenaRow(name, 0, 0, 0, 0, [0] * _MAX_LENGTH, [0] * _MAX_LENGTH)
         for output in outputs:
             for completion in output.outputs:

@@ -20,12 +20,21 @@ if TYPE_CHECKING:
     from llmi._llm import LLM
     from llmi._params import SamplingParams
     from llmi._request import Submission
-    from llmi._sequence import TokenSequence
+    from llmi._sequence import Capture, TokenSequence
 
     F32 = NDArray[np.float32]
     I32 = NDArray[np.int32]
 else:
     from llmi._lazy_numpy import np
+
+
+SHORTLIST = 32768
+
+
+def checked_shortlist(shortlist: int | None) -> int | None:
+    if shortlist is not None and shortlist < 1:
+        raise InvalidParamsError(f"shortlist must be at least 1, or None for all of the vocabulary, not {shortlist}", "shortlist")
+    return shortlist
 
 
 class TokenTree:
@@ -101,6 +110,9 @@ class DraftContext:
         At most so many nodes may be proposed now.
     sampling_params : SamplingParams
         The request's, with its seed.
+    hidden_states : dict
+        {layer: float32 array [hidden_size]} of the target at the row that the last token was drawn from, for the layers
+        of the drafter's `capture`: what EAGLE and Medusa draft from.
     state : any
         The drafter's own slot for this sequence; None at first.
     """
@@ -112,20 +124,33 @@ class DraftContext:
         self.prompt_len = 0
         self.num_speculative_tokens = 0
         self.sampling_params: SamplingParams = dataclasses.replace(submission.params, seed=submission.seed)
+        self.hidden_states: dict[int, F32] = {}
         self.state: Any = None
         self._llm = llm
         self._hooks = submission.hooks
         self._core_params = submission.core_params
-        self._sequences: dict[int, TokenSequence] = {}
+        self._sequences: dict[tuple[int, bool], TokenSequence] = {}
         self._round = 0  # of verification; 0: coupled, drafts share the target's noise
 
     def sequence(self, draft_llm: LLM) -> TokenSequence:
         """This request's own sequence on a draft model, in step with `token_ids`; closed with the request."""
-        sequence = self._sequences.get(id(draft_llm))
+        return self._sequence(draft_llm, None)
+
+    def _sequence(self, draft_llm: LLM, shortlist: _core.Shortlist | None) -> TokenSequence:
+        """With a shortlist, logits over its ids, over those of the text and of the request's parameters; -inf elsewhere."""
+        params = self.sampling_params
+        if params.allowed_token_ids is not None:
+            shortlist = None  # nothing might be left
+        key = (id(draft_llm), shortlist is not None)
+        sequence = self._sequences.get(key)
         if sequence is None:
-            sequence = draft_llm.sequence(self.token_ids, seed=self.sampling_params.seed)
+            sequence = draft_llm.sequence(self.token_ids, seed=params.seed)
             sequence._owned_by_drafter(self.prompt_len, self.index)
-            self._sequences[id(draft_llm)] = sequence
+            if shortlist is not None:
+                vocab_size = draft_llm.model_info.vocab_size
+                named = {*(params.logit_bias or {}), *(params.stop_token_ids or ()), *draft_llm._builder.eos_token_ids()}
+                _core.lab_restrict(draft_llm._engine, sequence._core, shortlist, [token for token in named if token < vocab_size])
+            self._sequences[key] = sequence
         else:
             sequence.sync(self.token_ids)
         return sequence
@@ -198,10 +223,12 @@ class Drafter:
     raises, or proposes wrongly, ends that request alone with a DraftError.
 
     `expected_acceptance` is the probability that a first token is accepted, before any was seen: from it "auto" tells
-    whether a try is worth its price.
+    whether a try is worth its price. `capture` names layers of the target whose hidden states `propose` sees in
+    `context.hidden_states`, as `Capture(hidden_states=[...])`; these layers' rows are kept at each step.
     """
 
     expected_acceptance: float = 0.5
+    capture: Capture | None = None
 
     def propose(self, context: DraftContext) -> Proposal:
         """A Draft, a TokenTree, token ids, or None for no draft."""
@@ -282,15 +309,26 @@ class DraftModel(Drafter):
         A path is loaded with `engine_args`.
     draft_sample_method : {"probabilistic", "greedy"}
         "probabilistic" draws under the target's temperature, filters and noise; "greedy" takes the likeliest token.
+    shortlist : int, optional
+        Where the vocabulary has more than twice as many ids, drafts are drawn from so many of its first, from those of
+        one or two ASCII characters and from those that the text holds: the head's other rows are not read. None: from all.
+        Zhao et al., FR-Spec, 2025.
     """
 
     expected_acceptance = 0.7
+    _listed: _core.Shortlist | None = None  # made when it is first needed
 
     def __init__(
-        self, model: Any, *, draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic", **engine_args: Any
+        self,
+        model: Any,
+        *,
+        draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic",
+        shortlist: int | None = SHORTLIST,
+        **engine_args: Any,
     ) -> None:
         from llmi._llm import LLM
 
+        self.shortlist = checked_shortlist(shortlist)
         if draft_sample_method not in ("probabilistic", "greedy"):
             raise InvalidParamsError("draft_sample_method must be 'probabilistic' or 'greedy'", "draft_sample_method")
         self.llm = model if isinstance(model, LLM) else LLM(model, **engine_args)
@@ -306,8 +344,18 @@ class DraftModel(Drafter):
                 "the draft model has another tokenizer than its target: token ids would mean other text", "DraftModel", "tokenizer"
             )
 
+    def _shortlist(self) -> _core.Shortlist | None:
+        vocab_size = self.llm.model_info.vocab_size
+        if self.shortlist is None or vocab_size <= 2 * self.shortlist:
+            return None
+        if self._listed is None:
+            pieces = self.llm.tokenizer.vocab_bytes
+            short = (token for token, piece in enumerate(pieces[:vocab_size]) if 1 <= len(piece) <= 2 and piece.isascii())
+            self._listed = _core.Shortlist(vocab_size, [*range(self.shortlist), *short])
+        return self._listed
+
     def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:
-        sequences = [context.sequence(self.llm) for context in contexts]
+        sequences = [context._sequence(self.llm, self._shortlist()) for context in contexts]
         drafts: list[list[int]] = [[] for _ in contexts]
         rows: dict[int, list[F32]] = {id(context): [] for context in contexts}
         self.llm.extend({sequence: [] for sequence in sequences})

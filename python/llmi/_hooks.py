@@ -129,8 +129,8 @@ class BatchRunner:
     def __init__(self, processors: Iterable[BatchLogitsProcessor]) -> None:
         self._processors = list(processors)
 
-    def apply(self, entries: list[tuple[Any, ...]], logits: NDArray[np.float32]) -> list[str | None]:
-        """For each (hooks, index, slot, token ids, prompt length, output text): a message if its row failed.
+    def apply(self, entries: list[tuple[Any, ...]], logits: NDArray[np.float32], before: NDArray[np.float32]) -> list[str | None]:
+        """For each (hooks, index, slot, token ids, prompt length, output text): a message if its row failed. before: a copy of logits.
 
         If a processor raises, the rows are tried one by one, so that only its own requests end.
         """
@@ -138,13 +138,14 @@ class BatchRunner:
             (hooks, hooks._context(index, slot, token_ids, prompt_len, output, logits[i]))
             for i, (hooks, index, slot, token_ids, prompt_len, output) in enumerate(entries)
         ]
-        before = logits.copy(), [copy.deepcopy(context.state) for _, context in rows]
+        states = [copy.deepcopy(context.state) for _, context in rows]
         try:
             self._apply(rows, logits)
             return [None] * len(rows)
         except Exception:
-            logits[:] = before[0]
-            for (_, context), state in zip(rows, before[1], strict=True):
+            logits[:] = before
+            del before  # a view that ends with this call: no traceback may hold it
+            for (_, context), state in zip(rows, states, strict=True):
                 context.state.clear()
                 context.state.update(state)
         messages: list[str | None] = []

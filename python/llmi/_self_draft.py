@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from llmi._drafters import DraftContext, DraftModel
+from llmi._drafters import SHORTLIST, DraftContext, DraftModel, checked_shortlist
 from llmi._engine_args import device_of
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
@@ -29,11 +29,20 @@ class SelfDraft(DraftModel):
         How many of the first layers run, before the final norm and head.
     quantization : {"q8_0", "q4_0"}, optional
         The same layers at lower bits (see LLM).
+    shortlist : int, optional
+        See DraftModel.
     """
 
     expected_acceptance = 0.8
 
-    def __init__(self, *, skip_layers: Iterable[int] | None = None, exit_layer: int | None = None, quantization: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        skip_layers: Iterable[int] | None = None,
+        exit_layer: int | None = None,
+        quantization: str | None = None,
+        shortlist: int | None = SHORTLIST,
+    ) -> None:
         given = {"skip_layers": skip_layers, "exit_layer": exit_layer, "quantization": quantization}
         if sum(value is not None for value in given.values()) != 1:
             raise InvalidParamsError("SelfDraft needs exactly one of skip_layers, exit_layer and quantization", "skip_layers")
@@ -41,6 +50,7 @@ class SelfDraft(DraftModel):
         self.exit_layer = exit_layer
         self.quantization = quantization
         self.draft_sample_method = "probabilistic"
+        self.shortlist = checked_shortlist(shortlist)
         self._target: tuple[Any, ...] | None = None
 
     def propose_batch(self, contexts: list[DraftContext]) -> list[Any]:

@@ -306,7 +306,7 @@ def open_sequence(llm: LLM, prompt: Any, seed: int | None, capture: Capture | No
             raise InvalidParamsError(f"token id {token} is outside [0, {llm.model_info.vocab_size})", "prompt")
     if not ids and text == "" and llm.tokenizer.bos_token_id is not None:
         ids = [llm.tokenizer.bos_token_id]  # an empty text begins with beginning-of-text
-    layers = _capture_layers(capture or Capture(), llm.model_info.num_layers)
+    layers = capture_layers(capture or Capture(), llm.model_info.num_layers)
     core = _core.LabSequence(ids, *layers)
     return TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
 
@@ -316,7 +316,7 @@ def _read_only(values: F32) -> F32:
     return values
 
 
-def _capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[int], list[int]]:
+def capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[int], list[int]]:
     def layers(given: Iterable[int], name: str, first: int = 0) -> list[int]:
         result = []
         for layer in given:

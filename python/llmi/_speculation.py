@@ -173,9 +173,10 @@ class DrafterRunner:
                 f"{type(drafter).__name__}.expected_acceptance must lie in [0, 1], not {drafter.expected_acceptance!r}",
                 "expected_acceptance",
             )
+        self.hidden_layers = _hidden_layers(drafter, llm.model_info.num_layers)
 
     def propose(self, wanted: list[tuple[Any, ...]]) -> list[tuple[list[int], list[int] | None, str | None, Any]]:
-        """For each (request id, index, token ids, prompt length, most nodes, round, wants laws): (ids, parents, message, rows)."""
+        """For each (request id, index, token ids, prompt length, most nodes, round, wants laws, hidden states): (ids, parents, message, rows)."""
         contexts: list[DraftContext | None] = [self._context(*entry) for entry in wanted]
         present = [context for context in contexts if context is not None]
         proposals: dict[int, Any] = {}
@@ -220,7 +221,15 @@ class DrafterRunner:
             context._close()
 
     def _context(
-        self, request_id: int, index: int, token_ids: I32, prompt_len: int, num_nodes: int, round: int, wants_laws: bool
+        self,
+        request_id: int,
+        index: int,
+        token_ids: I32,
+        prompt_len: int,
+        num_nodes: int,
+        round: int,
+        wants_laws: bool,
+        hidden_states: dict[int, F32],
     ) -> DraftContext | None:
         context = self._contexts.get((request_id, index))
         if context is None:
@@ -232,6 +241,7 @@ class DrafterRunner:
             context.state = copy.deepcopy(first.state) if first is not None and index else None
         context.token_ids, context.prompt_len, context.num_speculative_tokens = token_ids, prompt_len, num_nodes
         context._round = round if wants_laws else 0
+        context.hidden_states = hidden_states
         return context
 
     def _fail(self, context: DraftContext, error: Exception) -> None:
@@ -240,6 +250,20 @@ class DrafterRunner:
 
     def _message(self, error: Exception) -> str:
         return f"{drafter_name(self._drafter)} raised {type(error).__name__}: {error}"
+
+
+def _hidden_layers(drafter: Drafter, num_layers: int) -> list[int]:
+    """The layers of its `capture`, counted from the embedding's output."""
+    if drafter.capture is None:
+        return []
+    from llmi._sequence import capture_layers
+
+    hidden, logits, attention = capture_layers(drafter.capture, num_layers)
+    if logits or attention:
+        raise UnsupportedCombinationError(
+            f"{type(drafter).__name__}.capture asks for layer logits or attention: a drafter sees hidden_states alone", "capture", "drafter"
+        )
+    return sorted(set(hidden))
 
 
 def _rows(proposal: Any, context: DraftContext) -> list[F32] | None:

@@ -274,6 +274,9 @@ def assert_lossless(
             target.close()
 
 
+_RUNS_AT_ONCE = 512  # of 128 samples each: outputs take about 2 KB a sample
+
+
 def _prompts(vocab_size: int, count: int) -> list[list[int]]:
     rng = np.random.default_rng(0)
     prompts = []
@@ -293,9 +296,11 @@ def _assert_exact_law(config: Any, llm: LLM, prompts: Any, sampling_params: Any,
             expected = exact_distribution(llm, text, sampler, num_tokens=3)
             counts: dict[tuple[int, ...], int] = {}
             runs = -(-num_draws // 128)
-            params = [sampler.replace(n=128, seed=run, max_tokens=3, ignore_eos=True, detokenize=False) for run in range(runs)]
-            for out in llm.generate([text] * runs, params, speculative_config=config, use_tqdm=False):
-                for completion in out.outputs:
-                    key = tuple(completion.token_ids)
-                    counts[key] = counts.get(key, 0) + 1
+            for begin in range(0, runs, _RUNS_AT_ONCE):
+                seeds = range(begin, min(begin + _RUNS_AT_ONCE, runs))
+                params = [sampler.replace(n=128, seed=seed, max_tokens=3, ignore_eos=True, detokenize=False) for seed in seeds]
+                for out in llm.generate([text] * len(seeds), params, speculative_config=config, use_tqdm=False):
+                    for completion in out.outputs:
+                        key = tuple(completion.token_ids)
+                        counts[key] = counts.get(key, 0) + 1
             assert_same_distribution(counts, expected, false_alarm=false_alarm / cases)

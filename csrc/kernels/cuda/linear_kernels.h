@@ -99,7 +99,7 @@ struct Int8Rows {
   }
   LLMI_HD static float Add(PackedType type, float total, const BlockSum& sum) {
     total = Fma(sum.a[0], sum.b[0], total);
-    const bool two = type == PackedType::kQ8HalfF32 || type == PackedType::kQ4Min || type == PackedType::kQ4MinF32;
+    const bool two = type == PackedType::kQ8HalfF32 || HasMinimumPacked(type);
     return two ? Fma(sum.a[1], sum.b[1], total) : total;
   }
 

@@ -12,9 +12,15 @@ constexpr int kLinearRows = 4;
 constexpr int kFloatTiles = 2;  // 2 x 2 sums of two registers each
 constexpr int kFloatRows = 2;
 
+inline __m256i BroadcastFour(const int8_t* a) {
+  int32_t four;
+  __builtin_memcpy(&four, a, 4);
+  return _mm256_set1_epi32(four);
+}
+
 template <PackedType T, int MR, int kDots>
 void BlockDots(const uint8_t* codes, const QuantizedRows& x, int64_t row, int64_t block, int64_t num_blocks, F32x16* dots) {
-  constexpr bool kFourBit = T == PackedType::kQ4 || T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
+  constexpr bool kFourBit = IsFourBitPacked(T);
   constexpr int32_t kOffset = T == PackedType::kQ4 ? 8 : 0;  // the 8-bit codes are made signed below
   const __m256i ones = _mm256_set1_epi16(1);
   for (int half = 0; half < 2; ++half) {  // rows 0 to 7, then 8 to 15 of the tile

@@ -4,12 +4,6 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-inline __m256i BroadcastFour(const int8_t* a) {
-  int32_t four;
-  __builtin_memcpy(&four, a, 4);
-  return _mm256_set1_epi32(four);
-}
-
 // Group i of four columns.
 inline __m256i LoadCodes(const uint8_t* codes, int i) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 64 * i)); }
 

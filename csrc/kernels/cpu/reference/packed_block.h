@@ -17,7 +17,7 @@ struct PackedRow {  // one row of a quantised tile
   int64_t lane;
 
   LLMI_HD const uint8_t* Block(int64_t block) const { return tile + block * PackedBlockBytes(type); }
-  LLMI_HD bool FourBit() const { return type == PackedType::kQ4 || type == PackedType::kQ4Min || type == PackedType::kQ4MinF32; }
+  LLMI_HD bool FourBit() const { return IsFourBitPacked(type); }
   LLMI_HD int32_t Offset() const { return type == PackedType::kQ4 ? 8 : FourBit() ? 0 : 128; }
   LLMI_HD int32_t Code(int64_t block, int64_t k) const {
     const int64_t group = k / 4;
@@ -39,7 +39,7 @@ struct PackedRow {  // one row of a quantised tile
       default: return Half(block, 0);
     }
   }
-  LLMI_HD bool HasMinimum() const { return type == PackedType::kQ4Min || type == PackedType::kQ4MinF32; }
+  LLMI_HD bool HasMinimum() const { return HasMinimumPacked(type); }
   LLMI_HD float Minimum(int64_t block) const { return type == PackedType::kQ4Min ? Half(block, 1) : Single(block, 1); }
 };
 

@@ -22,6 +22,16 @@ void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int
   }
 }
 
+// The rows left of those that go at a time, as a constant of the pass that takes them all; nothing for none. Reading or unpacking
+// the weights again would cost as much as two rows.
+template <int kMost, typename Pass>
+void WithRest(int64_t num_rows, const Pass& pass) {
+  if constexpr (kMost > 0) {
+    if (num_rows == kMost) return pass.template operator()<kMost>();
+    WithRest<kMost - 1>(num_rows, pass);
+  }
+}
+
 // Weights are asked for so far ahead that a few rows' arithmetic hides behind their reading: the processor's own prefetching
 // ends at each 4 KB page. Past a thread's task lies what another takes next, and the second-level cache's way to it is short.
 constexpr int64_t kPrefetchBytes = 40 * 1024;
@@ -31,8 +41,8 @@ inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
 
 template <PackedType T, int MR, bool kFine>
 void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
-  constexpr bool kFourBit = T == PackedType::kQ4 || T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
-  constexpr bool kMinimum = T == PackedType::kQ4Min || T == PackedType::kQ4MinF32;
+  constexpr bool kFourBit = IsFourBitPacked(T);
+  constexpr bool kMinimum = HasMinimumPacked(T);
   constexpr int kScales = T == PackedType::kQ8HalfF32 ? 2 : 1;
   constexpr int kDots = kFine ? 2 : kScales;
   const QuantizedRows& x = args.quantized;
@@ -76,21 +86,12 @@ void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_
   for (int m = 0; m < MR; ++m) StoreTile(args, part, tile_index, row + m, accumulators[m]);
 }
 
-// What is left of kLinearRows at a time goes in one pass too: unpacking the weights again costs as much as two rows.
-template <PackedType T, int MR, bool kFine>
-void QuantizedRest(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
-  if constexpr (MR > 0) {
-    if (args.num_rows - row == MR) return QuantizedTile<T, MR, kFine>(args, part, tile, row);
-    QuantizedRest<T, MR - 1, kFine>(args, part, tile, row);
-  }
-}
-
 template <PackedType T, bool kFine>
 void QuantizedTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
     int64_t row = 0;
     for (; row + kLinearRows <= args.num_rows; row += kLinearRows) QuantizedTile<T, kLinearRows, kFine>(args, part, tile, row);
-    QuantizedRest<T, kLinearRows - 1, kFine>(args, part, tile, row);
+    WithRest<kLinearRows - 1>(args.num_rows - row, [&]<int MR>() { QuantizedTile<T, MR, kFine>(args, part, tile, row); });
   }
 }
 
@@ -145,13 +146,7 @@ template <PackedType T, int NT>
 void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
   int64_t row = 0;
   for (; row + kFloatRows <= args.num_rows; row += kFloatRows) FloatTiles<T, NT, kFloatRows>(args, part, tile, row);
-  // What is left goes in one pass too: reading the weights again would cost as much as the rows.
-  switch (args.num_rows - row) {
-    case 3: return FloatTiles<T, NT, 3>(args, part, tile, row);
-    case 2: return FloatTiles<T, NT, 2>(args, part, tile, row);
-    case 1: return FloatTiles<T, NT, 1>(args, part, tile, row);
-    default: return;
-  }
+  WithRest<kFloatRows - 1>(args.num_rows - row, [&]<int MR>() { FloatTiles<T, NT, MR>(args, part, tile, row); });
 }
 
 template <PackedType T>

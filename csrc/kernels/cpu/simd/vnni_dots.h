@@ -1,0 +1,31 @@
+// Integer dots of a packed block by VPDPBUSD, over registers of any width: codes are the unsigned operand, activations the signed
+// one, and the offset enters as the accumulator's start, -offset x (sum of the activation codes). Exact.
+#pragma once
+
+namespace llmi::LLMI_ISA_NAMESPACE {
+namespace {
+
+// w: the block's eight groups of four columns. Vnni has Broadcast and Dot for its registers. store(index in dots, total).
+template <typename Vnni, PackedType T, int MR, int kDots, typename Register, typename Store>
+inline void VnniDots(const Register* w, const QuantizedRows& x, int64_t row, int64_t block, int64_t num_blocks, const Store& store) {
+  constexpr bool kFourBit = IsFourBitPacked(T);
+  constexpr int32_t kOffset = T == PackedType::kQ4 ? 8 : kFourBit ? 0 : 128;
+  for (int m = 0; m < MR; ++m) {
+    const int64_t x_block = (row + m) * num_blocks + block;
+    const int8_t* a = x.codes + x_block * kBlockSize;
+    const int32_t* half_sums = x.half_sums + 2 * x_block;
+    for (int dot = 0; dot < kDots; ++dot) {
+      const int32_t sum = kDots == 2 ? half_sums[dot] : half_sums[0] + half_sums[1];
+      Register total = Vnni::Broadcast(-kOffset * sum);
+      for (int i = dot * (8 / kDots); i < (dot + 1) * (8 / kDots); ++i) {
+        int32_t four;
+        __builtin_memcpy(&four, a + 4 * i, 4);
+        total = Vnni::Dot(total, w[i], Vnni::Broadcast(four));
+      }
+      store(m * kDots + dot, total);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmi::LLMI_ISA_NAMESPACE
