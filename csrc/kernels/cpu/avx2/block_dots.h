@@ -9,8 +9,6 @@ namespace llmi::avx2 {
 namespace {
 
 constexpr int kLinearRows = 4;
-constexpr int kFloatTiles = 2;  // 2 x 2 sums of two registers each
-constexpr int kFloatRows = 2;
 
 inline __m256i BroadcastFour(const int8_t* a) {
   int32_t four;

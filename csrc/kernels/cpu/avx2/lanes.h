@@ -10,10 +10,14 @@
 
 namespace {
 
-// Attention at once.
-constexpr int kScoreQueries = 4;  // 8 registers of sums
-constexpr int kValueQueries = 2;  // 2 x 2 sums of two registers each
-constexpr int kValueDims = 2;
+// Attention at once: six sums of two registers, as for float weights below.
+constexpr int kScoreQueries = 6;
+constexpr int kValueQueries = 6;
+inline constexpr int ScoreTilesAtOnce(int num_queries) { return num_queries == 1 ? 4 : num_queries == 2 ? 2 : 1; }
+inline constexpr int ValueDimsAtOnce(int num_queries) { return num_queries == 1 ? 4 : num_queries == 2 ? 2 : 1; }
+// Float weights at once: six sums of two registers, two of weights, a broadcast.
+constexpr int kFloatRows = 6;
+inline constexpr int FloatTilesAtOnce(int num_rows) { return num_rows == 1 ? 4 : num_rows <= 3 ? 2 : 1; }
 
 struct F32x16 {
   __m256 lo, hi;

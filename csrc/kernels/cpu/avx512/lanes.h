@@ -13,7 +13,11 @@ namespace {
 // Attention at once.
 constexpr int kScoreQueries = 8;  // 8 sums in flight hide the fma latency
 constexpr int kValueQueries = 6;  // 6 x 4 sums
-constexpr int kValueDims = 4;
+inline constexpr int ScoreTilesAtOnce(int num_queries) { return kScoreQueries / num_queries; }
+inline constexpr int ValueDimsAtOnce(int /*num_queries*/) { return 4; }
+// Float weights at once.
+constexpr int kFloatRows = 4;
+inline constexpr int FloatTilesAtOnce(int /*num_rows*/) { return 4; }  // 4 x 4 sums + 4 broadcasts
 
 struct F32x16 {
   __m512 v;

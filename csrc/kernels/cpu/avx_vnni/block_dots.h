@@ -8,8 +8,6 @@ namespace llmi::avx_vnni {
 namespace {
 
 constexpr int kLinearRows = 4;
-constexpr int kFloatTiles = 2;  // as avx2's
-constexpr int kFloatRows = 2;
 
 struct Vnni {
   static __m256i Broadcast(int32_t x) { return _mm256_set1_epi32(x); }

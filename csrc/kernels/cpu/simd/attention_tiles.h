@@ -129,7 +129,7 @@ void ScoreTiles(const Operand<Element>* const* queries, const SpanTiles& tiles, 
 template <typename Element, int NQ>
 [[gnu::noinline]] void ScoreSpan(const Operand<Element>* const* queries, int64_t num_queries, const SpanTiles& tiles, int64_t first,
                                  int64_t end, int64_t head_dim, float (*p)[kAttentionSpan]) {
-  constexpr int kTiles = kScoreQueries / NQ;
+  constexpr int kTiles = ScoreTilesAtOnce(NQ);
   for (; num_queries >= NQ; num_queries -= NQ, queries += NQ, p += NQ) {
     int64_t tile = first;
     for (; tile + kTiles <= end; tile += kTiles) ScoreTiles<Element, NQ, kTiles>(queries, tiles, tile, head_dim, p);
@@ -178,10 +178,9 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
 template <typename Element, int NQ, Seen kSeen>
 void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan],
                       float* values) {
+  constexpr int ND = ValueDimsAtOnce(NQ);
   int64_t dim = 0;
-  for (; dim + 16 * kValueDims <= head_dim; dim += 16 * kValueDims) {
-    AddValues<Element, NQ, kValueDims, kSeen>(tiles, begin, end, head_dim, dim, p, values);
-  }
+  for (; dim + 16 * ND <= head_dim; dim += 16 * ND) AddValues<Element, NQ, ND, kSeen>(tiles, begin, end, head_dim, dim, p, values);
   for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1, kSeen>(tiles, begin, end, head_dim, dim, p, values);
 }
 

@@ -108,7 +108,8 @@ F32x16 LoadWeights(const uint8_t* tile, int64_t k) {
   return T == PackedType::kF16 ? LoadHalf(halves) : LoadBfloat16(halves);
 }
 
-// NT tiles x MR rows at once: enough independent chains of fma to hide their latency.
+// NT tiles x MR rows at once: enough independent chains of fma to hide their latency, and few enough to stay in registers
+// (the instruction set's FloatTilesAtOnce); what the blocks before gave may lie in memory.
 template <PackedType T, int NT, int MR>
 void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
   const int64_t num_cols = part.weights.num_cols;
@@ -126,11 +127,11 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
       for (int m = 0; m < MR; ++m) sums[n][m] = Zero();
     }
     for (int64_t k = begin; k < end; ++k) {
-      F32x16 values[MR];
-      for (int m = 0; m < MR; ++m) values[m] = Set1(x[m * args.x_stride + k]);
-      for (int n = 0; n < NT; ++n) {
-        const F32x16 weights = LoadWeights<T>(tile + n * tile_bytes, k);
-        for (int m = 0; m < MR; ++m) sums[n][m] = Fma(weights, values[m], sums[n][m]);
+      F32x16 weights[NT];
+      for (int n = 0; n < NT; ++n) weights[n] = LoadWeights<T>(tile + n * tile_bytes, k);
+      for (int m = 0; m < MR; ++m) {
+        const F32x16 value = Set1(x[m * args.x_stride + k]);
+        for (int n = 0; n < NT; ++n) sums[n][m] = Fma(weights[n], value, sums[n][m]);
       }
     }
     for (int n = 0; n < NT; ++n) {
@@ -142,18 +143,26 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
   }
 }
 
-template <PackedType T, int NT>
+template <PackedType T, int NT, int kRows>
 void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
   int64_t row = 0;
-  for (; row + kFloatRows <= args.num_rows; row += kFloatRows) FloatTiles<T, NT, kFloatRows>(args, part, tile, row);
-  WithRest<kFloatRows - 1>(args.num_rows - row, [&]<int MR>() { FloatTiles<T, NT, MR>(args, part, tile, row); });
+  for (; row + kRows <= args.num_rows; row += kRows) FloatTiles<T, NT, kRows>(args, part, tile, row);
+  WithRest<kRows - 1>(args.num_rows - row, [&]<int MR>() { FloatTiles<T, NT, MR>(args, part, tile, row); });
+}
+
+// All rows, kRows at a time.
+template <PackedType T, int kRows>
+void FloatPasses(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+  constexpr int NT = FloatTilesAtOnce(kRows);
+  int64_t tile = tile_begin;
+  for (; tile + NT <= tile_end; tile += NT) FloatRows<T, NT, kRows>(args, part, tile);
+  for (; tile < tile_end; ++tile) FloatRows<T, 1, kRows>(args, part, tile);
 }
 
 template <PackedType T>
 void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  int64_t tile = tile_begin;
-  for (; tile + kFloatTiles <= tile_end; tile += kFloatTiles) FloatRows<T, kFloatTiles>(args, part, tile);
-  for (; tile < tile_end; ++tile) FloatRows<T, 1>(args, part, tile);
+  if (args.num_rows >= kFloatRows) return FloatPasses<T, kFloatRows>(args, part, tile_begin, tile_end);
+  WithRest<kFloatRows - 1>(args.num_rows, [&]<int kRows>() { FloatPasses<T, kRows>(args, part, tile_begin, tile_end); });
 }
 
 }  // namespace

@@ -1,0 +1,14 @@
+// The widest lanes of the processor that this is compiled for (-march=native), as the engine's table of that name has them.
+#pragma once
+
+#if defined(__AVX512VNNI__)
+#define LLMI_FREE_ISA avx512
+#include "kernels/cpu/avx512/lanes.h"
+#else
+#define LLMI_FREE_ISA avx2
+#include "kernels/cpu/avx2/lanes.h"
+#endif
+
+#include "core/half.h"
+#include "kernels/kernel_table.h"
+#include "kernels/cpu/simd/lane_math.h"

@@ -1,0 +1,187 @@
+// Linear layers and norms free to reorder: several chains a sum, minima apart, one float chain over all columns and larger
+// register tiles in the place of blocks of 32.
+#include "free_lanes.h"
+
+#include "free_order.h"
+#if defined(__AVX512VNNI__)
+#include "kernels/cpu/avx512/block_dots.h"
+#else
+#include "kernels/cpu/avx2/block_dots.h"
+#endif
+
+namespace llmi {
+namespace {
+
+using namespace LLMI_FREE_ISA;  // NOLINT: its BlockDots and sizes
+
+// Tiles that all rows of the weights fill; no bias, nothing to accumulate: what the benchmark asks for.
+void StoreRow(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row, F32x16 value) {
+  Store(args.out + row * args.out_stride + part.out_column + tile * kTileRows, value);
+}
+
+template <int kMost, typename Pass>
+void WithRest(int64_t num_rows, const Pass& pass) {
+  if constexpr (kMost > 0) {
+    if (num_rows == kMost) return pass.template operator()<kMost>();
+    WithRest<kMost - 1>(num_rows, pass);
+  }
+}
+
+template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
+void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
+  static_assert(IsFourBitPacked(T) || T == PackedType::kQ8);
+  constexpr bool kMinimum = HasMinimumPacked(T);
+  constexpr int kDots = kFine ? 2 : 1;
+  const QuantizedRows& x = args.quantized;
+  const int64_t num_blocks = x.num_cols / kBlockSize;
+  const int64_t block_bytes = PackedBlockBytes(T);
+  const uint8_t* data = part.weights.data + tile * num_blocks * block_bytes;
+  F32x16 sums[kChains][MR];
+  F32x16 minima[MR];
+  for (int m = 0; m < MR; ++m) {
+    for (int c = 0; c < kChains; ++c) sums[c][m] = Zero();
+    minima[m] = Zero();
+  }
+  const auto add_block = [&](int64_t block, F32x16* chain) {
+    const uint8_t* codes = data + block * block_bytes;
+    if (row == 0) {
+      for (int64_t line = 0; line < block_bytes; line += 64) __builtin_prefetch(codes + 40 * 1024 + line, 0, 2);
+    }
+    F32x16 dots[MR * kDots];
+    BlockDots<T, MR, kDots>(codes, x, row, block, num_blocks, dots);
+    const auto* tail = reinterpret_cast<const uint16_t*>(codes + (IsFourBitPacked(T) ? 256 : 512));
+    const F32x16 scale = LoadHalf(tail);
+    F32x16 minimum = Zero();
+    if constexpr (kMinimum) minimum = LoadHalf(tail + 16);
+    for (int m = 0; m < MR; ++m) {
+      const int64_t x_block = (row + m) * num_blocks + block;
+      if constexpr (kFine) {
+        const F32x16 both = Fma(dots[2 * m + 1], Set1(x.scales[2 * x_block + 1]), Mul(dots[2 * m], Set1(x.scales[2 * x_block])));
+        chain[m] = Fma(both, scale, chain[m]);
+      } else {
+        chain[m] = Fma(dots[m], Mul(scale, Set1(x.scales[x_block])), chain[m]);
+      }
+      if constexpr (kMinimum) {
+        F32x16& to = kMinimaApart ? minima[m] : chain[m];
+        to = Fma(minimum, Set1(x.sums[x_block]), to);
+      }
+    }
+  };
+  int64_t block = 0;
+  for (; block + kChains <= num_blocks; block += kChains) {
+    for (int c = 0; c < kChains; ++c) add_block(block + c, sums[c]);
+  }
+  for (; block < num_blocks; ++block) add_block(block, sums[0]);
+  for (int m = 0; m < MR; ++m) {
+    F32x16 sum = sums[0][m];
+    for (int c = 1; c < kChains; ++c) sum = Add(sum, sums[c][m]);
+    if constexpr (kMinimum && kMinimaApart) sum = Add(sum, minima[m]);
+    StoreRow(args, part, tile, row + m, sum);
+  }
+}
+
+template <PackedType T, bool kFine, int kRows, int kChains, bool kMinimaApart>
+void Quantized(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
+  for (int64_t tile = 0; tile < num_tiles; ++tile) {
+    int64_t row = 0;
+    for (; row + kRows <= args.num_rows; row += kRows) QuantizedTile<T, kRows, kFine, kChains, kMinimaApart>(args, part, tile, row);
+    WithRest<kRows - 1>(args.num_rows - row, [&]<int MR>() { QuantizedTile<T, MR, kFine, kChains, kMinimaApart>(args, part, tile, row); });
+  }
+}
+
+template <PackedType T>
+F32x16 LoadWeights(const uint8_t* tile, int64_t k) {
+  if constexpr (T == PackedType::kF32) return Load(reinterpret_cast<const float*>(tile) + k * kTileRows);
+  const uint16_t* halves = reinterpret_cast<const uint16_t*>(tile) + k * kTileRows;
+  return T == PackedType::kF16 ? LoadHalf(halves) : LoadBfloat16(halves);
+}
+
+template <PackedType T, int NT, int MR, int kChains>
+void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
+  const int64_t num_cols = part.weights.num_cols;
+  const int64_t tile_bytes = PackedTileBytes(T, num_cols);
+  const uint8_t* tile = part.weights.data + tile_index * tile_bytes;
+  F32x16 sums[kChains][NT][MR];
+  for (auto& chain : sums) {
+    for (auto& of_tile : chain) {
+      for (F32x16& sum : of_tile) sum = Zero();
+    }
+  }
+  const float* x = args.x + row * args.x_stride;
+  for (int64_t k = 0; k < num_cols; k += kChains) {
+    for (int c = 0; c < kChains; ++c) {
+      F32x16 weights[NT];
+      for (int n = 0; n < NT; ++n) weights[n] = LoadWeights<T>(tile + n * tile_bytes, k + c);
+      for (int m = 0; m < MR; ++m) {
+        const F32x16 value = Set1(x[m * args.x_stride + k + c]);
+        for (int n = 0; n < NT; ++n) sums[c][n][m] = Fma(weights[n], value, sums[c][n][m]);
+      }
+    }
+  }
+  for (int n = 0; n < NT; ++n) {
+    for (int m = 0; m < MR; ++m) {
+      F32x16 sum = sums[0][n][m];
+      for (int c = 1; c < kChains; ++c) sum = Add(sum, sums[c][n][m]);
+      StoreRow(args, part, tile_index + n, row + m, sum);
+    }
+  }
+}
+
+template <PackedType T, int NT, int kRows, int kChains>
+void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
+  int64_t row = 0;
+  for (; row + kRows <= args.num_rows; row += kRows) FloatTiles<T, NT, kRows, kChains>(args, part, tile, row);
+  WithRest<kRows - 1>(args.num_rows - row, [&]<int MR>() { FloatTiles<T, NT, MR, kChains>(args, part, tile, row); });
+}
+
+template <PackedType T, int NT, int kRows, int kChains>
+void Float(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
+  int64_t tile = 0;
+  for (; tile + NT <= num_tiles; tile += NT) FloatRows<T, NT, kRows, kChains>(args, part, tile);
+  for (; tile < num_tiles; ++tile) FloatRows<T, 1, kRows, kChains>(args, part, tile);
+}
+
+template <PackedType T, bool kFine>
+std::vector<LinearVariant> QuantizedVariants() {
+  return {Quantized<T, kFine, kLinearRows, 1, true>, Quantized<T, kFine, kLinearRows, 2, false>, Quantized<T, kFine, kLinearRows, 2, true>,
+          Quantized<T, kFine, kLinearRows / 2, 2, true>, Quantized<T, kFine, kLinearRows / 2, 4, false>};
+}
+
+template <int kChains>
+void Norm(const RmsNormArgs& args) {
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    const float* x = args.x + row * args.x_stride;
+    float* out = args.out + row * args.out_stride;
+    F32x16 sums[kChains];
+    for (F32x16& sum : sums) sum = Zero();
+    for (int64_t i = 0; i < args.size; i += 16 * kChains) {
+      for (int c = 0; c < kChains && i + 16 * c < args.size; ++c) {
+        const F32x16 value = Load(x + i + 16 * c);
+        sums[c] = Fma(value, value, sums[c]);
+      }
+    }
+    for (int c = 1; c < kChains; ++c) sums[0] = Add(sums[0], sums[c]);
+    const F32x16 inverse = Set1(1.0f / __builtin_sqrtf(FoldSum(sums[0]) / static_cast<float>(args.size) + args.eps));
+    for (int64_t i = 0; i < args.size; i += 16) Store(out + i, Mul(Mul(Load(x + i), inverse), Load(args.weight + i)));
+  }
+}
+
+}  // namespace
+
+std::vector<LinearVariant> FreeLinears(PackedType type, bool fine) {
+  if (type == PackedType::kQ4Min)
+    return fine ? QuantizedVariants<PackedType::kQ4Min, true>() : QuantizedVariants<PackedType::kQ4Min, false>();
+  if (type == PackedType::kQ8) return fine ? QuantizedVariants<PackedType::kQ8, true>() : QuantizedVariants<PackedType::kQ8, false>();
+  if (type != PackedType::kBF16) return {};
+  constexpr PackedType kType = PackedType::kBF16;
+#if defined(__AVX512VNNI__)
+  return {Float<kType, 4, 4, 1>, Float<kType, 4, 6, 1>, Float<kType, 2, 8, 1>, Float<kType, 2, 12, 1>, Float<kType, 4, 2, 2>};
+#else
+  return {Float<kType, 4, 1, 1>, Float<kType, 2, 2, 1>, Float<kType, 2, 3, 1>,
+          Float<kType, 1, 4, 1>, Float<kType, 1, 6, 1>, Float<kType, 2, 1, 2>};
+#endif
+}
+
+std::vector<NormVariant> FreeNorms() { return {Norm<2>, Norm<4>}; }
+
+}  // namespace llmi

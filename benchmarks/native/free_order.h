@@ -1,0 +1,23 @@
+// Variants of kernels that may add in any order, for benchmarks/promise.py alone: no engine runs them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/linear.h"
+#include "kernels/rms_norm.h"
+
+namespace llmi {
+
+using LinearVariant = void (*)(const LinearArgs& args, const LinearPart& part, int64_t num_tiles);
+using NormVariant = void (*)(const RmsNormArgs& args);
+using AttentionVariant = void (*)(const AttentionArgs& args, const AttentionTask& task);
+
+// Those that exist for the type; the caller times them all and takes the fastest.
+std::vector<LinearVariant> FreeLinears(PackedType type, bool fine);
+std::vector<NormVariant> FreeNorms();
+std::vector<AttentionVariant> FreeAttentions();  // fp16 cache, contexts up to kFreeContext, chains
+constexpr int64_t kFreeContext = 2048;
+
+}  // namespace llmi
