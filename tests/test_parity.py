@@ -52,7 +52,7 @@ def load_hf(path: Path) -> Any:
 
 
 def log_probs(logits: Array, ids: Array) -> Array:
-    """Of ids [rows, n]. The row's sum is taken in float32: its error is that of a logit, a hundredth of what is asked."""
+    """Of ids [rows, n]. A row's sum is taken as the logits are: in float32 its error is that of a logit, a hundredth of what is asked."""
     import torch
 
     sums = torch.logsumexp(torch.from_numpy(logits), -1).numpy()
@@ -60,35 +60,81 @@ def log_probs(logits: Array, ids: Array) -> Array:
     return result
 
 
+ALLOWED = 1e-4  # between log-probabilities of two computations in fp32
+
+
+def hf_states(model: Any, tokens: list[int]) -> Array:
+    """What enters the last layer, [rows, hidden_size]."""
+    import torch
+
+    with torch.no_grad():
+        result: Array = model(torch.tensor([tokens]), output_hidden_states=True).hidden_states[-2][0].double().numpy()
+    return result
+
+
+def ill_conditioned(exact_model: Any, tokens: list[int], rows: Array, own: Array) -> int:
+    """Of positions that differ by more than is allowed, from float64 too: transformers' fp32 finds their states no better.
+
+    Few positions of a text magnify rounding: what differs by 1e-7 after three layers differs by 2e-5 after six, in either
+    computation, and whose logits end up nearer is luck: transformers' states of the whole text, and of the text up to there, lie as
+    far from each other as ours may from the exact one.
+    """
+    exact = hf_states(exact_model, tokens)
+    model = exact_model.float()  # the weights it came from
+    whole = hf_states(model, tokens)
+    for row in rows:
+        spread = np.linalg.norm(hf_states(model, tokens[: row + 1])[-1] - whole[row])
+        assert np.linalg.norm(own[row] - exact[row]) <= 2 * spread
+    exact_model.double()
+    return len(rows)
+
+
 def compare(path: Path, inputs: list[list[int]], double_rows: int) -> dict[str, float]:
-    """Label and top-20 log-probabilities at every position; whole rows against float64 at some."""
+    """Label and top-20 log-probabilities at every position; whole rows against float64 at some.
+
+    The order of transformers' own sums, and so its rounding, depends on the machine: a text where the two differ by more than is
+    allowed is decided by the same model in float64, at every position.
+    """
     import torch
 
     decoder = T.Decoder(str(path), dtype="float32", kv_dtype="float32", num_pages=256)
     reference = load_hf(path)
-    worst, positions = 0.0, 0
+    num_layers = reference.config.num_hidden_layers
+    worst, positions, magnified = 0.0, 0, 0
+    undecided: list[tuple[list[int], Array, Array, Array]] = []
     ours: list[Array] = []
     theirs: list[Array] = []
     for tokens in inputs:
         sequence = decoder.new_sequence()
-        logits, _ = decoder.forward([(sequence, tokens, None)])
+        logits, (states,) = decoder.forward([(sequence, tokens, None)], [num_layers - 1])
         decoder.free(sequence)
         wanted = hf_logits(reference, tokens)
         if len(ours) < 2:
             ours.append(logits[:double_rows].copy())
             theirs.append(wanted[:double_rows].copy())
         top = torch.topk(torch.from_numpy(wanted), 20).indices.numpy()
-        ids = np.concatenate([top[:-1], np.array(tokens[1:])[:, None]], axis=-1)
-        worst = max(worst, float(np.abs(log_probs(logits[:-1], ids) - log_probs(wanted[:-1], ids)).max()))
-        worst = max(worst, float(np.abs(log_probs(logits[-1:], top[-1:]) - log_probs(wanted[-1:], top[-1:])).max()))
+        ids = np.concatenate([top, np.array([*tokens[1:], top[-1, 0]])[:, None]], axis=-1)
+        own = log_probs(logits, ids)
+        difference = float(np.abs(own - log_probs(wanted, ids)).max())
+        if difference <= ALLOWED:
+            worst = max(worst, difference)
+        else:
+            undecided.append((tokens, ids, own, states))
         positions += len(tokens)
     exact_model = reference.double()
+    for tokens, ids, own, states in undecided:
+        differences = np.abs(own - log_probs(hf_logits(exact_model, tokens), ids)).max(-1)
+        (beyond,) = np.nonzero(differences > ALLOWED)
+        magnified += ill_conditioned(exact_model, tokens, beyond, states)
+        worst = max(worst, float(np.delete(differences, beyond).max()))
     own_distance = hf_distance = 0.0
     for tokens, row, hf_row in zip(inputs[:2], ours, theirs, strict=True):
         exact = log_softmax(hf_logits(exact_model, tokens[:double_rows]))
         own_distance = max(own_distance, float(np.abs(log_softmax(row) - exact).max()))
         hf_distance = max(hf_distance, float(np.abs(log_softmax(hf_row) - exact).max()))
-    return {"positions": positions, "label_and_top20": worst, "own_distance": own_distance, "hf_distance": hf_distance}
+    return {
+        "positions": positions, "label_and_top20": worst, "own_distance": own_distance, "hf_distance": hf_distance, "magnified": magnified,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("model", ["smollm", "gemma"])
@@ -98,7 +144,8 @@ def test_real_models(model: str, request: pytest.FixtureRequest, text: str) -> N
     report = compare(path, windows(path, text, 10, 512), double_rows=250)
     print(model, report)
     assert report["positions"] >= 5000
-    assert report["label_and_top20"] <= 1e-4
+    assert report["label_and_top20"] <= ALLOWED
+    assert report["magnified"] <= 2, "one of Gemma's 5,120 positions, where the machine has AVX2 alone"
     assert report["own_distance"] <= 2 * report["hf_distance"]
 
 
@@ -128,7 +175,7 @@ def test_tiny_random_models(tiny_path: Callable[..., Path], architecture: str, o
     inputs = [rng.integers(1, 257, 300).tolist() for _ in range(2)]
     report = compare(path, inputs, double_rows=300)
     print(report)
-    assert report["label_and_top20"] <= 1e-4
+    assert report["label_and_top20"] <= ALLOWED and report["magnified"] == 0
     assert report["own_distance"] <= 2 * report["hf_distance"] + 1e-6
 
 
