@@ -28,23 +28,27 @@ def header() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_readme(name: str, table: str) -> None:
-    """Replaces what stands between the benchmark's markers."""
-    readme = ROOT / "README.md"
-    pattern = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
-    readme.write_text(re.sub(pattern, lambda match: f"{match[1]}{table}\n{match[2]}", readme.read_text(), flags=re.DOTALL))
+def write_table(name: str, table: str) -> None:
+    """Replaces what stands between the benchmark's markers, in the README or in docs/performance.md."""
+    for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
+        pattern = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
+        path.write_text(re.sub(pattern, lambda match: f"{match[1]}{table}\n{match[2]}", path.read_text(), flags=re.DOTALL))
 
 
 def main(
-    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], dict[str, Any]], table: Callable[[dict[str, Any]], str]
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], dict[str, Any]],
+    table: Callable[[dict[str, Any]], str],
+    marker: Callable[[dict[str, Any]], str] = lambda result: Path(sys.argv[0]).stem,
 ) -> int:
-    """Runs, prints the table, writes JSON; `--readme FILE` puts the table of a written result into the README."""
+    """Runs, prints the table, writes JSON; `--readme FILE` puts the table of a written result between its markers."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--output", type=Path, help="write the result here, as JSON")
-    parser.add_argument("--readme", type=Path, help="put the README's table in from this result")
+    parser.add_argument("--readme", type=Path, help="put the table in the README or docs in from this result")
     options = parser.parse_args()
     if options.readme:
-        write_readme(Path(sys.argv[0]).stem, table(json.loads(options.readme.read_text())))
+        result = json.loads(options.readme.read_text())
+        write_table(marker(result), table(result))
         return 0
     result = {**header(), **run(options)}
     print(table(result))

@@ -256,7 +256,7 @@ class Step {
 
   // No sums: there is no order to be freed, and its time counts in the step.
   bool Elementwise(const Work& work) {
-    const int64_t width = std::max(shape_.hidden, shape_.intermediate);
+    const int64_t width = std::max({shape_.hidden, shape_.intermediate, shape_.heads * shape_.head_dim});
     Activations activations;
     Quantize(work.rows, width, false, &activations);
     std::vector<float> out(static_cast<size_t>(work.rows * shape_.intermediate));
