@@ -102,10 +102,12 @@ bool SameUpToRounding(const Op& op) {
   return largest > 0.0f;
 }
 
+constexpr double kMostSeconds = 5.0;  // an op, from the third round on
 bool Measure(const char* work, const Op& op, int64_t rounds) {
   if (!SameUpToRounding(op)) return false;
   std::vector<double> best(op.variants.size(), 1e9);
-  for (int64_t round = 0; round < rounds; ++round) {
+  const double deadline = Seconds() + kMostSeconds;
+  for (int64_t round = 0; round < rounds && (round < 2 || Seconds() < deadline); ++round) {
     for (size_t turn = 0; turn < best.size(); ++turn) {
       const size_t v = (turn + static_cast<size_t>(round)) % best.size();
       const double start = Seconds();
