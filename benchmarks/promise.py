@@ -1,6 +1,6 @@
 """What the promise costs: each op of a step against variants that may add in any order, weighted by its share of the step.
 
-    python benchmarks/promise.py --build DIR [--rounds 15] [--output FILE.json]
+    python benchmarks/promise.py --build DIR [--rounds 15] [--models NAME ..] [--output FILE.json]
 
 DIR is a build folder of CMake with the target `promise` built (cmake --build DIR --target promise). The variants
 (benchmarks/native) have several chains a sum, minima apart, one float chain over all columns, larger register tiles, one
@@ -31,7 +31,8 @@ def cost_of(ops: list[dict[str, Any]]) -> float:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {"rounds": arguments.rounds, "models": {}}
-    for name, shape in SHAPES.items():
+    for name in arguments.models:
+        shape = SHAPES[name]
         for weights in TYPES:
             command = [str(arguments.build / "promise"), *map(str, shape), weights, str(arguments.rounds)]
             printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -64,4 +65,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, help="the build folder that has `promise`")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
     raise SystemExit(report.main(parser, run, table))
