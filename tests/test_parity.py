@@ -125,7 +125,8 @@ def compare(path: Path, inputs: list[list[int]], double_rows: int) -> dict[str, 
     for tokens, ids, own, states in undecided:
         differences = np.abs(own - log_probs(hf_logits(exact_model, tokens), ids)).max(-1)
         (beyond,) = np.nonzero(differences > ALLOWED)
-        magnified += ill_conditioned(exact_model, tokens, beyond, states)
+        if len(beyond) > 0:
+            magnified += ill_conditioned(exact_model, tokens, beyond, states)
         worst = max(worst, float(np.delete(differences, beyond).max()))
     own_distance = hf_distance = 0.0
     for tokens, row, hf_row in zip(inputs[:2], ours, theirs, strict=True):

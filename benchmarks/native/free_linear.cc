@@ -9,26 +9,25 @@
 #include "kernels/cpu/avx2/block_dots.h"
 #endif
 
-namespace llmi {
-namespace {
+// The kernels' own passes over rows, loads and prefetches, in a namespace of this file's.
+#undef LLMI_ISA_NAMESPACE
+#define LLMI_ISA_NAMESPACE free_order
+namespace llmi::free_order {
+using namespace LLMI_FREE_ISA;  // BlockDots and how many rows it takes
+}
+#include "kernels/cpu/simd/linear.h"
 
-using namespace LLMI_FREE_ISA;  // NOLINT: its BlockDots and sizes
+namespace llmi {
+namespace free_order {
+namespace {
 
 // Tiles that all rows of the weights fill; no bias, nothing to accumulate: what the benchmark asks for.
 void StoreRow(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row, F32x16 value) {
   Store(args.out + row * args.out_stride + part.out_column + tile * kTileRows, value);
 }
 
-template <int kMost, typename Pass>
-void WithRest(int64_t num_rows, const Pass& pass) {
-  if constexpr (kMost > 0) {
-    if (num_rows == kMost) return pass.template operator()<kMost>();
-    WithRest<kMost - 1>(num_rows, pass);
-  }
-}
-
 template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
-void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
+void FreeQuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   static_assert(IsFourBitPacked(T) || T == PackedType::kQ8);
   constexpr bool kMinimum = HasMinimumPacked(T);
   constexpr int kDots = kFine ? 2 : 1;
@@ -44,9 +43,7 @@ void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile,
   }
   const auto add_block = [&](int64_t block, F32x16* chain) {
     const uint8_t* codes = data + block * block_bytes;
-    if (row == 0) {
-      for (int64_t line = 0; line < block_bytes; line += 64) __builtin_prefetch(codes + 40 * 1024 + line, 0, 2);
-    }
+    if (row == 0) PrefetchWeights(codes + kPrefetchBytes, block_bytes);
     F32x16 dots[MR * kDots];
     BlockDots<T, MR, kDots>(codes, x, row, block, num_blocks, dots);
     const auto* tail = reinterpret_cast<const uint16_t*>(codes + (IsFourBitPacked(T) ? 256 : 512));
@@ -84,20 +81,14 @@ template <PackedType T, bool kFine, int kRows, int kChains, bool kMinimaApart>
 void Quantized(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
     int64_t row = 0;
-    for (; row + kRows <= args.num_rows; row += kRows) QuantizedTile<T, kRows, kFine, kChains, kMinimaApart>(args, part, tile, row);
-    WithRest<kRows - 1>(args.num_rows - row, [&]<int MR>() { QuantizedTile<T, MR, kFine, kChains, kMinimaApart>(args, part, tile, row); });
+    for (; row + kRows <= args.num_rows; row += kRows) FreeQuantizedTile<T, kRows, kFine, kChains, kMinimaApart>(args, part, tile, row);
+    WithRest<kRows - 1>(args.num_rows - row,
+                        [&]<int MR>() { FreeQuantizedTile<T, MR, kFine, kChains, kMinimaApart>(args, part, tile, row); });
   }
 }
 
-template <PackedType T>
-F32x16 LoadWeights(const uint8_t* tile, int64_t k) {
-  if constexpr (T == PackedType::kF32) return Load(reinterpret_cast<const float*>(tile) + k * kTileRows);
-  const uint16_t* halves = reinterpret_cast<const uint16_t*>(tile) + k * kTileRows;
-  return T == PackedType::kF16 ? LoadHalf(halves) : LoadBfloat16(halves);
-}
-
 template <PackedType T, int NT, int MR, int kChains>
-void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
+void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
   const int64_t num_cols = part.weights.num_cols;
   const int64_t tile_bytes = PackedTileBytes(T, num_cols);
   const uint8_t* tile = part.weights.data + tile_index * tile_bytes;
@@ -128,17 +119,17 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
 }
 
 template <PackedType T, int NT, int kRows, int kChains>
-void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
+void FreeFloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
   int64_t row = 0;
-  for (; row + kRows <= args.num_rows; row += kRows) FloatTiles<T, NT, kRows, kChains>(args, part, tile, row);
-  WithRest<kRows - 1>(args.num_rows - row, [&]<int MR>() { FloatTiles<T, NT, MR, kChains>(args, part, tile, row); });
+  for (; row + kRows <= args.num_rows; row += kRows) FreeFloatTiles<T, NT, kRows, kChains>(args, part, tile, row);
+  WithRest<kRows - 1>(args.num_rows - row, [&]<int MR>() { FreeFloatTiles<T, NT, MR, kChains>(args, part, tile, row); });
 }
 
 template <PackedType T, int NT, int kRows, int kChains>
 void Float(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
   int64_t tile = 0;
-  for (; tile + NT <= num_tiles; tile += NT) FloatRows<T, NT, kRows, kChains>(args, part, tile);
-  for (; tile < num_tiles; ++tile) FloatRows<T, 1, kRows, kChains>(args, part, tile);
+  for (; tile + NT <= num_tiles; tile += NT) FreeFloatRows<T, NT, kRows, kChains>(args, part, tile);
+  for (; tile < num_tiles; ++tile) FreeFloatRows<T, 1, kRows, kChains>(args, part, tile);
 }
 
 template <PackedType T, bool kFine>
@@ -167,6 +158,9 @@ void Norm(const RmsNormArgs& args) {
 }
 
 }  // namespace
+}  // namespace free_order
+
+using namespace free_order;
 
 std::vector<LinearVariant> FreeLinears(PackedType type, bool fine) {
   if (type == PackedType::kQ4Min)
