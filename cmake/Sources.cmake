@@ -13,11 +13,11 @@ set(LLMI_CORE_SOURCES
   csrc/model/architecture.cc csrc/model/architectures/gemma3.cc csrc/model/architectures/llama.cc csrc/model/config.cc
   csrc/model/decoder.cc csrc/model/dequantize.cc csrc/model/loader.cc csrc/model/pack.cc csrc/model/quantize.cc csrc/model/rope_table.cc
   csrc/model/weights.cc
-  csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc
+  csrc/sampling/edits.cc csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc
   csrc/scheduler/scheduler.cc
   csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
-  csrc/engine/detokenizer.cc csrc/engine/engine.cc csrc/engine/judge.cc csrc/engine/lab.cc csrc/engine/plan.cc
+  csrc/engine/detokenizer.cc csrc/engine/device_rows.cc csrc/engine/engine.cc csrc/engine/judge.cc csrc/engine/lab.cc csrc/engine/plan.cc
   csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc)
 
 set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu)

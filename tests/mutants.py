@@ -46,6 +46,7 @@ ATTENTION = "tests/test_attention.py"
 MODEL = "tests/test_scheduler_model.py"
 KV_TYPES = "tests/test_kv_types.py"
 CUDA = "tests/test_cuda.py"
+DRAWS = "tests/test_device_draw.py"
 
 MUTANTS = [
     Mutant("speculation", "ratio upside down", "csrc/speculative/verify.cc", "target[index] / drawn", "drawn / (target[index] + 1e-9)", VERIFICATION),
@@ -100,8 +101,8 @@ MUTANTS = [
     Mutant("sampling", "a race without its margin", "csrc/kernels/cpu/simd/vocab.h", "Set1(1.001f)", "Set1(0.9f)", OPS),
     Mutant("sampling", "top-k keeps one more", "csrc/sampling/law.cc", "const auto kept = static_cast<size_t>(top_k);",
            "const auto kept = static_cast<size_t>(top_k) + 1;", SAMPLING),
-    Mutant("sampling", "top-p rounds down", "csrc/sampling/law.cc", "std::ceil(top_p * static_cast<double>(total))",
-           "std::floor(0.97 * top_p * static_cast<double>(total))", SAMPLING),
+    Mutant("sampling", "top-p rounds down", "csrc/kernels/draw.h", "__builtin_ceil(top_p * static_cast<double>(total))",
+           "__builtin_floor(0.97 * top_p * static_cast<double>(total))", SAMPLING),
     Mutant("memory", "no copy on write", "csrc/cache/kv_cache.cc", "if (pool_.references(page) <= 1) continue;", "continue;", CACHE),
     Mutant("memory", "copies not counted", "csrc/cache/kv_cache.cc", "if (pool_.references(table[static_cast<size_t>(i)]) > 1) ++pages;", "", CACHE),
     Mutant("memory", "window one block late", "csrc/cache/kv_groups.cc", "std::max<int64_t>(0, num_tokens + 1 - group.window)",
@@ -139,7 +140,7 @@ MUTANTS = [
     Mutant("memory", "spans merged from the right", "csrc/kernels/cpu/simd/attention.h",
            "partials + span * num_queries * AttentionPartialSize(head_dim)",
            "partials + (num_spans - 1 - span) * num_queries * AttentionPartialSize(head_dim)", ATTENTION),
-    Mutant("sampling", "a penalised id is penalised again", "csrc/sampling/law.cc", "std::exchange(seen[static_cast<size_t>(id)], 0)",
+    Mutant("sampling", "a penalised id is penalised again", "csrc/sampling/edits.cc", "std::exchange(seen[static_cast<size_t>(id)], 0)",
            "seen[static_cast<size_t>(id)]", SAMPLING),
     Mutant("memory", "prompt scores from the cache", "csrc/scheduler/scheduler.cc", "std::min(sequence.num_tokens - 1, sequence.first_wanted_row)",
            "sequence.num_tokens - 1", PREFIX),
@@ -158,6 +159,15 @@ MUTANTS = [
            "dots[half] -= 0 *", OPS),
     Mutant("cuda", "minima forgotten", "csrc/kernels/cuda/linear_kernels.h", " || HasMinimumPacked(type)",
            "", OPS),
+    Mutant("cuda", "ties at the cut by id upwards", "csrc/kernels/draw.h", "static_cast<uint32_t>(~static_cast<uint32_t>(id))",
+           "static_cast<uint32_t>(id) ^ 0x40000000u", DRAWS),
+    Mutant("cuda", "zeros that differ by sign", "csrc/kernels/draw.h", "logit + 0.0f", "logit", DRAWS),
+    Mutant("cuda", "massless tokens beside the last one", "csrc/kernels/cuda/draw_kernels.h", "row.top_p == 1.0 || TokenMass", "true || TokenMass", DRAWS),
+    Mutant("cuda", "groups' maxima as if each were one chunk's", "csrc/kernels/cuda/draw_kernels.h", "index * kDrawGroups + thread",
+           "index * kDrawGroups", DRAWS),
+    Mutant("cuda", "edits of one id at once", "csrc/kernels/cuda/draw_kernels.h", "plan.masks[same].id == id; ++same", "same == i; ++same", DRAWS),
+    Mutant("cuda", "a draft's rows without its path", "csrc/engine/device_rows.cc", "    AppendPath(sample.draft, rows[i].node, &tokens);\n", "", DRAWS),
+    Mutant("cuda", "bf16 weights of the softmax not rounded", "csrc/kernels/cuda/attention_kernels.h", "weight = RoundToBfloat16(weight);", ";", ATTENTION),
     Mutant("cuda", "queries on the host", "csrc/model/decoder.cc", "    args.q = queries.data();\n",
            "", CUDA),
     Mutant("scheduling", "ends to come are not looked at", "csrc/scheduler/scheduler.cc", "if (seats * end.growth > free) return true;", "", SCHEDULER),

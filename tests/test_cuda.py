@@ -44,7 +44,7 @@ def test_tokens_are_those_of_the_cpu(tiny_path: Callable[..., Path], architectur
     model = tiny_path(architecture)
     prompts, params = make_prompts(257, 12, 300), make_params(12, 40)
     counts = dict.fromkeys(COUNTS, 0)
-    for kv_cache_dtype in ("float16", "float32", "int8"):
+    for kv_cache_dtype in ("float16", "bfloat16", "float32", "int8"):
         engine: dict[str, Any] = {"kv_cache_dtype": kv_cache_dtype, "max_num_batched_tokens": 90, "max_model_len": 360, **weights}
         engine["kv_cache_memory_bytes"] = tight_pool(model, 300, 40, engine)
         expected = run(model, prompts, params, 12, dict.fromkeys(COUNTS, 0), **engine)
@@ -133,12 +133,39 @@ def test_what_belongs_to_an_engine_runs_where_it_does(tiny_path: Callable[..., P
 
 
 def test_memory_of_the_device(tiny_path: Callable[..., Path], device: str) -> None:
-    """A cache that the device has no room for is refused with the arithmetic; the next one fits."""
-    arithmetic = "needs 9000000 MB of .*, 4294 MB are free" if device == "emulated" else r"needs 9000000 MB of .*, \d+ MB are free"
+    """A cache that the device has no room for, beside a step's workspaces, is refused with the arithmetic; the next one fits."""
+    arithmetic = r"needs 9000000 MB of .*, 39\d\d MB are free" if device == "emulated" else r"needs 9000000 MB of .*, \d+ MB are free"
     with pytest.raises(llmi.OutOfMemoryError, match=arithmetic):
         LLM(tiny_path(), device="cuda", kv_cache_memory_bytes=9_000_000_000_000)
     with LLM(tiny_path(), device="cuda", max_model_len=64) as llm:
         assert len(llm.generate([1, 2, 3], max_tokens=4, ignore_eos=True)[0].token_ids) == 4
+
+
+def test_the_cache_takes_its_share_of_the_device(tiny_path: Callable[..., Path], device: str) -> None:
+    """gpu_memory_utilization counts weights, workspaces and what others hold; a share that they exceed is refused with the arithmetic."""
+    engine: dict[str, Any] = {"device": "cuda", "max_model_len": 2048, "max_num_seqs": 100_000}
+    pages = []
+    for share in (0.3, 0.6):
+        with LLM(tiny_path(), gpu_memory_utilization=share, **engine) as llm:
+            pages.append(llm.get_metrics()["num_pages"] * llm._page_bytes)
+            assert len(llm.generate([1, 2, 3], max_tokens=4, ignore_eos=True)[0].token_ids) == 4
+    if device == "emulated":
+        assert pages[0] < 0.3 * 2**32 and pages[1] - pages[0] == pytest.approx(0.3 * 2**32, rel=1e-4)
+    arithmetic = (
+        r"gpu_memory_utilization = 0\.0\d+ allows [\d,]+ MB of the device's [\d,]+ MB, and [\d,]+ MB are taken, .*: nothing is left"
+    )
+    with pytest.raises(llmi.OutOfMemoryError, match=arithmetic):
+        LLM(tiny_path(), gpu_memory_utilization=0.0001, **engine)
+    with LLM(tiny_path(), device="cuda", gpu_memory_utilization=0.0001, kv_cache_memory_bytes=1 << 22) as llm:
+        assert llm.get_metrics()["num_pages"] * llm._page_bytes <= 1 << 22, "a size in bytes goes before a share"
+
+
+@pytest.mark.parametrize("share", [0, 1.01, -0.5, "most", float("nan")])
+def test_a_share_of_memory_that_is_none(tiny_path: Callable[..., Path], share: Any) -> None:
+    with pytest.raises(llmi.InvalidParamsError, match=r"gpu_memory_utilization must lie in \(0, 1\]"):
+        LLM(tiny_path(), gpu_memory_utilization=share)
+    with pytest.raises(llmi.UnsupportedCombinationError, match="bounded by kv_cache_memory_bytes"):
+        LLM(tiny_path(), device="cpu", gpu_memory_utilization=0.5)
 
 
 def test_without_a_gpu_the_reason_is_given(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

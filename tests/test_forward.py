@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features import DEVICES
 from llmi import _core
 
 T = _core.testing
@@ -114,10 +113,6 @@ def test_digests_of_logits(model: str, dtype: str, kv: str, table: str, smollm_p
     """
     import os
 
-    if table in DEVICES and kv == "bfloat16":
-        with pytest.raises(_core.CoreError, match="a bf16 cache is the CPU's"):
-            digest(smollm_path, dtype, kv, table, 1)
-        return
     if table == "emulated" and dtype != "auto":
         pytest.skip("minutes: the cases of test_ops.py cover the weights of each type on it")
     path = smollm_path if model.startswith("smollm") else gemma_path

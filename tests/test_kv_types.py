@@ -93,7 +93,7 @@ def test_capacity_and_names(tiny_path: Callable[..., Path]) -> None:
         LLM(tiny_path(), kv_cache_dtype="fp8")
 
 
-def test_attention_dtype_names_a_cache(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_dtype_names_a_cache(tiny_path: Callable[..., Path]) -> None:
     """attention_dtype="bf16" is the bfloat16 cache; what contradicts it, and a device that has none, is refused by name."""
     engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 22, "max_model_len": 256}
     with LLM(tiny_path(), attention_dtype="bf16", **engine) as named, LLM(tiny_path(), kv_cache_dtype="bfloat16", **engine) as typed:
@@ -108,9 +108,6 @@ def test_attention_dtype_names_a_cache(tiny_path: Callable[..., Path], monkeypat
             LLM(tiny_path(), attention_dtype=attention, kv_cache_dtype=cache)
     with pytest.raises(llmi.InvalidParamsError, match="attention_dtype must be one of auto, float32, bf16, not 'fp8'"):
         LLM(tiny_path(), attention_dtype="fp8")
-    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1")
-    with pytest.raises(llmi.UnsupportedCombinationError, match="no bf16 cache"):
-        LLM(tiny_path(), attention_dtype="bf16", device="cuda")
 
 
 def test_a_number_that_is_not_finite_is_not_lost() -> None:

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -25,6 +26,7 @@
 #include "model/pack.h"
 #include "model/quantize.h"
 #include "model/rope_table.h"
+#include "sampling/edits.h"
 #include "sampling/law.h"
 
 namespace py = pybind11;
@@ -256,6 +258,22 @@ void RegisterSampling(py::module_& module) {
                ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
                return law;
              });
+  module.def("draw_there",
+             [](const std::string& table, const std::vector<SamplingParams>& params, const std::vector<std::vector<int32_t>>& tokens,
+                int64_t prompt_len, int64_t sample_index, const FloatArray& logits) {
+               const KernelContext context = TestContext(table, 1);
+               PlacedFloats there = Place(context, logits);
+               DrawList draws;
+               // Rows last to first: a draw's place and its row are two things.
+               for (size_t i = params.size(); i-- > 0;) {
+                 Validate(params[i], logits.shape(1));
+                 draws.Add(params[i], {tokens[i], prompt_len}, sample_index, static_cast<int64_t>(i), logits.shape(1));
+               }
+               std::vector<int32_t> drawn(params.size());
+               context.device->Draw(draws.batch(), there.data(), logits.shape(1), drawn.data());
+               std::reverse(drawn.begin(), drawn.end());
+               return drawn;
+             });
   module.def(
       "draw",
       [](uint64_t seed, int64_t position, int64_t sample_index, const FloatArray& law, const std::string& table) {
@@ -273,7 +291,10 @@ void RegisterSampling(py::module_& module) {
   module.def("noise_word", [](uint64_t seed, int64_t position, int64_t sample_index, int64_t token_id) {
     return NoiseWord({seed, position, sample_index, 0, 0}, token_id);
   });
-  module.def("philox", [](std::array<uint32_t, 4> counter, uint64_t key) { return Philox4x32(counter, key); });
+  module.def("philox", [](std::array<uint32_t, 4> counter, uint64_t key) {
+    const PhiloxWords words = Philox4x32({{counter[0], counter[1], counter[2], counter[3]}}, key);
+    return std::array<uint32_t, 4>{words[0], words[1], words[2], words[3]};
+  });
   module.def("scalar_math", [](const std::string& name, double x) -> py::object {
     double sine = 0;
     double cosine = 0;

@@ -178,7 +178,7 @@ class TestDecoder {
     }
     const ModelConfig& config = decoder_->config();
     FloatArray logits({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.vocab_size)});
-    decoder_->LmHead(context_, result.hidden.data(), batch.num_rows(), logits.mutable_data());
+    decoder_->LmHead(context_, result.hidden, batch.num_rows(), logits.mutable_data());
     py::list taps;
     for (const std::vector<float>& tap : result.taps) {
       taps.append(FloatArray({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.hidden_size)}, tap.data()));

@@ -49,9 +49,9 @@ std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, con
 EngineHandle::EngineHandle(const std::string& path, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
                            const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
                            int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
-                           int64_t max_model_len, bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
-                           const std::shared_ptr<PolicyHook>& policy_hook, const std::shared_ptr<BatchHook>& batch_hook,
-                           const std::vector<int64_t>& layers) {
+                           int64_t max_model_len, double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio,
+                           bool audit_each_step, const std::shared_ptr<PolicyHook>& policy_hook,
+                           const std::shared_ptr<BatchHook>& batch_hook, const std::vector<int64_t>& layers) {
   device_ = OpenDevice(device);
   context_.device = device_.get();
   context_.table = &GetKernelTable(isa);
@@ -66,9 +66,19 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& device, c
   config_.audit_each_step = audit_each_step;
   const FloatEnvironmentGuard guard;
   model_ = LoadConfig(path, layers);
-  const uint64_t available = device_ == nullptr ? AvailableMemoryBytes() : device_->free_bytes();
+  // Half of the host's memory that is free. A device's is looked at again when all else has its place.
+  const uint64_t available = device_ == nullptr ? AvailableMemoryBytes() / 2 : device_->free_bytes();
   ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len, available}, &config_);
   decoder_ = LoadDecoder(context_, path, ParseWeightFormat(dtype), layers);
+  if (device_ != nullptr) {
+    const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size);
+    decoder_->Reserve(context_, max_num_batched_tokens, num_logits_rows);
+    device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
+    if (kv_cache_memory_bytes == 0) {
+      const uint64_t left = DeviceCacheBytes(device_->total_bytes(), device_->free_bytes(), gpu_memory_utilization);
+      ResolveSizes(model_, {0, max_model_len, left}, &config_);
+    }
+  }
   weight_bytes_ = decoder_->weights().num_bytes();
   weight_types_ = decoder_->weights().TypeNames();
   // An embedding of its own is looked up, not read through.

@@ -19,6 +19,7 @@
 #include "engine/detokenizer.h"
 #include "engine/lab.h"
 #include "engine/request.h"
+#include "kernels/draw.h"
 #include "model/decoder.h"
 #include "sampling/law.h"
 #include "scheduler/scheduler.h"
@@ -65,6 +66,7 @@ struct EngineStats {
   int64_t num_preemptions = 0;
   int64_t num_recomputed_tokens = 0;
   int64_t num_restored_tokens = 0;  // of preempted sequences whose blocks came back from the host
+  int64_t num_device_draws = 0;     // rows drawn where their logits lie; those of other rows came to the host
   int64_t num_copies_on_write = 0;
   int64_t num_window_blocks_returned = 0;
   int64_t num_running = 0;
@@ -242,7 +244,14 @@ class Engine {
   void EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows);
   void ProcessPromptRow(Running& running, int64_t position, float* raw);
   void StartSiblings(Running& running, const float* raw);
-  void SampleToken(Running& running, Sample& sample, const float* raw);
+  static int32_t ChildOfWalk(const Sample& sample, int32_t token);
+  // drawn: what the device has drawn, or kNoToken; raw is nothing then.
+  void SampleToken(Running& running, Sample& sample, const float* raw, int32_t drawn);
+  // Rows that are drawn where their logits are (device_rows.cc); the logits of the others, in logits_.
+  void DrawThere(std::span<const LogitsRow> rows, const float* hidden);
+  static bool MayDrawThere(const LogitsRow& row);
+  // The token of a row of this chunk; kNoToken: the host draws it.
+  int32_t DrawnThere(size_t row) const { return row < drawn_there_.size() ? drawn_there_[row] : kNoToken; }
   // child: the draft node that holds the token, or -1.
   void AfterToken(Running& running, Sample& sample, int32_t token, int32_t child, const float* raw);
   void FinishSample(Running& running, Sample& sample, FinishReason reason);
@@ -279,6 +288,7 @@ class Engine {
   // Rows of this chunk that were drawn ahead.
   std::unordered_map<const Sample*, PreparedRow> prepared_rows_;
   std::vector<std::vector<float>> spare_laws_;  // of earlier rows, for the next
+  std::vector<int32_t> drawn_there_;            // by row of this chunk; empty without a device
   double hook_seconds_ = 0;
   uint64_t num_submitted_ = 0;
   int64_t num_audited_steps_ = 0;

@@ -140,7 +140,7 @@ void Engine::JudgeRow(Running& running, Sample& sample, int32_t node, const floa
     const bool ends = i == verdict.path.size();
     const int32_t child = ends ? -1 : verdict.path[i];
     sample.planned = RowVerdict{ends ? verdict.next_token : drafted[static_cast<size_t>(child)], child};
-    SampleToken(running, sample, rows.data() + static_cast<int64_t>(last + 1) * vocab_size);
+    SampleToken(running, sample, rows.data() + static_cast<int64_t>(last + 1) * vocab_size, kNoToken);
     last = child;
   }
   sample.planned.reset();

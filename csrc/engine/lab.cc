@@ -196,7 +196,7 @@ std::vector<float> Engine::LabLogits(const std::vector<LabExtension>& extensions
     needed->Add(*sequence.shortlist);
   }
   std::vector<float> logits(owners.size() * static_cast<size_t>(vocab_size));
-  decoder_->LmHead(context_, forward.hidden.data(), static_cast<int64_t>(owners.size()), logits.data(), whole ? nullptr : &*needed);
+  decoder_->LmHead(context_, forward.hidden, static_cast<int64_t>(owners.size()), logits.data(), whole ? nullptr : &*needed);
   std::vector<TileRange> left_out;
   for (size_t row = 0; row < owners.size(); ++row) {
     const std::optional<Shortlist>& shortlist = extensions[owners[row]].sequence->shortlist;

@@ -8,15 +8,12 @@
 #include "core/errors.h"
 #include "core/thread_pool.h"
 #include "engine/running.h"
+#include "engine/sizing.h"
 #include "kernels/vocab.h"
 #include "sampling/law.h"
 
 namespace llmi {
 namespace {
-
-// Rows of logits in memory at once: 8 of Gemma's 262,144 ids take 8 MB.
-constexpr int64_t kMaxLogitsRows = 32;
-constexpr int64_t kMaxLogitsFloats = int64_t{4} << 20;
 
 // The law is softmax of the raw logits.
 bool IsNeutral(const SamplingParams& p) {
@@ -26,16 +23,26 @@ bool IsNeutral(const SamplingParams& p) {
 
 }  // namespace
 
+// The child of the walk's node that holds `token`, or -1.
+int32_t Engine::ChildOfWalk(const Sample& sample, int32_t token) {
+  return sample.draft.size() == 0 ? kWalkRoot : sample.draft.Child(sample.walk, token);
+}
+
 void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result) {
   const int64_t vocab_size = decoder_->config().vocab_size;
   const int64_t hidden_size = decoder_->config().hidden_size;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  const int64_t chunk = std::max<int64_t>(1, std::min(kMaxLogitsRows, kMaxLogitsFloats / vocab_size));
+  const int64_t chunk = LogitsRowsAtOnce(vocab_size);
   logits_.resize(static_cast<size_t>(std::min(chunk, num_rows) * vocab_size));
   for (int64_t begin = 0; begin < num_rows; begin += chunk) {
     const int64_t count = std::min(chunk, num_rows - begin);
-    decoder_->LmHead(context_, result.hidden.data() + begin * hidden_size, count, logits_.data());
     const auto chunk_rows = std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+    const float* hidden = result.hidden + begin * hidden_size;
+    if (context_.device == nullptr) {
+      decoder_->LmHead(context_, hidden, count, logits_.data());
+    } else {
+      DrawThere(chunk_rows, hidden);
+    }
     if (config_.batch_hook != nullptr) ProcessBatch(chunk_rows, logits_.data());
     PrepareRows(chunk_rows, logits_.data());
     for (int64_t i = 0; i < count; ++i) {
@@ -57,7 +64,7 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
         } else {
           if (row.node == kWalkRoot) row.sample->emit_time_s = NowSeconds();
           if (!running.samples[0]->started) StartSiblings(running, raw);
-          SampleToken(running, *row.sample, raw);
+          SampleToken(running, *row.sample, raw, DrawnThere(static_cast<size_t>(i)));
         }
       } catch (const Error& error) {
         FailRequest(running, error);
@@ -87,6 +94,7 @@ void Engine::PrepareRows(std::span<const LogitsRow> rows, const float* logits) {
     if (has_siblings_to_start && request.hooks != nullptr && request.hooks->HasProcessors()) continue;
     const bool is_judged = sample.draft.size() > 0 && request.speculation->verification != VerificationKind::kCoupled;
     if (!rows[i].draws || rows[i].node != kWalkRoot || has_sampler || is_judged || request.trace) continue;
+    if (DrawnThere(i) != kNoToken) continue;
     if (request.params.max_tokens > 0) ahead.emplace_back(&prepared_rows_[&sample], i);
   }
   if (ahead.size() < 2) {
@@ -246,15 +254,16 @@ void Engine::StartSiblings(Running& running, const float* raw) {
     sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;
     scheduler_->AddRunning(&sample.scheduled);
     sample.emit_time_s = leader.emit_time_s;
-    SampleToken(running, sample, raw);
+    SampleToken(running, sample, raw, kNoToken);
   }
 }
 
-void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
+void Engine::SampleToken(Running& running, Sample& sample, const float* raw, int32_t drawn) {
   Request& request = *running.request;
   const SamplingParams& params = request.params;
   const int64_t vocab_size = decoder_->config().vocab_size;
   sample.drawn_at = sample.walk;
+  if (drawn != kNoToken) return AfterToken(running, sample, drawn, ChildOfWalk(sample, drawn), raw);
   RequestHooks* hooks = request.hooks.get();
   const auto prepared = prepared_rows_.find(&sample);
   const bool is_prepared = prepared != prepared_rows_.end();
@@ -295,7 +304,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw) {
     output.logprobs.push_back(ComputeLogprobs(context_, raw, law_.data(), params.temperature == 0, vocab_size, token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
-  if (child == kFindChild) child = sample.draft.size() == 0 ? kWalkRoot : sample.draft.Child(sample.walk, token);
+  if (child == kFindChild) child = ChildOfWalk(sample, token);
   if (!sample.draft_logprobs.empty()) NoteDraftLogprobs(running, sample, token);
   if (request.trace) RecordTrace(running, sample, raw, token, child);
   AfterToken(running, sample, token, child, raw);

@@ -16,6 +16,18 @@ std::string Grouped(int64_t number) {
 
 }  // namespace
 
+uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization) {
+  const auto allowed = static_cast<uint64_t>(static_cast<double>(total_bytes) * utilization);
+  const uint64_t taken = total_bytes - free_bytes;
+  if (taken < allowed) return allowed - taken;
+  const auto megabytes = [](uint64_t bytes) { return Grouped(static_cast<int64_t>(bytes / 1000000)) + " MB"; };
+  throw Error::OutOfMemory("gpu_memory_utilization = " + std::to_string(utilization) + " allows " + megabytes(allowed) +
+                               " of the device's " + megabytes(total_bytes) + ", and " + megabytes(taken) +
+                               " are taken, weights and workspaces included: nothing is left for the KV cache; raise it, or lower "
+                               "max_num_batched_tokens",
+                           taken, allowed);
+}
+
 void ResolveSizes(const ModelConfig& model, const SizingRequest& request, EngineConfig* config) {
   if (config->scheduler.max_num_seqs < 1) throw Error(ErrorKind::kInvalidArgument, "max_num_seqs must be 1 or more", "max_num_seqs");
   if (config->scheduler.max_num_batched_tokens < 1) {
@@ -32,7 +44,7 @@ void ResolveSizes(const ModelConfig& model, const SizingRequest& request, Engine
   const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : model.max_position;
   int64_t bytes = request.kv_cache_memory_bytes;
   if (bytes == 0) {
-    bytes = static_cast<int64_t>(request.available_bytes / 2);
+    bytes = static_cast<int64_t>(request.available_bytes);
     const int64_t useful = groups.MaxPages(wanted_len, config->scheduler.max_num_batched_tokens);
     if (useful < INT64_MAX / groups.page_bytes() / config->scheduler.max_num_seqs) {
       bytes = std::min(bytes, useful * groups.page_bytes() * config->scheduler.max_num_seqs);

@@ -1,17 +1,29 @@
 // How large the KV cache is, and how long a sequence may grow in it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "engine/engine.h"
 
 namespace llmi {
 
+// Rows of logits in memory at once: 8 of Gemma's 262,144 ids take 8 MB.
+inline int64_t LogitsRowsAtOnce(int64_t vocab_size) {
+  constexpr int64_t kMaxRows = 32;
+  constexpr int64_t kMaxFloats = int64_t{4} << 20;
+  return std::max<int64_t>(1, std::min(kMaxRows, kMaxFloats / vocab_size));
+}
+
 struct SizingRequest {
-  int64_t kv_cache_memory_bytes = 0;  // 0: half of what is free, and no more than the limits can use
+  int64_t kv_cache_memory_bytes = 0;  // 0: no more than the limits can use of what may be taken
   int64_t max_model_len = 0;          // 0: the model's, or what the cache holds
-  uint64_t available_bytes = 0;       // free memory where the cache will lie
+  uint64_t available_bytes = 0;       // that the cache may take
 };
+
+// What a device's cache may take when weights and workspaces are in place, so that `utilization` of the device's memory is in use, that of
+// others included. Throws Error(kOutOfMemory) with the arithmetic if nothing is left.
+uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization);
 
 // Fills config->num_pages and max_model_len. Throws Error(kOutOfMemory) with the arithmetic where a given length
 // does not fit, Error(kInvalidArgument) where it exceeds the model's.

@@ -388,7 +388,7 @@ double Engine::TimeRows(const KvSequence& kv, int64_t num_rows) {
   std::vector<float> logits(static_cast<size_t>(num_rows * decoder_->config().vocab_size));
   const double start = NowSeconds();
   const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
-  decoder_->LmHead(context_, result.hidden.data(), num_rows, logits.data());
+  decoder_->LmHead(context_, result.hidden, num_rows, logits.data());
   return NowSeconds() - start;
 }
 

@@ -12,10 +12,9 @@
 namespace llmi {
 namespace {
 
-void CheckCache(const KernelContext& context, const KvView& kv) {
+void CheckCache(const KvView& kv) {
   CheckArgument(kv.head_dim % 16 == 0 && kv.head_dim <= kMaxHeadDim, "attention: head_dim must be a multiple of 16, at most 512");
   CheckArgument(kv.block_size % kSlotsPerTile == 0, "attention: block_size must be a multiple of 16");
-  CheckArgument(context.device == nullptr || kv.type != KvType::kBF16, "attention: a bf16 cache is the CPU's");
 }
 
 // One work item: spans [begin, end) of a task, or all of it where partials is null.
@@ -71,7 +70,7 @@ void RunTasks(const KernelContext& context, const AttentionArgs& args, const std
 }  // namespace
 
 void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
-  CheckCache(context, args.kv);
+  CheckCache(args.kv);
   if (context.device != nullptr) return context.device->KvWrite(args);
   for (int64_t s = 0; s < args.num_segments; ++s) {
     const AttentionSegment& segment = args.segments[s];
@@ -87,7 +86,7 @@ void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
 }
 
 void PagedAttention(const KernelContext& context, const AttentionArgs& args) {
-  CheckCache(context, args.kv);
+  CheckCache(args.kv);
   CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
   if (context.device != nullptr) return context.device->PagedAttention(args);
   const int64_t group = args.num_heads / args.kv.num_kv_heads;

@@ -11,6 +11,7 @@
 
 #include "core/aligned.h"
 #include "kernels/attention.h"
+#include "kernels/draw.h"
 #include "kernels/gated_activation.h"
 #include "kernels/linear.h"
 #include "kernels/quantize_rows.h"
@@ -22,7 +23,10 @@ namespace llmi {
 class Device : public MemorySource {
  public:
   virtual std::string name() const = 0;
+  virtual uint64_t total_bytes() const = 0;
   virtual uint64_t free_bytes() const = 0;
+  // Takes the most that attention and draws need besides what their arguments point at, so that no step allocates.
+  virtual void ReserveWorkspace(int64_t num_logits_rows, int64_t vocab_size) = 0;
 
   // Host to device (the host's memory may be used again at once), device to host (waits for all before), within the device.
   virtual void Upload(void* to, const void* from, size_t num_bytes) = 0;
@@ -38,6 +42,10 @@ class Device : public MemorySource {
   // segments, with their tables and parents, and positions are the host's.
   virtual void KvWrite(const KvWriteArgs& args) = 0;
   virtual void PagedAttention(const AttentionArgs& args) = 0;
+  virtual void SoftCap(float* x, int64_t count, float cap) = 0;
+  // Changes logits [rows of the step, vocab_size] in place and gives tokens [batch.num_rows], both kinds of kernels/draw.h; waits.
+  // batch and tokens are the host's.
+  virtual void Draw(const DrawBatch& batch, float* logits, int64_t vocab_size, int32_t* tokens) = 0;
   virtual void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) = 0;
 };
 

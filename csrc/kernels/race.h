@@ -7,6 +7,9 @@
 
 #include <stdint.h>
 
+#include "core/philox.h"
+#include "core/scalar_math.h"
+
 namespace llmi {
 
 struct RaceNoise {
@@ -23,5 +26,22 @@ struct RaceArgs {
   int64_t size;      // ids [first_id, first_id + size)
   float limit;
 };
+
+// Of ids 4 quad to 4 quad + 3.
+LLMI_HD static inline PhiloxWords RaceWords(const RaceNoise& noise, int64_t quad) {
+  return Philox4x32({{static_cast<uint32_t>(quad), noise.position, noise.sample_index, noise.purpose}}, noise.seed);
+}
+
+// Whether a token may beat `limit`.
+LLMI_HD static inline bool MayWinRace(uint32_t word, float limit, float law) {
+  return static_cast<float>(word >> 8) * 0x1p-24f < ExpF32(limit + law) * 1.001f;
+}
+
+// log E - law, E = -log(1 - v), v = (word + 0.5) 2^-32 and at most 1 - 2^-24, so that log(1 - v) is finite. The least wins.
+LLMI_HD static inline double RaceScore(uint32_t word, float law) {
+  const double drawn = (static_cast<double>(word) + 0.5) * 0x1p-32;
+  const double v = drawn < 1.0 - 0x1p-24 ? drawn : 1.0 - 0x1p-24;
+  return LogF64(-Log1pF64(-v)) - static_cast<double>(law);
+}
 
 }  // namespace llmi

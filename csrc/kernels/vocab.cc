@@ -5,10 +5,16 @@
 #include <vector>
 
 #include "core/scalar_math.h"
+#include "kernels/device.h"
 #include "kernels/kernel_table.h"
 #include "kernels/row_tasks.h"
 
 namespace llmi {
+
+void SoftCap(const KernelContext& context, float* x, int64_t count, float cap) {
+  if (context.device != nullptr) return context.device->SoftCap(x, count, cap);
+  for (int64_t i = 0; i < count; ++i) x[i] = SoftCapF32(x[i], cap);
+}
 
 float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab_size) {
   const int64_t num_chunks = (vocab_size + kVocabChunk - 1) / kVocabChunk;

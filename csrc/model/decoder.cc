@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/scalar_math.h"
 #include "kernels/attention_weights.h"
 #include "kernels/embedding.h"
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/transfer.h"
+#include "kernels/vocab.h"
 
 namespace llmi {
 namespace {
@@ -90,6 +90,24 @@ struct Decoder::Rows {
 
 Decoder::Decoder(ModelConfig config, ModelWeights weights) : config_(std::move(config)), weights_(std::move(weights)) {
   for (const RopeConfig& rope : config_.ropes) ropes_.emplace_back(rope);
+}
+
+void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
+  const int64_t query_size = config_.num_heads * config_.head_dim;
+  const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
+  const int64_t mlp_rows = std::min(num_rows, kMlpRows);
+  for (AlignedBuffer* buffer : {&x_, &normed_, &hidden_}) ReserveFloats(context, *buffer, num_rows * config_.hidden_size);
+  ReserveFloats(context, qkv_, num_rows * (query_size + 2 * kv_size));
+  ReserveFloats(context, attended_, num_rows * query_size);
+  ReserveFloats(context, gate_up_, mlp_rows * 2 * config_.intermediate_size);
+  ReserveFloats(context, activated_, mlp_rows * config_.intermediate_size);
+  int64_t rotary = 0;
+  for (const RopeTable& rope : ropes_) rotary += rope.rotary_dim();
+  ReserveFloats(context, rope_values_, num_rows * rotary);
+  ReserveFloats(context, logits_, num_logits_rows * config_.vocab_size);
+  const int64_t most_values = std::max({num_rows * config_.hidden_size, num_rows * query_size, mlp_rows * config_.intermediate_size});
+  codes_.Reserve(static_cast<size_t>(most_values), "activations", context.device);
+  ReserveFloats(context, scales_, most_values / 32 * 5);
 }
 
 QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine) {
@@ -251,14 +269,13 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   }
 
   const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
-  result.hidden.resize(static_cast<size_t>(num_wanted * hidden));
   if (num_wanted == 0) return result;
   float* wanted = ReserveFloats(context, hidden_, num_wanted * hidden);
   for (int64_t i = 0; i < num_wanted; ++i) {
     CopyThere(context, wanted + i * hidden, rows.x + batch.wanted_rows[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));
   }
   FinalNorm(context, wanted, num_wanted);
-  ToHost(context, result.hidden.data(), wanted, FloatBytes(num_wanted * hidden));
+  result.hidden = wanted;
   return result;
 }
 
@@ -272,18 +289,22 @@ void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, flo
   float* row = ReserveFloats(context, hidden_, config_.hidden_size);
   ToDevice(context, row, tapped, FloatBytes(config_.hidden_size));
   FinalNorm(context, row, 1);
-  Head(context, row, 1, logits, nullptr);
+  LmHead(context, row, 1, logits);
 }
 
 void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {
-  if (num_rows == 0 || context.device == nullptr) return Head(context, hidden, num_rows, logits, shortlist);
-  float* rows = ReserveFloats(context, hidden_, num_rows * config_.hidden_size);
-  ToDevice(context, rows, hidden, FloatBytes(num_rows * config_.hidden_size));
-  Head(context, rows, num_rows, logits, shortlist);
+  if (context.device == nullptr) return Head(context, hidden, num_rows, logits, shortlist);
+  ToHost(context, logits, LogitsThere(context, hidden, num_rows, shortlist), FloatBytes(num_rows * config_.vocab_size));
 }
 
-// hidden lies where the ops run, logits on the host.
-void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {
+float* Decoder::LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist) {
+  float* logits = ReserveFloats(context, logits_, num_rows * config_.vocab_size);
+  Head(context, hidden, num_rows, logits, shortlist);
+  return logits;
+}
+
+// hidden and out lie where the ops run.
+void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
   const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
   const LinearPart part = {matrix.view(), nullptr, 0};
   LinearArgs args{};
@@ -293,7 +314,7 @@ void Decoder::Head(const KernelContext& context, const float* hidden, int64_t nu
   args.x = hidden;
   args.x_stride = config_.hidden_size;
   args.quantized = Quantized(context, hidden, num_rows, config_.hidden_size, IsQuantizedPacked(part.weights.type), true);
-  args.out = context.device == nullptr ? logits : ReserveFloats(context, logits_, num_rows * config_.vocab_size);
+  args.out = out;
   args.out_stride = config_.vocab_size;
   args.accumulate = false;
   if (shortlist == nullptr) {
@@ -301,11 +322,7 @@ void Decoder::Head(const KernelContext& context, const float* hidden, int64_t nu
   } else {
     LinearTiles(context, args, shortlist->Tiles());
   }
-  if (context.device != nullptr) ToHost(context, logits, args.out, FloatBytes(num_rows * config_.vocab_size));
-  if (config_.final_soft_cap > 0) {
-    const auto cap = static_cast<float>(config_.final_soft_cap);
-    for (int64_t i = 0; i < num_rows * config_.vocab_size; ++i) logits[i] = SoftCapF32(logits[i], cap);
-  }
+  if (config_.final_soft_cap > 0) SoftCap(context, out, num_rows * config_.vocab_size, static_cast<float>(config_.final_soft_cap));
 }
 
 }  // namespace llmi

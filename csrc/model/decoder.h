@@ -35,7 +35,8 @@ struct ForwardBatch {
 };
 
 struct ForwardResult {
-  std::vector<float> hidden;                               // [num_wanted, hidden_size], after the final norm
+  // [num_wanted, hidden_size], after the final norm, where the ops run; the decoder's, until its next Forward or EarlyLogits.
+  const float* hidden = nullptr;
   std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
   std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]
 };
@@ -47,13 +48,18 @@ class Decoder {
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
 
+  // Takes the memory that a Forward of so many rows needs, and the logits of so many, at once instead of as it comes.
+  void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
+
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
   // Not re-entrant: workspaces belong to the object.
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
 
-  // Logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`).
+  // Logits [num_rows, vocab_size], on the host, of hidden rows (Forward's `hidden`).
   // With a shortlist, those of its tiles at least; others are anything.
   void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist = nullptr);
+  // The same on the context's device, where they stay; the decoder's, until its next call.
+  float* LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist = nullptr);
   // Logits [vocab_size] of one tapped hidden state: through the final norm and the head.
   void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 
@@ -62,7 +68,7 @@ class Decoder {
   void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows, ForwardResult* result);
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
-  void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist);
+  void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
   // The int8 form of x, if a part needs it; fine where its rounding shows most (decisions/0013).
   QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine);
   void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,

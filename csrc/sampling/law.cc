@@ -10,66 +10,22 @@
 #include <vector>
 
 #include "core/errors.h"
-#include "core/philox.h"
-#include "core/scalar_math.h"
 #include "kernels/kernel_table.h"
 #include "kernels/row_tasks.h"
 #include "kernels/vocab.h"
+#include "sampling/edits.h"
 
 namespace llmi {
 namespace {
 
-constexpr double kMaxV = 1.0 - 0x1p-24;  // log(1 - v) stays finite
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-bool EndsWith(std::span<const int32_t> tokens, std::span<const int32_t> suffix) {
-  return suffix.size() <= tokens.size() && std::equal(suffix.begin(), suffix.end(), tokens.end() - static_cast<int64_t>(suffix.size()));
-}
-
-void ApplyMasks(const SamplingParams& params, const TokenHistory& history, float* logits, int64_t vocab_size) {
-  if (!params.allowed_token_ids.empty()) {
-    std::vector<bool> allowed(static_cast<size_t>(vocab_size), false);
-    for (int32_t id : params.allowed_token_ids) allowed[static_cast<size_t>(id)] = true;
-    for (int64_t id = 0; id < vocab_size; ++id) {
-      if (!allowed[static_cast<size_t>(id)]) logits[id] = kMinusInfinity;
-    }
-  }
-  const std::span<const int32_t> output = history.token_ids.subspan(static_cast<size_t>(history.prompt_len));
-  for (const std::vector<int32_t>& word : params.bad_words) {
-    // A word is banned at its last token, when its beginning has just been written.
-    if (EndsWith(output, std::span(word).first(word.size() - 1))) logits[word.back()] = kMinusInfinity;
-  }
-  if (static_cast<int64_t>(output.size()) < params.min_tokens) {
-    for (int32_t id : params.stop_token_ids) logits[id] = kMinusInfinity;
-    for (int32_t id : params.eos_token_ids) logits[id] = kMinusInfinity;
-  }
-}
-
-void ApplyPenalties(const SamplingParams& params, const TokenHistory& history, float* logits, int64_t vocab_size) {
-  const bool repetition = params.repetition_penalty != 1.0;
-  const bool counting = params.frequency_penalty != 0.0 || params.presence_penalty != 0.0;
-  if (!repetition && !counting) return;
-  // Of each id: 0 if the history lacks it, else one more than its count in the output. All zero between calls, so
-  // that a call touches the ids of its history alone.
-  thread_local std::vector<int32_t> seen;
-  if (static_cast<int64_t>(seen.size()) < vocab_size) seen.resize(static_cast<size_t>(vocab_size));
-  for (size_t i = 0; i < history.token_ids.size(); ++i) {
-    int32_t& entry = seen[static_cast<size_t>(history.token_ids[i])];
-    entry = std::max(entry, 1) + (static_cast<int64_t>(i) >= history.prompt_len ? 1 : 0);
-  }
-  const auto factor = static_cast<float>(params.repetition_penalty);
-  const auto frequency = static_cast<float>(params.frequency_penalty);
-  const auto presence = static_cast<float>(params.presence_penalty);
-  for (const int32_t id : history.token_ids) {
-    const int32_t entry = std::exchange(seen[static_cast<size_t>(id)], 0);
-    if (entry == 0) continue;  // done
-    const int32_t count = entry - 1;
-    float& logit = logits[id];
-    if (repetition) logit = logit > 0 ? logit / factor : logit * factor;
-    if (count > 0) {
-      logit = logit - frequency * static_cast<float>(count);
-      logit = logit - presence;
-    }
+void KeepAllowed(const std::vector<int32_t>& allowed_token_ids, float* logits, int64_t vocab_size) {
+  if (allowed_token_ids.empty()) return;
+  std::vector<bool> allowed(static_cast<size_t>(vocab_size), false);
+  for (int32_t id : allowed_token_ids) allowed[static_cast<size_t>(id)] = true;
+  for (int64_t id = 0; id < vocab_size; ++id) {
+    if (!allowed[static_cast<size_t>(id)]) logits[id] = kMinusInfinity;
   }
 }
 
@@ -113,7 +69,7 @@ void KeepTopP(const KernelContext& context, double top_p, float maximum, float* 
   for (uint64_t mass : masses) sums[static_cast<size_t>(MassBucket(mass))] += mass;
   uint64_t total = 0;
   for (uint64_t sum : sums) total += sum;
-  const auto wanted = static_cast<uint64_t>(std::ceil(top_p * static_cast<double>(total)));
+  const uint64_t wanted = WantedMass(top_p, total);
   int bucket = 64;
   uint64_t sum = 0;
   for (; bucket > 1 && sum + sums[static_cast<size_t>(bucket)] < wanted; --bucket) sum += sums[static_cast<size_t>(bucket)];
@@ -137,7 +93,7 @@ void KeepTopP(const KernelContext& context, double top_p, float maximum, float* 
 
 void Filter(const KernelContext& context, const SamplingParams& params, float* law, int64_t vocab_size, float maximum) {
   if (params.min_p > 0) {
-    const auto limit = static_cast<float>(static_cast<double>(maximum) + LogF64(params.min_p));
+    const float limit = MinPLimit(maximum, params.min_p);
     for (int64_t i = 0; i < vocab_size; ++i) {
       if (law[i] < limit) law[i] = kMinusInfinity;
     }
@@ -146,9 +102,9 @@ void Filter(const KernelContext& context, const SamplingParams& params, float* l
   if (params.top_p < 1.0) KeepTopP(context, params.top_p, maximum, law, vocab_size);
 }
 
-double Uniform(uint32_t word) { return std::min((static_cast<double>(word) + 0.5) * 0x1p-32, kMaxV); }
-
-double Score(double v, float law) { return LogF64(-Log1pF64(-v)) - static_cast<double>(law); }
+RaceNoise NoiseOf(const NoiseKey& key) {
+  return {key.seed, static_cast<uint32_t>(key.position), static_cast<uint32_t>(key.sample_index), key.purpose | (key.round << 8)};
+}
 
 }  // namespace
 
@@ -158,10 +114,17 @@ void PenaliseLogits(const KernelContext& context, const SamplingParams& params, 
     throw Error(ErrorKind::kNonFiniteLogits,
                 "the model's logits hold NaN or infinity at position " + std::to_string(history.token_ids.size()));
   }
-  ApplyMasks(params, history, logits, vocab_size);
-  for (const auto& [id, bias] : params.logit_bias) logits[id] = logits[id] + bias;
+  thread_local std::vector<MaskEdit> masks;
+  masks.clear();
+  AppendMasks(params, history, &masks);
+  KeepAllowed(params.allowed_token_ids, logits, vocab_size);
+  for (const MaskEdit& edit : masks) logits[edit.id] = MaskedLogit(edit, logits[edit.id]);
   if (observer) observer(LawStage::kMasked, logits);
-  ApplyPenalties(params, history, logits, vocab_size);
+  thread_local std::vector<PenaltyEdit> penalised;
+  penalised.clear();
+  AppendPenalties(params, history, vocab_size, &penalised);
+  const Penalties penalties = PenaltiesOf(params);
+  for (const PenaltyEdit& edit : penalised) logits[edit.id] = PenalisedLogit(edit, penalties, logits[edit.id]);
   if (observer) observer(LawStage::kPenalised, logits);
 }
 
@@ -193,24 +156,18 @@ void FilterLogits(const KernelContext& context, const SamplingParams& params, co
   Filter(context, params, logits, vocab_size, logits[best]);
 }
 
-uint32_t NoiseWord(const NoiseKey& key, int64_t token_id) {
-  const auto words = Philox4x32({static_cast<uint32_t>(token_id / 4), static_cast<uint32_t>(key.position),
-                                 static_cast<uint32_t>(key.sample_index), key.purpose | (key.round << 8)},
-                                key.seed);
-  return words[static_cast<size_t>(token_id % 4)];
-}
+uint32_t NoiseWord(const NoiseKey& key, int64_t token_id) { return RaceWords(NoiseOf(key), token_id / 4)[token_id % 4]; }
 
-double LogExponential(const NoiseKey& key, int64_t token_id) { return Score(Uniform(NoiseWord(key, token_id)), 0.0f); }
+double LogExponential(const NoiseKey& key, int64_t token_id) { return RaceScore(NoiseWord(key, token_id), 0.0f); }
 
 int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law, int64_t vocab_size) {
   using Runner = std::pair<double, int64_t>;  // score, id: the least wins
-  const auto score = [&](int64_t id) { return Runner{Score(Uniform(NoiseWord(key, id)), law[id]), id}; };
+  const auto score = [&](int64_t id) { return Runner{RaceScore(NoiseWord(key, id), law[id]), id}; };
   // The likeliest token first: its score lets nearly all others be passed over.
   const int64_t likeliest = ArgMax(context, law, vocab_size);
   CheckInternal(likeliest >= 0, "draw: the law holds NaN or infinity, or keeps no token");
   Runner winner = score(likeliest);
-  const RaceNoise noise = {key.seed, static_cast<uint32_t>(key.position), static_cast<uint32_t>(key.sample_index),
-                           key.purpose | (key.round << 8)};
+  const RaceNoise noise = NoiseOf(key);
   const int64_t num_chunks = (vocab_size + kVocabChunk - 1) / kVocabChunk;
   std::mutex mutex;
   const Runner favourite = winner;
@@ -241,7 +198,7 @@ std::vector<int32_t> DrawSeveral(const NoiseKey* key, const float* law, int64_t 
   std::vector<std::pair<double, int32_t>> scores;
   for (int64_t id = 0; id < vocab_size; ++id) {
     if (!(law[id] > kMinusInfinity)) continue;
-    const double score = key == nullptr ? -static_cast<double>(law[id]) : Score(Uniform(NoiseWord(*key, id)), law[id]);
+    const double score = key == nullptr ? -static_cast<double>(law[id]) : RaceScore(NoiseWord(*key, id), law[id]);
     scores.emplace_back(score, static_cast<int32_t>(id));
   }
   const auto kept = std::min(static_cast<size_t>(std::max<int64_t>(count, 0)), scores.size());

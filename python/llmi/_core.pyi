@@ -150,6 +150,7 @@ class Engine:
         block_size: int,
         kv_cache_memory_bytes: int,
         max_model_len: int,
+        gpu_memory_utilization: float,
         prefix_caching: bool,
         waiting_served_ratio: float,
         audit_each_step: bool,

@@ -17,14 +17,14 @@ from llmi._inspect import KV_CACHE_DTYPES
 from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 2
+DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "block_size", "kv_cache_memory_bytes", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
+    "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
 REFUSED: dict[str, Any] = {
-    "gpu_memory_utilization": 0.9,
     "tensor_parallel_size": 1, "deterministic": True,
 }  # fmt: skip
 
@@ -76,6 +76,7 @@ class EngineArgs:
     max_num_batched_tokens: int
     block_size: int
     kv_cache_memory_bytes: int | None
+    gpu_memory_utilization: float
     enable_chunked_prefill: bool
     enable_prefix_caching: bool
     waiting_served_ratio: float | None
@@ -97,8 +98,6 @@ class EngineArgs:
                 continue
             if getattr(self, name) not in allowed:
                 raise InvalidParamsError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", name)
-        if self.kv_type == "bfloat16" and self.resolved_device != "cpu":
-            raise UnsupportedCombinationError("device = 'cuda' has no bf16 cache yet: float16, float32 or int8", "device", "kv_cache_dtype")
         if self.quantization not in (None, "q8_0", "q4_0"):
             raise UnsupportedCombinationError(f"quantization must be None, q8_0 or q4_0, not {self.quantization!r}", "quantization", "LLM")
         if self.quantization is not None and self.dtype != "auto":
@@ -117,6 +116,11 @@ class EngineArgs:
             raise InvalidParamsError(f"block_size must be a multiple of 16 up to 1,024, not {self.block_size!r}", "block_size")
         if self.num_threads is not None and self.num_threads > 256:
             raise InvalidParamsError("num_threads must be at most 256", "num_threads")
+        share = self.gpu_memory_utilization
+        if not isinstance(share, int | float) or not 0 < share <= 1:
+            raise InvalidParamsError(f"gpu_memory_utilization must lie in (0, 1], not {share!r}", "gpu_memory_utilization")
+        if self.resolved_device == "cpu" and share != DEFAULT_GPU_MEMORY_UTILIZATION:
+            raise UnsupportedCombinationError("the CPU's cache is bounded by kv_cache_memory_bytes", "gpu_memory_utilization", "device")
         ratio = self.waiting_served_ratio
         if ratio is not None and not (isinstance(ratio, int | float) and 0 < ratio < 1e6):
             raise InvalidParamsError(f"waiting_served_ratio must be None or positive, not {ratio!r}", "waiting_served_ratio")
@@ -147,6 +151,7 @@ class EngineArgs:
             "device": self.resolved_device, "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
+            "gpu_memory_utilization": float(self.gpu_memory_utilization),
             "prefix_caching": bool(self.enable_prefix_caching), "waiting_served_ratio": float(self.waiting_served_ratio or 0.0), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
             "policy_object": None if isinstance(self.scheduling_policy, str) else PolicyRunner(self.scheduling_policy),
             "batch_object": self.batch_runner, "layers": list(self.layers),

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from llmi import _core, _models, _scoring
 from llmi._background import Background
 from llmi._call import Call
-from llmi._engine_args import EngineArgs, SchedulingPolicy, generation_defaults, numerics_id, parse_no_effect, with_attention_dtype
+from llmi._engine_args import (
+    DEFAULT_GPU_MEMORY_UTILIZATION,
+    EngineArgs,
+    SchedulingPolicy,
+    generation_defaults,
+    numerics_id,
+    parse_no_effect,
+    with_attention_dtype,
+)
 from llmi._errors import (
     EngineBusyError,
     GenerationInterrupted,
@@ -86,7 +94,9 @@ class LLM:
     max_num_seqs, max_num_batched_tokens : int
         Most sequences in a batch, and tokens in a step; longer prompts are cut into chunks.
     kv_cache_memory_bytes : int, optional
-        None: half of what is free, and no more than the limits can use.
+        None: half of the memory that is free or, on a GPU, what gpu_memory_utilization leaves; and no more than the limits can use.
+    gpu_memory_utilization : float
+        The share of a GPU's memory that may be in use when the cache is there: weights, workspaces, and what others hold.
     enable_prefix_caching : bool
         Keep the cache blocks of sequences that have ended, for prompts that begin alike, as long as memory is not needed.
     scheduling_policy : {"fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static"} or SchedulingPolicy
@@ -122,6 +132,7 @@ class LLM:
         max_num_batched_tokens: int = 2048,
         block_size: int = 16,
         kv_cache_memory_bytes: int | None = None,
+        gpu_memory_utilization: float = DEFAULT_GPU_MEMORY_UTILIZATION,
         enable_chunked_prefill: bool = True,
         enable_prefix_caching: bool = True,
         scheduling_policy: str | SchedulingPolicy = "fcfs",
@@ -141,7 +152,7 @@ class LLM:
         kv_cache_dtype = with_attention_dtype(kv_cache_dtype, attention_dtype)
         args = EngineArgs(
             device=device, dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes,
+            max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes, gpu_memory_utilization=gpu_memory_utilization,
             enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching, waiting_served_ratio=waiting_served_ratio,
             scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed, batch_runner=self._batch_runner, layers=_layers,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "core/bfloat16.h"
 #include "core/scalar_math.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/reference/attention_path.h"
@@ -138,10 +139,7 @@ struct AttentionSpanKernel {
         shared.k_tiles[j] = tile;
         shared.lanes_of_slots[j] = static_cast<int32_t>(slot % kSlotsPerTile);
         float scores[kSpanHeads] = {};
-        for (int64_t d = 0; d < kv.head_dim; ++d) {
-          const float k = KvKey(kv, tile, slot, d);
-          for (int64_t head = 0; head < num_heads; ++head) scores[head] = Fma(k, q[head * kv.head_dim + d], scores[head]);
-        }
+        AddScores(kv, tile, slot, q, num_heads, scores);
         for (int64_t head = 0; head < num_heads; ++head) {
           const float score = scores[head] * args.scale;
           shared.weights[head][j] = args.soft_cap > 0.0f ? SoftCapF32(score, args.soft_cap) : score;
@@ -161,7 +159,8 @@ struct AttentionSpanKernel {
       const float peak = Peak(shared.peaks[head]);
       float sum = 0.0f;
       for (int64_t j = FirstOfLane(begin, thread % 16); j < end; j += 16) {
-        const float weight = ExpF32(shared.weights[head][j] - peak);
+        float weight = ExpF32(shared.weights[head][j] - peak);
+        if (kv.type == KvType::kBF16) weight = RoundToBfloat16(weight);
         shared.weights[head][j] = weight;
         sum = sum + weight;
       }
@@ -171,18 +170,43 @@ struct AttentionSpanKernel {
       for (int64_t index = thread; index < num_heads * kv.head_dim; index += block.num_threads) {
         const int64_t head = index / kv.head_dim;
         const int64_t d = index % kv.head_dim;
-        float value = 0.0f;
-        for (int64_t j = begin; j < end; ++j) {
-          const uint8_t* tile = shared.k_tiles[j] + KvValueOffset(kv);
-          value = Fma(shared.weights[head][j], KvValue(kv, tile, shared.lanes_of_slots[j], d), value);
+        const auto value = [&](int64_t j) { return KvValue(kv, shared.k_tiles[j] + KvValueOffset(kv), shared.lanes_of_slots[j], d); };
+        float sum = 0.0f;
+        if (kv.type == KvType::kBF16) {
+          // Pairs of positions, wherever the row's begin and end: what it does not see is zero.
+          for (int64_t pair = begin / 2 * 2; pair < end; pair += 2) {
+            const bool sees[2] = {pair >= begin, pair + 1 < end};
+            sum = DotPair(sum, sees[0] ? shared.weights[head][pair] : 0.0f, sees[0] ? value(pair) : 0.0f,
+                          sees[1] ? shared.weights[head][pair + 1] : 0.0f, sees[1] ? value(pair + 1) : 0.0f);
+          }
+        } else {
+          for (int64_t j = begin; j < end; ++j) sum = Fma(shared.weights[head][j], value(j), sum);
         }
-        plan.Partial(row, head_begin + head, block.y)[d] = value;
+        plan.Partial(row, head_begin + head, block.y)[d] = sum;
       }
       if (thread >= num_heads) return;
       float* partial = plan.Partial(row, head_begin + thread, block.y) + kv.head_dim;
       partial[0] = Peak(shared.peaks[thread]);
       partial[1] = reference::FoldSum(shared.sums[thread]);
     });
+  }
+
+  // The slot's K is loaded once for all heads.
+  LLMI_HD static void AddScores(const KvView& kv, const uint8_t* tile, int64_t slot, const float* q, int64_t num_heads, float* scores) {
+    if (kv.type == KvType::kBF16) {
+      for (int64_t d = 0; d < kv.head_dim; d += 2) {
+        const float k[2] = {KvKey(kv, tile, slot, d), KvKey(kv, tile, slot, d + 1)};
+        for (int64_t head = 0; head < num_heads; ++head) {
+          const float* pair = q + head * kv.head_dim + d;
+          scores[head] = DotPair(scores[head], k[0], RoundToBfloat16(pair[0]), k[1], RoundToBfloat16(pair[1]));
+        }
+      }
+      return;
+    }
+    for (int64_t d = 0; d < kv.head_dim; ++d) {
+      const float k = KvKey(kv, tile, slot, d);
+      for (int64_t head = 0; head < num_heads; ++head) scores[head] = Fma(k, q[head * kv.head_dim + d], scores[head]);
+    }
   }
 
   // The first j >= begin with j mod 16 = lane.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/host_device.h"
 #include "kernels/cuda/warp.h"
@@ -56,6 +57,19 @@ LLMI_HD inline int32_t DotOfFour(uint32_t a, uint32_t b, int32_t sum) {
 #else
   for (int shift = 0; shift < 32; shift += 8) sum += static_cast<int8_t>(a >> shift) * static_cast<int8_t>(b >> shift);
   return sum;
+#endif
+}
+
+// Adds to an integer that threads of the block share; returns what it was.
+template <typename T>
+LLMI_HD T AtomicAdd(T* to, T value) {
+#ifdef __CUDA_ARCH__
+  using Word = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
+  return static_cast<T>(atomicAdd(reinterpret_cast<Word*>(to), static_cast<Word>(value)));
+#else
+  const T before = *to;
+  *to += value;
+  return before;
 #endif
 }
 

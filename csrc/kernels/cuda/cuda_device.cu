@@ -32,12 +32,8 @@ class CudaRuntime {
   CudaRuntime& operator=(const CudaRuntime&) = delete;
 
   std::string name() const { return name_; }
-  uint64_t free_bytes() const {
-    size_t free = 0;
-    size_t total = 0;
-    Check(cudaMemGetInfo(&free, &total), "free memory");
-    return free;
-  }
+  uint64_t total_bytes() const { return Memory().second; }
+  uint64_t free_bytes() const { return Memory().first; }
 
   void* Allocate(size_t num_bytes, const char* what) {
     void* address = nullptr;
@@ -74,6 +70,14 @@ class CudaRuntime {
   }
 
  private:
+  // Free, and in all.
+  static std::pair<uint64_t, uint64_t> Memory() {
+    size_t free = 0;
+    size_t total = 0;
+    Check(cudaMemGetInfo(&free, &total), "free memory");
+    return {free, total};
+  }
+
   std::string name_;
   cudaStream_t stream_ = nullptr;
 };

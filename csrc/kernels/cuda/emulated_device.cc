@@ -25,6 +25,7 @@ class EmulatedRuntime {
   EmulatedRuntime& operator=(const EmulatedRuntime&) = delete;
 
   std::string name() const { return "emulated"; }
+  uint64_t total_bytes() const { return kRegionBytes; }
   uint64_t free_bytes() const {
     uint64_t used = 0;
     for (const auto& [offset, size] : used_) used += size;

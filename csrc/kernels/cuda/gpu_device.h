@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/layout.h"
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/matrix_linear_kernel.h"
 #include "kernels/cuda/row_kernels.h"
@@ -20,6 +22,20 @@ namespace llmi::cuda {
 // Most memory that partials of attention may take at once; longer work goes in several launches.
 constexpr int64_t kMostPartialBytes = int64_t{1} << 28;
 
+// What draws leave from one launch to the next.
+struct DrawWork {
+  Layout layout;
+  int64_t num_chunks;
+  size_t lists, chunks, group_peaks, tokens;
+
+  DrawWork(int64_t num_rows, int64_t vocab_size)
+      : num_chunks((vocab_size + kVocabChunk - 1) / kVocabChunk),
+        lists(layout.Place<uint64_t>(nullptr, num_rows * vocab_size)),
+        chunks(layout.Place<DrawChunk>(nullptr, num_rows * num_chunks)),
+        group_peaks(layout.Place<float>(nullptr, num_rows * num_chunks * kDrawGroups)),
+        tokens(layout.Place<int32_t>(nullptr, num_rows)) {}
+};
+
 template <typename Runtime>
 class GpuDevice final : public Device {
  public:
@@ -27,7 +43,12 @@ class GpuDevice final : public Device {
   explicit GpuDevice(Args&&... args) : runtime_(std::forward<Args>(args)...) {}
 
   std::string name() const override { return runtime_.name(); }
+  uint64_t total_bytes() const override { return runtime_.total_bytes(); }
   uint64_t free_bytes() const override { return runtime_.free_bytes(); }
+  void ReserveWorkspace(int64_t num_logits_rows, int64_t vocab_size) override {
+    partials_.Reserve(kMostPartialBytes, kPartialsName, this);
+    draw_work_.Reserve(DrawWork(num_logits_rows, vocab_size).layout.size(), kDrawsName, this);
+  }
   void* Allocate(size_t num_bytes, const char* what) override { return runtime_.Allocate(num_bytes, what); }
   void Free(void* address) noexcept override { runtime_.Free(address); }
   void Upload(void* to, const void* from, size_t num_bytes) override { runtime_.Upload(to, from, num_bytes); }
@@ -91,7 +112,7 @@ class GpuDevice final : public Device {
     const auto partial_bytes = static_cast<int64_t>(sizeof(float)) * AttentionPartialSize(args.kv.head_dim);
     const int64_t row_bytes = args.num_heads * plan.max_spans * partial_bytes;
     const int64_t rows_at_once = std::clamp<int64_t>(kMostPartialBytes / row_bytes, 1, batch.num_rows);
-    partials_.Reserve(static_cast<size_t>(rows_at_once * row_bytes), "attention's partial sums", this);
+    partials_.Reserve(static_cast<size_t>(rows_at_once * row_bytes), kPartialsName, this);
     plan.partials = partials_.template as<float>();
     const int64_t group = args.num_heads / args.kv.num_kv_heads;
     const int64_t chunks = (group + kSpanHeads - 1) / kSpanHeads;
@@ -103,6 +124,36 @@ class GpuDevice final : public Device {
     }
   }
 
+  void SoftCap(float* x, int64_t count, float cap) override {
+    runtime_.Launch((count + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, SoftCapKernel{x, count, cap});
+  }
+
+  void Draw(const DrawBatch& batch, float* logits, int64_t vocab_size, int32_t* tokens) override {
+    Layout inputs;
+    const size_t rows = inputs.Place(batch.rows, batch.num_rows);
+    const size_t masks = inputs.Place(batch.masks, batch.num_masks);
+    const size_t penalties = inputs.Place(batch.penalties, batch.num_penalties);
+    const size_t allowed = inputs.Place(batch.allowed, batch.num_allowed);
+    const uint8_t* placed = UploadLayout(inputs, draw_inputs_, "parameters of draws");
+    DrawPlan plan = {};
+    plan.rows = reinterpret_cast<const DrawRow*>(placed + rows);
+    plan.masks = reinterpret_cast<const MaskEdit*>(placed + masks);
+    plan.penalties = reinterpret_cast<const PenaltyEdit*>(placed + penalties);
+    plan.allowed = reinterpret_cast<const uint32_t*>(placed + allowed);
+    plan.logits = logits;
+    plan.vocab_size = vocab_size;
+    const DrawWork work(batch.num_rows, vocab_size);
+    plan.num_chunks = work.num_chunks;
+    draw_work_.Reserve(work.layout.size(), kDrawsName, this);
+    plan.lists = reinterpret_cast<uint64_t*>(draw_work_.data() + work.lists);
+    plan.chunks = reinterpret_cast<DrawChunk*>(draw_work_.data() + work.chunks);
+    plan.group_peaks = reinterpret_cast<float*>(draw_work_.data() + work.group_peaks);
+    plan.tokens = reinterpret_cast<int32_t*>(draw_work_.data() + work.tokens);
+    runtime_.Launch(plan.num_chunks, batch.num_rows, kDrawScanThreads, DrawScanKernel::kSharedBytes, DrawScanKernel{plan});
+    runtime_.Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{plan});
+    Download(tokens, plan.tokens, static_cast<size_t>(batch.num_rows) * sizeof(int32_t));
+  }
+
   void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) override {
     const AttentionSegment segment = {0, 1, std::max(from, to), host_block_table, nullptr};
     const Batch batch = UploadBatch(kv, &segment, 1, nullptr);
@@ -110,6 +161,18 @@ class GpuDevice final : public Device {
   }
 
  private:
+  static constexpr const char* kPartialsName = "attention's partial sums";
+  static constexpr const char* kDrawsName = "lists of draws";
+
+  // In one copy.
+  const uint8_t* UploadLayout(const Layout& layout, AlignedBuffer& to, const char* what) {
+    to.Reserve(layout.size(), what, this);
+    staging_.resize(layout.size());
+    layout.Write(staging_.data());
+    Upload(to.data(), staging_.data(), staging_.size());
+    return to.data();
+  }
+
   // The batch as kernels see it.
   struct Batch {
     int64_t num_rows;
@@ -174,6 +237,8 @@ class GpuDevice final : public Device {
   Runtime runtime_;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
+  AlignedBuffer draw_inputs_;
+  AlignedBuffer draw_work_;
   std::array<Uploaded, 4> uploaded_;  // two KV groups, with and without positions
   size_t next_ = 0;
   std::vector<uint8_t> staging_;

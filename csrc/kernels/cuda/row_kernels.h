@@ -125,6 +125,26 @@ struct GatedActivationKernel {
   }
 };
 
+// A thread caps one value.
+struct SoftCapKernel {
+  float* x;
+  int64_t count;
+  float cap;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(x);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      const int64_t i = block.x * block.num_threads + thread;
+      if (i < count) x[i] = SoftCapF32(x[i], cap);
+    });
+  }
+};
+
 // A thread quantises one block of 32 values.
 struct QuantizeRowsKernel {
   const float* x;

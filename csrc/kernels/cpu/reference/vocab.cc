@@ -1,6 +1,5 @@
 #include "kernels/vocab.h"
 
-#include "core/philox.h"
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/kernel_table.h"
@@ -36,22 +35,16 @@ void max_chunk(const float* x, int64_t size, float* maximum, bool* all_below_inf
 void race_candidates(const RaceArgs& race, int32_t* ids, int64_t* count) {
   int64_t found = 0;
   for (int64_t begin = race.first_id; begin < race.first_id + race.size; begin += 4) {
-    const auto words =
-        Philox4x32({static_cast<uint32_t>(begin / 4), race.noise.position, race.noise.sample_index, race.noise.purpose}, race.noise.seed);
+    const PhiloxWords words = RaceWords(race.noise, begin / 4);
     for (int64_t id = begin; id < begin + 4 && id < race.first_id + race.size; ++id) {
-      const float v = static_cast<float>(words[static_cast<std::size_t>(id % 4)] >> 8) * 0x1p-24f;
-      if (v < ExpF32(race.limit + race.law[id]) * 1.001f) ids[found++] = static_cast<int32_t>(id);
+      if (MayWinRace(words[id % 4], race.limit, race.law[id])) ids[found++] = static_cast<int32_t>(id);
     }
   }
   *count = found;
 }
 
 void token_masses(const float* logits, int64_t size, float maximum, uint64_t* masses) {
-  for (int64_t i = 0; i < size; ++i) {
-    const float scaled = ExpF32(logits[i] - maximum) * 0x1p40f;
-    // Exact from 2^23 on; below, rounded to nearest even by the fp32 adder.
-    masses[i] = static_cast<uint64_t>(scaled < 0x1p23f ? (scaled + 0x1p23f) - 0x1p23f : scaled);
-  }
+  for (int64_t i = 0; i < size; ++i) masses[i] = TokenMass(logits[i], maximum);
 }
 
 }  // namespace llmi::reference

@@ -1,0 +1,38 @@
+// Several arrays in one block of memory, and in one upload.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace llmi::cuda {
+
+// Arrays one after the other, each aligned.
+class Layout {
+ public:
+  // Their place; `from` null: left as it is.
+  template <typename T>
+  size_t Place(const T* from, int64_t count) {
+    constexpr size_t kAlign = 16;
+    const size_t offset = (size_ + kAlign - 1) / kAlign * kAlign;
+    size_ = offset + static_cast<size_t>(count) * sizeof(T);
+    if (from != nullptr && count > 0) parts_.push_back({offset, reinterpret_cast<const uint8_t*>(from), size_ - offset});
+    return offset;
+  }
+  size_t size() const { return size_; }
+  void Write(uint8_t* to) const {
+    for (const Part& part : parts_) std::copy_n(part.from, part.num_bytes, to + part.offset);
+  }
+
+ private:
+  struct Part {
+    size_t offset;
+    const uint8_t* from;
+    size_t num_bytes;
+  };
+  std::vector<Part> parts_;
+  size_t size_ = 0;
+};
+
+}  // namespace llmi::cuda

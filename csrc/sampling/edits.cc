@@ -1,0 +1,81 @@
+#include "sampling/edits.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace llmi {
+namespace {
+
+bool EndsWith(std::span<const int32_t> tokens, std::span<const int32_t> suffix) {
+  return suffix.size() <= tokens.size() && std::equal(suffix.begin(), suffix.end(), tokens.end() - static_cast<int64_t>(suffix.size()));
+}
+
+}  // namespace
+
+void AppendMasks(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks) {
+  const auto ban = [&](int32_t id) { masks->push_back({id, 1, 0.0f}); };
+  const std::span<const int32_t> output = history.token_ids.subspan(static_cast<size_t>(history.prompt_len));
+  for (const std::vector<int32_t>& word : params.bad_words) {
+    // A word is banned at its last token, when its beginning has just been written.
+    if (EndsWith(output, std::span(word).first(word.size() - 1))) ban(word.back());
+  }
+  if (static_cast<int64_t>(output.size()) < params.min_tokens) {
+    for (int32_t id : params.stop_token_ids) ban(id);
+    for (int32_t id : params.eos_token_ids) ban(id);
+  }
+  for (const auto& [id, bias] : params.logit_bias) masks->push_back({id, 0, bias});
+}
+
+Penalties PenaltiesOf(const SamplingParams& params) {
+  return {static_cast<float>(params.repetition_penalty), static_cast<float>(params.frequency_penalty),
+          static_cast<float>(params.presence_penalty)};
+}
+
+void AppendPenalties(const SamplingParams& params, const TokenHistory& history, int64_t vocab_size, std::vector<PenaltyEdit>* penalties) {
+  if (params.repetition_penalty == 1.0 && params.frequency_penalty == 0.0 && params.presence_penalty == 0.0) return;
+  // Of each id: 0 if the history lacks it, else one more than its count in the output. All zero between calls, so
+  // that a call touches the ids of its history alone.
+  thread_local std::vector<int32_t> seen;
+  if (static_cast<int64_t>(seen.size()) < vocab_size) seen.resize(static_cast<size_t>(vocab_size));
+  for (size_t i = 0; i < history.token_ids.size(); ++i) {
+    int32_t& entry = seen[static_cast<size_t>(history.token_ids[i])];
+    entry = std::max(entry, 1) + (static_cast<int64_t>(i) >= history.prompt_len ? 1 : 0);
+  }
+  for (const int32_t id : history.token_ids) {
+    const int32_t entry = std::exchange(seen[static_cast<size_t>(id)], 0);
+    if (entry > 0) penalties->push_back({id, entry - 1});
+  }
+}
+
+void DrawList::Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row,
+                   int64_t vocab_size) {
+  DrawRow row;
+  row.logits_row = logits_row;
+  row.mask_begin = static_cast<int64_t>(masks_.size());
+  AppendMasks(params, history, &masks_);
+  row.mask_end = static_cast<int64_t>(masks_.size());
+  std::stable_sort(masks_.begin() + row.mask_begin, masks_.end(), [](const MaskEdit& a, const MaskEdit& b) { return a.id < b.id; });
+  row.penalty_begin = static_cast<int64_t>(penalties_.size());
+  AppendPenalties(params, history, vocab_size, &penalties_);
+  row.penalty_end = static_cast<int64_t>(penalties_.size());
+  if (!params.allowed_token_ids.empty()) {
+    row.allowed = static_cast<int64_t>(allowed_.size());
+    allowed_.resize(allowed_.size() + static_cast<size_t>((vocab_size + 31) / 32));
+    for (const int32_t id : params.allowed_token_ids) allowed_[static_cast<size_t>(row.allowed + id / 32)] |= 1u << (id % 32);
+  }
+  row.penalties = PenaltiesOf(params);
+  row.temperature = static_cast<float>(params.temperature);
+  row.min_p = params.min_p;
+  row.top_k = params.top_k < vocab_size ? params.top_k : 0;
+  row.top_p = params.top_p;
+  row.noise = {params.seed, static_cast<uint32_t>(history.token_ids.size()), static_cast<uint32_t>(sample_index), 0};
+  rows_.push_back(row);
+}
+
+DrawBatch DrawList::batch() const {
+  const auto size = [](const auto& list) { return static_cast<int64_t>(list.size()); };
+  return {rows_.data(), size(rows_), masks_.data(), size(masks_), penalties_.data(), size(penalties_), allowed_.data(), size(allowed_)};
+}
+
+}  // namespace llmi

@@ -1,0 +1,33 @@
+// Masks, bias and penalties as changes of single logits: the one list that the host's law and a device's draw both carry out.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/draw.h"
+#include "sampling/law.h"
+
+namespace llmi {
+
+// Bad words, ids that may not come before min_tokens, bias; allowed_token_ids are not among them. In the order to be carried out.
+void AppendMasks(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks);
+// Each id of the history once; nothing where no penalty is set.
+void AppendPenalties(const SamplingParams& params, const TokenHistory& history, int64_t vocab_size, std::vector<PenaltyEdit>* penalties);
+Penalties PenaltiesOf(const SamplingParams& params);
+
+// Rows for Device::Draw.
+class DrawList {
+ public:
+  // The row of one draw as DrawToken makes it: with the noise of the history's length.
+  void Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row, int64_t vocab_size);
+  DrawBatch batch() const;
+  int64_t size() const { return static_cast<int64_t>(rows_.size()); }
+
+ private:
+  std::vector<DrawRow> rows_;
+  std::vector<MaskEdit> masks_;
+  std::vector<PenaltyEdit> penalties_;
+  std::vector<uint32_t> allowed_;
+};
+
+}  // namespace llmi

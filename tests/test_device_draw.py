@@ -1,0 +1,152 @@
+"""Draws where the logits lie: each row's token is that of the host's law and draw, whatever its parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmi
+from features import DEVICES
+from llmi import LLM, SamplingParams, SpeculativeConfig, _core
+
+T = _core.testing
+Array = np.ndarray[Any, Any]
+KEPT_MASS = [1.0, 0.95, 0.5, 1e-9, 1 - 1e-12]
+
+
+def random_params(rng: np.random.Generator, vocab: int, ids: Array) -> Any:
+    """Each parameter by itself on or off."""
+    p = _core.SamplingParams()
+    p.max_tokens = 100
+    p.seed = int(rng.integers(1 << 62))
+    p.temperature = float(rng.choice([0.0, 0.3, 0.7, 1.0, 1.0, 2.5, 50.0]))
+    p.top_k = int(rng.choice([0, 0, 1, 2, 7, 50, 300, vocab - 1, vocab]))
+    p.top_p = float(rng.choice(KEPT_MASS))
+    p.min_p = float(rng.choice([0.0, 0.0, 0.01, 0.3, 1.0]))
+    if rng.random() < 0.5:
+        p.repetition_penalty = float(rng.choice([0.8, 1.3]))
+    if rng.random() < 0.5:
+        p.frequency_penalty, p.presence_penalty = (float(x) for x in rng.uniform(-1, 1, 2))
+    if rng.random() < 0.5:
+        biased = rng.choice(ids, 5, replace=False)
+        p.logit_bias = [(int(i), float(b)) for i, b in zip(biased, rng.normal(0, 5, 5), strict=True)]
+    if rng.random() < 0.5:
+        p.bad_words = [[int(i)] for i in rng.choice(ids, 3)] + [[int(ids[0]), int(ids[1])]]
+    if rng.random() < 0.5:
+        p.min_tokens, p.stop_token_ids, p.eos_token_ids = 50, [int(ids[2]), int(ids[3])], [int(ids[3])]
+    if rng.random() < 0.3:
+        p.allowed_token_ids = [int(i) for i in np.unique(np.concatenate([ids, rng.integers(0, vocab, vocab // 3)]))]
+    return p
+
+
+def random_row(rng: np.random.Generator, vocab: int) -> Array:
+    """Spread, flat, full of ties, of zeros of both signs, or mostly cut already."""
+    kind = rng.integers(5)
+    row = rng.normal(0, 3, vocab).astype(np.float32)
+    if kind == 1:
+        row[:] = 1.5
+    elif kind == 2:
+        row = np.round(row).astype(np.float32)
+    elif kind == 3:
+        row = rng.choice(np.array([0.0, -0.0, -1e-30], np.float32), vocab)
+    elif kind == 4:
+        row[rng.random(vocab) < 0.99] = -np.inf
+        row[rng.integers(vocab)] = 20
+    return row
+
+
+def host_token(p: Any, tokens: list[int], prompt_len: int, sample_index: int, row: Array) -> int:
+    """What the host draws; -1 where it refuses."""
+    try:
+        law = T.process_logits(p, tokens, prompt_len, row)
+    except _core.CoreError:
+        return -1
+    return int(T.argmax("reference", law)) if p.temperature == 0 else int(T.draw(p.seed, len(tokens), sample_index, law))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("vocab", "num_rows", "seed"), [(61, 60, 1), (257, 60, 2), (4096, 40, 3), (5003, 40, 4), (49_152, 12, 5), (262_145, 4, 6)]
+)
+def test_every_row_is_the_hosts(device: str, vocab: int, num_rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = np.stack([random_row(rng, vocab) for _ in range(num_rows)])
+    params, histories = [], []
+    for _ in range(num_rows):
+        ids = rng.choice(vocab, 20, replace=False)
+        params.append(random_params(rng, vocab, ids))
+        histories.append([int(i) for i in rng.choice(ids, 30)] + ([int(ids[0])] if rng.random() < 0.5 else [int(ids[1])]))
+    expected = [host_token(p, tokens, 11, 2, row) for p, tokens, row in zip(params, histories, rows, strict=True)]
+    assert T.draw_there(device, params, histories, 11, 2, rows) == expected
+    assert len(set(expected)) > num_rows // 4, "the rows must not be all alike"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_that_cannot_be_drawn_are_left_to_the_host(device: str) -> None:
+    rows = np.zeros((6, 300), np.float32)
+    rows[0, 7] = np.nan
+    rows[1, 299] = np.inf
+    rows[2] = -np.inf
+    rows[4] = 3e38
+    params = [_core.SamplingParams() for _ in range(6)]
+    params[3].allowed_token_ids, params[3].bad_words = [5], [[5]]
+    params[4].temperature = 1e-3
+    params[5].temperature = 0.0
+    drawn = T.draw_there(device, params, [[1, 2]] * 6, 1, 0, rows)
+    assert drawn == [-1, -1, -1, -1, -1, 0]
+    assert drawn == [host_token(p, [1, 2], 1, 0, row) for p, row in zip(params, rows, strict=True)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_parameters_that_meet_the_same_rank_keys(device: str) -> None:
+    """Ties at the cut, and top-p whose last token shares its leading bits with tokens that have no mass."""
+    rng = np.random.default_rng(7)
+    row = np.concatenate([np.full(3, 2.0), np.full(40, 1.0), np.full(60, -27.0), np.full(60, -28.5), np.full(60, -40.0)]).astype(np.float32)
+    rng.shuffle(row)
+    for top_k in (0, 2, 3, 10, 43, 44, 120):
+        for top_p in (1.0, 0.7, 0.9999, 1 - 1e-12, 1 - 1e-16):
+            params = []
+            for seed in range(20):
+                p = _core.SamplingParams()
+                p.seed, p.top_k, p.top_p, p.temperature = seed, top_k, top_p, 8.0 if seed % 2 else 1.0
+                params.append(p)
+            rows = np.tile(row, (20, 1))
+            expected = [host_token(p, [1], 1, 0, row) for p in params]
+            assert T.draw_there(device, params, [[1]] * 20, 1, 0, rows) == expected, (top_k, top_p)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_which_rows_an_engine_draws_there(tiny_path: Any, monkeypatch: pytest.MonkeyPatch, device: str, tmp_path: Path) -> None:
+    """Plain rows, and all rows of a coupled draft; what the host must see comes to it. The tokens are the CPU's in every case."""
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if device == "emulated" else "0")
+    plain = SamplingParams(
+        temperature=0.9, top_p=0.9, top_k=40, min_p=0.01, max_tokens=24, seed=3, repetition_penalty=1.2, frequency_penalty=0.3,
+        bad_words=["a"], logit_bias={5: 2.0, 9: -1.0}, min_tokens=4,
+    )  # fmt: skip
+    prompts = [[5, 6, 7, 8] * 9, [9, 4] * 12, [3]]
+
+    def same(context: Any, logits: Array) -> Array:
+        return logits
+
+    coupled = SpeculativeConfig(llmi.PromptLookup(), 4)
+    cases: list[tuple[str, bool, SamplingParams, dict[str, Any]]] = [
+        ("plain", True, plain, {}),
+        ("greedy", True, plain.replace(temperature=0), {}),
+        ("coupled drafts", True, plain, {"speculative_config": coupled}),
+        ("coupled drafts, greedy", True, plain.replace(temperature=0), {"speculative_config": coupled}),
+        ("log-probabilities", False, plain.replace(logprobs=1), {}),
+        ("a processor", False, plain.replace(logits_processors=[same]), {}),
+        ("several samples", True, plain.replace(n=3), {}),
+    ]
+    engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 22}
+    with LLM(tiny_path(), **engine) as cpu, LLM(tiny_path(), device="cuda", **engine) as llm:
+        for name, there, params, options in cases:
+            before = llm.get_metrics()["num_device_draws"]
+            expected = cpu.generate(prompts, params)
+            seen = llm.generate(prompts, params, **options)
+            assert [s.token_ids for o in seen for s in o.outputs] == [s.token_ids for o in expected for s in o.outputs], name
+            drawn = llm.get_metrics()["num_device_draws"] - before
+            assert (drawn > 40) if there else (drawn == 0), (name, drawn)
