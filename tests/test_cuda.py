@@ -98,6 +98,33 @@ def test_speculation_on_the_device(tiny_path: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_steps_are_played_as_graphs(tiny_path: Callable[..., Path], architecture: str) -> None:
+    """Batches that grow and shrink, rows that fill up a recording, contexts that pass into the next span, windows, drafts; the
+    same tokens, and nearly every step of decoding played."""
+    model = tiny_path(architecture)
+    engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24, "max_num_seqs": 11}
+    params = [SamplingParams(temperature=0.8, seed=i, max_tokens=8 + 5 * i, ignore_eos=True) for i in range(13)]
+    prompts = [[1 + (7 * i + k) % 250 for k in range(20 * i + 3)] for i in range(13)]
+    with LLM(model, **engine) as cpu, LLM(model, device="cuda", **engine) as llm:
+        expected = cpu.generate(prompts, params)
+        assert_same_tokens(llm.generate(prompts, params), expected)
+        first = llm.get_metrics()
+        llm.reset_prefix_cache()
+        assert_same_tokens(llm.generate(prompts, params), expected)
+        metrics = llm.get_metrics()
+        steps = metrics["num_steps"] - first["num_steps"]
+        played = metrics["num_graph_replays"] - first["num_graph_replays"]
+        assert played >= steps - 4, (played, steps)  # prompts take the others
+        drafted = llm.generate(prompts, params, speculative_config=SpeculativeConfig(llmi.PromptLookup(), 4))
+        assert_same_tokens(drafted, expected)
+        assert llm.get_metrics()["num_graph_replays"] > metrics["num_graph_replays"] + 20
+        before = llm.get_metrics()["num_graph_replays"]
+        llm.sequence(prompts[3], capture=Capture(hidden_states=(1,))).extend([5])
+        assert llm.get_metrics()["num_graph_replays"] == before, "what looks inside runs op by op"
+        assert cpu.get_metrics()["num_graph_replays"] == 0
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_the_lab_on_the_device(tiny_path: Callable[..., Path], architecture: str) -> None:
     """Hidden states, early logits and attention rows come back as the CPU has them."""
     tokens = np.random.default_rng(1).integers(1, 257, size=90).tolist()

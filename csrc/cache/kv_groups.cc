@@ -52,7 +52,8 @@ KvView KvGroups::View(int layer, uint8_t* arena) const {
           static_cast<int32_t>(block_size_),
           static_cast<int32_t>(num_kv_heads_),
           static_cast<int32_t>(head_dim_),
-          type_};
+          type_,
+          place.group};
 }
 
 int64_t KvGroups::pages_per_block() const {

@@ -32,6 +32,7 @@ struct KvView {
   int32_t num_kv_heads;
   int32_t head_dim;
   KvType type;
+  int32_t group = 0;  // of layers with the same block tables
 };
 
 constexpr int64_t kKvScaleBlock = 16;

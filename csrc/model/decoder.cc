@@ -18,6 +18,17 @@ namespace {
 // Rows of the MLP that run at once: its intermediate values then stay in the L2 cache, and the workspace small.
 constexpr int64_t kMlpRows = 256;
 
+// A device plays recorded steps of up to so many rows.
+constexpr int64_t kMaxReplayedRows = 256;
+
+// Few sizes, so that a recording serves many steps.
+int64_t ReplayedRows(int64_t num_rows) {
+  if (num_rows > 8) return (num_rows + 7) / 8 * 8;
+  int64_t padded = 1;
+  while (padded < num_rows) padded *= 2;
+  return padded;
+}
+
 float* ReserveFloats(const KernelContext& context, AlignedBuffer& buffer, int64_t count) {
   buffer.Reserve(static_cast<size_t>(count) * sizeof(float), "activations", context.device);
   return buffer.as<float>();
@@ -227,27 +238,56 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
   }
 }
 
+// Whether the layers depend on nothing but the number of rows and what lies on the device: nobody looks inside.
+bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) {
+  return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && batch.tap_layers.empty() && batch.attention_layers.empty();
+}
+
+// Block tables and positions go to the device once, for all layers of a group.
+void Decoder::PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows) {
+  const auto& groups = cache.groups().groups();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    segments_ = batch.segments;
+    for (size_t s = 0; s < segments_.size(); ++s) segments_[s].block_table = batch.tables[g][s];
+    context.device->PlaceBatch(cache.View(groups[g].layers[0]), segments_.data(), static_cast<int64_t>(segments_.size()),
+                               batch.positions.data(), num_rows);
+  }
+}
+
+// Positions as rotations, where the ops run.
+void Decoder::ComputeRopes(const KernelContext& context, const std::vector<int32_t>& positions, Rows* rows) {
+  int64_t rope_floats = 0;
+  for (const RopeTable& rope : ropes_) rope_floats += rows->num_rows * rope.rotary_dim();
+  float* rope_values = ReserveFloats(context, rope_values_, rope_floats);
+  for (const RopeTable& rope : ropes_) {
+    const int64_t half = rows->num_rows * rope.rotary_dim() / 2;
+    if (context.device != nullptr) host_rope_.resize(static_cast<size_t>(2 * half));
+    float* values = context.device != nullptr ? host_rope_.data() : rope_values;
+    rope.Compute(context, positions.data(), rows->num_rows, values, values + half);
+    if (context.device != nullptr) ToDevice(context, rope_values, values, FloatBytes(2 * half));
+    rows->cosine.push_back(rope_values);
+    rows->sine.push_back(rope_values + half);
+    rope_values += 2 * half;
+  }
+}
+
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch) {
   ForwardResult result;
   const int64_t hidden = config_.hidden_size;
-  Rows rows{batch.num_rows(), nullptr, nullptr, {}, {}};
+  const bool replays = Replays(context, batch);
+  // Rows that fill up a recording's: token 0 at position 0, in no segment. Nothing reads what becomes of them.
+  std::vector<int32_t> token_ids = batch.token_ids;
+  std::vector<int32_t> positions = batch.positions;
+  if (replays) {
+    token_ids.resize(static_cast<size_t>(ReplayedRows(batch.num_rows())), 0);
+    positions.resize(token_ids.size(), 0);
+  }
+  Rows rows{static_cast<int64_t>(token_ids.size()), nullptr, nullptr, {}, {}};
   rows.x = ReserveFloats(context, x_, rows.num_rows * hidden);
   rows.normed = ReserveFloats(context, normed_, rows.num_rows * hidden);
-  int64_t rope_floats = 0;
-  for (const RopeTable& rope : ropes_) rope_floats += rows.num_rows * rope.rotary_dim();
-  float* rope_values = ReserveFloats(context, rope_values_, rope_floats);
-  for (const RopeTable& rope : ropes_) {
-    const int64_t half = rows.num_rows * rope.rotary_dim() / 2;
-    if (context.device != nullptr) host_rope_.resize(static_cast<size_t>(2 * half));
-    float* values = context.device != nullptr ? host_rope_.data() : rope_values;
-    rope.Compute(context, batch.positions.data(), rows.num_rows, values, values + half);
-    if (context.device != nullptr) ToDevice(context, rope_values, values, FloatBytes(2 * half));
-    rows.cosine.push_back(rope_values);
-    rows.sine.push_back(rope_values + half);
-    rope_values += 2 * half;
-  }
-
-  Embedding(context, weights_.embedding.view(), batch.token_ids.data(), rows.num_rows, static_cast<float>(config_.embedding_scale), rows.x);
+  ComputeRopes(context, positions, &rows);
+  if (context.device != nullptr) PlaceBatch(context, cache, batch, rows.num_rows);
+  Embedding(context, weights_.embedding.view(), token_ids.data(), rows.num_rows, static_cast<float>(config_.embedding_scale), rows.x);
   result.taps.resize(batch.tap_layers.size());
   result.attention.resize(batch.attention_layers.size());
   const auto tap = [&](int64_t layer) {
@@ -261,11 +301,18 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
       }
     }
   };
-  tap(0);
-  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-    Attention(context, cache, batch, layer, rows, &result);
-    Mlp(context, layer, rows);
-    tap(layer + 1);
+  const auto run_layers = [&] {
+    tap(0);
+    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      Attention(context, cache, batch, layer, rows, &result);
+      Mlp(context, layer, rows);
+      tap(layer + 1);
+    }
+  };
+  if (replays) {
+    context.device->Replay(this, rows.num_rows, run_layers);
+  } else {
+    run_layers();
   }
 
   const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());

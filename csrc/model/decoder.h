@@ -65,6 +65,9 @@ class Decoder {
 
  private:
   struct Rows;
+  static bool Replays(const KernelContext& context, const ForwardBatch& batch);
+  void PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows);
+  void ComputeRopes(const KernelContext& context, const std::vector<int32_t>& positions, Rows* rows);
   void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows, ForwardResult* result);
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);

@@ -1,4 +1,5 @@
-// kv_write and paged_attention. segments, their tables and parents, positions and row_segments lie on the device.
+// kv_write and paged_attention. segments, their tables and parents, positions and row_segments lie on the device; a row of segment -1
+// is there to fill up a launch.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +35,7 @@ struct KvWriteKernel {
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
+    if (row_segments[block.x] < 0) return;
     block.ForEachThread([&](int thread) {
       const KvView& kv = args.kv;
       const AttentionSegment& segment = args.segments[row_segments[block.x]];
@@ -119,6 +121,7 @@ struct AttentionSpanKernel {
     const int64_t chunk = block.x % chunks_per_kv_head;
     const int64_t kv_head = block.x / chunks_per_kv_head % kv.num_kv_heads;
     const int64_t row = plan.row_begin + block.x / (chunks_per_kv_head * kv.num_kv_heads);
+    if (plan.row_segments[row] < 0) return;
     const int64_t span_index = plan.FirstSpan(row) + block.y;
     if (span_index >= plan.EndSpan(row)) return;
     const int64_t span = span_index * kAttentionSpan;
@@ -230,10 +233,11 @@ struct AttentionMergeKernel {
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
+    const AttentionArgs& args = plan.args;
+    const int64_t row = plan.row_begin + block.x;
+    if (plan.row_segments[row] < 0) return;
     block.ForEachThread([&](int thread) {
-      const AttentionArgs& args = plan.args;
       const int64_t head_dim = args.kv.head_dim;
-      const int64_t row = plan.row_begin + block.x;
       float* out = args.out + row * args.out_stride + block.y * head_dim;
       for (int64_t d = thread; d < head_dim; d += block.num_threads) {
         reference::MergeSpans(plan.Partial(row, block.y, 0), plan.EndSpan(row) - plan.FirstSpan(row), AttentionPartialSize(head_dim),

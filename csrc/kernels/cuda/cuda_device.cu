@@ -1,6 +1,8 @@
 // The runtime of CUDA: one stream of the first visible GPU.
 #include <cuda_runtime.h>
 
+#include <utility>
+
 #include "core/errors.h"
 #include "kernels/cuda/gpu_device.h"
 
@@ -21,6 +23,25 @@ __global__ void Run(const __grid_constant__ Kernel kernel) {
 
 class CudaRuntime {
  public:
+  // A graph of launches and copies.
+  class Recording {
+   public:
+    explicit Recording(cudaGraph_t graph) {
+      const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
+      cudaGraphDestroy(graph);
+      Check(status, "a graph");
+    }
+    ~Recording() {
+      if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+    }
+    Recording(Recording&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
+    Recording& operator=(Recording&&) = delete;
+    cudaGraphExec_t get() const { return executable_; }
+
+   private:
+    cudaGraphExec_t executable_ = nullptr;
+  };
+
   CudaRuntime() {
     cudaDeviceProp properties;
     Check(cudaGetDeviceProperties(&properties, 0), "its properties");
@@ -61,6 +82,23 @@ class CudaRuntime {
   void Copy(void* to, const void* from, size_t num_bytes) {
     Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToDevice, stream_), "a copy");
   }
+
+  template <typename Ops>
+  Recording Record(const Ops& ops) {
+    Check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "a recording");
+    cudaGraph_t graph = nullptr;
+    try {
+      ops();
+    } catch (...) {
+      cudaStreamEndCapture(stream_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      cudaGetLastError();
+      throw;
+    }
+    Check(cudaStreamEndCapture(stream_, &graph), "a recording");
+    return Recording(graph);
+  }
+  void Play(const Recording& recording) { Check(cudaGraphLaunch(recording.get(), stream_), "a replay"); }
 
   template <typename Kernel>
   void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {

@@ -2,7 +2,9 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
+#include <vector>
 
 #include "core/errors.h"
 #include "kernels/cuda/gpu_device.h"
@@ -33,6 +35,7 @@ class EmulatedRuntime {
   }
 
   void* Allocate(size_t num_bytes, const char* what) {
+    CheckNotRecording();
     const size_t size = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
     size_t offset = 0;  // the first gap that is large enough
     for (const auto& [begin, length] : used_) {
@@ -47,6 +50,25 @@ class EmulatedRuntime {
     used_[offset] = size;
     return region_ + offset;  // zero, as fresh pages are
   }
+  // A series of launches and copies, as they were given.
+  using Recording = std::vector<std::function<void()>>;
+  template <typename Ops>
+  Recording Record(const Ops& ops) {
+    Recording recording;
+    recording_ = &recording;
+    try {
+      ops();
+    } catch (...) {
+      recording_ = nullptr;
+      throw;
+    }
+    recording_ = nullptr;
+    return recording;
+  }
+  void Play(const Recording& recording) {
+    for (const auto& op : recording) op();
+  }
+
   void Free(void* address) noexcept {
     const auto found = used_.find(static_cast<size_t>(static_cast<uint8_t*>(address) - region_));
     madvise(address, found->second, MADV_DONTNEED);
@@ -54,16 +76,22 @@ class EmulatedRuntime {
   }
 
   void Upload(void* to, const void* from, size_t num_bytes) {
+    CheckNotRecording();
     CheckInside(to, num_bytes);
     const Open open(*this);
     std::memcpy(to, from, num_bytes);
   }
   void Download(void* to, const void* from, size_t num_bytes) {
+    CheckNotRecording();
     CheckInside(from, num_bytes);
     const Open open(*this);
     std::memcpy(to, from, num_bytes);
   }
   void Copy(void* to, const void* from, size_t num_bytes) {
+    if (recording_ != nullptr) {
+      recording_->push_back([=, this] { Copy(to, from, num_bytes); });
+      return;
+    }
     CheckInside(to, num_bytes);
     CheckInside(from, num_bytes);
     const Open open(*this);
@@ -78,6 +106,10 @@ class EmulatedRuntime {
       CheckInternal(pointer == nullptr || Inside(reinterpret_cast<uintptr_t>(pointer)),
                     "a kernel was given memory that is not the device's");
     });
+    if (recording_ != nullptr) {
+      recording_->push_back([=, this] { Launch(grid_x, grid_y, num_threads, shared_bytes, kernel); });
+      return;
+    }
     shared_.resize(shared_bytes / sizeof(uint64_t) + 1);
     const Open open(*this);
     for (int64_t y = 0; y < grid_y; ++y) {
@@ -109,8 +141,11 @@ class EmulatedRuntime {
     const auto begin = reinterpret_cast<uintptr_t>(address);
     CheckInternal(Inside(begin) && Inside(begin + num_bytes), "a copy of memory that is not the device's");
   }
+  void CheckNotRecording() const { CheckInternal(recording_ == nullptr, "a transfer or an allocation while a recording is made"); }
+
   uint8_t* region_ = nullptr;
-  std::map<size_t, size_t> used_;  // offset: size
+  Recording* recording_ = nullptr;  // that is being made
+  std::map<size_t, size_t> used_;   // offset: size
   std::vector<uint64_t> shared_;
 };
 

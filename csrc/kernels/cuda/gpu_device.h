@@ -3,9 +3,12 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,7 +53,11 @@ class GpuDevice final : public Device {
     draw_work_.Reserve(DrawWork(num_logits_rows, vocab_size).layout.size(), kDrawsName, this);
   }
   void* Allocate(size_t num_bytes, const char* what) override { return runtime_.Allocate(num_bytes, what); }
-  void Free(void* address) noexcept override { runtime_.Free(address); }
+  void Free(void* address) noexcept override {
+    recordings_.clear();  // they may name it
+    warmed_up_.clear();
+    runtime_.Free(address);
+  }
   void Upload(void* to, const void* from, size_t num_bytes) override { runtime_.Upload(to, from, num_bytes); }
   void Download(void* to, const void* from, size_t num_bytes) override { runtime_.Download(to, from, num_bytes); }
   void Copy(void* to, const void* from, size_t num_bytes) override { runtime_.Copy(to, from, num_bytes); }
@@ -96,17 +103,22 @@ class GpuDevice final : public Device {
   }
 
   void KvWrite(const KvWriteArgs& args) override {
-    const Batch batch = UploadBatch(args.kv, args.segments, args.num_segments, nullptr);
+    const Batch batch = FindBatch(args.kv, args.segments, args.num_segments, nullptr);
     KvWriteKernel kernel = {args, batch.row_segments};
     kernel.args.segments = batch.segments;
     runtime_.Launch(batch.num_rows, args.kv.num_kv_heads, 32, 0, kernel);
   }
 
   void PagedAttention(const AttentionArgs& args) override {
-    const Batch batch = UploadBatch(args.kv, args.segments, args.num_segments, args.positions);
-    AttentionPlan plan = {args, batch.row_segments, 0, 1, nullptr};
-    // The host's positions tell how many spans the longest row has.
-    for (int64_t row = 0; row < batch.num_rows; ++row) plan.max_spans = std::max(plan.max_spans, plan.EndSpan(row) - plan.FirstSpan(row));
+    const Batch batch = FindBatch(args.kv, args.segments, args.num_segments, args.positions);
+    AttentionPlan plan = {args, batch.row_segments, 0, recorded_spans_, nullptr};
+    if (recorded_spans_ == 0) {
+      // The host's positions tell how many spans the longest row has.
+      plan.max_spans = 1;
+      for (int64_t row = 0; row < NumRows(args.segments, args.num_segments); ++row) {
+        plan.max_spans = std::max(plan.max_spans, plan.EndSpan(row) - plan.FirstSpan(row));
+      }
+    }
     plan.args.segments = batch.segments;
     plan.args.positions = batch.positions;
     const auto partial_bytes = static_cast<int64_t>(sizeof(float)) * AttentionPartialSize(args.kv.head_dim);
@@ -155,10 +167,42 @@ class GpuDevice final : public Device {
   }
 
   void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) override {
-    const AttentionSegment segment = {0, 1, std::max(from, to), host_block_table, nullptr};
-    const Batch batch = UploadBatch(kv, &segment, 1, nullptr);
-    runtime_.Launch(kv.num_kv_heads, 1, kRowThreads, 0, KvCopySlotKernel{kv, batch.tables, from, to});
+    const int64_t num_blocks = std::max(from, to) / kv.block_size + 1;
+    const auto num_bytes = static_cast<size_t>(num_blocks * kv.pages_per_block) * sizeof(int32_t);
+    slot_table_.Reserve(num_bytes, "a block table", this);
+    Upload(slot_table_.data(), host_block_table, num_bytes);
+    runtime_.Launch(kv.num_kv_heads, 1, kRowThreads, 0, KvCopySlotKernel{kv, slot_table_.template as<int32_t>(), from, to});
   }
+
+  void PlaceBatch(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
+                  int64_t num_rows) override {
+    Place(kv, segments, num_segments, positions, num_rows);
+  }
+
+  void Replay(const void* owner, int64_t num_rows, const std::function<void()>& ops) override {
+    int64_t spans = 1;
+    for (const auto& [group, placed] : placed_) {
+      for (const int32_t position : placed.positions) {
+        while (spans * kAttentionSpan <= position) spans *= 2;
+      }
+    }
+    const RecordingKey key = {owner, num_rows, spans};
+    if (warmed_up_.insert(key).second) return ops();  // takes what memory it needs
+    auto found = recordings_.find(key);
+    if (found == recordings_.end()) {
+      recorded_spans_ = spans;
+      try {
+        found = recordings_.emplace(key, runtime_.Record(ops)).first;
+      } catch (...) {
+        recorded_spans_ = 0;
+        throw;
+      }
+      recorded_spans_ = 0;
+    }
+    runtime_.Play(found->second);
+    ++num_replays_;
+  }
+  int64_t num_replays() const override { return num_replays_; }
 
  private:
   static constexpr const char* kPartialsName = "attention's partial sums";
@@ -173,74 +217,106 @@ class GpuDevice final : public Device {
     return to.data();
   }
 
+  using RecordingKey = std::tuple<const void*, int64_t, int64_t>;  // owner, rows, spans
+
   // The batch as kernels see it.
   struct Batch {
     int64_t num_rows;
     const AttentionSegment* segments;
     const int32_t* row_segments;
     const int32_t* positions;
-    const int32_t* tables;
   };
-  // What was uploaded last, for the next layers of the same step: they ask for the same.
-  struct Uploaded {
+  // What was placed last for a KV group. A batch of as many rows lies where the last one did.
+  struct Placed {
     std::vector<int32_t> key;
+    std::vector<int32_t> positions;  // of the segments' rows; empty: not known
     AlignedBuffer buffer;
     Batch batch;
   };
 
-  Batch UploadBatch(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions) {
-    // Integers: row_segments, positions, then tables and parents. They are the key, with the numbers of each segment in front.
-    std::vector<int32_t> key = {static_cast<int32_t>(num_segments), positions != nullptr};
+  static int64_t NumRows(const AttentionSegment* segments, int64_t num_segments) {
+    int64_t num_rows = 0;
+    for (int64_t s = 0; s < num_segments; ++s) num_rows += segments[s].num_rows;
+    return num_rows;
+  }
+
+  // Segments as integers: their numbers, then tables and parents.
+  static std::vector<int32_t> Key(const KvView& kv, const AttentionSegment* segments, int64_t num_segments) {
+    std::vector<int32_t> key;
     for (int64_t s = 0; s < num_segments; ++s) {
       const AttentionSegment& segment = segments[s];
       key.insert(key.end(), {static_cast<int32_t>(segment.num_rows), static_cast<int32_t>(segment.base_len), segment.parents != nullptr});
-    }
-    const size_t header = key.size();
-    for (int64_t s = 0; s < num_segments; ++s) key.insert(key.end(), static_cast<size_t>(segments[s].num_rows), static_cast<int32_t>(s));
-    const auto num_rows = static_cast<int64_t>(key.size() - header);
-    if (positions != nullptr) key.insert(key.end(), positions, positions + num_rows);
-    const size_t first_table = key.size() - header;
-    std::vector<AttentionSegment> placed(segments, segments + num_segments);
-    std::vector<size_t> table_offsets;
-    std::vector<size_t> parent_offsets;
-    for (const AttentionSegment& segment : placed) {
-      const int64_t num_blocks = (segment.base_len + segment.num_rows + kv.block_size - 1) / kv.block_size;
-      table_offsets.push_back(key.size() - header);
-      key.insert(key.end(), segment.block_table, segment.block_table + num_blocks * kv.pages_per_block);
-      parent_offsets.push_back(key.size() - header);
+      key.insert(key.end(), segment.block_table, segment.block_table + TableSize(kv, segment));
       if (segment.parents != nullptr) key.insert(key.end(), segment.parents, segment.parents + segment.num_rows);
     }
-    for (const Uploaded& uploaded : uploaded_) {
-      if (uploaded.key == key) return uploaded.batch;
+    return key;
+  }
+  static int64_t TableSize(const KvView& kv, const AttentionSegment& segment) {
+    return (segment.base_len + segment.num_rows + kv.block_size - 1) / kv.block_size * kv.pages_per_block;
+  }
+
+  Batch FindBatch(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions) {
+    const Placed& placed = placed_[kv.group];
+    const bool positions_match =
+        positions == nullptr || (!placed.positions.empty() && std::equal(placed.positions.begin(), placed.positions.end(), positions));
+    if (positions_match && !placed.key.empty() && placed.key == Key(kv, segments, num_segments)) return placed.batch;
+    return Place(kv, segments, num_segments, positions, NumRows(segments, num_segments));
+  }
+
+  Batch Place(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions, int64_t num_rows) {
+    Placed& placed = placed_[kv.group];
+    placed.key.clear();  // nothing matches while this is under way
+    const int64_t own_rows = NumRows(segments, num_segments);
+    std::vector<AttentionSegment> there(segments, segments + num_segments);
+    std::vector<int32_t> row_segments;
+    std::vector<int32_t> lists;  // tables and parents
+    for (int64_t s = 0; s < num_segments; ++s) {
+      const AttentionSegment& segment = segments[s];
+      row_segments.insert(row_segments.end(), static_cast<size_t>(segment.num_rows), static_cast<int32_t>(s));
+      lists.insert(lists.end(), segment.block_table, segment.block_table + TableSize(kv, segment));
+      if (segment.parents != nullptr) lists.insert(lists.end(), segment.parents, segment.parents + segment.num_rows);
     }
-    Uploaded& next = uploaded_[next_++ % uploaded_.size()];
-    const size_t segment_bytes = placed.size() * sizeof(AttentionSegment);
-    const size_t integer_bytes = (key.size() - header) * sizeof(int32_t);
-    next.key.clear();  // nothing matches while this is under way
-    next.buffer.Reserve(segment_bytes + integer_bytes, "block tables", this);
-    const auto* integers = reinterpret_cast<const int32_t*>(next.buffer.data() + segment_bytes);
-    for (size_t s = 0; s < placed.size(); ++s) {
-      placed[s].block_table = integers + table_offsets[s];
-      if (placed[s].parents != nullptr) placed[s].parents = integers + parent_offsets[s];
+    row_segments.resize(static_cast<size_t>(num_rows), -1);
+    std::vector<int32_t> padded_positions(static_cast<size_t>(num_rows));
+    if (positions != nullptr) std::copy_n(positions, own_rows, padded_positions.begin());
+    Layout layout;
+    // Places depend on the number of rows alone: a segment has a row at least.
+    const size_t segments_at = layout.Place<AttentionSegment>(nullptr, num_rows);
+    const size_t row_segments_at = layout.Place(row_segments.data(), num_rows);
+    const size_t positions_at = layout.Place(padded_positions.data(), num_rows);
+    const size_t lists_at = layout.Place(lists.data(), static_cast<int64_t>(lists.size()));
+    layout.Fill(segments_at, there.data(), num_segments);
+    if (placed.buffer.size() < layout.size()) placed.buffer.Reserve(2 * layout.size(), "block tables", this);
+    const uint8_t* base = placed.buffer.data();
+    const auto* next = reinterpret_cast<const int32_t*>(base + lists_at);
+    for (AttentionSegment& segment : there) {
+      segment.block_table = next;
+      next += TableSize(kv, segment);
+      if (segment.parents == nullptr) continue;
+      segment.parents = next;
+      next += segment.num_rows;
     }
-    staging_.resize(segment_bytes + integer_bytes);
-    std::copy_n(reinterpret_cast<const uint8_t*>(placed.data()), segment_bytes, staging_.begin());
-    std::copy_n(reinterpret_cast<const uint8_t*>(key.data() + header), integer_bytes,
-                staging_.begin() + static_cast<int64_t>(segment_bytes));
-    Upload(next.buffer.data(), staging_.data(), staging_.size());
-    next.batch = {num_rows, reinterpret_cast<const AttentionSegment*>(next.buffer.data()), integers, integers + num_rows,
-                  integers + first_table};
-    next.key = std::move(key);
-    return next.batch;
+    UploadLayout(layout, placed.buffer, "block tables");
+    placed.batch = {num_rows, reinterpret_cast<const AttentionSegment*>(base + segments_at),
+                    reinterpret_cast<const int32_t*>(base + row_segments_at), reinterpret_cast<const int32_t*>(base + positions_at)};
+    placed.positions.clear();
+    if (positions != nullptr) placed.positions.assign(positions, positions + own_rows);
+    placed.key = Key(kv, segments, num_segments);
+    return placed.batch;
   }
 
   Runtime runtime_;
+  // They outlive the buffers, which forget them when they are freed.
+  std::map<RecordingKey, typename Runtime::Recording> recordings_;
+  std::set<RecordingKey> warmed_up_;
+  int64_t recorded_spans_ = 0;  // while a recording is made: those of its launches
+  int64_t num_replays_ = 0;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
   AlignedBuffer draw_inputs_;
   AlignedBuffer draw_work_;
-  std::array<Uploaded, 4> uploaded_;  // two KV groups, with and without positions
-  size_t next_ = 0;
+  AlignedBuffer slot_table_;
+  std::map<int32_t, Placed> placed_;  // by KV group
   std::vector<uint8_t> staging_;
 };
 

@@ -20,6 +20,11 @@ class Layout {
     if (from != nullptr && count > 0) parts_.push_back({offset, reinterpret_cast<const uint8_t*>(from), size_ - offset});
     return offset;
   }
+  // What goes to a place that was left.
+  template <typename T>
+  void Fill(size_t offset, const T* from, int64_t count) {
+    parts_.push_back({offset, reinterpret_cast<const uint8_t*>(from), static_cast<size_t>(count) * sizeof(T)});
+  }
   size_t size() const { return size_; }
   void Write(uint8_t* to) const {
     for (const Part& part : parts_) std::copy_n(part.from, part.num_bytes, to + part.offset);
