@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from llmi import (
 )
 from llmi.testing import assert_same_tokens
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=7, max_tokens=24, logprobs=2, ignore_eos=True)
 
 
@@ -319,3 +322,16 @@ def test_caller_with_flush_to_zero(tiny: LLM) -> None:
     finally:
         libm.fesetround(0)
     assert got == expected and law[0].logprob == tiny.loglikelihood([([4], [5])])[0].logprob
+
+
+@pytest.mark.skipif(not HUGE_PAGES.is_file() or "[never]" in HUGE_PAGES.read_text(), reason="this kernel gives no huge pages")
+def test_weights_lie_in_huge_pages(smollm_path: Path) -> None:
+    """94 MB in matrices of half a megabyte each: in pages of 4 KB a step spends a quarter of its time on address translations."""
+    code = (
+        "import re, sys; from llmi import LLM\n"
+        "huge = lambda: int(re.search(r'AnonHugePages:\\s+(\\d+)', open('/proc/self/smaps_rollup').read()).group(1)) * 1024\n"
+        "before = huge(); llm = LLM(sys.argv[1], kv_cache_memory_bytes=1 << 20, max_model_len=16)\n"
+        "print((huge() - before) / llm.model_info.weight_bytes)"
+    )
+    share = float(subprocess.run([sys.executable, "-c", code, str(smollm_path)], capture_output=True, text=True, check=True).stdout)
+    assert share > 0.5, share

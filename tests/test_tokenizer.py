@@ -35,6 +35,43 @@ def test_ids_equal_llama_cpp(model: str, request: pytest.FixtureRequest) -> None
         assert tokenizer.encode(text, add_special_tokens=False) == ids, text
 
 
+@pytest.mark.parametrize("fixture", ["smollm_tokenizer", "gemma_tokenizer"])
+def test_what_a_text_needs_of_the_vocabulary_encodes_it_as_the_whole(fixture: str, request: pytest.FixtureRequest) -> None:
+    """The first short texts are encoded by a tokenizer of the tokens and merges that occur in them: of all corpus texts, and of random
+    mixtures of their pieces and of texts of tokens, control tokens too."""
+    tokenizer: Tokenizer = request.getfixturevalue(fixture)
+    loaded = tokenizer._loaded
+    whole = loaded.build()
+    assert loaded.listed is not None
+    rng = np.random.default_rng(0)
+    tokens = [tokenizer.decode([int(i)], skip_special_tokens=False) for i in rng.integers(0, tokenizer.vocab_size, 200)]
+    pieces = [*CORPUS, *tokens, *loaded.listed.special.values(), " ", "  ", "\n"]
+    mixtures = ["".join(rng.choice(pieces, 4)) for _ in range(150)]
+    built = 0
+    for text in [*CORPUS, *mixtures, ""]:
+        small = loaded.build_for(text)
+        if small is None:
+            continue
+        built += 1
+        for markup_is_text in (True, False):
+            small.encode_special_tokens = whole.encode_special_tokens = markup_is_text
+            assert small.encode(text, add_special_tokens=False).ids == whole.encode(text, add_special_tokens=False).ids, text
+    assert built > 60, "Gemma's lists texts that are taken whole, which few texts lack"
+
+
+def test_the_whole_vocabulary_is_built_when_it_pays(smollm_path: Path) -> None:
+    tokenizer = Tokenizer(smollm_path)
+    ids = [tokenizer.encode(f"a text, number {i}") for i in range(4)]
+    assert tokenizer._whole is None and tokenizer.vocab_size == 49_152 and len(tokenizer.vocab_bytes) == 49_152
+    assert tokenizer.decode(ids[3]) == "a text, number 3"
+    assert tokenizer._whole is None
+    again = [tokenizer.encode(f"a text, number {i}") for i in range(4)]
+    assert tokenizer._whole is not None and again == ids
+    long = Tokenizer(smollm_path)
+    long.encode("a " * 1001)
+    assert long._whole is not None
+
+
 @pytest.mark.parity
 def test_smollm_ids_equal_transformers(smollm_tokenizer: Tokenizer, smollm_path: Path) -> None:
     """transformers 4.57 leaves SmolLM2's Digits step out when it reads a GGUF (it then joins a space and a digit-like

@@ -2,11 +2,14 @@
 #include <pybind11/stl.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "core/errors.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
 #include "model/loader.h"
@@ -68,6 +71,44 @@ py::object ToPython(const GgufValue& value) {
   return py::none();
 }
 
+const std::vector<std::string_view>& Strings(const GgufFile& file, const std::string& key) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end() || found->second.kind != GgufValue::Kind::kStringArray) {
+    throw Error(ErrorKind::kModelFile, key + ": missing, or not a list of strings", key);
+  }
+  return found->second.strings;
+}
+
+py::list Occurring(const GgufFile& file, const std::string& key, const std::string& text, bool joined) {
+  py::list found;
+  std::string whole;
+  const std::vector<std::string_view>& strings = Strings(file, key);
+  for (size_t i = 0; i < strings.size(); ++i) {
+    std::string_view sought = strings[i];
+    if (const size_t at = joined ? sought.find(' ') : std::string_view::npos; at != std::string_view::npos) {
+      whole.assign(sought.substr(0, at)).append(sought.substr(at + 1));
+      sought = whole;
+    }
+    if (text.find(sought) != std::string::npos) found.append(py::make_tuple(i, Text(strings[i])));
+  }
+  return found;
+}
+
+std::string MergeFault(const GgufFile& file) {
+  const std::vector<std::string_view>& tokens = Strings(file, "tokenizer.ggml.tokens");
+  const std::unordered_set<std::string_view> known(tokens.begin(), tokens.end());
+  std::string whole;
+  for (const std::string_view merge : Strings(file, "tokenizer.ggml.merges")) {
+    const size_t space = merge.find(' ');
+    if (space == std::string_view::npos) return "a merge is not two tokens";
+    whole.assign(merge.substr(0, space)).append(merge.substr(space + 1));
+    for (const std::string_view part : {merge.substr(0, space), merge.substr(space + 1), std::string_view(whole)}) {
+      if (!known.contains(part)) return "a merge has a part or a whole that is no token";
+    }
+  }
+  return "";
+}
+
 py::list TensorList(const TensorFile& file) {
   py::list list;
   for (const TensorView* view : file.Tensors()) {
@@ -101,12 +142,25 @@ void RegisterFiles(py::module_& module) {
       .def(py::init<const std::string&>(), py::arg("path"))
       .def(
           "metadata",
-          [](const GgufFile& file) {
+          [](const GgufFile& file, const std::set<std::string>& without) {
             py::dict dict;
-            for (const auto& [key, value] : file.metadata()) dict[py::str(key)] = ToPython(value);
+            for (const auto& [key, value] : file.metadata()) {
+              if (!without.contains(key)) dict[py::str(key)] = ToPython(value);
+            }
             return dict;
           },
-          "All metadata.")
+          py::arg("without") = std::set<std::string>(), "All metadata, but for these keys.")
+      .def(
+          "strings",
+          [](const GgufFile& file, const std::string& key) {
+            Strings(file, key);
+            return ToPython(file.metadata().at(key));
+          },
+          py::arg("key"), "A list of strings.")
+      .def("occurring", &Occurring, py::arg("key"), py::arg("text"), py::arg("joined") = false,
+           "[(index, string)] of the strings of a list that occur in `text`; joined: without their first space.")
+      .def("merge_fault", &MergeFault, py::call_guard<py::gil_scoped_release>(),
+           "What is wrong with the first merge that is not two tokens which make a third; empty if none is.")
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
   module.def("alphabet_bytes", &AlphabetBytes, py::arg("texts"), py::arg("alphabet"),
              "Texts as bytes by an alphabet of one character a byte; a character outside it stands for itself.");

@@ -43,7 +43,7 @@ AlignedBuffer::AlignedBuffer(size_t num_bytes, const char* what, MemorySource* s
     throw Error::OutOfMemory(std::string(what) + " needs " + Megabytes(num_bytes) + ", " + Megabytes(available) + " are free", num_bytes,
                              available);
   }
-  if (mapped >= 4 * kHugePageBytes) madvise(address, mapped, MADV_HUGEPAGE);
+  if (mapped >= kHugePageBytes) madvise(address, mapped, MADV_HUGEPAGE);
   data_ = static_cast<uint8_t*>(address);
   num_bytes_ = num_bytes;
   mapped_bytes_ = mapped;

@@ -46,8 +46,11 @@ void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t 
     ReadCodeBlock(dtype, row, index, &block);
     uint8_t* out = tile + index * block_bytes;
     if (four_bit) {
-      for (int64_t k = 0; k < 16; ++k) {
-        out[k / 4 * 64 + lane * 4 + k % 4] = static_cast<uint8_t>(block.codes[k] | (block.codes[k + 16] << 4));
+      uint32_t words[8];
+      std::memcpy(words, block.codes, sizeof words);
+      for (int64_t group = 0; group < 4; ++group) {
+        const uint32_t word = words[group] | (words[group + 4] << 4);  // codes k and k + 16 in one byte
+        std::memcpy(out + group * 64 + lane * 4, &word, 4);
       }
     } else {
       for (int64_t k = 0; k < 32; k += 4) std::memcpy(out + k * 16 + lane * 4, block.codes + k, 4);
@@ -123,7 +126,7 @@ AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_
 }
 
 PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
-                           const std::function<int64_t(int64_t)>& source_row)
+                           const std::function<int64_t(int64_t)>& source_row, MemorySource* arena)
     : type_(PackedTypeOf(source.dtype, format)),
       num_rows_(static_cast<int64_t>(source.shape[0])),
       num_cols_(static_cast<int64_t>(source.shape[1])) {
@@ -136,12 +139,8 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
   const int64_t num_tiles = (num_rows_ + kTileRows - 1) / kTileRows;
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
   const auto total_bytes = static_cast<size_t>(num_tiles) * static_cast<size_t>(tile_bytes);
-  if (const uint64_t available = AvailableMemoryBytes(); total_bytes > available) {
-    throw Error::OutOfMemory("tensor '" + source.name + "' needs " + std::to_string(total_bytes / 1000000) + " MB packed, " +
-                                 std::to_string(available / 1000000) + " MB are free",
-                             total_bytes, available);
-  }
-  AlignedBuffer packed(total_bytes, "packed weights");
+  const std::string what = "tensor '" + source.name + "'";
+  AlignedBuffer packed(total_bytes, what.c_str(), context.device == nullptr ? arena : nullptr);
   const int64_t row_bytes = num_cols_ / Info(source.dtype).block_size * Info(source.dtype).block_bytes;
   // Tasks of about 1 MB of the file, each released when done.
   const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 20) / (row_bytes * kTileRows));

@@ -24,11 +24,13 @@ class Loader {
 
   ModelWeights Load() {
     ModelWeights weights;
+    weights.arena = std::make_unique<HugeArena>();
+    arena_ = weights.arena.get();
     const auto hidden = static_cast<uint64_t>(config_.hidden_size);
     const auto vocab = static_cast<uint64_t>(config_.vocab_size);
-    weights.embedding = PackedMatrix(context_, Find(TensorRole::kEmbedding, 0, ".weight", {vocab, hidden}), format_);
+    weights.embedding = Matrix(Find(TensorRole::kEmbedding, 0, ".weight", {vocab, hidden}));
     weights.final_norm = Norm(TensorRole::kFinalNorm, 0, hidden);
-    if (!config_.tied_embeddings) weights.head = PackedMatrix(context_, Find(TensorRole::kHead, 0, ".weight", {vocab, hidden}), format_);
+    if (!config_.tied_embeddings) weights.head = Matrix(Find(TensorRole::kHead, 0, ".weight", {vocab, hidden}));
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
       weights.layers.push_back(LoadLayer(source_layers_.empty() ? layer : source_layers_[static_cast<size_t>(layer)]));
     }
@@ -36,6 +38,10 @@ class Loader {
   }
 
  private:
+  PackedMatrix Matrix(const TensorView& view, const std::function<int64_t(int64_t)>& source_row = nullptr) const {
+    return {context_, view, format_, source_row, arena_};
+  }
+
   LayerWeights LoadLayer(int64_t layer) {
     LayerWeights w;
     const auto hidden = static_cast<uint64_t>(config_.hidden_size);
@@ -98,7 +104,7 @@ class Loader {
       return row - within + 2 * (within % (head_dim / 2)) + within / (head_dim / 2);
     };
     LinearWeights weights;
-    weights.matrix = interleaved ? PackedMatrix(context_, view, format_, source_row) : PackedMatrix(context_, view, format_);
+    weights.matrix = interleaved ? Matrix(view, source_row) : Matrix(view);
     if (bias) weights.bias = {context_, Vector(role, layer, ".bias", rows)};
     return weights;
   }
@@ -109,6 +115,7 @@ class Loader {
   const ModelConfig& config_;
   WeightFormat format_;
   const std::vector<int64_t>& source_layers_;
+  MemorySource* arena_ = nullptr;
 };
 
 const char* PackedTypeName(PackedType type) {

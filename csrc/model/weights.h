@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "core/huge_arena.h"
 #include "io/tensor_file.h"
 #include "model/architecture.h"
 #include "model/config.h"
@@ -42,8 +44,9 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  PackedMatrix embedding;  // [vocab, hidden]
-  PackedMatrix head;       // [vocab, hidden]; empty when tied to the embedding
+  std::unique_ptr<HugeArena> arena;  // the host's, for the matrices
+  PackedMatrix embedding;            // [vocab, hidden]
+  PackedMatrix head;                 // [vocab, hidden]; empty when tied to the embedding
   WeightVector final_norm;
   std::vector<LayerWeights> layers;
 

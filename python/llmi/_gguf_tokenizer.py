@@ -9,6 +9,7 @@ from typing import Any
 
 from llmi import _core
 from llmi._errors import TokenizerError, from_core
+from llmi._token_bytes import byte_level_alphabet
 
 # GGUF token types.
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6
@@ -20,6 +21,17 @@ END_MARKERS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "</
 LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 KNOWN_PRE_TOKENIZERS = ("smollm", "gpt-2", "llama-bpe", "qwen2")
+TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
+
+
+@dataclasses.dataclass
+class ListedTokens:
+    """A vocabulary as its file lists it: texts by id, and which of them are no text to a reader, or taken whole."""
+
+    texts: list[str]
+    special: dict[int, str]
+    whole: dict[int, str]
+    byte_level: bool
 
 
 @dataclasses.dataclass
@@ -32,7 +44,9 @@ class LoadedTokenizer:
     prefix: list[int]
     suffix: list[int]
     chat_template: str | None
-    texts: list[str] | None = None  # of all ids, where the file lists them so
+    listed: ListedTokens | None = None  # of all ids, where the file lists them so
+    # A tokenizer that knows only what may come of this text, and encodes it as the whole one does; None: take the whole one.
+    build_for: Callable[[str], Any] = lambda text: None
 
     @property
     def main_eos_token_id(self) -> int | None:
@@ -46,42 +60,48 @@ class LoadedTokenizer:
 def load(path: Path) -> LoadedTokenizer:
     """Reads the vocabulary of a GGUF file. Raises TokenizerError or ModelFileError."""
     try:
-        metadata: dict[str, Any] = _core.GgufFile(str(path)).metadata()
+        file = _core.GgufFile(str(path))
+        metadata = file.metadata(without={MERGES})
     except _core.CoreError as error:
         raise from_core(error.args, path) from None
     reader = _Metadata(metadata, path)
     model = reader.text("tokenizer.ggml.model")
-    tokens = reader.strings("tokenizer.ggml.tokens")
+    tokens = reader.strings(TOKENS)
     if not tokens:
         raise TokenizerError(f"{path}: the vocabulary is empty", path, "tokenizer.ggml.tokens")
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     if len(types) != len(tokens):
         raise TokenizerError(f"{path}: {len(types)} token types for {len(tokens)} tokens", path, "tokenizer.ggml.token_type")
-    types = [CONTROL if kind == USER_DEFINED and text in END_MARKERS else kind for text, kind in zip(tokens, types, strict=True)]
+    special = {i: tokens[i] for i, kind in enumerate(types) if kind == CONTROL}
+    whole = {i: tokens[i] for i, kind in enumerate(types) if kind == USER_DEFINED}
+    for i in [i for i, text in whole.items() if text in END_MARKERS]:
+        special[i] = whole.pop(i)
+    listed = ListedTokens(tokens, special, whole, byte_level=model == "gpt2")
+    kind: _ByteLevel | _SentencePiece
     if model == "gpt2":
-        build = _byte_level_builder(reader, tokens, types)
-        add_bos = False
+        kind = _ByteLevel(reader, file, listed)
     elif model == "llama":
-        build = _sentencepiece_builder(reader, tokens, types)
-        add_bos = True
+        kind = _SentencePiece(reader, file, listed, types)
     else:
         raise TokenizerError(f"{path}: tokenizer model {model!r} is not known (gpt2 and llama are)", path, "tokenizer.ggml.model")
+    add_bos = model == "llama"
     pre = reader.text("tokenizer.ggml.pre", "")
     bos = reader.token_id("tokenizer.ggml.bos_token_id", len(tokens))
     eos = [reader.token_id(f"tokenizer.ggml.{key}_token_id", len(tokens)) for key in ("eos", "eot", "eom")]
     # Chat models whose file lists only one end: the turn's end is an end too.
-    eos += [i for i, text in enumerate(tokens) if types[i] == CONTROL and text in END_MARKERS]
+    eos += [i for i, text in sorted(special.items()) if text in END_MARKERS]
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos or pre == "llama-bpe"))
     add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
     eos_ids = list(dict.fromkeys(token_id for token_id in eos if token_id is not None))
     return LoadedTokenizer(
-        build=build,
+        build=kind.build,
         bos_token_id=bos,
         eos_token_ids=eos_ids,
         prefix=[bos] if add_bos and bos is not None else [],
         suffix=eos_ids[:1] if add_eos else [],
         chat_template=reader.text("tokenizer.chat_template", "") or None,
-        texts=tokens,
+        listed=listed,
+        build_for=kind.build_for,
     )
 
 
@@ -116,53 +136,73 @@ class _Metadata:
         return value
 
 
-def _added_tokens(tokens: list[str], types: list[int]) -> tuple[list[Any], list[Any]]:
-    from tokenizers import AddedToken
+def _assemble(model: Any, normalizer: Any, pre_tokenizer: Any, decoder: Any, listed: ListedTokens) -> Any:
+    from tokenizers import AddedToken, Tokenizer
 
-    special = [AddedToken(text, special=True, normalized=False) for text, kind in zip(tokens, types, strict=True) if kind == CONTROL]
-    plain = [AddedToken(text, special=False, normalized=False) for text, kind in zip(tokens, types, strict=True) if kind == USER_DEFINED]
-    return special, plain
+    tokenizer = Tokenizer(model)
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for _, text in sorted(listed.special.items())])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for _, text in sorted(listed.whole.items())])
+    return tokenizer
 
 
-def _byte_level_builder(reader: _Metadata, tokens: list[str], types: list[int]) -> Callable[[], Any]:
-    merges = [tuple(merge.split(" ", 1)) for merge in reader.strings("tokenizer.ggml.merges")]
-    if any(len(merge) != 2 for merge in merges):
-        raise TokenizerError(f"{reader.path}: a merge is not two tokens", reader.path, "tokenizer.ggml.merges")
-    pre = reader.text("tokenizer.ggml.pre", "gpt-2")
-    if pre not in KNOWN_PRE_TOKENIZERS:
-        known = ", ".join(KNOWN_PRE_TOKENIZERS)
-        raise TokenizerError(f"{reader.path}: pre-tokenizer {pre!r} is not known ({known} are)", reader.path, "tokenizer.ggml.pre")
-    vocab = {text: token_id for token_id, text in enumerate(tokens)}
+class _ByteLevel:
+    """GPT-2's kind: merges of texts in an alphabet of one character a byte. A merge's whole is a token of the vocabulary, and a token
+    that comes of a text occurs in it: so tokens and merges that do not occur there may be left out."""
 
-    def build() -> Any:
-        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-
+    def __init__(self, reader: _Metadata, file: _core.GgufFile, listed: ListedTokens) -> None:
+        self.reader, self.file, self.listed = reader, file, listed
+        self.pre = reader.text("tokenizer.ggml.pre", "gpt-2")
+        if self.pre not in KNOWN_PRE_TOKENIZERS:
+            known = ", ".join(KNOWN_PRE_TOKENIZERS)
+            raise TokenizerError(f"{reader.path}: pre-tokenizer {self.pre!r} is not known ({known} are)", reader.path, "tokenizer.ggml.pre")
         try:
-            tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
+            fault = file.merge_fault()
+        except _core.CoreError as error:
+            raise from_core(error.args, reader.path) from None
+        if fault:
+            raise TokenizerError(f"{reader.path}: {fault}", reader.path, MERGES)
+
+    def build(self) -> Any:
+        merges: list[str] = self.file.strings(MERGES)
+        return self._tokenizer({text: token_id for token_id, text in enumerate(self.listed.texts)}, merges)
+
+    def build_for(self, text: str) -> Any:
+        if self.pre == "qwen2":  # composes characters first
+            return None
+        alphabet = {byte: character for character, byte in byte_level_alphabet().items()}
+        written = "".join([alphabet[byte] for byte in text.encode()])
+        vocab = {text: token_id for token_id, text in self.file.occurring(TOKENS, written)}
+        vocab |= {text: token_id for token_id, text in (self.listed.special | self.listed.whole).items()}
+        return self._tokenizer(vocab, [merge for _, merge in self.file.occurring(MERGES, written, joined=True)])
+
+    def _tokenizer(self, vocab: dict[str, int], merges: list[str]) -> Any:
+        from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+        pairs: Any = [tuple(merge.split(" ", 1)) for merge in merges]
+        try:
+            model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=self.pre == "llama-bpe")
         except Exception as error:
-            raise TokenizerError(f"{reader.path}: {error}", reader.path, "tokenizer.ggml.merges") from None
-        if pre == "smollm":
+            raise TokenizerError(f"{self.reader.path}: {error}", self.reader.path, MERGES) from None
+        steps: list[Any]
+        if self.pre == "smollm":
             steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-        elif pre == "gpt-2":
+        elif self.pre == "gpt-2":
             steps = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
         else:
-            split = Regex(LLAMA3_SPLIT if pre == "llama-bpe" else QWEN2_SPLIT)
+            split = Regex(LLAMA3_SPLIT if self.pre == "llama-bpe" else QWEN2_SPLIT)
             steps = [pre_tokenizers.Split(split, behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-        if pre == "qwen2":
-            tokenizer.normalizer = normalizers.NFC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        tokenizer.decoder = decoders.ByteLevel()
-        special, plain = _added_tokens(tokens, types)
-        tokenizer.add_special_tokens(special)
-        tokenizer.add_tokens(plain)
-        return tokenizer
-
-    return build
+        normalizer = normalizers.NFC() if self.pre == "qwen2" else None
+        return _assemble(model, normalizer, pre_tokenizers.Sequence(steps), decoders.ByteLevel(), self.listed)
 
 
-def _merges_from_scores(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
+def _merges_from_scores(tokens: dict[int, str], scores: list[float]) -> list[tuple[str, str]]:
     """BPE merges that repeat SentencePiece's rule: of all adjacent pairs, join the one whose whole scores highest."""
-    usable = {text: token_id for token_id, text in enumerate(tokens) if types[token_id] not in (CONTROL, BYTE)}
+    usable = {text: token_id for token_id, text in tokens.items()}
     ranked = []
     for text, token_id in usable.items():
         for cut in range(1, len(text)):
@@ -173,33 +213,45 @@ def _merges_from_scores(tokens: list[str], scores: list[float], types: list[int]
     return [(tokens[left], tokens[right]) for _, _, left, right in ranked]
 
 
-def _sentencepiece_builder(reader: _Metadata, tokens: list[str], types: list[int]) -> Callable[[], Any]:
-    scores = reader.metadata.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
-        raise TokenizerError(
-            f"{reader.path}: tokenizer.ggml.scores: missing, or not one for each token", reader.path, "tokenizer.ggml.scores"
+class _SentencePiece:
+    """SentencePiece's kind: a score for each text, ▁ for a space, bytes for what is no text."""
+
+    def __init__(self, reader: _Metadata, file: _core.GgufFile, listed: ListedTokens, types: list[int]) -> None:
+        self.reader, self.file, self.listed, self.types = reader, file, listed, types
+        scores = reader.metadata.get("tokenizer.ggml.scores")
+        if not isinstance(scores, list) or len(scores) != len(types):
+            raise TokenizerError(
+                f"{reader.path}: tokenizer.ggml.scores: missing, or not one for each token", reader.path, "tokenizer.ggml.scores"
+            )
+        self.scores: list[float] = scores
+        self.unknown = reader.token_id("tokenizer.ggml.unknown_token_id", len(types))
+        self.prefix_space = bool(reader.metadata.get("tokenizer.ggml.add_space_prefix", True))
+
+    def build(self) -> Any:
+        return self._tokenizer(dict(enumerate(self.listed.texts)))
+
+    def build_for(self, text: str) -> Any:
+        if any(part in text for part in (self.listed.special | self.listed.whole).values()):
+            return None  # what is behind such a part may begin with a space of its own
+        written = ("▁" if self.prefix_space else "") + text.replace(" ", "▁")
+        tokens = dict(self.file.occurring(TOKENS, written)) | self.listed.special | self.listed.whole
+        tokens |= {i: self.listed.texts[i] for i, kind in enumerate(self.types) if kind == BYTE or i == self.unknown}
+        return self._tokenizer(dict(sorted(tokens.items())))
+
+    def _tokenizer(self, tokens: dict[int, str]) -> Any:
+        from tokenizers import decoders, models, normalizers
+
+        merges = _merges_from_scores(
+            {i: text for i, text in tokens.items() if i not in self.listed.special and self.types[i] != BYTE}, self.scores
         )
-    unknown = reader.token_id("tokenizer.ggml.unknown_token_id", len(tokens))
-    prefix_space = bool(reader.metadata.get("tokenizer.ggml.add_space_prefix", True))
-    vocab = {text: token_id for token_id, text in enumerate(tokens)}
-    merges = _merges_from_scores(tokens, scores, types)
-
-    def build() -> Any:
-        from tokenizers import Tokenizer, decoders, models, normalizers
-
         try:
             model = models.BPE(
-                vocab=vocab, merges=merges, byte_fallback=True, fuse_unk=True, unk_token=None if unknown is None else tokens[unknown]
-            )
+                vocab={text: token_id for token_id, text in tokens.items()}, merges=merges, byte_fallback=True, fuse_unk=True,
+                unk_token=None if self.unknown is None else self.listed.texts[self.unknown],
+            )  # fmt: skip
         except Exception as error:
-            raise TokenizerError(f"{reader.path}: {error}", reader.path, "tokenizer.ggml.tokens") from None
-        tokenizer = Tokenizer(model)
-        spaces: list[Any] = [normalizers.Prepend("▁")] if prefix_space else []
-        tokenizer.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
-        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-        special, plain = _added_tokens(tokens, types)
-        tokenizer.add_special_tokens(special)
-        tokenizer.add_tokens(plain)
-        return tokenizer
-
-    return build
+            raise TokenizerError(f"{self.reader.path}: {error}", self.reader.path, TOKENS) from None
+        spaces: list[Any] = [normalizers.Prepend("▁")] if self.prefix_space else []
+        normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
+        decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+        return _assemble(model, normalizer, None, decoder, self.listed)

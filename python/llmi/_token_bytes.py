@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmi import _core
 from llmi._errors import TokenizerError
+
+if TYPE_CHECKING:
+    from llmi._gguf_tokenizer import ListedTokens
 
 #: Byte tokens of SentencePiece vocabularies, by table: what looks like one and is not in it is text.
 BYTE_TOKENS = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
@@ -46,26 +49,34 @@ def _decoder_kinds(tokenizer: Any) -> set[str]:
     return {child["type"] for child in children}
 
 
-def byte_table(tokenizer: Any, path: Path, texts: list[str] | None = None) -> ByteTable:
-    """Derives the table from a `tokenizers.Tokenizer`. texts: of all ids, where they are known already."""
-    if texts is None:
-        vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-        texts = [""] * (max(vocab.values(), default=-1) + 1)
-        for text, token_id in vocab.items():
-            texts[token_id] = text
+def byte_table(tokenizer: Any, path: Path) -> ByteTable:
+    """Derives the table from a `tokenizers.Tokenizer`."""
+    vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    texts = [""] * (max(vocab.values(), default=-1) + 1)
+    for text, token_id in vocab.items():
+        texts[token_id] = text
     added = tokenizer.get_added_tokens_decoder()
     kinds = _decoder_kinds(tokenizer)
     special = {token_id: token.content for token_id, token in added.items() if token.special}
+    whole = {token_id: token.content for token_id, token in added.items() if not token.special}
     if "ByteLevel" in kinds:
-        convert = byte_level_bytes
-    elif kinds & {"ByteFallback", "Replace", "Metaspace", "Fuse"} or not kinds:
-        convert = sentencepiece_bytes
-    else:
-        raise TokenizerError(f"{path}: the decoder {sorted(kinds)} is not known (ByteLevel and SentencePiece kinds are)", path)
-    table: list[bytes] = convert(texts)
-    for token_id, token in added.items():
-        plain = token.content if convert is byte_level_bytes else token.content.replace("▁", " ")
-        table[token_id] = b"" if token_id in special else plain.encode()
+        return _table(texts, special, whole, byte_level=True)
+    if kinds & {"ByteFallback", "Replace", "Metaspace", "Fuse"} or not kinds:
+        return _table(texts, special, whole, byte_level=False)
+    raise TokenizerError(f"{path}: the decoder {sorted(kinds)} is not known (ByteLevel and SentencePiece kinds are)", path)
+
+
+def listed_bytes(listed: ListedTokens) -> ByteTable:
+    """The table of a vocabulary that its file lists."""
+    return _table(listed.texts, listed.special, listed.whole, listed.byte_level)
+
+
+def _table(texts: list[str], special: dict[int, str], whole: dict[int, str], byte_level: bool) -> ByteTable:
+    table = byte_level_bytes(texts) if byte_level else sentencepiece_bytes(texts)
+    for token_id, text in whole.items():
+        table[token_id] = (text if byte_level else text.replace("▁", " ")).encode()
+    for token_id in special:
+        table[token_id] = b""
     return ByteTable(table, special)
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from llmi import _chat, _gguf_tokenizer
 from llmi._errors import TokenizerError
-from llmi._token_bytes import ByteTable, byte_table
+from llmi._token_bytes import ByteTable, byte_table, listed_bytes
 
 Message = dict[str, Any]
 MAX_TEXT_BYTES = 64 << 20
+#: A vocabulary of 49,152 tokens takes a tenth of a second to build, what a sentence needs of it a few milliseconds.
+MAX_SMALL_TEXTS, MAX_SMALL_CHARACTERS = 4, 2000
 
 
 class Tokenizer:
@@ -48,19 +50,33 @@ class Tokenizer:
         else:
             loaded = _gguf_tokenizer.load(self.path)
         self._loaded = loaded
-        self._tokenizer = loaded.build()
-        self._lock = threading.Lock()  # around the switch of encode_special_tokens
+        self._lock = threading.Lock()  # around what is built when it is needed, and the switch of encode_special_tokens
+        self._whole: Any = None
+        self._num_small = 0
         self.bos_token_id: int | None = loaded.bos_token_id
         self.eos_token_ids: frozenset[int] = frozenset(loaded.eos_token_ids)
         self.chat_template: str | None = loaded.chat_template
-        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        listed = loaded.listed
+        self.vocab_size: int = len(listed.texts) if listed else self._tokenizer_for(None).get_vocab_size(with_added_tokens=True)
         self._table: ByteTable | None = None
 
     @property
     def _bytes(self) -> ByteTable:
         if self._table is None:
-            self._table = byte_table(self._tokenizer, self.path, self._loaded.texts)
+            listed = self._loaded.listed
+            self._table = listed_bytes(listed) if listed else byte_table(self._tokenizer_for(None), self.path)
         return self._table
+
+    def _tokenizer_for(self, text: str | None) -> Any:
+        """The library's tokenizer, which takes a while to build; for the first short texts one of what may come of them."""
+        if self._whole is None:
+            if text is not None and len(text) <= MAX_SMALL_CHARACTERS and self._num_small < MAX_SMALL_TEXTS:
+                self._num_small += 1
+                small = self._loaded.build_for(text)
+                if small is not None:
+                    return small
+            self._whole = self._loaded.build()
+        return self._whole
 
     @property
     def vocab_bytes(self) -> list[bytes]:
@@ -95,8 +111,9 @@ class Tokenizer:
         except UnicodeEncodeError:
             raise TokenizerError("the text holds a lone surrogate, which is no character", self.path) from None
         with self._lock:
-            self._tokenizer.encode_special_tokens = not parse_special
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+            tokenizer = self._tokenizer_for(text)
+            tokenizer.encode_special_tokens = not parse_special
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return self._loaded.with_special(ids) if add_special_tokens else ids
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
@@ -199,7 +216,7 @@ def _load_directory(path: Path) -> _gguf_tokenizer.LoadedTokenizer:
         except Exception as error:
             raise TokenizerError(f"{file}: {error}", file) from None
 
-    tokenizer = build()
+    tokenizer = build()  # which takes what is asked of it below
 
     def id_of(entry: Any) -> int | None:
         content = entry.get("content") if isinstance(entry, dict) else entry
@@ -223,5 +240,10 @@ def _load_directory(path: Path) -> _gguf_tokenizer.LoadedTokenizer:
     if template_file.is_file():
         template = template_file.read_text(encoding="utf-8")
     return _gguf_tokenizer.LoadedTokenizer(
-        build=build, bos_token_id=bos_id, eos_token_ids=eos_ids, prefix=prefix, suffix=wrapped[len(prefix) :], chat_template=template
+        build=lambda: tokenizer,
+        bos_token_id=bos_id,
+        eos_token_ids=eos_ids,
+        prefix=prefix,
+        suffix=wrapped[len(prefix) :],
+        chat_template=template,
     )
