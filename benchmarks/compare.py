@@ -222,6 +222,12 @@ def readme_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def marker(result: dict[str, Any]) -> str:
+    """A table for each kind of processor, and for each model."""
+    kind = "compare" if result["table"].startswith("avx512") else "compare avx2"
+    return kind if result["model"].startswith("SmolLM2") else f"{kind} {result['model']}"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, help="a .gguf file")
@@ -231,6 +237,4 @@ if __name__ == "__main__":
     parser.add_argument("--peers-dir", help="what `benchmarks/peers.py prepare` wrote")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
-    sys.exit(
-        report.main(parser, measure, readme_table, lambda result: "compare" if result["table"].startswith("avx512") else "compare avx2")
-    )
+    sys.exit(report.main(parser, measure, readme_table, marker))

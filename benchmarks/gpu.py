@@ -25,7 +25,8 @@ LLAMA_1B = {
     "hidden_size": 2048, "num_layers": 16, "vocab_size": 128_256, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
     "intermediate_size": 8192, "max_position_embeddings": 8192, "tie_word_embeddings": True,
 }  # fmt: skip
-CHECKS = ("test_ops.py", "test_attention.py", "test_forward.py", "test_cuda.py")
+CHECKS = ("test_ops.py", "test_attention.py", "test_forward.py", "test_kv_types.py", "test_device_draw.py", "test_cuda.py")
+DRAWN = {"rows": 128, "vocab": 131_072}
 
 
 def check() -> None:
@@ -34,12 +35,36 @@ def check() -> None:
     subprocess.run([sys.executable, "-m", "pytest", "--rootdir", str(report.ROOT), "-k", "cuda", *tests], check=True)
 
 
+def device() -> str:
+    """The GPU, or the emulation that LLMI_EMULATE_CUDA=1 takes for one."""
+    return "emulated" if _core.system_info()["why_no_cuda"] else "cuda"
+
+
+def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
+    """Microseconds of a draw of all rows by kind of parameters, and how often their logits could be read in that time."""
+    kinds = {
+        "greedy": {"temperature": 0.0},
+        "temperature": {"temperature": 0.8},
+        "top-p": {"temperature": 0.8, "top_p": 0.95},
+        "top-k, top-p, min-p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02},
+    }
+    read_seconds = num_rows * vocab_size * 4 / (_core.measure_device_copy(device(), 1 << 28))
+    result = {}
+    for name, fields in kinds.items():
+        params = _core.SamplingParams()
+        for field, value in fields.items():
+            setattr(params, field, value)
+        seconds = _core.measure_device_draws(device(), params, num_rows, vocab_size)
+        result |= {f"{name}, us": seconds * 1e6, f"{name}, in reads of the logits": seconds / read_seconds}
+    return result
+
+
 def measure(path: Path | None, engine: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Decode and prefill of one model; decode as a share of the bandwidth that its weights could be read at."""
     with LLM(path, device="cuda", max_model_len=2048, enable_prefix_caching=False, **engine) as llm:
         works = {f"decode {n}": partial(_bench.decode_tokens_per_s, llm, n, 64) for n in (1, 8, 32)}
         works["prefill 512"] = partial(_bench.prefill_tokens_per_s, llm, 512)
-        works["copy bytes/s"] = partial(_core.measure_device_copy, "emulated" if _core.system_info()["why_no_cuda"] else "cuda", 1 << 28)
+        works["copy bytes/s"] = partial(_core.measure_device_copy, device(), 1 << 28)
         results = _bench.interleave(works, rounds)
         read = results["decode 1"]["median"] * llm.model_info.weight_bytes
         return {"numerics_id": llm.model_info.numerics_id, **results, "decode 1, share of copy": read / results["copy bytes/s"]["median"]}
@@ -53,7 +78,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         if not arguments.small:
             shape = tiny_model("llama", path=Path(scratch) / "1b", **LLAMA_1B)
             models |= {"Llama 1B shape, bf16": (shape, {"dtype": "bfloat16"}), "Llama 1B shape, 4 bits": (shape, {"quantization": "q4_0"})}
-        return {"models": {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}}
+        draws = measure_draws(1, 4096) if arguments.small else measure_draws(DRAWN["rows"], DRAWN["vocab"])
+        return {"models": {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}, "draws": draws}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -69,5 +95,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-checks", action="store_true", help="speed alone")
-    parser.add_argument("--small", action="store_true", help="SmolLM2 alone")
+    parser.add_argument("--small", action="store_true", help="SmolLM2 alone, and one short row drawn")
     sys.exit(report.main(parser, run, table))

@@ -14,7 +14,7 @@ from llmi import _core
 
 T = _core.testing
 Array = np.ndarray[Any, Any]
-KV_DTYPES = ["float16", "float32", "int8", "bfloat16"]
+KV_DTYPES = ["float16", "float32", "int8", "bfloat16", "fp8"]
 TABLES = _core.system_info()["tables"]
 TABLES_AND_TYPES = [(table, kv) for table in (*TABLES, *DEVICES) for kv in KV_DTYPES]
 
@@ -46,6 +46,23 @@ def through_bf16(x: Array) -> Array:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
+def float8_values() -> Array:
+    """What e4m3 can hold of what is not negative, ascending: codes 0 to 0x7E."""
+    codes = np.arange(0x7F)
+    exponent, mantissa = codes >> 3, codes & 7
+    return np.where(exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+
+
+def through_fp8(x: Array) -> Array:
+    """Rounds to nearest even in e4m3; 448 at most."""
+    values = float8_values()
+    middles = (values[1:] + values[:-1]) / 2
+    magnitude = np.abs(x).astype(np.float64)
+    code = np.searchsorted(middles, magnitude)
+    tie = magnitude == middles[np.minimum(code, len(middles) - 1)]
+    return np.copysign(values[code + (tie & (code % 2 == 1))], x)
+
+
 def exact(
     q: Array,
     k: Array,
@@ -64,6 +81,8 @@ def exact(
         k, v = k.astype(np.float16), v.astype(np.float16)
     if kv_dtype == "int8":
         k, v = through_int8(k, head_dim), through_int8(v, head_dim)
+    if kv_dtype == "fp8":
+        k, v = through_fp8(k), through_fp8(v)
     if kv_dtype == "bfloat16":
         q, k, v = through_bf16(q), through_bf16(k), through_bf16(v)
     out = np.zeros((rows, heads, head_dim))
@@ -185,6 +204,29 @@ def rounded(x: Fraction, sign_of_zero: float) -> float:
     if abs(value) < Fraction(2) ** -126:
         return math.copysign(0.0, x)
     return math.copysign(math.inf, x) if abs(value) >= Fraction(2) ** 128 else float(value)
+
+
+def test_fp8_rounds_to_the_nearest() -> None:
+    """All codes, all points between two of them and their neighbours, what is too large, and what is not finite."""
+    values = float8_values().astype(np.float32)
+    middles = (values[1:] + values[:-1]) / 2
+    positive = np.concatenate(
+        [values, middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(1e9)), [463.9, 465, 3e38]]
+    )
+    x = np.concatenate([positive, -positive]).astype(np.float32)
+    expected = through_fp8(x).astype(np.float32)
+    np.testing.assert_array_equal(T.through_float8(x), expected)
+    assert np.signbit(T.through_float8(np.float32([-0.0, -1e-9]))).all()
+    assert np.isnan(T.through_float8(np.float32([np.nan, np.inf, -np.inf]))).all()
+
+
+@pytest.mark.parity
+def test_fp8_is_that_of_torch() -> None:
+    import torch
+
+    x = np.random.default_rng(3).standard_normal(20_000).astype(np.float32) * np.float32(60)
+    expected = torch.from_numpy(x).to(torch.float8_e4m3fn).to(torch.float32).numpy()
+    np.testing.assert_array_equal(T.through_float8(x), expected)
 
 
 def test_bf16_multiply_adds_follow_the_manual() -> None:

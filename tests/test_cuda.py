@@ -44,7 +44,7 @@ def test_tokens_are_those_of_the_cpu(tiny_path: Callable[..., Path], architectur
     model = tiny_path(architecture)
     prompts, params = make_prompts(257, 12, 300), make_params(12, 40)
     counts = dict.fromkeys(COUNTS, 0)
-    for kv_cache_dtype in ("float16", "bfloat16", "float32", "int8"):
+    for kv_cache_dtype in ("float16", "bfloat16", "float32", "int8", "fp8"):
         engine: dict[str, Any] = {"kv_cache_dtype": kv_cache_dtype, "max_num_batched_tokens": 90, "max_model_len": 360, **weights}
         engine["kv_cache_memory_bytes"] = tight_pool(model, 300, 40, engine)
         expected = run(model, prompts, params, 12, dict.fromkeys(COUNTS, 0), **engine)

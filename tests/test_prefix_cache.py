@@ -396,7 +396,7 @@ def test_random_configurations(tiny_path: Callable[..., Path]) -> None:
         assert counts[name] >= least, counts
 
 
-KV_TYPES = ("float16", "int8", "bfloat16")
+KV_TYPES = ("float16", "int8", "bfloat16", "fp8")
 
 
 def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int) -> dict[str, int]:

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/engine_handle.h"
@@ -13,6 +14,7 @@
 #include "kernels/probe.h"
 #include "kernels/tables.h"
 #include "kernels/vocab.h"
+#include "sampling/edits.h"
 
 namespace py = pybind11;
 
@@ -70,6 +72,29 @@ void RegisterSystem(py::module_& module) {
         return 2.0 * kCopies * static_cast<double>(num_bytes) / seconds;
       },
       py::arg("device"), py::arg("num_bytes"), "Bytes read and written a second by copies within the device.");
+  module.def(
+      "measure_device_draws",
+      [](const std::string& name, const SamplingParams& params, int64_t num_rows, int64_t vocab_size) {
+        Validate(params, vocab_size);
+        const py::gil_scoped_release release;
+        const std::unique_ptr<Device> device = OpenDevice(name);
+        std::vector<float> logits(static_cast<size_t>(num_rows * vocab_size));
+        for (size_t i = 0; i < logits.size(); ++i)
+          logits[i] = static_cast<float>(RaceScore(static_cast<uint32_t>(i * 2654435761u), 0.0f)) * -3.0f;
+        AlignedBuffer there(logits.size() * sizeof(float), "the draw probe", device.get());
+        device->Upload(there.data(), logits.data(), there.size());
+        DrawList draws;
+        for (int64_t row = 0; row < num_rows; ++row) draws.Add(params, {}, row, row, vocab_size);
+        std::vector<int32_t> tokens(static_cast<size_t>(num_rows));
+        const auto draw = [&] { device->Draw(draws.batch(), there.as<float>(), vocab_size, tokens.data()); };
+        draw();
+        constexpr int kDraws = 16;
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < kDraws; ++i) draw();
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kDraws;
+      },
+      py::arg("device"), py::arg("params"), py::arg("num_rows"), py::arg("vocab_size"),
+      "Seconds of one draw for each row of logits on the device; logits are -3 log E of exponentials E.");
   module.def(
       "log_sum_exp",
       [](const py::array_t<float, py::array::c_style>& row) {

@@ -12,6 +12,7 @@
 #include "bindings/engine_handle.h"
 #include "bindings/bindings.h"
 #include "core/bfloat16.h"
+#include "core/float8.h"
 #include "core/fp_env.h"
 #include "core/philox.h"
 #include "core/scalar_math.h"
@@ -239,6 +240,11 @@ void RegisterOps(py::module_& module) {
   module.def("flushing_fma", [](const FloatArray& a, const FloatArray& b, const FloatArray& c) {
     FloatArray out(a.size());
     for (int64_t i = 0; i < a.size(); ++i) out.mutable_data()[i] = FlushingFma(a.data()[i], b.data()[i], c.data()[i]);
+    return out;
+  });
+  module.def("through_float8", [](const FloatArray& x) {
+    FloatArray out(x.size());
+    for (int64_t i = 0; i < x.size(); ++i) out.mutable_data()[i] = Float8ToFloat(FloatToFloat8(x.data()[i]));
     return out;
   });
   module.def("argmax",

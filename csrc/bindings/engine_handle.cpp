@@ -71,7 +71,7 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& device, c
   ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len, available}, &config_);
   decoder_ = LoadDecoder(context_, path, ParseWeightFormat(dtype), layers);
   if (device_ != nullptr) {
-    const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size);
+    const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size, true);
     decoder_->Reserve(context_, max_num_batched_tokens, num_logits_rows);
     device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
     if (kv_cache_memory_bytes == 0) {

@@ -12,7 +12,9 @@ KvType ParseKvType(const std::string& name) {
   if (name == "float32") return KvType::kF32;
   if (name == "int8") return KvType::kInt8;
   if (name == "bfloat16") return KvType::kBF16;
-  throw Error(ErrorKind::kInvalidArgument, "unknown KV cache type '" + name + "': float16, bfloat16, float32 or int8", "kv_cache_dtype");
+  if (name == "fp8") return KvType::kF8;
+  throw Error(ErrorKind::kInvalidArgument, "unknown KV cache type '" + name + "': float16, bfloat16, float32, int8 or fp8",
+              "kv_cache_dtype");
 }
 
 KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size)

@@ -12,7 +12,7 @@
 
 namespace llmi {
 
-// float16, bfloat16, float32 or int8; another name throws.
+// float16, bfloat16, float32, int8 or fp8; another name throws.
 KvType ParseKvType(const std::string& name);
 
 struct KvGroup {

@@ -25,7 +25,10 @@ constexpr const DTypeInfo& Info(DType dtype) { return kDTypeInfos[static_cast<ui
 constexpr bool IsQuantized(DType dtype) { return Info(dtype).block_size > 1; }
 
 // kInt8: codes, and an fp16 scale for each 16 of a token's head. kBF16: in pairs, as bf16 dots take them (kernels/kv_layout.h).
-enum class KvType : uint8_t { kF16, kF32, kInt8, kBF16 };
-LLMI_HD constexpr uint32_t KvTypeBytes(KvType type) { return type == KvType::kInt8 ? 1 : type == KvType::kF32 ? 4 : 2; }
+// kF8: e4m3.
+enum class KvType : uint8_t { kF16, kF32, kInt8, kBF16, kF8 };
+LLMI_HD constexpr uint32_t KvTypeBytes(KvType type) {
+  return type == KvType::kInt8 || type == KvType::kF8 ? 1 : type == KvType::kF32 ? 4 : 2;
+}
 
 }  // namespace llmi

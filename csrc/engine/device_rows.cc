@@ -31,6 +31,13 @@ bool Engine::MayDrawThere(const LogitsRow& row) {
   return request.speculation->verification == VerificationKind::kCoupled && sample.draft_logprobs.empty();
 }
 
+// Room for a row of this chunk.
+float* Engine::HostRow(int64_t row) {
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  if (const auto needed = static_cast<size_t>((row + 1) * vocab_size); logits_.size() < needed) logits_.resize(needed);
+  return logits_.data() + row * vocab_size;
+}
+
 void Engine::DrawThere(std::span<const LogitsRow> rows, const float* hidden) {
   const int64_t vocab_size = decoder_->config().vocab_size;
   const int64_t hidden_size = decoder_->config().hidden_size;
@@ -43,8 +50,7 @@ void Engine::DrawThere(std::span<const LogitsRow> rows, const float* hidden) {
     const Sample& sample = *rows[i].sample;
     const auto row = static_cast<int64_t>(i);
     if (!MayDrawThere(rows[i])) {
-      if (sample.finished) continue;
-      ToHost(context_, logits_.data() + row * vocab_size, there + row * vocab_size, static_cast<size_t>(vocab_size) * sizeof(float));
+      if (!sample.finished) ToHost(context_, HostRow(row), there + row * vocab_size, static_cast<size_t>(vocab_size) * sizeof(float));
       continue;
     }
     tokens = sample.tokens;
@@ -60,7 +66,7 @@ void Engine::DrawThere(std::span<const LogitsRow> rows, const float* hidden) {
     if (drawn[i] != kNoToken) continue;
     // The host says what is wrong with the row: its logits once more, as they were before masks and penalties.
     const auto row = static_cast<int64_t>(places[i]);
-    decoder_->LmHead(context_, hidden + row * hidden_size, 1, logits_.data() + row * vocab_size);
+    decoder_->LmHead(context_, hidden + row * hidden_size, 1, HostRow(row));
   }
   const std::lock_guard lock(mutex_);
   stats_.num_device_draws += static_cast<int64_t>(places.size());

@@ -243,7 +243,7 @@ class Engine {
   void JudgeRow(Running& running, Sample& sample, int32_t node, const float* raw);
   std::vector<double> NormalisedLaw(const SamplingParams& params) const;  // of law_
   void EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows);
-  void ProcessPromptRow(Running& running, int64_t position, float* raw);
+  void ProcessPromptRow(Running& running, int64_t position, const float* raw);
   void StartSiblings(Running& running, const float* raw);
   static int32_t ChildOfWalk(const Sample& sample, int32_t token);
   // drawn: what the device has drawn, or kNoToken; raw is nothing then.
@@ -251,6 +251,7 @@ class Engine {
   // Rows that are drawn where their logits are (device_rows.cc); the logits of the others, in logits_.
   void DrawThere(std::span<const LogitsRow> rows, const float* hidden);
   static bool MayDrawThere(const LogitsRow& row);
+  float* HostRow(int64_t row);
   // The token of a row of this chunk; kNoToken: the host draws it.
   int32_t DrawnThere(size_t row) const { return row < drawn_there_.size() ? drawn_there_[row] : kNoToken; }
   // child: the draft node that holds the token, or -1.

@@ -32,13 +32,13 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
   const int64_t vocab_size = decoder_->config().vocab_size;
   const int64_t hidden_size = decoder_->config().hidden_size;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  const int64_t chunk = LogitsRowsAtOnce(vocab_size);
-  logits_.resize(static_cast<size_t>(std::min(chunk, num_rows) * vocab_size));
+  const int64_t chunk = LogitsRowsAtOnce(vocab_size, context_.device != nullptr);
   for (int64_t begin = 0; begin < num_rows; begin += chunk) {
     const int64_t count = std::min(chunk, num_rows - begin);
     const auto chunk_rows = std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
     const float* hidden = result.hidden + begin * hidden_size;
     if (context_.device == nullptr) {
+      logits_.resize(std::max(logits_.size(), static_cast<size_t>(count * vocab_size)));
       decoder_->LmHead(context_, hidden, count, logits_.data());
     } else {
       DrawThere(chunk_rows, hidden);
@@ -51,7 +51,8 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
       Running& running = *row.sample->running;
       const bool judged = IsJudged(row);
       if (row.draws && !judged && row.node != row.sample->walk) continue;  // the walk does not come by
-      float* raw = logits_.data() + i * vocab_size;
+      const int32_t drawn = DrawnThere(static_cast<size_t>(i));
+      const float* raw = drawn == kNoToken ? logits_.data() + i * vocab_size : nullptr;
       try {
         if (judged) {
           JudgeRow(running, *row.sample, row.node, raw);
@@ -64,7 +65,7 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
         } else {
           if (row.node == kWalkRoot) row.sample->emit_time_s = NowSeconds();
           if (!running.samples[0]->started) StartSiblings(running, raw);
-          SampleToken(running, *row.sample, raw, DrawnThere(static_cast<size_t>(i)));
+          SampleToken(running, *row.sample, raw, drawn);
         }
       } catch (const Error& error) {
         FailRequest(running, error);
@@ -222,7 +223,7 @@ void Engine::ProcessBatch(std::span<const LogitsRow> rows, const float* logits) 
   }
 }
 
-void Engine::ProcessPromptRow(Running& running, int64_t position, float* raw) {
+void Engine::ProcessPromptRow(Running& running, int64_t position, const float* raw) {
   const Request& request = *running.request;
   const int64_t vocab_size = decoder_->config().vocab_size;
   const int32_t next = request.prompt_token_ids[static_cast<size_t>(position + 1)];

@@ -13,6 +13,7 @@
 // K and V are read back from the cache in its type, for the tokens of this pass too, and widened to fp32 exactly.
 // bf16: q and p[j] are rounded to bf16 as well (l sums the rounded), and two products go into a sum at once: of dimensions d, d + 1
 // and of positions j, j + 1, j even; a position of a pair that the row does not see is zero. Each step is DotPair (core/bfloat16.h).
+// fp8: e4m3 to nearest even, 448 at most (core/float8.h).
 // int8: blocks of 16 values of one token's head, code = round_to_even(x * (127 / max|x|)), scale = fp16(max|x| / 127).
 // Sources: Dao et al., FlashAttention, 2022 (tiles, online softmax); Kwon et al., PagedAttention, 2023.
 #pragma once

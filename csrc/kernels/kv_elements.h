@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/bfloat16.h"
+#include "core/float8.h"
 #include "core/half.h"
 #include "core/scalar_math.h"
 #include "kernels/kv_layout.h"
@@ -14,6 +15,7 @@ LLMI_HD static inline float KvElement(const KvView& kv, const uint8_t* tile, int
     case KvType::kF32: return reinterpret_cast<const float*>(tile)[index];
     case KvType::kF16: return HalfToFloat(reinterpret_cast<const uint16_t*>(tile)[index]);
     case KvType::kBF16: return Bfloat16ToFloat(reinterpret_cast<const uint16_t*>(tile)[index]);
+    case KvType::kF8: return Float8ToFloat(tile[index]);
     case KvType::kInt8: break;
   }
   return static_cast<float>(reinterpret_cast<const int8_t*>(tile)[index]) * HalfToFloat(KvTileScales(kv, tile)[scale]);

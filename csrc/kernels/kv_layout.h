@@ -7,6 +7,8 @@
 // A bf16 cache holds pairs, which one instruction multiplies and adds: of dimensions in K, [head_dim / 2][16][2], and of slots in
 // V, [8][head_dim][2].
 //
+// An element of an fp8 cache is e4m3, without a scale.
+//
 // An element of an int8 cache is code x scale, exact in fp32: 7 bits of code times 11 of an fp16 scale, which
 // holds for 16 values of one slot's head. The scales follow the tile's codes: K's are [head_dim / 16][16], V's
 // [16][head_dim / 16].

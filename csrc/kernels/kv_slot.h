@@ -35,6 +35,7 @@ LLMI_HD inline void CopyHeadSlot(const KvView& kv, const int32_t* block_table, i
       CopySlotElements(false, KvTileScales(kv, k_source), KvTileScales(kv, k_target), KvTileScales(kv, v_source),
                        KvTileScales(kv, v_target), KvNumScales(kv.head_dim), from, to, first, step);
       break;
+    case KvType::kF8: copy(uint8_t{}); break;
     case KvType::kF16:
     case KvType::kBF16: copy(uint16_t{}); break;
     case KvType::kF32: copy(uint32_t{});

@@ -140,7 +140,7 @@ class EngineArgs:
 
     @property
     def kv_type(self) -> str:
-        """float16, bfloat16, float32 or int8."""
+        """float16, bfloat16, float32, int8 or fp8."""
         if self.kv_cache_dtype != "auto":
             return self.kv_cache_dtype
         return "float32" if self.dtype == "float32" else "float16"
@@ -177,7 +177,7 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32b16" if quantized else "f32"
-    kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8"}[args.kv_type]
+    kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
     attention = "bf16dot" if args.kv_type == "bfloat16" else "f32"
     kind = "cpu" if args.resolved_device == "cpu" else "cuda"
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"

@@ -9,12 +9,16 @@ from typing import Any
 from llmi import _core
 from llmi._errors import from_core
 
-KV_CACHE_DTYPES = ("float16", "bfloat16", "float32", "int8")
+KV_CACHE_DTYPES = ("float16", "bfloat16", "float32", "int8", "fp8")
 
 
 def kv_head_bytes(head_dim: int, kv_cache_dtype: str = "float16") -> int:
     """Bytes of one head's K or V of one token; int8 has a 2-byte scale for each 16 values."""
-    return head_dim + head_dim // 8 if kv_cache_dtype == "int8" else head_dim * {"float16": 2, "bfloat16": 2, "float32": 4}[kv_cache_dtype]
+    return (
+        head_dim + head_dim // 8
+        if kv_cache_dtype == "int8"
+        else head_dim * {"float16": 2, "bfloat16": 2, "float32": 4, "fp8": 1}[kv_cache_dtype]
+    )
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, kv_cache_dtype: str = "float16") -> int:

@@ -82,8 +82,9 @@ class LLM:
         Weights as stored (quantised ones stay so, with int8 activations), or converted. "float32" is the exact path.
     quantization : {"q8_0", "q4_0"}, optional
         Quantise weights as they are loaded: "q8_0" those stored as floats, "q4_0" those of more than five bits; others stay.
-    kv_cache_dtype : {"auto", "float16", "bfloat16", "float32", "int8"}
-        "auto": float32 with dtype="float32", else float16. "int8" holds nearly twice the tokens of float16, with a scale for each 16 values.
+    kv_cache_dtype : {"auto", "float16", "bfloat16", "float32", "int8", "fp8"}
+        "auto": float32 with dtype="float32", else float16. "int8" holds nearly twice the tokens of float16, with a scale for each 16 values; "fp8" (e4m3,
+        no scale, 448 at most) twice, and less exactly.
     attention_dtype : {"auto", "float32", "bf16"}
         "bf16": queries, K, V and weights of the softmax are rounded to bf16 and multiplied in pairs (a bfloat16 cache): faster prefill
         where the processor has the instruction, equal bits where it has not. "auto": float32, unless kv_cache_dtype is "bfloat16".

@@ -44,6 +44,19 @@ inline F32x16 LoadInt8(const int8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
 }
+// Codes of e4m3 as those of fp16, 2^-8 of their value; NaN apart.
+inline F32x16 LoadFloat8(const uint8_t* p) {
+  const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)), 8);
+  const __m256i halves = _mm256_or_si256(sign, _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x7F)), 7));
+  const auto widen = [](__m128i half) {
+    const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+    const __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), value);
+    const __m256 is_nan = _mm256_cmp_ps(magnitude, _mm256_set1_ps(480.0f), _CMP_EQ_OQ);
+    return _mm256_blendv_ps(value, _mm256_set1_ps(__builtin_nanf("")), is_nan);  // the NaN that exp keeps (core/scalar_math.h)
+  };
+  return {widen(_mm256_castsi256_si128(halves)), widen(_mm256_extracti128_si256(halves, 1))};
+}
 inline void Store(float* p, F32x16 a) {
   _mm256_storeu_ps(p, a.lo);
   _mm256_storeu_ps(p + 8, a.hi);

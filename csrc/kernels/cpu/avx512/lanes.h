@@ -36,6 +36,15 @@ inline F32x16 LoadBfloat16(const uint16_t* p) {
 inline F32x16 LoadInt8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
+// Codes of e4m3 as those of fp16, 2^-8 of their value; NaN apart.
+inline F32x16 LoadFloat8(const uint8_t* p) {
+  const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)), 8);
+  const __m256i halves = _mm256_or_si256(sign, _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x7F)), 7));
+  const __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256.0f));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(_mm512_abs_ps(value), _mm512_set1_ps(480.0f), _CMP_EQ_OQ);
+  return {_mm512_mask_mov_ps(value, is_nan, _mm512_set1_ps(__builtin_nanf("")))};
+}
 inline void Store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
 inline void StoreHalf(uint16_t* p, F32x16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/bfloat16.h"
+#include "core/float8.h"
 #include "core/half.h"
 #include "kernels/cpu/reference/int8_codes.h"
 #include "kernels/kv_layout.h"
@@ -23,6 +24,8 @@ LLMI_HD inline void StoreElements(const KvView& kv, const float* values, uint8_t
   for (int64_t i = 0; i < kKvScaleBlock; ++i) {
     if (kv.type == KvType::kF32) {
       reinterpret_cast<float*>(tile)[index(i)] = values[i];
+    } else if (kv.type == KvType::kF8) {
+      tile[index(i)] = FloatToFloat8(values[i]);
     } else {
       reinterpret_cast<uint16_t*>(tile)[index(i)] = kv.type == KvType::kF16 ? FloatToHalf(values[i]) : FloatToBfloat16(values[i]);
     }

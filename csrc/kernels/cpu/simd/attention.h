@@ -152,6 +152,7 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
                   float* partials) {
   switch (args.kv.type) {
     case KvType::kInt8: return SpanPartials<int8_t>(args, task, queries, num_queries, span, partials);
+    case KvType::kF8: return SpanPartials<Float8>(args, task, queries, num_queries, span, partials);
     case KvType::kF16: return SpanPartials<uint16_t>(args, task, queries, num_queries, span, partials);
     case KvType::kBF16: return SpanPartials<Bfloat16>(args, task, queries, num_queries, span, partials);
     case KvType::kF32: return SpanPartials<float>(args, task, queries, num_queries, span, partials);

@@ -14,9 +14,10 @@ struct SpanTiles {
   const uint8_t* v[kTilesPerSpan];
 };
 
-// The cache's element: int8_t (codes with scales), uint16_t (fp16), Bfloat16 (in pairs) or float. What it is multiplied by is an
+// The cache's element: int8_t (codes with scales), Float8, uint16_t (fp16), Bfloat16 (in pairs) or float. What it is multiplied by is an
 // Operand, and one multiply-add takes kDepth elements a lane: dimensions of K, positions of V.
 enum class Bfloat16 : uint16_t {};
+enum class Float8 : uint8_t {};
 template <typename Element>
 struct Arithmetic {
   using Operand = float;
@@ -33,6 +34,7 @@ template <typename Element>
 constexpr bool kInPairs = Arithmetic<Element>::kDepth == 2;
 
 inline F32x16 LoadElements(const int8_t* p) { return LoadInt8(p); }
+inline F32x16 LoadElements(const Float8* p) { return LoadFloat8(reinterpret_cast<const uint8_t*>(p)); }
 inline F32x16 LoadElements(const uint16_t* p) { return LoadHalf(p); }
 inline F32x16 LoadElements(const Bfloat16* p) { return LoadPairs(reinterpret_cast<const uint16_t*>(p)); }
 inline F32x16 LoadElements(const float* p) { return Load(p); }
@@ -46,7 +48,9 @@ inline F32x16 MultiplyAdd(F32x16 a, F32x16 b, F32x16 sum) {
 }
 
 template <typename Element>
-constexpr bool kHasScales = sizeof(Element) == 1;
+constexpr bool kHasScales = false;
+template <>
+constexpr bool kHasScales<int8_t> = true;
 
 // Copies the K and V of the row's path into scratch tiles, for the tiles of the span that hold tree nodes.
 // Bytes move, so the bits are those of a chain.

@@ -53,7 +53,7 @@ void WriteBfloat16(const float* x, int64_t head_dim, int64_t lane, uint16_t* til
 
 void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end) {
   const KvView& kv = args.kv;
-  if (kv.type == KvType::kF32) {
+  if (kv.type == KvType::kF32 || kv.type == KvType::kF8) {
     reference::kv_write(args, segment, row_begin, row_end);
     return;
   }
