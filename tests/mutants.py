@@ -168,7 +168,6 @@ MUTANTS = [
     Mutant("cuda", "ties at the cut by id upwards", "csrc/kernels/draw.h", "static_cast<uint32_t>(~static_cast<uint32_t>(id))",
            "static_cast<uint32_t>(id) ^ 0x40000000u", DRAWS),
     Mutant("cuda", "zeros that differ by sign", "csrc/kernels/draw.h", "logit + 0.0f", "logit", DRAWS),
-    Mutant("cuda", "massless tokens beside the last one", "csrc/kernels/cuda/draw_kernels.h", "row.top_p == 1.0 || TokenMass", "true || TokenMass", DRAWS),
     Mutant("cuda", "groups' maxima as if each were one chunk's", "csrc/kernels/cuda/draw_scan_kernel.h", "index * kDrawGroups + thread",
            "index * kDrawGroups", DRAWS),
     Mutant("cuda", "edits of one id at once", "csrc/kernels/cuda/draw_scan_kernel.h", "plan.masks[same].id == id; ++same", "same == i; ++same", DRAWS),
