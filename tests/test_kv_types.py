@@ -103,7 +103,7 @@ def test_capacity_and_names(tiny_path: Callable[..., Path]) -> None:
 
 
 def test_attention_dtype_names_a_cache(tiny_path: Callable[..., Path]) -> None:
-    """attention_dtype="bf16" is the bfloat16 cache; what contradicts it, and a device that has none, is refused by name."""
+    """attention_dtype="bf16" is the bfloat16 cache; what contradicts it is refused by name."""
     engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 22, "max_model_len": 256}
     with LLM(tiny_path(), attention_dtype="bf16", **engine) as named, LLM(tiny_path(), kv_cache_dtype="bfloat16", **engine) as typed:
         assert named.model_info.numerics_id == typed.model_info.numerics_id

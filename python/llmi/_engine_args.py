@@ -24,9 +24,7 @@ HONOURED = (
 )  # fmt: skip
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
-REFUSED: dict[str, Any] = {
-    "tensor_parallel_size": 1, "deterministic": True,
-}  # fmt: skip
+REFUSED: dict[str, Any] = {"tensor_parallel_size": 1, "deterministic": True}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

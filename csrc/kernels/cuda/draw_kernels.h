@@ -24,7 +24,7 @@ struct DrawKernel {
     uint64_t partial[kDrawThreads];
     double scores[kDrawThreads];
     int32_t ids[kDrawThreads];
-    int32_t is_bad[kDrawThreads];
+    int32_t flags[kDrawThreads];
     // Of the row.
     float peak;
     int32_t best;
@@ -94,44 +94,37 @@ struct DrawKernel {
   LLMI_HD void FindBest(const Block& block, const DrawRow& row, Shared& shared) const {
     const DrawChunk* chunks = plan.chunks + block.x * plan.num_chunks;
     block.ForEachThread([&](int thread) {
-      float raw_peak = -__builtin_inff();
       float peak = -__builtin_inff();
       int32_t best = INT32_MAX;
-      int32_t bad = 0;
+      int32_t flags = 0;
       for (int64_t c = thread; c < plan.num_chunks; c += block.num_threads) {
         const DrawChunk chunk = chunks[c];
-        bad |= chunk.is_bad;
-        raw_peak = chunk.raw_peak > raw_peak ? chunk.raw_peak : raw_peak;
+        flags |= chunk.flags;
         if (!(chunk.peak > peak)) continue;
         peak = chunk.peak;
         best = chunk.id;
       }
       shared.scores[thread] = static_cast<double>(peak);
       shared.ids[thread] = best;
-      shared.is_bad[thread] = bad;
-      shared.partial[thread] = __builtin_bit_cast(uint32_t, raw_peak);
+      shared.flags[thread] = flags;
     });
     block.ForEachThread([&](int thread) {
       if (thread > 0) return;
       const int64_t count = plan.num_chunks < block.num_threads ? plan.num_chunks : block.num_threads;
-      float raw_peak = -__builtin_inff();
       float peak = -__builtin_inff();
       int32_t best = INT32_MAX;
-      bool bad = false;
+      int32_t flags = 0;
       for (int64_t i = 0; i < count; ++i) {
-        const auto own_raw = __builtin_bit_cast(float, static_cast<uint32_t>(shared.partial[i]));
         const auto own = static_cast<float>(shared.scores[i]);
-        raw_peak = own_raw > raw_peak ? own_raw : raw_peak;
-        bad = bad || shared.is_bad[i] != 0;
+        flags |= shared.flags[i];
         if (own > peak || (own == peak && shared.ids[i] < best)) {
           peak = own;
           best = shared.ids[i];
         }
       }
       const float law = row.temperature == 0.0f ? peak : peak / row.temperature;
-      bad =
-          bad || !(raw_peak > -__builtin_inff()) || !(peak > -__builtin_inff()) || !(law < __builtin_inff()) || !(law > -__builtin_inff());
-      shared.cannot_draw = bad ? 1 : 0;
+      const bool is_finite = peak > -__builtin_inff() && law > -__builtin_inff() && law < __builtin_inff();
+      shared.cannot_draw = flags == kHasLogits && is_finite ? 0 : 1;
       shared.peak = law;
       shared.best = best;
       // All above -inf; with min-p, all from its limit on.

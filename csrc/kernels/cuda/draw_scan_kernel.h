@@ -12,10 +12,12 @@ namespace llmi::cuda {
 constexpr int kDrawScanThreads = 256;
 constexpr int kDrawGroups = 16;  // of a chunk
 
+constexpr int32_t kIsBad = 1;      // NaN or +inf, before or after the changes
+constexpr int32_t kHasLogits = 2;  // above -inf, before them
+
 // What the first kernel says of a chunk.
 struct DrawChunk {
-  float raw_peak;  // before any change
-  int32_t is_bad;  // NaN or +inf, before or after
+  int32_t flags;  // of kIsBad and kHasLogits
   float peak;
   int32_t id;  // of the peak, the lowest; only where peak > -inf
 };
@@ -51,10 +53,9 @@ struct DrawPlan {
 // Block x: a chunk of ids; y: a row.
 struct DrawScanKernel {
   struct Shared {
-    float raw_peaks[kDrawScanThreads];
     float peaks[kDrawScanThreads];
     int32_t ids[kDrawScanThreads];
-    int32_t is_bad[kDrawScanThreads];
+    int32_t flags[kDrawScanThreads];
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
   DrawPlan plan;
@@ -73,17 +74,14 @@ struct DrawScanKernel {
     Shared& shared = *reinterpret_cast<Shared*>(block.shared);
 
     block.ForEachThread([&](int thread) {
-      float peak = -__builtin_inff();
-      bool bad = false;
+      int32_t flags = 0;
       for (int64_t id = first + thread; id < end; id += block.num_threads) {
         const float logit = logits[id];
-        bad = bad || !(logit < __builtin_inff());
-        peak = logit > peak ? logit : peak;
+        flags |= (logit < __builtin_inff() ? 0 : kIsBad) | (logit > -__builtin_inff() ? kHasLogits : 0);
         const bool is_left = row.allowed < 0 || (plan.allowed[row.allowed + id / 32] >> (id % 32) & 1) != 0;
         if (!is_left) logits[id] = -__builtin_inff();
       }
-      shared.raw_peaks[thread] = peak;
-      shared.is_bad[thread] = bad ? 1 : 0;
+      shared.flags[thread] = flags;
     });
     block.ForEachThread([&](int thread) {
       for (int64_t i = row.mask_begin + thread; i < row.mask_end; i += block.num_threads) {
@@ -113,7 +111,7 @@ struct DrawScanKernel {
       }
       shared.peaks[thread] = peak;
       shared.ids[thread] = best;
-      if (bad) shared.is_bad[thread] = 1;
+      if (bad) shared.flags[thread] |= kIsBad;
     });
     const int64_t index = block.y * plan.num_chunks + block.x;
     for (int half = kDrawScanThreads / 2; half > 0; half /= 2) {
@@ -131,12 +129,11 @@ struct DrawScanKernel {
           shared.peaks[thread] = shared.peaks[other];
           shared.ids[thread] = shared.ids[other];
         }
-        if (shared.raw_peaks[other] > shared.raw_peaks[thread]) shared.raw_peaks[thread] = shared.raw_peaks[other];
-        shared.is_bad[thread] |= shared.is_bad[other];
+        shared.flags[thread] |= shared.flags[other];
       });
     }
     block.ForEachThread([&](int thread) {
-      if (thread == 0) plan.chunks[index] = {shared.raw_peaks[0], shared.is_bad[0], shared.peaks[0], shared.ids[0]};
+      if (thread == 0) plan.chunks[index] = {shared.flags[0], shared.peaks[0], shared.ids[0]};
     });
   }
 };
