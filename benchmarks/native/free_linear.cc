@@ -27,48 +27,28 @@ void StoreRow(const LinearArgs& args, const LinearPart& part, int64_t tile, int6
 }
 
 template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
-void FreeQuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
-  static_assert(IsFourBitPacked(T) || T == PackedType::kQ8);
+[[gnu::noinline]] void FreeQuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   constexpr bool kMinimum = HasMinimumPacked(T);
-  constexpr int kDots = kFine ? 2 : 1;
-  const QuantizedRows& x = args.quantized;
-  const int64_t num_blocks = x.num_cols / kBlockSize;
-  const int64_t block_bytes = PackedBlockBytes(T);
-  const uint8_t* data = part.weights.data + tile * num_blocks * block_bytes;
+  const int64_t num_blocks = part.weights.num_cols / kBlockSize;
+  const uint8_t* data = part.weights.data + tile * num_blocks * PackedBlockBytes(T);
+  BlockOfRows<MR> x(args.quantized, row);
   F32x16 sums[kChains][MR];
   F32x16 minima[MR];
   for (int m = 0; m < MR; ++m) {
     for (int c = 0; c < kChains; ++c) sums[c][m] = Zero();
     minima[m] = Zero();
   }
-  const auto add_block = [&](int64_t block, F32x16* chain) {
-    const uint8_t* codes = data + block * block_bytes;
-    if (row == 0) PrefetchWeights(codes + kPrefetchBytes, block_bytes);
-    F32x16 dots[MR * kDots];
-    BlockDots<T, MR, kDots>(codes, x, row, block, num_blocks, dots);
-    const auto* tail = reinterpret_cast<const uint16_t*>(codes + (IsFourBitPacked(T) ? 256 : 512));
-    const F32x16 scale = LoadHalf(tail);
-    F32x16 minimum = Zero();
-    if constexpr (kMinimum) minimum = LoadHalf(tail + 16);
-    for (int m = 0; m < MR; ++m) {
-      const int64_t x_block = (row + m) * num_blocks + block;
-      if constexpr (kFine) {
-        const F32x16 both = Fma(dots[2 * m + 1], Set1(x.scales[2 * x_block + 1]), Mul(dots[2 * m], Set1(x.scales[2 * x_block])));
-        chain[m] = Fma(both, scale, chain[m]);
-      } else {
-        chain[m] = Fma(dots[m], Mul(scale, Set1(x.scales[x_block])), chain[m]);
-      }
-      if constexpr (kMinimum) {
-        F32x16& to = kMinimaApart ? minima[m] : chain[m];
-        to = Fma(minimum, Set1(x.sums[x_block]), to);
-      }
-    }
+  const auto add_block = [&](F32x16* chain) {
+    if (row == 0) PrefetchWeights(data + kPrefetchBytes, PackedBlockBytes(T));
+    AddBlock<T, MR, kFine>(data, x, chain, kMinimaApart ? minima : chain);
+    data += PackedBlockBytes(T);
+    x.template Next<kFine>();
   };
   int64_t block = 0;
   for (; block + kChains <= num_blocks; block += kChains) {
-    for (int c = 0; c < kChains; ++c) add_block(block + c, sums[c]);
+    for (int c = 0; c < kChains; ++c) add_block(sums[c]);
   }
-  for (; block < num_blocks; ++block) add_block(block, sums[0]);
+  for (; block < num_blocks; ++block) add_block(sums[0]);
   for (int m = 0; m < MR; ++m) {
     F32x16 sum = sums[0][m];
     for (int c = 1; c < kChains; ++c) sum = Add(sum, sums[c][m]);
@@ -79,12 +59,9 @@ void FreeQuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t t
 
 template <PackedType T, bool kFine, int kRows, int kChains, bool kMinimaApart>
 void Quantized(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
-  for (int64_t tile = 0; tile < num_tiles; ++tile) {
-    int64_t row = 0;
-    for (; row + kRows <= args.num_rows; row += kRows) FreeQuantizedTile<T, kRows, kFine, kChains, kMinimaApart>(args, part, tile, row);
-    WithRest<kRows - 1>(args.num_rows - row,
-                        [&]<int MR>() { FreeQuantizedTile<T, MR, kFine, kChains, kMinimaApart>(args, part, tile, row); });
-  }
+  InPasses<kRows>(args.num_rows, 0, num_tiles, [&]<int MR>(int64_t tile, int64_t row) {
+    FreeQuantizedTile<T, MR, kFine, kChains, kMinimaApart>(args, part, tile, row);
+  });
 }
 
 template <PackedType T, int NT, int MR, int kChains>
@@ -122,7 +99,7 @@ template <PackedType T, int NT, int kRows, int kChains>
 void FreeFloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
   int64_t row = 0;
   for (; row + kRows <= args.num_rows; row += kRows) FreeFloatTiles<T, NT, kRows, kChains>(args, part, tile, row);
-  WithRest<kRows - 1>(args.num_rows - row, [&]<int MR>() { FreeFloatTiles<T, NT, MR, kChains>(args, part, tile, row); });
+  WithRows<kRows - 1>(args.num_rows - row, [&]<int MR>() { FreeFloatTiles<T, NT, MR, kChains>(args, part, tile, row); });
 }
 
 template <PackedType T, int NT, int kRows, int kChains>

@@ -40,6 +40,8 @@ LLMI_HD static inline bool IsQuantizedPacked(PackedType type) { return type >= P
 LLMI_HD static constexpr bool HasMinimumPacked(PackedType type) { return type == PackedType::kQ4Min || type == PackedType::kQ4MinF32; }
 LLMI_HD static constexpr bool IsFourBitPacked(PackedType type) { return type == PackedType::kQ4 || HasMinimumPacked(type); }
 
+LLMI_HD static constexpr int64_t PackedCodeBytes(PackedType type) { return IsFourBitPacked(type) ? 256 : 512; }
+
 // Bytes of one tile of 16 rows with num_cols columns (a multiple of 32 where quantised).
 LLMI_HD static inline int64_t PackedTileBytes(PackedType type, int64_t num_cols) {
   if (IsQuantizedPacked(type)) return num_cols / kBlockSize * PackedBlockBytes(type);

@@ -49,7 +49,7 @@ void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t 
     } else {
       for (int64_t k = 0; k < 32; k += 4) std::memcpy(out + k * 16 + lane * 4, block.codes + k, 4);
     }
-    uint8_t* tail = out + (four_bit ? 256 : 512);
+    uint8_t* tail = out + PackedCodeBytes(type);
     auto* halves = reinterpret_cast<uint16_t*>(tail);
     auto* singles = reinterpret_cast<float*>(tail);
     switch (type) {

@@ -14,7 +14,7 @@ struct Vnni {
 };
 
 template <PackedType T, int MR, int kDots>
-void BlockDots(const uint8_t* codes, const QuantizedRows& x, int64_t row, int64_t block, int64_t num_blocks, F32x16* dots) {
+void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
   constexpr bool kFourBit = IsFourBitPacked(T);
   __m512i w[8];
   if constexpr (kFourBit) {
@@ -27,7 +27,7 @@ void BlockDots(const uint8_t* codes, const QuantizedRows& x, int64_t row, int64_
   } else {
     for (int i = 0; i < 8; ++i) w[i] = _mm512_loadu_si512(codes + 64 * i);
   }
-  VnniDots<Vnni, T, MR, kDots>(w, x, row, block, num_blocks, [&](int index, __m512i total) { dots[index] = {_mm512_cvtepi32_ps(total)}; });
+  VnniDots<Vnni, T, MR, kDots>(w, x, [&](int index, __m512i total) { dots[index] = {_mm512_cvtepi32_ps(total)}; });
 }
 
 }  // namespace

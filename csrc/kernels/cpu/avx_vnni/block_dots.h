@@ -22,18 +22,12 @@ struct Vnni {
 };
 
 template <PackedType T, int MR, int kDots>
-void BlockDots(const uint8_t* codes, const QuantizedRows& x, int64_t row, int64_t block, int64_t num_blocks, F32x16* dots) {
-  constexpr bool kFourBit = IsFourBitPacked(T);
+void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
   for (int half = 0; half < 2; ++half) {  // rows 0 to 7, then 8 to 15 of the tile
     __m256i w[8];
-    if constexpr (kFourBit) {
-      LoadNibbles(codes + 32 * half, w);
-    } else {
-      for (int i = 0; i < 8; ++i) w[i] = LoadCodes(codes + 32 * half, i);
-    }
-    VnniDots<Vnni, T, MR, kDots>(w, x, row, block, num_blocks, [&](int index, __m256i total) {
-      (half == 0 ? dots[index].lo : dots[index].hi) = _mm256_cvtepi32_ps(total);
-    });
+    for (int i = 0; i < 8; ++i) w[i] = IsFourBitPacked(T) ? LoadNibbles(codes + 32 * half, i) : LoadCodes(codes + 32 * half, i);
+    VnniDots<Vnni, T, MR, kDots>(
+        w, x, [&](int index, __m256i total) { (half == 0 ? dots[index].lo : dots[index].hi) = _mm256_cvtepi32_ps(total); });
   }
 }
 

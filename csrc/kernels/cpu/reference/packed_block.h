@@ -27,10 +27,10 @@ struct PackedRow {  // one row of a quantised tile
   }
   // `index` counts the vectors of 16 fp16 or fp32 values behind the codes.
   LLMI_HD float Half(int64_t block, int64_t index) const {
-    return HalfToFloat(reinterpret_cast<const uint16_t*>(Block(block) + (FourBit() ? 256 : 512))[index * 16 + lane]);
+    return HalfToFloat(reinterpret_cast<const uint16_t*>(Block(block) + PackedCodeBytes(type))[index * 16 + lane]);
   }
   LLMI_HD float Single(int64_t block, int64_t index) const {
-    return reinterpret_cast<const float*>(Block(block) + (FourBit() ? 256 : 512))[index * 16 + lane];
+    return reinterpret_cast<const float*>(Block(block) + PackedCodeBytes(type))[index * 16 + lane];
   }
   LLMI_HD float Scale(int64_t block, int64_t half) const {
     switch (type) {

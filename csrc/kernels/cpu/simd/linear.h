@@ -5,30 +5,34 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row, F32x16 value) {
-  const int64_t column = tile * kTileRows;
-  const int64_t width = part.weights.num_rows - column;
-  float* out = args.out + row * args.out_stride + part.out_column + column;
-  if (width >= kTileRows) {
-    if (part.bias != nullptr) value = Add(value, Load(part.bias + column));
-    Store(out, args.accumulate ? Add(Load(out), value) : value);
-    return;
-  }
-  float lanes[kTileRows];
-  Store(lanes, value);
-  for (int64_t lane = 0; lane < width; ++lane) {
+// The last tile's columns, where the weights end inside it.
+void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, const float* lanes, float* out) {
+  for (int64_t lane = 0; lane < part.weights.num_rows - column; ++lane) {
     const float biased = part.bias != nullptr ? lanes[lane] + part.bias[column + lane] : lanes[lane];
     out[lane] = args.accumulate ? out[lane] + biased : biased;
   }
 }
 
-// The rows left of those that go at a time, as a constant of the pass that takes them all; nothing for none. Reading or unpacking
-// the weights again would cost as much as two rows.
+// Always inlined: lanes that are handed to a call go through memory, in pieces.
+[[gnu::always_inline]] inline void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row, F32x16 value) {
+  const int64_t column = tile * kTileRows;
+  float* out = args.out + row * args.out_stride + part.out_column + column;
+  if (part.weights.num_rows - column < kTileRows) {
+    float lanes[kTileRows];
+    Store(lanes, value);
+    return StoreEdge(args, part, column, lanes, out);
+  }
+  if (part.bias != nullptr) value = Add(value, Load(part.bias + column));
+  Store(out, args.accumulate ? Add(Load(out), value) : value);
+}
+
+// A number of rows, kMost or fewer, as a constant of the pass that takes them all; nothing for none. Reading or unpacking the weights
+// again would cost as much as two rows.
 template <int kMost, typename Pass>
-void WithRest(int64_t num_rows, const Pass& pass) {
+void WithRows(int64_t num_rows, const Pass& pass) {
   if constexpr (kMost > 0) {
     if (num_rows == kMost) return pass.template operator()<kMost>();
-    WithRest<kMost - 1>(num_rows, pass);
+    WithRows<kMost - 1>(num_rows, pass);
   }
 }
 
@@ -39,60 +43,79 @@ inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
   for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
 }
 
+// One block's dots, scaled and added to the sums of MR rows; its minima to `minima`, which may be those sums.
 template <PackedType T, int MR, bool kFine>
-void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
-  constexpr bool kFourBit = IsFourBitPacked(T);
+inline void AddBlock(const uint8_t* data, const BlockOfRows<MR>& x, F32x16* sums, F32x16* minima) {
   constexpr bool kMinimum = HasMinimumPacked(T);
   constexpr int kScales = T == PackedType::kQ8HalfF32 ? 2 : 1;
   constexpr int kDots = kFine ? 2 : kScales;
-  const QuantizedRows& x = args.quantized;
-  const int64_t num_blocks = x.num_cols / kBlockSize;
-  const int64_t block_bytes = PackedBlockBytes(T);
-  const uint8_t* block_data = part.weights.data + tile_index * num_blocks * block_bytes;
-  F32x16 accumulators[MR];
-  for (int m = 0; m < MR; ++m) accumulators[m] = Zero();
-  for (int64_t block = 0; block < num_blocks; ++block, block_data += block_bytes) {
-    if (row == 0) PrefetchWeights(block_data + kPrefetchBytes, block_bytes);
-    F32x16 dots[MR * kDots];
-    BlockDots<T, MR, kDots>(block_data, x, row, block, num_blocks, dots);
-    const uint8_t* tail = block_data + (kFourBit ? 256 : 512);
-    F32x16 scales[kScales];
-    F32x16 minimum = Zero();
-    if constexpr (T == PackedType::kQ4MinF32 || T == PackedType::kQ8HalfF32) {
-      for (int i = 0; i < kScales; ++i) scales[i] = Load(reinterpret_cast<const float*>(tail) + 16 * i);
-      if constexpr (kMinimum) minimum = Load(reinterpret_cast<const float*>(tail) + 16);
-    } else {
-      scales[0] = LoadHalf(reinterpret_cast<const uint16_t*>(tail));
-      if constexpr (kMinimum) minimum = LoadHalf(reinterpret_cast<const uint16_t*>(tail) + 16);
-    }
-    for (int m = 0; m < MR; ++m) {
-      const int64_t x_block = (row + m) * num_blocks + block;
-      if constexpr (kFine) {
-        const F32x16 first = Mul(dots[2 * m], Set1(x.scales[2 * x_block]));
-        const F32x16 x_second = Set1(x.scales[2 * x_block + 1]);
-        if constexpr (kScales == 2) {
-          accumulators[m] = Fma(first, scales[0], accumulators[m]);
-          accumulators[m] = Fma(Mul(dots[2 * m + 1], x_second), scales[1], accumulators[m]);
-        } else {
-          accumulators[m] = Fma(Fma(dots[2 * m + 1], x_second, first), scales[0], accumulators[m]);
-        }
+  F32x16 dots[MR * kDots];
+  BlockDots<T, MR, kDots>(data, x, dots);
+  const uint8_t* tail = data + PackedCodeBytes(T);
+  F32x16 scales[kScales];
+  F32x16 minimum = Zero();
+  if constexpr (T == PackedType::kQ4MinF32 || T == PackedType::kQ8HalfF32) {
+    for (int i = 0; i < kScales; ++i) scales[i] = Load(reinterpret_cast<const float*>(tail) + 16 * i);
+    if constexpr (kMinimum) minimum = Load(reinterpret_cast<const float*>(tail) + 16);
+  } else {
+    scales[0] = LoadHalf(reinterpret_cast<const uint16_t*>(tail));
+    if constexpr (kMinimum) minimum = LoadHalf(reinterpret_cast<const uint16_t*>(tail) + 16);
+  }
+  for (int m = 0; m < MR; ++m) {
+    if constexpr (kFine) {
+      const F32x16 first = Mul(dots[2 * m], Set1(x.FineScale(m, 0)));
+      const F32x16 x_second = Set1(x.FineScale(m, 1));
+      if constexpr (kScales == 2) {
+        sums[m] = Fma(first, scales[0], sums[m]);
+        sums[m] = Fma(Mul(dots[2 * m + 1], x_second), scales[1], sums[m]);
       } else {
-        const F32x16 x_scale = Set1(x.scales[x_block]);
-        for (int i = 0; i < kDots; ++i) accumulators[m] = Fma(dots[m * kDots + i], Mul(scales[i], x_scale), accumulators[m]);
+        sums[m] = Fma(Fma(dots[2 * m + 1], x_second, first), scales[0], sums[m]);
       }
-      if constexpr (kMinimum) accumulators[m] = Fma(minimum, Set1(x.sums[x_block]), accumulators[m]);
+    } else {
+      const F32x16 x_scale = Set1(x.Scale(m));
+      for (int i = 0; i < kDots; ++i) sums[m] = Fma(dots[m * kDots + i], Mul(scales[i], x_scale), sums[m]);
+    }
+    if constexpr (kMinimum) minima[m] = Fma(minimum, Set1(x.Sum(m)), minima[m]);
+  }
+}
+
+// Not inlined: each pass wants all registers for itself.
+template <PackedType T, int MR, bool kFine>
+[[gnu::noinline]] void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
+  const int64_t num_blocks = part.weights.num_cols / kBlockSize;
+  const uint8_t* data = part.weights.data + tile * num_blocks * PackedBlockBytes(T);
+  BlockOfRows<MR> x(args.quantized, row);
+  F32x16 sums[MR];
+  for (F32x16& sum : sums) sum = Zero();
+  for (int64_t block = 0; block < num_blocks; ++block, data += PackedBlockBytes(T), x.template Next<kFine>()) {
+    if (row == 0) PrefetchWeights(data + kPrefetchBytes, PackedBlockBytes(T));
+    AddBlock<T, MR, kFine>(data, x, sums, sums);
+  }
+  for (int m = 0; m < MR; ++m) StoreTile(args, part, tile, row + m, sums[m]);
+}
+
+// So many rows of x stay in the first-level cache while the task's tiles pass by.
+constexpr int64_t kRowsInCache = 48;
+
+// All rows in passes of kMost at most, as even as can be: pass<MR>(tile, row).
+template <int kMost, typename Pass>
+void InPasses(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
+  for (int64_t first = 0; first < num_rows; first += kRowsInCache) {
+    const int64_t rows = num_rows - first < kRowsInCache ? num_rows - first : kRowsInCache;
+    const int64_t num_passes = (rows + kMost - 1) / kMost;
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+      for (int64_t i = 0; i < num_passes; ++i) {
+        const int64_t row = rows * i / num_passes;
+        WithRows<kMost>(rows * (i + 1) / num_passes - row, [&]<int MR>() { pass.template operator()<MR>(tile, first + row); });
+      }
     }
   }
-  for (int m = 0; m < MR; ++m) StoreTile(args, part, tile_index, row + m, accumulators[m]);
 }
 
 template <PackedType T, bool kFine>
 void QuantizedTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    int64_t row = 0;
-    for (; row + kLinearRows <= args.num_rows; row += kLinearRows) QuantizedTile<T, kLinearRows, kFine>(args, part, tile, row);
-    WithRest<kLinearRows - 1>(args.num_rows - row, [&]<int MR>() { QuantizedTile<T, MR, kFine>(args, part, tile, row); });
-  }
+  InPasses<kLinearRows>(args.num_rows, tile_begin, tile_end,
+                        [&]<int MR>(int64_t tile, int64_t row) { QuantizedTile<T, MR, kFine>(args, part, tile, row); });
 }
 
 template <PackedType T>
@@ -147,7 +170,7 @@ template <PackedType T, int NT, int kRows>
 void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
   int64_t row = 0;
   for (; row + kRows <= args.num_rows; row += kRows) FloatTiles<T, NT, kRows>(args, part, tile, row);
-  WithRest<kRows - 1>(args.num_rows - row, [&]<int MR>() { FloatTiles<T, NT, MR>(args, part, tile, row); });
+  WithRows<kRows - 1>(args.num_rows - row, [&]<int MR>() { FloatTiles<T, NT, MR>(args, part, tile, row); });
 }
 
 // All rows, kRows at a time.
@@ -162,7 +185,7 @@ void FloatPasses(const LinearArgs& args, const LinearPart& part, int64_t tile_be
 template <PackedType T>
 void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   if (args.num_rows >= kFloatRows) return FloatPasses<T, kFloatRows>(args, part, tile_begin, tile_end);
-  WithRest<kFloatRows - 1>(args.num_rows, [&]<int kRows>() { FloatPasses<T, kRows>(args, part, tile_begin, tile_end); });
+  WithRows<kFloatRows - 1>(args.num_rows, [&]<int kRows>() { FloatPasses<T, kRows>(args, part, tile_begin, tile_end); });
 }
 
 }  // namespace

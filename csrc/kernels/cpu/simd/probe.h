@@ -20,13 +20,15 @@ void probe_fma(int64_t iterations, float* out) {
 
 void probe_dots(int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out) {
   F32x16 sums[kProbeDotRows];
-  for (int64_t m = 0; m < kProbeDotRows; ++m) sums[m] = Zero();
+  for (F32x16& sum : sums) sum = Zero();
+  const auto add = [&]<int MR>(int64_t first, int64_t row) {
+    F32x16 dots[MR];
+    BlockDots<PackedType::kQ4, MR, 1>(block, BlockOfRows<MR>(x, first + row), dots);
+    for (int m = 0; m < MR; ++m) sums[row + m] = Add(sums[row + m], dots[m]);
+  };
+  constexpr int kPass = kLinearRows < kProbeDotRows ? kProbeDotRows / 2 : kProbeDotRows;
   for (int64_t i = 0; i < iterations; ++i) {
-    for (int64_t m = 0; m < kProbeDotRows; m += kLinearRows) {
-      F32x16 dots[kLinearRows];
-      BlockDots<PackedType::kQ4, kLinearRows, 1>(block, x, i * kProbeDotRows % kProbeRows + m, 0, 1, dots);
-      for (int64_t r = 0; r < kLinearRows; ++r) sums[m + r] = Add(sums[m + r], dots[r]);
-    }
+    for (int64_t row = 0; row < kProbeDotRows; row += kPass) add.template operator()<kPass>(i * kProbeDotRows % kProbeRows, row);
   }
   for (int64_t m = 0; m < kProbeDotRows; ++m) Store(out + 16 * m, sums[m]);
 }

@@ -2,18 +2,19 @@
 // one, and the offset enters as the accumulator's start, -offset x (sum of the activation codes). Exact.
 #pragma once
 
+#include "kernels/cpu/simd/block_of_rows.h"
+
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
 // w: the block's eight groups of four columns. Vnni has Broadcast and Dot for its registers. store(index in dots, total).
 template <typename Vnni, PackedType T, int MR, int kDots, typename Register, typename Store>
-inline void VnniDots(const Register* w, const QuantizedRows& x, int64_t row, int64_t block, int64_t num_blocks, const Store& store) {
+inline void VnniDots(const Register* w, const BlockOfRows<MR>& x, const Store& store) {
   constexpr bool kFourBit = IsFourBitPacked(T);
   constexpr int32_t kOffset = T == PackedType::kQ4 ? 8 : kFourBit ? 0 : 128;
   for (int m = 0; m < MR; ++m) {
-    const int64_t x_block = (row + m) * num_blocks + block;
-    const int8_t* a = x.codes + x_block * kBlockSize;
-    const int32_t* half_sums = x.half_sums + 2 * x_block;
+    const int8_t* a = x.Codes(m);
+    const int32_t* half_sums = x.HalfSums(m);
     for (int dot = 0; dot < kDots; ++dot) {
       const int32_t sum = kDots == 2 ? half_sums[dot] : half_sums[0] + half_sums[1];
       Register total = Vnni::Broadcast(-kOffset * sum);
