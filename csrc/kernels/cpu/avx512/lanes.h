@@ -66,6 +66,8 @@ inline F32x16 KeepOdd(F32x16 a) { return AndBits(a, 0xFFFF0000u); }
 inline F32x16 KeepEven(F32x16 a) { return AndBits(a, 0xFFFFu); }
 inline F32x16 WidenOdd(F32x16 a) { return KeepOdd(a); }
 inline F32x16 WidenEven(F32x16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))}; }
+inline __m256 FirstHalf(F32x16 a) { return _mm512_castps512_ps256(a.v); }
+inline __m256 SecondHalf(F32x16 a) { return _mm512_extractf32x8_ps(a.v, 1); }
 inline F32x16 Add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline F32x16 Sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F32x16 Mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }

@@ -34,22 +34,19 @@ inline F32x16 SoftCap(F32x16 x, float cap) {
   return Mul(Set1(cap), Sub(Set1(1.0f), Div(Set1(2.0f), Add(Set1(1.0f), e))));
 }
 
+// The fixed tree over 16 lanes: i and i + 8, then 4, 2, 1 apart. In registers: through memory each step would wait for the stores before.
 inline float FoldSum(F32x16 a) {
-  float lanes[16];
-  Store(lanes, a);
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] = lanes[i] + lanes[i + width];
-  }
-  return lanes[0];
+  const __m256 eight = _mm256_add_ps(FirstHalf(a), SecondHalf(a));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
 inline float FoldMax(F32x16 a) {
-  float lanes[16];
-  Store(lanes, a);
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-  }
-  return lanes[0];
+  const __m256 eight = _mm256_max_ps(FirstHalf(a), SecondHalf(a));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
 inline void CopyBytes(void* to, const void* from, int64_t num_bytes) { __builtin_memcpy(to, from, static_cast<size_t>(num_bytes)); }
