@@ -75,7 +75,7 @@ int ThreadPool::DefaultNumThreads() {
   return std::clamp(std::min(cpus, CgroupThreads()), 1, kMaxThreads);
 }
 
-ThreadPool::ThreadPool(int num_threads) { EnsureWorkers(num_threads - 1); }
+ThreadPool::ThreadPool(int num_threads) : ranges_(kMaxThreads) { EnsureWorkers(num_threads - 1); }
 
 ThreadPool::~ThreadPool() {
   stopping_.store(true);
@@ -92,39 +92,67 @@ void ThreadPool::EnsureWorkers(int num_workers) {
   }
 }
 
-void ThreadPool::TakeTasks() {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  for (;;) {
-    const uint64_t next = ticket & 0xFFFFu;
-    const uint64_t num_tasks = (ticket >> 16) & 0xFFFFu;
-    if (next >= num_tasks) return;
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
-    function_(context_, first_task_ + static_cast<int64_t>(next));
-    if (num_done_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_tasks) num_done_.notify_all();
-    ticket = ticket_.load(std::memory_order_acquire);
+bool ThreadPool::Range::TakeFirst(int64_t* task) {
+  uint64_t range = left.load(std::memory_order_acquire);
+  do {
+    *task = static_cast<int64_t>(range & 0xFFFFu);
+    if (*task >= static_cast<int64_t>((range >> 16) & 0xFFFFu)) return false;
+  } while (!left.compare_exchange_weak(range, range + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+  return true;
+}
+
+bool ThreadPool::Range::TakeLast(int64_t* task) {
+  uint64_t range = left.load(std::memory_order_acquire);
+  do {
+    *task = static_cast<int64_t>((range >> 16) & 0xFFFFu) - 1;
+    if (*task < static_cast<int64_t>(range & 0xFFFFu)) return false;
+  } while (!left.compare_exchange_weak(range, range - (uint64_t{1} << 16), std::memory_order_acq_rel, std::memory_order_acquire));
+  return true;
+}
+
+void ThreadPool::RunTask(int64_t task) {
+  function_(context_, first_task_ + task);
+  const uint32_t num_tasks = num_tasks_;  // another region's once this task is counted
+  if (num_done_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_tasks) num_done_.notify_all();
+}
+
+void ThreadPool::TakeTasks(int self) {
+  const int num_ranges = num_ranges_.load(std::memory_order_acquire);
+  int64_t task = 0;
+  while (ranges_[static_cast<size_t>(self)].TakeFirst(&task)) RunTask(task);
+  for (int i = 1; i < num_ranges; ++i) {
+    Range& other = ranges_[static_cast<size_t>((self + i) % num_ranges)];
+    while (other.TakeLast(&task)) RunTask(task);
   }
 }
 
 void ThreadPool::Run(int64_t num_tasks, int max_threads, TaskFunction function, void* context) {
   const std::lock_guard lock(region_mutex_);
-  EnsureWorkers(max_threads - 1);
+  const int num_threads = std::min(max_threads, kMaxThreads);
+  EnsureWorkers(num_threads - 1);
   function_ = function;
   context_ = context;
-  num_helpers_.store(max_threads - 1, std::memory_order_relaxed);
+  num_ranges_.store(num_threads, std::memory_order_release);
   constexpr int64_t kMaxTasks = 0xFFFF;
   for (int64_t first = 0; first < num_tasks; first += kMaxTasks) RunRegion(first, std::min(kMaxTasks, num_tasks - first));
 }
 
 void ThreadPool::RunRegion(int64_t first_task, int64_t num_tasks) {
   first_task_ = first_task;
+  num_tasks_ = static_cast<uint32_t>(num_tasks);
   num_done_.store(0, std::memory_order_relaxed);
   const uint64_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-  ticket_.store((epoch << 32) | (static_cast<uint64_t>(num_tasks) << 16), std::memory_order_release);
+  const int64_t num_ranges = num_ranges_.load(std::memory_order_relaxed);
+  for (int64_t i = 0; i < num_ranges; ++i) {
+    const auto begin = static_cast<uint64_t>(num_tasks * i / num_ranges);
+    const auto end = static_cast<uint64_t>(num_tasks * (i + 1) / num_ranges);
+    ranges_[static_cast<size_t>(i)].left.store((epoch << 32) | (end << 16) | begin, std::memory_order_release);
+  }
   epoch_.store(static_cast<uint32_t>(epoch), std::memory_order_release);
   epoch_.notify_all();
   {
     const FloatEnvironmentGuard guard;
-    TakeTasks();
+    TakeTasks(0);
   }
   for (int spin = 0;; ++spin) {
     const uint32_t done = num_done_.load(std::memory_order_acquire);
@@ -149,7 +177,7 @@ void ThreadPool::WorkerLoop(int worker_index, uint32_t seen_epoch) {
     }
     if (stopping_.load()) return;
     seen_epoch = epoch_.load(std::memory_order_acquire);
-    if (worker_index < num_helpers_.load(std::memory_order_relaxed)) TakeTasks();
+    if (worker_index + 1 < num_ranges_.load(std::memory_order_acquire)) TakeTasks(worker_index + 1);
   }
 }
 

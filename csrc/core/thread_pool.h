@@ -1,6 +1,6 @@
-// The process's one pool of worker threads. Work is split into numbered tasks that threads take from a
-// shared counter, so a thread that loses its core delays one task and no more; which thread runs a task
-// never enters a result. Between regions workers spin briefly, then sleep.
+// The process's one pool of worker threads. Work is split into numbered tasks, of which each thread has a range of its own, so that
+// it reads memory in one stream; who is done takes from the ends of the others' ranges, so a thread that loses its core delays one
+// task and no more. Which thread runs a task never enters a result. Between regions workers spin briefly, then sleep.
 #pragma once
 
 #include <atomic>
@@ -46,20 +46,28 @@ class ThreadPool {
   void RunRegion(int64_t first_task, int64_t num_tasks);
   void WorkerLoop(int worker_index, uint32_t seen_epoch);
   void EnsureWorkers(int num_workers);
-  void TakeTasks();
+  void TakeTasks(int self);
+  void RunTask(int64_t task);
 
   std::mutex region_mutex_;  // one region at a time
   std::vector<std::thread> workers_;
   std::atomic<bool> stopping_{false};
 
+  // epoch << 32 | end << 16 | begin of what is left. A task is claimed by compare-and-swap, so a worker that slept through a region
+  // can neither take from it nor hold it up.
+  struct alignas(64) Range {
+    std::atomic<uint64_t> left{0};
+    bool TakeFirst(int64_t* task);
+    bool TakeLast(int64_t* task);
+  };
+  std::vector<Range> ranges_;  // the caller's, then the workers'
+  std::atomic<int> num_ranges_{0};
+
   // The region now running: read only by a thread that holds one of its unfinished tasks.
   TaskFunction function_ = nullptr;
   void* context_ = nullptr;
   int64_t first_task_ = 0;
-  std::atomic<int> num_helpers_{0};
-  // epoch << 32 | num_tasks << 16 | next_task. A task is claimed by compare-and-swap, so a worker that slept
-  // through a region can neither take from it nor hold it up.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  uint32_t num_tasks_ = 0;
   alignas(64) std::atomic<uint32_t> num_done_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};
 };
