@@ -4,9 +4,11 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <map>
+#include <thread>
 
 #include "bindings/bind_testing.h"
 #include "bindings/engine_handle.h"
@@ -16,6 +18,7 @@
 #include "core/fp_env.h"
 #include "core/philox.h"
 #include "core/scalar_math.h"
+#include "core/thread_pool.h"
 #include "engine/detokenizer.h"
 #include "kernels/embedding.h"
 #include "kernels/linear.h"
@@ -236,6 +239,28 @@ void RegisterOps(py::module_& module) {
     const std::string bytes = block;
     TestContext(table, 1).table->probe_dots(iterations, reinterpret_cast<const uint8_t*>(bytes.data()), a.rows, out.mutable_data());
     return out;
+  });
+  // Which thread ran each task, region after region; -1 for one that did not run exactly once. Task 0 of each region takes so long.
+  module.def("threads_of_tasks", [](int num_threads, const std::vector<int64_t>& sizes, double first_task_s) {
+    const py::gil_scoped_release released;
+    ThreadPool pool(num_threads);
+    std::vector<std::vector<int64_t>> regions;
+    for (const int64_t size : sizes) {
+      std::vector<std::thread::id> ran_by(static_cast<size_t>(size));
+      std::vector<int64_t> counts(static_cast<size_t>(size));
+      pool.ParallelFor(size, num_threads, [&](int64_t task) {
+        if (task == 0) std::this_thread::sleep_for(std::chrono::duration<double>(first_task_s));
+        ran_by[static_cast<size_t>(task)] = std::this_thread::get_id();
+        ++counts[static_cast<size_t>(task)];
+      });
+      std::map<std::thread::id, int64_t> names;
+      std::vector<int64_t>& threads = regions.emplace_back();
+      for (size_t task = 0; task < counts.size(); ++task) {
+        const int64_t name = names.emplace(ran_by[task], static_cast<int64_t>(names.size())).first->second;
+        threads.push_back(counts[task] == 1 ? name : -1);
+      }
+    }
+    return regions;
   });
   module.def("flushing_fma", [](const FloatArray& a, const FloatArray& b, const FloatArray& c) {
     FloatArray out(a.size());
