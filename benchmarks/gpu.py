@@ -3,7 +3,8 @@
     python benchmarks/gpu.py [--rounds 3] [--no-checks] [--output benchmarks/results/NAME.json]
 
 Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
-weights in the shape of Llama 3.2 1B; shares of the bandwidth that copies reach in the same process.
+weights in the shapes of Qwen3 0.6B and Llama 3.2 1B; layers of Llama 3.1 8B, attention and draws alone; shares of the bandwidth that
+copies reach in the same process.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ from typing import Any
 
 import report
 
-from llmi import LLM, _bench, _core
+from llmi import LLM, SamplingParams, _bench, _core
 from llmi.testing import tiny_model
 
 LLAMA_1B = {
     "hidden_size": 2048, "num_layers": 16, "vocab_size": 128_256, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
     "intermediate_size": 8192, "max_position_embeddings": 8192, "tie_word_embeddings": True,
 }  # fmt: skip
+QWEN_06B = {
+    "hidden_size": 1024, "num_layers": 28, "vocab_size": 151_936, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 3072, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+}  # fmt: skip
 CHECKS = ("test_ops.py", "test_attention.py", "test_forward.py", "test_kv_types.py", "test_device_draw.py", "test_cuda.py")
 DRAWN = {"rows": 128, "vocab": 131_072}
+GATE_8B = {"num_outputs": 14_336, "num_cols": 4096}
+HEADS_8B = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
 
 
 def check() -> None:
@@ -59,10 +66,44 @@ def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
     return result
 
 
+def measure_linear(shape: dict[str, int]) -> dict[str, float]:
+    """One layer by type of weights and rows: of few rows the share of the bandwidth that copies reach, of many the operations a second."""
+    bandwidth = _core.measure_device_copy(device(), 1 << 28)
+    result = {}
+    for kind in ("bf16", "q4_1", "q8_0"):
+        for rows in (1, 2, 4, 8, 16):
+            seconds, weight_bytes = _core.measure_device_linear(device(), kind, rows, **shape)
+            result[f"{kind}, {rows} rows, share of copy"] = weight_bytes / seconds / bandwidth
+        seconds, _ = _core.measure_device_linear(device(), kind, 512, **shape)
+        result[f"{kind}, 512 rows, operations/s"] = 2 * 512 * shape["num_outputs"] * shape["num_cols"] / seconds
+    return result
+
+
+def measure_attention(thousand: int, heads: dict[str, int], operations_per_s: float) -> dict[str, float]:
+    """Decode of 32 contexts of 4K and of one of 128K beside 31 of 4K against their bytes; a prompt of 8K against a matrix product's rate."""
+    bandwidth = _core.measure_device_copy(device(), 1 << 28)
+    token_bytes = 2 * 2 * heads["num_kv_heads"] * heads["head_dim"]
+    result = {}
+    for name, contexts in {"uniform": [4 * thousand] * 32, "skewed": [128 * thousand] + [4 * thousand] * 31}.items():
+        seconds = _core.measure_device_attention(device(), "float16", contexts, 1, **heads)
+        result[f"decode, {name}, time over its bytes' at copy speed"] = seconds * bandwidth / (sum(contexts) * token_bytes)
+    length = 8 * thousand
+    seconds = _core.measure_device_attention(device(), "float16", [length], length, **heads)
+    operations = 4 * heads["num_heads"] * heads["head_dim"] * length * (length + 1) / 2
+    return result | {"prompt, share of the matrix rate": operations / seconds / operations_per_s}
+
+
+def no_end_of_text(context: Any, logits: Any) -> None:
+    """A logits processor that writes one logit."""
+    logits[0] = float("-inf")
+
+
 def measure(path: Path | None, engine: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Decode and prefill of one model; decode as a share of the bandwidth that its weights could be read at."""
     with LLM(path, device="cuda", max_model_len=2048, enable_prefix_caching=False, **engine) as llm:
         works = {f"decode {n}": partial(_bench.decode_tokens_per_s, llm, n, 64) for n in (1, 8, 32)}
+        hooked = SamplingParams(temperature=0, ignore_eos=True, logits_processors=[no_end_of_text])
+        works["decode 32, a logits processor each"] = partial(_bench.decode_tokens_per_s, llm, 32, 64, params=hooked)
         works["prefill 512"] = partial(_bench.prefill_tokens_per_s, llm, 512)
         works["copy bytes/s"] = partial(_core.measure_device_copy, device(), 1 << 28)
         results = _bench.interleave(works, rounds)
@@ -76,10 +117,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         models: dict[str, tuple[Path | None, dict[str, Any]]] = {"SmolLM2-135M": (None, {})}
         if not arguments.small:
-            shape = tiny_model("llama", path=Path(scratch) / "1b", **LLAMA_1B)
-            models |= {"Llama 1B shape, bf16": (shape, {"dtype": "bfloat16"}), "Llama 1B shape, 4 bits": (shape, {"quantization": "q4_0"})}
+            for name, shape in {"Qwen 0.6B shape": QWEN_06B, "Llama 1B shape": LLAMA_1B}.items():
+                made = tiny_model("llama", path=Path(scratch) / name.replace(" ", "-"), **shape)
+                models |= {f"{name}, bf16": (made, {"dtype": "bfloat16"}), f"{name}, 4 bits": (made, {"quantization": "q4_0"})}
         draws = measure_draws(1, 4096) if arguments.small else measure_draws(DRAWN["rows"], DRAWN["vocab"])
-        return {"models": {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}, "draws": draws}
+        linear = measure_linear({"num_outputs": 64, "num_cols": 64} if arguments.small else GATE_8B)
+        heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64} if arguments.small else HEADS_8B
+        attention = measure_attention(2 if arguments.small else 1024, heads, linear["bf16, 512 rows, operations/s"])
+        measured = {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}
+        return {"models": measured, "draws": draws, "linear": linear, "attention": attention}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -95,5 +141,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-checks", action="store_true", help="speed alone")
-    parser.add_argument("--small", action="store_true", help="SmolLM2 alone, and one short row drawn")
+    parser.add_argument("--small", action="store_true", help="SmolLM2 alone, and small ops: for a try")
     sys.exit(report.main(parser, run, table))

@@ -25,6 +25,6 @@ set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
   csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
-  csrc/bindings/bind_system.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_cache.cpp
+  csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_system.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_cache.cpp
   csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp
   csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)

@@ -1,0 +1,163 @@
+// How fast a device copies, draws, multiplies and attends, one op at a time: what benchmarks/gpu.py compares shares with.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/engine_handle.h"
+#include "cache/kv_cache.h"
+#include "core/aligned.h"
+#include "core/errors.h"
+#include "core/thread_pool.h"
+#include "kernels/attention.h"
+#include "kernels/device.h"
+#include "kernels/linear.h"
+#include "kernels/quantize_rows.h"
+#include "kernels/tables.h"
+#include "sampling/edits.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+constexpr int kRepeats = 16;
+
+// Seconds of op(0) to op(kRepeats - 1) each, after one that is not counted; `last` is memory that ops write.
+double SecondsEach(Device* device, const void* last, const std::function<void(int)>& op) {
+  uint8_t byte = 0;
+  op(0);
+  device->Download(&byte, last, 1);
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kRepeats; ++i) op(i);
+  device->Download(&byte, last, 1);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kRepeats;
+}
+
+// Memory of the device, each byte the same.
+AlignedBuffer Filled(Device* device, int64_t num_bytes, uint8_t value) {
+  AlignedBuffer buffer(static_cast<size_t>(num_bytes), "a device probe", device);
+  const std::vector<uint8_t> bytes(std::min<size_t>(buffer.size(), 1 << 26), value);
+  for (size_t done = 0; done < buffer.size(); done += bytes.size()) {
+    device->Upload(buffer.data() + done, bytes.data(), std::min(bytes.size(), buffer.size() - done));
+  }
+  return buffer;
+}
+
+double MeasureCopy(const std::string& name, int64_t num_bytes) {
+  const std::unique_ptr<Device> device = OpenDevice(name);
+  const AlignedBuffer from = Filled(device.get(), num_bytes, 0);
+  AlignedBuffer to = Filled(device.get(), num_bytes, 0);
+  const double seconds = SecondsEach(device.get(), to.data(), [&](int) { device->Copy(to.data(), from.data(), to.size()); });
+  return 2.0 * static_cast<double>(num_bytes) / seconds;
+}
+
+double MeasureDraws(const std::string& name, const SamplingParams& params, int64_t num_rows, int64_t vocab_size) {
+  Validate(params, vocab_size);
+  const std::unique_ptr<Device> device = OpenDevice(name);
+  std::vector<float> logits(static_cast<size_t>(num_rows * vocab_size));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = static_cast<float>(RaceScore(static_cast<uint32_t>(i * 2654435761u), 0.0f)) * -3.0f;
+  }
+  AlignedBuffer there(logits.size() * sizeof(float), "the draw probe", device.get());
+  device->Upload(there.data(), logits.data(), there.size());
+  DrawList draws;
+  for (int64_t row = 0; row < num_rows; ++row) draws.Add(params, {}, row, row, vocab_size);
+  std::vector<int32_t> tokens(static_cast<size_t>(num_rows));
+  return SecondsEach(device.get(), there.data(), [&](int) { device->Draw(draws.batch(), there.as<float>(), vocab_size, tokens.data()); });
+}
+
+// So many matrices by turns that none is still in a cache.
+py::tuple MeasureLinear(const std::string& name, const std::string& type_name, int64_t num_rows, int64_t num_outputs, int64_t num_cols) {
+  const std::map<std::string, PackedType> types = {
+      {"bf16", PackedType::kBF16}, {"q4_0", PackedType::kQ4}, {"q4_1", PackedType::kQ4Min}, {"q8_0", PackedType::kQ8}};
+  CheckArgument(types.contains(type_name), "a device probe: bf16, q4_0, q4_1 or q8_0");
+  CheckArgument(num_rows > 0 && num_outputs > 0 && num_cols > 0, "a device probe: at least one row, output and column");
+  CheckArgument(num_outputs % kTileRows == 0 && num_cols % kBlockSize == 0, "a device probe: whole tiles");
+  const PackedType type = types.at(type_name);
+  const int64_t num_bytes = num_outputs / kTileRows * PackedTileBytes(type, num_cols);
+  double seconds = 0;
+  {
+    const py::gil_scoped_release released;
+    const std::unique_ptr<Device> device = OpenDevice(name);
+    constexpr int64_t kManyBytes = int64_t{1} << 28;
+    const int64_t copies = std::clamp<int64_t>(kManyBytes / num_bytes, 1, kRepeats);
+    const AlignedBuffer weights = Filled(device.get(), copies * num_bytes, 0x3C);
+    AlignedBuffer x = Filled(device.get(), num_rows * num_cols * static_cast<int64_t>(sizeof(float)), 0x3C);
+    AlignedBuffer codes = Filled(device.get(), num_rows * num_cols, 0);
+    AlignedBuffer scales = Filled(device.get(), num_rows * num_cols / 8, 0);
+    AlignedBuffer sums = Filled(device.get(), num_rows * num_cols / 8, 0);
+    AlignedBuffer half_sums = Filled(device.get(), num_rows * num_cols / 4, 0);
+    AlignedBuffer out = Filled(device.get(), num_rows * num_outputs * static_cast<int64_t>(sizeof(float)), 0);
+    QuantizedRows quantized = {num_cols, codes.as<int8_t>(), scales.as<float>(), sums.as<float>(), half_sums.as<int32_t>()};
+    device->QuantizeRows(x.as<float>(), num_rows, quantized);
+    const KernelContext context = {&GetKernelTable("reference"), &ThreadPool::Shared(), 1, device.get()};
+    seconds = SecondsEach(device.get(), out.data(), [&](int i) {
+      const LinearPart part = {{type, num_outputs, num_cols, weights.data() + i % copies * num_bytes}, nullptr, 0};
+      Linear(context, {&part, 1, num_rows, x.as<float>(), num_cols, quantized, out.as<float>(), num_outputs, false});
+    });
+  }
+  return py::make_tuple(seconds, num_bytes);
+}
+
+// The last num_rows tokens of each of these contexts, one layer.
+double MeasureAttention(const std::string& name, const std::string& kv_dtype, const std::vector<int64_t>& contexts, int64_t num_rows,
+                        int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) {
+  const std::unique_ptr<Device> device = OpenDevice(name);
+  constexpr int64_t kBlock = 64;
+  int64_t num_pages = 0;
+  for (const int64_t length : contexts) {
+    CheckArgument(num_rows > 0 && length >= num_rows, "a device probe: contexts hold the rows");
+    num_pages += (length + kBlock - 1) / kBlock;
+  }
+  KvCache cache(KvGroups({0}, num_kv_heads, head_dim, ParseKvType(kv_dtype), kBlock), num_pages, device.get());
+  std::vector<KvSequence> sequences(contexts.size());
+  std::vector<AttentionSegment> segments;
+  std::vector<int32_t> positions;
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    cache.Init(&sequences[i]);
+    CheckArgument(cache.TryReserve(&sequences[i], contexts[i]), "a device probe: the pages are too few");
+    const int64_t base_len = contexts[i] - num_rows;
+    segments.push_back({static_cast<int64_t>(positions.size()), num_rows, base_len, sequences[i].tables[0].data(), nullptr});
+    for (int64_t row = 0; row < num_rows; ++row) positions.push_back(static_cast<int32_t>(base_len + row));
+  }
+  const KvView view = cache.View(0);
+  const std::vector<uint8_t> page(static_cast<size_t>(view.page_bytes), 0x3C);
+  for (int64_t i = 0; i < num_pages; ++i) device->Upload(view.base + i * view.page_bytes, page.data(), page.size());
+  const int64_t width = num_heads * head_dim;
+  const auto num_bytes = static_cast<int64_t>(positions.size() * sizeof(float)) * width;
+  AlignedBuffer q = Filled(device.get(), num_bytes, 0x3C);
+  AlignedBuffer out = Filled(device.get(), num_bytes, 0);
+  const KernelContext context = {&GetKernelTable("reference"), &ThreadPool::Shared(), 1, device.get()};
+  const double seconds = SecondsEach(device.get(), out.data(), [&](int) {
+    PagedAttention(context, {view, segments.data(), static_cast<int64_t>(segments.size()), positions.data(), q.as<float>(), width,
+                             num_heads, 0.1f, 0.0f, 0, out.as<float>(), width});
+  });
+  for (KvSequence& sequence : sequences) cache.Free(&sequence);
+  return seconds;
+}
+
+}  // namespace
+
+void RegisterDeviceProbes(py::module_& module) {
+  using Release = py::call_guard<py::gil_scoped_release>;
+  module.def("measure_device_copy", &MeasureCopy, Release(), py::arg("device"), py::arg("num_bytes"),
+             "Bytes read and written a second by copies within the device.");
+  module.def("measure_device_draws", &MeasureDraws, Release(), py::arg("device"), py::arg("params"), py::arg("num_rows"),
+             py::arg("vocab_size"), "Seconds of one draw for each row of logits on the device; logits are -3 log E of exponentials E.");
+  module.def("measure_device_linear", &MeasureLinear, py::arg("device"), py::arg("type"), py::arg("num_rows"), py::arg("num_outputs"),
+             py::arg("num_cols"),
+             "Seconds of one linear layer over rows on the device, and the bytes of its weights: bf16, q4_0, q4_1 or q8_0.");
+  module.def("measure_device_attention", &MeasureAttention, Release(), py::arg("device"), py::arg("kv_dtype"), py::arg("contexts"),
+             py::arg("num_rows"), py::arg("num_heads"), py::arg("num_kv_heads"), py::arg("head_dim"),
+             "Seconds of one layer's attention on the device, for the last num_rows tokens of each context.");
+}
+
+}  // namespace llmi
