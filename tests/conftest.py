@@ -11,6 +11,7 @@ import pytest
 
 os.environ["LLMI_AUDIT"] = "1"  # the engine audits its cache after each step
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads leave the cores to the tests beside them
 
 from features import DEVICES, crowded_llm, enumerable_llm
 from llmi import LLM, _core, _models

@@ -3,7 +3,8 @@
     python3 tests/run.py [pytest arguments]
 
 Outside a virtual environment it makes one in .venv first. Installs llmi from this checkout with the extras that tests
-use (torch is the exact version that parity is measured against), then runs pytest and passes its status on.
+use (torch is the exact version that parity is measured against), then runs pytest, in two
+processes (in one with `-n 0`), and passes its status on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def main() -> int:
     subprocess.run([*pip, f"{ROOT}[test,parity,lint,notebook,pandas,plot]"], check=True)
     # From outside the checkout's python/ folder: what is tested is what was installed.
     status = subprocess.run(
-        [str(python), "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *sys.argv[1:]], cwd=ROOT, env=dict(os.environ), check=False
+        [str(python), "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-n", "2", "--dist", "worksteal", *sys.argv[1:]],
+        cwd=ROOT,
+        env=dict(os.environ),
+        check=False,
     )
     return status.returncode
 

@@ -59,7 +59,7 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
 
 template <PackedType T, bool kFine, int kRows, int kChains, bool kMinimaApart>
 void Quantized(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
-  InPasses<kRows>(args.num_rows, 0, num_tiles, [&]<int MR>(int64_t tile, int64_t row) {
+  TileByTile<kRows>(args.num_rows, 0, num_tiles, [&]<int MR>(int64_t tile, int64_t row) {
     FreeQuantizedTile<T, MR, kFine, kChains, kMinimaApart>(args, part, tile, row);
   });
 }
@@ -77,14 +77,7 @@ void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile
   }
   const float* x = args.x + row * args.x_stride;
   for (int64_t k = 0; k < num_cols; k += kChains) {
-    for (int c = 0; c < kChains; ++c) {
-      F32x16 weights[NT];
-      for (int n = 0; n < NT; ++n) weights[n] = LoadWeights<T>(tile + n * tile_bytes, k + c);
-      for (int m = 0; m < MR; ++m) {
-        const F32x16 value = Set1(x[m * args.x_stride + k + c]);
-        for (int n = 0; n < NT; ++n) sums[c][n][m] = Fma(weights[n], value, sums[c][n][m]);
-      }
-    }
+    for (int c = 0; c < kChains; ++c) AddColumn<T>(args, tile, tile_bytes, x, k + c, sums[c]);
   }
   for (int n = 0; n < NT; ++n) {
     for (int m = 0; m < MR; ++m) {
@@ -96,17 +89,14 @@ void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile
 }
 
 template <PackedType T, int NT, int kRows, int kChains>
-void FreeFloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
-  int64_t row = 0;
-  for (; row + kRows <= args.num_rows; row += kRows) FreeFloatTiles<T, NT, kRows, kChains>(args, part, tile, row);
-  WithRows<kRows - 1>(args.num_rows - row, [&]<int MR>() { FreeFloatTiles<T, NT, MR, kChains>(args, part, tile, row); });
-}
-
-template <PackedType T, int NT, int kRows, int kChains>
 void Float(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
   int64_t tile = 0;
-  for (; tile + NT <= num_tiles; tile += NT) FreeFloatRows<T, NT, kRows, kChains>(args, part, tile);
-  for (; tile < num_tiles; ++tile) FreeFloatRows<T, 1, kRows, kChains>(args, part, tile);
+  for (; tile + NT <= num_tiles; tile += NT) {
+    InPasses<kRows>(args.num_rows, [&]<int MR>(int64_t row) { FreeFloatTiles<T, NT, MR, kChains>(args, part, tile, row); });
+  }
+  for (; tile < num_tiles; ++tile) {
+    InPasses<kRows>(args.num_rows, [&]<int MR>(int64_t row) { FreeFloatTiles<T, 1, MR, kChains>(args, part, tile, row); });
+  }
 }
 
 template <PackedType T, bool kFine>
@@ -148,7 +138,7 @@ std::vector<LinearVariant> FreeLinears(PackedType type, bool fine) {
 #if defined(__AVX512VNNI__)
   return {Float<kType, 4, 4, 1>, Float<kType, 4, 6, 1>, Float<kType, 2, 8, 1>, Float<kType, 2, 12, 1>, Float<kType, 4, 2, 2>};
 #else
-  return {Float<kType, 4, 1, 1>, Float<kType, 2, 2, 1>, Float<kType, 2, 3, 1>,
+  return {Float<kType, 4, 1, 1>, Float<kType, 2, 2, 1>, Float<kType, 1, 3, 1>,
           Float<kType, 1, 4, 1>, Float<kType, 1, 6, 1>, Float<kType, 2, 1, 2>};
 #endif
 }

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -241,17 +242,25 @@ void RegisterOps(py::module_& module) {
     return out;
   });
   // Which thread ran each task, region after region; -1 for one that did not run exactly once. Task 0 of each region takes so long.
-  module.def("threads_of_tasks", [](int num_threads, const std::vector<int64_t>& sizes, double first_task_s) {
+  // Of each region, which of its threads ran a task: -1 if not once. The first waits, so long at most, until all others have run: -1 if
+  // they have not.
+  module.def("threads_of_tasks", [](int num_threads, const std::vector<int64_t>& sizes, double first_waits_s) {
     const py::gil_scoped_release released;
     ThreadPool pool(num_threads);
     std::vector<std::vector<int64_t>> regions;
     for (const int64_t size : sizes) {
       std::vector<std::thread::id> ran_by(static_cast<size_t>(size));
       std::vector<int64_t> counts(static_cast<size_t>(size));
+      std::atomic<int64_t> num_others{0};
       pool.ParallelFor(size, num_threads, [&](int64_t task) {
-        if (task == 0) std::this_thread::sleep_for(std::chrono::duration<double>(first_task_s));
+        const auto start = std::chrono::steady_clock::now();
+        while (first_waits_s > 0 && task == 0 && num_others < size - 1) {
+          if (std::chrono::steady_clock::now() - start > std::chrono::duration<double>(first_waits_s)) return;
+          std::this_thread::yield();
+        }
         ran_by[static_cast<size_t>(task)] = std::this_thread::get_id();
         ++counts[static_cast<size_t>(task)];
+        if (task != 0) ++num_others;
       });
       std::map<std::thread::id, int64_t> names;
       std::vector<int64_t>& threads = regions.emplace_back();

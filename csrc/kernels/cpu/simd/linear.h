@@ -94,28 +94,34 @@ template <PackedType T, int MR, bool kFine>
   for (int m = 0; m < MR; ++m) StoreTile(args, part, tile, row + m, sums[m]);
 }
 
+// num_rows in passes of kMost at most, as even as can be: pass<MR>(row).
+template <int kMost, typename Pass>
+void InPasses(int64_t num_rows, const Pass& pass) {
+  const int64_t num_passes = (num_rows + kMost - 1) / kMost;
+  for (int64_t i = 0; i < num_passes; ++i) {
+    const int64_t row = num_rows * i / num_passes;
+    WithRows<kMost>(num_rows * (i + 1) / num_passes - row, [&]<int MR>() { pass.template operator()<MR>(row); });
+  }
+}
+
 // So many rows of x stay in the first-level cache while the task's tiles pass by.
 constexpr int64_t kRowsInCache = 48;
 
-// All rows in passes of kMost at most, as even as can be: pass<MR>(tile, row).
+// All rows of each tile, so many at a time, in passes: pass<MR>(tile, row).
 template <int kMost, typename Pass>
-void InPasses(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
+void TileByTile(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
   for (int64_t first = 0; first < num_rows; first += kRowsInCache) {
     const int64_t rows = num_rows - first < kRowsInCache ? num_rows - first : kRowsInCache;
-    const int64_t num_passes = (rows + kMost - 1) / kMost;
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-      for (int64_t i = 0; i < num_passes; ++i) {
-        const int64_t row = rows * i / num_passes;
-        WithRows<kMost>(rows * (i + 1) / num_passes - row, [&]<int MR>() { pass.template operator()<MR>(tile, first + row); });
-      }
+      InPasses<kMost>(rows, [&]<int MR>(int64_t row) { pass.template operator()<MR>(tile, first + row); });
     }
   }
 }
 
 template <PackedType T, bool kFine>
 void QuantizedTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  InPasses<kLinearRows>(args.num_rows, tile_begin, tile_end,
-                        [&]<int MR>(int64_t tile, int64_t row) { QuantizedTile<T, MR, kFine>(args, part, tile, row); });
+  TileByTile<kLinearRows>(args.num_rows, tile_begin, tile_end,
+                          [&]<int MR>(int64_t tile, int64_t row) { QuantizedTile<T, MR, kFine>(args, part, tile, row); });
 }
 
 template <PackedType T>
@@ -131,6 +137,28 @@ F32x16 LoadWeights(const uint8_t* tile, int64_t k) {
   return T == PackedType::kF16 ? LoadHalf(halves) : LoadBfloat16(halves);
 }
 
+// Column k of NT tiles, times column k of MR rows.
+template <PackedType T, int NT, int MR>
+[[gnu::always_inline]] inline void AddColumn(const LinearArgs& args, const uint8_t* tile, int64_t tile_bytes, const float* x, int64_t k,
+                                             F32x16 (&sums)[NT][MR]) {
+  // Weights that are converted one tile after the other need a register or two, all tiles' at once need more than there are.
+  if constexpr (NT > MR && T != PackedType::kF32) {
+    F32x16 values[MR];
+    for (int m = 0; m < MR; ++m) values[m] = Set1(x[m * args.x_stride + k]);
+    for (int n = 0; n < NT; ++n) {
+      const F32x16 weights = LoadWeights<T>(tile + n * tile_bytes, k);
+      for (int m = 0; m < MR; ++m) sums[n][m] = Fma(weights, values[m], sums[n][m]);
+    }
+  } else {
+    F32x16 weights[NT];
+    for (int n = 0; n < NT; ++n) weights[n] = LoadWeights<T>(tile + n * tile_bytes, k);
+    for (int m = 0; m < MR; ++m) {
+      const F32x16 value = Set1(x[m * args.x_stride + k]);
+      for (int n = 0; n < NT; ++n) sums[n][m] = Fma(weights[n], value, sums[n][m]);
+    }
+  }
+}
+
 // NT tiles x MR rows at once: enough independent chains of fma to hide their latency, and few enough to stay in registers
 // (the instruction set's FloatTilesAtOnce); what the blocks before gave may lie in memory.
 template <PackedType T, int NT, int MR>
@@ -144,18 +172,15 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
   }
   const float* x = args.x + row * args.x_stride;
   for (int64_t begin = 0; begin < num_cols; begin += kBlockSize) {
-    const int64_t end = begin + kBlockSize < num_cols ? begin + kBlockSize : num_cols;
     F32x16 sums[NT][MR];
     for (int n = 0; n < NT; ++n) {
       for (int m = 0; m < MR; ++m) sums[n][m] = Zero();
     }
-    for (int64_t k = begin; k < end; ++k) {
-      F32x16 weights[NT];
-      for (int n = 0; n < NT; ++n) weights[n] = LoadWeights<T>(tile + n * tile_bytes, k);
-      for (int m = 0; m < MR; ++m) {
-        const F32x16 value = Set1(x[m * args.x_stride + k]);
-        for (int n = 0; n < NT; ++n) sums[n][m] = Fma(weights[n], value, sums[n][m]);
-      }
+    const int64_t end = begin + kBlockSize;
+    if (end <= num_cols) {  // a loop of known length: else the compiler keeps the sums in memory
+      for (int64_t k = begin; k < end; ++k) AddColumn<T>(args, tile, tile_bytes, x, k, sums);
+    } else {
+      for (int64_t k = begin; k < num_cols; ++k) AddColumn<T>(args, tile, tile_bytes, x, k, sums);
     }
     for (int n = 0; n < NT; ++n) {
       for (int m = 0; m < MR; ++m) accumulators[n][m] = Add(accumulators[n][m], sums[n][m]);
@@ -166,20 +191,17 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
   }
 }
 
-template <PackedType T, int NT, int kRows>
-void FloatRows(const LinearArgs& args, const LinearPart& part, int64_t tile) {
-  int64_t row = 0;
-  for (; row + kRows <= args.num_rows; row += kRows) FloatTiles<T, NT, kRows>(args, part, tile, row);
-  WithRows<kRows - 1>(args.num_rows - row, [&]<int MR>() { FloatTiles<T, NT, MR>(args, part, tile, row); });
-}
-
-// All rows, kRows at a time.
-template <PackedType T, int kRows>
+// All rows, kMost at a time.
+template <PackedType T, int kMost>
 void FloatPasses(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  constexpr int NT = FloatTilesAtOnce(kRows);
+  constexpr int NT = FloatTilesAtOnce(kMost);
   int64_t tile = tile_begin;
-  for (; tile + NT <= tile_end; tile += NT) FloatRows<T, NT, kRows>(args, part, tile);
-  for (; tile < tile_end; ++tile) FloatRows<T, 1, kRows>(args, part, tile);
+  for (; tile + NT <= tile_end; tile += NT) {
+    InPasses<kMost>(args.num_rows, [&]<int MR>(int64_t row) { FloatTiles<T, NT, MR>(args, part, tile, row); });
+  }
+  for (; tile < tile_end; ++tile) {
+    InPasses<kMost>(args.num_rows, [&]<int MR>(int64_t row) { FloatTiles<T, 1, MR>(args, part, tile, row); });
+  }
 }
 
 template <PackedType T>
