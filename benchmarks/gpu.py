@@ -47,6 +47,11 @@ def device() -> str:
     return "emulated" if _core.system_info()["why_no_cuda"] else "cuda"
 
 
+def copy_bandwidth() -> float:
+    """Bytes a second that copies within the device read and write, now."""
+    return _core.measure_device_copy(device(), 1 << 28)
+
+
 def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
     """Microseconds of a draw of all rows by kind of parameters, and how often their logits could be read in that time."""
     kinds = {
@@ -55,7 +60,7 @@ def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
         "top-p": {"temperature": 0.8, "top_p": 0.95},
         "top-k, top-p, min-p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02},
     }
-    read_seconds = num_rows * vocab_size * 4 / (_core.measure_device_copy(device(), 1 << 28))
+    read_seconds = num_rows * vocab_size * 4 / copy_bandwidth()
     result = {}
     for name, fields in kinds.items():
         params = _core.SamplingParams()
@@ -68,7 +73,7 @@ def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
 
 def measure_linear(shape: dict[str, int]) -> dict[str, float]:
     """One layer by type of weights and rows: of few rows the share of the bandwidth that copies reach, of many the operations a second."""
-    bandwidth = _core.measure_device_copy(device(), 1 << 28)
+    bandwidth = copy_bandwidth()
     result = {}
     for kind in ("bf16", "q4_1", "q8_0"):
         for rows in (1, 2, 4, 8, 16):
@@ -81,7 +86,7 @@ def measure_linear(shape: dict[str, int]) -> dict[str, float]:
 
 def measure_attention(thousand: int, heads: dict[str, int], operations_per_s: float) -> dict[str, float]:
     """Decode of 32 contexts of 4K and of one of 128K beside 31 of 4K against their bytes; a prompt of 8K against a matrix product's rate."""
-    bandwidth = _core.measure_device_copy(device(), 1 << 28)
+    bandwidth = copy_bandwidth()
     token_bytes = 2 * 2 * heads["num_kv_heads"] * heads["head_dim"]
     result = {}
     for name, contexts in {"uniform": [4 * thousand] * 32, "skewed": [128 * thousand] + [4 * thousand] * 31}.items():
@@ -105,7 +110,7 @@ def measure(path: Path | None, engine: dict[str, Any], rounds: int) -> dict[str,
         hooked = SamplingParams(temperature=0, ignore_eos=True, logits_processors=[no_end_of_text])
         works["decode 32, a logits processor each"] = partial(_bench.decode_tokens_per_s, llm, 32, 64, params=hooked)
         works["prefill 512"] = partial(_bench.prefill_tokens_per_s, llm, 512)
-        works["copy bytes/s"] = partial(_core.measure_device_copy, device(), 1 << 28)
+        works["copy bytes/s"] = copy_bandwidth
         results = _bench.interleave(works, rounds)
         read = results["decode 1"]["median"] * llm.model_info.weight_bytes
         return {"numerics_id": llm.model_info.numerics_id, **results, "decode 1, share of copy": read / results["copy bytes/s"]["median"]}

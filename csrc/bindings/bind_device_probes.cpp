@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
@@ -75,7 +76,8 @@ double MeasureDraws(const std::string& name, const SamplingParams& params, int64
 }
 
 // So many matrices by turns that none is still in a cache.
-py::tuple MeasureLinear(const std::string& name, const std::string& type_name, int64_t num_rows, int64_t num_outputs, int64_t num_cols) {
+std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::string& type_name, int64_t num_rows, int64_t num_outputs,
+                                         int64_t num_cols) {
   const std::map<std::string, PackedType> types = {
       {"bf16", PackedType::kBF16}, {"q4_0", PackedType::kQ4}, {"q4_1", PackedType::kQ4Min}, {"q8_0", PackedType::kQ8}};
   CheckArgument(types.contains(type_name), "a device probe: bf16, q4_0, q4_1 or q8_0");
@@ -83,28 +85,24 @@ py::tuple MeasureLinear(const std::string& name, const std::string& type_name, i
   CheckArgument(num_outputs % kTileRows == 0 && num_cols % kBlockSize == 0, "a device probe: whole tiles");
   const PackedType type = types.at(type_name);
   const int64_t num_bytes = num_outputs / kTileRows * PackedTileBytes(type, num_cols);
-  double seconds = 0;
-  {
-    const py::gil_scoped_release released;
-    const std::unique_ptr<Device> device = OpenDevice(name);
-    constexpr int64_t kManyBytes = int64_t{1} << 28;
-    const int64_t copies = std::clamp<int64_t>(kManyBytes / num_bytes, 1, kRepeats);
-    const AlignedBuffer weights = Filled(device.get(), copies * num_bytes, 0x3C);
-    AlignedBuffer x = Filled(device.get(), num_rows * num_cols * static_cast<int64_t>(sizeof(float)), 0x3C);
-    AlignedBuffer codes = Filled(device.get(), num_rows * num_cols, 0);
-    AlignedBuffer scales = Filled(device.get(), num_rows * num_cols / 8, 0);
-    AlignedBuffer sums = Filled(device.get(), num_rows * num_cols / 8, 0);
-    AlignedBuffer half_sums = Filled(device.get(), num_rows * num_cols / 4, 0);
-    AlignedBuffer out = Filled(device.get(), num_rows * num_outputs * static_cast<int64_t>(sizeof(float)), 0);
-    QuantizedRows quantized = {num_cols, codes.as<int8_t>(), scales.as<float>(), sums.as<float>(), half_sums.as<int32_t>()};
-    device->QuantizeRows(x.as<float>(), num_rows, quantized);
-    const KernelContext context = {&GetKernelTable("reference"), &ThreadPool::Shared(), 1, device.get()};
-    seconds = SecondsEach(device.get(), out.data(), [&](int i) {
-      const LinearPart part = {{type, num_outputs, num_cols, weights.data() + i % copies * num_bytes}, nullptr, 0};
-      Linear(context, {&part, 1, num_rows, x.as<float>(), num_cols, quantized, out.as<float>(), num_outputs, false});
-    });
-  }
-  return py::make_tuple(seconds, num_bytes);
+  const std::unique_ptr<Device> device = OpenDevice(name);
+  constexpr int64_t kManyBytes = int64_t{1} << 28;
+  const int64_t copies = std::clamp<int64_t>(kManyBytes / num_bytes, 1, kRepeats);
+  const AlignedBuffer weights = Filled(device.get(), copies * num_bytes, 0x3C);
+  AlignedBuffer x = Filled(device.get(), num_rows * num_cols * static_cast<int64_t>(sizeof(float)), 0x3C);
+  AlignedBuffer codes = Filled(device.get(), num_rows * num_cols, 0);
+  AlignedBuffer scales = Filled(device.get(), num_rows * num_cols / 8, 0);
+  AlignedBuffer sums = Filled(device.get(), num_rows * num_cols / 8, 0);
+  AlignedBuffer half_sums = Filled(device.get(), num_rows * num_cols / 4, 0);
+  AlignedBuffer out = Filled(device.get(), num_rows * num_outputs * static_cast<int64_t>(sizeof(float)), 0);
+  QuantizedRows quantized = {num_cols, codes.as<int8_t>(), scales.as<float>(), sums.as<float>(), half_sums.as<int32_t>()};
+  device->QuantizeRows(x.as<float>(), num_rows, quantized);
+  const KernelContext context = {&GetKernelTable("reference"), &ThreadPool::Shared(), 1, device.get()};
+  const double seconds = SecondsEach(device.get(), out.data(), [&](int i) {
+    const LinearPart part = {{type, num_outputs, num_cols, weights.data() + i % copies * num_bytes}, nullptr, 0};
+    Linear(context, {&part, 1, num_rows, x.as<float>(), num_cols, quantized, out.as<float>(), num_outputs, false});
+  });
+  return {seconds, num_bytes};
 }
 
 // The last num_rows tokens of each of these contexts, one layer.
@@ -152,8 +150,8 @@ void RegisterDeviceProbes(py::module_& module) {
              "Bytes read and written a second by copies within the device.");
   module.def("measure_device_draws", &MeasureDraws, Release(), py::arg("device"), py::arg("params"), py::arg("num_rows"),
              py::arg("vocab_size"), "Seconds of one draw for each row of logits on the device; logits are -3 log E of exponentials E.");
-  module.def("measure_device_linear", &MeasureLinear, py::arg("device"), py::arg("type"), py::arg("num_rows"), py::arg("num_outputs"),
-             py::arg("num_cols"),
+  module.def("measure_device_linear", &MeasureLinear, Release(), py::arg("device"), py::arg("type"), py::arg("num_rows"),
+             py::arg("num_outputs"), py::arg("num_cols"),
              "Seconds of one linear layer over rows on the device, and the bytes of its weights: bf16, q4_0, q4_1 or q8_0.");
   module.def("measure_device_attention", &MeasureAttention, Release(), py::arg("device"), py::arg("kv_dtype"), py::arg("contexts"),
              py::arg("num_rows"), py::arg("num_heads"), py::arg("num_kv_heads"), py::arg("head_dim"),
