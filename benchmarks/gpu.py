@@ -30,8 +30,17 @@ QWEN_06B = {
     "hidden_size": 1024, "num_layers": 28, "vocab_size": 151_936, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
     "intermediate_size": 3072, "max_position_embeddings": 8192, "tie_word_embeddings": True,
 }  # fmt: skip
-CHECKS = ("test_ops.py", "test_attention.py", "test_forward.py", "test_kv_types.py", "test_device_draw.py", "test_cuda.py")
+CHECKS = (
+    "test_ops.py",
+    "test_attention.py",
+    "test_forward.py",
+    "test_kv_types.py",
+    "test_device_draw.py",
+    "test_cuda.py",
+    "test_bf16_linear.py",
+)
 DRAWN = {"rows": 128, "vocab": 131_072}
+BF16_LINEAR = "bf16 on tensor cores"
 GATE_8B = {"num_outputs": 14_336, "num_cols": 4096}
 HEADS_8B = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
 
@@ -75,12 +84,15 @@ def measure_linear(shape: dict[str, int]) -> dict[str, float]:
     """One layer by type of weights and rows: of few rows the share of the bandwidth that copies reach, of many the operations a second."""
     bandwidth = copy_bandwidth()
     result = {}
-    for kind in ("bf16", "q4_1", "q8_0"):
-        for rows in (1, 2, 4, 8, 16):
-            seconds, weight_bytes = _core.measure_device_linear(device(), kind, rows, **shape)
-            result[f"{kind}, {rows} rows, share of copy"] = weight_bytes / seconds / bandwidth
-        seconds, _ = _core.measure_device_linear(device(), kind, 512, **shape)
-        result[f"{kind}, 512 rows, operations/s"] = 2 * 512 * shape["num_outputs"] * shape["num_cols"] / seconds
+    on_tensor_cores = device() + "+bf16"
+    for name, kind, where in (
+        ("bf16", "bf16", device()), (BF16_LINEAR, "bf16", on_tensor_cores), ("q4_1", "q4_1", device()), ("q8_0", "q8_0", device()),
+    ):  # fmt: skip
+        for rows in (1, 2, 4, 8, 16, 32):
+            seconds, weight_bytes = _core.measure_device_linear(where, kind, rows, **shape)
+            result[f"{name}, {rows} rows, share of copy"] = weight_bytes / seconds / bandwidth
+        seconds, _ = _core.measure_device_linear(where, kind, 512, **shape)
+        result[f"{name}, 512 rows, operations/s"] = 2 * 512 * shape["num_outputs"] * shape["num_cols"] / seconds
     return result
 
 
@@ -124,11 +136,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         if not arguments.small:
             for name, shape in {"Qwen 0.6B shape": QWEN_06B, "Llama 1B shape": LLAMA_1B}.items():
                 made = tiny_model("llama", path=Path(scratch) / name.replace(" ", "-"), **shape)
-                models |= {f"{name}, bf16": (made, {"dtype": "bfloat16"}), f"{name}, 4 bits": (made, {"quantization": "q4_0"})}
+                in_bf16 = {"dtype": "bfloat16"}
+                models |= {f"{name}, bf16": (made, in_bf16), f"{name}, {BF16_LINEAR}": (made, in_bf16 | {"linear_dtype": "bf16"})}
+                models |= {f"{name}, 4 bits": (made, {"quantization": "q4_0"})}
         draws = measure_draws(1, 4096) if arguments.small else measure_draws(DRAWN["rows"], DRAWN["vocab"])
         linear = measure_linear({"num_outputs": 64, "num_cols": 64} if arguments.small else GATE_8B)
         heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64} if arguments.small else HEADS_8B
-        attention = measure_attention(2 if arguments.small else 1024, heads, linear["bf16, 512 rows, operations/s"])
+        attention = measure_attention(2 if arguments.small else 1024, heads, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
         measured = {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}
         return {"models": measured, "draws": draws, "linear": linear, "attention": attention}
 

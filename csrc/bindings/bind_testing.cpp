@@ -39,7 +39,7 @@ namespace py = pybind11;
 namespace llmi {
 
 KernelContext TestContext(const std::string& table, int num_threads) {
-  if (table != "emulated" && table != "cuda") return {&GetKernelTable(table), &ThreadPool::Shared(), num_threads};
+  if (!table.starts_with("emulated") && !table.starts_with("cuda")) return {&GetKernelTable(table), &ThreadPool::Shared(), num_threads};
   static std::map<std::string, Device*> devices;  // for the process's life
   Device*& device = devices[table];
   if (device == nullptr) device = OpenDevice(table).release();

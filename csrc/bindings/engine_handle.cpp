@@ -1,6 +1,7 @@
 #include "bindings/engine_handle.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "core/fp_env.h"
 #include "core/thread_pool.h"
@@ -23,8 +24,11 @@ SchedulingPolicy ParsePolicy(const std::string& name) {
 }
 
 std::unique_ptr<Device> OpenDevice(const std::string& name) {
-  if (name == "cuda") return OpenCudaDevice();
-  if (name == "emulated") return OpenEmulatedDevice();
+  constexpr std::string_view kBf16 = "+bf16";
+  const DeviceOptions options = {.bf16_linear = name.ends_with(kBf16)};
+  const std::string kind = options.bf16_linear ? name.substr(0, name.size() - kBf16.size()) : name;
+  if (kind == "cuda") return OpenCudaDevice(options);
+  if (kind == "emulated") return OpenEmulatedDevice(options);
   CheckArgument(name == "cpu", "device must be cpu or cuda");
   return nullptr;
 }

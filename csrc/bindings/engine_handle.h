@@ -18,12 +18,12 @@ namespace llmi {
 // Throws Error(kInvalidArgument) for an unknown name.
 SchedulingPolicy ParsePolicy(const std::string& name);
 
-// Null for "cpu"; throws Error(kDevice) where there is none such.
+// "cuda" or "emulated", with "+bf16" after it where bf16 layers run on tensor cores. Null for "cpu"; throws Error(kDevice) where there is none such.
 std::unique_ptr<Device> OpenDevice(const std::string& name);
 
 class EngineHandle {
  public:
-  // device: "cpu", "cuda" or "emulated".
+  // device: as for OpenDevice.
   EngineHandle(const std::string& path, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
                const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,

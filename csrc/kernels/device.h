@@ -59,11 +59,16 @@ class Device : public MemorySource {
   virtual void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) = 0;
 };
 
+struct DeviceOptions {
+  // Layers with bf16 weights round x to bf16 and multiply on tensor cores, in an order of sums of their own (bf16_linear_kernels.h).
+  bool bf16_linear = false;
+};
+
 // Empty where this build has a CUDA backend and the machine a GPU for it; else what is missing.
 std::string WhyNoCuda();
 // Throws Error(kDevice) with WhyNoCuda().
-std::unique_ptr<Device> OpenCudaDevice();
+std::unique_ptr<Device> OpenCudaDevice(const DeviceOptions& options);
 // The same ops, launches and transfers, carried out by the host: memory that host code touches by mistake faults.
-std::unique_ptr<Device> OpenEmulatedDevice();
+std::unique_ptr<Device> OpenEmulatedDevice(const DeviceOptions& options);
 
 }  // namespace llmi

@@ -17,9 +17,10 @@ from llmi._inspect import KV_CACHE_DTYPES
 from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 2
+_BF16_LINEAR = "bf16mma"  # in a numerics id
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 HONOURED = (
-    "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "linear_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
@@ -69,6 +70,7 @@ class EngineArgs:
     dtype: str
     quantization: str | None
     kv_cache_dtype: str
+    linear_dtype: str
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -90,7 +92,7 @@ class EngineArgs:
             raise InvalidParamsError(f"device must be auto, cpu or cuda, not {self.device!r}", "device")
         if self.resolved_device == "cuda" and (why := _core.system_info()["why_no_cuda"]):
             raise DeviceError(why)
-        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)),
+        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)), ("linear_dtype", ("auto", "float32", "bf16")),
                               ("scheduling_policy", POLICIES)):  # fmt: skip
             if name == "scheduling_policy" and hasattr(self.scheduling_policy, "key"):
                 continue
@@ -117,6 +119,10 @@ class EngineArgs:
         share = self.gpu_memory_utilization
         if not isinstance(share, int | float) or not 0 < share <= 1:
             raise InvalidParamsError(f"gpu_memory_utilization must lie in (0, 1], not {share!r}", "gpu_memory_utilization")
+        if self.resolved_device == "cpu" and self.linear_dtype == "bf16":
+            raise UnsupportedCombinationError(
+                "linear_dtype = 'bf16' multiplies on a GPU's tensor cores: it needs device = 'cuda'", "linear_dtype", "device"
+            )
         if self.resolved_device == "cpu" and share != DEFAULT_GPU_MEMORY_UTILIZATION:
             raise UnsupportedCombinationError("the CPU's cache is bounded by kv_cache_memory_bytes", "gpu_memory_utilization", "device")
         ratio = self.waiting_served_ratio
@@ -146,7 +152,7 @@ class EngineArgs:
     def for_core(self) -> dict[str, Any]:
         """Keyword arguments of the core's Engine."""
         return {
-            "device": self.resolved_device, "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
+            "device": self.resolved_device + ("+bf16" if self.linear_dtype == "bf16" else ""), "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
             "gpu_memory_utilization": float(self.gpu_memory_utilization),
@@ -175,6 +181,14 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32b16" if quantized else "f32"
+    if args.linear_dtype == "bf16":
+        if "bf16" not in weight_types.split("+"):
+            raise UnsupportedCombinationError(
+                f"linear_dtype = 'bf16' is for bf16 weights, this model has {weight_types} (dtype = 'bfloat16' keeps or makes bf16)",
+                "linear_dtype",
+                "dtype",
+            )
+        activations = f"{activations}+{_BF16_LINEAR}" if quantized else _BF16_LINEAR
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
     attention = "bf16dot" if args.kv_type == "bfloat16" else "f32"
     kind = "cpu" if args.resolved_device == "cpu" else "cuda"
@@ -184,6 +198,11 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
 def device_of(numerics_id: str) -> str:
     """cpu or cuda, for an engine beside one with this id."""
     return "cuda" if "-cuda-" in numerics_id else "cpu"
+
+
+def linear_dtype_of(numerics_id: str) -> str:
+    """The linear_dtype of an engine with this id."""
+    return "bf16" if _BF16_LINEAR in numerics_id else "auto"
 
 
 def parse_no_effect(arguments: Mapping[str, Any]) -> dict[str, Any]:

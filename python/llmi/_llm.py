@@ -88,6 +88,9 @@ class LLM:
     attention_dtype : {"auto", "float32", "bf16"}
         "bf16": queries, K, V and weights of the softmax are rounded to bf16 and multiplied in pairs (a bfloat16 cache): faster prefill
         where the processor has the instruction, equal bits where it has not. "auto": float32, unless kv_cache_dtype is "bfloat16".
+    linear_dtype : {"auto", "float32", "bf16"}
+        "bf16": layers whose weights are bf16 round their input to it and multiply on tensor cores (CUDA only; other weights as ever). "auto": float32,
+        the CPU's order of sums.
     seed : int, optional
         Requests without a seed then get one derived from it and their index in the call.
     max_model_len : int, optional
@@ -127,6 +130,7 @@ class LLM:
         quantization: str | None = None,
         kv_cache_dtype: str = "auto",
         attention_dtype: str = "auto",
+        linear_dtype: str = "auto",
         seed: int | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 256,
@@ -152,7 +156,7 @@ class LLM:
         self._batch_runner = BatchRunner(processors) if processors else None
         kv_cache_dtype = with_attention_dtype(kv_cache_dtype, attention_dtype)
         args = EngineArgs(
-            device=device, dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            device=device, dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype, linear_dtype=linear_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes, gpu_memory_utilization=gpu_memory_utilization,
             enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching, waiting_served_ratio=waiting_served_ratio,
             scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed, batch_runner=self._batch_runner, layers=_layers,

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmi._engine_args import device_of
+from llmi._engine_args import device_of, linear_dtype_of
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
             dtype=fields["dtype"],
             quantization=fields.get("quantization"),
             kv_cache_dtype=fields["kv_cache_dtype"],
+            linear_dtype=linear_dtype_of(fields["numerics_id"]),
         )
     try:
         if llm.model_info.sha256 != fields["model_sha256"]:

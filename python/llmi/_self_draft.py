@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi._drafters import SHORTLIST, DraftContext, DraftModel, checked_shortlist
-from llmi._engine_args import device_of
+from llmi._engine_args import device_of, linear_dtype_of
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class SelfDraft(DraftModel):
         kv_bytes = llm.memory_report().kv_bytes * len(layers) // llm.model_info.num_layers
         draft = LLM(
             path, tokenizer=llm.tokenizer, device=device_of(llm.model_info.numerics_id), dtype="auto" if self.quantization else dtype, quantization=self.quantization or quantization,
-            kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
+            linear_dtype="auto" if self.quantization else linear_dtype_of(llm.model_info.numerics_id), kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
             _layers=layers if self.quantization is None else (),
         )  # fmt: skip
         if self.quantization is not None and draft.model_info.weight_bytes >= llm.model_info.weight_bytes:

@@ -1,9 +1,9 @@
 // Thread blocks, on a GPU and on the host.
 //
 // A kernel is a struct with its arguments and an operator()(block): phases, each block.ForEachThread(f), with a barrier after
-// each. ForEachPointer names the memory it works on. What one phase leaves to the next lies in memory, never in variables, so that the host
-// can run a phase thread by thread. A kernel that reads what another thread of the same phase writes is wrong: the host runs odd blocks
-// backwards.
+// each. ForEachPointer names the memory it works on. What one phase leaves to the next lies in memory or in a PerWarp, never in variables,
+// so that the host can run a phase thread by thread. A kernel that reads what another thread of the same phase writes is wrong: the host
+// runs odd blocks backwards.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,16 @@
 
 namespace llmi::cuda {
 
+constexpr int kMostWarps = 8;  // in a block that keeps a PerWarp
+
 struct HostBlock {
+  using Warp = HostWarp;
+  // A T of each warp's own, from phase to phase.
+  template <typename T>
+  struct PerWarp {
+    T values[kMostWarps] = {};
+    LLMI_HD T& operator[](const HostWarp& warp) { return values[warp.index]; }
+  };
   int64_t x;
   int64_t y;
   int num_threads;
@@ -27,12 +36,19 @@ struct HostBlock {
   // Each warp on its own: no barrier after it.
   template <typename Body>
   LLMI_HD void ForEachWarp(const Body& body) const {
-    for (int i = 0; i < num_threads / kWarpLanes; ++i) body(HostWarp{i});
+    for (int i = 0; i < num_threads / kWarpLanes; ++i) body(HostWarp{(x + y) % 2 == 0 ? i : num_threads / kWarpLanes - 1 - i});
   }
+  LLMI_HD void Barrier() const {}
 };
 
 #ifdef __CUDACC__
 struct DeviceBlock {
+  using Warp = DeviceWarp;
+  template <typename T>
+  struct PerWarp {
+    T value = {};
+    __device__ T& operator[](const DeviceWarp&) { return value; }
+  };
   int64_t x;
   int64_t y;
   int num_threads;
@@ -47,6 +63,7 @@ struct DeviceBlock {
   __device__ void ForEachWarp(const Body& body) const {
     body(DeviceWarp{static_cast<int>(threadIdx.x) / kWarpLanes});
   }
+  __device__ void Barrier() const { __syncthreads(); }
 };
 #endif
 

@@ -130,9 +130,9 @@ std::string WhyNoCuda() {
   return count > 0 ? "" : "this machine has no CUDA device";
 }
 
-std::unique_ptr<Device> OpenCudaDevice() {
+std::unique_ptr<Device> OpenCudaDevice(const DeviceOptions& options) {
   if (const std::string why = WhyNoCuda(); !why.empty()) throw Error(ErrorKind::kDevice, why, "device");
-  return std::make_unique<cuda::GpuDevice<CudaRuntime>>();
+  return std::make_unique<cuda::GpuDevice<CudaRuntime>>(options);
 }
 
 }  // namespace llmi

@@ -151,6 +151,8 @@ class EmulatedRuntime {
 
 }  // namespace
 
-std::unique_ptr<Device> OpenEmulatedDevice() { return std::make_unique<cuda::GpuDevice<EmulatedRuntime>>(); }
+std::unique_ptr<Device> OpenEmulatedDevice(const DeviceOptions& options) {
+  return std::make_unique<cuda::GpuDevice<EmulatedRuntime>>(options);
+}
 
 }  // namespace llmi

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/bf16_linear_kernels.h"
 #include "kernels/cuda/draw_kernels.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/linear_kernels.h"
@@ -42,8 +43,7 @@ struct DrawWork {
 template <typename Runtime>
 class GpuDevice final : public Device {
  public:
-  template <typename... Args>
-  explicit GpuDevice(Args&&... args) : runtime_(std::forward<Args>(args)...) {}
+  explicit GpuDevice(const DeviceOptions& options) : options_(options) {}
 
   std::string name() const override { return runtime_.name(); }
   uint64_t total_bytes() const override { return runtime_.total_bytes(); }
@@ -86,6 +86,8 @@ class GpuDevice final : public Device {
                         kMatrixWarps * kWarpLanes, 0, MatrixLinearKernel{output, {args.quantized}});
       } else if (IsQuantizedPacked(part.weights.type)) {
         launch(LinearKernel<Int8Rows>{output, {args.quantized}});
+      } else if (options_.bf16_linear && part.weights.type == PackedType::kBF16) {
+        LaunchBf16Linear({output, {args.x, args.x_stride}}, num_tiles);
       } else {
         launch(LinearKernel<FloatRows>{output, {args.x, args.x_stride}});
       }
@@ -208,6 +210,18 @@ class GpuDevice final : public Device {
   static constexpr const char* kPartialsName = "attention's partial sums";
   static constexpr const char* kDrawsName = "lists of draws";
 
+  // Few rows: the warps of a block share a tile's columns; many: a tile each. The same sums.
+  void LaunchBf16Linear(const Bf16Linear& linear, int64_t num_tiles) {
+    constexpr int kThreads = kBf16Warps * kWarpLanes;
+    const int64_t num_rows = linear.output.num_rows;
+    if (num_rows <= Bf16SplitKernel::kRows) {
+      runtime_.Launch(1, num_tiles, kThreads, Bf16SplitKernel::kSharedBytes, Bf16SplitKernel{linear});
+    } else {
+      runtime_.Launch((num_rows + Bf16TileKernel::kRows - 1) / Bf16TileKernel::kRows, (num_tiles + kBf16Warps - 1) / kBf16Warps, kThreads,
+                      Bf16TileKernel::kSharedBytes, Bf16TileKernel{linear});
+    }
+  }
+
   // In one copy.
   const uint8_t* UploadLayout(const Layout& layout, AlignedBuffer& to, const char* what) {
     to.Reserve(layout.size(), what, this);
@@ -305,6 +319,7 @@ class GpuDevice final : public Device {
     return placed.batch;
   }
 
+  const DeviceOptions options_;
   Runtime runtime_;
   // They outlive the buffers, which forget them when they are freed.
   std::map<RecordingKey, typename Runtime::Recording> recordings_;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "core/bfloat16.h"
 #include "core/host_device.h"
 
 namespace llmi::cuda {
@@ -24,6 +25,19 @@ struct MatrixD {
 // The row and column of D's value i in a lane.
 LLMI_HD inline int MatrixRow(int lane, int i) { return lane / 4 + i / 2 * 8; }
 LLMI_HD inline int MatrixColumn(int lane, int i) { return lane % 4 * 2 + i % 2; }
+
+// The same instruction in bf16, with sums in fp32: lane 4 g + t holds A[g][2 t], A[g][2 t + 1] in words[0], those of A[g + 8] in
+// words[1], both of columns 8 further in words[2] and words[3]; B[2 t][g], B[2 t + 1][g] in words[0], B[2 t + 8][g] and the next in
+// words[1]; D as above. A GPU adds the 16 products in an order of its own, the host one after the other.
+struct Bf16MatrixA {
+  uint32_t words[4];
+};
+struct Bf16MatrixB {
+  uint32_t words[2];
+};
+struct Bf16MatrixD {
+  float values[4];
+};
 
 struct HostWarp {
   template <typename T>
@@ -56,6 +70,28 @@ struct HostWarp {
       }
     }
   }
+
+  LLMI_HD void MultiplyAdd(const PerLane<Bf16MatrixA>& a, const PerLane<Bf16MatrixB>& b, PerLane<Bf16MatrixD>& d) const {
+    float rows[16][16];
+    float columns[8][16];
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const int k = lane % 4 * 2 + i % 2 + i / 2 * 8;
+        rows[lane / 4][k] = Half(a[lane].words[i / 2 * 2], i % 2);
+        rows[lane / 4 + 8][k] = Half(a[lane].words[i / 2 * 2 + 1], i % 2);
+        columns[lane / 4][k] = Half(b[lane].words[i / 2], i % 2);
+      }
+    }
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        float& sum = d[lane].values[i];
+        for (int k = 0; k < 16; ++k) sum = Fma(rows[MatrixRow(lane, i)][k], columns[MatrixColumn(lane, i)][k], sum);
+      }
+    }
+  }
+
+ private:
+  LLMI_HD static float Half(uint32_t word, int i) { return Bfloat16ToFloat(static_cast<uint16_t>(word >> (16 * i))); }
 };
 
 #ifdef __CUDACC__
@@ -78,6 +114,14 @@ struct DeviceWarp {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
                  : "r"(a.value.rows[0]), "r"(a.value.rows[1]), "r"(b.value));
+  }
+
+  __device__ void MultiplyAdd(const PerLane<Bf16MatrixA>& a, const PerLane<Bf16MatrixB>& b, PerLane<Bf16MatrixD>& d) const {
+    const uint32_t* rows = a.value.words;
+    float* sums = d.value.values;
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(b.value.words[0]), "r"(b.value.words[1]));
   }
 };
 #endif

@@ -6,6 +6,6 @@ namespace llmi {
 
 std::string WhyNoCuda() { return "this build has no CUDA backend: use device='cpu'"; }
 
-std::unique_ptr<Device> OpenCudaDevice() { throw Error(ErrorKind::kDevice, WhyNoCuda(), "device"); }
+std::unique_ptr<Device> OpenCudaDevice(const DeviceOptions&) { throw Error(ErrorKind::kDevice, WhyNoCuda(), "device"); }
 
 }  // namespace llmi

@@ -1,0 +1,144 @@
+"""linear_dtype="bf16": layers of bf16 weights on tensor cores, by the emulation and, where there is one, on a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmi
+from features import DEVICES
+from llmi import LLM, SelfDraft, SpeculativeConfig, _core
+from llmi.testing import assert_same_tokens
+from quantization import random_blocks
+from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
+
+T = _core.testing
+Array = np.ndarray[Any, Any]
+CHUNK = 128  # columns whose sum begins at zero
+
+
+@pytest.fixture(autouse=True, params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `device="cuda"` is."""
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if request.param == "emulated" else "0")
+    return str(request.param)
+
+
+def matrix(table: str, rows: int, cols: int) -> Any:
+    return T.PackedMatrix(table, "BF16", random_blocks("BF16", rows, cols, 3), rows, cols)
+
+
+def values(rows: int, cols: int) -> Array:
+    return np.asarray(T.dequantize_row("BF16", random_blocks("BF16", rows, cols, 3), rows * cols)).reshape(rows, cols)
+
+
+def rounded(x: Array) -> Array:
+    """To bf16, nearest even."""
+    bits = x.view(np.uint32).astype(np.uint64)
+    return (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
+
+
+def rand(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def by_definition(x: Array, w: Array) -> Array:
+    """Columns one after the other, chunks from zero; products of bf16 are exact in fp32."""
+    x = rounded(x)
+    total = np.zeros((len(x), len(w)), np.float32)
+    for begin in range(0, w.shape[1], CHUNK):
+        part = np.zeros_like(total)
+        for k in range(begin, min(begin + CHUNK, w.shape[1])):
+            part = part + x[:, k : k + 1] * w[:, k]
+        total = total + part
+    return total
+
+
+# A cut tile, cut blocks of 16 columns, cut chunks, more chunks than warps, more tiles than warps; both kernels and their borders.
+@pytest.mark.parametrize("shape", [(16, 128), (37, 256), (1, 40), (48, 100), (20, 1200), (272, 64)], ids=str)
+@pytest.mark.parametrize("num_rows", [1, 8, 9, 32, 33, 70])
+def test_sums_are_those_of_the_definition(device: str, shape: tuple[int, int], num_rows: int) -> None:
+    rows, cols = shape
+    x, w = rand(num_rows, cols), values(rows, cols)
+    bias, residual = rand(rows, seed=1), rand(num_rows, rows, seed=2)
+    expected = by_definition(x, w)
+    for kwargs, wanted in (
+        ({}, expected),
+        ({"biases": [bias.tolist()]}, expected + bias),
+        ({"residual": residual}, residual + expected),
+    ):
+        got = T.linear(f"{device}+bf16", [matrix(f"{device}+bf16", rows, cols)], x, **kwargs)
+        if device == "emulated":
+            assert got.tobytes() == wanted.tobytes()
+        # A GPU's own order: of each product and addition an error of the sum of magnitudes, cut, not rounded, at 2^-23.
+        exact = rounded(x).astype(np.float64) @ w.T.astype(np.float64) + (wanted - expected)
+        magnitude = np.abs(rounded(x)).astype(np.float64) @ np.abs(w.T).astype(np.float64) + np.abs(wanted - expected)
+        assert np.all(np.abs(got - exact) <= 2.0**-23 * (cols + 3) * magnitude)
+
+
+def test_rows_are_independent(device: str) -> None:
+    x = rand(512, 600)
+    weights = matrix(f"{device}+bf16", 64, 600)
+    whole = T.linear(f"{device}+bf16", [weights], x)
+    for count in (1, 2, 3, 5, 8, 16, 32, 33, 64, 65):
+        for begin in (0, 17, 512 - count):
+            part = T.linear(f"{device}+bf16", [weights], x[begin : begin + count].copy())
+            assert part.tobytes() == whole[begin : begin + count].tobytes()
+
+
+def test_rounding_and_extremes(device: str) -> None:
+    """Ties of the rounding, subnormals, infinities and NaN go where bf16 sends them."""
+    special = np.array([1 + 2**-8, 1 + 3 * 2**-8, 2**-130, -(2**-133), 3e38, np.inf, np.nan, 0.0], np.float32)
+    x = np.zeros((8, 16), np.float32)
+    x[np.arange(8), np.arange(8)] = special
+    ones = T.PackedMatrix(f"{device}+bf16", "BF16", np.full(16 * 16, 0x3F80, np.uint16).tobytes(), 16, 16)
+    got = T.linear(f"{device}+bf16", [ones], x)
+    wanted = rounded(x).sum(-1, dtype=np.float32)
+    wanted[6] = np.nan
+    assert np.array_equal(got, np.repeat(wanted[:, None], 16, 1), equal_nan=True)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architecture: str) -> None:
+    """A crowd in a tight pool, chunks and copies on write, against one request at a time."""
+    model = tiny_path(architecture)
+    engine: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "linear_dtype": "bf16", "max_model_len": 360}
+    prompts, params = make_prompts(257, 12, 300), make_params(12, 40)
+    expected = run(model, prompts, params, 1, dict.fromkeys(COUNTS, 0), **engine)
+    counts = dict.fromkeys(COUNTS, 0)
+    crowded = {**engine, "max_num_batched_tokens": 90, "kv_cache_memory_bytes": tight_pool(model, 300, 40, engine)}
+    assert_same_tokens(run(model, prompts, params, 12, counts, **crowded), expected)
+    assert counts["num_preemptions"] > 0 and counts["num_copies_on_write"] > 0, counts
+
+
+def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
+    """Drafts of the model's own layers multiply as it does; the numerics id says so, and a receipt is replayed by it."""
+    engine: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_cache_memory_bytes": 1 << 24, "max_model_len": 256}
+    with LLM(tiny_path(), linear_dtype="bf16", **engine) as llm:
+        assert "-a:bf16mma-" in llm.model_info.numerics_id
+        plain = llm.generate([[5, 6, 7, 8]] * 3, temperature=0.9, max_tokens=24, seed=4, logprobs=2)
+        drafts = SpeculativeConfig(SelfDraft(exit_layer=1), num_speculative_tokens=4)
+        drafted = llm.generate([[5, 6, 7, 8]] * 3, temperature=0.9, max_tokens=24, seed=4, logprobs=2, speculative_config=drafts)
+        assert_same_tokens(drafted, plain)
+        plain[0].receipt().save(tmp_path / "receipt.json")
+        assert llmi.replay(tmp_path / "receipt.json", llm)
+    fields = json.loads((tmp_path / "receipt.json").read_text())
+    assert fields["numerics_id"] == llm.model_info.numerics_id
+    with LLM(tiny_path(), linear_dtype="float32", **engine) as other:
+        assert "bf16mma" not in other.model_info.numerics_id
+        with pytest.raises(llmi.InvalidParamsError, match="numerics id"):
+            llmi.replay(tmp_path / "receipt.json", other)
+
+
+def test_what_cannot_be_honoured_is_refused(tiny_path: Callable[..., Path]) -> None:
+    with pytest.raises(llmi.UnsupportedCombinationError, match="it needs device = 'cuda'"):
+        LLM(tiny_path(), dtype="bfloat16", linear_dtype="bf16")
+    with pytest.raises(llmi.UnsupportedCombinationError, match="is for bf16 weights, this model has f32"):
+        LLM(tiny_path(), device="cuda", dtype="float32", linear_dtype="bf16", max_model_len=64)
+    with pytest.raises(llmi.InvalidParamsError, match="linear_dtype must be one of auto, float32, bf16, not 'fp8'"):
+        LLM(tiny_path(), device="cuda", linear_dtype="fp8")
