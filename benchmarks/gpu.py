@@ -3,16 +3,18 @@
     python benchmarks/gpu.py [--rounds 3] [--no-checks] [--output benchmarks/results/NAME.json]
 
 Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
-weights in the shapes of Qwen3 0.6B and Llama 3.2 1B; layers of Llama 3.1 8B, attention and draws alone; shares of the bandwidth that
-copies reach in the same process.
+weights in the shapes of Qwen3 0.6B and Llama 3.2 1B; layers of Llama 3.1 8B, attention and draws alone; nano-vllm's list of requests;
+shares of the bandwidth that copies reach in the same process.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import subprocess
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,13 @@ CHECKS = (
     "test_cuda.py",
     "test_bf16_linear.py",
 )
+TINY = {
+    "hidden_size": 64, "num_layers": 2, "vocab_size": 257, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+    "intermediate_size": 96, "max_position_embeddings": 256,
+}  # fmt: skip
+#: Of nano-vllm's benchmark: lengths of prompts and answers.
+REQUESTS = {"count": 256, "shortest": 100, "longest": 1024}
+FEW_REQUESTS = {"count": 6, "shortest": 4, "longest": 24}
 DRAWN = {"rows": 128, "vocab": 131_072}
 BF16_LINEAR = "bf16 on tensor cores"
 GATE_8B = {"num_outputs": 14_336, "num_cols": 4096}
@@ -128,6 +137,36 @@ def measure(path: Path | None, engine: dict[str, Any], rounds: int) -> dict[str,
         return {"numerics_id": llm.model_info.numerics_id, **results, "decode 1, share of copy": read / results["copy bytes/s"]["median"]}
 
 
+def layer_weights(shape: dict[str, Any]) -> int:
+    """Of one layer's matrices."""
+    heads = (2 * shape["num_attention_heads"] + 2 * shape["num_key_value_heads"]) * shape["head_dim"]
+    return int(shape["hidden_size"] * (heads + 3 * shape["intermediate_size"]))
+
+
+def serve(path: Path, engine: dict[str, Any], shape: dict[str, Any], requests: dict[str, int], operations_per_s: float) -> dict[str, float]:
+    """A list of requests with random lengths, all at once: output tokens a second, and the share of what its parts would need one after the other.
+
+    The bound: the prompts' operations in the layers at a matrix product's rate, and, for as many steps as the longest answer has tokens,
+    weights once and each running sequence's cache at copy speed.
+    """
+    rng = random.Random(0)
+    count, shortest, longest = requests["count"], requests["shortest"], requests["longest"]
+    largest_id = min(10_000, shape["vocab_size"] - 1)
+    prompts = [[rng.randint(0, largest_id) for _ in range(rng.randint(shortest, longest))] for _ in range(count)]
+    params = [SamplingParams(temperature=0.6, ignore_eos=True, max_tokens=rng.randint(shortest, longest), seed=i) for i in range(count)]
+    with LLM(path, device="cuda", max_model_len=2 * longest, max_num_seqs=count, **engine) as llm:
+        llm.generate(prompts[:2], max_tokens=8, temperature=0.6, seed=0, use_tqdm=False)
+        began = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        lengths = [len(output.outputs[0].token_ids) for output in outputs]
+        cached = sum(answer * (len(prompt) + answer / 2) for prompt, answer in zip(prompts, lengths, strict=True))
+        read = max(lengths) * llm._step_weight_bytes + cached * llm.model_info.kv_bytes_per_token
+        operations = 2 * sum(map(len, prompts)) * shape["num_layers"] * layer_weights(shape)
+        bound = operations / operations_per_s + read / copy_bandwidth()
+        return {"output tokens/s": sum(lengths) / seconds, "share of the serial bound": bound / seconds}
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if not arguments.no_checks:
         check()
@@ -144,7 +183,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64} if arguments.small else HEADS_8B
         attention = measure_attention(2 if arguments.small else 1024, heads, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
         measured = {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}
-        return {"models": measured, "draws": draws, "linear": linear, "attention": attention}
+        shape, requests = (TINY, FEW_REQUESTS) if arguments.small else (QWEN_06B, REQUESTS)
+        made = tiny_model("llama", path=Path(scratch) / "served", **shape)
+        in_bf16 = {"dtype": "bfloat16", "linear_dtype": "bf16"}
+        served = serve(made, in_bf16, shape, requests, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
+        return {"models": measured, "draws": draws, "linear": linear, "attention": attention, "request list": served}
 
 
 def table(result: dict[str, Any]) -> str:

@@ -12,8 +12,8 @@ import pytest
 
 import llmi
 from features import DEVICES
-from llmi import LLM, SelfDraft, SpeculativeConfig, _core
-from llmi.testing import assert_same_tokens
+from llmi import LLM, SelfDraft, SpeculativeConfig, _cli, _core
+from llmi.testing import assert_same_tokens, random_drafter
 from quantization import random_blocks
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 
@@ -125,8 +125,13 @@ def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path:
         drafts = SpeculativeConfig(SelfDraft(exit_layer=1), num_speculative_tokens=4)
         drafted = llm.generate([[5, 6, 7, 8]] * 3, temperature=0.9, max_tokens=24, seed=4, logprobs=2, speculative_config=drafts)
         assert_same_tokens(drafted, plain)
+        beside = random_drafter(quality=0.7, seed=1)  # the target itself, loaded once more
+        assert_same_tokens(
+            llm.generate([[5, 6, 7, 8]] * 3, temperature=0.9, max_tokens=24, seed=4, logprobs=2, speculative_config=beside), plain
+        )
         plain[0].receipt().save(tmp_path / "receipt.json")
         assert llmi.replay(tmp_path / "receipt.json", llm)
+    assert _cli.main(["replay", str(tmp_path / "receipt.json"), "--model", str(tiny_path())]) == 0
     fields = json.loads((tmp_path / "receipt.json").read_text())
     assert fields["numerics_id"] == llm.model_info.numerics_id
     with LLM(tiny_path(), linear_dtype="float32", **engine) as other:

@@ -177,20 +177,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 def _replay(arguments: argparse.Namespace) -> int:
     from llmi import LLM, Receipt, replay
-    from llmi._engine_args import device_of
 
     receipt = Receipt.load(arguments.receipt)
-    fields = receipt.fields
-    llm = None
-    if arguments.model:
-        device = device_of(fields["numerics_id"])
-        llm = LLM(
-            arguments.model,
-            device=device,
-            dtype=fields["dtype"],
-            quantization=fields.get("quantization"),
-            kv_cache_dtype=fields["kv_cache_dtype"],
-        )
+    llm = LLM(arguments.model, **receipt._engine_arguments) if arguments.model else None
     same = replay(receipt, llm)
     print("identical, bit for bit" if same else "NOT identical")
     return 0 if same else 1

@@ -195,14 +195,9 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"
 
 
-def device_of(numerics_id: str) -> str:
-    """cpu or cuda, for an engine beside one with this id."""
-    return "cuda" if "-cuda-" in numerics_id else "cpu"
-
-
-def linear_dtype_of(numerics_id: str) -> str:
-    """The linear_dtype of an engine with this id."""
-    return "bf16" if _BF16_LINEAR in numerics_id else "auto"
+def where_it_runs(numerics_id: str) -> dict[str, Any]:
+    """Arguments of an engine that has the bits of one with this id, besides the types of weights and cache."""
+    return {"device": "cuda" if "-cuda-" in numerics_id else "cpu", "linear_dtype": "bf16" if _BF16_LINEAR in numerics_id else "auto"}
 
 
 def parse_no_effect(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmi._engine_args import device_of, linear_dtype_of
+from llmi._engine_args import where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ class Receipt:
             }
         )
 
+    @property
+    def _engine_arguments(self) -> dict[str, Any]:
+        """Arguments of an LLM that can repeat it, besides the model."""
+        types = {name: self.fields.get(name) for name in ("dtype", "quantization", "kv_cache_dtype")}
+        return {**where_it_runs(self.fields["numerics_id"]), **types}
+
     def save(self, path: str | Path) -> None:
         """Writes JSON."""
         Path(path).write_text(json.dumps(self.fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -110,14 +116,7 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
     owned = llm is None
     if llm is None:
         by_file = {model.file_name: name for name, model in NAMED_MODELS.items()}
-        llm = LLM(
-            by_file.get(fields["model"], fields["model"]),
-            device=device_of(fields["numerics_id"]),
-            dtype=fields["dtype"],
-            quantization=fields.get("quantization"),
-            kv_cache_dtype=fields["kv_cache_dtype"],
-            linear_dtype=linear_dtype_of(fields["numerics_id"]),
-        )
+        llm = LLM(by_file.get(fields["model"], fields["model"]), **receipt._engine_arguments)
     try:
         if llm.model_info.sha256 != fields["model_sha256"]:
             raise InvalidParamsError(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi._drafters import SHORTLIST, DraftContext, DraftModel, checked_shortlist
-from llmi._engine_args import device_of, linear_dtype_of
+from llmi._engine_args import where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
 if TYPE_CHECKING:
@@ -73,9 +73,12 @@ class SelfDraft(DraftModel):
 
         layers = self._kept(llm.model_info.num_layers)
         kv_bytes = llm.memory_report().kv_bytes * len(layers) // llm.model_info.num_layers
+        where = where_it_runs(llm.model_info.numerics_id)
+        if self.quantization:
+            where["linear_dtype"] = "auto"
         draft = LLM(
-            path, tokenizer=llm.tokenizer, device=device_of(llm.model_info.numerics_id), dtype="auto" if self.quantization else dtype, quantization=self.quantization or quantization,
-            linear_dtype="auto" if self.quantization else linear_dtype_of(llm.model_info.numerics_id), kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
+            path, tokenizer=llm.tokenizer, **where, dtype="auto" if self.quantization else dtype, quantization=self.quantization or quantization,
+            kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
             _layers=layers if self.quantization is None else (),
         )  # fmt: skip
         if self.quantization is not None and draft.model_info.weight_bytes >= llm.model_info.weight_bytes:
