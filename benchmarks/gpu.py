@@ -39,7 +39,7 @@ CHECKS = (
     "test_kv_types.py",
     "test_device_draw.py",
     "test_cuda.py",
-    "test_bf16_linear.py",
+    "test_tensor_cores.py",
 )
 TINY = {
     "hidden_size": 64, "num_layers": 2, "vocab_size": 257, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
@@ -50,6 +50,7 @@ REQUESTS = {"count": 256, "shortest": 100, "longest": 1024}
 FEW_REQUESTS = {"count": 6, "shortest": 4, "longest": 24}
 DRAWN = {"rows": 128, "vocab": 131_072}
 BF16_LINEAR = "bf16 on tensor cores"
+ON_TENSOR_CORES = {"linear_dtype": "bf16", "attention_dtype": "bf16"}
 GATE_8B = {"num_outputs": 14_336, "num_cols": 4096}
 HEADS_8B = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
 
@@ -109,14 +110,16 @@ def measure_attention(thousand: int, heads: dict[str, int], operations_per_s: fl
     """Decode of 32 contexts of 4K and of one of 128K beside 31 of 4K against their bytes; a prompt of 8K against a matrix product's rate."""
     bandwidth = copy_bandwidth()
     token_bytes = 2 * 2 * heads["num_kv_heads"] * heads["head_dim"]
-    result = {}
-    for name, contexts in {"uniform": [4 * thousand] * 32, "skewed": [128 * thousand] + [4 * thousand] * 31}.items():
-        seconds = _core.measure_device_attention(device(), "float16", contexts, 1, **heads)
-        result[f"decode, {name}, time over its bytes' at copy speed"] = seconds * bandwidth / (sum(contexts) * token_bytes)
     length = 8 * thousand
-    seconds = _core.measure_device_attention(device(), "float16", [length], length, **heads)
     operations = 4 * heads["num_heads"] * heads["head_dim"] * length * (length + 1) / 2
-    return result | {"prompt, share of the matrix rate": operations / seconds / operations_per_s}
+    result = {}
+    for kv_dtype in ("float16", "bfloat16"):  # the CPU's order of sums; tensor cores
+        for name, contexts in {"uniform": [4 * thousand] * 32, "skewed": [128 * thousand] + [4 * thousand] * 31}.items():
+            seconds = _core.measure_device_attention(device(), kv_dtype, contexts, 1, **heads)
+            result[f"{kv_dtype}, decode, {name}, time over its bytes' at copy speed"] = seconds * bandwidth / (sum(contexts) * token_bytes)
+        seconds = _core.measure_device_attention(device(), kv_dtype, [length], length, **heads)
+        result[f"{kv_dtype}, prompt, share of the matrix rate"] = operations / seconds / operations_per_s
+    return result
 
 
 def no_end_of_text(context: Any, logits: Any) -> None:
@@ -176,7 +179,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             for name, shape in {"Qwen 0.6B shape": QWEN_06B, "Llama 1B shape": LLAMA_1B}.items():
                 made = tiny_model("llama", path=Path(scratch) / name.replace(" ", "-"), **shape)
                 in_bf16 = {"dtype": "bfloat16"}
-                models |= {f"{name}, bf16": (made, in_bf16), f"{name}, {BF16_LINEAR}": (made, in_bf16 | {"linear_dtype": "bf16"})}
+                models |= {f"{name}, bf16": (made, in_bf16), f"{name}, {BF16_LINEAR}": (made, in_bf16 | ON_TENSOR_CORES)}
                 models |= {f"{name}, 4 bits": (made, {"quantization": "q4_0"})}
         draws = measure_draws(1, 4096) if arguments.small else measure_draws(DRAWN["rows"], DRAWN["vocab"])
         linear = measure_linear({"num_outputs": 64, "num_cols": 64} if arguments.small else GATE_8B)
@@ -185,8 +188,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         measured = {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}
         shape, requests = (TINY, FEW_REQUESTS) if arguments.small else (QWEN_06B, REQUESTS)
         made = tiny_model("llama", path=Path(scratch) / "served", **shape)
-        in_bf16 = {"dtype": "bfloat16", "linear_dtype": "bf16"}
-        served = serve(made, in_bf16, shape, requests, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
+        served = serve(made, {"dtype": "bfloat16", **ON_TENSOR_CORES}, shape, requests, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
         return {"models": measured, "draws": draws, "linear": linear, "attention": attention, "request list": served}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import make_request
+from features import DEVICES, make_request
 from llmi import LLM, Capture, SamplingParams, SpeculativeConfig
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
@@ -119,7 +119,8 @@ def test_attention_dtype_names_a_cache(tiny_path: Callable[..., Path]) -> None:
         LLM(tiny_path(), attention_dtype="fp8")
 
 
-def test_a_number_that_is_not_finite_is_not_lost() -> None:
+@pytest.mark.parametrize("table", ["", *DEVICES])
+def test_a_number_that_is_not_finite_is_not_lost(table: str) -> None:
     """Of K or V: rows that see it are not finite, and those before it are; in int8 it makes the scale NaN, and so all that the scale holds for."""
     ones = np.ones((20, 16), np.float32)
     for bad in (np.nan, np.inf):
@@ -127,7 +128,7 @@ def test_a_number_that_is_not_finite_is_not_lost() -> None:
             kv = {"k": ones.copy(), "v": ones.copy()}
             kv[name][10, 3] = bad
             for kv_type in KV_TYPES:
-                out = llmi._core.testing.attention("", ones, kv["k"], kv["v"], 1, 1, kv_dtype=kv_type)
+                out = llmi._core.testing.attention(table, ones, kv["k"], kv["v"], 1, 1, kv_dtype=kv_type)
                 assert np.isfinite(out[:10]).all() and not np.isfinite(out[10:]).all(axis=1).any()
                 assert kv_type != "int8" or np.isnan(out[10:]).all()
 

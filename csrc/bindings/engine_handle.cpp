@@ -24,9 +24,10 @@ SchedulingPolicy ParsePolicy(const std::string& name) {
 }
 
 std::unique_ptr<Device> OpenDevice(const std::string& name) {
-  constexpr std::string_view kBf16 = "+bf16";
-  const DeviceOptions options = {.bf16_linear = name.ends_with(kBf16)};
-  const std::string kind = options.bf16_linear ? name.substr(0, name.size() - kBf16.size()) : name;
+  const std::string kind = name.substr(0, name.find('+'));
+  DeviceOptions options;
+  options.bf16_linear = name.find("+bf16") != std::string::npos;
+  if (name.find("+tight") != std::string::npos) options.most_partial_bytes = 1 << 16;
   if (kind == "cuda") return OpenCudaDevice(options);
   if (kind == "emulated") return OpenEmulatedDevice(options);
   CheckArgument(name == "cpu", "device must be cpu or cuda");

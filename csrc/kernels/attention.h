@@ -75,10 +75,12 @@ struct AttentionTask {
   int32_t num_heads;
 };
 
-// The first position that the row (of the batch) sees.
+// The first position that a row at `position` sees.
+LLMI_HD static inline int64_t FirstVisible(int64_t position, int64_t window) {
+  return window > 0 && position + 1 > window ? position + 1 - window : 0;
+}
 LLMI_HD static inline int64_t AttentionFirstVisible(const AttentionArgs& args, int64_t row) {
-  const int64_t position = args.positions[row];
-  return args.window > 0 && position + 1 > args.window ? position + 1 - args.window : 0;
+  return FirstVisible(args.positions[row], args.window);
 }
 
 // The spans that hold what a task's rows see: span s holds positions [256 s, 256 s + 256).

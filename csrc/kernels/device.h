@@ -41,12 +41,13 @@ class Device : public MemorySource {
   virtual void Rope(const RopeArgs& args) = 0;
   virtual void GatedActivation(Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out) = 0;
   // Brings a step's segments (with their tables and parents) and positions, all the host's, to where ops on this KV group find them.
-  // num_rows: of the launches, the segments' or more; ops leave the others alone. Ops place what they do not find.
-  virtual void PlaceBatch(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
-                          int64_t num_rows) = 0;
-  // Carries out `ops` on the placed batches: at the second call of this owner with so many rows and spans they are recorded instead, and
-  // from then on the record is played. So they may depend on the memory that they name and on the number of rows, on nothing else, and may
-  // neither upload nor download.
+  // window: of the group's layers (AttentionArgs). num_rows: of the launches, the segments' or more; ops leave the others alone. Ops place
+  // what they do not find.
+  virtual void PlaceBatch(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments,
+                          const int32_t* positions, int64_t num_rows) = 0;
+  // Carries out `ops` on the placed batches: at the second call of this owner with so many rows and spans in them they are recorded
+  // instead, and from then on the record is played. So they may depend on the memory that they name and on the number of rows, on nothing
+  // else, and may neither upload nor download.
   virtual void Replay(const void* owner, int64_t num_rows, const std::function<void()>& ops) = 0;
   virtual int64_t num_replays() const = 0;
   // segments, with their tables and parents, and positions are the host's.
@@ -62,6 +63,8 @@ class Device : public MemorySource {
 struct DeviceOptions {
   // Layers with bf16 weights round x to bf16 and multiply on tensor cores, in an order of sums of their own (bf16_linear_kernels.h).
   bool bf16_linear = false;
+  // Most memory that partials of attention may take at once; longer work goes in several launches.
+  int64_t most_partial_bytes = int64_t{1} << 28;
 };
 
 // Empty where this build has a CUDA backend and the machine a GPU for it; else what is missing.

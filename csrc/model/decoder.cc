@@ -249,7 +249,7 @@ void Decoder::PlaceBatch(const KernelContext& context, KvCache& cache, const For
   for (size_t g = 0; g < groups.size(); ++g) {
     segments_ = batch.segments;
     for (size_t s = 0; s < segments_.size(); ++s) segments_[s].block_table = batch.tables[g][s];
-    context.device->PlaceBatch(cache.View(groups[g].layers[0]), segments_.data(), static_cast<int64_t>(segments_.size()),
+    context.device->PlaceBatch(cache.View(groups[g].layers[0]), groups[g].window, segments_.data(), static_cast<int64_t>(segments_.size()),
                                batch.positions.data(), num_rows);
   }
 }

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from llmi._inspect import KV_CACHE_DTYPES
 from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 2
-_BF16_LINEAR = "bf16mma"  # in a numerics id
+_TENSOR_CORES = "bf16mma"  # in a numerics id
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "linear_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
@@ -188,16 +189,18 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
                 "linear_dtype",
                 "dtype",
             )
-        activations = f"{activations}+{_BF16_LINEAR}" if quantized else _BF16_LINEAR
+        activations = f"{activations}+{_TENSOR_CORES}" if quantized else _TENSOR_CORES
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
-    attention = "bf16dot" if args.kv_type == "bfloat16" else "f32"
     kind = "cpu" if args.resolved_device == "cpu" else "cuda"
+    attention = {"cpu": "bf16dot", "cuda": _TENSOR_CORES}[kind] if args.kv_type == "bfloat16" else "f32"
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"
 
 
 def where_it_runs(numerics_id: str) -> dict[str, Any]:
     """Arguments of an engine that has the bits of one with this id, besides the types of weights and cache."""
-    return {"device": "cuda" if "-cuda-" in numerics_id else "cpu", "linear_dtype": "bf16" if _BF16_LINEAR in numerics_id else "auto"}
+    activations = re.search("-a:([^-]*)", numerics_id)
+    on_tensor_cores = activations is not None and _TENSOR_CORES in activations[1]
+    return {"device": "cuda" if "-cuda-" in numerics_id else "cpu", "linear_dtype": "bf16" if on_tensor_cores else "auto"}
 
 
 def parse_no_effect(arguments: Mapping[str, Any]) -> dict[str, Any]:

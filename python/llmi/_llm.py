@@ -87,7 +87,7 @@ class LLM:
         no scale, 448 at most) twice, and less exactly.
     attention_dtype : {"auto", "float32", "bf16"}
         "bf16": queries, K, V and weights of the softmax are rounded to bf16 and multiplied in pairs (a bfloat16 cache): faster prefill
-        where the processor has the instruction, equal bits where it has not. "auto": float32, unless kv_cache_dtype is "bfloat16".
+        where the processor has the instruction, equal bits where it has not; tensor cores on CUDA. "auto": float32, unless kv_cache_dtype is "bfloat16".
     linear_dtype : {"auto", "float32", "bf16"}
         "bf16": layers whose weights are bf16 round their input to it and multiply on tensor cores (CUDA only; other weights as ever). "auto": float32,
         the CPU's order of sums.

@@ -4,13 +4,13 @@
 
 #include <cstddef>
 
-#include "core/bfloat16.h"
 #include "core/scalar_math.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/reference/attention_path.h"
 #include "kernels/cpu/reference/kv_store.h"
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/span_plan.h"
 #include "kernels/kv_elements.h"
 #include "kernels/kv_slot.h"
 
@@ -69,13 +69,18 @@ struct KvCopySlotKernel {
   }
 };
 
-// What both halves of attention know: rows [row_begin, ...) of the batch, and room for max_spans partials of each row and head.
+// What both halves of attention know: what the host planned (span_plan.h), all on the device, and the part of it that a launch does.
 struct AttentionPlan {
   AttentionArgs args;
   const int32_t* row_segments;
-  int64_t row_begin;
-  int64_t max_spans;
-  float* partials;  // [row][head][span][AttentionPartialSize]
+  const RowGroup* groups;
+  const int32_t* begins;
+  const SpanItem* items;
+  const int32_t* num_items;
+  int64_t item_begin = 0;
+  int64_t row_begin = 0;
+  int64_t partial_begin = 0;  // of row_begin
+  float* partials = nullptr;  // [row's span][head][AttentionPartialSize]
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -85,17 +90,25 @@ struct AttentionPlan {
     visit(args.q);
     visit(args.out);
     visit(row_segments);
+    visit(groups);
+    visit(begins);
+    visit(items);
+    visit(num_items);
     visit(partials);
   }
 
+  // Of this launch; of group -1 behind the last.
+  LLMI_HD SpanItem Item(int64_t index) const { return item_begin + index < *num_items ? items[item_begin + index] : SpanItem{-1, 0}; }
   LLMI_HD int64_t FirstSpan(int64_t row) const { return AttentionFirstVisible(args, row) / kAttentionSpan; }
   LLMI_HD int64_t EndSpan(int64_t row) const { return args.positions[row] / kAttentionSpan + 1; }
-  LLMI_HD float* Partial(int64_t row, int64_t head, int64_t index) const {
-    return partials + (((row - row_begin) * args.num_heads + head) * max_spans + index) * AttentionPartialSize(args.kv.head_dim);
+  LLMI_HD int64_t SpanStride() const { return args.num_heads * AttentionPartialSize(args.kv.head_dim); }
+  LLMI_HD float* Partial(int64_t row, int64_t head, int64_t span) const {
+    return partials + (begins[row] - partial_begin + span - FirstSpan(row)) * SpanStride() + head * AttentionPartialSize(args.kv.head_dim);
   }
 };
 
-// One span of one row, for up to 8 heads of a KV head. Block x: row, KV head and chunk of heads; y: the row's how-manieth span.
+// One span of one row, for up to 8 heads of a KV head; a bf16 cache has kernels of its own (bf16_attention_kernels.h). Block x: an
+// item, a KV head and a chunk of heads.
 struct AttentionSpanKernel {
   struct Shared {
     const uint8_t* k_tiles[kAttentionSpan];
@@ -120,11 +133,10 @@ struct AttentionSpanKernel {
     const int64_t group = args.num_heads / kv.num_kv_heads;
     const int64_t chunk = block.x % chunks_per_kv_head;
     const int64_t kv_head = block.x / chunks_per_kv_head % kv.num_kv_heads;
-    const int64_t row = plan.row_begin + block.x / (chunks_per_kv_head * kv.num_kv_heads);
-    if (plan.row_segments[row] < 0) return;
-    const int64_t span_index = plan.FirstSpan(row) + block.y;
-    if (span_index >= plan.EndSpan(row)) return;
-    const int64_t span = span_index * kAttentionSpan;
+    const SpanItem item = plan.Item(block.x / (chunks_per_kv_head * kv.num_kv_heads));
+    if (item.group < 0) return;
+    const int64_t row = plan.groups[item.group].row_begin;
+    const int64_t span = item.span * int64_t{kAttentionSpan};
     const int64_t first = AttentionFirstVisible(args, row);
     const int64_t position = args.positions[row];
     const int64_t begin = (first > span ? first : span) - span;
@@ -162,8 +174,7 @@ struct AttentionSpanKernel {
       const float peak = Peak(shared.peaks[head]);
       float sum = 0.0f;
       for (int64_t j = FirstOfLane(begin, thread % 16); j < end; j += 16) {
-        float weight = ExpF32(shared.weights[head][j] - peak);
-        if (kv.type == KvType::kBF16) weight = RoundToBfloat16(weight);
+        const float weight = ExpF32(shared.weights[head][j] - peak);
         shared.weights[head][j] = weight;
         sum = sum + weight;
       }
@@ -175,20 +186,11 @@ struct AttentionSpanKernel {
         const int64_t d = index % kv.head_dim;
         const auto value = [&](int64_t j) { return KvValue(kv, shared.k_tiles[j] + KvValueOffset(kv), shared.lanes_of_slots[j], d); };
         float sum = 0.0f;
-        if (kv.type == KvType::kBF16) {
-          // Pairs of positions, wherever the row's begin and end: what it does not see is zero.
-          for (int64_t pair = begin / 2 * 2; pair < end; pair += 2) {
-            const bool sees[2] = {pair >= begin, pair + 1 < end};
-            sum = DotPair(sum, sees[0] ? shared.weights[head][pair] : 0.0f, sees[0] ? value(pair) : 0.0f,
-                          sees[1] ? shared.weights[head][pair + 1] : 0.0f, sees[1] ? value(pair + 1) : 0.0f);
-          }
-        } else {
-          for (int64_t j = begin; j < end; ++j) sum = Fma(shared.weights[head][j], value(j), sum);
-        }
-        plan.Partial(row, head_begin + head, block.y)[d] = sum;
+        for (int64_t j = begin; j < end; ++j) sum = Fma(shared.weights[head][j], value(j), sum);
+        plan.Partial(row, head_begin + head, item.span)[d] = sum;
       }
       if (thread >= num_heads) return;
-      float* partial = plan.Partial(row, head_begin + thread, block.y) + kv.head_dim;
+      float* partial = plan.Partial(row, head_begin + thread, item.span) + kv.head_dim;
       partial[0] = Peak(shared.peaks[thread]);
       partial[1] = reference::FoldSum(shared.sums[thread]);
     });
@@ -196,16 +198,6 @@ struct AttentionSpanKernel {
 
   // The slot's K is loaded once for all heads.
   LLMI_HD static void AddScores(const KvView& kv, const uint8_t* tile, int64_t slot, const float* q, int64_t num_heads, float* scores) {
-    if (kv.type == KvType::kBF16) {
-      for (int64_t d = 0; d < kv.head_dim; d += 2) {
-        const float k[2] = {KvKey(kv, tile, slot, d), KvKey(kv, tile, slot, d + 1)};
-        for (int64_t head = 0; head < num_heads; ++head) {
-          const float* pair = q + head * kv.head_dim + d;
-          scores[head] = DotPair(scores[head], k[0], RoundToBfloat16(pair[0]), k[1], RoundToBfloat16(pair[1]));
-        }
-      }
-      return;
-    }
     for (int64_t d = 0; d < kv.head_dim; ++d) {
       const float k = KvKey(kv, tile, slot, d);
       for (int64_t head = 0; head < num_heads; ++head) scores[head] = Fma(k, q[head * kv.head_dim + d], scores[head]);
@@ -222,8 +214,19 @@ struct AttentionSpanKernel {
   }
 };
 
-// The spans of one row and head, left to right. Block x: a row; y: a head.
+// The spans of one row and head, left to right: the sums of reference::MergeSpans. Its factors depend on the greatest peak so far alone, so
+// threads find them side by side. Block x: a row; y: a head.
 struct AttentionMergeKernel {
+  static constexpr int kSpansAtOnce = kAttentionThreads;
+  struct Shared {
+    float peaks[kSpansAtOnce];
+    float sums[kSpansAtOnce];
+    float greatest[kSpansAtOnce + 1];  // peak of the spans before
+    float keep[kSpansAtOnce];
+    float add[kSpansAtOnce];
+    float total;
+  };
+  static constexpr size_t kSharedBytes = sizeof(Shared);
   AttentionPlan plan;
 
   template <typename Visit>
@@ -233,16 +236,44 @@ struct AttentionMergeKernel {
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
-    const AttentionArgs& args = plan.args;
     const int64_t row = plan.row_begin + block.x;
     if (plan.row_segments[row] < 0) return;
+    const int64_t head_dim = plan.args.kv.head_dim;
+    const int64_t num_spans = plan.EndSpan(row) - plan.FirstSpan(row);
+    float* out = plan.args.out + row * plan.args.out_stride + block.y * head_dim;
+    Shared& shared = *reinterpret_cast<Shared*>(block.shared);
+    for (int64_t begin = 0; begin < num_spans; begin += kSpansAtOnce) {
+      const int count = static_cast<int>(num_spans - begin < kSpansAtOnce ? num_spans - begin : kSpansAtOnce);
+      const float* partials = plan.Partial(row, block.y, plan.FirstSpan(row) + begin);
+      block.ForEachThread([&](int thread) {
+        if (thread >= count) return;
+        shared.peaks[thread] = partials[thread * plan.SpanStride() + head_dim];
+        shared.sums[thread] = partials[thread * plan.SpanStride() + head_dim + 1];
+      });
+      block.ForEachThread([&](int thread) {
+        if (thread > 0) return;
+        if (begin == 0) shared.total = 0.0f;
+        shared.greatest[0] = begin == 0 ? reference::kMinusInfinity : shared.greatest[kSpansAtOnce];
+        for (int i = 0; i < count; ++i) shared.greatest[i + 1] = reference::Max(shared.greatest[i], shared.peaks[i]);
+      });
+      block.ForEachThread([&](int thread) {
+        if (thread >= count) return;
+        shared.keep[thread] = ExpF32(shared.greatest[thread] - shared.greatest[thread + 1]);
+        shared.add[thread] = ExpF32(shared.peaks[thread] - shared.greatest[thread + 1]);
+      });
+      block.ForEachThread([&](int thread) {
+        for (int64_t d = thread; d < head_dim; d += block.num_threads) {
+          float sum = begin == 0 ? 0.0f : out[d];
+          for (int i = 0; i < count; ++i) sum = Fma(partials[i * plan.SpanStride() + d], shared.add[i], sum * shared.keep[i]);
+          out[d] = sum;
+        }
+        if (thread > 0) return;
+        for (int i = 0; i < count; ++i) shared.total = Fma(shared.sums[i], shared.add[i], shared.total * shared.keep[i]);
+      });
+    }
     block.ForEachThread([&](int thread) {
-      const int64_t head_dim = args.kv.head_dim;
-      float* out = args.out + row * args.out_stride + block.y * head_dim;
-      for (int64_t d = thread; d < head_dim; d += block.num_threads) {
-        reference::MergeSpans(plan.Partial(row, block.y, 0), plan.EndSpan(row) - plan.FirstSpan(row), AttentionPartialSize(head_dim),
-                              head_dim, d, d + 1, out);
-      }
+      const float inverse = 1.0f / shared.total;
+      for (int64_t d = thread; d < head_dim; d += block.num_threads) out[d] = out[d] * inverse;
     });
   }
 };

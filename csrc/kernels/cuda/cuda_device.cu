@@ -103,6 +103,10 @@ class CudaRuntime {
   template <typename Kernel>
   void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
     const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
+    if (shared_bytes > 48 * 1024) {  // what a launch has without asking
+      Check(cudaFuncSetAttribute(Run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+            "shared memory of a kernel");
+    }
     Run<<<grid, static_cast<unsigned>(num_threads), shared_bytes, stream_>>>(kernel);
     Check(cudaGetLastError(), "a launch");
   }

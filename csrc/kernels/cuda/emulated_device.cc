@@ -13,6 +13,7 @@ namespace llmi {
 namespace {
 
 constexpr size_t kRegionBytes = size_t{4} << 30;  // of addresses; memory is taken as it is touched
+constexpr size_t kMostSharedBytes = 99 * 1024;    // of a block on the smallest GPU that builds are for
 constexpr size_t kAlignment = 4096;               // whole pages, given back one by one
 
 class EmulatedRuntime {
@@ -100,7 +101,7 @@ class EmulatedRuntime {
 
   template <typename Kernel>
   void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
-    CheckInternal(grid_x > 0 && grid_x < INT32_MAX && grid_y > 0 && grid_y < 65536 && shared_bytes <= 48 * 1024,
+    CheckInternal(grid_x > 0 && grid_x < INT32_MAX && grid_y > 0 && grid_y < 65536 && shared_bytes <= kMostSharedBytes,
                   "a launch that a GPU refuses");
     kernel.ForEachPointer([&](const void* pointer) {
       CheckInternal(pointer == nullptr || Inside(reinterpret_cast<uintptr_t>(pointer)),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -13,18 +14,17 @@
 #include <vector>
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/bf16_attention_kernels.h"
 #include "kernels/cuda/bf16_linear_kernels.h"
 #include "kernels/cuda/draw_kernels.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/matrix_linear_kernel.h"
+#include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/row_kernels.h"
 #include "kernels/device.h"
 
 namespace llmi::cuda {
-
-// Most memory that partials of attention may take at once; longer work goes in several launches.
-constexpr int64_t kMostPartialBytes = int64_t{1} << 28;
 
 // What draws leave from one launch to the next.
 struct DrawWork {
@@ -49,7 +49,7 @@ class GpuDevice final : public Device {
   uint64_t total_bytes() const override { return runtime_.total_bytes(); }
   uint64_t free_bytes() const override { return runtime_.free_bytes(); }
   void ReserveWorkspace(int64_t num_logits_rows, int64_t vocab_size) override {
-    partials_.Reserve(kMostPartialBytes, kPartialsName, this);
+    partials_.Reserve(static_cast<size_t>(options_.most_partial_bytes), kPartialsName, this);
     draw_work_.Reserve(DrawWork(num_logits_rows, vocab_size).layout.size(), kDrawsName, this);
   }
   void* Allocate(size_t num_bytes, const char* what) override { return runtime_.Allocate(num_bytes, what); }
@@ -105,36 +105,39 @@ class GpuDevice final : public Device {
   }
 
   void KvWrite(const KvWriteArgs& args) override {
-    const Batch batch = FindBatch(args.kv, args.segments, args.num_segments, nullptr);
+    const PlacedBatch::Kernels& batch = FindBatch(args.kv, 0, args.segments, args.num_segments, nullptr).kernels();
     KvWriteKernel kernel = {args, batch.row_segments};
     kernel.args.segments = batch.segments;
     runtime_.Launch(batch.num_rows, args.kv.num_kv_heads, 32, 0, kernel);
   }
 
   void PagedAttention(const AttentionArgs& args) override {
-    const Batch batch = FindBatch(args.kv, args.segments, args.num_segments, args.positions);
-    AttentionPlan plan = {args, batch.row_segments, 0, recorded_spans_, nullptr};
-    if (recorded_spans_ == 0) {
-      // The host's positions tell how many spans the longest row has.
-      plan.max_spans = 1;
-      for (int64_t row = 0; row < NumRows(args.segments, args.num_segments); ++row) {
-        plan.max_spans = std::max(plan.max_spans, plan.EndSpan(row) - plan.FirstSpan(row));
-      }
-    }
+    const PlacedBatch& placed = FindBatch(args.kv, args.window, args.segments, args.num_segments, args.positions);
+    const PlacedBatch::Kernels& batch = placed.kernels();
+    AttentionPlan plan = {args, batch.row_segments, batch.groups, batch.begins, batch.items, batch.num_items};
     plan.args.segments = batch.segments;
     plan.args.positions = batch.positions;
-    const auto partial_bytes = static_cast<int64_t>(sizeof(float)) * AttentionPartialSize(args.kv.head_dim);
-    const int64_t row_bytes = args.num_heads * plan.max_spans * partial_bytes;
-    const int64_t rows_at_once = std::clamp<int64_t>(kMostPartialBytes / row_bytes, 1, batch.num_rows);
-    partials_.Reserve(static_cast<size_t>(rows_at_once * row_bytes), kPartialsName, this);
-    plan.partials = partials_.template as<float>();
-    const int64_t group = args.num_heads / args.kv.num_kv_heads;
-    const int64_t chunks = (group + kSpanHeads - 1) / kSpanHeads;
-    for (; plan.row_begin < batch.num_rows; plan.row_begin += rows_at_once) {
-      const int64_t num_rows = std::min(rows_at_once, batch.num_rows - plan.row_begin);
-      runtime_.Launch(num_rows * args.kv.num_kv_heads * chunks, plan.max_spans, kAttentionThreads, AttentionSpanKernel::kSharedBytes,
-                      AttentionSpanKernel{plan, chunks});
-      runtime_.Launch(num_rows, args.num_heads, kAttentionThreads, 0, AttentionMergeKernel{plan});
+    if (placed.plan().whole) return LaunchWholeGroups(plan, placed);
+    const int64_t span_bytes = plan.SpanStride() * static_cast<int64_t>(sizeof(float));
+    const int64_t most_spans = std::max<int64_t>(options_.most_partial_bytes / span_bytes, 1);
+    most_spans_ = std::min(most_spans_, most_spans);
+    // A recording allocates nothing, so the ops before it take what it will need.
+    const int64_t spans_to_come = std::min(replayed_spans_, most_spans);
+    partials_.Reserve(static_cast<size_t>(spans_to_come * span_bytes), kPartialsName, this);
+    if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_, batch.num_rows);
+    const std::vector<RowGroup>& groups = placed.plan().groups;
+    for (size_t begin = 0; begin < groups.size();) {
+      size_t end = begin;
+      int64_t row_end = groups[begin].row_begin;
+      do {
+        row_end += groups[end++].num_rows;
+      } while (end < groups.size() && placed.plan().NumRowSpans(groups[begin].row_begin, row_end + groups[end].num_rows) <= most_spans);
+      plan.row_begin = groups[begin].row_begin;
+      plan.partial_begin = placed.plan().begins[static_cast<size_t>(plan.row_begin)];
+      plan.item_begin = placed.plan().group_items[begin];
+      LaunchSpans(plan, span_bytes, placed.plan().group_items[end] - plan.item_begin, placed.plan().NumRowSpans(plan.row_begin, row_end),
+                  row_end - plan.row_begin);
+      begin = end;
     }
   }
 
@@ -148,7 +151,7 @@ class GpuDevice final : public Device {
     const size_t masks = inputs.Place(batch.masks, batch.num_masks);
     const size_t penalties = inputs.Place(batch.penalties, batch.num_penalties);
     const size_t allowed = inputs.Place(batch.allowed, batch.num_allowed);
-    const uint8_t* placed = UploadLayout(inputs, draw_inputs_, "parameters of draws");
+    const uint8_t* placed = UploadLayout(inputs, "parameters of draws", this, &draw_inputs_, &staging_);
     DrawPlan plan = {};
     plan.rows = reinterpret_cast<const DrawRow*>(placed + rows);
     plan.masks = reinterpret_cast<const MaskEdit*>(placed + masks);
@@ -176,30 +179,29 @@ class GpuDevice final : public Device {
     runtime_.Launch(kv.num_kv_heads, 1, kRowThreads, 0, KvCopySlotKernel{kv, slot_table_.template as<int32_t>(), from, to});
   }
 
-  void PlaceBatch(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
+  void PlaceBatch(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
                   int64_t num_rows) override {
-    Place(kv, segments, num_segments, positions, num_rows);
+    Place(kv, window, segments, num_segments, positions, num_rows);
   }
 
   void Replay(const void* owner, int64_t num_rows, const std::function<void()>& ops) override {
+    // As many as all rows would have without a window, to a power of two.
     int64_t spans = 1;
+    bool whole = false;
     for (const auto& [group, placed] : placed_) {
-      for (const int32_t position : placed.positions) {
-        while (spans * kAttentionSpan <= position) spans *= 2;
-      }
+      while (spans < placed.num_spans()) spans *= 2;
+      whole = placed.plan().whole;
     }
-    const RecordingKey key = {owner, num_rows, spans};
-    if (warmed_up_.insert(key).second) return ops();  // takes what memory it needs
+    if (whole) spans = 1;  // which need no room
+    const RecordingKey key = {owner, num_rows, spans, whole};
     auto found = recordings_.find(key);
     if (found == recordings_.end()) {
-      recorded_spans_ = spans;
-      try {
-        found = recordings_.emplace(key, runtime_.Record(ops)).first;
-      } catch (...) {
-        recorded_spans_ = 0;
-        throw;
-      }
-      recorded_spans_ = 0;
+      const bool first = warmed_up_.insert(key).second;  // takes what memory it needs
+      const Restore restore{&replayed_spans_, &recording_};
+      replayed_spans_ = spans;
+      if (first || spans > most_spans_) return ops();
+      recording_ = true;
+      found = recordings_.emplace(key, runtime_.Record(ops)).first;
     }
     runtime_.Play(found->second);
     ++num_replays_;
@@ -222,101 +224,68 @@ class GpuDevice final : public Device {
     }
   }
 
-  // In one copy.
-  const uint8_t* UploadLayout(const Layout& layout, AlignedBuffer& to, const char* what) {
-    to.Reserve(layout.size(), what, this);
-    staging_.resize(layout.size());
-    layout.Write(staging_.data());
-    Upload(to.data(), staging_.data(), staging_.size());
-    return to.data();
+  // So many items, whose rows have so many spans, as partials; then the rows' merging.
+  void LaunchSpans(AttentionPlan plan, int64_t span_bytes, int64_t num_items, int64_t num_row_spans, int64_t num_rows) {
+    const AttentionArgs& args = plan.args;
+    partials_.Reserve(static_cast<size_t>(num_row_spans * span_bytes), kPartialsName, this);
+    plan.partials = partials_.template as<float>();
+    const auto launch = [&](int64_t blocks_per_head, int num_threads, const auto& kernel) {
+      runtime_.Launch(num_items * args.kv.num_kv_heads * blocks_per_head, 1, num_threads, kernel.kSharedBytes, kernel);
+    };
+    if (args.kv.type != KvType::kBF16) {
+      const int64_t chunks = (args.num_heads / args.kv.num_kv_heads + kSpanHeads - 1) / kSpanHeads;
+      launch(chunks, kAttentionThreads, AttentionSpanKernel{plan, chunks});
+    } else if (args.kv.head_dim <= Bf16SpanKernel<2>::kMostHeadDim) {
+      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<2>{{plan}});
+    } else if (args.kv.head_dim <= Bf16SpanKernel<4>::kMostHeadDim) {
+      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<4>{{plan}});
+    } else {
+      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<8>{{plan}});
+    }
+    runtime_.Launch(num_rows, args.num_heads, kAttentionThreads, AttentionMergeKernel::kSharedBytes, AttentionMergeKernel{plan});
   }
 
-  using RecordingKey = std::tuple<const void*, int64_t, int64_t>;  // owner, rows, spans
+  // Without partials.
+  void LaunchWholeGroups(const AttentionPlan& plan, const PlacedBatch& placed) {
+    const AttentionArgs& args = plan.args;
+    const auto launch = [&](auto kernel) {
+      kernel.attention.plan = plan;
+      // A recording serves any groups of so many rows.
+      kernel.num_groups = recording_ ? placed.kernels().num_rows : static_cast<int64_t>(placed.plan().groups.size());
+      kernel.chunks = (kGroupRows * args.num_heads / args.kv.num_kv_heads + kernel.kQueries - 1) / kernel.kQueries;
+      runtime_.Launch(kernel.num_groups * args.kv.num_kv_heads * kernel.chunks, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes,
+                      kernel);
+    };
+    if (args.kv.head_dim <= Bf16AttentionKernel<2>::kMostHeadDim) {
+      launch(Bf16AttentionKernel<2>{});
+    } else {
+      launch(Bf16AttentionKernel<4>{});
+    }
+  }
 
-  // The batch as kernels see it.
-  struct Batch {
-    int64_t num_rows;
-    const AttentionSegment* segments;
-    const int32_t* row_segments;
-    const int32_t* positions;
+  // No step is under way when it goes.
+  struct Restore {
+    int64_t* replayed_spans;
+    bool* recording;
+    ~Restore() {
+      *replayed_spans = 0;
+      *recording = false;
+    }
   };
-  // What was placed last for a KV group. A batch of as many rows lies where the last one did.
-  struct Placed {
-    std::vector<int32_t> key;
-    std::vector<int32_t> positions;  // of the segments' rows; empty: not known
-    AlignedBuffer buffer;
-    Batch batch;
-  };
+  using RecordingKey = std::tuple<const void*, int64_t, int64_t, bool>;  // owner, rows, spans, whole groups
 
-  static int64_t NumRows(const AttentionSegment* segments, int64_t num_segments) {
-    int64_t num_rows = 0;
-    for (int64_t s = 0; s < num_segments; ++s) num_rows += segments[s].num_rows;
-    return num_rows;
+  // positions null: any, and any window.
+  const PlacedBatch& FindBatch(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments,
+                               const int32_t* positions) {
+    const PlacedBatch& placed = placed_[kv.group];
+    if (placed.Holds(kv, window, segments, num_segments, positions)) return placed;
+    return Place(kv, window, segments, num_segments, positions, PlacedBatch::NumRows(segments, num_segments));
   }
-
-  // Segments as integers: their numbers, then tables and parents.
-  static std::vector<int32_t> Key(const KvView& kv, const AttentionSegment* segments, int64_t num_segments) {
-    std::vector<int32_t> key;
-    for (int64_t s = 0; s < num_segments; ++s) {
-      const AttentionSegment& segment = segments[s];
-      key.insert(key.end(), {static_cast<int32_t>(segment.num_rows), static_cast<int32_t>(segment.base_len), segment.parents != nullptr});
-      key.insert(key.end(), segment.block_table, segment.block_table + TableSize(kv, segment));
-      if (segment.parents != nullptr) key.insert(key.end(), segment.parents, segment.parents + segment.num_rows);
-    }
-    return key;
-  }
-  static int64_t TableSize(const KvView& kv, const AttentionSegment& segment) {
-    return (segment.base_len + segment.num_rows + kv.block_size - 1) / kv.block_size * kv.pages_per_block;
-  }
-
-  Batch FindBatch(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions) {
-    const Placed& placed = placed_[kv.group];
-    const bool positions_match =
-        positions == nullptr || (!placed.positions.empty() && std::equal(placed.positions.begin(), placed.positions.end(), positions));
-    if (positions_match && !placed.key.empty() && placed.key == Key(kv, segments, num_segments)) return placed.batch;
-    return Place(kv, segments, num_segments, positions, NumRows(segments, num_segments));
-  }
-
-  Batch Place(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions, int64_t num_rows) {
-    Placed& placed = placed_[kv.group];
-    placed.key.clear();  // nothing matches while this is under way
-    const int64_t own_rows = NumRows(segments, num_segments);
-    std::vector<AttentionSegment> there(segments, segments + num_segments);
-    std::vector<int32_t> row_segments;
-    std::vector<int32_t> lists;  // tables and parents
-    for (int64_t s = 0; s < num_segments; ++s) {
-      const AttentionSegment& segment = segments[s];
-      row_segments.insert(row_segments.end(), static_cast<size_t>(segment.num_rows), static_cast<int32_t>(s));
-      lists.insert(lists.end(), segment.block_table, segment.block_table + TableSize(kv, segment));
-      if (segment.parents != nullptr) lists.insert(lists.end(), segment.parents, segment.parents + segment.num_rows);
-    }
-    row_segments.resize(static_cast<size_t>(num_rows), -1);
-    std::vector<int32_t> padded_positions(static_cast<size_t>(num_rows));
-    if (positions != nullptr) std::copy_n(positions, own_rows, padded_positions.begin());
-    Layout layout;
-    // Places depend on the number of rows alone: a segment has a row at least.
-    const size_t segments_at = layout.Place<AttentionSegment>(nullptr, num_rows);
-    const size_t row_segments_at = layout.Place(row_segments.data(), num_rows);
-    const size_t positions_at = layout.Place(padded_positions.data(), num_rows);
-    const size_t lists_at = layout.Place(lists.data(), static_cast<int64_t>(lists.size()));
-    layout.Fill(segments_at, there.data(), num_segments);
-    if (placed.buffer.size() < layout.size()) placed.buffer.Reserve(2 * layout.size(), "block tables", this);
-    const uint8_t* base = placed.buffer.data();
-    const auto* next = reinterpret_cast<const int32_t*>(base + lists_at);
-    for (AttentionSegment& segment : there) {
-      segment.block_table = next;
-      next += TableSize(kv, segment);
-      if (segment.parents == nullptr) continue;
-      segment.parents = next;
-      next += segment.num_rows;
-    }
-    UploadLayout(layout, placed.buffer, "block tables");
-    placed.batch = {num_rows, reinterpret_cast<const AttentionSegment*>(base + segments_at),
-                    reinterpret_cast<const int32_t*>(base + row_segments_at), reinterpret_cast<const int32_t*>(base + positions_at)};
-    placed.positions.clear();
-    if (positions != nullptr) placed.positions.assign(positions, positions + own_rows);
-    placed.key = Key(kv, segments, num_segments);
-    return placed.batch;
+  const PlacedBatch& Place(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments,
+                           const int32_t* positions, int64_t num_rows) {
+    PlacedBatch& placed = placed_[kv.group];
+    placed.Place(kv, window, segments, num_segments, positions, num_rows, this, &staging_);
+    return placed;
   }
 
   const DeviceOptions options_;
@@ -324,14 +293,16 @@ class GpuDevice final : public Device {
   // They outlive the buffers, which forget them when they are freed.
   std::map<RecordingKey, typename Runtime::Recording> recordings_;
   std::set<RecordingKey> warmed_up_;
-  int64_t recorded_spans_ = 0;  // while a recording is made: those of its launches
+  int64_t replayed_spans_ = 0;  // while Replay carries out or records ops: those that a recording serves
+  bool recording_ = false;
+  int64_t most_spans_ = std::numeric_limits<int64_t>::max();  // whose partials one launch has room for
   int64_t num_replays_ = 0;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
   AlignedBuffer draw_inputs_;
   AlignedBuffer draw_work_;
   AlignedBuffer slot_table_;
-  std::map<int32_t, Placed> placed_;  // by KV group
+  std::map<int32_t, PlacedBatch> placed_;  // by KV group
   std::vector<uint8_t> staging_;
 };
 

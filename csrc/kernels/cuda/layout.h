@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/aligned.h"
+#include "kernels/device.h"
+
 namespace llmi::cuda {
 
 // Arrays one after the other, each aligned.
@@ -39,5 +42,15 @@ class Layout {
   std::vector<Part> parts_;
   size_t size_ = 0;
 };
+
+// In one copy; from `staging`, which is kept from one to the next.
+inline const uint8_t* UploadLayout(const Layout& layout, const char* what, Device* device, AlignedBuffer* to,
+                                   std::vector<uint8_t>* staging) {
+  to->Reserve(layout.size(), what, device);
+  staging->resize(layout.size());
+  layout.Write(staging->data());
+  device->Upload(to->data(), staging->data(), staging->size());
+  return to->data();
+}
 
 }  // namespace llmi::cuda

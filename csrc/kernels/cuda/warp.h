@@ -28,7 +28,7 @@ LLMI_HD inline int MatrixColumn(int lane, int i) { return lane % 4 * 2 + i % 2; 
 
 // The same instruction in bf16, with sums in fp32: lane 4 g + t holds A[g][2 t], A[g][2 t + 1] in words[0], those of A[g + 8] in
 // words[1], both of columns 8 further in words[2] and words[3]; B[2 t][g], B[2 t + 1][g] in words[0], B[2 t + 8][g] and the next in
-// words[1]; D as above. A GPU adds the 16 products in an order of its own, the host one after the other.
+// words[1]; D as above. A GPU adds the 16 products in an order of its own, the host in that of DotPair (core/bfloat16.h).
 struct Bf16MatrixA {
   uint32_t words[4];
 };
@@ -51,6 +51,13 @@ struct HostWarp {
   template <typename Body>
   LLMI_HD void ForEachLane(const Body& body) const {
     for (int lane = 0; lane < kWarpLanes; ++lane) body(index % 2 == 0 ? lane : kWarpLanes - 1 - lane);
+  }
+
+  // Whether any lane has true.
+  LLMI_HD bool Any(const PerLane<bool>& flags) const {
+    bool any = false;
+    for (const bool flag : flags.values) any = any || flag;
+    return any;
   }
 
   LLMI_HD void MultiplyAdd(const PerLane<MatrixA>& a, const PerLane<uint32_t>& b, PerLane<MatrixD>& d) const {
@@ -85,7 +92,9 @@ struct HostWarp {
     for (int lane = 0; lane < kWarpLanes; ++lane) {
       for (int i = 0; i < 4; ++i) {
         float& sum = d[lane].values[i];
-        for (int k = 0; k < 16; ++k) sum = Fma(rows[MatrixRow(lane, i)][k], columns[MatrixColumn(lane, i)][k], sum);
+        const float* row = rows[MatrixRow(lane, i)];
+        const float* column = columns[MatrixColumn(lane, i)];
+        for (int k = 0; k < 16; k += 2) sum = Fma(row[k], column[k], Fma(row[k + 1], column[k + 1], sum));
       }
     }
   }
@@ -108,6 +117,8 @@ struct DeviceWarp {
   __device__ void ForEachLane(const Body& body) const {
     body(static_cast<int>(threadIdx.x) % kWarpLanes);
   }
+
+  __device__ bool Any(const PerLane<bool>& flags) const { return __any_sync(0xFFFFFFFFu, flags.value) != 0; }
 
   __device__ void MultiplyAdd(const PerLane<MatrixA>& a, const PerLane<uint32_t>& b, PerLane<MatrixD>& d) const {
     int32_t* sums = d.value.values;

@@ -1,4 +1,7 @@
-"""linear_dtype="bf16": layers of bf16 weights on tensor cores, by the emulation and, where there is one, on a GPU."""
+"""linear_dtype="bf16" and attention_dtype="bf16" on tensor cores, by the emulation and, where there is one, on a GPU.
+
+Attention's op: the cases of test_attention.py.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 T = _core.testing
 Array = np.ndarray[Any, Any]
 CHUNK = 128  # columns whose sum begins at zero
+BOTH = {"linear_dtype": "bf16", "attention_dtype": "bf16"}
 
 
 @pytest.fixture(autouse=True, params=DEVICES)
@@ -48,13 +52,14 @@ def rand(*shape: int, seed: int = 0) -> Array:
 
 
 def by_definition(x: Array, w: Array) -> Array:
-    """Columns one after the other, chunks from zero; products of bf16 are exact in fp32."""
+    """Pairs of columns in order, the odd one first, chunks from zero; products of bf16 are exact in fp32."""
     x = rounded(x)
     total = np.zeros((len(x), len(w)), np.float32)
     for begin in range(0, w.shape[1], CHUNK):
         part = np.zeros_like(total)
-        for k in range(begin, min(begin + CHUNK, w.shape[1])):
-            part = part + x[:, k : k + 1] * w[:, k]
+        for pair in range(begin, min(begin + CHUNK, w.shape[1]), 2):
+            for k in (pair + 1, pair):
+                part = part + x[:, k : k + 1] * w[:, k]
         total = total + part
     return total
 
@@ -103,11 +108,12 @@ def test_rounding_and_extremes(device: str) -> None:
     assert np.array_equal(got, np.repeat(wanted[:, None], 16, 1), equal_nan=True)
 
 
+@pytest.mark.parametrize("types", [{"linear_dtype": "bf16"}, {"attention_dtype": "bf16"}, BOTH], ids=str)
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architecture: str) -> None:
+def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architecture: str, types: dict[str, Any]) -> None:
     """A crowd in a tight pool, chunks and copies on write, against one request at a time."""
     model = tiny_path(architecture)
-    engine: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "linear_dtype": "bf16", "max_model_len": 360}
+    engine: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "max_model_len": 360, **types}
     prompts, params = make_prompts(257, 12, 300), make_params(12, 40)
     expected = run(model, prompts, params, 1, dict.fromkeys(COUNTS, 0), **engine)
     counts = dict.fromkeys(COUNTS, 0)
@@ -116,11 +122,28 @@ def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architectu
     assert counts["num_preemptions"] > 0 and counts["num_copies_on_write"] > 0, counts
 
 
-def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
+def test_many_sequences_at_once(tiny_path: Callable[..., Path]) -> None:
+    """Launches of more rows than spans are given blocks of their own for: prompts, and 90 sequences that decode."""
+    engine: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "max_model_len": 360, "kv_cache_memory_bytes": 1 << 25, **BOTH}
+    prompts, params = make_prompts(257, 90, 280), make_params(90, 12)
+    expected = run(tiny_path(), prompts, params, 5, dict.fromkeys(COUNTS, 0), **engine)
+    assert_same_tokens(run(tiny_path(), prompts, params, 90, dict.fromkeys(COUNTS, 0), max_num_seqs=90, **engine), expected)
+
+
+@pytest.mark.parametrize(
+    ("types", "parts"),
+    [
+        ({"linear_dtype": "bf16"}, "-a:bf16mma-kv:f16-attn:f32-"),
+        ({"attention_dtype": "bf16"}, "-a:f32-kv:bf16-attn:bf16mma-"),
+        (BOTH, "-a:bf16mma-kv:bf16-attn:bf16mma-"),
+    ],
+    ids=str,
+)
+def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path: Path, types: dict[str, Any], parts: str) -> None:
     """Drafts of the model's own layers multiply as it does; the numerics id says so, and a receipt is replayed by it."""
     engine: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_cache_memory_bytes": 1 << 24, "max_model_len": 256}
-    with LLM(tiny_path(), linear_dtype="bf16", **engine) as llm:
-        assert "-a:bf16mma-" in llm.model_info.numerics_id
+    with LLM(tiny_path(), **types, **engine) as llm:
+        assert parts in llm.model_info.numerics_id
         plain = llm.generate([[5, 6, 7, 8]] * 3, temperature=0.9, max_tokens=24, seed=4, logprobs=2)
         drafts = SpeculativeConfig(SelfDraft(exit_layer=1), num_speculative_tokens=4)
         drafted = llm.generate([[5, 6, 7, 8]] * 3, temperature=0.9, max_tokens=24, seed=4, logprobs=2, speculative_config=drafts)

@@ -1,0 +1,150 @@
+// paged_attention over a bf16 cache on tensor cores, for few rows and for many: the same bits (bf16_attention_block.h).
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cuda/bf16_attention_block.h"
+
+namespace llmi::cuda {
+
+// For few rows: a span of a group each, as partials that AttentionMergeKernel adds up. Block x: an item and a KV head.
+template <int kDimGroups>
+struct Bf16SpanKernel {
+  using Attention = Bf16Attention<1, kDimGroups, true>;
+  static constexpr int kMostHeadDim = Attention::kMostHeadDim;
+  static constexpr size_t kSharedBytes = sizeof(typename Attention::Shared);
+  Attention attention;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    attention.plan.ForEachPointer(visit);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    using Warp = typename Block::Warp;
+    const AttentionPlan& plan = attention.plan;
+    const int64_t num_kv_heads = plan.args.kv.num_kv_heads;
+    const SpanItem item = plan.Item(block.x / num_kv_heads);
+    if (item.group < 0) return;
+    typename Attention::Work work = {plan.groups[item.group], block.x % num_kv_heads, 0};
+    for (; attention.NumQueries(work) > 0; work.first += Attention::kQueries) {
+      typename Block::template PerWarp<typename Attention::template Values<Warp>> values;
+      attention.LoadQueries(block, work);
+      attention.AddSpan(block, work, item.span, &values);
+      block.ForEachWarp([&](const Warp& warp) {
+        warp.ForEachLane([&](int lane) {
+          attention.ForEachValue(warp, lane, values[warp], attention.NumQueries(work), [&](int query, int64_t d, float value) {
+            if (float* partial = Partial(work, query, item.span); partial != nullptr) partial[d] = value;
+          });
+        });
+      });
+      block.ForEachThread([&](int thread) {
+        const auto& shared = Attention::SharedOf(block.shared);
+        for (int query = thread; query < attention.NumQueries(work); query += block.num_threads) {
+          float* partial = Partial(work, query, item.span);
+          if (partial == nullptr) continue;
+          partial[plan.args.kv.head_dim] = shared.peak[query];
+          partial[plan.args.kv.head_dim + 1] = shared.sum[query];
+        }
+      });
+    }
+  }
+
+ private:
+  // Null for a query that sees nothing of the span.
+  LLMI_HD float* Partial(const typename Attention::Work& work, int query, int64_t span) const {
+    const AttentionPlan& plan = attention.plan;
+    const int64_t row = work.Row(query);
+    if (span < plan.FirstSpan(row) || span >= plan.EndSpan(row)) return nullptr;
+    return plan.Partial(row, work.Head(query, attention.GroupHeads()), span);
+  }
+};
+
+// For more rows, of chains: all spans of up to 32 queries, merged as they come. Block x: a group, a KV head and queries of theirs.
+template <int kDimGroups>
+struct Bf16AttentionKernel {
+  using Attention = Bf16Attention<2, kDimGroups, false>;
+  static constexpr int kQueries = Attention::kQueries;
+  static constexpr int kMostHeadDim = Attention::kMostHeadDim;
+  struct Shared : Attention::Shared {
+    typename Attention::template Array<typename Attention::template Array<float, kMostHeadDim + Attention::kPad>, kQueries> totals;
+    typename Attention::template Array<float, kQueries> total_peak;
+    typename Attention::template Array<float, kQueries> total_sum;
+    typename Attention::template Array<float, kQueries> keep;  // factors that merge a span to those before
+    typename Attention::template Array<float, kQueries> add;
+  };
+  static constexpr size_t kSharedBytes = sizeof(Shared);
+  Attention attention;
+  int64_t num_groups;
+  int64_t chunks;  // of a full group's queries
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    attention.plan.ForEachPointer(visit);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    using Warp = typename Block::Warp;
+    const AttentionPlan& plan = attention.plan;
+    const int64_t num_kv_heads = plan.args.kv.num_kv_heads;
+    // The last rows of a prompt see most: they begin first.
+    const int64_t group = num_groups - 1 - block.x / (chunks * num_kv_heads);
+    const typename Attention::Work work = {plan.groups[group], block.x / chunks % num_kv_heads,
+                                           static_cast<int>(block.x % chunks) * kQueries};
+    if (attention.NumQueries(work) <= 0) return;
+    attention.LoadQueries(block, work);
+    Shared& shared = *reinterpret_cast<Shared*>(block.shared);
+    block.ForEachThread([&](int thread) {
+      for (int query = thread; query < kQueries; query += block.num_threads) {
+        shared.total_peak[query] = reference::kMinusInfinity;
+        shared.total_sum[query] = 0.0f;
+        for (int d = 0; d < plan.args.kv.head_dim; ++d) shared.totals[query][d] = 0.0f;
+      }
+    });
+    for (int64_t span = plan.FirstSpan(work.rows.row_begin); span < plan.EndSpan(attention.LastRow(work)); ++span) {
+      typename Block::template PerWarp<typename Attention::template Values<Warp>> values;
+      attention.AddSpan(block, work, span, &values);
+      block.ForEachThread([&](int thread) {
+        for (int query = thread; query < kQueries; query += block.num_threads) MergeSums(query, &shared);
+      });
+      block.ForEachWarp([&](const Warp& warp) {
+        warp.ForEachLane([&](int lane) {
+          attention.ForEachValue(warp, lane, values[warp], attention.NumQueries(work), [&](int query, int64_t d, float value) {
+            float& total = shared.totals[query][d];
+            total = Fma(value, shared.add[query], total * shared.keep[query]);
+          });
+        });
+      });
+      block.Barrier();
+    }
+    block.ForEachThread([&](int thread) {
+      const int head_dim = plan.args.kv.head_dim;
+      for (int i = thread; i < attention.NumQueries(work) * head_dim; i += block.num_threads) {
+        const int query = i / head_dim;
+        const int64_t head = work.Head(query, attention.GroupHeads());
+        const float inverse = 1.0f / shared.total_sum[query];
+        plan.args.out[work.Row(query) * plan.args.out_stride + head * head_dim + i % head_dim] =
+            shared.totals[query][i % head_dim] * inverse;
+      }
+    });
+  }
+
+ private:
+  // As reference::MergeSpans does.
+  LLMI_HD static void MergeSums(int query, Shared* shared) {
+    shared->keep[query] = 1.0f;
+    shared->add[query] = 0.0f;
+    if (shared->begin[query] >= shared->end[query]) return;  // nothing seen
+    const float peak = reference::Max(shared->total_peak[query], shared->peak[query]);
+    const float keep = ExpF32(shared->total_peak[query] - peak);
+    const float add = ExpF32(shared->peak[query] - peak);
+    shared->total_sum[query] = Fma(shared->sum[query], add, shared->total_sum[query] * keep);
+    shared->total_peak[query] = peak;
+    shared->keep[query] = keep;
+    shared->add[query] = add;
+  }
+};
+
+}  // namespace llmi::cuda
