@@ -4,7 +4,7 @@
 
 Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
 weights in the shapes of Qwen3 0.6B and Llama 3.2 1B; layers of Llama 3.1 8B, attention and draws alone; nano-vllm's list of requests;
-shares of the bandwidth that copies reach in the same process.
+how long the device has nothing to do; transformers beside it, where it is installed; shares of the bandwidth that copies reach in the same process.
 """
 
 from __future__ import annotations
@@ -140,6 +140,50 @@ def measure(path: Path | None, engine: dict[str, Any], rounds: int) -> dict[str,
         return {"numerics_id": llm.model_info.numerics_id, **results, "decode 1, share of copy": read / results["copy bytes/s"]["median"]}
 
 
+def transformers_tokens_per_s(path: Path, num_tokens: int) -> float | None:
+    """Greedy decoding of one sequence by transformers with a static cache, which it compiles on a GPU; None where it is not installed."""
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM
+    except ImportError:
+        return None
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).to(where)
+    prompt = torch.tensor([[5, 6, 7]], device=where)
+
+    def seconds(count: int) -> float:
+        began = time.perf_counter()
+        tokens = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, min_new_tokens=count, max_new_tokens=count,
+            cache_implementation="static", pad_token_id=0,
+        )  # fmt: skip
+        assert tokens.cpu().shape[1] == 3 + count
+        return time.perf_counter() - began
+
+    # The cache's size is the longest call's: the warm-up compiles for it.
+    seconds(num_tokens + 1)
+    return num_tokens / max(seconds(num_tokens + 1) - seconds(1), 1e-9)
+
+
+def measure_idleness(path: Path, engine: dict[str, Any], num_sequences: int, num_tokens: int) -> dict[str, float]:
+    """Of decoding: the share of time in which the device surely had nothing to do, and how often the host waited for it."""
+    params = SamplingParams(temperature=0.6, seed=0, ignore_eos=True, max_tokens=num_tokens, detokenize=False)
+    prompts = [[5 + i % 97, 6, 7] for i in range(num_sequences)]
+    with LLM(path, device="cuda", max_model_len=num_tokens + 16, max_num_seqs=num_sequences, enable_prefix_caching=False, **engine) as llm:
+        llm.generate(prompts, params, use_tqdm=False)
+        before = llm.get_metrics()
+        began = time.perf_counter()
+        llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        after = llm.get_metrics()
+    change = {name: after[name] - before[name] for name in ("device_idle_s", "num_device_waits", "num_generated_tokens")}
+    return {
+        "tokens/s": change["num_generated_tokens"] / seconds,
+        "idle share": change["device_idle_s"] / seconds,
+        "waits a token": change["num_device_waits"] / change["num_generated_tokens"],
+    }
+
+
 def layer_weights(shape: dict[str, Any]) -> int:
     """Of one layer's matrices."""
     heads = (2 * shape["num_attention_heads"] + 2 * shape["num_key_value_heads"]) * shape["head_dim"]
@@ -186,10 +230,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64} if arguments.small else HEADS_8B
         attention = measure_attention(2 if arguments.small else 1024, heads, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
         measured = {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}
+        peers = {path.name: transformers_tokens_per_s(path, 128) for path in {path for path, _ in models.values()} if path is not None}
         shape, requests = (TINY, FEW_REQUESTS) if arguments.small else (QWEN_06B, REQUESTS)
         made = tiny_model("llama", path=Path(scratch) / "served", **shape)
         served = serve(made, {"dtype": "bfloat16", **ON_TENSOR_CORES}, shape, requests, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
-        return {"models": measured, "draws": draws, "linear": linear, "attention": attention, "request list": served}
+        idleness = measure_idleness(made, {"dtype": "bfloat16", **ON_TENSOR_CORES}, *((6, 16) if arguments.small else (256, 256)))
+        return {
+            "models": measured, "draws": draws, "linear": linear, "attention": attention, "request list": served, "idleness": idleness,
+            "transformers, bf16, static cache, decode 1": peers,
+        }  # fmt: skip
 
 
 def table(result: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,31 @@ def test_partials_that_do_not_fit_go_in_several_launches(tiny_path: Callable[...
         steps += [[(sequence, tokens[k : k + 1], None) for sequence in sequences] for k in range(300, 306)]
         logits.append(np.concatenate([decoder.forward(step)[0] for step in steps]))
     assert logits[0].tobytes() == logits[1].tobytes()
+
+
+@pytest.mark.parametrize("kv_dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_a_step_of_prompts_trees_and_single_rows(tiny_path: Callable[..., Path], device: str, architecture: str, kv_dtype: str) -> None:
+    """Groups of rows that blocks take whole beside such whose spans are shared out: each sequence has the bits that it has alone."""
+    tokens = np.random.default_rng(3).integers(1, 257, size=400).tolist()
+    prefixes = [tokens[:10], tokens[40:340], tokens[30:70], tokens[:255]]
+    parts: list[tuple[list[int], list[int] | None]] = [
+        (tokens[:150], None),
+        (tokens[:5], [-1, 0, 0, 1, 2]),
+        (tokens[7:8], None),
+        (tokens[:9], None),
+    ]
+
+    def run_step(chosen: list[int]) -> list[bytes]:
+        decoder = _core.testing.Decoder(str(tiny_path(architecture)), dtype="float32", kv_dtype=kv_dtype, table=device)
+        sequences = [decoder.new_sequence() for _ in chosen]
+        decoder.forward([(sequence, prefixes[i], None) for sequence, i in zip(sequences, chosen, strict=True)])
+        logits, _ = decoder.forward([(sequence, *parts[i]) for sequence, i in zip(sequences, chosen, strict=True)])
+        ends = np.cumsum([len(parts[i][0]) for i in chosen])[:-1]
+        return [part.tobytes() for part in np.split(logits, ends)]
+
+    together = run_step([0, 1, 2, 3])
+    assert together == [run_step([i])[0] for i in range(4)]
 
 
 @pytest.mark.parametrize("caching", [False, True], ids=["alone", "with the prefix cache"])
@@ -144,6 +170,20 @@ def test_steps_are_played_as_graphs(tiny_path: Callable[..., Path], device: str,
         llm.sequence(prompts[3], capture=Capture(hidden_states=(1,))).extend([5])
         assert llm.get_metrics()["num_graph_replays"] == before, "what looks inside runs op by op"
         assert cpu.get_metrics()["num_graph_replays"] == 0
+
+
+def test_a_step_waits_once(tiny_path: Callable[..., Path]) -> None:
+    """For the tokens of all its sequences; what the host does in between is counted as the device's idleness."""
+    params = SamplingParams(temperature=0.8, top_p=0.9, seed=1, max_tokens=24, ignore_eos=True, detokenize=False)
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 24, device="cuda") as llm:
+        before = llm.get_metrics()
+        began = time.perf_counter()
+        llm.generate([[5 + i, 6, 7] for i in range(20)], params, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        after = llm.get_metrics()
+    steps = after["num_steps"] - before["num_steps"]
+    assert 24 <= steps <= after["num_device_waits"] - before["num_device_waits"] <= steps + 1
+    assert 0 < after["device_idle_s"] - before["device_idle_s"] < seconds
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])

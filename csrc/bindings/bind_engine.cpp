@@ -322,7 +322,9 @@ void RegisterEngine(py::module_& module) {
         dict["num_recomputed_tokens"] = stats.num_recomputed_tokens;
         dict["num_restored_tokens"] = stats.num_restored_tokens;
         dict["num_device_draws"] = stats.num_device_draws;
-        dict["num_graph_replays"] = stats.num_graph_replays;
+        dict["num_graph_replays"] = stats.device.num_replays;
+        dict["num_device_waits"] = stats.device.num_waits;
+        dict["device_idle_s"] = stats.device.idle_s;
         dict["num_copies_on_write"] = stats.num_copies_on_write;
         dict["num_window_blocks_returned"] = stats.num_window_blocks_returned;
         dict["num_running"] = stats.num_running;

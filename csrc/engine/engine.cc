@@ -274,7 +274,7 @@ void Engine::TakeIncoming() {
 void Engine::PublishStats() {
   stats_.num_preemptions = scheduler_->num_preemptions();
   stats_.num_recomputed_tokens = scheduler_->num_recomputed_tokens();
-  if (context_.device != nullptr) stats_.num_graph_replays = context_.device->num_replays();
+  if (context_.device != nullptr) stats_.device = context_.device->counts();
   stats_.num_restored_tokens = scheduler_->num_restored_tokens();
   stats_.num_copies_on_write = cache_->num_copies_on_write();
   stats_.num_window_blocks_returned = cache_->num_window_blocks_returned();

@@ -67,7 +67,7 @@ struct EngineStats {
   int64_t num_recomputed_tokens = 0;
   int64_t num_restored_tokens = 0;  // of preempted sequences whose blocks came back from the host
   int64_t num_device_draws = 0;     // rows drawn where their logits lie; those of other rows came to the host
-  int64_t num_graph_replays = 0;    // steps whose layers a device played as one graph
+  DeviceCounts device;
   int64_t num_copies_on_write = 0;
   int64_t num_window_blocks_returned = 0;
   int64_t num_running = 0;

@@ -21,6 +21,13 @@
 
 namespace llmi {
 
+// What a device did since it was opened.
+struct DeviceCounts {
+  int64_t num_replays = 0;  // records played
+  int64_t num_waits = 0;    // of the host, for all that was under way
+  double idle_s = 0;        // from the end of a wait to the next launch or copy, when the device had nothing to do
+};
+
 class Device : public MemorySource {
  public:
   virtual std::string name() const = 0;
@@ -49,7 +56,7 @@ class Device : public MemorySource {
   // instead, and from then on the record is played. So they may depend on the memory that they name and on the number of rows, on nothing
   // else, and may neither upload nor download.
   virtual void Replay(const void* owner, int64_t num_rows, const std::function<void()>& ops) = 0;
-  virtual int64_t num_replays() const = 0;
+  virtual const DeviceCounts& counts() const = 0;
   // segments, with their tables and parents, and positions are the host's.
   virtual void KvWrite(const KvWriteArgs& args) = 0;
   virtual void PagedAttention(const AttentionArgs& args) = 0;

@@ -237,9 +237,9 @@ struct AttentionMergeKernel {
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     const int64_t row = plan.row_begin + block.x;
-    if (plan.row_segments[row] < 0) return;
+    const int64_t num_spans = plan.begins[row + 1] - plan.begins[row];
+    if (num_spans == 0) return;  // it fills up a launch, or its group is taken whole
     const int64_t head_dim = plan.args.kv.head_dim;
-    const int64_t num_spans = plan.EndSpan(row) - plan.FirstSpan(row);
     float* out = plan.args.out + row * plan.args.out_stride + block.y * head_dim;
     Shared& shared = *reinterpret_cast<Shared*>(block.shared);
     for (int64_t begin = 0; begin < num_spans; begin += kSpansAtOnce) {

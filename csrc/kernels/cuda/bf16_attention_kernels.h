@@ -7,7 +7,7 @@
 
 namespace llmi::cuda {
 
-// For few rows: a span of a group each, as partials that AttentionMergeKernel adds up. Block x: an item and a KV head.
+// A span of a group each, as partials that AttentionMergeKernel adds up. Block x: an item and a KV head.
 template <int kDimGroups>
 struct Bf16SpanKernel {
   using Attention = Bf16Attention<1, kDimGroups, true>;
@@ -61,7 +61,7 @@ struct Bf16SpanKernel {
   }
 };
 
-// For more rows, of chains: all spans of up to 32 queries, merged as they come. Block x: a group, a KV head and queries of theirs.
+// Groups that are taken whole: all spans of up to 32 queries, merged as they come. Block x: a group, a KV head and queries of theirs.
 template <int kDimGroups>
 struct Bf16AttentionKernel {
   using Attention = Bf16Attention<2, kDimGroups, false>;
@@ -76,12 +76,14 @@ struct Bf16AttentionKernel {
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
   Attention attention;
+  const RowGroup* groups;
   int64_t num_groups;
   int64_t chunks;  // of a full group's queries
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
     attention.plan.ForEachPointer(visit);
+    visit(groups);
   }
 
   template <typename Block>
@@ -91,8 +93,7 @@ struct Bf16AttentionKernel {
     const int64_t num_kv_heads = plan.args.kv.num_kv_heads;
     // The last rows of a prompt see most: they begin first.
     const int64_t group = num_groups - 1 - block.x / (chunks * num_kv_heads);
-    const typename Attention::Work work = {plan.groups[group], block.x / chunks % num_kv_heads,
-                                           static_cast<int>(block.x % chunks) * kQueries};
+    const typename Attention::Work work = {groups[group], block.x / chunks % num_kv_heads, static_cast<int>(block.x % chunks) * kQueries};
     if (attention.NumQueries(work) <= 0) return;
     attention.LoadQueries(block, work);
     Shared& shared = *reinterpret_cast<Shared*>(block.shared);

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -58,20 +60,24 @@ class GpuDevice final : public Device {
     warmed_up_.clear();
     runtime_.Free(address);
   }
-  void Upload(void* to, const void* from, size_t num_bytes) override { runtime_.Upload(to, from, num_bytes); }
-  void Download(void* to, const void* from, size_t num_bytes) override { runtime_.Download(to, from, num_bytes); }
-  void Copy(void* to, const void* from, size_t num_bytes) override { runtime_.Copy(to, from, num_bytes); }
+  void Upload(void* to, const void* from, size_t num_bytes) override { Busy().Upload(to, from, num_bytes); }
+  void Download(void* to, const void* from, size_t num_bytes) override {
+    Busy().Download(to, from, num_bytes);
+    ++counts_.num_waits;
+    idle_since_ = Clock::now();
+  }
+  void Copy(void* to, const void* from, size_t num_bytes) override { Busy().Copy(to, from, num_bytes); }
 
   void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) override {
     const auto num_bytes = static_cast<size_t>(num_rows) * sizeof(int32_t);
     ids_.Reserve(num_bytes, "token ids", this);
     Upload(ids_.data(), host_ids, num_bytes);
-    runtime_.Launch(num_rows, 1, kRowThreads, 0, EmbeddingKernel{weights, ids_.template as<int32_t>(), scale, out});
+    Busy().Launch(num_rows, 1, kRowThreads, 0, EmbeddingKernel{weights, ids_.template as<int32_t>(), scale, out});
   }
 
   void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) override {
     const int64_t num_blocks = num_rows * (out.num_cols / kBlockSize);
-    runtime_.Launch((num_blocks + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, QuantizeRowsKernel{x, num_blocks, out});
+    Busy().Launch((num_blocks + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, QuantizeRowsKernel{x, num_blocks, out});
   }
 
   void Linear(const LinearArgs& args) override {
@@ -80,10 +86,10 @@ class GpuDevice final : public Device {
       const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
       const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
       const int64_t num_groups = (args.num_rows + kLinearRows - 1) / kLinearRows;
-      const auto launch = [&](const auto& kernel) { runtime_.Launch(num_groups, num_tiles, kLinearThreads, kernel.kSharedBytes, kernel); };
+      const auto launch = [&](const auto& kernel) { Busy().Launch(num_groups, num_tiles, kLinearThreads, kernel.kSharedBytes, kernel); };
       if (IsQuantizedPacked(part.weights.type) && args.num_rows > kLinearRows) {
-        runtime_.Launch((args.num_rows + kMatrixRows - 1) / kMatrixRows, (num_tiles + kMatrixWarps - 1) / kMatrixWarps,
-                        kMatrixWarps * kWarpLanes, 0, MatrixLinearKernel{output, {args.quantized}});
+        Busy().Launch((args.num_rows + kMatrixRows - 1) / kMatrixRows, (num_tiles + kMatrixWarps - 1) / kMatrixWarps,
+                      kMatrixWarps * kWarpLanes, 0, MatrixLinearKernel{output, {args.quantized}});
       } else if (IsQuantizedPacked(part.weights.type)) {
         launch(LinearKernel<Int8Rows>{output, {args.quantized}});
       } else if (options_.bf16_linear && part.weights.type == PackedType::kBF16) {
@@ -95,20 +101,20 @@ class GpuDevice final : public Device {
   }
 
   void RmsNorm(const RmsNormArgs& args) override {
-    runtime_.Launch(args.num_rows, args.num_groups, kRowThreads, RmsNormKernel::kSharedBytes, RmsNormKernel{args});
+    Busy().Launch(args.num_rows, args.num_groups, kRowThreads, RmsNormKernel::kSharedBytes, RmsNormKernel{args});
   }
 
-  void Rope(const RopeArgs& args) override { runtime_.Launch(args.num_rows, 1, kRowThreads, 0, RopeKernel{args}); }
+  void Rope(const RopeArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, RopeKernel{args}); }
 
   void GatedActivation(Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out) override {
-    runtime_.Launch(num_rows, 1, kRowThreads, 0, GatedActivationKernel{activation, gate_up, size, out});
+    Busy().Launch(num_rows, 1, kRowThreads, 0, GatedActivationKernel{activation, gate_up, size, out});
   }
 
   void KvWrite(const KvWriteArgs& args) override {
     const PlacedBatch::Kernels& batch = FindBatch(args.kv, 0, args.segments, args.num_segments, nullptr).kernels();
     KvWriteKernel kernel = {args, batch.row_segments};
     kernel.args.segments = batch.segments;
-    runtime_.Launch(batch.num_rows, args.kv.num_kv_heads, 32, 0, kernel);
+    Busy().Launch(batch.num_rows, args.kv.num_kv_heads, 32, 0, kernel);
   }
 
   void PagedAttention(const AttentionArgs& args) override {
@@ -117,7 +123,11 @@ class GpuDevice final : public Device {
     AttentionPlan plan = {args, batch.row_segments, batch.groups, batch.begins, batch.items, batch.num_items};
     plan.args.segments = batch.segments;
     plan.args.positions = batch.positions;
-    if (placed.plan().whole) return LaunchWholeGroups(plan, placed);
+    const auto num_whole = static_cast<int64_t>(placed.plan().whole_groups.size());
+    // A recording serves any groups of so many rows.
+    if (num_whole > 0) LaunchWholeGroups(plan, batch.whole_groups, recording_ ? PlacedBatch::MostWholeGroups(batch.num_rows) : num_whole);
+    const std::vector<RowGroup>& groups = placed.plan().groups;
+    if (groups.empty()) return;
     const int64_t span_bytes = plan.SpanStride() * static_cast<int64_t>(sizeof(float));
     const int64_t most_spans = std::max<int64_t>(options_.most_partial_bytes / span_bytes, 1);
     most_spans_ = std::min(most_spans_, most_spans);
@@ -125,13 +135,10 @@ class GpuDevice final : public Device {
     const int64_t spans_to_come = std::min(replayed_spans_, most_spans);
     partials_.Reserve(static_cast<size_t>(spans_to_come * span_bytes), kPartialsName, this);
     if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_, batch.num_rows);
-    const std::vector<RowGroup>& groups = placed.plan().groups;
     for (size_t begin = 0; begin < groups.size();) {
-      size_t end = begin;
-      int64_t row_end = groups[begin].row_begin;
-      do {
-        row_end += groups[end++].num_rows;
-      } while (end < groups.size() && placed.plan().NumRowSpans(groups[begin].row_begin, row_end + groups[end].num_rows) <= most_spans);
+      size_t end = begin + 1;
+      while (end < groups.size() && placed.plan().NumRowSpans(groups[begin].row_begin, placed.plan().RowEnd(end)) <= most_spans) ++end;
+      const int64_t row_end = placed.plan().RowEnd(end - 1);
       plan.row_begin = groups[begin].row_begin;
       plan.partial_begin = placed.plan().begins[static_cast<size_t>(plan.row_begin)];
       plan.item_begin = placed.plan().group_items[begin];
@@ -142,7 +149,7 @@ class GpuDevice final : public Device {
   }
 
   void SoftCap(float* x, int64_t count, float cap) override {
-    runtime_.Launch((count + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, SoftCapKernel{x, count, cap});
+    Busy().Launch((count + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, SoftCapKernel{x, count, cap});
   }
 
   void Draw(const DrawBatch& batch, float* logits, int64_t vocab_size, int32_t* tokens) override {
@@ -166,8 +173,8 @@ class GpuDevice final : public Device {
     plan.chunks = reinterpret_cast<DrawChunk*>(draw_work_.data() + work.chunks);
     plan.group_peaks = reinterpret_cast<float*>(draw_work_.data() + work.group_peaks);
     plan.tokens = reinterpret_cast<int32_t*>(draw_work_.data() + work.tokens);
-    runtime_.Launch(plan.num_chunks, batch.num_rows, kDrawScanThreads, DrawScanKernel::kSharedBytes, DrawScanKernel{plan});
-    runtime_.Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{plan});
+    Busy().Launch(plan.num_chunks, batch.num_rows, kDrawScanThreads, DrawScanKernel::kSharedBytes, DrawScanKernel{plan});
+    Busy().Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{plan});
     Download(tokens, plan.tokens, static_cast<size_t>(batch.num_rows) * sizeof(int32_t));
   }
 
@@ -176,7 +183,7 @@ class GpuDevice final : public Device {
     const auto num_bytes = static_cast<size_t>(num_blocks * kv.pages_per_block) * sizeof(int32_t);
     slot_table_.Reserve(num_bytes, "a block table", this);
     Upload(slot_table_.data(), host_block_table, num_bytes);
-    runtime_.Launch(kv.num_kv_heads, 1, kRowThreads, 0, KvCopySlotKernel{kv, slot_table_.template as<int32_t>(), from, to});
+    Busy().Launch(kv.num_kv_heads, 1, kRowThreads, 0, KvCopySlotKernel{kv, slot_table_.template as<int32_t>(), from, to});
   }
 
   void PlaceBatch(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
@@ -185,15 +192,16 @@ class GpuDevice final : public Device {
   }
 
   void Replay(const void* owner, int64_t num_rows, const std::function<void()>& ops) override {
-    // As many as all rows would have without a window, to a power of two.
+    // Those that are shared out, to a power of two.
     int64_t spans = 1;
+    bool shares = false;
     bool whole = false;
     for (const auto& [group, placed] : placed_) {
-      while (spans < placed.num_spans()) spans *= 2;
-      whole = placed.plan().whole;
+      while (spans < placed.plan().begins.back()) spans *= 2;
+      shares = shares || !placed.plan().groups.empty();
+      whole = whole || !placed.plan().whole_groups.empty();
     }
-    if (whole) spans = 1;  // which need no room
-    const RecordingKey key = {owner, num_rows, spans, whole};
+    const RecordingKey key = {owner, num_rows, spans, shares, whole};
     auto found = recordings_.find(key);
     if (found == recordings_.end()) {
       const bool first = warmed_up_.insert(key).second;  // takes what memory it needs
@@ -203,12 +211,21 @@ class GpuDevice final : public Device {
       recording_ = true;
       found = recordings_.emplace(key, runtime_.Record(ops)).first;
     }
-    runtime_.Play(found->second);
-    ++num_replays_;
+    Busy().Play(found->second);
+    ++counts_.num_replays;
   }
-  int64_t num_replays() const override { return num_replays_; }
+  const DeviceCounts& counts() const override { return counts_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  // The runtime, to give it work.
+  Runtime& Busy() {
+    if (idle_since_) counts_.idle_s += std::chrono::duration<double>(Clock::now() - *idle_since_).count();
+    idle_since_.reset();
+    return runtime_;
+  }
+
   static constexpr const char* kPartialsName = "attention's partial sums";
   static constexpr const char* kDrawsName = "lists of draws";
 
@@ -217,10 +234,10 @@ class GpuDevice final : public Device {
     constexpr int kThreads = kBf16Warps * kWarpLanes;
     const int64_t num_rows = linear.output.num_rows;
     if (num_rows <= Bf16SplitKernel::kRows) {
-      runtime_.Launch(1, num_tiles, kThreads, Bf16SplitKernel::kSharedBytes, Bf16SplitKernel{linear});
+      Busy().Launch(1, num_tiles, kThreads, Bf16SplitKernel::kSharedBytes, Bf16SplitKernel{linear});
     } else {
-      runtime_.Launch((num_rows + Bf16TileKernel::kRows - 1) / Bf16TileKernel::kRows, (num_tiles + kBf16Warps - 1) / kBf16Warps, kThreads,
-                      Bf16TileKernel::kSharedBytes, Bf16TileKernel{linear});
+      Busy().Launch((num_rows + Bf16TileKernel::kRows - 1) / Bf16TileKernel::kRows, (num_tiles + kBf16Warps - 1) / kBf16Warps, kThreads,
+                    Bf16TileKernel::kSharedBytes, Bf16TileKernel{linear});
     }
   }
 
@@ -230,7 +247,7 @@ class GpuDevice final : public Device {
     partials_.Reserve(static_cast<size_t>(num_row_spans * span_bytes), kPartialsName, this);
     plan.partials = partials_.template as<float>();
     const auto launch = [&](int64_t blocks_per_head, int num_threads, const auto& kernel) {
-      runtime_.Launch(num_items * args.kv.num_kv_heads * blocks_per_head, 1, num_threads, kernel.kSharedBytes, kernel);
+      Busy().Launch(num_items * args.kv.num_kv_heads * blocks_per_head, 1, num_threads, kernel.kSharedBytes, kernel);
     };
     if (args.kv.type != KvType::kBF16) {
       const int64_t chunks = (args.num_heads / args.kv.num_kv_heads + kSpanHeads - 1) / kSpanHeads;
@@ -242,19 +259,19 @@ class GpuDevice final : public Device {
     } else {
       launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<8>{{plan}});
     }
-    runtime_.Launch(num_rows, args.num_heads, kAttentionThreads, AttentionMergeKernel::kSharedBytes, AttentionMergeKernel{plan});
+    Busy().Launch(num_rows, args.num_heads, kAttentionThreads, AttentionMergeKernel::kSharedBytes, AttentionMergeKernel{plan});
   }
 
   // Without partials.
-  void LaunchWholeGroups(const AttentionPlan& plan, const PlacedBatch& placed) {
+  void LaunchWholeGroups(const AttentionPlan& plan, const RowGroup* groups, int64_t num_groups) {
     const AttentionArgs& args = plan.args;
     const auto launch = [&](auto kernel) {
       kernel.attention.plan = plan;
-      // A recording serves any groups of so many rows.
-      kernel.num_groups = recording_ ? placed.kernels().num_rows : static_cast<int64_t>(placed.plan().groups.size());
+      kernel.groups = groups;
+      kernel.num_groups = num_groups;
       kernel.chunks = (kGroupRows * args.num_heads / args.kv.num_kv_heads + kernel.kQueries - 1) / kernel.kQueries;
-      runtime_.Launch(kernel.num_groups * args.kv.num_kv_heads * kernel.chunks, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes,
-                      kernel);
+      Busy().Launch(kernel.num_groups * args.kv.num_kv_heads * kernel.chunks, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes,
+                    kernel);
     };
     if (args.kv.head_dim <= Bf16AttentionKernel<2>::kMostHeadDim) {
       launch(Bf16AttentionKernel<2>{});
@@ -272,7 +289,7 @@ class GpuDevice final : public Device {
       *recording = false;
     }
   };
-  using RecordingKey = std::tuple<const void*, int64_t, int64_t, bool>;  // owner, rows, spans, whole groups
+  using RecordingKey = std::tuple<const void*, int64_t, int64_t, bool, bool>;  // owner, rows, spans, and whether groups share or are whole
 
   // positions null: any, and any window.
   const PlacedBatch& FindBatch(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments,
@@ -296,7 +313,8 @@ class GpuDevice final : public Device {
   int64_t replayed_spans_ = 0;  // while Replay carries out or records ops: those that a recording serves
   bool recording_ = false;
   int64_t most_spans_ = std::numeric_limits<int64_t>::max();  // whose partials one launch has room for
-  int64_t num_replays_ = 0;
+  DeviceCounts counts_;
+  std::optional<Clock::time_point> idle_since_;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
   AlignedBuffer draw_inputs_;

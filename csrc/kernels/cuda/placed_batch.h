@@ -21,19 +21,14 @@ class PlacedBatch {
     const int32_t* row_segments;  // -1: fills up a launch
     const int32_t* positions;
     const RowGroup* groups;
+    const RowGroup* whole_groups;  // [MostWholeGroups(num_rows)], filled up with empty ones
     const int32_t* begins;
     const int32_t* num_items;
     const SpanItem* items;
   };
   const Kernels& kernels() const { return kernels_; }
   const SpanPlan& plan() const { return plan_; }
-  // Of all rows, were there no window.
-  int64_t num_spans() const {
-    int64_t count = 0;
-    for (const int32_t position : positions_) count += position / kAttentionSpan + 1;
-    return count;
-  }
-
+  static int64_t MostWholeGroups(int64_t num_rows) { return num_rows / kRowsOfWholeGroup; }
   static int64_t NumRows(const AttentionSegment* segments, int64_t num_segments) {
     int64_t num_rows = 0;
     for (int64_t s = 0; s < num_segments; ++s) num_rows += segments[s].num_rows;
@@ -68,22 +63,24 @@ class PlacedBatch {
     row_segments.resize(static_cast<size_t>(num_rows), -1);
     std::vector<int32_t> all_positions = positions_;
     all_positions.resize(static_cast<size_t>(num_rows));
-    std::vector<RowGroup> groups = plan_.groups;
-    groups.resize(static_cast<size_t>(num_rows), {0, 0});
+    std::vector<RowGroup> whole_groups = plan_.whole_groups;
+    whole_groups.resize(static_cast<size_t>(MostWholeGroups(num_rows)), {0, 0});
     std::vector<int32_t> begins = plan_.begins;
-    begins.resize(static_cast<size_t>(num_rows) + 1);
+    begins.resize(static_cast<size_t>(num_rows) + 1, begins.back());
     const auto num_items = static_cast<int32_t>(plan_.items.size());
     Layout layout;
     // Places depend on the number of rows alone: a segment has a row at least. The items and what segments point at come last.
     const size_t segments_at = layout.Place<AttentionSegment>(nullptr, num_rows);
     const size_t row_segments_at = layout.Place(row_segments.data(), num_rows);
     const size_t positions_at = layout.Place(all_positions.data(), num_rows);
-    const size_t groups_at = layout.Place(groups.data(), num_rows);
+    const size_t groups_at = layout.Place<RowGroup>(nullptr, num_rows);
+    const size_t whole_groups_at = layout.Place(whole_groups.data(), MostWholeGroups(num_rows));
     const size_t begins_at = layout.Place(begins.data(), num_rows + 1);
     const size_t num_items_at = layout.Place(&num_items, 1);
     const size_t items_at = layout.Place(plan_.items.data(), num_items);
     const size_t lists_at = layout.Place(lists.data(), static_cast<int64_t>(lists.size()));
     layout.Fill(segments_at, there.data(), num_segments);
+    layout.Fill(groups_at, plan_.groups.data(), static_cast<int64_t>(plan_.groups.size()));
     if (buffer_.size() < layout.size()) buffer_.Reserve(2 * layout.size(), kName, device);
     const uint8_t* base = buffer_.data();
     const auto* next = reinterpret_cast<const int32_t*>(base + lists_at);
@@ -100,6 +97,7 @@ class PlacedBatch {
                 reinterpret_cast<const int32_t*>(base + row_segments_at),
                 reinterpret_cast<const int32_t*>(base + positions_at),
                 reinterpret_cast<const RowGroup*>(base + groups_at),
+                reinterpret_cast<const RowGroup*>(base + whole_groups_at),
                 reinterpret_cast<const int32_t*>(base + begins_at),
                 reinterpret_cast<const int32_t*>(base + num_items_at),
                 reinterpret_cast<const SpanItem*>(base + items_at)};

@@ -10,9 +10,9 @@
 namespace llmi::cuda {
 
 constexpr int64_t kGroupRows = 16;  // at most
-// Where groups have so many rows on average, and there are more rows than this, a block takes a group's spans one after the other: enough
-// blocks have work without sharing them out, and no partials go through memory.
-constexpr int64_t kRowsOfWholeGroups = 4;
+// Groups of so many rows, if there are more than so many rows in them, are taken whole: a block goes through a group's spans one after the
+// other, enough blocks have work without sharing them out, and no partials go through memory.
+constexpr int64_t kRowsOfWholeGroup = 8;
 constexpr int64_t kMostSpanRows = 64;
 constexpr int64_t kMostWholeHeadDim = 256;  // beyond, a block has not registers enough
 
@@ -28,46 +28,60 @@ struct SpanItem {
   int32_t span;
 };
 
-// Positions unknown (null): groups alone.
 struct SpanPlan {
-  std::vector<RowGroup> groups;
-  std::vector<int32_t> begins;       // [rows + 1]: where a row's spans begin, among those of all rows
-  std::vector<SpanItem> items;       // group by group; none where groups are taken whole
-  std::vector<int32_t> group_items;  // [groups + 1]: where a group's items begin
-  bool whole = false;
+  std::vector<RowGroup> groups;        // whose spans are shared out
+  std::vector<RowGroup> whole_groups;  // the others
+  std::vector<int32_t> begins = {0};   // [rows + 1]: where a row's spans begin, among all that are shared out
+  std::vector<SpanItem> items;         // group by group
+  std::vector<int32_t> group_items;    // [groups + 1]: where a group's items begin
 
   SpanPlan() = default;
+  // Positions unknown (null): groups alone.
   SpanPlan(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions) {
     int64_t num_rows = 0;
-    bool chains = true;
-    for (int64_t s = 0; s < num_segments; ++s) {
-      const AttentionSegment& segment = segments[s];
-      const int64_t most = kv.type == KvType::kBF16 && segment.parents == nullptr ? kGroupRows : 1;
-      for (int64_t row = 0; row < segment.num_rows; row += most) {
-        groups.push_back({static_cast<int32_t>(segment.row_begin + row), static_cast<int32_t>(std::min(most, segment.num_rows - row))});
-      }
-      num_rows += segment.num_rows;
-      chains = chains && segment.parents == nullptr;
-    }
-    whole = chains && kv.type == KvType::kBF16 && kv.head_dim <= kMostWholeHeadDim && num_rows > kMostSpanRows &&
-            static_cast<int64_t>(groups.size()) * kRowsOfWholeGroups <= num_rows;
+    int64_t rows_of_large = 0;
+    ForEachGroup(kv, segments, num_segments, [&](RowGroup group, bool chain) {
+      num_rows += group.num_rows;
+      if (MayBeWhole(kv, group, chain)) rows_of_large += group.num_rows;
+    });
+    ForEachGroup(kv, segments, num_segments, [&](RowGroup group, bool chain) {
+      (rows_of_large > kMostSpanRows && MayBeWhole(kv, group, chain) ? whole_groups : groups).push_back(group);
+    });
     begins.assign(static_cast<size_t>(num_rows) + 1, 0);
     group_items.push_back(0);
-    if (positions == nullptr || whole) return;
+    if (positions == nullptr) return;
     const auto first_span = [&](int64_t row) { return static_cast<int32_t>(FirstVisible(positions[row], window) / kAttentionSpan); };
     const auto end_span = [&](int64_t row) { return static_cast<int32_t>(positions[row] / kAttentionSpan + 1); };
-    for (int64_t row = 0; row < num_rows; ++row) {
-      begins[static_cast<size_t>(row) + 1] = begins[static_cast<size_t>(row)] + end_span(row) - first_span(row);
-    }
     for (size_t g = 0; g < groups.size(); ++g) {
-      const int32_t end = end_span(groups[g].row_begin + groups[g].num_rows - 1);
-      for (int32_t span = first_span(groups[g].row_begin); span < end; ++span) items.push_back({static_cast<int32_t>(g), span});
+      const int32_t row_end = groups[g].row_begin + groups[g].num_rows;
+      for (int32_t span = first_span(groups[g].row_begin); span < end_span(row_end - 1); ++span) {
+        items.push_back({static_cast<int32_t>(g), span});
+      }
       group_items.push_back(static_cast<int32_t>(items.size()));
+      for (int32_t row = groups[g].row_begin; row < row_end; ++row) begins[static_cast<size_t>(row) + 1] = end_span(row) - first_span(row);
     }
+    for (size_t row = 0; row < static_cast<size_t>(num_rows); ++row) begins[row + 1] += begins[row];
   }
 
+  int64_t RowEnd(size_t group) const { return groups[group].row_begin + groups[group].num_rows; }
   // Of rows [begin, end).
   int64_t NumRowSpans(int64_t begin, int64_t end) const { return begins[static_cast<size_t>(end)] - begins[static_cast<size_t>(begin)]; }
+
+ private:
+  template <typename Visit>
+  static void ForEachGroup(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const Visit& f) {
+    for (int64_t s = 0; s < num_segments; ++s) {
+      const AttentionSegment& segment = segments[s];
+      const bool chain = segment.parents == nullptr;
+      const int64_t most = kv.type == KvType::kBF16 && chain ? kGroupRows : 1;
+      for (int64_t row = 0; row < segment.num_rows; row += most) {
+        f({static_cast<int32_t>(segment.row_begin + row), static_cast<int32_t>(std::min(most, segment.num_rows - row))}, chain);
+      }
+    }
+  }
+  static bool MayBeWhole(const KvView& kv, RowGroup group, bool chain) {
+    return chain && kv.type == KvType::kBF16 && kv.head_dim <= kMostWholeHeadDim && group.num_rows >= kRowsOfWholeGroup;
+  }
 };
 
 }  // namespace llmi::cuda
