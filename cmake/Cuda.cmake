@@ -1,6 +1,5 @@
 # The CUDA backend. Its kernels are common sources, which the host emulates in tests; one file is compiled by nvcc.
 # -fmad=false for the reason of -ffp-contract=off: an fma happens where the source says so.
-# 128 registers, so that a multiprocessor holds 16 warps of any kernel; none spills (tests/test_cuda.py).
 if((LLMI_SANITIZE OR CMAKE_CROSSCOMPILING) AND LLMI_CUDA STREQUAL "AUTO")
   set(LLMI_CUDA OFF)
 endif()
@@ -29,7 +28,7 @@ if(llmi_with_cuda)
   set_target_properties(llmi_core PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
     CUDA_ARCHITECTURES "${LLMI_CUDA_ARCHITECTURES}")
   set_source_files_properties(${LLMI_CUDA_SOURCES} PROPERTIES COMPILE_OPTIONS
-    "-fmad=false;-maxrregcount=128;-prec-div=true;-prec-sqrt=true;-ftz=false;$<$<BOOL:${LLMI_WERROR}>:-Werror=all-warnings>")
+    "-fmad=false;--compress-mode=size;-prec-div=true;-prec-sqrt=true;-ftz=false;$<$<BOOL:${LLMI_WERROR}>:-Werror=all-warnings>")
 else()
   target_sources(llmi_core PRIVATE ${LLMI_NO_CUDA_SOURCES})
 endif()

@@ -272,11 +272,11 @@ def test_without_a_gpu_the_reason_is_given(tiny_path: Callable[..., Path], monke
 def test_kernels_compile_without_spills(tmp_path: Path) -> None:
     """For the first architecture, warnings as errors; registers and spills from the assembler's report."""
     command = [
-        "nvcc", "-std=c++20", "-arch=sm_90a", "-O3", "-fmad=false", "-maxrregcount=128", "-Xptxas=-v", "-Werror=all-warnings", f"-I{ROOT / 'csrc'}",
+        "nvcc", "-std=c++20", "-arch=sm_90a", "-O3", "-fmad=false", "-Xptxas=-v", "-Werror=all-warnings", f"-I{ROOT / 'csrc'}",
         "-cubin", "-o", str(tmp_path / "kernels.cubin"), str(ROOT / "csrc/kernels/cuda/cuda_device.cu"),
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0 and "ptxas warning" not in result.stderr, result.stderr
     spills = [int(number) for number in re.findall(r"(\d+) bytes spill", result.stderr)]
     registers = [int(number) for number in re.findall(r"Used (\d+) registers", result.stderr)]
     assert len(registers) >= 10 and max(registers) <= 128, registers

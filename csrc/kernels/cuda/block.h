@@ -14,7 +14,8 @@
 
 namespace llmi::cuda {
 
-constexpr int kMostWarps = 8;  // in a block that keeps a PerWarp
+constexpr int kMostThreads = 512;  // of a block; so a kernel gets 128 registers at most, and a multiprocessor holds 16 warps of any
+constexpr int kMostWarps = 8;      // in a block that keeps a PerWarp
 
 struct HostBlock {
   using Warp = HostWarp;

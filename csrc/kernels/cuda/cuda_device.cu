@@ -16,7 +16,7 @@ void Check(cudaError_t status, const char* what) {
 }
 
 template <typename Kernel>
-__global__ void Run(const __grid_constant__ Kernel kernel) {
+__global__ void __launch_bounds__(cuda::kMostThreads) Run(const __grid_constant__ Kernel kernel) {
   extern __shared__ __align__(16) uint8_t shared[];
   kernel(cuda::DeviceBlock{blockIdx.x, blockIdx.y, static_cast<int>(blockDim.x), shared});
 }

@@ -101,7 +101,8 @@ class EmulatedRuntime {
 
   template <typename Kernel>
   void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
-    CheckInternal(grid_x > 0 && grid_x < INT32_MAX && grid_y > 0 && grid_y < 65536 && shared_bytes <= kMostSharedBytes,
+    CheckInternal(grid_x > 0 && grid_x < INT32_MAX && grid_y > 0 && grid_y < 65536 && shared_bytes <= kMostSharedBytes &&
+                      num_threads <= cuda::kMostThreads,
                   "a launch that a GPU refuses");
     kernel.ForEachPointer([&](const void* pointer) {
       CheckInternal(pointer == nullptr || Inside(reinterpret_cast<uintptr_t>(pointer)),
