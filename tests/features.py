@@ -14,6 +14,11 @@ from llmi import LLM, SamplingParams, TokenContext, _core
 DEVICES = ["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])]
 
 
+def has_bits_of_its_own(device: str, kv_cache_dtype: str) -> bool:
+    """A GPU's tensor cores add products in an order of their own; the host carries the same kernels out in the CPU's."""
+    return device == "cuda" and kv_cache_dtype == "bfloat16"
+
+
 def expect_short_answers(llm: LLM) -> LLM:
     """Answers that end at once: admission then reckons with such, and a crowd of long ones meets preemption."""
     llm.generate([[1]] * 40, max_tokens=32, stopping_criteria=[lambda _: True], use_tqdm=False)

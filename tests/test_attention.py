@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features import DEVICES
+from features import DEVICES, has_bits_of_its_own
 from llmi import _core
 
 T = _core.testing
@@ -122,11 +122,6 @@ CASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap
     (33_100, 1, 1, 1, 16, 0, 0.0),
     (20, 3, 2, 1, 512, 0, 0.0),
 ]
-
-
-def has_bits_of_its_own(table: str, kv_dtype: str) -> bool:
-    """A GPU's tensor cores add products in an order of their own; the host carries the same kernels out in the CPU's."""
-    return table == "cuda" and kv_dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import DEVICES, expect_short_answers
+from features import DEVICES, expect_short_answers, has_bits_of_its_own
 from llmi import LLM, Capture, DeviceError, SamplingParams, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
@@ -48,8 +48,8 @@ def test_tokens_are_those_of_the_cpu(tiny_path: Callable[..., Path], device: str
     for kv_cache_dtype in ("float16", "bfloat16", "float32", "int8", "fp8"):
         engine: dict[str, Any] = {"kv_cache_dtype": kv_cache_dtype, "max_num_batched_tokens": 90, "max_model_len": 360, **weights}
         engine["kv_cache_memory_bytes"] = tight_pool(model, 300, 40, engine)
-        if device == "cuda" and kv_cache_dtype == "bfloat16":
-            continue  # a GPU's tensor cores have bits of their own: test_tensor_cores.py
+        if has_bits_of_its_own(device, kv_cache_dtype):
+            continue  # test_tensor_cores.py
         expected = run(model, prompts, params, 12, dict.fromkeys(COUNTS, 0), **engine)
         assert_same_tokens(run(model, prompts, params, 12, counts, device="cuda", **engine), expected)
     assert counts["num_copies_on_write"] > 5 and counts["num_preemptions"] > 3, counts
@@ -150,11 +150,10 @@ def test_steps_are_played_as_graphs(tiny_path: Callable[..., Path], device: str,
     prompts = [[1 + (7 * i + k) % 250 for k in range(20 * i + 3)] for i in range(13)]
     prompts[12] *= 3  # 729 tokens: recorded with three spans, played with four
     with LLM(model, **engine) as cpu, LLM(model, device="cuda", **engine) as llm:
-        # A GPU's tensor cores have bits of their own.
-        one_by_one = device == "cuda" and kv_cache_dtype == "bfloat16"
-        expected = (
-            [llm.generate(*request)[0] for request in zip(prompts, params, strict=True)] if one_by_one else cpu.generate(prompts, params)
-        )
+        if has_bits_of_its_own(device, kv_cache_dtype):
+            expected = [llm.generate(*request)[0] for request in zip(prompts, params, strict=True)]
+        else:
+            expected = cpu.generate(prompts, params)
         assert_same_tokens(llm.generate(prompts, params), expected)
         first = llm.get_metrics()
         llm.reset_prefix_cache()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from features import has_bits_of_its_own
 from llmi import _core
 
 T = _core.testing
@@ -120,7 +121,7 @@ def test_digests_of_logits(model: str, dtype: str, kv: str, table: str, smollm_p
     if table == "emulated" and dtype != "auto":
         pytest.skip("minutes: the cases of test_ops.py cover the weights of each type on it")
     path = smollm_path if model.startswith("smollm") else gemma_path
-    if table == "cuda" and kv == "bfloat16":  # a GPU's tensor cores have bits of their own: near the CPU's
+    if has_bits_of_its_own(table, kv):  # near the CPU's
         laws = [np.exp(x - np.logaddexp.reduce(x, -1, keepdims=True)) for x in (logits_of(path, dtype, kv, t, 40) for t in ("", table))]
         assert np.sum(laws[0] * np.log(laws[0] / laws[1]), -1).mean() < 1e-3
         return

@@ -24,10 +24,15 @@ SchedulingPolicy ParsePolicy(const std::string& name) {
 }
 
 std::unique_ptr<Device> OpenDevice(const std::string& name) {
-  const std::string kind = name.substr(0, name.find('+'));
+  std::string kind = name;
+  const auto take = [&](std::string_view suffix) {
+    const bool found = kind.ends_with(suffix);
+    if (found) kind.resize(kind.size() - suffix.size());
+    return found;
+  };
   DeviceOptions options;
-  options.bf16_linear = name.find("+bf16") != std::string::npos;
-  if (name.find("+tight") != std::string::npos) options.most_partial_bytes = 1 << 16;
+  if (take("+tight")) options.most_partial_bytes = 1 << 16;
+  options.bf16_linear = take("+bf16");
   if (kind == "cuda") return OpenCudaDevice(options);
   if (kind == "emulated") return OpenEmulatedDevice(options);
   CheckArgument(name == "cpu", "device must be cpu or cuda");

@@ -18,7 +18,7 @@ namespace llmi {
 // Throws Error(kInvalidArgument) for an unknown name.
 SchedulingPolicy ParsePolicy(const std::string& name);
 
-// "cuda" or "emulated", with "+bf16" after it where bf16 layers run on tensor cores, and "+tight" where attention's partials get little
+// "cuda" or "emulated", with "+bf16" after it where bf16 layers run on tensor cores, then "+tight" where attention's partials get little
 // memory, for tests. Null for "cpu"; throws Error(kDevice) where there is none such.
 std::unique_ptr<Device> OpenDevice(const std::string& name);
 

@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -198,8 +197,7 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
 
 def where_it_runs(numerics_id: str) -> dict[str, Any]:
     """Arguments of an engine that has the bits of one with this id, besides the types of weights and cache."""
-    activations = re.search("-a:([^-]*)", numerics_id)
-    on_tensor_cores = activations is not None and _TENSOR_CORES in activations[1]
+    on_tensor_cores = _TENSOR_CORES in numerics_id.partition("-kv:")[0]  # the rest is about attention
     return {"device": "cuda" if "-cuda-" in numerics_id else "cpu", "linear_dtype": "bf16" if on_tensor_cores else "auto"}
 
 

@@ -258,8 +258,9 @@ struct AttentionMergeKernel {
       });
       block.ForEachThread([&](int thread) {
         if (thread >= count) return;
-        shared.keep[thread] = ExpF32(shared.greatest[thread] - shared.greatest[thread + 1]);
-        shared.add[thread] = ExpF32(shared.peaks[thread] - shared.greatest[thread + 1]);
+        const reference::SpanMerge merge = reference::MergePeaks(shared.greatest[thread], shared.peaks[thread]);
+        shared.keep[thread] = merge.keep;
+        shared.add[thread] = merge.add;
       });
       block.ForEachThread([&](int thread) {
         for (int64_t d = thread; d < head_dim; d += block.num_threads) {

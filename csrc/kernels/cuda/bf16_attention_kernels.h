@@ -138,13 +138,11 @@ struct Bf16AttentionKernel {
     shared->keep[query] = 1.0f;
     shared->add[query] = 0.0f;
     if (shared->begin[query] >= shared->end[query]) return;  // nothing seen
-    const float peak = reference::Max(shared->total_peak[query], shared->peak[query]);
-    const float keep = ExpF32(shared->total_peak[query] - peak);
-    const float add = ExpF32(shared->peak[query] - peak);
-    shared->total_sum[query] = Fma(shared->sum[query], add, shared->total_sum[query] * keep);
-    shared->total_peak[query] = peak;
-    shared->keep[query] = keep;
-    shared->add[query] = add;
+    const reference::SpanMerge merge = reference::MergePeaks(shared->total_peak[query], shared->peak[query]);
+    shared->total_sum[query] = Fma(shared->sum[query], merge.add, shared->total_sum[query] * merge.keep);
+    shared->total_peak[query] = merge.peak;
+    shared->keep[query] = merge.keep;
+    shared->add[query] = merge.add;
   }
 };
 

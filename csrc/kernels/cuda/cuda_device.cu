@@ -15,8 +15,9 @@ void Check(cudaError_t status, const char* what) {
   throw Error(ErrorKind::kDevice, std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
 }
 
+// Registers are bounded as such: told the threads of a block instead, the compiler spills small kernels to make room for more blocks.
 template <typename Kernel>
-__global__ void __launch_bounds__(cuda::kMostThreads) Run(const __grid_constant__ Kernel kernel) {
+__global__ void __maxnreg__(65536 / cuda::kMostThreads) Run(const __grid_constant__ Kernel kernel) {
   extern __shared__ __align__(16) uint8_t shared[];
   kernel(cuda::DeviceBlock{blockIdx.x, blockIdx.y, static_cast<int>(blockDim.x), shared});
 }

@@ -40,13 +40,13 @@ struct SpanPlan {
   SpanPlan(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions) {
     int64_t num_rows = 0;
     int64_t rows_of_large = 0;
-    ForEachGroup(kv, segments, num_segments, [&](RowGroup group, bool chain) {
+    const auto may_be_whole = [&](RowGroup group) { return kv.head_dim <= kMostWholeHeadDim && group.num_rows >= kRowsOfWholeGroup; };
+    ForEachGroup(kv, segments, num_segments, [&](RowGroup group) {
       num_rows += group.num_rows;
-      if (MayBeWhole(kv, group, chain)) rows_of_large += group.num_rows;
+      if (may_be_whole(group)) rows_of_large += group.num_rows;
     });
-    ForEachGroup(kv, segments, num_segments, [&](RowGroup group, bool chain) {
-      (rows_of_large > kMostSpanRows && MayBeWhole(kv, group, chain) ? whole_groups : groups).push_back(group);
-    });
+    ForEachGroup(kv, segments, num_segments,
+                 [&](RowGroup group) { (rows_of_large > kMostSpanRows && may_be_whole(group) ? whole_groups : groups).push_back(group); });
     begins.assign(static_cast<size_t>(num_rows) + 1, 0);
     group_items.push_back(0);
     if (positions == nullptr) return;
@@ -72,15 +72,11 @@ struct SpanPlan {
   static void ForEachGroup(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const Visit& f) {
     for (int64_t s = 0; s < num_segments; ++s) {
       const AttentionSegment& segment = segments[s];
-      const bool chain = segment.parents == nullptr;
-      const int64_t most = kv.type == KvType::kBF16 && chain ? kGroupRows : 1;
+      const int64_t most = kv.type == KvType::kBF16 && segment.parents == nullptr ? kGroupRows : 1;
       for (int64_t row = 0; row < segment.num_rows; row += most) {
-        f({static_cast<int32_t>(segment.row_begin + row), static_cast<int32_t>(std::min(most, segment.num_rows - row))}, chain);
+        f({static_cast<int32_t>(segment.row_begin + row), static_cast<int32_t>(std::min(most, segment.num_rows - row))});
       }
     }
-  }
-  static bool MayBeWhole(const KvView& kv, RowGroup group, bool chain) {
-    return chain && kv.type == KvType::kBF16 && kv.head_dim <= kMostWholeHeadDim && group.num_rows >= kRowsOfWholeGroup;
   }
 };
 

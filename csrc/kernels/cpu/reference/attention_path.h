@@ -18,6 +18,17 @@ LLMI_HD inline int64_t SlotOf(const AttentionSegment& segment, int64_t row, int6
   return segment.base_len + node;
 }
 
+// How a span joins those before it: the greatest peak of all, and the factors of what was summed before and of what is added.
+struct SpanMerge {
+  float peak;
+  float keep;
+  float add;
+};
+LLMI_HD inline SpanMerge MergePeaks(float total_peak, float peak) {
+  const float merged = Max(total_peak, peak);
+  return {merged, ExpF32(total_peak - merged), ExpF32(peak - merged)};
+}
+
 // Merges the spans of one query, stride apart, left to right; dimensions [d_begin, d_end) of its values.
 LLMI_HD inline void MergeSpans(const float* partials, int64_t num_spans, int64_t stride, int64_t head_dim, int64_t d_begin, int64_t d_end,
                                float* out) {
@@ -27,12 +38,10 @@ LLMI_HD inline void MergeSpans(const float* partials, int64_t num_spans, int64_t
   for (int64_t span = 0; span < num_spans; ++span) {
     const float* partial = partials + span * stride;
     if (partial[head_dim + 1] == kAttentionNothingSeen) continue;
-    const float merged_max = Max(total_max, partial[head_dim]);
-    const float keep = ExpF32(total_max - merged_max);
-    const float add = ExpF32(partial[head_dim] - merged_max);
-    total_sum = Fma(partial[head_dim + 1], add, total_sum * keep);
-    for (int64_t d = d_begin; d < d_end; ++d) out[d] = Fma(partial[d], add, out[d] * keep);
-    total_max = merged_max;
+    const SpanMerge merge = MergePeaks(total_max, partial[head_dim]);
+    total_sum = Fma(partial[head_dim + 1], merge.add, total_sum * merge.keep);
+    for (int64_t d = d_begin; d < d_end; ++d) out[d] = Fma(partial[d], merge.add, out[d] * merge.keep);
+    total_max = merge.peak;
   }
   const float inverse = 1.0f / total_sum;
   for (int64_t d = d_begin; d < d_end; ++d) out[d] = out[d] * inverse;
