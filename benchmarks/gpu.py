@@ -3,7 +3,7 @@
     python benchmarks/gpu.py [--rounds 3] [--no-checks] [--output benchmarks/results/NAME.json]
 
 Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
-weights in the shapes of Qwen3 0.6B and Llama 3.2 1B; layers of Llama 3.1 8B, attention and draws alone; nano-vllm's list of requests;
+weights in the shapes of Qwen3 0.6B, Llama 3.2 1B and 8 layers of Llama 3.1 8B; its layers, attention and draws alone; nano-vllm's list of requests;
 how long the device has nothing to do; transformers beside it, where it is installed; shares of the bandwidth that copies reach in the same process.
 """
 
@@ -28,10 +28,20 @@ LLAMA_1B = {
     "hidden_size": 2048, "num_layers": 16, "vocab_size": 128_256, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
     "intermediate_size": 8192, "max_position_embeddings": 8192, "tie_word_embeddings": True,
 }  # fmt: skip
+#: A quarter of its layers: as weights come from memory one after the other, the share of bandwidth is the whole model's.
+LLAMA_8B = {
+    "hidden_size": 4096, "num_layers": 8, "vocab_size": 128_256, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 14_336, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+}  # fmt: skip
 QWEN_06B = {
     "hidden_size": 1024, "num_layers": 28, "vocab_size": 151_936, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
     "intermediate_size": 3072, "max_position_embeddings": 8192, "tie_word_embeddings": True,
 }  # fmt: skip
+SHAPES: dict[str, dict[str, Any]] = {
+    "Qwen 0.6B shape": QWEN_06B,
+    "Llama 1B shape": LLAMA_1B,
+    "Llama 8B shape, 8 of its 32 layers": LLAMA_8B,
+}
 CHECKS = (
     "test_ops.py",
     "test_attention.py",
@@ -39,6 +49,7 @@ CHECKS = (
     "test_kv_types.py",
     "test_device_draw.py",
     "test_cuda.py",
+    "test_ahead.py",
     "test_tensor_cores.py",
 )
 TINY = {
@@ -166,7 +177,7 @@ def transformers_tokens_per_s(path: Path, num_tokens: int) -> float | None:
 
 
 def measure_idleness(path: Path, engine: dict[str, Any], num_sequences: int, num_tokens: int) -> dict[str, float]:
-    """Of decoding: the share of time in which the device surely had nothing to do, and how often the host waited for it."""
+    """Of decoding: the share of time between a draw and the next op, as the device sees it; waits; steps launched before the last one's tokens."""
     params = SamplingParams(temperature=0.6, seed=0, ignore_eos=True, max_tokens=num_tokens, detokenize=False)
     prompts = [[5 + i % 97, 6, 7] for i in range(num_sequences)]
     with LLM(path, device="cuda", max_model_len=num_tokens + 16, max_num_seqs=num_sequences, enable_prefix_caching=False, **engine) as llm:
@@ -176,11 +187,15 @@ def measure_idleness(path: Path, engine: dict[str, Any], num_sequences: int, num
         llm.generate(prompts, params, use_tqdm=False)
         seconds = time.perf_counter() - began
         after = llm.get_metrics()
-    change = {name: after[name] - before[name] for name in ("device_idle_s", "num_device_waits", "num_generated_tokens")}
+    change = {
+        name: after[name] - before[name]
+        for name in ("device_idle_s", "num_device_waits", "num_generated_tokens", "num_steps", "num_steps_ahead")
+    }
     return {
         "tokens/s": change["num_generated_tokens"] / seconds,
         "idle share": change["device_idle_s"] / seconds,
         "waits a token": change["num_device_waits"] / change["num_generated_tokens"],
+        "steps ahead": change["num_steps_ahead"] / change["num_steps"],
     }
 
 
@@ -220,7 +235,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         models: dict[str, tuple[Path | None, dict[str, Any]]] = {"SmolLM2-135M": (None, {})}
         if not arguments.small:
-            for name, shape in {"Qwen 0.6B shape": QWEN_06B, "Llama 1B shape": LLAMA_1B}.items():
+            for name, shape in SHAPES.items():
                 made = tiny_model("llama", path=Path(scratch) / name.replace(" ", "-"), **shape)
                 in_bf16 = {"dtype": "bfloat16"}
                 models |= {f"{name}, bf16": (made, in_bf16), f"{name}, {BF16_LINEAR}": (made, in_bf16 | ON_TENSOR_CORES)}

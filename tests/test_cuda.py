@@ -182,6 +182,7 @@ def test_a_step_waits_once(tiny_path: Callable[..., Path]) -> None:
         after = llm.get_metrics()
     steps = after["num_steps"] - before["num_steps"]
     assert 24 <= steps <= after["num_device_waits"] - before["num_device_waits"] <= steps + 1
+    assert after["num_steps_ahead"] - before["num_steps_ahead"] == steps - 1, "the last token is known to be the last"
     assert 0 < after["device_idle_s"] - before["device_idle_s"] < seconds
 
 

@@ -71,8 +71,7 @@ double MeasureDraws(const std::string& name, const SamplingParams& params, int64
   device->Upload(there.data(), logits.data(), there.size());
   DrawList draws;
   for (int64_t row = 0; row < num_rows; ++row) draws.Add(params, {}, row, row, vocab_size);
-  std::vector<int32_t> tokens(static_cast<size_t>(num_rows));
-  return SecondsEach(device.get(), there.data(), [&](int) { device->Draw(draws.batch(), there.as<float>(), vocab_size, tokens.data()); });
+  return SecondsEach(device.get(), there.data(), [&](int) { device->Draw(draws.batch(), there.as<float>(), vocab_size); });
 }
 
 // So many matrices by turns that none is still in a cache.

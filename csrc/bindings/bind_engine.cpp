@@ -322,6 +322,7 @@ void RegisterEngine(py::module_& module) {
         dict["num_recomputed_tokens"] = stats.num_recomputed_tokens;
         dict["num_restored_tokens"] = stats.num_restored_tokens;
         dict["num_device_draws"] = stats.num_device_draws;
+        dict["num_steps_ahead"] = stats.num_steps_ahead;
         dict["num_graph_replays"] = stats.device.num_replays;
         dict["num_device_waits"] = stats.device.num_waits;
         dict["device_idle_s"] = stats.device.idle_s;

@@ -83,6 +83,7 @@ bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim)
 }
 
 void KvCache::Commit(KvSequence* sequence, int64_t num_new, std::span<const int32_t> token_ids) {
+  CheckInternal(sequences_.contains(sequence), "tokens of a sequence that holds no cache");
   sequence->num_tokens += num_new;
   if (!token_ids.empty()) IndexBlocks(sequence, token_ids);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {

@@ -38,13 +38,11 @@ float* Engine::HostRow(int64_t row) {
   return logits_.data() + row * vocab_size;
 }
 
-void Engine::DrawThere(std::span<const LogitsRow> rows, const float* hidden) {
+Engine::PendingDraws Engine::LaunchDraws(std::span<const LogitsRow> rows, const float* hidden) {
   const int64_t vocab_size = decoder_->config().vocab_size;
-  const int64_t hidden_size = decoder_->config().hidden_size;
   float* there = decoder_->LogitsThere(context_, hidden, static_cast<int64_t>(rows.size()));
-  drawn_there_.assign(rows.size(), kNoToken);
+  PendingDraws pending;
   DrawList draws;
-  std::vector<size_t> places;
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
@@ -55,21 +53,30 @@ void Engine::DrawThere(std::span<const LogitsRow> rows, const float* hidden) {
     }
     tokens = sample.tokens;
     AppendPath(sample.draft, rows[i].node, &tokens);
-    draws.Add(sample.running->request->params, {tokens, sample.running->prompt_len()}, sample.index, row, vocab_size);
-    places.push_back(i);
+    if (rows[i].after >= 0) tokens.push_back(0);  // in the place of the one that is not known
+    draws.Add(sample.running->request->params, {tokens, sample.running->prompt_len()}, sample.index, row, vocab_size, rows[i].after);
+    pending.places.push_back(i);
   }
-  if (places.empty()) return;
-  std::vector<int32_t> drawn(places.size());
-  context_.device->Draw(draws.batch(), there, vocab_size, drawn.data());
-  for (size_t i = 0; i < places.size(); ++i) {
-    drawn_there_[places[i]] = drawn[i];
-    if (drawn[i] != kNoToken) continue;
-    // The host says what is wrong with the row: its logits once more, as they were before masks and penalties.
-    const auto row = static_cast<int64_t>(places[i]);
-    decoder_->LmHead(context_, hidden + row * hidden_size, 1, HostRow(row));
+  if (draws.size() > 0) pending.ticket = context_.device->Draw(draws.batch(), there, vocab_size);
+  return pending;
+}
+
+void Engine::TakeDraws(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws) {
+  drawn_there_.assign(rows.size(), kNoToken);
+  if (draws.places.empty()) return;
+  const std::span<const int32_t> drawn = context_.device->TakeDrawn(draws.ticket);
+  if (ahead_ != nullptr) ahead_->start_s = NowSeconds();
+  for (size_t i = 0; i < draws.places.size(); ++i) {
+    const size_t place = draws.places[i];
+    drawn_there_[place] = drawn[i];
+    if (drawn[i] != kNoToken || rows[place].sample->finished) continue;
+    // The host says what is wrong with the row: its logits once more, as they were before masks and penalties. A step ahead had no token.
+    ahead_.reset();
+    const auto row = static_cast<int64_t>(place);
+    decoder_->LmHead(context_, hidden + row * decoder_->config().hidden_size, 1, HostRow(row));
   }
   const std::lock_guard lock(mutex_);
-  stats_.num_device_draws += static_cast<int64_t>(places.size());
+  stats_.num_device_draws += static_cast<int64_t>(draws.places.size());
 }
 
 }  // namespace llmi

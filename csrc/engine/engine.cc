@@ -209,6 +209,7 @@ void Engine::TryExecute(const std::function<void()>& work) {
 }
 
 void Engine::RunCommands(std::vector<Command> commands) {
+  ahead_.reset();  // its sequences and workspaces may be others when they are done
   for (const Command& command : commands) {
     try {
       (*command.work)();
@@ -351,8 +352,8 @@ void Engine::ThreadMain() {
   for (const Command& command : commands) command.done->set_exception(std::make_exception_ptr(ClosedError()));
   for (auto& sequence : std::exchange(labs_, {})) cache_->Free(&sequence->kv);
   for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
-  for (auto& row : static_rows_) cache_->Free(&row->scheduled.kv);
-  static_rows_.clear();
+  for (auto& row : ended_rows_) cache_->Free(&row->scheduled.kv);
+  ended_rows_.clear();
   stepped_.notify_all();
 }
 

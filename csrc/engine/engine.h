@@ -19,6 +19,7 @@
 #include "engine/detokenizer.h"
 #include "engine/lab.h"
 #include "engine/request.h"
+#include "kernels/device.h"
 #include "kernels/draw.h"
 #include "model/decoder.h"
 #include "sampling/law.h"
@@ -67,6 +68,7 @@ struct EngineStats {
   int64_t num_recomputed_tokens = 0;
   int64_t num_restored_tokens = 0;  // of preempted sequences whose blocks came back from the host
   int64_t num_device_draws = 0;     // rows drawn where their logits lie; those of other rows came to the host
+  int64_t num_steps_ahead = 0;      // launched before the tokens of the step before were known
   DeviceCounts device;
   int64_t num_copies_on_write = 0;
   int64_t num_window_blocks_returned = 0;
@@ -151,6 +153,12 @@ class Engine {
   struct Sample;
   struct Running;
   struct LogitsRow;
+  struct LaunchedStep;
+  // Rows of a chunk that are being drawn where their logits lie, and the device's ticket, if there are any.
+  struct PendingDraws {
+    std::vector<size_t> places;
+    DrawTicket ticket = 0;
+  };
   // What a step holds so far.
   struct StepPlan {
     int64_t num_rows;
@@ -208,8 +216,14 @@ class Engine {
   int64_t PromptBudget();
   bool PrefersCopy(const ScheduledSequence& sequence) const;
   void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
+  std::unique_ptr<LaunchedStep> LaunchStep();
+  // A step ahead of the last one's tokens (ahead.cc): launched after it, and taken as the next, if it is still wanted.
+  bool MayRunAhead(const LaunchedStep& step) const;
+  bool MayAdmit(const LaunchedStep& step) const;
+  void LaunchAhead(const LaunchedStep& step);
+  std::unique_ptr<LaunchedStep> TakeAhead();
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
-  void ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result);
+  void ProcessRows(LaunchedStep* step);
   void ProcessBatch(std::span<const LogitsRow> rows, const float* logits);
   void PrepareRows(std::span<const LogitsRow> rows, const float* logits);
   void ProcessAhead(std::span<const LogitsRow> rows, const std::vector<std::pair<PreparedRow*, size_t>>& ahead);
@@ -249,7 +263,8 @@ class Engine {
   // drawn: what the device has drawn, or kNoToken; raw is nothing then.
   void SampleToken(Running& running, Sample& sample, const float* raw, int32_t drawn);
   // Rows that are drawn where their logits are (device_rows.cc); the logits of the others, in logits_.
-  void DrawThere(std::span<const LogitsRow> rows, const float* hidden);
+  PendingDraws LaunchDraws(std::span<const LogitsRow> rows, const float* hidden);
+  void TakeDraws(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws);
   static bool MayDrawThere(const LogitsRow& row);
   float* HostRow(int64_t row);
   // The token of a row of this chunk; kNoToken: the host draws it.
@@ -259,7 +274,7 @@ class Engine {
   void FinishSample(Running& running, Sample& sample, FinishReason reason);
   void FinishRequest(uint64_t id);
   void FailRequest(Running& running, const Error& error);
-  void ReleaseStaticRows();
+  void ReleaseEndedRows();
   void EmitStreams();
   void PublishStats();  // under the lock
 
@@ -270,8 +285,8 @@ class Engine {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<uint64_t, std::unique_ptr<Running>> requests_;
-  std::vector<std::unique_ptr<Sample>> static_rows_;  // finished, kept until their batch ends
-  std::vector<uint64_t> done_;                        // to be finished at the end of the step
+  std::vector<std::unique_ptr<Sample>> ended_rows_;  // of a static batch, or of a step ahead: kept until these end
+  std::vector<uint64_t> done_;                       // to be finished at the end of the step
   std::vector<float> logits_, law_;
   std::array<std::vector<float>, kNumLawStages> stages_;  // of law_, where a trace wants them
   std::vector<std::shared_ptr<LabSequence>> labs_;        // those that hold cache, least recently used first
@@ -291,6 +306,7 @@ class Engine {
   std::unordered_map<const Sample*, PreparedRow> prepared_rows_;
   std::vector<std::vector<float>> spare_laws_;  // of earlier rows, for the next
   std::vector<int32_t> drawn_there_;            // by row of this chunk; empty without a device
+  std::unique_ptr<LaunchedStep> ahead_;
   double hook_seconds_ = 0;
   uint64_t num_submitted_ = 0;
   int64_t num_audited_steps_ = 0;

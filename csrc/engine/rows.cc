@@ -28,7 +28,8 @@ int32_t Engine::ChildOfWalk(const Sample& sample, int32_t token) {
   return sample.draft.size() == 0 ? kWalkRoot : sample.draft.Child(sample.walk, token);
 }
 
-void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult& result) {
+void Engine::ProcessRows(LaunchedStep* step) {
+  const std::vector<LogitsRow>& rows = step->rows;
   const int64_t vocab_size = decoder_->config().vocab_size;
   const int64_t hidden_size = decoder_->config().hidden_size;
   const auto num_rows = static_cast<int64_t>(rows.size());
@@ -36,12 +37,14 @@ void Engine::ProcessRows(const std::vector<LogitsRow>& rows, const ForwardResult
   for (int64_t begin = 0; begin < num_rows; begin += chunk) {
     const int64_t count = std::min(chunk, num_rows - begin);
     const auto chunk_rows = std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
-    const float* hidden = result.hidden + begin * hidden_size;
+    const float* hidden = step->result.hidden + begin * hidden_size;
     if (context_.device == nullptr) {
       logits_.resize(std::max(logits_.size(), static_cast<size_t>(count * vocab_size)));
       decoder_->LmHead(context_, hidden, count, logits_.data());
     } else {
-      DrawThere(chunk_rows, hidden);
+      if (!step->draws || begin > 0) step->draws = LaunchDraws(chunk_rows, hidden);
+      if (MayRunAhead(*step)) LaunchAhead(*step);
+      TakeDraws(chunk_rows, hidden, *step->draws);
     }
     if (config_.batch_hook != nullptr) ProcessBatch(chunk_rows, logits_.data());
     PrepareRows(chunk_rows, logits_.data());

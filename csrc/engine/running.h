@@ -102,9 +102,26 @@ void AppendDraft(const Draft& draft, int64_t num_before, int64_t last_position, 
 // A row of the batch whose logits are wanted: after `position` of a sample's tokens.
 struct Engine::LogitsRow {
   Sample* sample;
-  int64_t position;  // of the row's token
-  int32_t node;      // of the sample's draft; kWalkRoot: a committed token's row
-  bool draws;        // the next token is drawn from it; else it scores a prompt token
+  int64_t position;    // of the row's token
+  int32_t node;        // of the sample's draft; kWalkRoot: a committed token's row
+  bool draws;          // the next token is drawn from it; else it scores a prompt token
+  int32_t after = -1;  // row of the draw before that gives the row's token, where the host does not know it yet
+};
+
+// A step that was given to the decoder, until its tokens are known.
+struct Engine::LaunchedStep {
+  std::vector<ScheduledPiece> pieces;
+  std::vector<LogitsRow> rows;
+  std::vector<int> tap_layers;
+  int64_t num_rows = 0;  // of the forward
+  ForwardResult result;
+  double start_s = 0;  // when its ops began, as far as the host knows
+  double forward_seconds = 0;
+  int64_t num_ahead = 0;  // steps since the last that was scheduled
+  // Ran and waited then.
+  int64_t num_running = 0;
+  int64_t num_waiting = 0;
+  std::optional<PendingDraws> draws;  // of its first chunk, where they were launched already
 };
 
 }  // namespace llmi

@@ -15,30 +15,43 @@ bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.b
 }  // namespace
 
 void Engine::RunStep() {
+  std::unique_ptr<LaunchedStep> step = TakeAhead();
+  if (step == nullptr) step = LaunchStep();
+  if (step == nullptr) return;
+  scheduler_->Commit(step->pieces);
+  ProcessRows(step.get());
+  KeepHiddenStates(step->rows, step->tap_layers, step->result);
+  LearnStepTime(step->pieces, step->num_rows, NowSeconds() - step->start_s);
+  EndWalks(step->pieces, step->forward_seconds, step->num_rows);
+  scheduler_->EndStep();
+  ReleaseEndedRows();
+}
+
+// Null: there is nothing to do.
+std::unique_ptr<Engine::LaunchedStep> Engine::LaunchStep() {
   SetPolicyKeys();
   std::vector<ScheduledPiece> pieces = scheduler_->Schedule(PromptBudget());
   if (pieces.empty()) {
     // Only a static batch whose rows have all ended, or hold the pages that others wait for, may come here: it ends now.
     scheduler_->EndStep();
-    ReleaseStaticRows();
+    ReleaseEndedRows();
     if (++num_empty_steps_ > 2) throw Error(ErrorKind::kInternal, "work is queued but nothing can be scheduled");
-    return;
+    return nullptr;
   }
   num_empty_steps_ = 0;
   ProposeDrafts(&pieces);
-  if (pieces.empty()) return;  // every request of the step failed in its drafter
-  std::vector<LogitsRow> rows;
-  const ForwardBatch batch = BuildBatch(pieces, &rows);
-  const double start = NowSeconds();
-  const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
-  const double forward_seconds = NowSeconds() - start;
-  scheduler_->Commit(pieces);
-  ProcessRows(rows, result);
-  KeepHiddenStates(rows, batch.tap_layers, result);
-  LearnStepTime(pieces, batch.num_rows(), NowSeconds() - start);
-  EndWalks(pieces, forward_seconds, batch.num_rows());
-  scheduler_->EndStep();
-  ReleaseStaticRows();
+  if (pieces.empty()) return nullptr;  // every request of the step failed in its drafter
+  auto step = std::make_unique<LaunchedStep>();
+  const ForwardBatch batch = BuildBatch(pieces, &step->rows);
+  step->pieces = std::move(pieces);
+  step->tap_layers = batch.tap_layers;
+  step->num_rows = batch.num_rows();
+  step->num_running = scheduler_->num_running();
+  step->num_waiting = scheduler_->num_waiting();
+  step->start_s = NowSeconds();
+  step->result = decoder_->Forward(context_, *cache_, batch);
+  step->forward_seconds = NowSeconds() - step->start_s;
+  return step;
 }
 
 void AppendDraft(const Draft& draft, int64_t num_before, int64_t last_position, ForwardBatch* batch) {
@@ -183,7 +196,7 @@ void Engine::FinishRequest(uint64_t id) {
   Running& running = *found->second;
   running.request->finish_time_s = NowSeconds();
   for (auto& sample : running.samples) {
-    if (scheduler_->Contains(&sample->scheduled)) static_rows_.push_back(std::move(sample));
+    if (ahead_ != nullptr || scheduler_->Contains(&sample->scheduled)) ended_rows_.push_back(std::move(sample));
   }
   OutputEvent event;
   event.request = running.request;
@@ -197,8 +210,8 @@ void Engine::FinishRequest(uint64_t id) {
   channel->Push(std::move(event));
 }
 
-void Engine::ReleaseStaticRows() {
-  std::erase_if(static_rows_, [&](const std::unique_ptr<Sample>& row) {
+void Engine::ReleaseEndedRows() {
+  std::erase_if(ended_rows_, [&](const std::unique_ptr<Sample>& row) {
     if (scheduler_->Contains(&row->scheduled)) return false;
     cache_->Free(&row->scheduled.kv);
     return true;

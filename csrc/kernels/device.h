@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/aligned.h"
@@ -24,9 +25,11 @@ namespace llmi {
 // What a device did since it was opened.
 struct DeviceCounts {
   int64_t num_replays = 0;  // records played
-  int64_t num_waits = 0;    // of the host, for all that was under way
-  double idle_s = 0;        // from the end of a wait to the next launch or copy, when the device had nothing to do
+  int64_t num_waits = 0;    // of the host, for something from the device
+  double idle_s = 0;        // of the device: after a draw, or after a download, until it had something to do again
 };
+
+using DrawTicket = int64_t;
 
 class Device : public MemorySource {
  public:
@@ -41,6 +44,7 @@ class Device : public MemorySource {
   virtual void Download(void* to, const void* from, size_t num_bytes) = 0;
   virtual void Copy(void* to, const void* from, size_t num_bytes) = 0;
 
+  // An id below zero is a token that the host does not know yet: ~i, of row i of the draws given last.
   virtual void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) = 0;
   virtual void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
@@ -61,9 +65,11 @@ class Device : public MemorySource {
   virtual void KvWrite(const KvWriteArgs& args) = 0;
   virtual void PagedAttention(const AttentionArgs& args) = 0;
   virtual void SoftCap(float* x, int64_t count, float cap) = 0;
-  // Changes logits [rows of the step, vocab_size] in place and gives tokens [batch.num_rows], both kinds of kernels/draw.h; waits.
-  // batch and tokens are the host's.
-  virtual void Draw(const DrawBatch& batch, float* logits, int64_t vocab_size, int32_t* tokens) = 0;
+  // Changes logits [rows of the step, vocab_size] in place and draws a token (both kinds of kernels/draw.h) for each row of the batch,
+  // which is the host's. TakeDrawn waits for these tokens [batch.num_rows], for nothing that was given after them; those of the last two
+  // draws are there to be taken.
+  virtual DrawTicket Draw(const DrawBatch& batch, float* logits, int64_t vocab_size) = 0;
+  virtual std::span<const int32_t> TakeDrawn(DrawTicket ticket) = 0;
   virtual void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) = 0;
 };
 

@@ -72,7 +72,8 @@ struct DrawRow {
   int64_t logits_row = 0;
   int64_t mask_begin = 0, mask_end = 0;        // of the batch's masks, ascending by id; equal ids in the order to be carried out
   int64_t penalty_begin = 0, penalty_end = 0;  // of its penalties, each id once
-  int64_t allowed = -1;                        // first word of the bitmap of ids that are left; -1: all
+  int64_t after = -1;    // row of the draw before, whose token the history ends with and the penalties do not know; -1: they know all
+  int64_t allowed = -1;  // first word of the bitmap of ids that are left; -1: all
   Penalties penalties;
   float temperature = 1.0f;  // 0: greedy
   double min_p = 0.0;        // 0: off

@@ -1,7 +1,8 @@
 // embedding: out[i] = scale * W[ids[i]], W dequantised exactly as written in packed_weights.h
 // (minimum kinds by one fma).
 //
-// ids  [num_rows] int32 in [0, weights.num_rows); out [num_rows, weights.num_cols] fp32
+// ids  [num_rows] int32 in [0, weights.num_rows), on a device also tokens that it has drawn (Device::Embedding); out [num_rows,
+// weights.num_cols] fp32
 #pragma once
 
 #include <stdint.h>

@@ -107,6 +107,7 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   const int64_t query_size = config_.num_heads * config_.head_dim;
   const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
+  if (context.device != nullptr) ReserveFloats(context, last_hidden_, num_rows * config_.hidden_size);
   for (AlignedBuffer* buffer : {&x_, &normed_, &hidden_}) ReserveFloats(context, *buffer, num_rows * config_.hidden_size);
   ReserveFloats(context, qkv_, num_rows * (query_size + 2 * kv_size));
   ReserveFloats(context, attended_, num_rows * query_size);
@@ -317,6 +318,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
 
   const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
   if (num_wanted == 0) return result;
+  if (context.device != nullptr) std::swap(hidden_, last_hidden_);
   float* wanted = ReserveFloats(context, hidden_, num_wanted * hidden);
   for (int64_t i = 0; i < num_wanted; ++i) {
     CopyThere(context, wanted + i * hidden, rows.x + batch.wanted_rows[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));

@@ -20,7 +20,7 @@ namespace llmi {
 
 // One ragged batch. Rows of all sequences stand one after the other.
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;  // [num_rows]
+  std::vector<int32_t> token_ids;  // [num_rows]; on a device also tokens that it has drawn (Device::Embedding)
   std::vector<int32_t> positions;  // [num_rows]
   // Segments in row order, as attention wants them; tables[g][s] is segment s's block table in KV group g.
   std::vector<AttentionSegment> segments;
@@ -35,7 +35,8 @@ struct ForwardBatch {
 };
 
 struct ForwardResult {
-  // [num_wanted, hidden_size], after the final norm, where the ops run; the decoder's, until its next Forward or EarlyLogits.
+  // [num_wanted, hidden_size], after the final norm, where the ops run; the decoder's, until its next Forward (on a device the next
+  // but one, so that a step may be given while another is under way) or EarlyLogits.
   const float* hidden = nullptr;
   std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
   std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]
@@ -80,7 +81,7 @@ class Decoder {
   ModelConfig config_;
   ModelWeights weights_;
   std::vector<RopeTable> ropes_;
-  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, codes_, scales_, rope_values_, hidden_, logits_;
+  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, codes_, scales_, rope_values_, hidden_, last_hidden_, logits_;
   std::vector<float> host_rope_;
   std::vector<AttentionSegment> segments_;
 };

@@ -11,6 +11,10 @@ bool EndsWith(std::span<const int32_t> tokens, std::span<const int32_t> suffix) 
   return suffix.size() <= tokens.size() && std::equal(suffix.begin(), suffix.end(), tokens.end() - static_cast<int64_t>(suffix.size()));
 }
 
+bool HasPenalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0 || params.frequency_penalty != 0.0 || params.presence_penalty != 0.0;
+}
+
 }  // namespace
 
 void AppendMasks(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks) {
@@ -27,13 +31,17 @@ void AppendMasks(const SamplingParams& params, const TokenHistory& history, std:
   for (const auto& [id, bias] : params.logit_bias) masks->push_back({id, 0, bias});
 }
 
+bool MaskByLastToken(const SamplingParams& params) {
+  return std::any_of(params.bad_words.begin(), params.bad_words.end(), [](const auto& word) { return word.size() > 1; });
+}
+
 Penalties PenaltiesOf(const SamplingParams& params) {
   return {static_cast<float>(params.repetition_penalty), static_cast<float>(params.frequency_penalty),
           static_cast<float>(params.presence_penalty)};
 }
 
 void AppendPenalties(const SamplingParams& params, const TokenHistory& history, int64_t vocab_size, std::vector<PenaltyEdit>* penalties) {
-  if (params.repetition_penalty == 1.0 && params.frequency_penalty == 0.0 && params.presence_penalty == 0.0) return;
+  if (!HasPenalties(params)) return;
   // Of each id: 0 if the history lacks it, else one more than its count in the output. All zero between calls, so
   // that a call touches the ids of its history alone.
   thread_local std::vector<int32_t> seen;
@@ -48,8 +56,8 @@ void AppendPenalties(const SamplingParams& params, const TokenHistory& history, 
   }
 }
 
-void DrawList::Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row,
-                   int64_t vocab_size) {
+void DrawList::Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row, int64_t vocab_size,
+                   int64_t after) {
   DrawRow row;
   row.logits_row = logits_row;
   row.mask_begin = static_cast<int64_t>(masks_.size());
@@ -57,7 +65,12 @@ void DrawList::Add(const SamplingParams& params, const TokenHistory& history, in
   row.mask_end = static_cast<int64_t>(masks_.size());
   std::stable_sort(masks_.begin() + row.mask_begin, masks_.end(), [](const MaskEdit& a, const MaskEdit& b) { return a.id < b.id; });
   row.penalty_begin = static_cast<int64_t>(penalties_.size());
-  AppendPenalties(params, history, vocab_size, &penalties_);
+  TokenHistory known = history;
+  if (after >= 0 && HasPenalties(params)) {
+    known.token_ids = known.token_ids.first(known.token_ids.size() - 1);
+    row.after = after;
+  }
+  AppendPenalties(params, known, vocab_size, &penalties_);
   row.penalty_end = static_cast<int64_t>(penalties_.size());
   if (!params.allowed_token_ids.empty()) {
     row.allowed = static_cast<int64_t>(allowed_.size());

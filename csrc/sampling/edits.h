@@ -14,12 +14,16 @@ void AppendMasks(const SamplingParams& params, const TokenHistory& history, std:
 // Each id of the history once; nothing where no penalty is set.
 void AppendPenalties(const SamplingParams& params, const TokenHistory& history, int64_t vocab_size, std::vector<PenaltyEdit>* penalties);
 Penalties PenaltiesOf(const SamplingParams& params);
+// Whether masks depend on which token came last.
+bool MaskByLastToken(const SamplingParams& params);
 
 // Rows for Device::Draw.
 class DrawList {
  public:
   // The row of one draw as DrawToken makes it: with the noise of the history's length.
-  void Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row, int64_t vocab_size);
+  // after: of DrawRow; then the history's last token may be any, and MaskByLastToken is not.
+  void Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row, int64_t vocab_size,
+           int64_t after = -1);
   DrawBatch batch() const;
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }
 

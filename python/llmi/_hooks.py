@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,6 +65,11 @@ def _own_form(hook: Any) -> Any:
     return hook
 
 
+def _torch() -> Any:
+    """It is there, as its hook is; by name, so that a type checker does not read it all for who imports llmi."""
+    return importlib.import_module("torch")
+
+
 class _TransformersProcessor:
     """A transformers LogitsProcessor: (input_ids [1, len], scores [1, vocab]) to scores, as tensors."""
 
@@ -72,8 +78,7 @@ class _TransformersProcessor:
         self.__name__ = type(hook).__name__
 
     def __call__(self, context: TokenContext, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        import torch
-
+        torch = _torch()
         scores = self.hook(torch.from_numpy(context.token_ids.astype(np.int64))[None], torch.from_numpy(logits)[None])
         row: NDArray[np.float32] = scores[0].numpy()
         return row
@@ -87,8 +92,7 @@ class _TransformersCriterion:
         self.__name__ = type(hook).__name__
 
     def __call__(self, context: TokenContext) -> bool:
-        import torch
-
+        torch = _torch()
         verdict = self.hook(torch.from_numpy(context.token_ids.astype(np.int64))[None], torch.from_numpy(context.logits)[None])
         return bool(verdict if isinstance(verdict, bool) else verdict.all())
 
@@ -102,8 +106,7 @@ class _TransformersStreamer:
         self._begun = False
 
     def __call__(self, context: TokenContext) -> bool:
-        import torch
-
+        torch = _torch()
         ids = context.token_ids.astype(np.int64)
         if not self._begun:
             self._begun = True

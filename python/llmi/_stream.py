@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
@@ -75,11 +76,9 @@ class TextStream(Iterator[StreamChunk], AsyncIterator[StreamChunk]):
         handle = None
         texts: dict[tuple[int, int], str] = {}
         try:
-            from IPython import get_ipython
-            from IPython.display import display
-
-            if get_ipython() is not None:
-                handle = display({"text/plain": ""}, raw=True, display_id=True)
+            ipython = importlib.import_module("IPython")
+            if ipython.get_ipython() is not None:
+                handle = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
         except ImportError:
             pass
         for chunk in self:

@@ -48,8 +48,14 @@ class CudaRuntime {
     Check(cudaGetDeviceProperties(&properties, 0), "its properties");
     name_ = properties.name;
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+    for (cudaEvent_t& mark : marks_) Check(cudaEventCreate(&mark), "a mark");
   }
-  ~CudaRuntime() { cudaStreamDestroy(stream_); }
+  ~CudaRuntime() {
+    cudaStreamSynchronize(stream_);
+    for (const HostCopy& copy : copies_) cudaFreeHost(copy.bytes);
+    for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
+    cudaStreamDestroy(stream_);
+  }
   CudaRuntime(const CudaRuntime&) = delete;
   CudaRuntime& operator=(const CudaRuntime&) = delete;
 
@@ -84,6 +90,29 @@ class CudaRuntime {
     Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToDevice, stream_), "a copy");
   }
 
+  // Bytes on their way to memory that a copy reaches beside the host's work; the slot's, until its next.
+  void Fetch(int slot, const void* from, size_t num_bytes) {
+    HostCopy& copy = copies_[slot];
+    if (copy.num_bytes < num_bytes) {
+      Check(cudaStreamSynchronize(stream_), "a step");  // nothing is on its way there
+      Check(cudaFreeHost(std::exchange(copy.bytes, nullptr)), "memory of the host");
+      copy.num_bytes = 0;
+      Check(cudaMallocHost(&copy.bytes, 2 * num_bytes), "memory of the host");
+      copy.num_bytes = 2 * num_bytes;
+    }
+    Check(cudaMemcpyAsync(copy.bytes, from, num_bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the device");
+  }
+  const void* Fetched(int slot) const { return copies_[slot].bytes; }
+
+  // Marks lie between what was given before and after.
+  void Mark(int mark) { Check(cudaEventRecord(marks_[mark], stream_), "a mark"); }
+  void WaitForMark(int mark) { Check(cudaEventSynchronize(marks_[mark]), "a step"); }
+  double SecondsBetween(int first, int second) {
+    float milliseconds = 0;
+    Check(cudaEventElapsedTime(&milliseconds, marks_[first], marks_[second]), "a mark");
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
   template <typename Ops>
   Recording Record(const Ops& ops) {
     Check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "a recording");
@@ -113,6 +142,11 @@ class CudaRuntime {
   }
 
  private:
+  struct HostCopy {
+    void* bytes = nullptr;
+    size_t num_bytes = 0;
+  };
+
   // Free, and in all.
   static std::pair<uint64_t, uint64_t> Memory() {
     size_t free = 0;
@@ -123,6 +157,8 @@ class CudaRuntime {
 
   std::string name_;
   cudaStream_t stream_ = nullptr;
+  HostCopy copies_[2];
+  cudaEvent_t marks_[cuda::kNumMarks] = {};
 };
 
 }  // namespace

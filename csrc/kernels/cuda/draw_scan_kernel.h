@@ -31,10 +31,11 @@ struct DrawPlan {
   float* logits;  // [rows of the step, vocab_size], changed in place
   int64_t vocab_size;
   int64_t num_chunks;
-  DrawChunk* chunks;   // [num_rows, num_chunks]
-  float* group_peaks;  // [num_rows, num_chunks, kDrawGroups]
-  uint64_t* lists;     // [num_rows, vocab_size] rank keys
-  int32_t* tokens;     // [num_rows]
+  DrawChunk* chunks;             // [num_rows, num_chunks]
+  float* group_peaks;            // [num_rows, num_chunks, kDrawGroups]
+  uint64_t* lists;               // [num_rows, vocab_size] rank keys
+  int32_t* tokens;               // [num_rows]
+  const int32_t* tokens_before;  // of the draw before
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -47,6 +48,7 @@ struct DrawPlan {
     visit(group_peaks);
     visit(lists);
     visit(tokens);
+    visit(tokens_before);
   }
 };
 
@@ -56,6 +58,7 @@ struct DrawScanKernel {
     float peaks[kDrawScanThreads];
     int32_t ids[kDrawScanThreads];
     int32_t flags[kDrawScanThreads];
+    bool knows_last;  // the penalties have the token of the draw before
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
   DrawPlan plan;
@@ -82,6 +85,7 @@ struct DrawScanKernel {
         if (!is_left) logits[id] = -__builtin_inff();
       }
       shared.flags[thread] = flags;
+      if (thread == 0) shared.knows_last = false;
     });
     block.ForEachThread([&](int thread) {
       for (int64_t i = row.mask_begin + thread; i < row.mask_end; i += block.num_threads) {
@@ -92,11 +96,21 @@ struct DrawScanKernel {
         }
       }
     });
+    const int32_t last = row.after < 0 ? kNoToken : plan.tokens_before[row.after];
     block.ForEachThread([&](int thread) {
       for (int64_t i = row.penalty_begin + thread; i < row.penalty_end; i += block.num_threads) {
-        const PenaltyEdit& edit = plan.penalties[i];
-        if (edit.id >= first && edit.id < end) logits[edit.id] = PenalisedLogit(edit, row.penalties, logits[edit.id]);
+        PenaltyEdit edit = plan.penalties[i];
+        if (edit.id < first || edit.id >= end) continue;
+        if (edit.id == last) {
+          ++edit.count;
+          shared.knows_last = true;
+        }
+        logits[edit.id] = PenalisedLogit(edit, row.penalties, logits[edit.id]);
       }
+    });
+    block.ForEachThread([&](int thread) {
+      if (thread != 0 || last < first || last >= end || shared.knows_last) return;
+      logits[last] = PenalisedLogit({last, 1}, row.penalties, logits[last]);
     });
     block.ForEachThread([&](int thread) {
       float peak = -__builtin_inff();

@@ -1,6 +1,7 @@
 // The runtime without a GPU: blocks run one after the other, memory lies in a region that is closed to all but kernels and copies.
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -88,6 +89,17 @@ class EmulatedRuntime {
     const Open open(*this);
     std::memcpy(to, from, num_bytes);
   }
+  void Fetch(int slot, const void* from, size_t num_bytes) {
+    fetched_[slot].resize(num_bytes);
+    Download(fetched_[slot].data(), from, num_bytes);
+  }
+  const void* Fetched(int slot) const { return fetched_[slot].data(); }
+  void Mark(int mark) {
+    CheckNotRecording();
+    marks_[mark] = std::chrono::steady_clock::now();
+  }
+  void WaitForMark(int /*mark*/) {}
+  double SecondsBetween(int first, int second) const { return std::chrono::duration<double>(marks_[second] - marks_[first]).count(); }
   void Copy(void* to, const void* from, size_t num_bytes) {
     if (recording_ != nullptr) {
       recording_->push_back([=, this] { Copy(to, from, num_bytes); });
@@ -149,6 +161,8 @@ class EmulatedRuntime {
   Recording* recording_ = nullptr;  // that is being made
   std::map<size_t, size_t> used_;   // offset: size
   std::vector<uint64_t> shared_;
+  std::vector<uint8_t> fetched_[2];
+  std::chrono::steady_clock::time_point marks_[cuda::kNumMarks];
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.h"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/bf16_attention_kernels.h"
 #include "kernels/cuda/bf16_linear_kernels.h"
@@ -32,15 +33,16 @@ namespace llmi::cuda {
 struct DrawWork {
   Layout layout;
   int64_t num_chunks;
-  size_t lists, chunks, group_peaks, tokens;
+  size_t lists, chunks, group_peaks;
 
   DrawWork(int64_t num_rows, int64_t vocab_size)
       : num_chunks((vocab_size + kVocabChunk - 1) / kVocabChunk),
         lists(layout.Place<uint64_t>(nullptr, num_rows * vocab_size)),
         chunks(layout.Place<DrawChunk>(nullptr, num_rows * num_chunks)),
-        group_peaks(layout.Place<float>(nullptr, num_rows * num_chunks * kDrawGroups)),
-        tokens(layout.Place<int32_t>(nullptr, num_rows)) {}
+        group_peaks(layout.Place<float>(nullptr, num_rows * num_chunks * kDrawGroups)) {}
 };
+
+constexpr int kNumMarks = 8;  // of a runtime
 
 template <typename Runtime>
 class GpuDevice final : public Device {
@@ -53,6 +55,7 @@ class GpuDevice final : public Device {
   void ReserveWorkspace(int64_t num_logits_rows, int64_t vocab_size) override {
     partials_.Reserve(static_cast<size_t>(options_.most_partial_bytes), kPartialsName, this);
     draw_work_.Reserve(DrawWork(num_logits_rows, vocab_size).layout.size(), kDrawsName, this);
+    for (AlignedBuffer& drawn : drawn_) drawn.Reserve(static_cast<size_t>(num_logits_rows) * sizeof(int32_t), kDrawsName, this);
   }
   void* Allocate(size_t num_bytes, const char* what) override { return runtime_.Allocate(num_bytes, what); }
   void Free(void* address) noexcept override {
@@ -70,9 +73,11 @@ class GpuDevice final : public Device {
 
   void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) override {
     const auto num_bytes = static_cast<size_t>(num_rows) * sizeof(int32_t);
+    const int64_t num_drawn = num_drawn_[(num_draws_ + 1) % 2];
+    CheckInternal(std::all_of(host_ids, host_ids + num_rows, [&](int32_t id) { return ~id < num_drawn; }), "no such draw");
     ids_.Reserve(num_bytes, "token ids", this);
     Upload(ids_.data(), host_ids, num_bytes);
-    Busy().Launch(num_rows, 1, kRowThreads, 0, EmbeddingKernel{weights, ids_.template as<int32_t>(), scale, out});
+    Busy().Launch(num_rows, 1, kRowThreads, 0, EmbeddingKernel{weights, ids_.template as<int32_t>(), Drawn(num_draws_ - 1), scale, out});
   }
 
   void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) override {
@@ -152,7 +157,7 @@ class GpuDevice final : public Device {
     Busy().Launch((count + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, SoftCapKernel{x, count, cap});
   }
 
-  void Draw(const DrawBatch& batch, float* logits, int64_t vocab_size, int32_t* tokens) override {
+  DrawTicket Draw(const DrawBatch& batch, float* logits, int64_t vocab_size) override {
     Layout inputs;
     const size_t rows = inputs.Place(batch.rows, batch.num_rows);
     const size_t masks = inputs.Place(batch.masks, batch.num_masks);
@@ -172,10 +177,27 @@ class GpuDevice final : public Device {
     plan.lists = reinterpret_cast<uint64_t*>(draw_work_.data() + work.lists);
     plan.chunks = reinterpret_cast<DrawChunk*>(draw_work_.data() + work.chunks);
     plan.group_peaks = reinterpret_cast<float*>(draw_work_.data() + work.group_peaks);
-    plan.tokens = reinterpret_cast<int32_t*>(draw_work_.data() + work.tokens);
+    const DrawTicket ticket = num_draws_;
+    const size_t num_token_bytes = static_cast<size_t>(batch.num_rows) * sizeof(int32_t);
+    drawn_[ticket % 2].Reserve(num_token_bytes, kDrawsName, this);
+    plan.tokens = Drawn(ticket);
+    plan.tokens_before = Drawn(ticket - 1);
     Busy().Launch(plan.num_chunks, batch.num_rows, kDrawScanThreads, DrawScanKernel::kSharedBytes, DrawScanKernel{plan});
     Busy().Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{plan});
-    Download(tokens, plan.tokens, static_cast<size_t>(batch.num_rows) * sizeof(int32_t));
+    ++num_draws_;
+    num_drawn_[ticket % 2] = batch.num_rows;
+    Busy().Fetch(static_cast<int>(ticket % 2), plan.tokens, num_token_bytes);
+    runtime_.Mark(EndOf(ticket));
+    just_drew_ = true;
+    return ticket;
+  }
+  std::span<const int32_t> TakeDrawn(DrawTicket ticket) override {
+    CheckInternal(ticket < num_draws_ && ticket + 2 >= num_draws_, "a draw whose tokens are gone");
+    runtime_.WaitForMark(EndOf(ticket));
+    ++counts_.num_waits;
+    if (ticket > 0) counts_.idle_s += runtime_.SecondsBetween(EndOf(ticket - 1), EndOf(ticket - 1) + 1);
+    const void* tokens = runtime_.Fetched(static_cast<int>(ticket % 2));
+    return {static_cast<const int32_t*>(tokens), static_cast<size_t>(num_drawn_[ticket % 2])};
   }
 
   void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) override {
@@ -219,8 +241,14 @@ class GpuDevice final : public Device {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // A draw's tokens, as long as they are kept.
+  int32_t* Drawn(DrawTicket ticket) { return drawn_[(ticket + 2) % 2].template as<int32_t>(); }
+  // The runtime's mark of a draw's end; the next one marks that the device goes on. Those of four draws are kept.
+  static int EndOf(DrawTicket ticket) { return static_cast<int>(ticket % (kNumMarks / 2) * 2); }
+
   // The runtime, to give it work.
   Runtime& Busy() {
+    if (std::exchange(just_drew_, false)) runtime_.Mark(EndOf(num_draws_ - 1) + 1);
     if (idle_since_) counts_.idle_s += std::chrono::duration<double>(Clock::now() - *idle_since_).count();
     idle_since_.reset();
     return runtime_;
@@ -315,6 +343,10 @@ class GpuDevice final : public Device {
   int64_t most_spans_ = std::numeric_limits<int64_t>::max();  // whose partials one launch has room for
   DeviceCounts counts_;
   std::optional<Clock::time_point> idle_since_;
+  DrawTicket num_draws_ = 0;
+  int64_t num_drawn_[2] = {};  // rows of the last two
+  AlignedBuffer drawn_[2];     // and their tokens
+  bool just_drew_ = false;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
   AlignedBuffer draw_inputs_;

@@ -20,6 +20,7 @@ constexpr int kRowThreads = 128;
 struct EmbeddingKernel {
   PackedView weights;
   const int32_t* ids;
+  const int32_t* drawn;  // what ids below zero point at
   float scale;
   float* out;
 
@@ -27,13 +28,16 @@ struct EmbeddingKernel {
   void ForEachPointer(const Visit& visit) const {
     visit(weights.data);
     visit(ids);
+    visit(drawn);
     visit(out);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     block.ForEachThread([&](int thread) {
-      const int32_t id = ids[block.x];
+      int32_t id = ids[block.x];
+      if (id < 0) id = drawn[~id];
+      if (id < 0) id = 0;  // none could be drawn, and nobody will look at this row
       for (int64_t k = thread; k < weights.num_cols; k += block.num_threads) {
         out[block.x * weights.num_cols + k] = reference::WeightValue(weights, id, k) * scale;
       }

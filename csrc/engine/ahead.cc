@@ -1,0 +1,81 @@
+// A step whose tokens are not known yet, behind the one that draws them: on a device the host schedules, and takes tokens, beside the
+// ops. It is a step as any other, given earlier; what it computes for a sequence that turns out to have ended is left where it is.
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "engine/running.h"
+#include "sampling/edits.h"
+
+namespace llmi {
+namespace {
+
+constexpr int64_t kMostAhead = 16;  // steps in a row that nobody schedules, while others wait
+
+}  // namespace
+
+// Whether the step after this one can be foretold: every sequence that runs draws a token on the device, none joins, and what is drawn
+// next depends on this step's tokens through the cache alone.
+bool Engine::MayRunAhead(const LaunchedStep& step) const {
+  if (config_.batch_hook != nullptr || config_.scheduler.policy == SchedulingPolicy::kStatic) return false;
+  if (step.draws->places.size() != step.rows.size()) return false;
+  if (scheduler_->num_waiting() > 0 && MayAdmit(step)) return false;
+  int64_t num_running = 0;
+  for (const LogitsRow& row : step.rows) {
+    const Sample& sample = *row.sample;
+    if (sample.finished) continue;
+    const Request& request = *sample.running->request;
+    if (request.stepped || request.speculation.has_value() || MaskByLastToken(request.params)) return false;
+    ++num_running;
+  }
+  return num_running == scheduler_->num_running();
+}
+
+// Whether somebody who waits may find room now: nobody did when a step of single tokens was scheduled, and nobody left or came since.
+bool Engine::MayAdmit(const LaunchedStep& step) const {
+  return config_.scheduler.policy != SchedulingPolicy::kFcfs || step.num_ahead >= kMostAhead ||
+         step.num_rows != static_cast<int64_t>(step.pieces.size()) || scheduler_->num_running() != step.num_running ||
+         scheduler_->num_waiting() != step.num_waiting;
+}
+
+void Engine::LaunchAhead(const LaunchedStep& step) {
+  auto next = std::make_unique<LaunchedStep>();
+  ForwardBatch batch;
+  batch.tables.resize(cache_->groups().groups().size());
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    Sample& sample = *step.rows[i].sample;
+    if (sample.finished || sample.scheduled.max_new_tokens == 1) continue;  // this step's token is its last
+    KvSequence& kv = sample.scheduled.kv;
+    if (!cache_->TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) return;  // what is reserved serves the next step
+    batch.segments.push_back({batch.num_rows(), 1, kv.num_tokens, nullptr, nullptr});
+    batch.wanted_rows.push_back(static_cast<int32_t>(batch.num_rows()));
+    batch.positions.push_back(static_cast<int32_t>(kv.num_tokens));
+    batch.token_ids.push_back(~static_cast<int32_t>(i));
+    next->pieces.push_back({&sample.scheduled, 1});
+    next->rows.push_back({&sample, kv.num_tokens, kWalkRoot, true, static_cast<int32_t>(i)});
+  }
+  if (next->rows.empty()) return;
+  for (const ScheduledPiece& piece : next->pieces) {
+    for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(piece.sequence->kv.tables[g].data());
+  }
+  next->num_rows = batch.num_rows();
+  next->num_ahead = step.num_ahead + 1;
+  next->num_running = step.num_running;
+  next->num_waiting = step.num_waiting;
+  next->result = decoder_->Forward(context_, *cache_, batch);
+  next->draws = LaunchDraws(next->rows, next->result.hidden);
+  ahead_ = std::move(next);
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_steps_ahead;
+}
+
+// What is left of it, now that the tokens before it are known: sequences that run on. Null: nothing.
+std::unique_ptr<Engine::LaunchedStep> Engine::TakeAhead() {
+  std::unique_ptr<LaunchedStep> step = std::move(ahead_);
+  if (step == nullptr) return nullptr;
+  const std::unordered_set<const ScheduledSequence*> running(scheduler_->running().begin(), scheduler_->running().end());
+  std::erase_if(step->pieces, [&](const ScheduledPiece& piece) { return !running.contains(piece.sequence); });
+  return step->pieces.empty() ? nullptr : std::move(step);
+}
+
+}  // namespace llmi
