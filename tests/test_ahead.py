@@ -152,7 +152,7 @@ def test_what_needs_the_tokens_waits_for_them(tiny_path: Callable[..., Path]) ->
         (True, params.replace(min_tokens=4, allowed_token_ids=list(range(99)), logit_bias={5: 2.0}), {}, {}),
         (False, params.replace(bad_words=["ab"]), {}, {}),
         (True, params.replace(repetition_penalty=1.6, temperature=0.0), {}, {}),
-        (True, params.replace(frequency_penalty=-0.7), {}, {}),
+        (True, params.replace(frequency_penalty=-2.0, temperature=1.5, max_tokens=80), {}, {}),
         (True, params.replace(presence_penalty=0.9, repetition_penalty=0.7), {}, {}),
         (False, params.replace(logprobs=1), {}, {}),
         (False, params.replace(logits_processors=[same]), {}, {}),
