@@ -79,6 +79,13 @@ def table(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `device="cuda"` is: the emulation, and a GPU where there is one."""
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if request.param == "emulated" else "0")
+    return str(request.param)
+
+
 @pytest.fixture(params=_core.system_info()["tables"])
 def cpu_table(request: pytest.FixtureRequest) -> str:
     """Each kernel table that the machine has."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +15,27 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import llmi
-from features import DEVICES, expect_short_answers
+from features import expect_short_answers
 from llmi import LLM, NonFiniteLogitsError, SamplingParams, SpeculativeConfig
 from llmi.testing import assert_same_tokens
 from test_invariance import make_prompts
 
 PLAIN = SamplingParams(temperature=0.9, top_p=0.95, top_k=50, min_p=0.001, max_tokens=40, seed=5, ignore_eos=True)
+pytestmark = pytest.mark.usefixtures("device")
 
 
-@pytest.fixture(autouse=True, params=DEVICES)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What `device="cuda"` is."""
-    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if request.param == "emulated" else "0")
-    return str(request.param)
+@contextmanager
+def over_and_over(meddle: Callable[[int], None]) -> Iterator[None]:
+    """Another thread calls meddle(0), meddle(1), .. meanwhile; what it raises is raised here."""
+    done = threading.Event()
+    calls = itertools.takewhile(lambda _: not done.is_set(), itertools.count())
+    with ThreadPoolExecutor(1) as pool:
+        meddling = pool.submit(lambda: [meddle(k) for k in calls])
+        try:
+            yield
+        finally:
+            done.set()
+        meddling.result()
 
 
 def counts(llm: LLM) -> tuple[int, int]:
@@ -187,31 +198,19 @@ def test_others_between_steps(tiny_path: Callable[..., Path]) -> None:
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 24) as cpu, LLM(tiny_path(), device="cuda", kv_cache_memory_bytes=1 << 24) as llm:
         expected = cpu.generate(prompts, params)
         there = cpu.sequence(prompts[3]).extend([5, 6])
-        done = threading.Event()
-        failures: list[str] = []
 
-        def meddle() -> None:
-            k = 0
-            while not done.is_set():
-                sequence = llm.sequence(prompts[3])
-                if not np.array_equal(sequence.extend([5, 6]), there):
-                    failures.append("the lab's logits")
-                sequence.close()
-                llm.reset_prefix_cache()
-                stream = llm.stream([7 + k % 200, 8], PLAIN.replace(max_tokens=50))
-                next(stream)
-                stream.close()
-                k += 1
+        def meddle(k: int) -> None:
+            sequence = llm.sequence(prompts[3])
+            assert np.array_equal(sequence.extend([5, 6]), there)
+            sequence.close()
+            llm.reset_prefix_cache()
+            stream = llm.stream([7 + k % 200, 8], PLAIN.replace(max_tokens=50))
+            next(stream)
+            stream.close()
 
-        thread = threading.Thread(target=meddle)
-        thread.start()
-        try:
+        with over_and_over(meddle):
             for _ in range(2):
                 assert_same_tokens(llm.generate(prompts, params, use_tqdm=False), expected)
-        finally:
-            done.set()
-            thread.join()
-        assert not failures
         steps, ahead = counts(llm)
         assert ahead > 50, (ahead, steps)
         assert_same_tokens(llm.generate(prompts, params, use_tqdm=False), expected)
@@ -241,17 +240,7 @@ def test_logits_that_turn_bad(tiny_path: Callable[..., Path], tmp_path: Path) ->
         expected = what_came(cpu)
         assert what_came(llm) == expected
         assert counts(llm)[1] > 20
-        done = threading.Event()
-
-        def meddle() -> None:  # the lab's hidden states come between the row's and the host's look at it
-            while not done.is_set():
-                llm.sequence([5]).close()
-
-        thread = threading.Thread(target=meddle)
-        thread.start()
-        try:
+        # The lab's hidden states come between the row's and the host's look at it.
+        with over_and_over(lambda _: llm.sequence([5]).close()):
             for _ in range(20):
                 assert what_came(llm) == expected
-        finally:
-            done.set()
-            thread.join()

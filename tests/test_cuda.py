@@ -19,19 +19,13 @@ import numpy as np
 import pytest
 
 import llmi
-from features import DEVICES, expect_short_answers, has_bits_of_its_own
+from features import expect_short_answers, has_bits_of_its_own
 from llmi import LLM, Capture, DeviceError, SamplingParams, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(autouse=True, params=DEVICES)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What `device="cuda"` is: the emulation, and a GPU where there is one."""
-    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if request.param == "emulated" else "0")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("device")
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])

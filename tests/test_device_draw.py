@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import llmi
-from features import DEVICES
 from llmi import LLM, SamplingParams, SpeculativeConfig, _core
 
 T = _core.testing
@@ -69,7 +68,6 @@ def host_token(p: Any, tokens: list[int], prompt_len: int, sample_index: int, ro
     return int(T.argmax("reference", law)) if p.temperature == 0 else int(T.draw(p.seed, len(tokens), sample_index, law))
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("vocab", "num_rows", "seed"), [(61, 60, 1), (257, 60, 2), (4096, 40, 3), (5003, 40, 4), (49_152, 12, 5), (262_145, 4, 6)]
 )
@@ -86,7 +84,6 @@ def test_every_row_is_the_hosts(device: str, vocab: int, num_rows: int, seed: in
     assert len(set(expected)) > num_rows // 4, "the rows must not be all alike"
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_rows_that_cannot_be_drawn_are_left_to_the_host(device: str) -> None:
     rows = np.zeros((6, 300), np.float32)
     rows[0, 7] = np.nan
@@ -102,7 +99,6 @@ def test_rows_that_cannot_be_drawn_are_left_to_the_host(device: str) -> None:
     assert drawn == [host_token(p, [1, 2], 1, 0, row) for p, row in zip(params, rows, strict=True)]
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_parameters_that_meet_the_same_rank_keys(device: str) -> None:
     """Ties at the cut, and top-p whose last token shares its leading bits with tokens that have no mass."""
     rng = np.random.default_rng(7)
@@ -120,10 +116,9 @@ def test_parameters_that_meet_the_same_rank_keys(device: str) -> None:
             assert T.draw_there(device, params, [[1]] * 20, 1, 0, rows) == expected, (top_k, top_p)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_which_rows_an_engine_draws_there(tiny_path: Any, monkeypatch: pytest.MonkeyPatch, device: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("device")
+def test_which_rows_an_engine_draws_there(tiny_path: Any, tmp_path: Path) -> None:
     """Plain rows, and all rows of a coupled draft; what the host must see comes to it. The tokens are the CPU's in every case."""
-    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if device == "emulated" else "0")
     plain = SamplingParams(
         temperature=0.9, top_p=0.9, top_k=40, min_p=0.01, max_tokens=24, seed=3, repetition_penalty=1.2, frequency_penalty=0.3,
         bad_words=["a"], logit_bias={5: 2.0, 9: -1.0}, min_tokens=4,

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import llmi
-from features import DEVICES
 from llmi import LLM, SelfDraft, SpeculativeConfig, _cli, _core
 from llmi.testing import assert_same_tokens, random_drafter
 from quantization import random_blocks
@@ -24,13 +23,7 @@ T = _core.testing
 Array = np.ndarray[Any, Any]
 CHUNK = 128  # columns whose sum begins at zero
 BOTH = {"linear_dtype": "bf16", "attention_dtype": "bf16"}
-
-
-@pytest.fixture(autouse=True, params=DEVICES)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What `device="cuda"` is."""
-    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if request.param == "emulated" else "0")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("device")
 
 
 def matrix(table: str, rows: int, cols: int) -> Any:

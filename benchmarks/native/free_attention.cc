@@ -63,7 +63,7 @@ void FewQueries(const AttentionArgs& args, const AttentionTask& task, const Quer
   float p[NQ][kFreeContext];
   const float* q[NQ];
   for (int i = 0; i < NQ; ++i) q[i] = queries[i].q;
-  ScoreSpan<uint16_t, kScoreQueries>(q, NQ, tiles, 0, end_tile, head_dim, p);
+  ScoreSpan<uint16_t, kScoreQueries, false>(q, NQ, tiles, 0, end_tile, head_dim, p);
   float sums[NQ];
   for (int i = 0; i < NQ; ++i) {
     const F32x16 peak = Set1(FinishScores(args, 0, end, 0, end_tile, p[i]));

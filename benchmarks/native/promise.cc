@@ -14,6 +14,7 @@
 #include "core/fp_env.h"
 #include "core/philox.h"
 #include "free_order.h"
+#include "kernels/attention_tasks.h"
 #include "kernels/gated_activation.h"
 #include "kernels/quantize_rows.h"
 #include "kernels/tables.h"
@@ -225,19 +226,7 @@ class Step {
     const int64_t width = shape_.heads * shape_.head_dim;
     const std::vector<float> q = Random(work.rows * width, 9);
     std::vector<float> out(q.size());
-    const int64_t group = shape_.heads / shape_.kv_heads;
-    const int64_t rows_per_task = std::max<int64_t>(1, kMaxTaskQueries / group);
-    std::vector<AttentionTask> tasks;
-    for (int64_t s = 0; s < num_sequences; ++s) {
-      for (int64_t row = 0; row < rows_each; row += rows_per_task) {
-        for (int64_t head = 0; head < shape_.heads; head += group) {
-          tasks.push_back({static_cast<int32_t>(s), static_cast<int32_t>(row),
-                           static_cast<int32_t>(std::min(rows_per_task, rows_each - row)), static_cast<int32_t>(head),
-                           static_cast<int32_t>(group)});
-        }
-      }
-    }
-    const auto call = [&](int64_t layer, const auto& kernel) {
+    const auto args_of = [&](int64_t layer) -> AttentionArgs {
       const KvView kv = {reinterpret_cast<uint8_t*>(arena.data()) + layer * layer_bytes,
                          page_bytes,
                          0,
@@ -247,8 +236,11 @@ class Step {
                          static_cast<int32_t>(shape_.kv_heads),
                          static_cast<int32_t>(shape_.head_dim),
                          KvType::kF16};
-      const AttentionArgs args = {kv, segments.data(), num_sequences, positions.data(), q.data(), width, shape_.heads, 0.125f, 0.0f,
-                                  0,  out.data(),      width};
+      return {kv, segments.data(), num_sequences, positions.data(), q.data(), width, shape_.heads, 0.125f, 0.0f, 0, out.data(), width};
+    };
+    const std::vector<AttentionTask> tasks = AttentionTasks(args_of(0));
+    const auto call = [&](int64_t layer, const auto& kernel) {
+      const AttentionArgs args = args_of(layer);
       for (const AttentionTask& task : tasks) kernel(args, task);
     };
     Op op = {"attention", shape_.layers, {[&](int64_t layer) { call(layer, table_.attention); }}, &out};

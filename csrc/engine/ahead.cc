@@ -1,6 +1,6 @@
 // A step whose tokens are not known yet, behind the one that draws them: on a device the host schedules, and takes tokens, beside the
 // ops. It is a step as any other, given earlier; what it computes for a sequence that turns out to have ended is left where it is.
-#include <algorithm>
+#include <memory>
 #include <unordered_set>
 #include <utility>
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/errors.h"
+#include "kernels/attention_tasks.h"
 #include "kernels/device.h"
 #include "kernels/kernel_table.h"
 #include "kernels/row_tasks.h"
@@ -85,10 +86,7 @@ void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
   }
 }
 
-void PagedAttention(const KernelContext& context, const AttentionArgs& args) {
-  CheckCache(args.kv);
-  CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
-  if (context.device != nullptr) return context.device->PagedAttention(args);
+std::vector<AttentionTask> AttentionTasks(const AttentionArgs& args) {
   const int64_t group = args.num_heads / args.kv.num_kv_heads;
   const int64_t heads_per_task = std::min(group, kMaxTaskQueries);
   std::vector<AttentionTask> tasks;
@@ -106,7 +104,17 @@ void PagedAttention(const KernelContext& context, const AttentionArgs& args) {
       }
     }
   }
-  RunTasks(context, args, tasks);
+  // Few tasks are done before what they would ask for arrives.
+  constexpr size_t kFewTasks = 8;
+  for (size_t t = 1; tasks.size() > kFewTasks && t < tasks.size(); ++t) tasks[t - 1].next = &tasks[t];
+  return tasks;
+}
+
+void PagedAttention(const KernelContext& context, const AttentionArgs& args) {
+  CheckCache(args.kv);
+  CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
+  if (context.device != nullptr) return context.device->PagedAttention(args);
+  RunTasks(context, args, AttentionTasks(args));
 }
 
 }  // namespace llmi

@@ -73,6 +73,7 @@ struct AttentionTask {
   int32_t num_rows;
   int32_t head_begin;
   int32_t num_heads;
+  const AttentionTask* next = nullptr;  // what follows, as a rule in the same thread: its first tiles are asked for meanwhile
 };
 
 // The first position that a row at `position` sees.

@@ -73,7 +73,7 @@ class GpuDevice final : public Device {
 
   void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) override {
     const auto num_bytes = static_cast<size_t>(num_rows) * sizeof(int32_t);
-    const int64_t num_drawn = num_drawn_[(num_draws_ + 1) % 2];
+    const int64_t num_drawn = NumDrawn(num_draws_ - 1);
     CheckInternal(std::all_of(host_ids, host_ids + num_rows, [&](int32_t id) { return ~id < num_drawn; }), "no such draw");
     ids_.Reserve(num_bytes, "token ids", this);
     Upload(ids_.data(), host_ids, num_bytes);
@@ -185,7 +185,7 @@ class GpuDevice final : public Device {
     Busy().Launch(plan.num_chunks, batch.num_rows, kDrawScanThreads, DrawScanKernel::kSharedBytes, DrawScanKernel{plan});
     Busy().Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{plan});
     ++num_draws_;
-    num_drawn_[ticket % 2] = batch.num_rows;
+    NumDrawn(ticket) = batch.num_rows;
     Busy().Fetch(static_cast<int>(ticket % 2), plan.tokens, num_token_bytes);
     runtime_.Mark(EndOf(ticket));
     just_drew_ = true;
@@ -197,7 +197,7 @@ class GpuDevice final : public Device {
     ++counts_.num_waits;
     if (ticket > 0) counts_.idle_s += runtime_.SecondsBetween(EndOf(ticket - 1), EndOf(ticket - 1) + 1);
     const void* tokens = runtime_.Fetched(static_cast<int>(ticket % 2));
-    return {static_cast<const int32_t*>(tokens), static_cast<size_t>(num_drawn_[ticket % 2])};
+    return {static_cast<const int32_t*>(tokens), static_cast<size_t>(NumDrawn(ticket))};
   }
 
   void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) override {
@@ -242,6 +242,7 @@ class GpuDevice final : public Device {
   using Clock = std::chrono::steady_clock;
 
   // A draw's tokens, as long as they are kept.
+  int64_t& NumDrawn(DrawTicket ticket) { return num_drawn_[(ticket + 2) % 2]; }
   int32_t* Drawn(DrawTicket ticket) { return drawn_[(ticket + 2) % 2].template as<int32_t>(); }
   // The runtime's mark of a draw's end; the next one marks that the device goes on. Those of four draws are kept.
   static int EndOf(DrawTicket ticket) { return static_cast<int>(ticket % (kNumMarks / 2) * 2); }

@@ -69,8 +69,9 @@ struct Operands<Bfloat16> {
   uint16_t rounded[kMaxTaskQueries][kMaxHeadDim];
 };
 
-// One span for all queries of the task: scores, span maximum, exponentials, values. partials: see kernels/attention.h.
-template <typename Element>
+// One span for all queries of the task; kAsk: asks for tiles.next meanwhile. Scores, span maximum, exponentials, values. partials: see
+// kernels/attention.h.
+template <typename Element, bool kAsk>
 void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_queries, int64_t span, const SpanTiles& tiles,
                 float* partials) {
   const int64_t head_dim = args.kv.head_dim;
@@ -92,7 +93,7 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
   operands.Round(queries, num_queries, head_dim);
   {
     [[maybe_unused]] const FlushSubnormals<kInPairs<Element>> flush;
-    ScoreSpan<Element, kScoreQueries>(operands.q, num_queries, tiles, first_tile, end_tile, head_dim, p);
+    ScoreSpan<Element, kScoreQueries, kAsk>(operands.q, num_queries, tiles, first_tile, end_tile, head_dim, p);
   }
   [[maybe_unused]] uint16_t rounded[kInPairs<Element> ? kMaxTaskQueries : 1][kAttentionSpan];
   for (int64_t i = 0; i < num_queries; ++i) {
@@ -118,10 +119,39 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
   }
   [[maybe_unused]] const FlushSubnormals<kInPairs<Element>> flush;
   if constexpr (kInPairs<Element>) {
-    AddValuesOfAll<Element, kValueQueries>(tiles, num_queries, begin, end, head_dim, rounded, partials);
+    AddValuesOfAll<Element, kValueQueries, kAsk>(tiles, num_queries, begin, end, head_dim, rounded, partials);
   } else {
-    AddValuesOfAll<Element, kValueQueries>(tiles, num_queries, begin, end, head_dim, p, partials);
+    AddValuesOfAll<Element, kValueQueries, kAsk>(tiles, num_queries, begin, end, head_dim, p, partials);
   }
+}
+
+// The tiles of a span that begins at `span`, from where `first` lies and below `end`; the others stay.
+inline void FindTiles(const AttentionArgs& args, const AttentionTask& task, int64_t span, int64_t first, int64_t end, SpanTiles* tiles) {
+  const KvView& kv = args.kv;
+  const int64_t kv_head = task.head_begin / (args.num_heads / kv.num_kv_heads);
+  for (int64_t tile = span > first ? 0 : (first - span) / kSlotsPerTile; tile < kTilesPerSpan && span + tile * kSlotsPerTile < end;
+       ++tile) {
+    tiles->k[tile] = KvTile(kv, args.segments[task.segment].block_table, kv_head, span + tile * kSlotsPerTile);
+    tiles->v[tile] = tiles->k[tile] + KvValueOffset(kv);
+  }
+}
+
+// Positions of a task's cached tiles that are seen in place: a tree's own are gathered.
+inline int64_t SharedEnd(const AttentionSegment& segment, int64_t last) {
+  return segment.parents == nullptr ? last + 1 : segment.base_len / kSlotsPerTile * kSlotsPerTile;
+}
+
+// The tiles of what follows a span, as many as the span has: the task's next one, or the first of the next task. False: nothing does.
+inline bool FindNextTiles(const AttentionArgs& args, const AttentionTask& task, int64_t span, int64_t last, SpanTiles* next) {
+  const bool in_task = span + kAttentionSpan <= last;
+  const AttentionTask* of = in_task ? &task : task.next;
+  if (of == nullptr) return false;
+  const AttentionSegment& segment = args.segments[of->segment];
+  const int64_t begin_row = segment.row_begin + of->row_begin;
+  const int64_t first = AttentionFirstVisible(args, begin_row);
+  const int64_t next_span = in_task ? span + kAttentionSpan : first / kAttentionSpan * kAttentionSpan;
+  FindTiles(args, *of, next_span, first, SharedEnd(segment, args.positions[begin_row + of->num_rows - 1]), next);
+  return true;
 }
 
 // Finds the tiles of one span and computes the task's partials.
@@ -129,23 +159,24 @@ template <typename Element>
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
                   float* partials) {
   const AttentionSegment& segment = args.segments[task.segment];
-  const KvView& kv = args.kv;
-  const int64_t kv_head = task.head_begin / (args.num_heads / kv.num_kv_heads);
+  const int64_t kv_head = task.head_begin / (args.num_heads / args.kv.num_kv_heads);
   const int64_t first = queries[0].first;
   const int64_t last = queries[num_queries - 1].last;
   constexpr int64_t kScratchHeadBytes = kMaxHeadDim * sizeof(Element) + (kHasScales<Element> ? 2 * kMaxHeadDim / kKvScaleBlock : 0);
   alignas(64) uint8_t scratch[2 * kAttentionSpan * kScratchHeadBytes];
   SpanTiles tiles;
-  const int64_t shared_end = segment.parents == nullptr ? last + 1 : segment.base_len / kSlotsPerTile * kSlotsPerTile;
-  const int64_t tile_begin = span > first ? 0 : (first - span) / kSlotsPerTile;
-  for (int64_t tile = tile_begin; tile < kTilesPerSpan && span + tile * kSlotsPerTile < shared_end; ++tile) {
-    tiles.k[tile] = KvTile(kv, segment.block_table, kv_head, span + tile * kSlotsPerTile);
-    tiles.v[tile] = tiles.k[tile] + KvValueOffset(kv);
-  }
+  const int64_t shared_end = SharedEnd(segment, last);
+  FindTiles(args, task, span, first, shared_end, &tiles);
   if (segment.parents != nullptr && span + kAttentionSpan > shared_end) {
     GatherPath<Element>(args, segment, kv_head, task.row_begin, last, span, scratch, &tiles);
   }
-  AttendSpan<Element>(args, queries, num_queries, span, tiles, partials);
+  SpanTiles next = tiles;
+  if (num_queries <= kScoreQueries && FindNextTiles(args, task, span, last, &next)) {  // more queries wait for their arithmetic
+    tiles.next = &next;
+    AttendSpan<Element, true>(args, queries, num_queries, span, tiles, partials);
+  } else {
+    AttendSpan<Element, false>(args, queries, num_queries, span, tiles, partials);
+  }
 }
 
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,

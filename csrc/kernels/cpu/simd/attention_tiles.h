@@ -12,7 +12,15 @@ constexpr int64_t kTilesPerSpan = kAttentionSpan / kSlotsPerTile;
 struct SpanTiles {
   const uint8_t* k[kTilesPerSpan];
   const uint8_t* v[kTilesPerSpan];
+  // The tiles of what is computed next, or null: while one of these is used, that one is asked for. A tile is too short for the
+  // processor's own prefetching, and the next lies elsewhere.
+  const SpanTiles* next = nullptr;
 };
+
+template <int kBytes>
+inline void Prefetch(const uint8_t* data) {
+  for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(data + line, 0, 2);
+}
 
 // The cache's element: int8_t (codes with scales), Float8, uint16_t (fp16), Bfloat16 (in pairs) or float. What it is multiplied by is an
 // Operand, and one multiply-add takes kDepth elements a lane: dimensions of K, positions of V.
@@ -98,7 +106,7 @@ void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int6
 }
 
 // Scores, before scaling, of NQ queries against NT K tiles: NQ x NT sums in flight hide the latency of fma.
-template <typename Element, int NQ, int NT>
+template <typename Element, int NQ, int NT, bool kAsk>
 void ScoreTiles(const Operand<Element>* const* queries, const SpanTiles& tiles, int64_t tile, int64_t head_dim,
                 float (*p)[kAttentionSpan]) {
   F32x16 sums[NQ][NT];
@@ -111,6 +119,10 @@ void ScoreTiles(const Operand<Element>* const* queries, const SpanTiles& tiles, 
       for (int t = 0; t < NT; ++t) {
         scales[t] = LoadHalf(reinterpret_cast<const uint16_t*>(tiles.k[tile + t] + kSlotsPerTile * head_dim) + begin);
       }
+    }
+    if constexpr (kAsk) {
+      constexpr int kBytes = kKvScaleBlock * kSlotsPerTile * static_cast<int>(sizeof(Element));
+      for (int t = 0; t < NT; ++t) Prefetch<kBytes>(tiles.next->k[tile + t] + begin * kSlotsPerTile * int64_t{sizeof(Element)});
     }
     for (int64_t d = begin; d < begin + kKvScaleBlock; d += Arithmetic<Element>::kDepth) {
       F32x16 k[NT];
@@ -130,25 +142,26 @@ void ScoreTiles(const Operand<Element>* const* queries, const SpanTiles& tiles, 
 }
 
 // The same for any number of queries, NQ and then fewer at a time, over tiles [first, end).
-template <typename Element, int NQ>
+template <typename Element, int NQ, bool kAsk>
 [[gnu::noinline]] void ScoreSpan(const Operand<Element>* const* queries, int64_t num_queries, const SpanTiles& tiles, int64_t first,
                                  int64_t end, int64_t head_dim, float (*p)[kAttentionSpan]) {
   constexpr int kTiles = ScoreTilesAtOnce(NQ);
   for (; num_queries >= NQ; num_queries -= NQ, queries += NQ, p += NQ) {
     int64_t tile = first;
-    for (; tile + kTiles <= end; tile += kTiles) ScoreTiles<Element, NQ, kTiles>(queries, tiles, tile, head_dim, p);
-    for (; tile < end; ++tile) ScoreTiles<Element, NQ, 1>(queries, tiles, tile, head_dim, p);
+    for (; tile + kTiles <= end; tile += kTiles) ScoreTiles<Element, NQ, kTiles, kAsk>(queries, tiles, tile, head_dim, p);
+    for (; tile < end; ++tile) ScoreTiles<Element, NQ, 1, kAsk>(queries, tiles, tile, head_dim, p);
   }
-  if constexpr (NQ > 1) ScoreSpan<Element, NQ == 8 ? 4 : NQ - 1>(queries, num_queries, tiles, first, end, head_dim, p);
+  if constexpr (NQ > 1) ScoreSpan<Element, NQ == 8 ? 4 : NQ - 1, kAsk>(queries, num_queries, tiles, first, end, head_dim, p);
 }
 
 // Values of query i += sum over positions [begin, end) of the span, in order, of p[i][j] V[j], for NQ queries that all
 // see those positions, over ND x 16 head dimensions. In pairs, begin and end are even; of a pair, kSeen is seen.
 enum class Seen { kBoth, kOdd, kEven };
-template <typename Element, int NQ, int ND, Seen kSeen>
+template <typename Element, int NQ, int ND, Seen kSeen, bool kAsk>
 void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, int64_t dim,
                const Operand<Element> (*p)[kAttentionSpan], float* values) {
   constexpr int kDepth = Arithmetic<Element>::kDepth;
+  [[maybe_unused]] constexpr int kBytes = 16 * ND * kDepth * static_cast<int>(sizeof(Element));
   const int64_t stride = AttentionPartialSize(head_dim);
   F32x16 sums[NQ][ND];
   for (int i = 0; i < NQ; ++i) {
@@ -157,7 +170,9 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
   for (int64_t j = begin; j < end; j += kDepth) {
     const uint8_t* tile = tiles.v[j / kSlotsPerTile];
     const int64_t lane = j % kSlotsPerTile;
-    const Element* elements = reinterpret_cast<const Element*>(tile) + lane * head_dim + dim * kDepth;
+    const int64_t offset = (lane * head_dim + dim * kDepth) * int64_t{sizeof(Element)};
+    const Element* elements = reinterpret_cast<const Element*>(tile + offset);
+    if constexpr (kAsk) Prefetch<kBytes>(tiles.next->v[j / kSlotsPerTile] + offset);
     F32x16 v[ND];
     for (int n = 0; n < ND; ++n) {
       v[n] = LoadElements(elements + 16 * n * kDepth);
@@ -179,13 +194,13 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
   }
 }
 
-template <typename Element, int NQ, Seen kSeen>
+template <typename Element, int NQ, Seen kSeen, bool kAsk>
 void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan],
                       float* values) {
   constexpr int ND = ValueDimsAtOnce(NQ);
   int64_t dim = 0;
-  for (; dim + 16 * ND <= head_dim; dim += 16 * ND) AddValues<Element, NQ, ND, kSeen>(tiles, begin, end, head_dim, dim, p, values);
-  for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1, kSeen>(tiles, begin, end, head_dim, dim, p, values);
+  for (; dim + 16 * ND <= head_dim; dim += 16 * ND) AddValues<Element, NQ, ND, kSeen, kAsk>(tiles, begin, end, head_dim, dim, p, values);
+  for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1, kSeen, kAsk>(tiles, begin, end, head_dim, dim, p, values);
 }
 
 // One query's, wherever its positions begin and end.
@@ -195,18 +210,18 @@ void AddValuesOfOne(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t 
   const int64_t even_end = kInPairs<Element> ? end / 2 * 2 : end;
   if constexpr (kInPairs<Element>) {
     if (begin % 2 != 0) {
-      AddValuesAllDims<Element, 1, Seen::kOdd>(tiles, begin - 1, begin + 1, head_dim, p, values);
+      AddValuesAllDims<Element, 1, Seen::kOdd, false>(tiles, begin - 1, begin + 1, head_dim, p, values);
       ++begin;
     }
   }
-  if (begin < even_end) AddValuesAllDims<Element, 1, Seen::kBoth>(tiles, begin, even_end, head_dim, p, values);
+  if (begin < even_end) AddValuesAllDims<Element, 1, Seen::kBoth, false>(tiles, begin, even_end, head_dim, p, values);
   if constexpr (kInPairs<Element>) {
-    if (even_end < end) AddValuesAllDims<Element, 1, Seen::kEven>(tiles, even_end, even_end + 2, head_dim, p, values);
+    if (even_end < end) AddValuesAllDims<Element, 1, Seen::kEven, false>(tiles, even_end, even_end + 2, head_dim, p, values);
   }
 }
 
 // Values of NQ queries, each over its own positions [begin[i], end[i]): V is loaded once for those that all see.
-template <typename Element, int NQ>
+template <typename Element, int NQ, bool kAsk>
 void AddValuesTogether(const SpanTiles& tiles, const int64_t* begin, const int64_t* end, int64_t head_dim,
                        const Operand<Element> (*p)[kAttentionSpan], float* values) {
   int64_t common_begin = begin[0];
@@ -226,20 +241,20 @@ void AddValuesTogether(const SpanTiles& tiles, const int64_t* begin, const int64
     if (begin[i] < own_end) AddValuesOfOne<Element>(tiles, begin[i], own_end, head_dim, p + i, values + i * stride);
   }
   if (!meet) return;
-  AddValuesAllDims<Element, NQ, Seen::kBoth>(tiles, common_begin, common_end, head_dim, p, values);
+  AddValuesAllDims<Element, NQ, Seen::kBoth, kAsk>(tiles, common_begin, common_end, head_dim, p, values);
   for (int i = 0; i < NQ; ++i) {
     if (common_end < end[i]) AddValuesOfOne<Element>(tiles, common_end, end[i], head_dim, p + i, values + i * stride);
   }
 }
 
 // The same for any number of queries, NQ and then fewer at a time.
-template <typename Element, int NQ>
+template <typename Element, int NQ, bool kAsk>
 [[gnu::noinline]] void AddValuesOfAll(const SpanTiles& tiles, int64_t num_queries, const int64_t* begin, const int64_t* end,
                                       int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan], float* values) {
   for (; num_queries >= NQ; num_queries -= NQ, begin += NQ, end += NQ, p += NQ, values += NQ * AttentionPartialSize(head_dim)) {
-    AddValuesTogether<Element, NQ>(tiles, begin, end, head_dim, p, values);
+    AddValuesTogether<Element, NQ, kAsk>(tiles, begin, end, head_dim, p, values);
   }
-  if constexpr (NQ > 1) AddValuesOfAll<Element, NQ - 1>(tiles, num_queries, begin, end, head_dim, p, values);
+  if constexpr (NQ > 1) AddValuesOfAll<Element, NQ - 1, kAsk>(tiles, num_queries, begin, end, head_dim, p, values);
 }
 
 }  // namespace
