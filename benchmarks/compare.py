@@ -239,7 +239,7 @@ def readme_table(result: dict[str, Any]) -> str:
 
 def marker(result: dict[str, Any]) -> str:
     """A table for each kind of processor, and for each model."""
-    kind = "compare" if result["table"].startswith("avx512") else "compare avx2"
+    kind = report.by_processor("compare", result)
     return kind if result["model"].startswith("SmolLM2") else f"{kind} {result['model']}"
 
 

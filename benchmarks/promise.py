@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,4 +70,4 @@ if __name__ == "__main__":
     parser.add_argument("--build", type=Path, help="the build folder that has `promise`")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
-    raise SystemExit(report.main(parser, run, table))
+    raise SystemExit(report.main(parser, run, table, partial(report.by_processor, "promise")))

@@ -28,6 +28,11 @@ def header() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def by_processor(name: str, result: dict[str, Any]) -> str:
+    """Where the table of a result stands: each kind of processor has one."""
+    return name if result["table"].startswith("avx512") else f"{name} avx2"
+
+
 def write_table(name: str, table: str) -> None:
     """Replaces what stands between the benchmark's markers, in the README or in docs/performance.md."""
     for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
