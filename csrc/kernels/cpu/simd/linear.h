@@ -13,17 +13,25 @@ void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, c
   }
 }
 
-// Always inlined: lanes that are handed to a call go through memory, in pieces.
-[[gnu::always_inline]] inline void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row, F32x16 value) {
+// Always inlined and unrolled: lanes that are handed to a call, or indexed, go through memory.
+template <int MR>
+[[gnu::always_inline]] inline void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row,
+                                             const F32x16 (&values)[MR]) {
   const int64_t column = tile * kTileRows;
   float* out = args.out + row * args.out_stride + part.out_column + column;
   if (part.weights.num_rows - column < kTileRows) {
-    float lanes[kTileRows];
-    Store(lanes, value);
-    return StoreEdge(args, part, column, lanes, out);
+    float lanes[MR][kTileRows];
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) Store(lanes[m], values[m]);
+    for (int m = 0; m < MR; ++m) StoreEdge(args, part, column, lanes[m], out + m * args.out_stride);
+    return;
   }
-  if (part.bias != nullptr) value = Add(value, Load(part.bias + column));
-  Store(out, args.accumulate ? Add(Load(out), value) : value);
+  const F32x16 bias = part.bias != nullptr ? Load(part.bias + column) : Zero();
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; ++m, out += args.out_stride) {
+    const F32x16 value = part.bias != nullptr ? Add(values[m], bias) : values[m];
+    Store(out, args.accumulate ? Add(Load(out), value) : value);
+  }
 }
 
 // A number of rows, kMost or fewer, as a constant of the pass that takes them all; nothing for none. Reading or unpacking the weights
@@ -86,12 +94,13 @@ template <PackedType T, int MR, bool kFine>
   const uint8_t* data = part.weights.data + tile * num_blocks * PackedBlockBytes(T);
   BlockOfRows<MR> x(args.quantized, row);
   F32x16 sums[MR];
-  for (F32x16& sum : sums) sum = Zero();
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; ++m) sums[m] = Zero();
   for (int64_t block = 0; block < num_blocks; ++block, data += PackedBlockBytes(T), x.template Next<kFine>()) {
     if (row == 0) PrefetchWeights(data + kPrefetchBytes, PackedBlockBytes(T));
     AddBlock<T, MR, kFine>(data, x, sums, sums);
   }
-  for (int m = 0; m < MR; ++m) StoreTile(args, part, tile, row + m, sums[m]);
+  StoreTile(args, part, tile, row, sums);
 }
 
 // num_rows in passes of kMost at most, as even as can be: pass<MR>(row).
@@ -186,9 +195,7 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
       for (int m = 0; m < MR; ++m) accumulators[n][m] = Add(accumulators[n][m], sums[n][m]);
     }
   }
-  for (int n = 0; n < NT; ++n) {
-    for (int m = 0; m < MR; ++m) StoreTile(args, part, tile_index + n, row + m, accumulators[n][m]);
-  }
+  for (int n = 0; n < NT; ++n) StoreTile(args, part, tile_index + n, row, accumulators[n]);
 }
 
 // All rows, kMost at a time.
