@@ -16,8 +16,8 @@ constexpr int kValueQueries = 6;  // 6 x 4 sums
 inline constexpr int ScoreTilesAtOnce(int num_queries) { return kScoreQueries / num_queries; }
 inline constexpr int ValueDimsAtOnce(int /*num_queries*/) { return 4; }
 // Float weights at once.
-constexpr int kFloatRows = 4;
-inline constexpr int FloatTilesAtOnce(int /*num_rows*/) { return 4; }  // 4 x 4 sums + 4 broadcasts
+constexpr int kFloatRows = 6;
+inline constexpr int FloatTilesAtOnce(int /*num_rows*/) { return 4; }  // 6 x 4 sums + 4 weights + a broadcast
 
 struct F32x16 {
   __m512 v;
