@@ -4,7 +4,7 @@ set(LLMI_CORE_SOURCES
   csrc/io/gguf.cc csrc/io/mapped_file.cc csrc/io/safetensors.cc
   csrc/kernels/attention.cc csrc/kernels/attention_weights.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/linear.cc csrc/kernels/probe.cc
   csrc/kernels/kv_copy.cc csrc/kernels/quantize_rows.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
-  csrc/kernels/cuda/emulated_device.cc
+  csrc/kernels/cuda/cublas_lt.cc csrc/kernels/cuda/emulated_device.cc
   csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
   csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc
   csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc

@@ -82,9 +82,10 @@ std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::str
   CheckArgument(types.contains(type_name), "a device probe: bf16, q4_0, q4_1 or q8_0");
   CheckArgument(num_rows > 0 && num_outputs > 0 && num_cols > 0, "a device probe: at least one row, output and column");
   CheckArgument(num_outputs % kTileRows == 0 && num_cols % kBlockSize == 0, "a device probe: whole tiles");
-  const PackedType type = types.at(type_name);
+  PackedType type = types.at(type_name);
   const int64_t num_bytes = num_outputs / kTileRows * PackedTileBytes(type, num_cols);
   const std::unique_ptr<Device> device = OpenDevice(name);
+  if (type == PackedType::kBF16 && device->takes_bf16_rows()) type = PackedType::kBF16Rows;
   constexpr int64_t kManyBytes = int64_t{1} << 28;
   const int64_t copies = std::clamp<int64_t>(kManyBytes / num_bytes, 1, kRepeats);
   const AlignedBuffer weights = Filled(device.get(), copies * num_bytes, 0x3C);

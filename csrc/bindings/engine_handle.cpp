@@ -31,6 +31,11 @@ std::unique_ptr<Device> OpenDevice(const std::string& name) {
     return found;
   };
   DeviceOptions options;
+  constexpr std::string_view kLibrary = "+cublaslt:";
+  if (const size_t at = kind.find(kLibrary); at != std::string::npos) {
+    options.cublas_lt = kind.substr(at + kLibrary.size());
+    kind.resize(at);
+  }
   if (take("+tight")) options.most_partial_bytes = 1 << 16;
   options.bf16_linear = take("+bf16");
   if (kind == "cuda") return OpenCudaDevice(options);

@@ -39,6 +39,11 @@ class Device : public MemorySource {
   // Takes the most that attention and draws need besides what their arguments point at, so that no step allocates.
   virtual void ReserveWorkspace(int64_t num_logits_rows, int64_t vocab_size) = 0;
 
+  // And what layers of so many values of x need besides.
+  virtual void ReserveInputs(int64_t num_values) = 0;
+  // Whether bf16 matrices are to be packed as kBF16Rows.
+  virtual bool takes_bf16_rows() const = 0;
+
   // Host to device (the host's memory may be used again at once), device to host (waits for all before), within the device.
   virtual void Upload(void* to, const void* from, size_t num_bytes) = 0;
   virtual void Download(void* to, const void* from, size_t num_bytes) = 0;
@@ -76,6 +81,9 @@ class Device : public MemorySource {
 struct DeviceOptions {
   // Layers with bf16 weights round x to bf16 and multiply on tensor cores, in an order of sums of their own (bf16_linear_kernels.h).
   bool bf16_linear = false;
+  // cuBLASLt, a path or a name that the linker finds: layers with bf16 weights round x to bf16 and are multiplied by it, in whatever order
+  // of sums it chooses (cuda/cublas_lt.h). Empty: in ours.
+  std::string cublas_lt;
   // Most memory that partials of attention may take at once; longer work goes in several launches.
   int64_t most_partial_bytes = int64_t{1} << 28;
 };

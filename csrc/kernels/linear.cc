@@ -21,8 +21,9 @@ int64_t TilesPerTask(const KernelContext& context, const PackedView& w, int64_t 
   return std::max<int64_t>(per_task, std::min<int64_t>(4, std::max<int64_t>(1, num_tiles / context.num_threads)));
 }
 
-void CheckPart(const LinearArgs& args, const PackedView& w) {
+void CheckPart(const KernelContext& context, const LinearArgs& args, const PackedView& w) {
   const bool quantized = IsQuantizedPacked(w.type);
+  CheckInternal(context.device != nullptr || w.type != PackedType::kBF16Rows, "linear: rows are for a device that takes them");
   CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr, "linear: x is missing in the form that the weights need");
   CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % kBlockSize == 0), "linear: column counts differ");
 }
@@ -36,7 +37,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
   std::array<int64_t, kMaxParts> tiles_per_task{};
   for (int64_t p = 0; p < args.num_parts; ++p) {
     const PackedView& w = args.parts[p].weights;
-    CheckPart(args, w);
+    CheckPart(context, args, w);
     const int64_t num_tiles = (w.num_rows + kTileRows - 1) / kTileRows;
     const int64_t per_task = TilesPerTask(context, w, num_tiles);
     const auto index = static_cast<size_t>(p);
@@ -59,7 +60,7 @@ void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span
   CheckArgument(args.num_parts == 1, "linear: tiles of one part");
   if (context.device != nullptr) return Linear(context, args);
   const PackedView& w = args.parts[0].weights;
-  CheckPart(args, w);
+  CheckPart(context, args, w);
   int64_t num_tiles = 0;
   for (const TileRange& range : tiles) num_tiles += range.end - range.begin;
   const int64_t per_task = TilesPerTask(context, w, num_tiles);

@@ -12,6 +12,7 @@ enum class PackedType : uint8_t {
   kF32,       // tile: [K][16] fp32
   kF16,       // tile: [K][16] fp16
   kBF16,      // tile: [K][16] bf16
+  kBF16Rows,  // no tiles: [rows][K] bf16, up to a whole tile; for a device that asks for them (Device::takes_bf16_rows)
   kQ4,        // value = scale (code - 8), scale fp16           (Q4_0)
   kQ4Min,     // value = scale code + minimum, both fp16        (Q4_1)
   kQ4MinF32,  // value = scale code + minimum, both fp32        (Q4_K: super-block scales multiplied out, exact)

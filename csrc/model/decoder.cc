@@ -120,6 +120,7 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   const int64_t most_values = std::max({num_rows * config_.hidden_size, num_rows * query_size, mlp_rows * config_.intermediate_size});
   codes_.Reserve(static_cast<size_t>(most_values), "activations", context.device);
   ReserveFloats(context, scales_, most_values / 32 * 5);
+  if (context.device != nullptr) context.device->ReserveInputs(most_values);
 }
 
 QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine) {

@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "core/half.h"
 #include "core/thread_pool.h"
+#include "kernels/device.h"
 #include "kernels/transfer.h"
 #include "model/dequantize.h"
 #include "model/quantize.h"
@@ -22,6 +23,10 @@ bool AllFinite(const std::vector<float>& values) {
 }
 
 void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_t lane, uint8_t* tile) {
+  if (type == PackedType::kBF16Rows) {
+    std::transform(values, values + num_cols, reinterpret_cast<uint16_t*>(tile) + lane * num_cols, FloatToBfloat16);
+    return;
+  }
   if (type == PackedType::kF32) {
     float* out = reinterpret_cast<float*>(tile) + lane;
     for (int64_t k = 0; k < num_cols; ++k) out[k * kTileRows] = values[k];
@@ -130,6 +135,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
                     " needs a multiple of " + std::to_string(Info(stored).block_size),
                 "quantization");
   }
+  if (type_ == PackedType::kBF16 && context.device != nullptr && context.device->takes_bf16_rows()) type_ = PackedType::kBF16Rows;
   const int64_t num_tiles = (num_rows_ + kTileRows - 1) / kTileRows;
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
   const auto total_bytes = static_cast<size_t>(num_tiles) * static_cast<size_t>(tile_bytes);

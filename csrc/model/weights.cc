@@ -122,7 +122,8 @@ const char* PackedTypeName(PackedType type) {
   switch (type) {
     case PackedType::kF32: return "f32";
     case PackedType::kF16: return "f16";
-    case PackedType::kBF16: return "bf16";
+    case PackedType::kBF16:
+    case PackedType::kBF16Rows: return "bf16";
     case PackedType::kQ4: return "q4";
     case PackedType::kQ4Min: return "q4m";
     case PackedType::kQ4MinF32: return "q4k";

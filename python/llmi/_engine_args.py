@@ -18,14 +18,15 @@ from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 2
 _TENSOR_CORES = "bf16mma"  # in a numerics id
+_CUBLAS = "cublaslt"
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "linear_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
+    "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "deterministic", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
 )  # fmt: skip
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
 #: Arguments of later versions: refused by name unless at the value that this version has anyway.
-REFUSED: dict[str, Any] = {"tensor_parallel_size": 1, "deterministic": True}
+REFUSED: dict[str, Any] = {"tensor_parallel_size": 1}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class EngineArgs:
     quantization: str | None
     kv_cache_dtype: str
     linear_dtype: str
+    deterministic: bool
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -123,6 +125,16 @@ class EngineArgs:
             raise UnsupportedCombinationError(
                 "linear_dtype = 'bf16' multiplies on a GPU's tensor cores: it needs device = 'cuda'", "linear_dtype", "device"
             )
+        if not isinstance(self.deterministic, bool):
+            raise InvalidParamsError(f"deterministic must be True or False, not {self.deterministic!r}", "deterministic")
+        if not self.deterministic and self.resolved_device == "cpu":
+            raise UnsupportedCombinationError(
+                "deterministic = False lets a GPU's cuBLASLt multiply: it needs device = 'cuda'", "deterministic", "device"
+            )
+        if not self.deterministic and self.linear_dtype == "float32":
+            raise UnsupportedCombinationError(
+                "deterministic = False multiplies bf16 by bf16, linear_dtype = 'float32' does not", "deterministic", "linear_dtype"
+            )
         if self.resolved_device == "cpu" and share != DEFAULT_GPU_MEMORY_UTILIZATION:
             raise UnsupportedCombinationError("the CPU's cache is bounded by kv_cache_memory_bytes", "gpu_memory_utilization", "device")
         ratio = self.waiting_served_ratio
@@ -143,6 +155,14 @@ class EngineArgs:
         return "cpu" if self.device == "auto" else self.device  # auto: the GPU, once the kernels have run on one
 
     @property
+    def _core_device(self) -> str:
+        if not self.deterministic:
+            from llmi._cublas import find_cublas_lt
+
+            return f"{self.resolved_device}+cublaslt:{find_cublas_lt()}"
+        return self.resolved_device + ("+bf16" if self.linear_dtype == "bf16" else "")
+
+    @property
     def kv_type(self) -> str:
         """float16, bfloat16, float32, int8 or fp8."""
         if self.kv_cache_dtype != "auto":
@@ -152,7 +172,7 @@ class EngineArgs:
     def for_core(self) -> dict[str, Any]:
         """Keyword arguments of the core's Engine."""
         return {
-            "device": self.resolved_device + ("+bf16" if self.linear_dtype == "bf16" else ""), "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
+            "device": self._core_device, "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
             "gpu_memory_utilization": float(self.gpu_memory_utilization),
@@ -181,14 +201,15 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32b16" if quantized else "f32"
-    if args.linear_dtype == "bf16":
+    if args.linear_dtype == "bf16" or not args.deterministic:
+        option, value, multiplier = ("linear_dtype", "'bf16'", _TENSOR_CORES) if args.deterministic else ("deterministic", "False", _CUBLAS)
         if "bf16" not in weight_types.split("+"):
             raise UnsupportedCombinationError(
-                f"linear_dtype = 'bf16' is for bf16 weights, this model has {weight_types} (dtype = 'bfloat16' keeps or makes bf16)",
-                "linear_dtype",
+                f"{option} = {value} is for bf16 weights, this model has {weight_types} (dtype = 'bfloat16' keeps or makes bf16)",
+                option,
                 "dtype",
             )
-        activations = f"{activations}+{_TENSOR_CORES}" if quantized else _TENSOR_CORES
+        activations = f"{activations}+{multiplier}" if quantized else multiplier
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
     kind = "cpu" if args.resolved_device == "cpu" else "cuda"
     attention = {"cpu": "bf16dot", "cuda": _TENSOR_CORES}[kind] if args.kv_type == "bfloat16" else "f32"
@@ -197,8 +218,17 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
 
 def where_it_runs(numerics_id: str) -> dict[str, Any]:
     """Arguments of an engine that has the bits of one with this id, besides the types of weights and cache."""
-    on_tensor_cores = _TENSOR_CORES in numerics_id.partition("-kv:")[0]  # the rest is about attention
-    return {"device": "cuda" if "-cuda-" in numerics_id else "cpu", "linear_dtype": "bf16" if on_tensor_cores else "auto"}
+    layers = numerics_id.partition("-kv:")[0]  # the rest is about attention
+    return {
+        "device": "cuda" if "-cuda-" in numerics_id else "cpu",
+        "linear_dtype": "bf16" if _TENSOR_CORES in layers else "auto",
+        "deterministic": promises_bits(numerics_id),
+    }
+
+
+def promises_bits(numerics_id: str) -> bool:
+    """Whether the tokens of an engine with this id are a function of model, prompt, parameters and seed."""
+    return _CUBLAS not in numerics_id
 
 
 def parse_no_effect(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,9 @@ class LLM:
     linear_dtype : {"auto", "float32", "bf16"}
         "bf16": layers whose weights are bf16 round their input to it and multiply on tensor cores (CUDA only; other weights as ever). "auto": float32,
         the CPU's order of sums.
+    deterministic : bool
+        False (CUDA only): layers whose weights are bf16 are multiplied by cuBLASLt, which rounds as linear_dtype="bf16" does and adds in an order of its own.
+        Tokens may then depend on the batch and on the library, and there are no receipts. It must be installed (nvidia-cublas).
     seed : int, optional
         Requests without a seed then get one derived from it and their index in the call.
     max_model_len : int, optional
@@ -131,6 +134,7 @@ class LLM:
         kv_cache_dtype: str = "auto",
         attention_dtype: str = "auto",
         linear_dtype: str = "auto",
+        deterministic: bool = True,
         seed: int | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 256,
@@ -156,7 +160,7 @@ class LLM:
         self._batch_runner = BatchRunner(processors) if processors else None
         kv_cache_dtype = with_attention_dtype(kv_cache_dtype, attention_dtype)
         args = EngineArgs(
-            device=device, dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype, linear_dtype=linear_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+            device=device, dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype, linear_dtype=linear_dtype, deterministic=deterministic, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes, gpu_memory_utilization=gpu_memory_utilization,
             enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching, waiting_served_ratio=waiting_served_ratio,
             scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed, batch_runner=self._batch_runner, layers=_layers,

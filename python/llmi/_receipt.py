@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmi._engine_args import where_it_runs
+from llmi._engine_args import promises_bits, where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class Receipt:
         source = output._receipt_source
         if source.get("hooks"):
             raise UnsupportedCombinationError("an output that Python hooks took part in has no receipt", "receipt", "hooks")
+        if not promises_bits(output.numerics_id):
+            raise UnsupportedCombinationError(
+                "deterministic = False does not promise the same tokens again: its outputs have no receipt", "receipt", "deterministic"
+            )
         if source.get("verification", "coupled") != "coupled":
             raise UnsupportedCombinationError(
                 "an output's tokens depend on the drafter unless verification is 'coupled': it has no receipt", "receipt", "verification"

@@ -75,7 +75,7 @@ class SelfDraft(DraftModel):
         kv_bytes = llm.memory_report().kv_bytes * len(layers) // llm.model_info.num_layers
         where = where_it_runs(llm.model_info.numerics_id)
         if self.quantization:
-            where["linear_dtype"] = "auto"
+            where |= {"linear_dtype": "auto", "deterministic": True}
         draft = LLM(
             path, tokenizer=llm.tokenizer, **where, dtype="auto" if self.quantization else dtype, quantization=self.quantization or quantization,
             kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),

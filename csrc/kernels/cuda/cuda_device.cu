@@ -130,6 +130,8 @@ class CudaRuntime {
   }
   void Play(const Recording& recording) { Check(cudaGraphLaunch(recording.get(), stream_), "a replay"); }
 
+  void Multiply(cuda::CublasLt& library, const cuda::FreeProduct& product) { library.Multiply(product, stream_); }
+
   template <typename Kernel>
   void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
     const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));

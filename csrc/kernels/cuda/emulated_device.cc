@@ -111,15 +111,23 @@ class EmulatedRuntime {
     std::memcpy(to, from, num_bytes);
   }
 
+  // By a library of the host's (tests/native/cublas_lt.cc).
+  void Multiply(cuda::CublasLt& library, const cuda::FreeProduct& product) {
+    CheckPointers(product);
+    if (recording_ != nullptr) {
+      recording_->push_back([=, this, &library] { Multiply(library, product); });
+      return;
+    }
+    const Open open(*this);
+    library.Multiply(product, nullptr);
+  }
+
   template <typename Kernel>
   void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
     CheckInternal(grid_x > 0 && grid_x < INT32_MAX && grid_y > 0 && grid_y < 65536 && shared_bytes <= kMostSharedBytes &&
                       num_threads <= cuda::kMostThreads,
                   "a launch that a GPU refuses");
-    kernel.ForEachPointer([&](const void* pointer) {
-      CheckInternal(pointer == nullptr || Inside(reinterpret_cast<uintptr_t>(pointer)),
-                    "a kernel was given memory that is not the device's");
-    });
+    CheckPointers(kernel);
     if (recording_ != nullptr) {
       recording_->push_back([=, this] { Launch(grid_x, grid_y, num_threads, shared_bytes, kernel); });
       return;
@@ -154,6 +162,13 @@ class EmulatedRuntime {
   void CheckInside(const void* address, size_t num_bytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(address);
     CheckInternal(Inside(begin) && Inside(begin + num_bytes), "a copy of memory that is not the device's");
+  }
+  template <typename Kernel>
+  void CheckPointers(const Kernel& kernel) const {
+    kernel.ForEachPointer([&](const void* pointer) {
+      CheckInternal(pointer == nullptr || Inside(reinterpret_cast<uintptr_t>(pointer)),
+                    "a kernel was given memory that is not the device's");
+    });
   }
   void CheckNotRecording() const { CheckInternal(recording_ == nullptr, "a transfer or an allocation while a recording is made"); }
 

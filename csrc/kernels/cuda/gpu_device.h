@@ -19,6 +19,7 @@
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/bf16_attention_kernels.h"
 #include "kernels/cuda/bf16_linear_kernels.h"
+#include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/draw_kernels.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/linear_kernels.h"
@@ -47,7 +48,9 @@ constexpr int kNumMarks = 8;  // of a runtime
 template <typename Runtime>
 class GpuDevice final : public Device {
  public:
-  explicit GpuDevice(const DeviceOptions& options) : options_(options) {}
+  explicit GpuDevice(const DeviceOptions& options) : options_(options) {
+    if (!options.cublas_lt.empty()) cublas_lt_.emplace(options.cublas_lt);
+  }
 
   std::string name() const override { return runtime_.name(); }
   uint64_t total_bytes() const override { return runtime_.total_bytes(); }
@@ -57,6 +60,12 @@ class GpuDevice final : public Device {
     draw_work_.Reserve(DrawWork(num_logits_rows, vocab_size).layout.size(), kDrawsName, this);
     for (AlignedBuffer& drawn : drawn_) drawn.Reserve(static_cast<size_t>(num_logits_rows) * sizeof(int32_t), kDrawsName, this);
   }
+  void ReserveInputs(int64_t num_values) override {
+    if (!cublas_lt_) return;
+    rounded_.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), kRoundedName, this);
+    cublas_workspace_.Reserve(CublasLt::kWorkspaceBytes, kCublasName, this);
+  }
+  bool takes_bf16_rows() const override { return cublas_lt_.has_value(); }
   void* Allocate(size_t num_bytes, const char* what) override { return runtime_.Allocate(num_bytes, what); }
   void Free(void* address) noexcept override {
     recordings_.clear();  // they may name it
@@ -86,8 +95,14 @@ class GpuDevice final : public Device {
   }
 
   void Linear(const LinearArgs& args) override {
+    bool rounded = false;  // x, for all parts
     for (int64_t p = 0; p < args.num_parts; ++p) {
       const LinearPart& part = args.parts[p];
+      if (part.weights.type == PackedType::kBF16Rows) {
+        if (!std::exchange(rounded, true)) RoundRows(args.x, args.x_stride, args.num_rows, part.weights.num_cols);
+        MultiplyFreely(args, part);
+        continue;
+      }
       const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
       const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
       const int64_t num_groups = (args.num_rows + kLinearRows - 1) / kLinearRows;
@@ -256,7 +271,25 @@ class GpuDevice final : public Device {
   }
 
   static constexpr const char* kPartialsName = "attention's partial sums";
+  static constexpr const char* kRoundedName = "activations in bf16";
+  static constexpr const char* kCublasName = "cuBLASLt's workspace";
   static constexpr const char* kDrawsName = "lists of draws";
+
+  void RoundRows(const float* x, int64_t x_stride, int64_t num_rows, int64_t num_cols) {
+    ReserveInputs(num_rows * num_cols);
+    Busy().Launch(num_rows, 1, kRowThreads, 0, RoundRowsKernel{x, x_stride, num_cols, rounded_.template as<uint16_t>()});
+  }
+
+  // Of the rows that were rounded last.
+  void MultiplyFreely(const LinearArgs& args, const LinearPart& part) {
+    float* out = args.out + part.out_column;
+    Busy().Multiply(*cublas_lt_,
+                    {reinterpret_cast<const uint16_t*>(part.weights.data), rounded_.template as<uint16_t>(), out, args.num_rows,
+                     part.weights.num_rows, part.weights.num_cols, args.out_stride, args.accumulate, cublas_workspace_.data()});
+    if (part.bias != nullptr) {
+      Busy().Launch(args.num_rows, 1, kRowThreads, 0, AddBiasKernel{part.bias, part.weights.num_rows, out, args.out_stride});
+    }
+  }
 
   // Few rows: the warps of a block share a tile's columns; many: a tile each. The same sums.
   void LaunchBf16Linear(const Bf16Linear& linear, int64_t num_tiles) {
@@ -335,6 +368,7 @@ class GpuDevice final : public Device {
   }
 
   const DeviceOptions options_;
+  std::optional<CublasLt> cublas_lt_;  // outlives the stream that it works on
   Runtime runtime_;
   // They outlive the buffers, which forget them when they are freed.
   std::map<RecordingKey, typename Runtime::Recording> recordings_;
@@ -350,6 +384,8 @@ class GpuDevice final : public Device {
   bool just_drew_ = false;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
+  AlignedBuffer rounded_;
+  AlignedBuffer cublas_workspace_;
   AlignedBuffer draw_inputs_;
   AlignedBuffer draw_work_;
   AlignedBuffer slot_table_;

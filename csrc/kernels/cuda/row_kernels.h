@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "core/bfloat16.h"
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/elements.h"
 #include "kernels/cpu/reference/lanes.h"
@@ -41,6 +42,51 @@ struct EmbeddingKernel {
       for (int64_t k = thread; k < weights.num_cols; k += block.num_threads) {
         out[block.x * weights.num_cols + k] = reference::WeightValue(weights, id, k) * scale;
       }
+    });
+  }
+};
+
+// To bf16, nearest even. Block x: a row.
+struct RoundRowsKernel {
+  const float* x;  // rows x_stride apart
+  int64_t x_stride;
+  int64_t num_cols;
+  uint16_t* out;  // [rows, num_cols]
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(x);
+    visit(out);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      for (int64_t k = thread; k < num_cols; k += block.num_threads) {
+        out[block.x * num_cols + k] = FloatToBfloat16(x[block.x * x_stride + k]);
+      }
+    });
+  }
+};
+
+// out += bias, row by row. Block x: a row.
+struct AddBiasKernel {
+  const float* bias;  // [num_cols]
+  int64_t num_cols;
+  float* out;  // rows out_stride apart
+  int64_t out_stride;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(bias);
+    visit(out);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      float* row = out + block.x * out_stride;
+      for (int64_t column = thread; column < num_cols; column += block.num_threads) row[column] = row[column] + bias[column];
     });
   }
 };

@@ -52,6 +52,9 @@ LLMI_HD inline float FloatWeight(PackedType type, const uint8_t* tile, int64_t k
 
 // W[row][k], dequantised.
 LLMI_HD inline float WeightValue(const PackedView& weights, int64_t row, int64_t k) {
+  if (weights.type == PackedType::kBF16Rows) {
+    return Bfloat16ToFloat(reinterpret_cast<const uint16_t*>(weights.data)[row * weights.num_cols + k]);
+  }
   const uint8_t* tile = weights.data + row / kTileRows * PackedTileBytes(weights.type, weights.num_cols);
   const int64_t lane = row % kTileRows;
   if (!IsQuantizedPacked(weights.type)) return FloatWeight(weights.type, tile, k, lane);

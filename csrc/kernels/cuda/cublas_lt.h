@@ -1,0 +1,60 @@
+// Matrix products of bf16 by cuBLASLt, a library of the machine's that is loaded when it is asked for (DeviceOptions::cublas_lt).
+// What it adds up in which order is its own affair: bits may depend on the number of rows, the GPU and the library's version.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+namespace llmi::cuda {
+
+// out [num_rows, num_outputs] fp32, rows out_stride apart, = x W^T, or += with accumulate. Memory of the device.
+struct FreeProduct {
+  const uint16_t* weights;  // [num_outputs, num_cols] bf16
+  const uint16_t* x;        // [num_rows, num_cols] bf16
+  float* out;
+  int64_t num_rows;
+  int64_t num_outputs;
+  int64_t num_cols;
+  int64_t out_stride;
+  bool accumulate;
+  void* workspace;  // CublasLt::kWorkspaceBytes
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(weights);
+    visit(x);
+    visit(out);
+    visit(workspace);
+  }
+};
+
+class CublasLt {
+ public:
+  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+  // library: a path, or a name that the linker finds. Throws Error(kDevice) with what is missing.
+  explicit CublasLt(const std::string& library);
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+
+  // On a stream of CUDA's, asynchronously; may be recorded. Throws Error(kDevice).
+  void Multiply(const FreeProduct& product, void* stream);
+
+ private:
+  struct Library;
+  struct Plan;
+  using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t, uint32_t>;  // sizes, and how pointers are aligned
+
+  const Plan& PlanOf(const FreeProduct& product);
+
+  std::unique_ptr<Library> library_;
+  void* handle_ = nullptr;
+  std::map<Shape, Plan> plans_;
+};
+
+}  // namespace llmi::cuda

@@ -1,0 +1,42 @@
+"""Where cuBLASLt lies: it is no part of llmi and is asked for by deterministic=False alone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmi._errors import DeviceError
+
+#: The versions whose interface llmi knows, newest first.
+_NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
+_FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib", "torch/lib")  # of the wheels nvidia-cublas, nvidia-cublas-cu12, and of PyTorch
+_LOCATION = "LLMI_CUBLASLT"
+
+
+def find_cublas_lt() -> str:
+    """A path, or a name that the linker finds; $LLMI_CUBLASLT before all others. Raises DeviceError with what would bring one."""
+    for candidate in _candidates():
+        try:
+            ctypes.CDLL(candidate)
+        except OSError:
+            continue
+        return candidate
+    raise DeviceError(
+        f"deterministic = False multiplies with cuBLASLt, which was not found: pip install nvidia-cublas, or name it in {_LOCATION}"
+    )
+
+
+def _candidates() -> Iterator[str]:
+    if location := os.environ.get(_LOCATION):
+        yield location
+        return
+    for name in _NAMES:
+        for root in sys.path:
+            for folder in _FOLDERS:
+                path = Path(root, folder, name)
+                if path.is_file():
+                    yield str(path)
+        yield name

@@ -1,0 +1,154 @@
+"""deterministic=False: cuBLASLt, by a library of the host's that takes its calls and refuses wrong ones, and, where there is one, on a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmi
+from llmi import LLM, SelfDraft, SpeculativeConfig, _core
+from llmi._cublas import find_cublas_lt
+from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
+from test_tensor_cores import matrix, rand, rounded, values
+
+T = _core.testing
+ROOT = Path(__file__).parents[1]
+FREE: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "deterministic": False}
+PROMISED: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "linear_dtype": "bf16"}
+
+
+@pytest.fixture(scope="session")
+def host_library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    if shutil.which("c++") is None:
+        pytest.skip("no compiler")
+    library = tmp_path_factory.mktemp("cublas") / "libcublasLt.so"
+    flags = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run(["c++", *flags, str(ROOT / "tests/native/cublas_lt.cc"), "-o", str(library)], check=True)
+    return str(library)
+
+
+@pytest.fixture
+def library(device: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The host's in the emulation; on a GPU the real one."""
+    if device == "emulated":
+        monkeypatch.setenv("LLMI_CUBLASLT", request.getfixturevalue("host_library"))
+    try:
+        return find_cublas_lt()
+    except llmi.DeviceError as error:
+        pytest.skip(str(error))
+
+
+def test_products_are_those_of_rounded_rows(device: str, library: str) -> None:
+    table = f"{device}+cublaslt:{library}"
+    for rows, cols in ((16, 128), (37, 256), (1, 40), (20, 1200)):
+        matrices = [matrix(table, n, cols) for n in (rows, 24)]
+        w = np.concatenate([values(n, cols) for n in (rows, 24)])
+        for num_rows in (1, 7, 64):
+            x, bias, residual = rand(num_rows, cols), rand(rows, seed=1), rand(num_rows, rows + 24, seed=2)
+            exact = rounded(x).astype(np.float64) @ w.T.astype(np.float64)
+            with_bias = exact.copy()
+            with_bias[:, :rows] += bias
+            magnitude = np.abs(rounded(x)).astype(np.float64) @ np.abs(w.T).astype(np.float64)
+            for kwargs, wanted in (({}, exact), ({"biases": [bias.tolist(), []]}, with_bias), ({"residual": residual}, exact + residual)):
+                got = T.linear(table, matrices, x, **kwargs)
+                assert np.all(np.abs(got - wanted) <= 2.0**-23 * (cols + 3) * (magnitude + np.abs(wanted)))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_tokens_of_a_crowd(library: str, tiny_path: Callable[..., Path], architecture: str) -> None:
+    """Steps, records of them, preemption and speculation, in the order of sums of the host's library: there the bits are the same, too."""
+    model = tiny_path(architecture)
+    engine: dict[str, Any] = {"max_model_len": 360, **FREE}
+    prompts, params = make_prompts(257, 8, 300), make_params(8, 40)
+    counts = dict.fromkeys(COUNTS, 0)
+    alone = run(model, prompts, params, 1, dict.fromkeys(COUNTS, 0), **engine)
+    crowded = {**engine, "max_num_batched_tokens": 90, "kv_cache_memory_bytes": tight_pool(model, 300, 40, engine)}
+    crowd = run(model, prompts, params, 8, counts, **crowded)
+    assert [len(output.outputs[0].token_ids) for output in crowd] == [len(output.outputs[0].token_ids) for output in alone]
+    assert counts["num_preemptions"] > 0, counts
+    with LLM(model, **engine) as llm:
+        assert "-a:cublaslt-" in llm.model_info.numerics_id
+        drafts = SpeculativeConfig(SelfDraft(exit_layer=1), num_speculative_tokens=4)
+        plain, drafted = (llm.generate([[5, 6, 7, 8]] * 3, max_tokens=24, seed=4, speculative_config=config) for config in (None, drafts))
+        assert llm.get_metrics()["num_graph_replays"] > 0
+        if os.environ.get("LLMI_EMULATE_CUDA") == "1":
+            for got, wanted in zip([*crowd, *drafted], [*alone, *plain], strict=True):
+                assert got.outputs[0].token_ids == wanted.outputs[0].token_ids
+        with pytest.raises(llmi.UnsupportedCombinationError, match="its outputs have no receipt"):
+            plain[0].receipt()
+
+
+def test_near_the_promised_numbers(library: str, tiny_path: Callable[..., Path]) -> None:
+    """Both round alike: what is between their log-probabilities is sums' order (and what it tips in later roundings), less than rounding itself."""
+    free, promised, unrounded = (
+        _log_probabilities(tiny_path(), engine) for engine in (FREE, PROMISED, PROMISED | {"linear_dtype": "float32"})
+    )
+    assert len(free) == 54
+    assert np.mean(np.abs(free - promised)) < 0.5 * np.mean(np.abs(unrounded - promised))
+
+
+def _log_probabilities(model: Path, engine: dict[str, Any]) -> np.ndarray[Any, Any]:
+    with LLM(model, max_model_len=128, **engine) as llm:
+        output = llm.generate([list(range(5, 60))], temperature=0, max_tokens=1, prompt_logprobs=0)[0]
+        return np.array([next(iter(row.values())).logprob for row in output.prompt_logprobs or [] if row])
+
+
+def test_what_cannot_be_honoured_is_refused(library: str, tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(llmi.UnsupportedCombinationError, match="it needs device = 'cuda'"):
+        LLM(tiny_path(), dtype="bfloat16", deterministic=False)
+    with pytest.raises(llmi.UnsupportedCombinationError, match="linear_dtype = 'float32' does not"):
+        LLM(tiny_path(), linear_dtype="float32", **FREE)
+    with pytest.raises(llmi.UnsupportedCombinationError, match="deterministic = False is for bf16 weights, this model has f32"):
+        LLM(tiny_path(), **{**FREE, "dtype": "float32"}, max_model_len=64)
+    with pytest.raises(llmi.InvalidParamsError, match="must be True or False"):
+        LLM(tiny_path(), device="cuda", deterministic="no")  # type: ignore[arg-type]
+    monkeypatch.setenv("LLMI_CUBLASLT", "/nowhere/libcublasLt.so")
+    with pytest.raises(llmi.DeviceError, match="pip install nvidia-cublas"):
+        LLM(tiny_path(), **FREE)
+
+
+def test_a_library_that_is_none(device: str, tmp_path: Path) -> None:
+    """One that lacks a function is named, with the function."""
+    if shutil.which("c++") is None:
+        pytest.skip("no compiler")
+    (tmp_path / "a.cc").write_text('extern "C" int cublasLtCreate(void**) { return 1; }\n')
+    subprocess.run(["c++", "-shared", "-fPIC", str(tmp_path / "a.cc"), "-o", str(tmp_path / "a.so")], check=True)
+    with pytest.raises(_core.CoreError, match="cuBLASLt has no cublasLtDestroy"):
+        T.PackedMatrix(f"{device}+cublaslt:{tmp_path / 'a.so'}", "BF16", bytes(2 * 16 * 16), 16, 16)
+    with pytest.raises(_core.CoreError, match="cannot be loaded"):
+        T.PackedMatrix(f"{device}+cublaslt:/nowhere.so", "BF16", bytes(2 * 16 * 16), 16, 16)
+
+
+def test_where_wheels_put_it(host_library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LLMI_CUBLASLT", raising=False)
+    older = tmp_path / "nvidia/cublas/lib/libcublasLt.so.12"
+    newer = tmp_path / "nvidia/cu13/lib/libcublasLt.so.13"
+    older.parent.mkdir(parents=True)
+    shutil.copy(host_library, older)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.setattr("llmi._cublas._NAMES", ("libcublasLt.so.13", "libcublasLt.so.12"))
+    if not _linker_knows("libcublasLt.so.13"):
+        assert find_cublas_lt() == str(older)
+    newer.parent.mkdir(parents=True)
+    newer.write_bytes(b"not a library")
+    if not _linker_knows("libcublasLt.so.13"):
+        assert find_cublas_lt() == str(older)
+    shutil.copy(host_library, newer)
+    assert find_cublas_lt() == str(newer)
+
+
+def _linker_knows(name: str) -> bool:
+    import ctypes
+
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
