@@ -117,7 +117,13 @@ def measure_linear(shape: dict[str, int]) -> dict[str, float]:
     """One layer by type of weights and rows: of few rows the share of the bandwidth that copies reach, of many the operations a second."""
     bandwidth = copy_bandwidth()
     result = {}
-    kinds = {"bf16": ("bf16", ""), BF16_LINEAR: ("bf16", "+bf16"), "q4_1": ("q4_1", ""), "q8_0": ("q8_0", "")}
+    kinds = {
+        "bf16": ("bf16", ""),
+        BF16_LINEAR: ("bf16", "+bf16"),
+        "fp16 on tensor cores": ("fp16", "+fp16"),
+        "q4_1": ("q4_1", ""),
+        "q8_0": ("q8_0", ""),
+    }
     if library := cublas_lt():
         kinds |= {f"bf16, {CUBLAS}": ("bf16", f"+cublaslt:{library}")}
     for name, (kind, options) in kinds.items():

@@ -105,6 +105,8 @@ def test_what_cannot_be_honoured_is_refused(library: str, tiny_path: Callable[..
         LLM(tiny_path(), dtype="bfloat16", deterministic=False)
     with pytest.raises(llmi.UnsupportedCombinationError, match="linear_dtype = 'float32' does not"):
         LLM(tiny_path(), linear_dtype="float32", **FREE)
+    with pytest.raises(llmi.UnsupportedCombinationError, match="linear_dtype = 'fp16' does not"):
+        LLM(tiny_path(), linear_dtype="fp16", **FREE)
     with pytest.raises(llmi.UnsupportedCombinationError, match="deterministic = False is for bf16 weights, this model has f32"):
         LLM(tiny_path(), **{**FREE, "dtype": "float32"}, max_model_len=64)
     with pytest.raises(llmi.InvalidParamsError, match="must be True or False"):
@@ -126,29 +128,25 @@ def test_a_library_that_is_none(device: str, tmp_path: Path) -> None:
         T.PackedMatrix(f"{device}+cublaslt:/nowhere.so", "BF16", bytes(2 * 16 * 16), 16, 16)
 
 
-def test_where_wheels_put_it(host_library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_looked_for(host_library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest that can be loaded, in wheels, then in the toolkit."""
     monkeypatch.delenv("LLMI_CUBLASLT", raising=False)
-    older = tmp_path / "nvidia/cublas/lib/libcublasLt.so.12"
-    newer = tmp_path / "nvidia/cu13/lib/libcublasLt.so.13"
-    older.parent.mkdir(parents=True)
-    shutil.copy(host_library, older)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    monkeypatch.setattr("llmi._cublas._NAMES", ("libcublasLt.so.13", "libcublasLt.so.12"))
-    if not _linker_knows("libcublasLt.so.13"):
-        assert find_cublas_lt() == str(older)
-    newer.parent.mkdir(parents=True)
-    newer.write_bytes(b"not a library")
-    if not _linker_knows("libcublasLt.so.13"):
-        assert find_cublas_lt() == str(older)
-    shutil.copy(host_library, newer)
-    assert find_cublas_lt() == str(newer)
-
-
-def _linker_knows(name: str) -> bool:
-    import ctypes
-
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
+    monkeypatch.setattr("llmi._cublas._NAMES", ("libcublasLt.so.913", "libcublasLt.so.912"))  # which no machine has
+    monkeypatch.setattr("llmi._cublas._TOOLKIT", str(tmp_path / "toolkit"))
+    with pytest.raises(llmi.DeviceError, match="pip install nvidia-cublas"):
+        find_cublas_lt()
+    places = [
+        "nvidia/cublas/lib/libcublasLt.so.912",
+        "toolkit/libcublasLt.so.913",
+        "torch/lib/libcublasLt.so.913",
+        "nvidia/cu13/lib/libcublasLt.so.913",
+    ]
+    for place in places:  # each goes before those that came before it
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"not a library")
+        if place != places[0]:
+            assert find_cublas_lt() != str(path)
+        shutil.copy(host_library, path)
+        assert find_cublas_lt() == str(path)

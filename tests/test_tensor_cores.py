@@ -1,4 +1,4 @@
-"""linear_dtype="bf16" and attention_dtype="bf16" on tensor cores, by the emulation and, where there is one, on a GPU.
+"""linear_dtype="bf16" or "fp16" and attention_dtype="bf16" on tensor cores, by the emulation and, where there is one, on a GPU.
 
 Attention's op: the cases of test_attention.py.
 """
@@ -23,19 +23,24 @@ T = _core.testing
 Array = np.ndarray[Any, Any]
 CHUNK = 128  # columns whose sum begins at zero
 BOTH = {"linear_dtype": "bf16", "attention_dtype": "bf16"}
+IN_FP16 = {"linear_dtype": "fp16", "dtype": "float16"}
+SUFFIXES = {"BF16": "+bf16", "F16": "+fp16"}  # of a device whose layers of such weights multiply on tensor cores
 pytestmark = pytest.mark.usefixtures("device")
 
 
-def matrix(table: str, rows: int, cols: int) -> Any:
-    return T.PackedMatrix(table, "BF16", random_blocks("BF16", rows, cols, 3), rows, cols)
+def matrix(table: str, rows: int, cols: int, kind: str = "BF16") -> Any:
+    return T.PackedMatrix(table, kind, random_blocks(kind, rows, cols, 3), rows, cols)
 
 
-def values(rows: int, cols: int) -> Array:
-    return np.asarray(T.dequantize_row("BF16", random_blocks("BF16", rows, cols, 3), rows * cols)).reshape(rows, cols)
+def values(rows: int, cols: int, kind: str = "BF16") -> Array:
+    return np.asarray(T.dequantize_row(kind, random_blocks(kind, rows, cols, 3), rows * cols)).reshape(rows, cols)
 
 
-def rounded(x: Array) -> Array:
-    """To bf16, nearest even."""
+def rounded(x: Array, kind: str = "BF16") -> Array:
+    """To bf16 or fp16, nearest even."""
+    if kind == "F16":
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16).astype(np.float32)
     bits = x.view(np.uint32).astype(np.uint64)
     return (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
 
@@ -44,9 +49,9 @@ def rand(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def by_definition(x: Array, w: Array) -> Array:
-    """Pairs of columns in order, the odd one first, chunks from zero; products of bf16 are exact in fp32."""
-    x = rounded(x)
+def by_definition(x: Array, w: Array, kind: str) -> Array:
+    """Pairs of columns in order, the odd one first, chunks from zero; products of 16 bits are exact in fp32."""
+    x = rounded(x, kind)
     total = np.zeros((len(x), len(w)), np.float32)
     for begin in range(0, w.shape[1], CHUNK):
         part = np.zeros_like(total)
@@ -60,48 +65,58 @@ def by_definition(x: Array, w: Array) -> Array:
 # A cut tile, cut blocks of 16 columns, cut chunks, more chunks than warps, more tiles than warps; both kernels and their borders.
 @pytest.mark.parametrize("shape", [(16, 128), (37, 256), (1, 40), (48, 100), (20, 1200), (272, 64)], ids=str)
 @pytest.mark.parametrize("num_rows", [1, 8, 9, 32, 33, 70])
-def test_sums_are_those_of_the_definition(device: str, shape: tuple[int, int], num_rows: int) -> None:
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_sums_are_those_of_the_definition(device: str, shape: tuple[int, int], num_rows: int, kind: str) -> None:
     rows, cols = shape
-    x, w = rand(num_rows, cols), values(rows, cols)
+    table = device + SUFFIXES[kind]
+    x, w = rand(num_rows, cols), values(rows, cols, kind)
     bias, residual = rand(rows, seed=1), rand(num_rows, rows, seed=2)
-    expected = by_definition(x, w)
+    expected = by_definition(x, w, kind)
     for kwargs, wanted in (
         ({}, expected),
         ({"biases": [bias.tolist()]}, expected + bias),
         ({"residual": residual}, residual + expected),
     ):
-        got = T.linear(f"{device}+bf16", [matrix(f"{device}+bf16", rows, cols)], x, **kwargs)
+        got = T.linear(table, [matrix(table, rows, cols, kind)], x, **kwargs)
         if device == "emulated":
             assert got.tobytes() == wanted.tobytes()
         # A GPU's own order: of each product and addition an error of the sum of magnitudes, cut, not rounded, at 2^-23.
-        exact = rounded(x).astype(np.float64) @ w.T.astype(np.float64) + (wanted - expected)
-        magnitude = np.abs(rounded(x)).astype(np.float64) @ np.abs(w.T).astype(np.float64) + np.abs(wanted - expected)
+        exact = rounded(x, kind).astype(np.float64) @ w.T.astype(np.float64) + (wanted - expected)
+        magnitude = np.abs(rounded(x, kind)).astype(np.float64) @ np.abs(w.T).astype(np.float64) + np.abs(wanted - expected)
         assert np.all(np.abs(got - exact) <= 2.0**-23 * (cols + 3) * magnitude)
 
 
-def test_rows_are_independent(device: str) -> None:
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_rows_are_independent(device: str, kind: str) -> None:
+    table = device + SUFFIXES[kind]
     x = rand(512, 600)
-    weights = matrix(f"{device}+bf16", 64, 600)
-    whole = T.linear(f"{device}+bf16", [weights], x)
+    weights = matrix(table, 64, 600, kind)
+    whole = T.linear(table, [weights], x)
     for count in (1, 2, 3, 5, 8, 16, 32, 33, 64, 65):
         for begin in (0, 17, 512 - count):
-            part = T.linear(f"{device}+bf16", [weights], x[begin : begin + count].copy())
+            part = T.linear(table, [weights], x[begin : begin + count].copy())
             assert part.tobytes() == whole[begin : begin + count].tobytes()
 
 
-def test_rounding_and_extremes(device: str) -> None:
-    """Ties of the rounding, subnormals, infinities and NaN go where bf16 sends them."""
-    special = np.array([1 + 2**-8, 1 + 3 * 2**-8, 2**-130, -(2**-133), 3e38, np.inf, np.nan, 0.0], np.float32)
-    x = np.zeros((8, 16), np.float32)
-    x[np.arange(8), np.arange(8)] = special
-    ones = T.PackedMatrix(f"{device}+bf16", "BF16", np.full(16 * 16, 0x3F80, np.uint16).tobytes(), 16, 16)
-    got = T.linear(f"{device}+bf16", [ones], x)
-    wanted = rounded(x).sum(-1, dtype=np.float32)
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_rounding_and_extremes(device: str, kind: str) -> None:
+    """Ties of the rounding, subnormals, infinities and NaN go where the format sends them; fp16 has nothing beyond 65,504."""
+    small, large = ([2**-130, -(2**-133)], 3e38) if kind == "BF16" else ([2**-20 * 1.001, -(2**-24)], 65519.9)
+    tie = 2**-8 if kind == "BF16" else 2**-11
+    special = np.array([1 + tie, 1 + 3 * tie, *small, large, np.inf, np.nan, 0.0, 65520.0], np.float32)
+    x = np.zeros((9, 16), np.float32)
+    x[np.arange(9), np.arange(9)] = special
+    one = {"BF16": 0x3F80, "F16": 0x3C00}[kind]
+    table = device + SUFFIXES[kind]
+    ones = T.PackedMatrix(table, kind, np.full(16 * 16, one, np.uint16).tobytes(), 16, 16)
+    got = T.linear(table, [ones], x)
+    wanted = rounded(x, kind).sum(-1, dtype=np.float32)
     wanted[6] = np.nan
+    assert np.isinf(wanted[8]) == (kind == "F16")
     assert np.array_equal(got, np.repeat(wanted[:, None], 16, 1), equal_nan=True)
 
 
-@pytest.mark.parametrize("types", [{"linear_dtype": "bf16"}, {"attention_dtype": "bf16"}, BOTH], ids=str)
+@pytest.mark.parametrize("types", [{"linear_dtype": "bf16"}, {"attention_dtype": "bf16"}, BOTH, IN_FP16], ids=str)
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architecture: str, types: dict[str, Any]) -> None:
     """A crowd in a tight pool, chunks and copies on write, against one request at a time."""
@@ -129,13 +144,15 @@ def test_many_sequences_at_once(tiny_path: Callable[..., Path]) -> None:
         ({"linear_dtype": "bf16"}, "-a:bf16mma-kv:f16-attn:f32-"),
         ({"attention_dtype": "bf16"}, "-a:f32-kv:bf16-attn:bf16mma-"),
         (BOTH, "-a:bf16mma-kv:bf16-attn:bf16mma-"),
+        (IN_FP16, "-a:f16mma-kv:f16-attn:f32-"),
+        (IN_FP16 | {"attention_dtype": "bf16"}, "-a:f16mma-kv:bf16-attn:bf16mma-"),
     ],
     ids=str,
 )
 def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path: Path, types: dict[str, Any], parts: str) -> None:
     """Drafts of the model's own layers multiply as it does; the numerics id says so, and a receipt is replayed by it."""
     engine: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_cache_memory_bytes": 1 << 24, "max_model_len": 256}
-    with LLM(tiny_path(), **types, **engine) as llm:
+    with LLM(tiny_path(), **{**engine, **types}) as llm:
         assert parts in llm.model_info.numerics_id
         plain = llm.generate([[5, 6, 7, 8]] * 3, temperature=0.9, max_tokens=24, seed=4, logprobs=2)
         drafts = SpeculativeConfig(SelfDraft(exit_layer=1), num_speculative_tokens=4)
@@ -151,7 +168,7 @@ def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path:
     fields = json.loads((tmp_path / "receipt.json").read_text())
     assert fields["numerics_id"] == llm.model_info.numerics_id
     with LLM(tiny_path(), linear_dtype="float32", **engine) as other:
-        assert "bf16mma" not in other.model_info.numerics_id
+        assert "mma" not in other.model_info.numerics_id
         with pytest.raises(llmi.InvalidParamsError, match="numerics id"):
             llmi.replay(tmp_path / "receipt.json", other)
 
@@ -161,5 +178,7 @@ def test_what_cannot_be_honoured_is_refused(tiny_path: Callable[..., Path]) -> N
         LLM(tiny_path(), dtype="bfloat16", linear_dtype="bf16")
     with pytest.raises(llmi.UnsupportedCombinationError, match="is for bf16 weights, this model has f32"):
         LLM(tiny_path(), device="cuda", dtype="float32", linear_dtype="bf16", max_model_len=64)
-    with pytest.raises(llmi.InvalidParamsError, match="linear_dtype must be one of auto, float32, bf16, not 'fp8'"):
+    with pytest.raises(llmi.UnsupportedCombinationError, match="is for fp16 weights, this model has bf16"):
+        LLM(tiny_path(), device="cuda", dtype="bfloat16", linear_dtype="fp16", max_model_len=64)
+    with pytest.raises(llmi.InvalidParamsError, match="linear_dtype must be one of auto, float32, bf16, fp16, not 'fp8'"):
         LLM(tiny_path(), device="cuda", linear_dtype="fp8")

@@ -77,9 +77,12 @@ double MeasureDraws(const std::string& name, const SamplingParams& params, int64
 // So many matrices by turns that none is still in a cache.
 std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::string& type_name, int64_t num_rows, int64_t num_outputs,
                                          int64_t num_cols) {
-  const std::map<std::string, PackedType> types = {
-      {"bf16", PackedType::kBF16}, {"q4_0", PackedType::kQ4}, {"q4_1", PackedType::kQ4Min}, {"q8_0", PackedType::kQ8}};
-  CheckArgument(types.contains(type_name), "a device probe: bf16, q4_0, q4_1 or q8_0");
+  const std::map<std::string, PackedType> types = {{"bf16", PackedType::kBF16},
+                                                   {"fp16", PackedType::kF16},
+                                                   {"q4_0", PackedType::kQ4},
+                                                   {"q4_1", PackedType::kQ4Min},
+                                                   {"q8_0", PackedType::kQ8}};
+  CheckArgument(types.contains(type_name), "a device probe: bf16, fp16, q4_0, q4_1 or q8_0");
   CheckArgument(num_rows > 0 && num_outputs > 0 && num_cols > 0, "a device probe: at least one row, output and column");
   CheckArgument(num_outputs % kTileRows == 0 && num_cols % kBlockSize == 0, "a device probe: whole tiles");
   PackedType type = types.at(type_name);

@@ -38,6 +38,7 @@ std::unique_ptr<Device> OpenDevice(const std::string& name) {
   }
   if (take("+tight")) options.most_partial_bytes = 1 << 16;
   options.bf16_linear = take("+bf16");
+  options.f16_linear = take("+fp16");
   if (kind == "cuda") return OpenCudaDevice(options);
   if (kind == "emulated") return OpenEmulatedDevice(options);
   CheckArgument(name == "cpu", "device must be cpu or cuda");

@@ -13,11 +13,15 @@ from llmi._errors import DeviceError
 #: The versions whose interface llmi knows, newest first.
 _NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 _FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib", "torch/lib")  # of the wheels nvidia-cublas, nvidia-cublas-cu12, and of PyTorch
+_TOOLKIT = "/usr/local/cuda/lib64"
 _LOCATION = "LLMI_CUBLASLT"
 
 
 def find_cublas_lt() -> str:
-    """A path, or a name that the linker finds; $LLMI_CUBLASLT before all others. Raises DeviceError with what would bring one."""
+    """The newest: in a wheel, a toolkit, or by a name that the linker finds; $LLMI_CUBLASLT alone where it is set.
+
+    Raises DeviceError with what would bring one.
+    """
     for candidate in _candidates():
         try:
             ctypes.CDLL(candidate)
@@ -39,4 +43,5 @@ def _candidates() -> Iterator[str]:
                 path = Path(root, folder, name)
                 if path.is_file():
                     yield str(path)
+        yield f"{_TOOLKIT}/{name}"
         yield name

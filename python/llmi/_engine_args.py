@@ -17,8 +17,11 @@ from llmi._inspect import KV_CACHE_DTYPES
 from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 2
-_TENSOR_CORES = "bf16mma"  # in a numerics id
+# In a numerics id:
+_BF16_MMA = "bf16mma"
 _CUBLAS = "cublaslt"
+#: linear_dtype on tensor cores: the type of weights it is for, and what a numerics id calls it.
+_ON_TENSOR_CORES = {"bf16": ("bf16", _BF16_MMA), "fp16": ("f16", "f16mma")}
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "linear_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
@@ -94,7 +97,7 @@ class EngineArgs:
             raise InvalidParamsError(f"device must be auto, cpu or cuda, not {self.device!r}", "device")
         if self.resolved_device == "cuda" and (why := _core.system_info()["why_no_cuda"]):
             raise DeviceError(why)
-        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)), ("linear_dtype", ("auto", "float32", "bf16")),
+        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)), ("linear_dtype", ("auto", "float32", *_ON_TENSOR_CORES)),
                               ("scheduling_policy", POLICIES)):  # fmt: skip
             if name == "scheduling_policy" and hasattr(self.scheduling_policy, "key"):
                 continue
@@ -121,9 +124,11 @@ class EngineArgs:
         share = self.gpu_memory_utilization
         if not isinstance(share, int | float) or not 0 < share <= 1:
             raise InvalidParamsError(f"gpu_memory_utilization must lie in (0, 1], not {share!r}", "gpu_memory_utilization")
-        if self.resolved_device == "cpu" and self.linear_dtype == "bf16":
+        if self.resolved_device == "cpu" and self.linear_dtype in _ON_TENSOR_CORES:
             raise UnsupportedCombinationError(
-                "linear_dtype = 'bf16' multiplies on a GPU's tensor cores: it needs device = 'cuda'", "linear_dtype", "device"
+                f"linear_dtype = {self.linear_dtype!r} multiplies on a GPU's tensor cores: it needs device = 'cuda'",
+                "linear_dtype",
+                "device",
             )
         if not isinstance(self.deterministic, bool):
             raise InvalidParamsError(f"deterministic must be True or False, not {self.deterministic!r}", "deterministic")
@@ -131,9 +136,11 @@ class EngineArgs:
             raise UnsupportedCombinationError(
                 "deterministic = False lets a GPU's cuBLASLt multiply: it needs device = 'cuda'", "deterministic", "device"
             )
-        if not self.deterministic and self.linear_dtype == "float32":
+        if not self.deterministic and self.linear_dtype not in ("auto", "bf16"):
             raise UnsupportedCombinationError(
-                "deterministic = False multiplies bf16 by bf16, linear_dtype = 'float32' does not", "deterministic", "linear_dtype"
+                f"deterministic = False multiplies bf16 by bf16, linear_dtype = {self.linear_dtype!r} does not",
+                "deterministic",
+                "linear_dtype",
             )
         if self.resolved_device == "cpu" and share != DEFAULT_GPU_MEMORY_UTILIZATION:
             raise UnsupportedCombinationError("the CPU's cache is bounded by kv_cache_memory_bytes", "gpu_memory_utilization", "device")
@@ -160,7 +167,7 @@ class EngineArgs:
             from llmi._cublas import find_cublas_lt
 
             return f"{self.resolved_device}+cublaslt:{find_cublas_lt()}"
-        return self.resolved_device + ("+bf16" if self.linear_dtype == "bf16" else "")
+        return self.resolved_device + (f"+{self.linear_dtype}" if self.linear_dtype in _ON_TENSOR_CORES else "")
 
     @property
     def kv_type(self) -> str:
@@ -201,27 +208,29 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32b16" if quantized else "f32"
-    if args.linear_dtype == "bf16" or not args.deterministic:
-        option, value, multiplier = ("linear_dtype", "'bf16'", _TENSOR_CORES) if args.deterministic else ("deterministic", "False", _CUBLAS)
-        if "bf16" not in weight_types.split("+"):
+    if args.linear_dtype in _ON_TENSOR_CORES or not args.deterministic:
+        option, value = ("linear_dtype", repr(args.linear_dtype)) if args.deterministic else ("deterministic", "False")
+        wanted, multiplier = _ON_TENSOR_CORES[args.linear_dtype] if args.deterministic else ("bf16", _CUBLAS)
+        if wanted not in weight_types.split("+"):
+            name, dtype = {"bf16": ("bf16", "bfloat16"), "f16": ("fp16", "float16")}[wanted]
             raise UnsupportedCombinationError(
-                f"{option} = {value} is for bf16 weights, this model has {weight_types} (dtype = 'bfloat16' keeps or makes bf16)",
+                f"{option} = {value} is for {name} weights, this model has {weight_types} (dtype = {dtype!r} keeps or makes {name})",
                 option,
                 "dtype",
             )
         activations = f"{activations}+{multiplier}" if quantized else multiplier
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
     kind = "cpu" if args.resolved_device == "cpu" else "cuda"
-    attention = {"cpu": "bf16dot", "cuda": _TENSOR_CORES}[kind] if args.kv_type == "bfloat16" else "f32"
+    attention = {"cpu": "bf16dot", "cuda": _BF16_MMA}[kind] if args.kv_type == "bfloat16" else "f32"
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"
 
 
 def where_it_runs(numerics_id: str) -> dict[str, Any]:
     """Arguments of an engine that has the bits of one with this id, besides the types of weights and cache."""
-    layers = numerics_id.partition("-kv:")[0]  # the rest is about attention
+    activations = numerics_id.partition("-a:")[2].partition("-kv:")[0].split("+")
     return {
         "device": "cuda" if "-cuda-" in numerics_id else "cpu",
-        "linear_dtype": "bf16" if _TENSOR_CORES in layers else "auto",
+        "linear_dtype": next((dtype for dtype, (_, name) in _ON_TENSOR_CORES.items() if name in activations), "auto"),
         "deterministic": promises_bits(numerics_id),
     }
 

@@ -56,11 +56,11 @@ struct Bf16Attention {
 
   template <typename Warp>
   struct Scores {
-    Array<typename Warp::template PerLane<Bf16MatrixD>[2][2], kMatrices> of;  // [tile][position odd]
+    Array<typename Warp::template PerLane<HalfMatrixD>[2][2], kMatrices> of;  // [tile][position odd]
   };
   template <typename Warp>
   struct Values {
-    Array<Array<typename Warp::template PerLane<Bf16MatrixD>, kDimGroups>, kMatrices> of;
+    Array<Array<typename Warp::template PerLane<HalfMatrixD>, kDimGroups>, kMatrices> of;
   };
 
   // Queries [first, first + kQueries) of a group: head by head, each with the group's rows.
@@ -214,7 +214,7 @@ struct Bf16Attention {
 
   // A lane's part of 16 dimensions from 2 x pair on, of the tile's positions 2 x (lane / 4) and the next, which two calls take.
   struct Keys {
-    Bf16MatrixB of[2];
+    HalfMatrixB of[2];
   };
   LLMI_HD static Keys LoadKeys(int tile, int pair, bool gathered, const Shared& shared, int lane) {
     Keys keys = {};
@@ -259,13 +259,13 @@ struct Bf16Attention {
         LLMI_UNROLL
         for (int matrix = 0; matrix < kMatrices; ++matrix) {
           if (matrix * kMatrixQueries >= NumQueries(work)) break;
-          typename Warp::template PerLane<Bf16MatrixA> queries;
+          typename Warp::template PerLane<HalfMatrixA> queries;
           warp.ForEachLane([&](int lane) { queries[lane] = LoadRows(shared.queries, matrix * kMatrixQueries, begin + step * 8, lane); });
           LLMI_UNROLL
           for (int t = 0; t < 2; ++t) {
             LLMI_UNROLL
             for (int odd = 0; odd < 2; ++odd) {
-              typename Warp::template PerLane<Bf16MatrixB> b;
+              typename Warp::template PerLane<HalfMatrixB> b;
               warp.ForEachLane([&](int lane) { b[lane] = keys[step][t][lane].of[odd]; });
               warp.MultiplyAdd(queries, b, scores->of[matrix][t][odd]);
             }
@@ -277,7 +277,7 @@ struct Bf16Attention {
 
   // The instruction's A: 16 rows of words from `row` on, eight words from `word` on.
   template <typename Words>
-  LLMI_HD static Bf16MatrixA LoadRows(const Words& words, int row, int word, int lane) {
+  LLMI_HD static HalfMatrixA LoadRows(const Words& words, int row, int word, int lane) {
     const uint32_t* upper = words[row + lane / 4] + word + lane % 4;
     const uint32_t* lower = words[row + lane / 4 + 8] + word + lane % 4;
     return {{upper[0], lower[0], upper[4], lower[4]}};
@@ -358,13 +358,13 @@ struct Bf16Attention {
   }
 
   // A lane's part of dimension d of 16 positions.
-  LLMI_HD Bf16MatrixB LoadValues(int tile, int d, bool gathered, const Shared& shared, int lane) const {
+  LLMI_HD HalfMatrixB LoadValues(int tile, int d, bool gathered, const Shared& shared, int lane) const {
     const int head_dim = plan.args.kv.head_dim;
     if (!gathered) {
       const uint32_t* words = shared.tiles[tile] + ValueWords() + lane % 4 * head_dim + d;
       return {{words[0], words[4 * head_dim]}};
     }
-    Bf16MatrixB b = {};
+    HalfMatrixB b = {};
     ForEachHalf(tile, lane, [&](int i, int position) {
       const uint32_t* words = shared.path[position];
       if (words == nullptr) return;
@@ -385,7 +385,7 @@ struct Bf16Attention {
         AddMixedTile(warp, work, tile++, gathered, sight, shared, values);
         continue;
       }
-      Array<Array<typename Warp::template PerLane<Bf16MatrixB>, kDimGroups>, kTiles> b;
+      Array<Array<typename Warp::template PerLane<HalfMatrixB>, kDimGroups>, kTiles> b;
       LLMI_UNROLL
       for (int t = 0; t < kTiles; ++t) {
         LLMI_UNROLL
@@ -419,7 +419,7 @@ struct Bf16Attention {
     LLMI_UNROLL
     for (int group = 0; group < kDimGroups; ++group) {
       if (!HasDims(warp, group)) break;
-      typename Warp::template PerLane<Bf16MatrixB> b;
+      typename Warp::template PerLane<HalfMatrixB> b;
       warp.ForEachLane([&](int lane) {
         b[lane] = LoadValues(tile, DimBegin(warp, group) + lane / 4, gathered, shared, lane);
         Keep(&b[lane], tile, lane, [&](int position) { return sight.SomeSee(position); });
@@ -439,8 +439,8 @@ struct Bf16Attention {
   }
 
   template <typename Warp>
-  LLMI_HD static typename Warp::template PerLane<Bf16MatrixA> LoadWeights(const Warp& warp, int matrix, int tile, const Shared& shared) {
-    typename Warp::template PerLane<Bf16MatrixA> weights;
+  LLMI_HD static typename Warp::template PerLane<HalfMatrixA> LoadWeights(const Warp& warp, int matrix, int tile, const Shared& shared) {
+    typename Warp::template PerLane<HalfMatrixA> weights;
     warp.ForEachLane([&](int lane) { weights[lane] = LoadRows(shared.weights, matrix * kMatrixQueries, tile * (kTileSlots / 2), lane); });
     return weights;
   }
@@ -452,7 +452,7 @@ struct Bf16Attention {
     for (int i = 0; i < 4; ++i) f(i, tile * kTileSlots + lane % 4 * 2 + i % 2 + i / 2 * 8);
   }
   template <typename Predicate>
-  LLMI_HD static void Keep(Bf16MatrixB* b, int tile, int lane, const Predicate& seen) {
+  LLMI_HD static void Keep(HalfMatrixB* b, int tile, int lane, const Predicate& seen) {
     ForEachHalf(tile, lane, [&](int i, int position) {
       if (!seen(position)) b->words[i / 2] &= i % 2 == 0 ? 0xFFFF0000u : 0xFFFFu;
     });
@@ -460,7 +460,7 @@ struct Bf16Attention {
 
   // Zero times infinity is not zero: whether a value that only some rows see is no number.
   template <typename Warp>
-  LLMI_HD static bool HidesWhatIsNotFinite(const Warp& warp, const typename Warp::template PerLane<Bf16MatrixB>& b, int tile,
+  LLMI_HD static bool HidesWhatIsNotFinite(const Warp& warp, const typename Warp::template PerLane<HalfMatrixB>& b, int tile,
                                            const Sight& sight) {
     typename Warp::template PerLane<bool> found;
     warp.ForEachLane([&](int lane) {
@@ -474,13 +474,13 @@ struct Bf16Attention {
 
   // Each of the 16 queries by itself, with the values that it sees: the others' sums are thrown away.
   template <typename Warp>
-  LLMI_HD static void AddQueryByQuery(const Warp& warp, const typename Warp::template PerLane<Bf16MatrixA>& weights,
-                                      const typename Warp::template PerLane<Bf16MatrixB>& b, int tile, int matrix, const Shared& shared,
-                                      typename Warp::template PerLane<Bf16MatrixD>& sums) {
+  LLMI_HD static void AddQueryByQuery(const Warp& warp, const typename Warp::template PerLane<HalfMatrixA>& weights,
+                                      const typename Warp::template PerLane<HalfMatrixB>& b, int tile, int matrix, const Shared& shared,
+                                      typename Warp::template PerLane<HalfMatrixD>& sums) {
     LLMI_ROLL
     for (int row = 0; row < kMatrixQueries; ++row) {
-      typename Warp::template PerLane<Bf16MatrixB> seen;
-      typename Warp::template PerLane<Bf16MatrixD> own;
+      typename Warp::template PerLane<HalfMatrixB> seen;
+      typename Warp::template PerLane<HalfMatrixD> own;
       warp.ForEachLane([&](int lane) {
         seen[lane] = b[lane];
         Keep(&seen[lane], tile, lane, [&](int position) { return Sees(shared, matrix * kMatrixQueries + row, position); });

@@ -18,9 +18,9 @@
 #include "core/errors.h"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/bf16_attention_kernels.h"
-#include "kernels/cuda/bf16_linear_kernels.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/half_linear_kernels.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/matrix_linear_kernel.h"
@@ -113,7 +113,9 @@ class GpuDevice final : public Device {
       } else if (IsQuantizedPacked(part.weights.type)) {
         launch(LinearKernel<Int8Rows>{output, {args.quantized}});
       } else if (options_.bf16_linear && part.weights.type == PackedType::kBF16) {
-        LaunchBf16Linear({output, {args.x, args.x_stride}}, num_tiles);
+        LaunchHalfLinear<HalfFormat::kBF16>({output, {args.x, args.x_stride}}, num_tiles);
+      } else if (options_.f16_linear && part.weights.type == PackedType::kF16) {
+        LaunchHalfLinear<HalfFormat::kF16>({output, {args.x, args.x_stride}}, num_tiles);
       } else {
         launch(LinearKernel<FloatRows>{output, {args.x, args.x_stride}});
       }
@@ -292,14 +294,15 @@ class GpuDevice final : public Device {
   }
 
   // Few rows: the warps of a block share a tile's columns; many: a tile each. The same sums.
-  void LaunchBf16Linear(const Bf16Linear& linear, int64_t num_tiles) {
-    constexpr int kThreads = kBf16Warps * kWarpLanes;
+  template <HalfFormat F>
+  void LaunchHalfLinear(const HalfLinear<F>& linear, int64_t num_tiles) {
+    constexpr int kThreads = kHalfWarps * kWarpLanes;
     const int64_t num_rows = linear.output.num_rows;
-    if (num_rows <= Bf16SplitKernel::kRows) {
-      Busy().Launch(1, num_tiles, kThreads, Bf16SplitKernel::kSharedBytes, Bf16SplitKernel{linear});
+    if (num_rows <= HalfSplitKernel<F>::kRows) {
+      Busy().Launch(1, num_tiles, kThreads, HalfSplitKernel<F>::kSharedBytes, HalfSplitKernel<F>{linear});
     } else {
-      Busy().Launch((num_rows + Bf16TileKernel::kRows - 1) / Bf16TileKernel::kRows, (num_tiles + kBf16Warps - 1) / kBf16Warps, kThreads,
-                    Bf16TileKernel::kSharedBytes, Bf16TileKernel{linear});
+      Busy().Launch((num_rows + HalfTileKernel<F>::kRows - 1) / HalfTileKernel<F>::kRows, (num_tiles + kHalfWarps - 1) / kHalfWarps,
+                    kThreads, HalfTileKernel<F>::kSharedBytes, HalfTileKernel<F>{linear});
     }
   }
 

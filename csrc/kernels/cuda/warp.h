@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/bfloat16.h"
+#include "core/half.h"
 #include "core/host_device.h"
 
 namespace llmi::cuda {
@@ -26,16 +27,17 @@ struct MatrixD {
 LLMI_HD inline int MatrixRow(int lane, int i) { return lane / 4 + i / 2 * 8; }
 LLMI_HD inline int MatrixColumn(int lane, int i) { return lane % 4 * 2 + i % 2; }
 
-// The same instruction in bf16, with sums in fp32: lane 4 g + t holds A[g][2 t], A[g][2 t + 1] in words[0], those of A[g + 8] in
+// The same instruction in bf16 or fp16, with sums in fp32: lane 4 g + t holds A[g][2 t], A[g][2 t + 1] in words[0], those of A[g + 8] in
 // words[1], both of columns 8 further in words[2] and words[3]; B[2 t][g], B[2 t + 1][g] in words[0], B[2 t + 8][g] and the next in
 // words[1]; D as above. A GPU adds the 16 products in an order of its own, the host in that of DotPair (core/bfloat16.h).
-struct Bf16MatrixA {
+enum class HalfFormat : uint8_t { kBF16, kF16 };
+struct HalfMatrixA {
   uint32_t words[4];
 };
-struct Bf16MatrixB {
+struct HalfMatrixB {
   uint32_t words[2];
 };
-struct Bf16MatrixD {
+struct HalfMatrixD {
   float values[4];
 };
 
@@ -78,15 +80,16 @@ struct HostWarp {
     }
   }
 
-  LLMI_HD void MultiplyAdd(const PerLane<Bf16MatrixA>& a, const PerLane<Bf16MatrixB>& b, PerLane<Bf16MatrixD>& d) const {
+  template <HalfFormat F = HalfFormat::kBF16>
+  LLMI_HD void MultiplyAdd(const PerLane<HalfMatrixA>& a, const PerLane<HalfMatrixB>& b, PerLane<HalfMatrixD>& d) const {
     float rows[16][16];
     float columns[8][16];
     for (int lane = 0; lane < kWarpLanes; ++lane) {
       for (int i = 0; i < 4; ++i) {
         const int k = lane % 4 * 2 + i % 2 + i / 2 * 8;
-        rows[lane / 4][k] = Half(a[lane].words[i / 2 * 2], i % 2);
-        rows[lane / 4 + 8][k] = Half(a[lane].words[i / 2 * 2 + 1], i % 2);
-        columns[lane / 4][k] = Half(b[lane].words[i / 2], i % 2);
+        rows[lane / 4][k] = Widened<F>(a[lane].words[i / 2 * 2], i % 2);
+        rows[lane / 4 + 8][k] = Widened<F>(a[lane].words[i / 2 * 2 + 1], i % 2);
+        columns[lane / 4][k] = Widened<F>(b[lane].words[i / 2], i % 2);
       }
     }
     for (int lane = 0; lane < kWarpLanes; ++lane) {
@@ -100,7 +103,11 @@ struct HostWarp {
   }
 
  private:
-  LLMI_HD static float Half(uint32_t word, int i) { return Bfloat16ToFloat(static_cast<uint16_t>(word >> (16 * i))); }
+  template <HalfFormat F>
+  LLMI_HD static float Widened(uint32_t word, int i) {
+    const auto bits = static_cast<uint16_t>(word >> (16 * i));
+    return F == HalfFormat::kBF16 ? Bfloat16ToFloat(bits) : HalfToFloat(bits);
+  }
 };
 
 #ifdef __CUDACC__
@@ -127,12 +134,19 @@ struct DeviceWarp {
                  : "r"(a.value.rows[0]), "r"(a.value.rows[1]), "r"(b.value));
   }
 
-  __device__ void MultiplyAdd(const PerLane<Bf16MatrixA>& a, const PerLane<Bf16MatrixB>& b, PerLane<Bf16MatrixD>& d) const {
+  template <HalfFormat F = HalfFormat::kBF16>
+  __device__ void MultiplyAdd(const PerLane<HalfMatrixA>& a, const PerLane<HalfMatrixB>& b, PerLane<HalfMatrixD>& d) const {
     const uint32_t* rows = a.value.words;
     float* sums = d.value.values;
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(b.value.words[0]), "r"(b.value.words[1]));
+    if constexpr (F == HalfFormat::kBF16) {
+      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                   : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                   : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(b.value.words[0]), "r"(b.value.words[1]));
+    } else {
+      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                   : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                   : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(b.value.words[0]), "r"(b.value.words[1]));
+    }
   }
 };
 #endif

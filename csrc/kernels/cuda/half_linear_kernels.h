@@ -1,5 +1,5 @@
-// linear for bf16 weights on tensor cores: x is rounded to bf16, products are exact, sums are fp32 in an order of the GPU's own, so this
-// has a numerics id of its own (DeviceOptions::bf16_linear).
+// linear for weights of 16 bits on tensor cores: x is rounded to their format, products are exact, sums are fp32 in an order of the GPU's
+// own, so this has a numerics id of its own (DeviceOptions::bf16_linear, f16_linear).
 //
 // What does not depend on the number of rows: the instruction (16 columns of 16 rows of W, on its M side, with 8 rows of x), the order of
 // its calls inside a chunk of 128 columns, from zero, and the order in which the chunks' sums are added up. Its outputs do not depend on
@@ -9,21 +9,36 @@
 #include <cstddef>
 
 #include "core/bfloat16.h"
+#include "core/half.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/warp.h"
 
 namespace llmi::cuda {
 
-constexpr int kBf16Warps = 8;
-constexpr int kBf16Columns = 16;  // of W in one instruction
-constexpr int kBf16Stage = 64;    // of W that are read before they are used
-constexpr int kBf16Chunk = 128;   // columns whose sum begins at zero
-constexpr int kBf16Rows = 8;      // of x in one instruction: a group
-static_assert(kBf16Warps <= kMostWarps);
+constexpr int kHalfWarps = 8;
+constexpr int kHalfColumns = 16;  // of W in one instruction
+constexpr int kHalfStage = 64;    // of W that are read before they are used
+constexpr int kHalfChunk = 128;   // columns whose sum begins at zero
+constexpr int kHalfRows = 8;      // of x in one instruction: a group
+static_assert(kHalfWarps <= kMostWarps);
+
+// Of x, to nearest even; beyond fp16's range infinite.
+template <HalfFormat F>
+LLMI_HD inline uint16_t RoundedTo(float value) {
+  if constexpr (F == HalfFormat::kBF16) return FloatToBfloat16(value);
+#ifdef __CUDA_ARCH__
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+#else
+  return FloatToHalf(value);
+#endif
+}
 
 // What both kernels share.
-struct Bf16Linear {
+template <HalfFormat F>
+struct HalfLinear {
   LinearOutput output;
   FloatRows rows;
 
@@ -43,23 +58,23 @@ struct Bf16Linear {
   // weights are asked for before the first is used.
   template <int kGroups, typename Warp, typename LoadX>
   LLMI_HD void AddColumns(const Warp& warp, const uint32_t* tile, int64_t begin, int64_t num_rows, const LoadX& load_x,
-                          typename Warp::template PerLane<Bf16MatrixD>* sums) const {
-    constexpr int kSteps = kBf16Stage / kBf16Columns;
-    typename Warp::template PerLane<Bf16MatrixA> weights[kSteps];
+                          typename Warp::template PerLane<HalfMatrixD>* sums) const {
+    constexpr int kSteps = kHalfStage / kHalfColumns;
+    typename Warp::template PerLane<HalfMatrixA> weights[kSteps];
     LLMI_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      warp.ForEachLane([&](int lane) { weights[step][lane] = LoadWeights(tile, begin + step * kBf16Columns, lane); });
+      warp.ForEachLane([&](int lane) { weights[step][lane] = LoadWeights(tile, begin + step * kHalfColumns, lane); });
     }
     LLMI_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      const int64_t k = begin + step * kBf16Columns;
+      const int64_t k = begin + step * kHalfColumns;
       if (k >= output.weights.num_cols) break;
       LLMI_UNROLL
       for (int group = 0; group < kGroups; ++group) {
-        if (group * kBf16Rows >= num_rows) break;
-        typename Warp::template PerLane<Bf16MatrixB> x;
+        if (group * kHalfRows >= num_rows) break;
+        typename Warp::template PerLane<HalfMatrixB> x;
         warp.ForEachLane([&](int lane) { x[lane] = load_x(group, k, lane); });
-        warp.MultiplyAdd(weights[step], x, sums[group]);
+        warp.template MultiplyAdd<F>(weights[step], x, sums[group]);
       }
     }
   }
@@ -70,13 +85,13 @@ struct Bf16Linear {
  private:
   // A lane's part of 16 columns from k on. A word of W is a column of two rows of the tile: row 2 r is the instruction's row r,
   // row 2 r + 1 its row r + 8.
-  LLMI_HD Bf16MatrixA LoadWeights(const uint32_t* tile, int64_t k, int lane) const {
+  LLMI_HD HalfMatrixA LoadWeights(const uint32_t* tile, int64_t k, int lane) const {
     uint32_t words[4];
     for (int i = 0; i < 4; ++i) {
       const int64_t column = k + lane % 4 * 2 + i % 2 + i / 2 * 8;
       words[i] = column < output.weights.num_cols ? tile[column * (kTileRows / 2) + lane / 4] : 0;
     }
-    Bf16MatrixA a;
+    HalfMatrixA a;
     for (int i = 0; i < 2; ++i) {
       a.words[2 * i] = (words[2 * i] & 0xFFFFu) | (words[2 * i + 1] << 16);
       a.words[2 * i + 1] = (words[2 * i] >> 16) | (words[2 * i + 1] & 0xFFFF0000u);
@@ -84,17 +99,18 @@ struct Bf16Linear {
     return a;
   }
   LLMI_HD uint32_t OneOfX(int64_t row, int64_t k) const {
-    return row < output.num_rows && k < output.weights.num_cols ? FloatToBfloat16(rows.x[row * rows.x_stride + k]) : 0u;
+    return row < output.num_rows && k < output.weights.num_cols ? RoundedTo<F>(rows.x[row * rows.x_stride + k]) : 0u;
   }
 };
 
 // For up to 32 rows of x. Block y: a tile of W, whose chunks go to the warps by turns.
-struct Bf16SplitKernel {
+template <HalfFormat F>
+struct HalfSplitKernel {
   static constexpr int kGroups = 4;
-  static constexpr int kRows = kGroups * kBf16Rows;
+  static constexpr int kRows = kGroups * kHalfRows;
   static constexpr int kOutputs = kRows * kTileRows;
-  static constexpr size_t kSharedBytes = (1 + kBf16Warps) * kOutputs * sizeof(float);
-  Bf16Linear linear;
+  static constexpr size_t kSharedBytes = (1 + kHalfWarps) * kOutputs * sizeof(float);
+  HalfLinear<F> linear;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -104,21 +120,21 @@ struct Bf16SplitKernel {
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     const uint32_t* tile = linear.Tile(block.y);
-    const int64_t num_chunks = (linear.output.weights.num_cols + kBf16Chunk - 1) / kBf16Chunk;
+    const int64_t num_chunks = (linear.output.weights.num_cols + kHalfChunk - 1) / kHalfChunk;
     float* totals = reinterpret_cast<float*>(block.shared);  // [row of x][row of the tile]
     float* sums = totals + kOutputs;                         // of each warp's chunk
     block.ForEachThread([&](int thread) {
       for (int i = thread; i < kOutputs; i += block.num_threads) totals[i] = 0.0f;
     });
-    for (int64_t first = 0; first < num_chunks; first += kBf16Warps) {
+    for (int64_t first = 0; first < num_chunks; first += kHalfWarps) {
       block.ForEachWarp([&](const auto& warp) {
-        if (first + warp.index < num_chunks) SumChunk(warp, tile, (first + warp.index) * kBf16Chunk, sums + warp.index * kOutputs);
+        if (first + warp.index < num_chunks) SumChunk(warp, tile, (first + warp.index) * kHalfChunk, sums + warp.index * kOutputs);
       });
       block.Barrier();
       block.ForEachThread([&](int thread) {
         for (int i = thread; i < kOutputs && i / kTileRows < linear.output.num_rows; i += block.num_threads) {
           float total = totals[i];
-          for (int64_t c = 0; c < kBf16Warps && first + c < num_chunks; ++c) total = total + sums[c * kOutputs + i];
+          for (int64_t c = 0; c < kHalfWarps && first + c < num_chunks; ++c) total = total + sums[c * kOutputs + i];
           totals[i] = total;
         }
       });
@@ -133,19 +149,19 @@ struct Bf16SplitKernel {
  private:
   template <typename Warp>
   LLMI_HD void SumChunk(const Warp& warp, const uint32_t* tile, int64_t begin, float* to) const {
-    typename Warp::template PerLane<Bf16MatrixD> sums[kGroups];
-    const auto load_x = [&](int group, int64_t k, int lane) -> Bf16MatrixB {
-      const int64_t row = group * kBf16Rows + lane / 4;
+    typename Warp::template PerLane<HalfMatrixD> sums[kGroups];
+    const auto load_x = [&](int group, int64_t k, int lane) -> HalfMatrixB {
+      const int64_t row = group * kHalfRows + lane / 4;
       return {{linear.TwoOfX(row, k + lane % 4 * 2), linear.TwoOfX(row, k + lane % 4 * 2 + 8)}};
     };
-    for (int64_t k = begin; k < begin + kBf16Chunk && k < linear.output.weights.num_cols; k += kBf16Stage) {
-      linear.AddColumns<kGroups>(warp, tile, k, linear.output.num_rows, load_x, sums);
+    for (int64_t k = begin; k < begin + kHalfChunk && k < linear.output.weights.num_cols; k += kHalfStage) {
+      linear.template AddColumns<kGroups>(warp, tile, k, linear.output.num_rows, load_x, sums);
     }
     warp.ForEachLane([&](int lane) {
       LLMI_UNROLL
       for (int group = 0; group < kGroups; ++group) {
         for (int i = 0; i < 4; ++i) {
-          to[(group * kBf16Rows + MatrixColumn(lane, i)) * kTileRows + Bf16Linear::TileRow(lane, i)] = sums[group][lane].values[i];
+          to[(group * kHalfRows + MatrixColumn(lane, i)) * kTileRows + HalfLinear<F>::TileRow(lane, i)] = sums[group][lane].values[i];
         }
       }
     });
@@ -153,14 +169,15 @@ struct Bf16SplitKernel {
 };
 
 // For more rows. Block x: 64 rows of x, which its warps share as bf16, 64 columns at a time; y: eight tiles of W.
-struct Bf16TileKernel {
+template <HalfFormat F>
+struct HalfTileKernel {
   static constexpr int kGroups = 8;
-  static constexpr int kRows = kGroups * kBf16Rows;
-  static constexpr int kRowWords = kBf16Stage / 2 + 4;   // of two columns; the lanes that read at once find a bank each
+  static constexpr int kRows = kGroups * kHalfRows;
+  static constexpr int kRowWords = kHalfStage / 2 + 4;   // of two columns; the lanes that read at once find a bank each
   static constexpr int kStageWords = kRows * kRowWords;  // two stages: one is filled while slow warps read the other
   static constexpr size_t kSharedBytes = 2 * kStageWords * sizeof(uint32_t);
-  static_assert(kBf16Chunk % (2 * kBf16Stage) == 0);
-  Bf16Linear linear;
+  static_assert(kHalfChunk % (2 * kHalfStage) == 0);
+  HalfLinear<F> linear;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -173,14 +190,14 @@ struct Bf16TileKernel {
     const PackedView& w = linear.output.weights;
     const int64_t first_row = block.x * kRows;
     typename Block::template PerWarp<Sums<Warp>> totals;
-    for (int64_t chunk = 0; chunk < w.num_cols; chunk += kBf16Chunk) {
+    for (int64_t chunk = 0; chunk < w.num_cols; chunk += kHalfChunk) {
       typename Block::template PerWarp<Sums<Warp>> sums;
-      for (int64_t begin = chunk; begin < chunk + kBf16Chunk && begin < w.num_cols; begin += kBf16Stage) {
-        uint32_t* x_words = reinterpret_cast<uint32_t*>(block.shared) + (begin / kBf16Stage % 2 == 0 ? 0 : kStageWords);
+      for (int64_t begin = chunk; begin < chunk + kHalfChunk && begin < w.num_cols; begin += kHalfStage) {
+        uint32_t* x_words = reinterpret_cast<uint32_t*>(block.shared) + (begin / kHalfStage % 2 == 0 ? 0 : kStageWords);
         block.ForEachThread([&](int thread) {
-          for (int i = thread; i < kRows * kBf16Stage / 2; i += block.num_threads) {
-            const int row = i / (kBf16Stage / 2);
-            const int word = i % (kBf16Stage / 2);
+          for (int i = thread; i < kRows * kHalfStage / 2; i += block.num_threads) {
+            const int row = i / (kHalfStage / 2);
+            const int word = i % (kHalfStage / 2);
             x_words[row * kRowWords + word] = linear.TwoOfX(first_row + row, begin + 2 * word);
           }
         });
@@ -203,8 +220,9 @@ struct Bf16TileKernel {
         LLMI_UNROLL
         for (int group = 0; group < kGroups; ++group) {
           for (int i = 0; i < 4; ++i) {
-            linear.output.Store(first_row + group * kBf16Rows + MatrixColumn(lane, i),
-                                TileOf(block, warp) * kTileRows + Bf16Linear::TileRow(lane, i), totals[warp].groups[group][lane].values[i]);
+            linear.output.Store(first_row + group * kHalfRows + MatrixColumn(lane, i),
+                                TileOf(block, warp) * kTileRows + HalfLinear<F>::TileRow(lane, i),
+                                totals[warp].groups[group][lane].values[i]);
           }
         }
       });
@@ -214,23 +232,23 @@ struct Bf16TileKernel {
  private:
   template <typename Warp>
   struct Sums {
-    typename Warp::template PerLane<Bf16MatrixD> groups[kGroups];
+    typename Warp::template PerLane<HalfMatrixD> groups[kGroups];
   };
 
   template <typename Block, typename Warp>
   LLMI_HD static int64_t TileOf(const Block& block, const Warp& warp) {
-    return block.y * kBf16Warps + warp.index;
+    return block.y * kHalfWarps + warp.index;
   }
 
   template <typename Warp>
   LLMI_HD void AddStage(const Warp& warp, int64_t tile_index, int64_t begin, int64_t first_row, const uint32_t* x_words,
                         Sums<Warp>* sums) const {
     if (tile_index * kTileRows >= linear.output.weights.num_rows) return;
-    const auto load_x = [&](int group, int64_t k, int lane) -> Bf16MatrixB {
-      const uint32_t* words = x_words + (group * kBf16Rows + lane / 4) * kRowWords + (k - begin) / 2 + lane % 4;
+    const auto load_x = [&](int group, int64_t k, int lane) -> HalfMatrixB {
+      const uint32_t* words = x_words + (group * kHalfRows + lane / 4) * kRowWords + (k - begin) / 2 + lane % 4;
       return {{words[0], words[4]}};
     };
-    linear.AddColumns<kGroups>(warp, linear.Tile(tile_index), begin, linear.output.num_rows - first_row, load_x, sums->groups);
+    linear.template AddColumns<kGroups>(warp, linear.Tile(tile_index), begin, linear.output.num_rows - first_row, load_x, sums->groups);
   }
 };
 
