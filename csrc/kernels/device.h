@@ -79,7 +79,8 @@ class Device : public MemorySource {
 };
 
 struct DeviceOptions {
-  // Layers with bf16 or fp16 weights round x to that and multiply on tensor cores, in an order of sums of their own (half_linear_kernels.h).
+  // Layers with bf16 or fp16 weights round x to that and multiply on tensor cores, in an order of sums of their own
+  // (half_linear_kernels.h).
   bool bf16_linear = false;
   bool f16_linear = false;
   // cuBLASLt, a path or a name that the linker finds: layers with bf16 weights round x to bf16 and are multiplied by it, in whatever order
