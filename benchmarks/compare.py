@@ -36,6 +36,8 @@ COLUMNS = {
 
 BF16 = "llmi, bf16 attention"
 BF16_WORKS = ("prefill 512", "prefill 2048", "decode 1", "decode 1, context 2048")
+Q4_0 = "llmi, Q4_0"  # the file that llama.cpp is fastest with, which has half a bit less a weight than Q4_1
+Q4_0_WORKS = ("prefill 512", "decode 1", "decode 8", "decode 32")
 
 
 def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -> float:
@@ -169,6 +171,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     if has_bf16:
         in_bf16 = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False, attention_dtype="bf16")
         works |= {f"{BF16} {name}": work for name, work in own_works(in_bf16).items() if name in BF16_WORKS}
+    if arguments.llama_q4_0:
+        in_q4_0 = LLM(arguments.llama_q4_0, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False)
+        works |= {f"{Q4_0} {name}": work for name, work in own_works(in_q4_0).items() if name in Q4_0_WORKS}
     works["read bandwidth GB/s"] = lambda: _core.measure_ceilings(threads, 1 << 30)["read_bytes_per_s"] / 1e9
     works["tokens riding free M*"] = lambda: free_tokens(threads)
     works["llmi decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llmi decode 1"])
@@ -202,6 +207,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             for name in COLUMNS:
                 if f"{name} {work}" in median:
                     ratios[f"{work}{own.removeprefix('llmi')} / {name}"] = median[f"{own} {work}"] / median[f"{name} {work}"]
+    for work in Q4_0_WORKS if arguments.llama_q4_0 else ():
+        ratios[f"{work}, Q4_0 / llama.cpp Q4_0"] = median[f"{Q4_0} {work}"] / median[f"llama.cpp Q4_0 {work}"]
     return {
         "model": model.name, "table": llm._table, "threads": threads,
         "results": results, "ratios": ratios, "memory": peak_memory(model),
@@ -220,7 +227,7 @@ def readme_table(result: dict[str, Any]) -> str:
         "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32",
     }  # fmt: skip
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
-    own = ("llmi", *([BF16] if f"{BF16} prefill 512" in results else []))
+    own = [name for name in ("llmi", BF16, Q4_0) if f"{name} prefill 512" in results]
     after_pause = results.get("first token after a pause s")
     pause = f" ({after_pause['median']:.2f} s after a pause of five)" if after_pause else ""
     lines = [
