@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
 # Builds the core with AddressSanitizer and UndefinedBehaviorSanitizer and runs the tests of readers, ops and pool on it.
-# Usage: tests/sanitize.sh BUILD_DIR, in an environment with the test extra; or
-#        tests/sanitize.sh BUILD_DIR build, in one with cmake, ninja and pybind11: ends before the tests
+# Usage: tests/sanitize.sh BUILD_DIR (in an environment with the test extra)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$1
-if [ "${2:-}" != build ]; then python -m pip install -q cmake ninja pybind11; fi
+python -m pip install -q cmake ninja pybind11
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -g1" -DLLMI_SANITIZE=ON \
   -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(command -v python)" > "$build.log"
 cmake --build "$build" -j "$(nproc)" >> "$build.log" || { tail -50 "$build.log"; exit 1; }
-if [ "${2:-}" = build ]; then exit; fi
 mkdir -p "$build/package"
 cp -r "$root/python/llmi" "$build/package/"
 cp "$build"/_core*.so "$build/package/llmi/"

@@ -214,7 +214,7 @@ class Engine {
   // Around a step (plan.cc).
   void SetPolicyKeys();
   int64_t PromptBudget();
-  bool PrefersCopy(const ScheduledSequence& sequence) const;
+  bool PrefersCopy(const ScheduledSequence& sequence);
   void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
   std::unique_ptr<LaunchedStep> LaunchStep();
   // A step ahead of the last one's tokens (ahead.cc): launched after it, and taken as the next, if it is still wanted.
@@ -296,6 +296,7 @@ class Engine {
   bool seen_plain_decode_ = false;
   double drafted_ratio_ = 1;             // of steps with drafts, relative to decode_ratio_
   double prompt_seconds_per_token_ = 0;  // of steps with prompts, seen lately
+  int64_t num_copies_left_out_ = 0;      // that seemed dearer than computing again
   CostCurve costs_;                      // c(M), measured when speculation first asks
   std::vector<double> cost_row_;         // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, DrafterHistory> drafters_;

@@ -55,12 +55,14 @@ int64_t Engine::PromptBudget() {
 }
 
 // Whether copying a preempted sequence's blocks to the host and back takes less time than computing them again, by what both
-// were seen to take. Nothing seen yet: it does.
-bool Engine::PrefersCopy(const ScheduledSequence& sequence) const {
+// were seen to take. Nothing seen yet: it does; and one copy that was held up must not end copying, so each fourth that seems dear is made.
+bool Engine::PrefersCopy(const ScheduledSequence& sequence) {
+  constexpr int64_t kRetry = 4;
   const int64_t num_pages = cache_->NumCommittedPages(sequence.kv);
   if (static_cast<uint64_t>(num_pages * cache_->pool().page_bytes()) > AvailableMemoryBytes() / 2) return false;
   const double copies = 2 * cache_->copy_seconds_per_page() * static_cast<double>(num_pages);
-  return copies <= prompt_seconds_per_token_ * static_cast<double>(sequence.kv.num_tokens);
+  if (copies <= prompt_seconds_per_token_ * static_cast<double>(sequence.kv.num_tokens)) return true;
+  return ++num_copies_left_out_ % kRetry == 0;
 }
 
 void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds) {
