@@ -168,12 +168,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
     works: dict[str, Callable[[], float]] = {f"llmi {name}": work for name, work in own_works(llm).items()}
     has_bf16 = llm._table == "avx512_bf16"  # elsewhere the same bits take several instructions
+    variants: list[tuple[str, Any, tuple[str, ...], dict[str, str]]] = []
     if has_bf16:
-        in_bf16 = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False, attention_dtype="bf16")
-        works |= {f"{BF16} {name}": work for name, work in own_works(in_bf16).items() if name in BF16_WORKS}
+        variants.append((BF16, model, BF16_WORKS, {"attention_dtype": "bf16"}))
     if arguments.llama_q4_0:
-        in_q4_0 = LLM(arguments.llama_q4_0, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False)
-        works |= {f"{Q4_0} {name}": work for name, work in own_works(in_q4_0).items() if name in Q4_0_WORKS}
+        variants.append((Q4_0, arguments.llama_q4_0, Q4_0_WORKS, {}))
+    for column, file, names, options in variants:
+        variant = LLM(file, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False, **options)
+        works |= {f"{column} {name}": work for name, work in own_works(variant).items() if name in names}
     works["read bandwidth GB/s"] = lambda: _core.measure_ceilings(threads, 1 << 30)["read_bytes_per_s"] / 1e9
     works["tokens riding free M*"] = lambda: free_tokens(threads)
     works["llmi decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llmi decode 1"])

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ def device() -> str:
     return "emulated" if _core.system_info()["why_no_cuda"] else "cuda"
 
 
+@cache
 def cublas_lt() -> str | None:
     """Where cuBLASLt lies; None where it is not installed."""
     try:

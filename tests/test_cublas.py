@@ -24,14 +24,17 @@ FREE: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "deterministic": 
 PROMISED: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "linear_dtype": "bf16"}
 
 
-@pytest.fixture(scope="session")
-def host_library(tmp_path_factory: pytest.TempPathFactory) -> str:
+def build_library(source: Path, folder: Path) -> str:
     if shutil.which("c++") is None:
         pytest.skip("no compiler")
-    library = tmp_path_factory.mktemp("cublas") / "libcublasLt.so"
-    flags = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(["c++", *flags, str(ROOT / "tests/native/cublas_lt.cc"), "-o", str(library)], check=True)
-    return str(library)
+    library = str(folder / "libcublasLt.so")
+    subprocess.run(["c++", "-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", str(source), "-o", library], check=True)
+    return library
+
+
+@pytest.fixture(scope="session")
+def host_library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_library(ROOT / "tests/native/cublas_lt.cc", tmp_path_factory.mktemp("cublas"))
 
 
 @pytest.fixture
@@ -118,12 +121,10 @@ def test_what_cannot_be_honoured_is_refused(library: str, tiny_path: Callable[..
 
 def test_a_library_that_is_none(device: str, tmp_path: Path) -> None:
     """One that lacks a function is named, with the function."""
-    if shutil.which("c++") is None:
-        pytest.skip("no compiler")
     (tmp_path / "a.cc").write_text('extern "C" int cublasLtCreate(void**) { return 1; }\n')
-    subprocess.run(["c++", "-shared", "-fPIC", str(tmp_path / "a.cc"), "-o", str(tmp_path / "a.so")], check=True)
+    library = build_library(tmp_path / "a.cc", tmp_path)
     with pytest.raises(_core.CoreError, match="cuBLASLt has no cublasLtDestroy"):
-        T.PackedMatrix(f"{device}+cublaslt:{tmp_path / 'a.so'}", "BF16", bytes(2 * 16 * 16), 16, 16)
+        T.PackedMatrix(f"{device}+cublaslt:{library}", "BF16", bytes(2 * 16 * 16), 16, 16)
     with pytest.raises(_core.CoreError, match="cannot be loaded"):
         T.PackedMatrix(f"{device}+cublaslt:/nowhere.so", "BF16", bytes(2 * 16 * 16), 16, 16)
 
