@@ -30,7 +30,9 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
 [[gnu::noinline]] void FreeQuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   constexpr bool kMinimum = HasMinimumPacked(T);
   const int64_t num_blocks = part.weights.num_cols / kBlockSize;
-  const uint8_t* data = part.weights.data + tile * num_blocks * PackedBlockBytes(T);
+  constexpr int64_t kBlockBytes = PackedGroupBytes(T);
+  static_assert(PackedGroupBlocks(T) == 1);
+  const uint8_t* data = part.weights.data + tile * num_blocks * kBlockBytes;
   BlockOfRows<MR> x(args.quantized, row);
   F32x16 sums[kChains][MR];
   F32x16 minima[MR];
@@ -39,9 +41,9 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
     minima[m] = Zero();
   }
   const auto add_block = [&](F32x16* chain) {
-    if (row == 0) PrefetchWeights(data + kPrefetchBytes, PackedBlockBytes(T));
-    AddBlock<T, MR, kFine>(data, x, chain, kMinimaApart ? minima : chain);
-    data += PackedBlockBytes(T);
+    if (row == 0) PrefetchWeights(data + kPrefetchBytes, kBlockBytes);
+    AddBlock<T, MR, kFine>(data, 0, SuperScales<T>(data), x, chain, kMinimaApart ? minima : chain);
+    data += kBlockBytes;
     x.template Next<kFine>();
   };
   int64_t block = 0;

@@ -60,8 +60,8 @@ class Weights {
       auto* values = reinterpret_cast<uint16_t*>(at);
       for (int64_t i = 0; i < bytes / 2; ++i) values[i] = static_cast<uint16_t>((values[i] & 0x8003) | 0x3C00);
     } else {
-      const int64_t block = PackedBlockBytes(type);
-      const int64_t codes = IsFourBitPacked(type) ? 256 : 512;
+      const int64_t block = PackedGroupBytes(type);
+      const int64_t codes = PackedCodeBytes(type);
       for (int64_t offset = codes; offset < bytes; offset += block) {
         auto* tail = reinterpret_cast<uint16_t*>(at + offset);
         for (int64_t i = 0; i < (block - codes) / 2; ++i) tail[i] = i < kTileRows ? 0x1C00 : 0xA800;  // 2^-8, -2^-5

@@ -77,18 +77,16 @@ double MeasureDraws(const std::string& name, const SamplingParams& params, int64
 // So many matrices by turns that none is still in a cache.
 std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::string& type_name, int64_t num_rows, int64_t num_outputs,
                                          int64_t num_cols) {
-  const std::map<std::string, PackedType> types = {{"bf16", PackedType::kBF16},
-                                                   {"fp16", PackedType::kF16},
-                                                   {"q4_0", PackedType::kQ4},
-                                                   {"q4_1", PackedType::kQ4Min},
+  const std::map<std::string, PackedType> types = {{"bf16", PackedType::kBF16},  {"fp16", PackedType::kF16}, {"q4_0", PackedType::kQ4},
+                                                   {"q4_1", PackedType::kQ4Min}, {"q4_k", PackedType::kQ4K}, {"q6_k", PackedType::kQ6K},
                                                    {"q8_0", PackedType::kQ8}};
-  CheckArgument(types.contains(type_name), "a device probe: bf16, fp16, q4_0, q4_1 or q8_0");
+  CheckArgument(types.contains(type_name), "a device probe: bf16, fp16, q4_0, q4_1, q4_k, q6_k or q8_0");
   CheckArgument(num_rows > 0 && num_outputs > 0 && num_cols > 0, "a device probe: at least one row, output and column");
-  CheckArgument(num_outputs % kTileRows == 0 && num_cols % kBlockSize == 0, "a device probe: whole tiles");
-  PackedType type = types.at(type_name);
-  const int64_t num_bytes = num_outputs / kTileRows * PackedTileBytes(type, num_cols);
+  const PackedType host_type = types.at(type_name);
+  CheckArgument(num_outputs % kTileRows == 0 && num_cols % PackedGroupColumns(host_type) == 0, "a device probe: whole tiles");
   const std::unique_ptr<Device> device = OpenDevice(name);
-  if (type == PackedType::kBF16 && device->takes_bf16_rows()) type = PackedType::kBF16Rows;
+  const PackedType type = device->OwnForm(host_type);
+  const int64_t num_bytes = num_outputs / kTileRows * PackedTileBytes(type, num_cols);
   constexpr int64_t kManyBytes = int64_t{1} << 28;
   const int64_t copies = std::clamp<int64_t>(kManyBytes / num_bytes, 1, kRepeats);
   const AlignedBuffer weights = Filled(device.get(), copies * num_bytes, 0x3C);

@@ -43,6 +43,8 @@ class Device : public MemorySource {
   virtual void ReserveInputs(int64_t num_values) = 0;
   // Whether bf16 matrices are to be packed as kBF16Rows.
   virtual bool takes_bf16_rows() const = 0;
+  // The form that matrices which the host packs as `type` take here.
+  PackedType OwnForm(PackedType type) const { return type == PackedType::kBF16 && takes_bf16_rows() ? PackedType::kBF16Rows : type; }
 
   // Host to device (the host's memory may be used again at once), device to host (waits for all before), within the device.
   virtual void Upload(void* to, const void* from, size_t num_bytes) = 0;

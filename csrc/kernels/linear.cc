@@ -25,7 +25,8 @@ void CheckPart(const KernelContext& context, const LinearArgs& args, const Packe
   const bool quantized = IsQuantizedPacked(w.type);
   CheckInternal(context.device != nullptr || w.type != PackedType::kBF16Rows, "linear: rows are for a device that takes them");
   CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr, "linear: x is missing in the form that the weights need");
-  CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % kBlockSize == 0), "linear: column counts differ");
+  CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % PackedGroupColumns(w.type) == 0),
+                "linear: column counts differ");
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 //                       acc = acc + sum (blocks keep the rounding error near that of a tree of sums)
 //   quantised weights:  for each block of 32 columns, d = exact integer sum of code x activation code,
 //                       acc = fma(float(d), scale_w * scale_x, acc), then, with minima,
-//                       acc = fma(minimum, sum_x, acc); kQ8HalfF32 does the scale step for each 16 columns
+//                       acc = fma(minimum, sum_x, acc); kQ6K does the scale step for each 16 columns
 //     fine activations: d0, d1 of 16 columns each, acc = fma(fma(float(d1), scale_x1, float(d0) * scale_x0), scale_w, acc);
-//                       kQ8HalfF32: acc = fma(float(d0) * scale_x0, scale_w0, acc), then the same with d1
+//                       kQ6K: acc = fma(float(d0) * scale_x0, scale_w0, acc), then the same with d1
 // Then acc = acc + bias if there is one; out = out + acc if accumulate, else acc.
 //
 // x     [num_rows, num_cols] fp32 rows x_stride apart (float weights) or its quantised form

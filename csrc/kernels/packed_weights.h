@@ -13,39 +13,63 @@ enum class PackedType : uint8_t {
   kF16,       // tile: [K][16] fp16
   kBF16,      // tile: [K][16] bf16
   kBF16Rows,  // no tiles: [rows][K] bf16, up to a whole tile; for a device that asks for them (Device::takes_bf16_rows)
-  kQ4,        // value = scale (code - 8), scale fp16           (Q4_0)
-  kQ4Min,     // value = scale code + minimum, both fp16        (Q4_1)
-  kQ4MinF32,  // value = scale code + minimum, both fp32        (Q4_K: super-block scales multiplied out, exact)
-  kQ8,        // value = scale (code - 128), scale fp16         (Q8_0, Q5_0)
-  kQ8HalfF32  // as kQ8 with an fp32 scale for each 16 values   (Q6_K)
+  kQ4,        // value = scale (code - 8)              (Q4_0)
+  kQ4Min,     // value = scale code + minimum          (Q4_1)
+  kQ4K,       // value = (d s) code + (d_min m)        (Q4_K, whose d_min has the other sign)
+  kQ5,        // value = scale (code - 16)             (Q5_0)
+  kQ6K,       // value = (d s) (code - 32), an s for each 16 columns (Q6_K)
+  kQ8         // value = scale (code - 128)            (Q8_0)
 };
 
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kBlockSize = 32;  // columns that share a scale; also the group of activation quantisation
 
-// Bytes of one 16-row x 32-column block of a quantised tile: codes, then 16 scales (32 for kQ8HalfF32), then
-// 16 minima. Codes of 8 bits: byte (k / 4) * 64 + row * 4 + k % 4. Codes of 4 bits: the same with
-// k / 4 modulo 4; groups 0 to 3 in the low nibbles, 4 to 7 in the high ones.
-LLMI_HD static inline int64_t PackedBlockBytes(PackedType type) {
+// A quantised tile is one group after the other: a block of 32 columns, or the eight of a super-block (kQ4K, kQ6K). A group holds
+//   its blocks' codes, PackedCodeBytes each;
+//   its blocks' scales, PackedScaleBytes each: [16] fp16, then, kQ4Min, [16] fp16 minima;
+//     of a super-block [2][16] signed bytes: s and m (kQ4K), or s of the block's halves (kQ6K);
+//   of a super-block, [2][16] fp16: d and d_min (kQ6K: d and nothing).
+//
+// Four columns of 16 rows are 64 bytes, row by row. Codes of 8 bits: columns 4 g to 4 g + 3 from byte 64 g on. Fewer bits: the low
+// four of g = 0 to 3 in the low nibbles of 4 x 64 bytes and of g = 4 to 7 in the high ones; the others (PackedHighBits = h) behind
+// them, in vectors of 64 bytes that hold 8 / h of the groups each, the first in the lowest bits.
+LLMI_HD static constexpr bool IsSuperBlockPacked(PackedType type) { return type == PackedType::kQ4K || type == PackedType::kQ6K; }
+LLMI_HD static constexpr int64_t PackedGroupBlocks(PackedType type) { return IsSuperBlockPacked(type) ? 8 : 1; }
+// The group of a block, and the block's place in it; without a division by what is not known until run time.
+LLMI_HD static constexpr int64_t PackedGroup(PackedType type, int64_t block) { return IsSuperBlockPacked(type) ? block / 8 : block; }
+LLMI_HD static constexpr int64_t PackedBlockInGroup(PackedType type, int64_t block) { return IsSuperBlockPacked(type) ? block % 8 : 0; }
+LLMI_HD static constexpr int PackedHighBits(PackedType type) { return type == PackedType::kQ6K ? 2 : type == PackedType::kQ5 ? 1 : 0; }
+LLMI_HD static constexpr int64_t PackedCodeBytes(PackedType type) {
+  return type == PackedType::kQ8 ? 512 : 256 + 64 * PackedHighBits(type);
+}
+LLMI_HD static constexpr int64_t PackedScaleBytes(PackedType type) { return type == PackedType::kQ4Min ? 64 : 32; }
+// Of a block's scales, and of a super-block's d, from the group's start.
+LLMI_HD static constexpr int64_t PackedScaleOffset(PackedType type, int64_t block) {
+  return PackedGroupBlocks(type) * PackedCodeBytes(type) + block * PackedScaleBytes(type);
+}
+LLMI_HD static constexpr int64_t PackedGroupBytes(PackedType type) {
+  return PackedScaleOffset(type, PackedGroupBlocks(type)) + (IsSuperBlockPacked(type) ? 64 : 0);
+}
+
+LLMI_HD static constexpr bool IsQuantizedPacked(PackedType type) { return type >= PackedType::kQ4; }
+LLMI_HD static constexpr bool HasMinimumPacked(PackedType type) { return type == PackedType::kQ4Min || type == PackedType::kQ4K; }
+// What is taken off a code.
+LLMI_HD static constexpr int32_t PackedOffset(PackedType type) {
   switch (type) {
-    case PackedType::kQ4: return 256 + 32;
-    case PackedType::kQ4Min: return 256 + 64;
-    case PackedType::kQ4MinF32: return 256 + 128;
-    case PackedType::kQ8: return 512 + 32;
-    case PackedType::kQ8HalfF32: return 512 + 128;
+    case PackedType::kQ4: return 8;
+    case PackedType::kQ5: return 16;
+    case PackedType::kQ6K: return 32;
+    case PackedType::kQ8: return 128;
     default: return 0;
   }
 }
 
-LLMI_HD static inline bool IsQuantizedPacked(PackedType type) { return type >= PackedType::kQ4; }
-LLMI_HD static constexpr bool HasMinimumPacked(PackedType type) { return type == PackedType::kQ4Min || type == PackedType::kQ4MinF32; }
-LLMI_HD static constexpr bool IsFourBitPacked(PackedType type) { return type == PackedType::kQ4 || HasMinimumPacked(type); }
+// Columns of quantised weights come in multiples of this.
+LLMI_HD static constexpr int64_t PackedGroupColumns(PackedType type) { return PackedGroupBlocks(type) * kBlockSize; }
 
-LLMI_HD static constexpr int64_t PackedCodeBytes(PackedType type) { return IsFourBitPacked(type) ? 256 : 512; }
-
-// Bytes of one tile of 16 rows with num_cols columns (a multiple of 32 where quantised).
-LLMI_HD static inline int64_t PackedTileBytes(PackedType type, int64_t num_cols) {
-  if (IsQuantizedPacked(type)) return num_cols / kBlockSize * PackedBlockBytes(type);
+// Bytes of one tile of 16 rows with num_cols columns.
+LLMI_HD static constexpr int64_t PackedTileBytes(PackedType type, int64_t num_cols) {
+  if (IsQuantizedPacked(type)) return PackedGroup(type, num_cols / kBlockSize) * PackedGroupBytes(type);
   return num_cols * kTileRows * (type == PackedType::kF32 ? 4 : 2);
 }
 

@@ -59,7 +59,7 @@ Ceilings MeasureCeilings(const KernelContext& context, int64_t num_bytes) {
   ceilings.fma_ops_per_s = static_cast<double>(kFmaIterations * kProbeFmaOps) * threads / fma_seconds;
 
   constexpr int64_t kDotIterations = 400'000;
-  std::vector<uint8_t> block(static_cast<size_t>(PackedBlockBytes(PackedType::kQ4)), 0x5A);
+  std::vector<uint8_t> block(static_cast<size_t>(PackedGroupBytes(PackedType::kQ4)), 0x5A);
   std::vector<int8_t> codes(kProbeRows * kBlockSize, 3);
   std::vector<float> scales(kProbeRows, 1.0f);
   std::vector<float> sums(kProbeRows, 96.0f);

@@ -26,19 +26,19 @@ void UnpackScaleMin(const uint8_t* packed, int64_t index, uint8_t* scale, uint8_
 }
 
 void ReadQ4K(const uint8_t* super_block, int64_t index, CodeBlock* block) {
-  const float d = HalfToFloat(ReadU16(super_block));
-  const float d_min = HalfToFloat(ReadU16(super_block + 2));
+  block->half_scale = ReadU16(super_block);
+  block->half_minimum = static_cast<uint16_t>(ReadU16(super_block + 2) ^ 0x8000u);
   uint8_t scale = 0;
   uint8_t minimum = 0;
   UnpackScaleMin(super_block + 4, index, &scale, &minimum);
-  block->scales[0] = d * static_cast<float>(scale);
-  block->minimum = 0.0f - d_min * static_cast<float>(minimum);
+  block->scale_codes[0] = static_cast<int8_t>(scale);
+  block->scale_codes[1] = static_cast<int8_t>(minimum);
   const uint8_t* codes = super_block + 16 + index / 2 * 32;
   for (int i = 0; i < 32; ++i) block->codes[i] = index % 2 == 0 ? codes[i] & 15 : codes[i] >> 4;
 }
 
 void ReadQ6K(const uint8_t* super_block, int64_t index, CodeBlock* block) {
-  const float d = HalfToFloat(ReadU16(super_block + 208));
+  block->half_scale = ReadU16(super_block + 208);
   const int64_t half = index / 4;     // 128 values each
   const int64_t quarter = index % 4;  // 32 values each
   const uint8_t* low = super_block + half * 64 + quarter % 2 * 32;
@@ -47,10 +47,10 @@ void ReadQ6K(const uint8_t* super_block, int64_t index, CodeBlock* block) {
   for (int i = 0; i < 32; ++i) {
     const int nibble = quarter < 2 ? low[i] & 15 : low[i] >> 4;
     const int top = (high[i] >> (2 * quarter)) & 3;
-    block->codes[i] = static_cast<uint8_t>((nibble | (top << 4)) - 32 + 128);
+    block->codes[i] = static_cast<uint8_t>(nibble | (top << 4));
   }
-  block->scales[0] = d * static_cast<float>(scales[0]);
-  block->scales[1] = d * static_cast<float>(scales[1]);
+  block->scale_codes[0] = scales[0];
+  block->scale_codes[1] = scales[1];
 }
 
 }  // namespace
@@ -75,8 +75,8 @@ void ReadCodeBlock(DType dtype, const uint8_t* row, int64_t index, CodeBlock* bl
       uint32_t high = 0;
       std::memcpy(&high, data + 2, 4);
       for (int i = 0; i < 16; ++i) {
-        block->codes[i] = static_cast<uint8_t>(((data[6 + i] & 15) | (((high >> i) & 1u) << 4)) + 128 - 16);
-        block->codes[i + 16] = static_cast<uint8_t>(((data[6 + i] >> 4) | (((high >> (i + 16)) & 1u) << 4)) + 128 - 16);
+        block->codes[i] = static_cast<uint8_t>((data[6 + i] & 15) | (((high >> i) & 1u) << 4));
+        block->codes[i + 16] = static_cast<uint8_t>((data[6 + i] >> 4) | (((high >> (i + 16)) & 1u) << 4));
       }
       break;
     }
@@ -112,8 +112,12 @@ void DequantizeRow(DType dtype, const uint8_t* row, int64_t num_values, float* o
       switch (dtype) {
         case DType::kQ4_0: values[i] = half_scale * (code - 8.0f); break;
         case DType::kQ4_1: values[i] = Fma(half_scale, code, HalfToFloat(block.half_minimum)); break;
-        case DType::kQ4_K: values[i] = Fma(block.scales[0], code, block.minimum); break;
-        case DType::kQ6_K: values[i] = block.scales[i / 16] * (code - 128.0f); break;
+        case DType::kQ4_K:
+          values[i] = Fma(half_scale * static_cast<float>(block.scale_codes[0]), code,
+                          HalfToFloat(block.half_minimum) * static_cast<float>(block.scale_codes[1]));
+          break;
+        case DType::kQ5_0: values[i] = half_scale * (code - 16.0f); break;
+        case DType::kQ6_K: values[i] = half_scale * static_cast<float>(block.scale_codes[i / 16]) * (code - 32.0f); break;
         default: values[i] = half_scale * (code - 128.0f); break;
       }
     }

@@ -12,16 +12,16 @@ namespace llmi {
 // Q4_1 and Q4_K round once.
 void DequantizeRow(DType dtype, const uint8_t* row, int64_t num_values, float* out);
 
-// 32 consecutive values of a quantised row as codes: value = scale code + minimum, or scale (code - offset).
+// 32 consecutive values of a quantised row as codes, which are not negative: value = scale code + minimum, or
+// scale (code - offset) with an offset of 8 (Q4_0), 16 (Q5_0), 32 (Q6_K), 128 (Q8_0).
 struct CodeBlock {
   uint8_t codes[32];
-  uint16_t half_scale;    // Q4_0, Q4_1, Q5_0, Q8_0: fp16 bits
-  uint16_t half_minimum;  // Q4_1: fp16 bits
-  float scales[2];        // Q4_K: [0]; Q6_K: one for each 16 values
-  float minimum;          // Q4_K
+  uint16_t half_scale;    // fp16 bits; Q4_K, Q6_K: d of the super-block, scale = d scale_codes[...]
+  uint16_t half_minimum;  // fp16 bits; Q4_1; Q4_K: -d_min, minimum = half_minimum scale_codes[1]
+  int8_t scale_codes[2];  // Q4_K: scale, minimum; Q6_K: scales of 16 values each
 };
 
-// Block `index` of 32 values. Codes: 4-bit types as stored; Q5_0, Q8_0 and Q6_K shifted to offset 128.
+// Block `index` of 32 values.
 void ReadCodeBlock(DType dtype, const uint8_t* row, int64_t index, CodeBlock* block);
 
 }  // namespace llmi

@@ -37,41 +37,40 @@ void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_
     out[k * kTileRows] = type == PackedType::kF16 ? FloatToHalf(values[k]) : FloatToBfloat16(values[k]);
 }
 
+// A row's codes of one block; its words of four are kTileRows words apart.
+void PackCodes(PackedType type, const uint8_t* codes, uint32_t* out) {
+  uint32_t words[8];
+  std::memcpy(words, codes, sizeof words);
+  if (type == PackedType::kQ8) {
+    for (int64_t i = 0; i < 8; ++i) out[i * kTileRows] = words[i];
+    return;
+  }
+  constexpr uint32_t kLow = 0x0F0F0F0F;
+  for (int64_t i = 0; i < 4; ++i) out[i * kTileRows] = (words[i] & kLow) | (words[i + 4] & kLow) << 4;
+  const int high_bits = PackedHighBits(type);
+  for (int vector = 0; vector < high_bits; ++vector) {
+    const int count = 8 / high_bits;
+    uint32_t high = 0;
+    for (int i = 0; i < count; ++i) high |= (words[vector * count + i] >> 4 & kLow) << (i * high_bits);
+    out[(4 + vector) * kTileRows] = high;
+  }
+}
+
 void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t num_cols, int64_t lane, uint8_t* tile) {
-  const int64_t block_bytes = PackedBlockBytes(type);
-  const bool four_bit = IsFourBitPacked(type);
   CodeBlock block{};
   for (int64_t index = 0; index < num_cols / kBlockSize; ++index) {
     ReadCodeBlock(dtype, row, index, &block);
-    uint8_t* out = tile + index * block_bytes;
-    if (four_bit) {
-      uint32_t words[8];
-      std::memcpy(words, block.codes, sizeof words);
-      for (int64_t group = 0; group < 4; ++group) {
-        const uint32_t word = words[group] | (words[group + 4] << 4);  // codes k and k + 16 in one byte
-        std::memcpy(out + group * 64 + lane * 4, &word, 4);
-      }
-    } else {
-      for (int64_t k = 0; k < 32; k += 4) std::memcpy(out + k * 16 + lane * 4, block.codes + k, 4);
+    uint8_t* group = tile + PackedGroup(type, index) * PackedGroupBytes(type);
+    const int64_t place = PackedBlockInGroup(type, index);
+    PackCodes(type, block.codes, reinterpret_cast<uint32_t*>(group + place * PackedCodeBytes(type)) + lane);
+    uint8_t* scales = group + PackedScaleOffset(type, place);
+    auto* halves = reinterpret_cast<uint16_t*>(scales) + lane;
+    if (IsSuperBlockPacked(type)) {
+      for (int64_t i = 0; i < 2; ++i) scales[i * 16 + lane] = static_cast<uint8_t>(block.scale_codes[i]);
+      halves = reinterpret_cast<uint16_t*>(group + PackedScaleOffset(type, PackedGroupBlocks(type))) + lane;
     }
-    uint8_t* tail = out + PackedCodeBytes(type);
-    auto* halves = reinterpret_cast<uint16_t*>(tail);
-    auto* singles = reinterpret_cast<float*>(tail);
-    switch (type) {
-      case PackedType::kQ4Min:
-        halves[lane] = block.half_scale;
-        halves[16 + lane] = block.half_minimum;
-        break;
-      case PackedType::kQ4MinF32:
-        singles[lane] = block.scales[0];
-        singles[16 + lane] = block.minimum;
-        break;
-      case PackedType::kQ8HalfF32:
-        singles[lane] = block.scales[0];
-        singles[16 + lane] = block.scales[1];
-        break;
-      default: halves[lane] = block.half_scale;
-    }
+    halves[0] = block.half_scale;
+    if (HasMinimumPacked(type)) halves[16] = block.half_minimum;
   }
 }
 
@@ -110,10 +109,10 @@ PackedType PackedTypeOf(DType dtype, WeightFormat format) {
     case DType::kBF16: return PackedType::kBF16;
     case DType::kQ4_0: return PackedType::kQ4;
     case DType::kQ4_1: return PackedType::kQ4Min;
-    case DType::kQ4_K: return PackedType::kQ4MinF32;
-    case DType::kQ5_0:
+    case DType::kQ4_K: return PackedType::kQ4K;
+    case DType::kQ5_0: return PackedType::kQ5;
+    case DType::kQ6_K: return PackedType::kQ6K;
     case DType::kQ8_0: return PackedType::kQ8;
-    case DType::kQ6_K: return PackedType::kQ8HalfF32;
   }
   throw Error(ErrorKind::kInternal, "a tensor type without a packed form");
 }
@@ -135,7 +134,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
                     " needs a multiple of " + std::to_string(Info(stored).block_size),
                 "quantization");
   }
-  if (type_ == PackedType::kBF16 && context.device != nullptr && context.device->takes_bf16_rows()) type_ = PackedType::kBF16Rows;
+  if (context.device != nullptr) type_ = context.device->OwnForm(type_);
   const int64_t num_tiles = (num_rows_ + kTileRows - 1) / kTileRows;
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
   const auto total_bytes = static_cast<size_t>(num_tiles) * static_cast<size_t>(tile_bytes);

@@ -126,9 +126,10 @@ const char* PackedTypeName(PackedType type) {
     case PackedType::kBF16Rows: return "bf16";
     case PackedType::kQ4: return "q4";
     case PackedType::kQ4Min: return "q4m";
-    case PackedType::kQ4MinF32: return "q4k";
+    case PackedType::kQ4K: return "q4k";
+    case PackedType::kQ5: return "q5";
+    case PackedType::kQ6K: return "q6k";
     case PackedType::kQ8: return "q8";
-    case PackedType::kQ8HalfF32: return "q6k";
   }
   return "";
 }

@@ -13,20 +13,16 @@ namespace {
 
 using llmi::PackedType;
 
-std::vector<uint8_t> RandomTiles(PackedType type, int64_t num_blocks, std::mt19937& random) {
-  const int64_t block_bytes = llmi::PackedBlockBytes(type);
-  const bool wide = type == PackedType::kQ8 || type == PackedType::kQ8HalfF32;
-  const bool single = type == PackedType::kQ4MinF32 || type == PackedType::kQ8HalfF32;
+std::vector<uint8_t> RandomTiles(PackedType type, int64_t num_cols, int64_t num_tiles, std::mt19937& random) {
+  const int64_t group_bytes = llmi::PackedGroupBytes(type);
+  const int64_t halves_at = llmi::PackedScaleOffset(type, llmi::IsSuperBlockPacked(type) ? llmi::PackedGroupBlocks(type) : 0);
   std::uniform_real_distribution<float> scale(-0.1f, 0.1f);
-  std::vector<uint8_t> tiles(static_cast<size_t>(num_blocks * block_bytes));
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    uint8_t* data = tiles.data() + block * block_bytes;
-    const int64_t code_bytes = wide ? 512 : 256;
-    for (int64_t i = 0; i < code_bytes; ++i) data[i] = static_cast<uint8_t>(random());
-    for (int64_t at = code_bytes; at < block_bytes; at += single ? 4 : 2) {
-      const float value = scale(random);
-      const uint16_t half = llmi::FloatToHalf(value);
-      std::memcpy(data + at, single ? static_cast<const void*>(&value) : &half, single ? 4 : 2);
+  std::vector<uint8_t> tiles(static_cast<size_t>(num_tiles * llmi::PackedTileBytes(type, num_cols)));
+  for (uint8_t& byte : tiles) byte = static_cast<uint8_t>(random());
+  for (uint8_t* group = tiles.data(); group != tiles.data() + tiles.size(); group += group_bytes) {
+    for (int64_t at = halves_at; at < group_bytes; at += 2) {
+      const uint16_t half = llmi::FloatToHalf(scale(random));
+      std::memcpy(group + at, &half, 2);
     }
   }
   return tiles;
@@ -37,11 +33,11 @@ std::vector<uint8_t> RandomTiles(PackedType type, int64_t num_blocks, std::mt199
 int main() {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
-  constexpr int64_t kCols = 96;
+  constexpr int64_t kCols = 512;
   constexpr int64_t kOutputs = 40;  // the last tile is not full
   int64_t compared = 0;
-  for (PackedType type : {PackedType::kQ4, PackedType::kQ4Min, PackedType::kQ4MinF32, PackedType::kQ8, PackedType::kQ8HalfF32}) {
-    const std::vector<uint8_t> tiles = RandomTiles(type, 3 * kCols / 32, random);
+  for (PackedType type : {PackedType::kQ4, PackedType::kQ4Min, PackedType::kQ4K, PackedType::kQ5, PackedType::kQ6K, PackedType::kQ8}) {
+    const std::vector<uint8_t> tiles = RandomTiles(type, kCols, 3, random);
     for (int64_t i = 0; i < 18; ++i) {
       const int64_t rows = i / 2 + 1;
       const bool fine = i % 2 != 0;

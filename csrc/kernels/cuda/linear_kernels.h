@@ -99,27 +99,25 @@ struct Int8Rows {
   }
   LLMI_HD static float Add(PackedType type, float total, const BlockSum& sum) {
     total = Fma(sum.a[0], sum.b[0], total);
-    const bool two = type == PackedType::kQ8HalfF32 || HasMinimumPacked(type);
+    const bool two = type == PackedType::kQ6K || HasMinimumPacked(type);
     return two ? Fma(sum.a[1], sum.b[1], total) : total;
   }
 
-  // Codes of columns 4 group to 4 group + 3 of a block as signed bytes: those of 4 bits as they are (0 to 15), those of 8 bits less 128.
+  // Codes of columns 4 group to 4 group + 3 of a block as signed bytes: those of 8 bits less 128, others as they are.
   LLMI_HD static uint32_t LoadWord(const reference::PackedRow& row, int64_t index, int group) {
-    const uint32_t* words = reinterpret_cast<const uint32_t*>(row.Block(index)) + row.lane;
-    if (!row.FourBit()) return words[group * kTileRows] ^ 0x80808080u;
-    const uint32_t word = words[group % 4 * kTileRows];
-    return (group < 4 ? word : word >> 4) & 0x0F0F0F0Fu;
+    const uint32_t word = row.CodeWord(index, group);
+    return row.type == PackedType::kQ8 ? word ^ 0x80808080u : word;
   }
 
   LLMI_HD static BlockSum CoarseSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, float x_scale) {
-    if (row.type == PackedType::kQ8HalfF32) {
+    if (row.type == PackedType::kQ6K) {
       return {{static_cast<float>(dots[0]), static_cast<float>(dots[1])}, {row.Scale(index, 0) * x_scale, row.Scale(index, 1) * x_scale}};
     }
     return {{static_cast<float>(dots[0] + dots[1]), 0.0f}, {row.Scale(index, 0) * x_scale, 0.0f}};
   }
   LLMI_HD static BlockSum FineSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, const float* x_scales) {
     const float first = static_cast<float>(dots[0]) * x_scales[0];
-    if (row.type == PackedType::kQ8HalfF32) {
+    if (row.type == PackedType::kQ6K) {
       return {{first, static_cast<float>(dots[1]) * x_scales[1]}, {row.Scale(index, 0), row.Scale(index, 1)}};
     }
     return {{Fma(static_cast<float>(dots[1]), x_scales[1], first), 0.0f}, {row.Scale(index, 0), 0.0f}};
@@ -135,8 +133,8 @@ struct Int8Rows {
   // From the dots of the block's halves, with codes as LoadWord has them.
   LLMI_HD BlockSum FromDots(const reference::PackedRow& row, int64_t index, const int32_t* code_dots, int64_t x_block) const {
     int32_t dots[2] = {code_dots[0], code_dots[1]};
-    if (row.type == PackedType::kQ4) {
-      for (int half = 0; half < 2; ++half) dots[half] -= 8 * x.half_sums[2 * x_block + half];
+    if (row.type != PackedType::kQ8 && row.Offset() != 0) {
+      for (int half = 0; half < 2; ++half) dots[half] -= row.Offset() * x.half_sums[2 * x_block + half];
     }
     BlockSum sum = x.fine ? FineSum(row, index, dots, x.scales + 2 * x_block) : CoarseSum(row, index, dots, x.scales[x_block]);
     if (row.HasMinimum()) {

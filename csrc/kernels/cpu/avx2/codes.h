@@ -4,13 +4,20 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// Group i of four columns.
-inline __m256i LoadCodes(const uint8_t* codes, int i) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 64 * i)); }
+inline __m256i LoadVector(const uint8_t* codes, int i) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 64 * i)); }
 
-// The same of 4-bit codes.
-inline __m256i LoadNibbles(const uint8_t* codes, int i) {
-  const __m256i both = LoadCodes(codes, i % 4);
-  return _mm256_and_si256(i < 4 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+// Group i of four columns.
+template <PackedType T>
+inline __m256i LoadGroup(const uint8_t* codes, int i) {
+  constexpr int kHighBits = PackedHighBits(T);
+  if constexpr (T == PackedType::kQ8) return LoadVector(codes, i);
+  const __m256i both = LoadVector(codes, i % 4);
+  const __m256i low = _mm256_and_si256(i < 4 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+  if constexpr (kHighBits == 0) return low;
+  const __m256i high = LoadVector(codes, 4 + i * kHighBits / 8);
+  const int bit = i * kHighBits % 8;
+  const __m256i moved = bit < 4 ? _mm256_slli_epi16(high, 4 - bit) : _mm256_srli_epi16(high, bit - 4);
+  return _mm256_or_si256(low, _mm256_and_si256(moved, _mm256_set1_epi8(((1 << kHighBits) - 1) << 4)));
 }
 
 }  // namespace

@@ -15,17 +15,26 @@ struct Vnni {
 
 template <PackedType T, int MR, int kDots>
 void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
-  constexpr bool kFourBit = IsFourBitPacked(T);
+  constexpr int kHighBits = PackedHighBits(T);
   __m512i w[8];
-  if constexpr (kFourBit) {
+  if constexpr (T == PackedType::kQ8) {
+    for (int i = 0; i < 8; ++i) w[i] = _mm512_loadu_si512(codes + 64 * i);
+  } else {
     const __m512i mask = _mm512_set1_epi8(15);
     for (int i = 0; i < 4; ++i) {
       const __m512i both = _mm512_loadu_si512(codes + 64 * i);
       w[i] = _mm512_and_si512(both, mask);
       w[i + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
     }
-  } else {
-    for (int i = 0; i < 8; ++i) w[i] = _mm512_loadu_si512(codes + 64 * i);
+  }
+  if constexpr (kHighBits > 0) {
+    const __m512i mask = _mm512_set1_epi8(((1 << kHighBits) - 1) << 4);
+    for (int i = 0; i < 8; ++i) {
+      const __m512i high = _mm512_loadu_si512(codes + 256 + i * kHighBits / 8 * 64);
+      const int bit = i * kHighBits % 8;
+      const __m512i moved = bit < 4 ? _mm512_slli_epi16(high, 4 - bit) : _mm512_srli_epi16(high, bit - 4);
+      w[i] = _mm512_ternarylogic_epi64(w[i], moved, mask, 0xF8);  // w | (moved & mask)
+    }
   }
   VnniDots<Vnni, T, MR, kDots>(w, x, [&](int index, __m512i total) { dots[index] = {_mm512_cvtepi32_ps(total)}; });
 }

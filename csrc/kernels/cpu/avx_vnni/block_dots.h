@@ -25,7 +25,7 @@ template <PackedType T, int MR, int kDots>
 void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
   for (int half = 0; half < 2; ++half) {  // rows 0 to 7, then 8 to 15 of the tile
     __m256i w[8];
-    for (int i = 0; i < 8; ++i) w[i] = IsFourBitPacked(T) ? LoadNibbles(codes + 32 * half, i) : LoadCodes(codes + 32 * half, i);
+    for (int i = 0; i < 8; ++i) w[i] = LoadGroup<T>(codes + 32 * half, i);
     VnniDots<Vnni, T, MR, kDots>(
         w, x, [&](int index, __m256i total) { (half == 0 ? dots[index].lo : dots[index].hi) = _mm256_cvtepi32_ps(total); });
   }

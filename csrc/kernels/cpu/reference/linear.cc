@@ -18,13 +18,13 @@ float QuantizedDot(const PackedRow& w, const QuantizedRows& x, int64_t row) {
     if (x.fine) {
       const float first = static_cast<float>(dots[0]) * x_scale;
       const float second = x.scales[2 * x_block + 1];
-      if (w.type == PackedType::kQ8HalfF32) {
+      if (w.type == PackedType::kQ6K) {
         accumulator = Fma(first, w.Scale(block, 0), accumulator);
         accumulator = Fma(static_cast<float>(dots[1]) * second, w.Scale(block, 1), accumulator);
       } else {
         accumulator = Fma(Fma(static_cast<float>(dots[1]), second, first), w.Scale(block, 0), accumulator);
       }
-    } else if (w.type == PackedType::kQ8HalfF32) {
+    } else if (w.type == PackedType::kQ6K) {
       accumulator = Fma(static_cast<float>(dots[0]), w.Scale(block, 0) * x_scale, accumulator);
       accumulator = Fma(static_cast<float>(dots[1]), w.Scale(block, 1) * x_scale, accumulator);
     } else {

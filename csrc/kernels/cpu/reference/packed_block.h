@@ -16,31 +16,35 @@ struct PackedRow {  // one row of a quantised tile
   const uint8_t* tile;
   int64_t lane;
 
-  LLMI_HD const uint8_t* Block(int64_t block) const { return tile + block * PackedBlockBytes(type); }
-  LLMI_HD bool FourBit() const { return IsFourBitPacked(type); }
-  LLMI_HD int32_t Offset() const { return type == PackedType::kQ4 ? 8 : FourBit() ? 0 : 128; }
-  LLMI_HD int32_t Code(int64_t block, int64_t k) const {
-    const int64_t group = k / 4;
-    if (!FourBit()) return Block(block)[group * 64 + lane * 4 + k % 4];
-    const int32_t byte = Block(block)[group % 4 * 64 + lane * 4 + k % 4];
-    return group < 4 ? byte & 15 : byte >> 4;
+  LLMI_HD const uint8_t* Group(int64_t block) const { return tile + PackedGroup(type, block) * PackedGroupBytes(type); }
+  LLMI_HD const uint8_t* Codes(int64_t block) const { return Group(block) + PackedBlockInGroup(type, block) * PackedCodeBytes(type); }
+  LLMI_HD const uint8_t* Scales(int64_t block) const { return Group(block) + PackedScaleOffset(type, PackedBlockInGroup(type, block)); }
+  LLMI_HD int32_t Offset() const { return PackedOffset(type); }
+  // Codes of columns 4 group to 4 group + 3 of a block, a byte each, the first in the lowest.
+  LLMI_HD uint32_t CodeWord(int64_t block, int64_t group) const {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(Codes(block)) + lane;
+    if (type == PackedType::kQ8) return words[group * kTileRows];
+    const uint32_t low = words[group % 4 * kTileRows] >> (group < 4 ? 0 : 4) & 0x0F0F0F0Fu;
+    const int high_bits = PackedHighBits(type);
+    if (high_bits == 0) return low;
+    const uint32_t high = words[(4 + group * high_bits / 8) * kTileRows] >> (group * high_bits % 8);
+    return low | (high & (high_bits == 2 ? 0x03030303u : 0x01010101u)) << 4;
   }
-  // `index` counts the vectors of 16 fp16 or fp32 values behind the codes.
-  LLMI_HD float Half(int64_t block, int64_t index) const {
-    return HalfToFloat(reinterpret_cast<const uint16_t*>(Block(block) + PackedCodeBytes(type))[index * 16 + lane]);
+  LLMI_HD int32_t Code(int64_t block, int64_t k) const { return static_cast<int32_t>(CodeWord(block, k / 4) >> (k % 4 * 8) & 255); }
+  // `index` counts the vectors of 16 values: of a block's scales, or of a super-block's d.
+  LLMI_HD float Half(const uint8_t* at, int64_t index) const {
+    return HalfToFloat(reinterpret_cast<const uint16_t*>(at)[index * 16 + lane]);
   }
-  LLMI_HD float Single(int64_t block, int64_t index) const {
-    return reinterpret_cast<const float*>(Block(block) + PackedCodeBytes(type))[index * 16 + lane];
+  LLMI_HD float Product(int64_t block, int64_t d, int64_t byte) const {
+    const auto* bytes = reinterpret_cast<const int8_t*>(Scales(block));
+    return Half(Group(block) + PackedScaleOffset(type, PackedGroupBlocks(type)), d) * static_cast<float>(bytes[byte * 16 + lane]);
   }
   LLMI_HD float Scale(int64_t block, int64_t half) const {
-    switch (type) {
-      case PackedType::kQ4MinF32: return Single(block, 0);
-      case PackedType::kQ8HalfF32: return Single(block, half);
-      default: return Half(block, 0);
-    }
+    if (!IsSuperBlockPacked(type)) return Half(Scales(block), 0);
+    return Product(block, 0, type == PackedType::kQ6K ? half : 0);
   }
   LLMI_HD bool HasMinimum() const { return HasMinimumPacked(type); }
-  LLMI_HD float Minimum(int64_t block) const { return type == PackedType::kQ4Min ? Half(block, 1) : Single(block, 1); }
+  LLMI_HD float Minimum(int64_t block) const { return type == PackedType::kQ4K ? Product(block, 1, 1) : Half(Scales(block), 1); }
 };
 
 LLMI_HD inline float FloatWeight(PackedType type, const uint8_t* tile, int64_t k, int64_t lane) {

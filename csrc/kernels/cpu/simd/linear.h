@@ -51,23 +51,40 @@ inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
   for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
 }
 
-// One block's dots, scaled and added to the sums of MR rows; its minima to `minima`, which may be those sums.
+// What the scales of a super-block's blocks have in common.
+template <PackedType T>
+struct SuperScales {
+  explicit SuperScales(const uint8_t* group) {
+    if constexpr (IsSuperBlockPacked(T)) {
+      const auto* halves = reinterpret_cast<const uint16_t*>(group + PackedScaleOffset(T, PackedGroupBlocks(T)));
+      scale = LoadHalf(halves);
+      if constexpr (HasMinimumPacked(T)) minimum = LoadHalf(halves + 16);
+    }
+  }
+  F32x16 scale = Zero();
+  F32x16 minimum = Zero();
+};
+
+// The dots of a group's block, scaled and added to the sums of MR rows; its minima to `minima`, which may be those sums.
 template <PackedType T, int MR, bool kFine>
-inline void AddBlock(const uint8_t* data, const BlockOfRows<MR>& x, F32x16* sums, F32x16* minima) {
+inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& super, const BlockOfRows<MR>& x, F32x16* sums,
+                     F32x16* minima) {
   constexpr bool kMinimum = HasMinimumPacked(T);
-  constexpr int kScales = T == PackedType::kQ8HalfF32 ? 2 : 1;
+  constexpr int kScales = T == PackedType::kQ6K ? 2 : 1;
   constexpr int kDots = kFine ? 2 : kScales;
   F32x16 dots[MR * kDots];
-  BlockDots<T, MR, kDots>(data, x, dots);
-  const uint8_t* tail = data + PackedCodeBytes(T);
+  BlockDots<T, MR, kDots>(group + block * PackedCodeBytes(T), x, dots);
+  const uint8_t* own = group + PackedScaleOffset(T, block);
   F32x16 scales[kScales];
   F32x16 minimum = Zero();
-  if constexpr (T == PackedType::kQ4MinF32 || T == PackedType::kQ8HalfF32) {
-    for (int i = 0; i < kScales; ++i) scales[i] = Load(reinterpret_cast<const float*>(tail) + 16 * i);
-    if constexpr (kMinimum) minimum = Load(reinterpret_cast<const float*>(tail) + 16);
+  if constexpr (IsSuperBlockPacked(T)) {  // each product is exact
+    const auto* bytes = reinterpret_cast<const int8_t*>(own);
+    for (int i = 0; i < kScales; ++i) scales[i] = Mul(super.scale, LoadInt8(bytes + 16 * i));
+    if constexpr (kMinimum) minimum = Mul(super.minimum, LoadInt8(bytes + 16));
   } else {
-    scales[0] = LoadHalf(reinterpret_cast<const uint16_t*>(tail));
-    if constexpr (kMinimum) minimum = LoadHalf(reinterpret_cast<const uint16_t*>(tail) + 16);
+    const auto* halves = reinterpret_cast<const uint16_t*>(own);
+    scales[0] = LoadHalf(halves);
+    if constexpr (kMinimum) minimum = LoadHalf(halves + 16);
   }
   for (int m = 0; m < MR; ++m) {
     if constexpr (kFine) {
@@ -91,14 +108,19 @@ inline void AddBlock(const uint8_t* data, const BlockOfRows<MR>& x, F32x16* sums
 template <PackedType T, int MR, bool kFine>
 [[gnu::noinline]] void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   const int64_t num_blocks = part.weights.num_cols / kBlockSize;
-  const uint8_t* data = part.weights.data + tile * num_blocks * PackedBlockBytes(T);
+  constexpr int64_t kBlocks = PackedGroupBlocks(T);
+  constexpr int64_t kShare = PackedGroupBytes(T) / kBlocks;
+  const uint8_t* group = part.weights.data + tile * PackedTileBytes(T, part.weights.num_cols);
   BlockOfRows<MR> x(args.quantized, row);
   F32x16 sums[MR];
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) sums[m] = Zero();
-  for (int64_t block = 0; block < num_blocks; ++block, data += PackedBlockBytes(T), x.template Next<kFine>()) {
-    if (row == 0) PrefetchWeights(data + kPrefetchBytes, PackedBlockBytes(T));
-    AddBlock<T, MR, kFine>(data, x, sums, sums);
+  for (int64_t first = 0; first < num_blocks; first += kBlocks, group += PackedGroupBytes(T)) {
+    const SuperScales<T> super(group);
+    for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kFine>()) {
+      if (row == 0) PrefetchWeights(group + block * kShare + kPrefetchBytes, kShare);
+      AddBlock<T, MR, kFine>(group, block, super, x, sums, sums);
+    }
   }
   StoreTile(args, part, tile, row, sums);
 }
@@ -227,9 +249,10 @@ void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_be
     case PackedType::kBF16Rows: return;  // only a device's
     case PackedType::kQ4: return QuantizedPart<PackedType::kQ4>(args, part, tile_begin, tile_end);
     case PackedType::kQ4Min: return QuantizedPart<PackedType::kQ4Min>(args, part, tile_begin, tile_end);
-    case PackedType::kQ4MinF32: return QuantizedPart<PackedType::kQ4MinF32>(args, part, tile_begin, tile_end);
+    case PackedType::kQ4K: return QuantizedPart<PackedType::kQ4K>(args, part, tile_begin, tile_end);
+    case PackedType::kQ5: return QuantizedPart<PackedType::kQ5>(args, part, tile_begin, tile_end);
+    case PackedType::kQ6K: return QuantizedPart<PackedType::kQ6K>(args, part, tile_begin, tile_end);
     case PackedType::kQ8: return QuantizedPart<PackedType::kQ8>(args, part, tile_begin, tile_end);
-    case PackedType::kQ8HalfF32: return QuantizedPart<PackedType::kQ8HalfF32>(args, part, tile_begin, tile_end);
   }
 }
 

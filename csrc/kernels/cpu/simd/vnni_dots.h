@@ -10,8 +10,7 @@ namespace {
 // w: the block's eight groups of four columns. Vnni has Broadcast and Dot for its registers. store(index in dots, total).
 template <typename Vnni, PackedType T, int MR, int kDots, typename Register, typename Store>
 inline void VnniDots(const Register* w, const BlockOfRows<MR>& x, const Store& store) {
-  constexpr bool kFourBit = IsFourBitPacked(T);
-  constexpr int32_t kOffset = T == PackedType::kQ4 ? 8 : kFourBit ? 0 : 128;
+  constexpr int32_t kOffset = PackedOffset(T);
   for (int m = 0; m < MR; ++m) {
     const int8_t* a = x.Codes(m);
     const int32_t* half_sums = x.HalfSums(m);
