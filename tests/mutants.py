@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources, and the tests named beside it must fail.
 
-    python tests/mutants.py [--only NAME] [--group speculation|memory|scheduling|sampling|cuda]
+    python tests/mutants.py [--only NAME] [--group kernels|speculation|memory|scheduling|sampling|cuda]
 
 Builds a copy of the repository in a temporary directory (cmake, ninja and pybind11 must be there). Exits with 1 if a bug
 is missed.
@@ -47,8 +47,14 @@ MODEL = "tests/test_scheduler_model.py"
 KV_TYPES = "tests/test_kv_types.py"
 CUDA = "tests/test_cuda.py"
 DRAWS = "tests/test_device_draw.py"
+TENSOR_CORES = "tests/test_tensor_cores.py"
 
 MUTANTS = [
+    Mutant("kernels", "minima by the scale's byte", "csrc/kernels/cpu/simd/linear.h", "LoadInt8(bytes + 16)", "LoadInt8(bytes)", OPS),
+    Mutant("kernels", "d of the first super-block for all", "csrc/kernels/cpu/simd/linear.h", "super(group);", "super(part.weights.data);", OPS),
+    Mutant("kernels", "high bits of the first half for both", "csrc/kernels/cpu/avx2/codes.h", "4 + i * kHighBits / 8", "4", OPS),
+    Mutant("kernels", "high bits packed from the first half", "csrc/model/pack.cc", "words[vector * count + i] >> 4", "words[i] >> 4", OPS),
+    Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels/cpu/avx2/block_dots.h", " && PackedHighBits(T) == 0;", ";", OPS),
     Mutant("speculation", "ratio upside down", "csrc/speculative/verify.cc", "target[index] / drawn", "drawn / (target[index] + 1e-9)", VERIFICATION),
     Mutant("speculation", "residual not normalised", "csrc/speculative/verify.cc", "value /= total;", "value *= 1.0;", VERIFICATION),
     Mutant("speculation", "residual is the target", "csrc/speculative/verify.cc", "(*target)[i] - DraftProbability(i, token, draft)", "(*target)[i]", VERIFICATION),
@@ -148,12 +154,13 @@ MUTANTS = [
     Mutant("cuda", "all pages come back as the first", "csrc/cache/kv_swap.cc", "per_block; ++i, from += page_bytes)", "per_block; ++i)", CUDA),
     Mutant("cuda", "what a window returned comes back", "csrc/cache/kv_swap.cc", "  sequence->num_returned = copy.num_returned;\n", "", CUDA),
     Mutant("cuda", "fragments of W in another order", "csrc/kernels/cuda/matrix_linear_kernel.h", "lane / 4 + 8 * half}", "lane / 4 * 2 + half}", OPS),
-    Mutant("cuda", "tables of an earlier step", "csrc/kernels/cuda/gpu_device.h", "placed.key == Key(kv, segments, num_segments)",
-           "placed.key.size() == Key(kv, segments, num_segments).size()", CUDA),
-    Mutant("cuda", "rows that fill up a launch are written", "csrc/kernels/cuda/gpu_device.h", "static_cast<size_t>(num_rows), -1)",
+    Mutant("cuda", "tables of an earlier step", "csrc/kernels/cuda/placed_batch.h", "key_ == Key(kv, segments, num_segments)",
+           "key_.size() == Key(kv, segments, num_segments).size()", CUDA),
+    Mutant("cuda", "rows that fill up a launch are written", "csrc/kernels/cuda/placed_batch.h", "static_cast<size_t>(num_rows), -1)",
            "static_cast<size_t>(num_rows), 0)", CUDA),
-    Mutant("cuda", "a graph keeps the spans of its first step", "csrc/kernels/cuda/gpu_device.h", "recorded_spans_ = spans;", "recorded_spans_ = 0;", CUDA),
-    Mutant("cuda", "block tables move", "csrc/kernels/cuda/gpu_device.h", "Place<AttentionSegment>(nullptr, num_rows)",
+    Mutant("cuda", "a graph keeps the spans of its first step", "csrc/kernels/cuda/gpu_device.h", "{owner, num_rows, spans, shares, whole}",
+           "{owner, num_rows, 1, shares, whole}", CUDA),
+    Mutant("cuda", "block tables move", "csrc/kernels/cuda/placed_batch.h", "Place<AttentionSegment>(nullptr, num_rows)",
            "Place<AttentionSegment>(nullptr, num_segments)", CUDA),
     Mutant("cuda", "a step with taps is played", "csrc/model/decoder.cc", " && batch.tap_layers.empty()", "", CUDA),
     Mutant("cuda", "positions stay on the host", "csrc/kernels/cuda/gpu_device.h", "    plan.args.positions = batch.positions;\n",
@@ -162,7 +169,7 @@ MUTANTS = [
            "args.segments[plan.row_segments[plan.row_begin]]", CUDA),
     Mutant("cuda", "exponentials in the phase of the maxima", "csrc/kernels/cuda/attention_kernels.h", "shared.peaks[head][thread % 16] = peak;\n    });\n    block.ForEachThread([&](int thread) {  // exponentials and their sums\n      const int64_t head = thread / 16;\n      if (head >= num_heads) return;\n      const float peak = Peak(shared.peaks[head]);",
            "shared.peaks[head][thread % 16] = peak;\n      peak = Peak(shared.peaks[head]);", ATTENTION),
-    Mutant("cuda", "offset of 4-bit codes forgotten", "csrc/kernels/cuda/linear_kernels.h", "dots[half] -= 8 *",
+    Mutant("cuda", "offset of codes forgotten", "csrc/kernels/cuda/linear_kernels.h", "dots[half] -= row.Offset() *",
            "dots[half] -= 0 *", OPS),
     Mutant("cuda", "minima forgotten", "csrc/kernels/cuda/linear_kernels.h", " || HasMinimumPacked(type)",
            "", OPS),
@@ -173,7 +180,8 @@ MUTANTS = [
            "index * kDrawGroups", DRAWS),
     Mutant("cuda", "edits of one id at once", "csrc/kernels/cuda/draw_scan_kernel.h", "plan.masks[same].id == id; ++same", "same == i; ++same", DRAWS),
     Mutant("cuda", "a draft's rows without its path", "csrc/engine/device_rows.cc", "    AppendPath(sample.draft, rows[i].node, &tokens);\n", "", DRAWS),
-    Mutant("cuda", "bf16 weights of the softmax not rounded", "csrc/kernels/cuda/attention_kernels.h", "weight = RoundToBfloat16(weight);", ";", ATTENTION),
+    Mutant("cuda", "weights of a pair of positions exchanged", "csrc/kernels/cuda/bf16_attention_block.h", "<< (16 * odd)",
+           "<< (16 - 16 * odd)", TENSOR_CORES),
     Mutant("cuda", "queries on the host", "csrc/model/decoder.cc", "    args.q = queries.data();\n",
            "", CUDA),
     Mutant("scheduling", "ends to come are not looked at", "csrc/scheduler/scheduler.cc", "if (seats * end.growth > free) return true;", "", SCHEDULER),
@@ -216,7 +224,7 @@ def build(source: Path, target: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
-    parser.add_argument("--group", choices=("speculation", "memory", "scheduling", "sampling", "cuda"))
+    parser.add_argument("--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda"))
     arguments = parser.parse_args()
     chosen = [
         mutant

@@ -42,8 +42,25 @@ def random_blocks(dtype: str, rows: int, cols: int, seed: int = 0) -> bytes:
     return np.concatenate(parts, axis=1).tobytes()
 
 
-def extreme_q8(rows: int, cols: int) -> bytes:
-    """Q8_0 with every code -128: the worst case of 16-bit intermediate sums."""
-    count = rows * cols // 32
-    scale = np.full((count, 1), 0.01, np.float16).view(np.uint8)
-    return np.concatenate([scale, np.full((count, 32), 0x80, np.uint8)], axis=1).tobytes()
+def extreme_blocks(dtype: str, rows: int, cols: int) -> tuple[bytes, float]:
+    """Every code the largest in magnitude, or of its unsigned form: the worst case of 16-bit sums; and the value of all weights."""
+    count = rows * cols // (256 if dtype.endswith("K") else 32)
+    scale = float(np.float16(0.01))
+
+    def halves(value: float) -> Array:
+        return np.full((count, 1), value, np.float16).view(np.uint8)
+
+    def filled(width: int, byte: int = 0xFF) -> Array:
+        return np.full((count, width), byte, np.uint8)
+
+    if dtype == "Q4_K":  # the scale's bytes: all 1, all minima 0
+        ones = np.tile(np.array([1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1], np.uint8), (count, 1))
+        return np.concatenate([halves(0.01), halves(0.01), ones, filled(128)], axis=1).tobytes(), 15 * scale
+    parts, value = {
+        "Q4_0": ([halves(0.01), filled(16)], 7),
+        "Q4_1": ([halves(0.01), halves(0.0), filled(16)], 15),
+        "Q5_0": ([halves(0.01), filled(20)], 15),
+        "Q8_0": ([halves(0.01), filled(32, 0x80)], -128),
+        "Q6_K": ([filled(192), filled(16, 1), halves(0.01)], 31),
+    }[dtype]
+    return np.concatenate(parts, axis=1).tobytes(), value * scale

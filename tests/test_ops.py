@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from llmi import _core
-from quantization import extreme_q8, random_blocks
+from quantization import extreme_blocks, random_blocks
 
 ROOT = Path(__file__).parent.parent
 
@@ -113,15 +114,15 @@ def test_quantized_linear_against_float64(dtype: str, fine: bool) -> None:
     assert ulps(got, exact, magnitude) <= 64
 
 
-def test_saturation_extremes(table: str) -> None:
-    """All weights -128, all activations +-127: 16-bit products reach 32,512."""
-    for sign in (1.0, -1.0):
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
+def test_saturation_extremes(table: str, dtype: str) -> None:
+    """All weights the most that there is (-128), all activations +-127: 16-bit products reach 32,512."""
+    blocks, weight = extreme_blocks(dtype, 16, 256)
+    for sign, fine in itertools.product((1.0, -1.0), (False, True)):
         x = np.full((3, 256), 127.0 * sign, np.float32)
-        matrix = T.PackedMatrix(table, "Q8_0", extreme_q8(16, 256), 16, 256)
-        expected = T.linear("reference", [T.PackedMatrix("reference", "Q8_0", extreme_q8(16, 256), 16, 256)], x)
-        assert same(T.linear(table, [matrix], x), expected)
-        scale = float(np.float16(0.01))
-        assert np.allclose(expected, -128 * 127 * sign * 256 * scale, rtol=1e-6)
+        expected = T.linear("reference", [T.PackedMatrix("reference", dtype, blocks, 16, 256)], x, fine=fine)
+        assert same(T.linear(table, [T.PackedMatrix(table, dtype, blocks, 16, 256)], x, fine=fine), expected)
+        assert np.allclose(expected, weight * 127 * sign * 256, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["Q4_0", "Q8_0", "BF16", "F32"])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mutants import MUTANTS, Mutant
+
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not beside the tests")
 
@@ -99,3 +101,10 @@ def test_no_pickle_and_no_leftovers() -> None:
 def test_one_place_renders_templates() -> None:
     users = [path.name for path in (ROOT / "python").rglob("*.py") if "jinja2" in path.read_text() and path.name != "__init__.py"]
     assert users == ["_chat.py"]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_planted_bugs_still_fit(mutant: Mutant) -> None:
+    """mutants.py takes an hour: this says at once that a change has moved the place of one."""
+    assert mutant.old in (ROOT / mutant.file).read_text()
+    assert all((ROOT / path).is_file() for path in mutant.tests.split())
