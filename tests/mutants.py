@@ -37,6 +37,7 @@ SPECULATION = "tests/test_speculation.py"
 VERIFICATION = "tests/test_verification.py"
 BLOCK = "tests/test_block.py"
 OPS = "tests/test_ops.py"
+BF16_LAYERS = "tests/test_bf16_layers.py"
 SAMPLING = "tests/test_sampling.py"
 SEQUENCES = "tests/test_sequences.py"
 PREFIX = "tests/test_prefix_cache.py"
@@ -55,6 +56,8 @@ MUTANTS = [
     Mutant("kernels", "high bits of the first half for both", "csrc/kernels/cpu/avx2/codes.h", "4 + i * kHighBits / 8", "4", OPS),
     Mutant("kernels", "high bits packed from the first half", "csrc/model/pack.cc", "words[vector * count + i] >> 4", "words[i] >> 4", OPS),
     Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels/cpu/avx2/block_dots.h", " && PackedHighBits(T) == 0;", ";", OPS),
+    Mutant("kernels", "first pair of x for all", "csrc/kernels/cpu/simd/linear_bf16.h", "Set1Pair(x + m * num_cols + k)", "Set1Pair(x + m * num_cols)", BF16_LAYERS),
+    Mutant("kernels", "subnormals kept by fma", "csrc/kernels/cpu/simd/linear_bf16.h", "FlushSubnormals<true> flush", "FlushSubnormals<false> flush", BF16_LAYERS),
     Mutant("speculation", "ratio upside down", "csrc/speculative/verify.cc", "target[index] / drawn", "drawn / (target[index] + 1e-9)", VERIFICATION),
     Mutant("speculation", "residual not normalised", "csrc/speculative/verify.cc", "value /= total;", "value *= 1.0;", VERIFICATION),
     Mutant("speculation", "residual is the target", "csrc/speculative/verify.cc", "(*target)[i] - DraftProbability(i, token, draft)", "(*target)[i]", VERIFICATION),

@@ -92,6 +92,8 @@ def test_float32_cache(tiny_path: Callable[..., Path], table: str) -> None:
 
 
 def logits_of(path: Path, dtype: str, kv: str, table: str, count: int) -> np.ndarray[Any, Any]:
+    if dtype == "bf16dot":  # linear_dtype="bf16"
+        dtype, table = "bfloat16", table + "+bf16"
     decoder = T.Decoder(str(path), dtype=dtype, kv_dtype=kv, table=table, num_pages=64)
     vocab_size = _core.load_config(str(path))["vocab_size"]
     logits, _ = decoder.forward([(decoder.new_sequence(), ids(count, vocab_size), None)])
@@ -106,7 +108,7 @@ CONFIGURATIONS = [
     (model, dtype, kv)
     for model in ("smollm2-135m-instruct", "gemma-3-270m")
     for dtype, kv in (("auto", "float16"), ("float32", "float32"), ("bfloat16", "float16"), ("auto", "bfloat16"))
-]
+] + [("smollm2-135m-instruct", "bf16dot", "float16")]
 
 
 @pytest.mark.parametrize(("model", "dtype", "kv"), CONFIGURATIONS)

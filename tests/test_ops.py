@@ -339,6 +339,8 @@ def test_every_table_has_every_op() -> None:
     tested = {
         "quantize_rows",
         "linear_part",
+        "linear_bf16",  # test_bf16_layers.py, as the next
+        "round_bf16",
         "embedding",
         "rms_norm",
         "rope",

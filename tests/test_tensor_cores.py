@@ -175,7 +175,7 @@ def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path:
 
 def test_what_cannot_be_honoured_is_refused(tiny_path: Callable[..., Path]) -> None:
     with pytest.raises(llmi.UnsupportedCombinationError, match="it needs device = 'cuda'"):
-        LLM(tiny_path(), dtype="bfloat16", linear_dtype="bf16")
+        LLM(tiny_path(), dtype="float16", linear_dtype="fp16")
     with pytest.raises(llmi.UnsupportedCombinationError, match="is for bf16 weights, this model has f32"):
         LLM(tiny_path(), device="cuda", dtype="float32", linear_dtype="bf16", max_model_len=64)
     with pytest.raises(llmi.UnsupportedCombinationError, match="is for fp16 weights, this model has bf16"):

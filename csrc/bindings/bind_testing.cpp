@@ -39,6 +39,12 @@ namespace py = pybind11;
 namespace llmi {
 
 KernelContext TestContext(const std::string& table, int num_threads) {
+  constexpr std::string_view kPairs = "+bf16";
+  if (table.ends_with(kPairs) && !table.starts_with("emulated") && !table.starts_with("cuda")) {
+    KernelContext context = TestContext(table.substr(0, table.size() - kPairs.size()), num_threads);
+    context.bf16_dots = true;
+    return context;
+  }
   if (!table.starts_with("emulated") && !table.starts_with("cuda")) return {&GetKernelTable(table), &ThreadPool::Shared(), num_threads};
   static std::map<std::string, Device*> devices;  // for the process's life
   Device*& device = devices[table];
@@ -128,6 +134,12 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   args.out = placed_out.data();
   args.out_stride = width;
   args.accumulate = residual.has_value();
+  std::vector<uint16_t> rounded;
+  if (context.bf16_dots) {
+    rounded.resize(static_cast<size_t>(x.size()));
+    RoundRows(context, placed_x.data(), x.shape(0), x.shape(1), rounded.data());
+    args.x_bf16 = rounded.data();
+  }
   if (tiles) {
     std::vector<TileRange> ranges;
     for (const auto& [begin, end] : *tiles) ranges.push_back({begin, end});

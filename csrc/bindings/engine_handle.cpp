@@ -41,7 +41,7 @@ std::unique_ptr<Device> OpenDevice(const std::string& name) {
   options.f16_linear = take("+fp16");
   if (kind == "cuda") return OpenCudaDevice(options);
   if (kind == "emulated") return OpenEmulatedDevice(options);
-  CheckArgument(name == "cpu", "device must be cpu or cuda");
+  CheckArgument(name == "cpu" || name == "cpu+bf16", "device must be cpu or cuda");
   return nullptr;
 }
 
@@ -70,6 +70,7 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& device, c
                            const std::shared_ptr<BatchHook>& batch_hook, const std::vector<int64_t>& layers) {
   device_ = OpenDevice(device);
   context_.device = device_.get();
+  context_.bf16_dots = device == "cpu+bf16";
   context_.table = &GetKernelTable(isa);
   context_.pool = &ThreadPool::Shared();
   context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
@@ -82,6 +83,8 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& device, c
   config_.audit_each_step = audit_each_step;
   const FloatEnvironmentGuard guard;
   model_ = LoadConfig(path, layers);
+  CheckArgument(!context_.bf16_dots || (model_.hidden_size % 2 == 0 && model_.intermediate_size % 2 == 0),
+                "linear_dtype = 'bf16' takes columns in pairs, and this model has an odd number");
   // Half of the host's memory that is free. A device's is looked at again when all else has its place.
   const uint64_t available = device_ == nullptr ? AvailableMemoryBytes() / 2 : device_->free_bytes();
   ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len, available}, &config_);

@@ -19,7 +19,7 @@ namespace llmi {
 SchedulingPolicy ParsePolicy(const std::string& name);
 
 // "cuda" or "emulated", with "+bf16" after it where bf16 layers run on tensor cores, then "+tight" where attention's partials get little
-// memory, for tests. Null for "cpu"; throws Error(kDevice) where there is none such.
+// memory, for tests. Null for "cpu", and "cpu+bf16" where bf16 layers take pairs of bf16; throws Error(kDevice) where there is none such.
 std::unique_ptr<Device> OpenDevice(const std::string& name);
 
 class EngineHandle {

@@ -12,6 +12,7 @@ struct KernelContext {
   ThreadPool* pool = nullptr;
   int num_threads = 1;
   Device* device = nullptr;  // where ops run, if not on the CPU; op arguments then point into its memory
+  bool bf16_dots = false;    // on the CPU: bf16 weights meet activations rounded to bf16, in pairs
 };
 
 }  // namespace llmi

@@ -21,6 +21,8 @@ namespace llmi {
 #define LLMI_FOR_EACH_KERNEL(X)                                                                                        \
   X(quantize_rows, (const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out))                     \
   X(linear_part, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end))               \
+  X(linear_bf16, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end))               \
+  X(round_bf16, (const float* x, int64_t size, uint16_t* out))                                                         \
   X(embedding, (const PackedView& weights, int32_t id, float scale, float* out))                                       \
   X(rms_norm, (const RmsNormArgs& args, int64_t row_begin, int64_t row_end))                                           \
   X(rope, (const RopeArgs& args, int64_t row_begin, int64_t row_end))                                                  \
@@ -56,7 +58,7 @@ LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 namespace avx512 {
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
-namespace avx512_bf16 {  // attention alone
+namespace avx512_bf16 {  // what has dots of bf16
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
 #undef LLMI_DECLARE_KERNEL

@@ -27,6 +27,12 @@ void CheckPart(const KernelContext& context, const LinearArgs& args, const Packe
   CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr, "linear: x is missing in the form that the weights need");
   CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % PackedGroupColumns(w.type) == 0),
                 "linear: column counts differ");
+  CheckArgument(args.x_bf16 == nullptr || (context.device == nullptr && w.num_cols % 2 == 0), "linear: bf16 x has pairs of columns");
+}
+
+void RunTiles(const KernelContext& context, const LinearArgs& args, const LinearPart& part, const TileRange& range) {
+  const bool in_pairs = args.x_bf16 != nullptr && part.weights.type == PackedType::kBF16;
+  (in_pairs ? context.table->linear_bf16 : context.table->linear_part)(args, part, range.begin, range.end);
 }
 
 }  // namespace
@@ -53,7 +59,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     const LinearPart& part = args.parts[p];
     const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
     const int64_t begin = (task - first_task[p]) * tiles_per_task[p];
-    context.table->linear_part(args, part, begin, std::min(num_tiles, begin + tiles_per_task[p]));
+    RunTiles(context, args, part, {begin, std::min(num_tiles, begin + tiles_per_task[p])});
   });
 }
 
@@ -70,10 +76,8 @@ void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span
     CheckArgument(0 <= range.begin && range.end <= (w.num_rows + kTileRows - 1) / kTileRows, "linear: tiles past the last row");
     for (int64_t begin = range.begin; begin < range.end; begin += per_task) tasks.push_back({begin, std::min(range.end, begin + per_task)});
   }
-  context.pool->ParallelFor(static_cast<int64_t>(tasks.size()), context.num_threads, [&](int64_t task) {
-    const TileRange& range = tasks[static_cast<size_t>(task)];
-    context.table->linear_part(args, args.parts[0], range.begin, range.end);
-  });
+  context.pool->ParallelFor(static_cast<int64_t>(tasks.size()), context.num_threads,
+                            [&](int64_t task) { RunTiles(context, args, args.parts[0], tasks[static_cast<size_t>(task)]); });
 }
 
 }  // namespace llmi

@@ -3,6 +3,8 @@
 // One order for each output element whatever the number of rows: columns in order, fp32.
 //   float weights:      for each block of 32 columns, sum = fma(w[k], x[k], sum) from zero, w widened to fp32; then
 //                       acc = acc + sum (blocks keep the rounding error near that of a tree of sums)
+//     with x_bf16:      bf16 weights in pairs of columns, sum = DotPair(sum, pair of w, pair of x) (core/bfloat16.h) from zero over all
+//                       pairs: what rounds x to 8 bits needs no blocks
 //   quantised weights:  for each block of 32 columns, d = exact integer sum of code x activation code,
 //                       acc = fma(float(d), scale_w * scale_x, acc), then, with minima,
 //                       acc = fma(minimum, sum_x, acc); kQ6K does the scale step for each 16 columns
@@ -12,7 +14,7 @@
 //
 // x     [num_rows, num_cols] fp32 rows x_stride apart (float weights) or its quantised form
 // out   [num_rows, ...] fp32, rows out_stride apart; part p is written at column parts[p].out_column
-// Errors: column counts that differ, a quantised part without quantised x.
+// Errors: column counts that differ, a quantised part without quantised x, x_bf16 with an odd number of columns or on a device.
 #pragma once
 
 #include <stdint.h>
@@ -41,6 +43,7 @@ struct LinearArgs {
   float* out;
   int64_t out_stride;
   bool accumulate;
+  const uint16_t* x_bf16 = nullptr;  // [num_rows, num_cols] bf16, num_cols even: x as bf16 weights meet it, if not as fp32
 };
 
 void Linear(const KernelContext& context, const LinearArgs& args);

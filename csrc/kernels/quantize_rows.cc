@@ -15,4 +15,11 @@ void QuantizeRows(const KernelContext& context, const float* x, int64_t num_rows
                [&](int64_t begin, int64_t end) { context.table->quantize_rows(x, begin, end, out); });
 }
 
+void RoundRows(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, uint16_t* out) {
+  CheckInternal(context.device == nullptr, "round_rows: on the CPU");
+  ParallelRows(context, num_rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, num_cols)), [&](int64_t begin, int64_t end) {
+    context.table->round_bf16(x + begin * num_cols, (end - begin) * num_cols, out + begin * num_cols);
+  });
+}
+
 }  // namespace llmi

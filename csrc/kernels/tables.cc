@@ -34,6 +34,7 @@ const KernelTable kAvx512 = {"avx512", LLMI_FOR_EACH_KERNEL(LLMI_AVX512_ENTRY)};
 const KernelTable kAvx512Bf16 = Variant(kAvx512, "avx512_bf16", [](KernelTable& table) {
   table.attention = avx512_bf16::attention;
   table.attention_span = avx512_bf16::attention_span;
+  table.linear_bf16 = avx512_bf16::linear_bf16;
 });
 #endif
 

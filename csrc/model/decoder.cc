@@ -121,6 +121,7 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   codes_.Reserve(static_cast<size_t>(most_values), "activations", context.device);
   ReserveFloats(context, scales_, most_values / 32 * 5);
   if (context.device != nullptr) context.device->ReserveInputs(most_values);
+  if (context.bf16_dots) rounded_.Reserve(static_cast<size_t>(most_values) * sizeof(uint16_t), "activations", nullptr);
 }
 
 QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine) {
@@ -135,16 +136,25 @@ QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, i
   return rows;
 }
 
+const uint16_t* Decoder::Rounded(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed) {
+  if (!needed || !context.bf16_dots) return nullptr;
+  rounded_.Reserve(static_cast<size_t>(num_rows * num_cols) * sizeof(uint16_t), "activations", nullptr);
+  RoundRows(context, x, num_rows, num_cols, rounded_.as<uint16_t>());
+  return rounded_.as<uint16_t>();
+}
+
 void Decoder::Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,
                       float* out, int64_t out_stride, bool accumulate, bool fine) {
   std::vector<LinearPart> linear_parts;
   bool any_quantized = false;
+  bool any_bf16 = false;
   int64_t column = 0;
   for (const LinearWeights* part : parts) {
     const PackedView view = part->matrix.view();
     linear_parts.push_back({view, part->bias.empty() ? nullptr : part->bias.data(), column});
     column += view.num_rows;
     any_quantized = any_quantized || IsQuantizedPacked(view.type);
+    any_bf16 = any_bf16 || view.type == PackedType::kBF16;
   }
   const int64_t num_cols = linear_parts[0].weights.num_cols;
   LinearArgs args{};
@@ -157,6 +167,7 @@ void Decoder::Project(const KernelContext& context, std::initializer_list<const 
   args.out = out;
   args.out_stride = out_stride;
   args.accumulate = accumulate;
+  args.x_bf16 = Rounded(context, x, num_rows, num_cols, any_bf16);
   Linear(context, args);
 }
 
@@ -367,6 +378,7 @@ void Decoder::Head(const KernelContext& context, const float* hidden, int64_t nu
   args.out = out;
   args.out_stride = config_.vocab_size;
   args.accumulate = false;
+  args.x_bf16 = Rounded(context, hidden, num_rows, config_.hidden_size, part.weights.type == PackedType::kBF16);
   if (shortlist == nullptr) {
     Linear(context, args);
   } else {

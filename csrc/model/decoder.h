@@ -75,13 +75,15 @@ class Decoder {
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
   // The int8 form of x, if a part needs it; fine where its rounding shows most (decisions/0013).
   QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine);
+  // The bf16 form of x, if a part takes it.
+  const uint16_t* Rounded(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed);
   void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,
                float* out, int64_t out_stride, bool accumulate, bool fine = false);
 
   ModelConfig config_;
   ModelWeights weights_;
   std::vector<RopeTable> ropes_;
-  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, codes_, scales_, rope_values_, hidden_, last_hidden_, logits_;
+  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, codes_, scales_, rounded_, rope_values_, hidden_, last_hidden_, logits_;
   std::vector<float> host_rope_;
   std::vector<AttentionSegment> segments_;
 };

@@ -19,9 +19,10 @@ from llmi._request import NO_EFFECT
 NUMERICS_VERSION = 2
 # In a numerics id:
 _BF16_MMA = "bf16mma"
+_BF16_DOT = "bf16dot"  # a CPU's
 _CUBLAS = "cublaslt"
-#: linear_dtype on tensor cores: the type of weights it is for, and what a numerics id calls it.
-_ON_TENSOR_CORES = {"bf16": ("bf16", _BF16_MMA), "fp16": ("f16", "f16mma")}
+#: linear_dtype that rounds activations: the type of weights it is for, and what a numerics id calls it on CUDA.
+_ROUNDED = {"bf16": ("bf16", _BF16_MMA), "fp16": ("f16", "f16mma")}
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "linear_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
@@ -97,7 +98,7 @@ class EngineArgs:
             raise InvalidParamsError(f"device must be auto, cpu or cuda, not {self.device!r}", "device")
         if self.resolved_device == "cuda" and (why := _core.system_info()["why_no_cuda"]):
             raise DeviceError(why)
-        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)), ("linear_dtype", ("auto", "float32", *_ON_TENSOR_CORES)),
+        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)), ("linear_dtype", ("auto", "float32", *_ROUNDED)),
                               ("scheduling_policy", POLICIES)):  # fmt: skip
             if name == "scheduling_policy" and hasattr(self.scheduling_policy, "key"):
                 continue
@@ -124,9 +125,9 @@ class EngineArgs:
         share = self.gpu_memory_utilization
         if not isinstance(share, int | float) or not 0 < share <= 1:
             raise InvalidParamsError(f"gpu_memory_utilization must lie in (0, 1], not {share!r}", "gpu_memory_utilization")
-        if self.resolved_device == "cpu" and self.linear_dtype in _ON_TENSOR_CORES:
+        if self.resolved_device == "cpu" and self.linear_dtype == "fp16":
             raise UnsupportedCombinationError(
-                f"linear_dtype = {self.linear_dtype!r} multiplies on a GPU's tensor cores: it needs device = 'cuda'",
+                "linear_dtype = 'fp16' multiplies on a GPU's tensor cores: it needs device = 'cuda'",
                 "linear_dtype",
                 "device",
             )
@@ -167,7 +168,7 @@ class EngineArgs:
             from llmi._cublas import find_cublas_lt
 
             return f"{self.resolved_device}+cublaslt:{find_cublas_lt()}"
-        return self.resolved_device + (f"+{self.linear_dtype}" if self.linear_dtype in _ON_TENSOR_CORES else "")
+        return self.resolved_device + (f"+{self.linear_dtype}" if self.linear_dtype in _ROUNDED else "")
 
     @property
     def kv_type(self) -> str:
@@ -208,9 +209,11 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32b16" if quantized else "f32"
-    if args.linear_dtype in _ON_TENSOR_CORES or not args.deterministic:
+    kind = "cpu" if args.resolved_device == "cpu" else "cuda"
+    if args.linear_dtype in _ROUNDED or not args.deterministic:
         option, value = ("linear_dtype", repr(args.linear_dtype)) if args.deterministic else ("deterministic", "False")
-        wanted, multiplier = _ON_TENSOR_CORES[args.linear_dtype] if args.deterministic else ("bf16", _CUBLAS)
+        wanted, multiplier = _ROUNDED[args.linear_dtype] if args.deterministic else ("bf16", _CUBLAS)
+        multiplier = _BF16_DOT if kind == "cpu" else multiplier
         if wanted not in weight_types.split("+"):
             name, dtype = {"bf16": ("bf16", "bfloat16"), "f16": ("fp16", "float16")}[wanted]
             raise UnsupportedCombinationError(
@@ -220,8 +223,7 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
             )
         activations = f"{activations}+{multiplier}" if quantized else multiplier
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
-    kind = "cpu" if args.resolved_device == "cpu" else "cuda"
-    attention = {"cpu": "bf16dot", "cuda": _BF16_MMA}[kind] if args.kv_type == "bfloat16" else "f32"
+    attention = {"cpu": _BF16_DOT, "cuda": _BF16_MMA}[kind] if args.kv_type == "bfloat16" else "f32"
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"
 
 
@@ -230,7 +232,9 @@ def where_it_runs(numerics_id: str) -> dict[str, Any]:
     activations = numerics_id.partition("-a:")[2].partition("-kv:")[0].split("+")
     return {
         "device": "cuda" if "-cuda-" in numerics_id else "cpu",
-        "linear_dtype": next((dtype for dtype, (_, name) in _ON_TENSOR_CORES.items() if name in activations), "auto"),
+        "linear_dtype": next(
+            (dtype for dtype, (_, name) in _ROUNDED.items() if name in activations), "bf16" if _BF16_DOT in activations else "auto"
+        ),
         "deterministic": promises_bits(numerics_id),
     }
 

@@ -89,8 +89,9 @@ class LLM:
         "bf16": queries, K, V and weights of the softmax are rounded to bf16 and multiplied in pairs (a bfloat16 cache): faster prefill
         where the processor has the instruction, equal bits where it has not; tensor cores on CUDA. "auto": float32, unless kv_cache_dtype is "bfloat16".
     linear_dtype : {"auto", "float32", "bf16", "fp16"}
-        "bf16", "fp16": layers whose weights have that type round their input to it and multiply on tensor cores (CUDA only; other weights as ever; inputs
-        beyond fp16's 65,504 become infinite). "auto": float32, the CPU's order of sums.
+        "bf16": layers whose weights are bf16 round their input to it and multiply in pairs, faster where the processor has the instruction, with equal bits
+        where it has not; on CUDA by tensor cores, which "fp16" uses for fp16 weights (CUDA only; inputs beyond 65,504 become infinite). Other weights as
+        ever. "auto": float32.
     deterministic : bool
         False (CUDA only): layers whose weights are bf16 are multiplied by cuBLASLt, which rounds as linear_dtype="bf16" does and adds in an order of its own.
         Tokens may then depend on the batch and on the library, and there are no receipts. It must be installed (nvidia-cublas).

@@ -89,6 +89,15 @@ inline F32x16 WidenEven(F32x16 a) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.lo), 16)),
           _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.hi), 16))};
 }
+// Columns k and k + 1 of 16 rows of bf16, one after the other at p, as 16 pairs.
+inline F32x16 LoadColumnPair(const uint16_t* p) {
+  const __m256i even = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i odd = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16));
+  const __m256i first = _mm256_unpacklo_epi16(even, odd);  // rows 0 to 3, 8 to 11
+  const __m256i second = _mm256_unpackhi_epi16(even, odd);
+  return {_mm256_castsi256_ps(_mm256_permute2x128_si256(first, second, 0x20)),
+          _mm256_castsi256_ps(_mm256_permute2x128_si256(first, second, 0x31))};
+}
 inline __m256 FirstHalf(F32x16 a) { return a.lo; }
 inline __m256 SecondHalf(F32x16 a) { return a.hi; }
 inline F32x16 Add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }

@@ -66,6 +66,12 @@ inline F32x16 KeepOdd(F32x16 a) { return AndBits(a, 0xFFFF0000u); }
 inline F32x16 KeepEven(F32x16 a) { return AndBits(a, 0xFFFFu); }
 inline F32x16 WidenOdd(F32x16 a) { return KeepOdd(a); }
 inline F32x16 WidenEven(F32x16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))}; }
+// Columns k and k + 1 of 16 rows of bf16, one after the other at p, as 16 pairs.
+inline F32x16 LoadColumnPair(const uint16_t* p) {
+  const __m512i rows = _mm512_cvtepu8_epi32(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  const __m512i order = _mm512_or_si512(rows, _mm512_slli_epi32(_mm512_add_epi32(rows, _mm512_set1_epi32(16)), 16));
+  return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(order, _mm512_loadu_si512(p)))};
+}
 inline __m256 FirstHalf(F32x16 a) { return _mm512_castps512_ps256(a.v); }
 inline __m256 SecondHalf(F32x16 a) { return _mm512_extractf32x8_ps(a.v, 1); }
 inline F32x16 Add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }

@@ -1,4 +1,5 @@
-// Attention of the avx512_bf16 table, whose other kernels are avx512's: bf16 pairs by their own instruction.
+// What the avx512_bf16 table does by dots of bf16: attention and linear layers, bf16 pairs by their own
+// instruction. The other kernels are avx512's.
 #define LLMI_ISA_NAMESPACE avx512_bf16
 #include "kernels/cpu/avx512/lanes.h"
 
@@ -6,3 +7,4 @@
 #include "kernels/kernel_table.h"
 #include "kernels/cpu/simd/lane_math.h"
 #include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/linear_bf16.h"

@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 
+#include "core/bfloat16.h"
 #include "kernels/cpu/reference/packed_block.h"
 #include "kernels/kernel_table.h"
 
@@ -46,9 +47,18 @@ float FloatDot(const PackedView& w, const uint8_t* tile, int64_t lane, const flo
   return accumulator;
 }
 
-}  // namespace
+float Bf16Dot(const PackedView& w, const uint8_t* tile, int64_t lane, const uint16_t* x) {
+  float sum = 0.0f;
+  for (int64_t k = 0; k < w.num_cols; k += 2) {
+    sum = DotPair(sum, FloatWeight(w.type, tile, k, lane), Bfloat16ToFloat(x[k]), FloatWeight(w.type, tile, k + 1, lane),
+                  Bfloat16ToFloat(x[k + 1]));
+  }
+  return sum;
+}
 
-void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+// dot(tile, lane, row) for each output of the tiles; then bias, then out.
+template <typename Dot>
+void ForEachOutput(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, const Dot& dot) {
   const PackedView& w = part.weights;
   for (int64_t tile_index = tile_begin; tile_index < tile_end; ++tile_index) {
     const uint8_t* tile = w.data + tile_index * PackedTileBytes(w.type, w.num_cols);
@@ -56,14 +66,29 @@ void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_be
       const int64_t column = tile_index * kTileRows + lane;
       if (column >= w.num_rows) break;
       for (int64_t row = 0; row < args.num_rows; ++row) {
-        float value = IsQuantizedPacked(w.type) ? QuantizedDot({w.type, tile, lane}, args.quantized, row)
-                                                : FloatDot(w, tile, lane, args.x + row * args.x_stride);
+        float value = dot(tile, lane, row);
         if (part.bias != nullptr) value = value + part.bias[column];
         float* out = args.out + row * args.out_stride + part.out_column + column;
         *out = args.accumulate ? *out + value : value;
       }
     }
   }
+}
+
+}  // namespace
+
+void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+  const PackedView& w = part.weights;
+  ForEachOutput(args, part, tile_begin, tile_end, [&](const uint8_t* tile, int64_t lane, int64_t row) {
+    return IsQuantizedPacked(w.type) ? QuantizedDot({w.type, tile, lane}, args.quantized, row)
+                                     : FloatDot(w, tile, lane, args.x + row * args.x_stride);
+  });
+}
+
+void linear_bf16(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+  const PackedView& w = part.weights;
+  ForEachOutput(args, part, tile_begin, tile_end,
+                [&](const uint8_t* tile, int64_t lane, int64_t row) { return Bf16Dot(w, tile, lane, args.x_bf16 + row * w.num_cols); });
 }
 
 }  // namespace llmi::reference

@@ -1,7 +1,8 @@
-// quantize_rows, rms_norm, rope, gated_activation and embedding over 16 lanes.
+// quantize_rows, round_bf16, rms_norm, rope, gated_activation and embedding over 16 lanes.
 // Contracts: the op headers in kernels/; definitions: kernels/cpu/reference/.
 #pragma once
 
+#include "core/bfloat16.h"
 #include "kernels/cpu/reference/packed_block.h"
 
 namespace llmi::LLMI_ISA_NAMESPACE {
@@ -28,6 +29,12 @@ void quantize_rows(const float* x, int64_t row_begin, int64_t row_end, const Qua
     out.half_sums[2 * block] = sum0;
     out.half_sums[2 * block + 1] = sum1;
   }
+}
+
+void round_bf16(const float* x, int64_t size, uint16_t* out) {
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) StoreBfloat16(out + i, Load(x + i));
+  for (; i < size; ++i) out[i] = FloatToBfloat16(x[i]);
 }
 
 void rms_norm(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {

@@ -2,47 +2,10 @@
 // of one packed block with MR quantised rows; all floating-point steps are here, in the order of kernels/linear.h.
 #pragma once
 
+#include "kernels/cpu/simd/linear_passes.h"
+
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
-
-// The last tile's columns, where the weights end inside it.
-void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, const float* lanes, float* out) {
-  for (int64_t lane = 0; lane < part.weights.num_rows - column; ++lane) {
-    const float biased = part.bias != nullptr ? lanes[lane] + part.bias[column + lane] : lanes[lane];
-    out[lane] = args.accumulate ? out[lane] + biased : biased;
-  }
-}
-
-// Always inlined and unrolled: lanes that are handed to a call, or indexed, go through memory.
-template <int MR>
-[[gnu::always_inline]] inline void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row,
-                                             const F32x16 (&values)[MR]) {
-  const int64_t column = tile * kTileRows;
-  float* out = args.out + row * args.out_stride + part.out_column + column;
-  if (part.weights.num_rows - column < kTileRows) {
-    float lanes[MR][kTileRows];
-#pragma GCC unroll 8
-    for (int m = 0; m < MR; ++m) Store(lanes[m], values[m]);
-    for (int m = 0; m < MR; ++m) StoreEdge(args, part, column, lanes[m], out + m * args.out_stride);
-    return;
-  }
-  const F32x16 bias = part.bias != nullptr ? Load(part.bias + column) : Zero();
-#pragma GCC unroll 8
-  for (int m = 0; m < MR; ++m, out += args.out_stride) {
-    const F32x16 value = part.bias != nullptr ? Add(values[m], bias) : values[m];
-    Store(out, args.accumulate ? Add(Load(out), value) : value);
-  }
-}
-
-// A number of rows, kMost or fewer, as a constant of the pass that takes them all; nothing for none. Reading or unpacking the weights
-// again would cost as much as two rows.
-template <int kMost, typename Pass>
-void WithRows(int64_t num_rows, const Pass& pass) {
-  if constexpr (kMost > 0) {
-    if (num_rows == kMost) return pass.template operator()<kMost>();
-    WithRows<kMost - 1>(num_rows, pass);
-  }
-}
 
 // Weights are asked for so far ahead that a few rows' arithmetic hides behind their reading: the processor's own prefetching
 // ends at each 4 KB page. Past a thread's task lies what another takes next, and the second-level cache's way to it is short.
@@ -123,16 +86,6 @@ template <PackedType T, int MR, bool kFine>
     }
   }
   StoreTile(args, part, tile, row, sums);
-}
-
-// num_rows in passes of kMost at most, as even as can be: pass<MR>(row).
-template <int kMost, typename Pass>
-void InPasses(int64_t num_rows, const Pass& pass) {
-  const int64_t num_passes = (num_rows + kMost - 1) / kMost;
-  for (int64_t i = 0; i < num_passes; ++i) {
-    const int64_t row = num_rows * i / num_passes;
-    WithRows<kMost>(num_rows * (i + 1) / num_passes - row, [&]<int MR>() { pass.template operator()<MR>(row); });
-  }
 }
 
 // So many rows of x stay in the first-level cache while the task's tiles pass by.
@@ -220,23 +173,10 @@ void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_ind
   for (int n = 0; n < NT; ++n) StoreTile(args, part, tile_index + n, row, accumulators[n]);
 }
 
-// All rows, kMost at a time.
-template <PackedType T, int kMost>
-void FloatPasses(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  constexpr int NT = FloatTilesAtOnce(kMost);
-  int64_t tile = tile_begin;
-  for (; tile + NT <= tile_end; tile += NT) {
-    InPasses<kMost>(args.num_rows, [&]<int MR>(int64_t row) { FloatTiles<T, NT, MR>(args, part, tile, row); });
-  }
-  for (; tile < tile_end; ++tile) {
-    InPasses<kMost>(args.num_rows, [&]<int MR>(int64_t row) { FloatTiles<T, 1, MR>(args, part, tile, row); });
-  }
-}
-
 template <PackedType T>
 void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  if (args.num_rows >= kFloatRows) return FloatPasses<T, kFloatRows>(args, part, tile_begin, tile_end);
-  WithRows<kFloatRows - 1>(args.num_rows, [&]<int kRows>() { FloatPasses<T, kRows>(args, part, tile_begin, tile_end); });
+  FloatPasses(args.num_rows, tile_begin, tile_end,
+              [&]<int NT, int MR>(int64_t tile, int64_t row) { FloatTiles<T, NT, MR>(args, part, tile, row); });
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+// How linear layers go over rows and tiles, and store what a pass has summed: 16 lanes = 16 output rows.
+#pragma once
+
+#include "kernels/linear.h"
+
+namespace llmi::LLMI_ISA_NAMESPACE {
+namespace {
+
+// The last tile's columns, where the weights end inside it.
+void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, const float* lanes, float* out) {
+  for (int64_t lane = 0; lane < part.weights.num_rows - column; ++lane) {
+    const float biased = part.bias != nullptr ? lanes[lane] + part.bias[column + lane] : lanes[lane];
+    out[lane] = args.accumulate ? out[lane] + biased : biased;
+  }
+}
+
+// Always inlined and unrolled: lanes that are handed to a call, or indexed, go through memory.
+template <int MR>
+[[gnu::always_inline]] inline void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row,
+                                             const F32x16 (&values)[MR]) {
+  const int64_t column = tile * kTileRows;
+  float* out = args.out + row * args.out_stride + part.out_column + column;
+  if (part.weights.num_rows - column < kTileRows) {
+    float lanes[MR][kTileRows];
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) Store(lanes[m], values[m]);
+    for (int m = 0; m < MR; ++m) StoreEdge(args, part, column, lanes[m], out + m * args.out_stride);
+    return;
+  }
+  const F32x16 bias = part.bias != nullptr ? Load(part.bias + column) : Zero();
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; ++m, out += args.out_stride) {
+    const F32x16 value = part.bias != nullptr ? Add(values[m], bias) : values[m];
+    Store(out, args.accumulate ? Add(Load(out), value) : value);
+  }
+}
+
+// A number of rows, kMost or fewer, as a constant of the pass that takes them all; nothing for none. Reading or unpacking the weights
+// again would cost as much as two rows.
+template <int kMost, typename Pass>
+void WithRows(int64_t num_rows, const Pass& pass) {
+  if constexpr (kMost > 0) {
+    if (num_rows == kMost) return pass.template operator()<kMost>();
+    WithRows<kMost - 1>(num_rows, pass);
+  }
+}
+
+// num_rows in passes of kMost at most, as even as can be: pass<MR>(row).
+template <int kMost, typename Pass>
+void InPasses(int64_t num_rows, const Pass& pass) {
+  const int64_t num_passes = (num_rows + kMost - 1) / kMost;
+  for (int64_t i = 0; i < num_passes; ++i) {
+    const int64_t row = num_rows * i / num_passes;
+    WithRows<kMost>(num_rows * (i + 1) / num_passes - row, [&]<int MR>() { pass.template operator()<MR>(row); });
+  }
+}
+
+// All rows, kMost at a time, of as many tiles as registers allow: pass<NT, MR>(tile, row).
+template <int kMost, typename Pass>
+void FloatPassesOf(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
+  constexpr int NT = FloatTilesAtOnce(kMost);
+  int64_t tile = tile_begin;
+  for (; tile + NT <= tile_end; tile += NT) {
+    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<NT, MR>(tile, row); });
+  }
+  for (; tile < tile_end; ++tile) {
+    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<1, MR>(tile, row); });
+  }
+}
+
+template <typename Pass>
+void FloatPasses(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
+  if (num_rows >= kFloatRows) return FloatPassesOf<kFloatRows>(num_rows, tile_begin, tile_end, pass);
+  WithRows<kFloatRows - 1>(num_rows, [&]<int kRows>() { FloatPassesOf<kRows>(num_rows, tile_begin, tile_end, pass); });
+}
+
+}  // namespace
+}  // namespace llmi::LLMI_ISA_NAMESPACE
