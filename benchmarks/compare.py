@@ -35,9 +35,10 @@ COLUMNS = {
 }  # fmt: skip
 
 BF16 = "llmi, bf16 attention"
+BF16_WEIGHTS = "llmi, bf16 weights"
 BF16_WORKS = ("prefill 512", "prefill 2048", "decode 1", "decode 1, context 2048")
 Q4_0 = "llmi, Q4_0"  # the file that llama.cpp is fastest with, which has half a bit less a weight than Q4_1
-Q4_0_WORKS = ("prefill 512", "decode 1", "decode 8", "decode 32")
+SHORT_WORKS = ("prefill 512", "decode 1", "decode 8", "decode 32")
 
 
 def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -> float:
@@ -171,8 +172,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     variants: list[tuple[str, Any, tuple[str, ...], dict[str, str]]] = []
     if has_bf16:
         variants.append((BF16, model, BF16_WORKS, {"attention_dtype": "bf16"}))
+        variants.append((BF16_WEIGHTS, model, SHORT_WORKS, {"dtype": "bfloat16", "linear_dtype": "bf16", "attention_dtype": "bf16"}))
     if arguments.llama_q4_0:
-        variants.append((Q4_0, arguments.llama_q4_0, Q4_0_WORKS, {}))
+        variants.append((Q4_0, arguments.llama_q4_0, SHORT_WORKS, {}))
     for column, file, names, options in variants:
         variant = LLM(file, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False, **options)
         works |= {f"{column} {name}": work for name, work in own_works(variant).items() if name in names}
@@ -209,8 +211,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             for name in COLUMNS:
                 if f"{name} {work}" in median:
                     ratios[f"{work}{own.removeprefix('llmi')} / {name}"] = median[f"{own} {work}"] / median[f"{name} {work}"]
-    for work in Q4_0_WORKS if arguments.llama_q4_0 else ():
+    for work in SHORT_WORKS if arguments.llama_q4_0 else ():
         ratios[f"{work}, Q4_0 / llama.cpp Q4_0"] = median[f"{Q4_0} {work}"] / median[f"llama.cpp Q4_0 {work}"]
+    for work in ("prefill 512", "decode 1"):
+        if f"{BF16_WEIGHTS} {work}" in median and f"transformers {work}" in median:
+            ratios[f"{work}, bf16 weights / transformers"] = median[f"{BF16_WEIGHTS} {work}"] / median[f"transformers {work}"]
     return {
         "model": model.name, "table": llm._table, "threads": threads,
         "results": results, "ratios": ratios, "memory": peak_memory(model),
@@ -229,7 +234,7 @@ def readme_table(result: dict[str, Any]) -> str:
         "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32",
     }  # fmt: skip
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
-    own = [name for name in ("llmi", BF16, Q4_0) if f"{name} prefill 512" in results]
+    own = [name for name in ("llmi", BF16, BF16_WEIGHTS, Q4_0) if f"{name} prefill 512" in results]
     after_pause = results.get("first token after a pause s")
     pause = f" ({after_pause['median']:.2f} s after a pause of five)" if after_pause else ""
     lines = [
