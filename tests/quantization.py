@@ -9,6 +9,12 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
+def through_bf16(x: Array) -> Array:
+    """Rounds to nearest even in bf16."""
+    bits = x.view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
 def random_blocks(dtype: str, rows: int, cols: int, seed: int = 0) -> bytes:
     """Random but sane contents of a tensor [rows, cols]: codes uniform, scales about 0.01."""
     rng = np.random.default_rng(seed)

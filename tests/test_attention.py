@@ -11,6 +11,7 @@ import pytest
 
 from features import DEVICES, has_bits_of_its_own
 from llmi import _core
+from quantization import through_bf16
 
 T = _core.testing
 Array = np.ndarray[Any, Any]
@@ -38,12 +39,6 @@ def through_int8(x: Array, head_dim: int) -> Array:
         scale = (peak / np.float32(127)).astype(np.float16)
         out[:, :, begin : begin + 16] = np.rint(block * (np.float32(127) / peak)) * scale.astype(np.float64)
     return out.reshape(x.shape)
-
-
-def through_bf16(x: Array) -> Array:
-    """Rounds to nearest even in bf16."""
-    bits = x.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
 def float8_values() -> Array:

@@ -104,6 +104,16 @@ def tight_pool(model: Path, longest: int, max_tokens: int, engine: dict[str, Any
     return (longest + max_tokens + 16) * per_token + 8 * page_bytes
 
 
+def assert_a_crowd_moves_no_bit(model: Path, engine: dict[str, Any]) -> None:
+    """12 requests in a tight pool, with chunks and copies on write, against one at a time."""
+    prompts, params = make_prompts(257, 12, 300), make_params(12, 40)
+    expected = run(model, prompts, params, 1, dict.fromkeys(COUNTS, 0), **engine)
+    counts = dict.fromkeys(COUNTS, 0)
+    crowded = {**engine, "max_num_batched_tokens": 90, "kv_cache_memory_bytes": tight_pool(model, 300, 40, engine)}
+    assert_same_tokens(run(model, prompts, params, 12, counts, **crowded), expected)
+    assert counts["num_preemptions"] > 0 and counts["num_copies_on_write"] > 0, counts
+
+
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_tiny_models_over_many_configurations(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
     model = tiny_path(architecture)

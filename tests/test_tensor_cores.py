@@ -16,8 +16,8 @@ import pytest
 import llmi
 from llmi import LLM, SelfDraft, SpeculativeConfig, _cli, _core
 from llmi.testing import assert_same_tokens, random_drafter
-from quantization import random_blocks
-from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
+from quantization import random_blocks, through_bf16
+from test_invariance import COUNTS, assert_a_crowd_moves_no_bit, make_params, make_prompts, run
 
 T = _core.testing
 Array = np.ndarray[Any, Any]
@@ -41,8 +41,7 @@ def rounded(x: Array, kind: str = "BF16") -> Array:
     if kind == "F16":
         with np.errstate(over="ignore"):
             return x.astype(np.float16).astype(np.float32)
-    bits = x.view(np.uint32).astype(np.uint64)
-    return (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
+    return through_bf16(x)
 
 
 def rand(*shape: int, seed: int = 0) -> Array:
@@ -122,12 +121,7 @@ def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architectu
     """A crowd in a tight pool, chunks and copies on write, against one request at a time."""
     model = tiny_path(architecture)
     engine: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "max_model_len": 360, **types}
-    prompts, params = make_prompts(257, 12, 300), make_params(12, 40)
-    expected = run(model, prompts, params, 1, dict.fromkeys(COUNTS, 0), **engine)
-    counts = dict.fromkeys(COUNTS, 0)
-    crowded = {**engine, "max_num_batched_tokens": 90, "kv_cache_memory_bytes": tight_pool(model, 300, 40, engine)}
-    assert_same_tokens(run(model, prompts, params, 12, counts, **crowded), expected)
-    assert counts["num_preemptions"] > 0 and counts["num_copies_on_write"] > 0, counts
+    assert_a_crowd_moves_no_bit(model, engine)
 
 
 def test_many_sequences_at_once(tiny_path: Callable[..., Path]) -> None:

@@ -92,13 +92,9 @@ void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile
 
 template <PackedType T, int NT, int kRows, int kChains>
 void Float(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
-  int64_t tile = 0;
-  for (; tile + NT <= num_tiles; tile += NT) {
-    InPasses<kRows>(args.num_rows, [&]<int MR>(int64_t row) { FreeFloatTiles<T, NT, MR, kChains>(args, part, tile, row); });
-  }
-  for (; tile < num_tiles; ++tile) {
-    InPasses<kRows>(args.num_rows, [&]<int MR>(int64_t row) { FreeFloatTiles<T, 1, MR, kChains>(args, part, tile, row); });
-  }
+  FloatPassesOf<NT, kRows>(args.num_rows, 0, num_tiles, [&]<int kTiles, int MR>(int64_t tile, int64_t row) {
+    FreeFloatTiles<T, kTiles, MR, kChains>(args, part, tile, row);
+  });
 }
 
 template <PackedType T, bool kFine>

@@ -39,13 +39,10 @@ namespace py = pybind11;
 namespace llmi {
 
 KernelContext TestContext(const std::string& table, int num_threads) {
-  constexpr std::string_view kPairs = "+bf16";
-  if (table.ends_with(kPairs) && !table.starts_with("emulated") && !table.starts_with("cuda")) {
-    KernelContext context = TestContext(table.substr(0, table.size() - kPairs.size()), num_threads);
-    context.bf16_dots = true;
-    return context;
+  if (!table.starts_with("emulated") && !table.starts_with("cuda")) {
+    const size_t name_size = table.find("+bf16");
+    return {&GetKernelTable(table.substr(0, name_size)), &ThreadPool::Shared(), num_threads, nullptr, name_size != std::string::npos};
   }
-  if (!table.starts_with("emulated") && !table.starts_with("cuda")) return {&GetKernelTable(table), &ThreadPool::Shared(), num_threads};
   static std::map<std::string, Device*> devices;  // for the process's life
   Device*& device = devices[table];
   if (device == nullptr) device = OpenDevice(table).release();

@@ -121,7 +121,6 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   codes_.Reserve(static_cast<size_t>(most_values), "activations", context.device);
   ReserveFloats(context, scales_, most_values / 32 * 5);
   if (context.device != nullptr) context.device->ReserveInputs(most_values);
-  if (context.bf16_dots) rounded_.Reserve(static_cast<size_t>(most_values) * sizeof(uint16_t), "activations", nullptr);
 }
 
 QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine) {

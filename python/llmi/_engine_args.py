@@ -18,11 +18,9 @@ from llmi._request import NO_EFFECT
 
 NUMERICS_VERSION = 2
 # In a numerics id:
-_BF16_MMA = "bf16mma"
-_BF16_DOT = "bf16dot"  # a CPU's
 _CUBLAS = "cublaslt"
-#: linear_dtype that rounds activations: the type of weights it is for, and what a numerics id calls it on CUDA.
-_ROUNDED = {"bf16": ("bf16", _BF16_MMA), "fp16": ("f16", "f16mma")}
+#: linear_dtype that rounds activations: the type of weights it is for, and what a numerics id calls it on the devices that have it.
+_ROUNDED = {"bf16": ("bf16", {"cpu": "bf16dot", "cuda": "bf16mma"}), "fp16": ("f16", {"cuda": "f16mma"})}
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 HONOURED = (
     "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "linear_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
@@ -125,9 +123,9 @@ class EngineArgs:
         share = self.gpu_memory_utilization
         if not isinstance(share, int | float) or not 0 < share <= 1:
             raise InvalidParamsError(f"gpu_memory_utilization must lie in (0, 1], not {share!r}", "gpu_memory_utilization")
-        if self.resolved_device == "cpu" and self.linear_dtype == "fp16":
+        if self.linear_dtype in _ROUNDED and self._device_kind not in _ROUNDED[self.linear_dtype][1]:
             raise UnsupportedCombinationError(
-                "linear_dtype = 'fp16' multiplies on a GPU's tensor cores: it needs device = 'cuda'",
+                f"linear_dtype = {self.linear_dtype!r} multiplies on a GPU's tensor cores: it needs device = 'cuda'",
                 "linear_dtype",
                 "device",
             )
@@ -161,6 +159,11 @@ class EngineArgs:
         if os.environ.get("LLMI_EMULATE_CUDA") == "1" and self.device == "cuda":
             return "emulated"
         return "cpu" if self.device == "auto" else self.device  # auto: the GPU, once the kernels have run on one
+
+    @property
+    def _device_kind(self) -> str:
+        """As a numerics id has it: cpu or cuda."""
+        return "cpu" if self.resolved_device == "cpu" else "cuda"
 
     @property
     def _core_device(self) -> str:
@@ -209,11 +212,10 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     """All that may move a bit besides model file, prompt, parameters and seed."""
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
     activations = "i8b32b16" if quantized else "f32"
-    kind = "cpu" if args.resolved_device == "cpu" else "cuda"
+    kind = args._device_kind
     if args.linear_dtype in _ROUNDED or not args.deterministic:
         option, value = ("linear_dtype", repr(args.linear_dtype)) if args.deterministic else ("deterministic", "False")
-        wanted, multiplier = _ROUNDED[args.linear_dtype] if args.deterministic else ("bf16", _CUBLAS)
-        multiplier = _BF16_DOT if kind == "cpu" else multiplier
+        wanted, names = _ROUNDED[args.linear_dtype] if args.deterministic else ("bf16", {kind: _CUBLAS})
         if wanted not in weight_types.split("+"):
             name, dtype = {"bf16": ("bf16", "bfloat16"), "f16": ("fp16", "float16")}[wanted]
             raise UnsupportedCombinationError(
@@ -221,9 +223,9 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
                 option,
                 "dtype",
             )
-        activations = f"{activations}+{multiplier}" if quantized else multiplier
+        activations = f"{activations}+{names[kind]}" if quantized else names[kind]
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
-    attention = {"cpu": _BF16_DOT, "cuda": _BF16_MMA}[kind] if args.kv_type == "bfloat16" else "f32"
+    attention = _ROUNDED["bf16"][1][kind] if args.kv_type == "bfloat16" else "f32"
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"
 
 
@@ -232,9 +234,7 @@ def where_it_runs(numerics_id: str) -> dict[str, Any]:
     activations = numerics_id.partition("-a:")[2].partition("-kv:")[0].split("+")
     return {
         "device": "cuda" if "-cuda-" in numerics_id else "cpu",
-        "linear_dtype": next(
-            (dtype for dtype, (_, name) in _ROUNDED.items() if name in activations), "bf16" if _BF16_DOT in activations else "auto"
-        ),
+        "linear_dtype": next((dtype for dtype, (_, names) in _ROUNDED.items() if set(names.values()) & set(activations)), "auto"),
         "deterministic": promises_bits(numerics_id),
     }
 

@@ -55,10 +55,9 @@ void InPasses(int64_t num_rows, const Pass& pass) {
   }
 }
 
-// All rows, kMost at a time, of as many tiles as registers allow: pass<NT, MR>(tile, row).
-template <int kMost, typename Pass>
+// All rows of all tiles, kMost rows of NT tiles at a time: pass<NT, MR>(tile, row), and pass<1, MR> for tiles that are left.
+template <int NT, int kMost, typename Pass>
 void FloatPassesOf(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
-  constexpr int NT = FloatTilesAtOnce(kMost);
   int64_t tile = tile_begin;
   for (; tile + NT <= tile_end; tile += NT) {
     InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<NT, MR>(tile, row); });
@@ -68,10 +67,12 @@ void FloatPassesOf(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const
   }
 }
 
+// The same with as many rows and tiles at once as registers allow.
 template <typename Pass>
 void FloatPasses(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
-  if (num_rows >= kFloatRows) return FloatPassesOf<kFloatRows>(num_rows, tile_begin, tile_end, pass);
-  WithRows<kFloatRows - 1>(num_rows, [&]<int kRows>() { FloatPassesOf<kRows>(num_rows, tile_begin, tile_end, pass); });
+  if (num_rows >= kFloatRows) return FloatPassesOf<FloatTilesAtOnce(kFloatRows), kFloatRows>(num_rows, tile_begin, tile_end, pass);
+  WithRows<kFloatRows - 1>(num_rows,
+                           [&]<int kRows>() { FloatPassesOf<FloatTilesAtOnce(kRows), kRows>(num_rows, tile_begin, tile_end, pass); });
 }
 
 }  // namespace
