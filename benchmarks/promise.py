@@ -2,7 +2,8 @@
 
     python benchmarks/promise.py --build DIR [--rounds 15] [--models NAME ..] [--output FILE.json]
 
-DIR is a build folder of CMake with the target `promise` built (cmake --build DIR --target promise). The variants
+DIR is a build folder of CMake with the target `promise` built (cmake --build DIR --target promise; -DLLMI_PROMISE_ARCH=x86-64-v3 and
+LLMI_ISA=avx2 time what an AVX2 machine would run). The variants
 (benchmarks/native) have several chains a sum, minima apart, one float chain over all columns, larger register tiles, one
 softmax over the whole context; the engine's own order is one of those that freedom allows, so no cost is below zero. One thread, so that
 nothing hides behind the memory that two share; minima over the rounds, by turns. Ops without sums have no order to free.

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 
 T = _core.testing
 DTYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"]
-# (rows, columns) of weights: whole tiles, a cut tile, one row, several blocks.
-SHAPES = [(16, 256), (48, 512), (37, 256), (1, 768)]
+# (rows, columns) of weights: whole tiles, a cut tile, one row, several blocks; so many tiles that each of a task's four streams has two.
+SHAPES = [(16, 256), (48, 512), (37, 256), (1, 768), (1019, 256)]
 ROW_COUNTS = [1, 2, 3, 5, 8, 16, 33]
 Array = np.ndarray[Any, Any]
 
@@ -75,6 +75,17 @@ def test_linear_equals_reference(table: str, dtype: str, shape: tuple[int, int],
     for kwargs in ({}, {"biases": [bias]}, {"residual": residual}, {"fine": True}):
         expected = T.linear("reference", [weights], x, **kwargs)
         assert same(T.linear(table, [packed(table, dtype, rows, cols)], x, **kwargs, num_threads=2), expected)
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("cols", [7, 72])
+def test_float_columns_past_whole_blocks(table: str, dtype: str, cols: int) -> None:
+    for num_rows in ROW_COUNTS[:5]:
+        x = rand(num_rows, cols)
+        expected = T.linear("reference", [packed("reference", dtype, 133, cols)], x)
+        assert same(T.linear(table, [packed(table, dtype, 133, cols)], x), expected)
+        exact = x.astype(np.float64) @ dequantized(dtype, 133, cols).astype(np.float64).T
+        assert np.allclose(expected, exact, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "fine"), [*((dtype, False) for dtype in DTYPES), ("Q4_1", True), ("Q6_K", True)])

@@ -1,4 +1,4 @@
-// The widest lanes of the processor that this is compiled for (-march=native), as the engine's table of that name has them.
+// The widest lanes of the processor that this is compiled for (LLMI_PROMISE_ARCH), as the engine's table of that name has them.
 #pragma once
 
 #if defined(__AVX512VNNI__)

@@ -67,10 +67,10 @@ void Quantized(const LinearArgs& args, const LinearPart& part, int64_t num_tiles
 }
 
 template <PackedType T, int NT, int MR, int kChains>
-void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_index, int64_t row) {
+void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t first_tile, int64_t stride, int64_t row) {
   const int64_t num_cols = part.weights.num_cols;
   const int64_t tile_bytes = PackedTileBytes(T, num_cols);
-  const uint8_t* tile = part.weights.data + tile_index * tile_bytes;
+  const uint8_t* tile = part.weights.data + first_tile * tile_bytes;
   F32x16 sums[kChains][NT][MR];
   for (auto& chain : sums) {
     for (auto& of_tile : chain) {
@@ -78,22 +78,25 @@ void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t tile
     }
   }
   const float* x = args.x + row * args.x_stride;
-  for (int64_t k = 0; k < num_cols; k += kChains) {
-    for (int c = 0; c < kChains; ++c) AddColumn<T>(args, tile, tile_bytes, x, k + c, sums[c]);
+  for (int64_t begin = 0; begin < num_cols; begin += kBlockSize) {
+    AskAhead<T, NT>(tile, stride * tile_bytes, begin, row);
+    for (int64_t k = begin; k < begin + kBlockSize; k += kChains) {
+      for (int c = 0; c < kChains; ++c) AddColumn<T>(args, tile, stride * tile_bytes, x, k + c, sums[c]);
+    }
   }
   for (int n = 0; n < NT; ++n) {
     for (int m = 0; m < MR; ++m) {
       F32x16 sum = sums[0][n][m];
       for (int c = 1; c < kChains; ++c) sum = Add(sum, sums[c][n][m]);
-      StoreRow(args, part, tile_index + n, row + m, sum);
+      StoreRow(args, part, first_tile + n * stride, row + m, SumsInOrder<T>(sum));
     }
   }
 }
 
 template <PackedType T, int NT, int kRows, int kChains>
 void Float(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
-  FloatPassesOf<NT, kRows>(args.num_rows, 0, num_tiles, [&]<int kTiles, int MR>(int64_t tile, int64_t row) {
-    FreeFloatTiles<T, kTiles, MR, kChains>(args, part, tile, row);
+  FloatPassesOf<NT, kRows>(args.num_rows, 0, num_tiles, [&]<int kTiles, int MR>(int64_t tile, int64_t stride, int64_t row) {
+    FreeFloatTiles<T, kTiles, MR, kChains>(args, part, tile, stride, row);
   });
 }
 

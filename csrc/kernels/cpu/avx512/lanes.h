@@ -33,6 +33,9 @@ inline F32x16 LoadBfloat16(const uint16_t* p) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
+// One register holds them in order at once.
+inline F32x16 LoadBfloat16EvenOdd(const uint16_t* p) { return LoadBfloat16(p); }
+inline F32x16 InOrder(F32x16 a) { return a; }
 inline F32x16 LoadInt8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }

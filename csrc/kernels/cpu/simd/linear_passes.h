@@ -55,15 +55,17 @@ void InPasses(int64_t num_rows, const Pass& pass) {
   }
 }
 
-// All rows of all tiles, kMost rows of NT tiles at a time: pass<NT, MR>(tile, row), and pass<1, MR> for tiles that are left.
+// All rows of all tiles, kMost rows of NT tiles at a time: pass<NT, MR>(tile, stride, row), and pass<1, MR> for tiles that are left.
+// The NT tiles lie a stride apart, so that each of NT streams of weights goes on in its next tile: what the processor reads ahead
+// is of use, and no stream starts anew after a tile's few KB.
 template <int NT, int kMost, typename Pass>
 void FloatPassesOf(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
-  int64_t tile = tile_begin;
-  for (; tile + NT <= tile_end; tile += NT) {
-    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<NT, MR>(tile, row); });
+  const int64_t stride = (tile_end - tile_begin) / NT;
+  for (int64_t tile = tile_begin; tile < tile_begin + stride; ++tile) {
+    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<NT, MR>(tile, stride, row); });
   }
-  for (; tile < tile_end; ++tile) {
-    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<1, MR>(tile, row); });
+  for (int64_t tile = tile_begin + NT * stride; tile < tile_end; ++tile) {
+    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<1, MR>(tile, 1, row); });
   }
 }
 
