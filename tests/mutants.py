@@ -180,7 +180,7 @@ MUTANTS = [
     Mutant("cuda", "minima forgotten", "csrc/kernels/cuda/linear_kernels.h", " || HasMinimumPacked(type)",
            "", OPS),
     Mutant("cuda", "ties at the cut by id upwards", "csrc/kernels/draw.h", "static_cast<uint32_t>(~static_cast<uint32_t>(id))",
-           "static_cast<uint32_t>(id) ^ 0x40000000u", DRAWS),
+           "(static_cast<uint32_t>(id) ^ 0x40000000u)", DRAWS),
     Mutant("cuda", "zeros that differ by sign", "csrc/kernels/draw.h", "logit + 0.0f", "logit", DRAWS),
     Mutant("cuda", "groups' maxima as if each were one chunk's", "csrc/kernels/cuda/draw_scan_kernel.h", "index * kDrawGroups + thread",
            "index * kDrawGroups", DRAWS),
