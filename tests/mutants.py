@@ -161,7 +161,7 @@ MUTANTS = [
     Mutant("cuda", "what a window returned comes back", "csrc/cache/kv_swap.cc", "  sequence->num_returned = copy.num_returned;\n", "", CUDA),
     Mutant("cuda", "fragments of W in another order", "csrc/kernels/cuda/matrix_linear_kernel.h", "lane / 4 + 8 * half}", "lane / 4 * 2 + half}", OPS),
     Mutant("cuda", "tables of an earlier step", "csrc/kernels/cuda/placed_batch.h", "key_ == Key(kv, segments, num_segments)",
-           "key_.size() == Key(kv, segments, num_segments).size()", CUDA),
+           "key_.size() == Key(kv, segments, num_segments).size()", ATTENTION),
     Mutant("cuda", "rows that fill up a launch are written", "csrc/kernels/cuda/placed_batch.h", "static_cast<size_t>(num_rows), -1)",
            "static_cast<size_t>(num_rows), 0)", CUDA),
     Mutant("cuda", "a graph keeps the spans of its first step", "csrc/kernels/cuda/gpu_device.h", "{owner, num_rows, spans, shares, whole}",
