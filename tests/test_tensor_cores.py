@@ -18,6 +18,7 @@ from llmi import LLM, SelfDraft, SpeculativeConfig, _cli, _core
 from llmi.testing import assert_same_tokens, random_drafter
 from quantization import random_blocks, through_bf16
 from test_invariance import COUNTS, assert_a_crowd_moves_no_bit, make_params, make_prompts, run
+from test_ops import rand
 
 T = _core.testing
 Array = np.ndarray[Any, Any]
@@ -42,10 +43,6 @@ def rounded(x: Array, kind: str = "BF16") -> Array:
         with np.errstate(over="ignore"):
             return x.astype(np.float16).astype(np.float32)
     return through_bf16(x)
-
-
-def rand(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def by_definition(x: Array, w: Array, kind: str) -> Array:

@@ -40,17 +40,6 @@ inline __m256 WidenBfloat16(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 inline F32x16 LoadBfloat16(const uint16_t* p) { return {WidenBfloat16(p), WidenBfloat16(p + 8)}; }
-// The same in half the operations: the eight even ones, then the odd ones. InOrder puts lanes back.
-inline F32x16 LoadBfloat16EvenOdd(const uint16_t* p) {
-  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)),
-          _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000))))};
-}
-inline F32x16 InOrder(F32x16 even_odd) {
-  const __m256 first = _mm256_unpacklo_ps(even_odd.lo, even_odd.hi);  // 0 to 3, 8 to 11
-  const __m256 second = _mm256_unpackhi_ps(even_odd.lo, even_odd.hi);
-  return {_mm256_permute2f128_ps(first, second, 0x20), _mm256_permute2f128_ps(first, second, 0x31)};
-}
 inline F32x16 LoadInt8(const int8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
@@ -91,14 +80,21 @@ inline void StoreBfloat16(uint16_t* p, F32x16 a) {
 }
 // 16 pairs of bf16, in 32 bits each: only their odd elements, only their even ones; and the same as fp32.
 inline __m256 AndBits(__m256 a, int32_t bits) { return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(bits))); }
-inline F32x16 KeepOdd(F32x16 a) {
-  return {AndBits(a.lo, static_cast<int32_t>(0xFFFF0000)), AndBits(a.hi, static_cast<int32_t>(0xFFFF0000))};
-}
+inline __m256 OddToFloat(__m256 a) { return AndBits(a, static_cast<int32_t>(0xFFFF0000)); }
+inline F32x16 KeepOdd(F32x16 a) { return {OddToFloat(a.lo), OddToFloat(a.hi)}; }
 inline F32x16 KeepEven(F32x16 a) { return {AndBits(a.lo, 0xFFFF), AndBits(a.hi, 0xFFFF)}; }
 inline F32x16 WidenOdd(F32x16 a) { return KeepOdd(a); }
-inline F32x16 WidenEven(F32x16 a) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.lo), 16)),
-          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.hi), 16))};
+inline __m256 EvenToFloat(__m256 a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)); }
+inline F32x16 WidenEven(F32x16 a) { return {EvenToFloat(a.lo), EvenToFloat(a.hi)}; }
+// LoadBfloat16 in half the operations: the eight even ones, then the odd ones. InOrder puts lanes back.
+inline F32x16 LoadBfloat16EvenOdd(const uint16_t* p) {
+  const __m256 pairs = _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {EvenToFloat(pairs), OddToFloat(pairs)};
+}
+inline F32x16 InOrder(F32x16 even_odd) {
+  const __m256 first = _mm256_unpacklo_ps(even_odd.lo, even_odd.hi);  // 0 to 3, 8 to 11
+  const __m256 second = _mm256_unpackhi_ps(even_odd.lo, even_odd.hi);
+  return {_mm256_permute2f128_ps(first, second, 0x20), _mm256_permute2f128_ps(first, second, 0x31)};
 }
 // Columns k and k + 1 of 16 rows of bf16, one after the other at p, as 16 pairs.
 inline F32x16 LoadColumnPair(const uint16_t* p) {
