@@ -5,6 +5,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/cpu/simd/lane_math.h"
 #include "kernels/cpu/simd/elementwise.h"
+#include "kernels/cpu/simd/quantize_rows.h"
 #include "kernels/cpu/simd/vocab.h"
 #include "kernels/cpu/avx2/block_dots.h"
 #include "kernels/cpu/simd/linear.h"

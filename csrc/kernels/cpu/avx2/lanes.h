@@ -156,6 +156,55 @@ inline int32_t StoreInt8(int8_t* p, F32x16 a) {
   sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1));
   return _mm_cvtsi128_si32(sum);
 }
+inline __m256 MaxBits(__m256 a, __m256 b) { return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b))); }
+// The larger of what is not negative, by its bits: NaN is the largest.
+inline F32x16 MaxBits(F32x16 a, F32x16 b) { return {MaxBits(a.lo, b.lo), MaxBits(a.hi, b.hi)}; }
+// MaxBits over the lanes of 16 registers: lane i is that of a[i].
+inline F32x16 FoldMaxBits(const F32x16 (&a)[16]) {
+  __m256 results[2];
+  for (int half = 0; half < 2; ++half) {
+    __m256 twos[4], fours[2];
+    for (int i = 0; i < 4; ++i) {
+      const F32x16& even = a[8 * half + 2 * i];
+      const F32x16& odd = a[8 * half + 2 * i + 1];
+      const __m256 first = MaxBits(even.lo, even.hi);
+      const __m256 second = MaxBits(odd.lo, odd.hi);
+      twos[i] = MaxBits(_mm256_unpacklo_ps(first, second), _mm256_unpackhi_ps(first, second));
+    }
+    for (int i = 0; i < 2; ++i) {
+      const __m256d even = _mm256_castps_pd(twos[2 * i]);
+      const __m256d odd = _mm256_castps_pd(twos[2 * i + 1]);
+      fours[i] = MaxBits(_mm256_castpd_ps(_mm256_unpacklo_pd(even, odd)), _mm256_castpd_ps(_mm256_unpackhi_pd(even, odd)));
+    }
+    results[half] = MaxBits(_mm256_permute2f128_ps(fours[0], fours[1], 0x20), _mm256_permute2f128_ps(fours[0], fours[1], 0x31));
+  }
+  return {results[0], results[1]};
+}
+// hadd's quarters in order.
+inline __m256 InOrder(__m256 a) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(a), 0xD8)); }
+// The sums of two neighbours each: first those of a, then those of b.
+inline F32x16 AddPairs(F32x16 a, F32x16 b) { return {InOrder(_mm256_hadd_ps(a.lo, a.hi)), InOrder(_mm256_hadd_ps(b.lo, b.hi))}; }
+// The sums of 16 codes each, of 256: as integers at sums, and returned as floats.
+inline F32x16 StoreSumsOfCodes(const int8_t* codes, int32_t* sums) {
+  __m256i results[2];
+  for (int half = 0; half < 2; ++half) {
+    __m256i eights[4];
+    for (int i = 0; i < 4; ++i) {
+      const __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 128 * half + 32 * i));
+      eights[i] = _mm256_sad_epu8(_mm256_xor_si256(loaded, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    }
+    const auto add_neighbours = [](__m256i a, __m256i b) {
+      return _mm256_add_epi64(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    };
+    const __m256i low = add_neighbours(eights[0], eights[1]);  // sums 0 2 1 3
+    const __m256i high = add_neighbours(eights[2], eights[3]);
+    const __m256i both = _mm256_or_si256(low, _mm256_slli_epi64(high, 32));
+    const __m256i order = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
+    results[half] = _mm256_sub_epi32(_mm256_permutevar8x32_epi32(both, order), _mm256_set1_epi32(16 * 128));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 8 * half), results[half]);
+  }
+  return {_mm256_cvtepi32_ps(results[0]), _mm256_cvtepi32_ps(results[1])};
+}
 // 16 uint64 from 16 fp32 in [0, 2^63), rounded to nearest even.
 inline void StoreUint64(uint64_t* p, F32x16 a) {
   float values[16];

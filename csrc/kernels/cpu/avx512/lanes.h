@@ -101,11 +101,55 @@ inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
 inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) {
   return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p.v), _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23)))};
 }
-// 16 int8 from 16 fp32, rounded to nearest even; values within [-127, 127].
+// 16 int8 from 16 fp32, rounded to nearest even; values within [-127, 127]. Returns their sum.
 inline int32_t StoreInt8(int8_t* p, F32x16 a) {
   const __m512i codes = _mm512_cvtps_epi32(a.v);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(codes));
   return _mm512_reduce_add_epi32(codes);
+}
+// The larger of what is not negative, by its bits: NaN is the largest.
+inline F32x16 MaxBits(F32x16 a, F32x16 b) {
+  return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
+}
+// MaxBits over the lanes of 16 registers: lane i is that of a[i].
+inline F32x16 FoldMaxBits(const F32x16 (&a)[16]) {
+  F32x16 twos[8], fours[4];
+  for (int i = 0; i < 8; ++i) {
+    twos[i] = MaxBits({_mm512_unpacklo_ps(a[2 * i].v, a[2 * i + 1].v)}, {_mm512_unpackhi_ps(a[2 * i].v, a[2 * i + 1].v)});
+  }
+  for (int i = 0; i < 4; ++i) {
+    const __m512d even = _mm512_castps_pd(twos[2 * i].v);
+    const __m512d odd = _mm512_castps_pd(twos[2 * i + 1].v);
+    fours[i] = MaxBits({_mm512_castpd_ps(_mm512_unpacklo_pd(even, odd))}, {_mm512_castpd_ps(_mm512_unpackhi_pd(even, odd))});
+  }
+  const auto fold_quarters = [](F32x16 even, F32x16 odd) {
+    return MaxBits({_mm512_shuffle_f32x4(even.v, odd.v, 0x88)}, {_mm512_shuffle_f32x4(even.v, odd.v, 0xDD)});
+  };
+  return fold_quarters(fold_quarters(fours[0], fours[1]), fold_quarters(fours[2], fours[3]));
+}
+// The sums of two neighbours each: first those of a, then those of b.
+inline F32x16 AddPairs(F32x16 a, F32x16 b) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  return {_mm512_add_ps(_mm512_permutex2var_ps(a.v, even, b.v), _mm512_permutex2var_ps(a.v, odd, b.v))};
+}
+// The sums of 16 codes each, of 256: as integers at sums, and returned as floats.
+inline F32x16 StoreSumsOfCodes(const int8_t* codes, int32_t* sums) {
+  __m512i eights[4];
+  for (int i = 0; i < 4; ++i) {
+    const __m512i biased = _mm512_xor_si512(_mm512_loadu_si512(codes + 64 * i), _mm512_set1_epi8(-128));
+    eights[i] = _mm512_sad_epu8(biased, _mm512_setzero_si512());
+  }
+  const auto add_neighbours = [](__m512i a, __m512i b) {
+    return _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  };
+  const __m512i low = add_neighbours(eights[0], eights[1]);  // sums 0 4 1 5 2 6 3 7
+  const __m512i high = add_neighbours(eights[2], eights[3]);
+  const __m512i both = _mm512_or_si512(low, _mm512_slli_epi64(high, 32));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 1, 5, 9, 13, 3, 7, 11, 15);
+  const __m512i result = _mm512_sub_epi32(_mm512_permutexvar_epi32(order, both), _mm512_set1_epi32(16 * 128));
+  _mm512_storeu_si512(sums, result);
+  return {_mm512_cvtepi32_ps(result)};
 }
 // 16 uint64 from 16 fp32 in [0, 2^63), rounded to nearest even.
 inline void StoreUint64(uint64_t* p, F32x16 a) {

@@ -1,4 +1,4 @@
-// quantize_rows, round_bf16, rms_norm, rope, gated_activation and embedding over 16 lanes.
+// round_bf16, rms_norm, rope, gated_activation and embedding over 16 lanes.
 // Contracts: the op headers in kernels/; definitions: kernels/cpu/reference/.
 #pragma once
 
@@ -6,30 +6,6 @@
 #include "kernels/cpu/reference/packed_block.h"
 
 namespace llmi::LLMI_ISA_NAMESPACE {
-
-void quantize_rows(const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out) {
-  const int64_t num_blocks = out.num_cols / kBlockSize;
-  for (int64_t block = row_begin * num_blocks; block < row_end * num_blocks; ++block) {
-    const F32x16 a = Load(x + block * kBlockSize);
-    const F32x16 b = Load(x + block * kBlockSize + 16);
-    const AbsMax first =
-        out.fine ? FoldAbsMax(Abs(a), Fma(a, Zero(), Zero())) : FoldAbsMax(Max(Abs(a), Abs(b)), Fma(b, Zero(), Fma(a, Zero(), Zero())));
-    const AbsMax second = out.fine ? FoldAbsMax(Abs(b), Fma(b, Zero(), Zero())) : first;
-    int8_t* codes = out.codes + block * kBlockSize;
-    const int32_t sum0 = StoreInt8(codes, first.finite ? Mul(a, first.inverse) : Zero());
-    const int32_t sum1 = StoreInt8(codes + 16, second.finite ? Mul(b, second.inverse) : Zero());
-    if (out.fine) {
-      out.scales[2 * block] = first.scale;
-      out.scales[2 * block + 1] = second.scale;
-      out.sums[block] = first.scale * static_cast<float>(sum0) + second.scale * static_cast<float>(sum1);
-    } else {
-      out.scales[block] = first.scale;
-      out.sums[block] = first.scale * static_cast<float>(sum0 + sum1);
-    }
-    out.half_sums[2 * block] = sum0;
-    out.half_sums[2 * block + 1] = sum1;
-  }
-}
 
 void round_bf16(const float* x, int64_t size, uint16_t* out) {
   int64_t i = 0;
