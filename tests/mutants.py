@@ -37,6 +37,7 @@ SPECULATION = "tests/test_speculation.py"
 VERIFICATION = "tests/test_verification.py"
 BLOCK = "tests/test_block.py"
 OPS = "tests/test_ops.py"
+ROW_OPS = "tests/test_row_ops.py"
 BF16_LAYERS = "tests/test_bf16_layers.py"
 SAMPLING = "tests/test_sampling.py"
 SEQUENCES = "tests/test_sequences.py"
@@ -57,6 +58,10 @@ MUTANTS = [
     Mutant("kernels", "high bits packed from the first half", "csrc/model/pack.cc", "words[vector * count + i] >> 4", "words[i] >> 4", OPS),
     Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels/cpu/avx2/block_dots.h", " && PackedHighBits(T) == 0;", ";", OPS),
     Mutant("kernels", "first pair of x for all", "csrc/kernels/cpu/simd/linear_bf16.h", "Set1Pair(x + m * num_cols + k)", "Set1Pair(x + m * num_cols)", BF16_LAYERS),
+    Mutant("kernels", "a NaN among 16 blocks", "csrc/kernels/cpu/simd/quantize_rows.h", "!= 0xFFFF) return false", "== 0) return false", ROW_OPS),
+    Mutant("kernels", "sums of other blocks' codes", "csrc/kernels/cpu/avx512/lanes.h", "0, 4, 8, 12, 2, 6, 10, 14", "0, 4, 8, 12, 1, 5, 9, 13", ROW_OPS),
+    Mutant("kernels", "pairs of scales in hadd's order", "csrc/kernels/cpu/avx2/lanes.h", "{InOrder(_mm256_hadd_ps(a.lo, a.hi))", "{_mm256_hadd_ps(a.lo, a.hi)", ROW_OPS),
+    Mutant("kernels", "rows converted before the last is written", "csrc/kernels/produced_rows.h", "produce(begin, end);", "produce(begin, end - (end - begin > 1));", ROW_OPS),
     Mutant("kernels", "streams of weights stored side by side", "csrc/kernels/cpu/simd/linear.h", "StoreTile(args, part, first_tile + n * stride", "StoreTile(args, part, first_tile + n", OPS),
     Mutant("kernels", "even rows of bf16 weights first", "csrc/kernels/cpu/simd/linear.h", "SumsInOrder<T>(accumulators[n][m])", "accumulators[n][m]", OPS),
     Mutant("kernels", "pairs' streams stored side by side", "csrc/kernels/cpu/simd/linear_bf16.h", "StoreTile(args, part, tile + n * stride", "StoreTile(args, part, tile + n", BF16_LAYERS),

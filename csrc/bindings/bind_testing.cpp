@@ -23,7 +23,7 @@
 #include "engine/detokenizer.h"
 #include "kernels/embedding.h"
 #include "kernels/linear.h"
-#include "kernels/quantize_rows.h"
+#include "kernels/linear_input.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/vocab.h"
@@ -89,15 +89,25 @@ struct TestActivations {
   Placed<int32_t> half_sums;
   QuantizedRows rows;
 
-  TestActivations(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool fine)
+  TestActivations(const KernelContext& context, int64_t num_rows, int64_t num_cols, bool fine)
       : codes(context, static_cast<size_t>(num_rows * num_cols)),
         scales(context, static_cast<size_t>(num_rows * num_cols / (fine ? 16 : 32))),
         sums(context, static_cast<size_t>(num_rows * num_cols / 32)),
         half_sums(context, static_cast<size_t>(num_rows * num_cols / 16)),
-        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine} {
-    QuantizeRows(context, x, num_rows, rows);
-  }
+        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine} {}
+
+  py::tuple Fetch() const { return py::make_tuple(codes.Fetch(), scales.Fetch(), sums.Fetch(), half_sums.Fetch()); }
 };
+
+// What `produce` writes, [num_rows, num_cols], and the forms of it that it made: codes, scales, sums, half sums and, on the CPU, bf16.
+template <typename Produce>
+py::tuple ProducedForms(const KernelContext& context, int64_t num_rows, int64_t num_cols, bool fine, const Produce& produce) {
+  PlacedFloats out(context, static_cast<size_t>(num_rows * num_cols));
+  const TestActivations activations(context, num_rows, num_cols, fine);
+  py::array_t<uint16_t> rounded(context.device == nullptr ? num_rows * num_cols : 0);
+  produce(out.data(), LinearInput{activations.rows, context.device == nullptr ? rounded.mutable_data() : nullptr});
+  return py::make_tuple(out.Fetch(), activations.Fetch(), rounded);
+}
 
 FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x,
                       const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads, bool fine,
@@ -120,23 +130,22 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   std::optional<TestActivations> activations;
   PlacedFloats placed_x = Place(context, x);
   PlacedFloats placed_out = Place(context, out);
-  if (quantized) activations.emplace(context, placed_x.data(), x.shape(0), x.shape(1), fine);
   LinearArgs args{};
   args.parts = parts.data();
   args.num_parts = static_cast<int64_t>(parts.size());
   args.num_rows = x.shape(0);
   args.x = placed_x.data();
   args.x_stride = x.shape(1);
-  if (activations) args.quantized = activations->rows;
   args.out = placed_out.data();
   args.out_stride = width;
   args.accumulate = residual.has_value();
-  std::vector<uint16_t> rounded;
-  if (context.bf16_dots) {
-    rounded.resize(static_cast<size_t>(x.size()));
-    RoundRows(context, placed_x.data(), x.shape(0), x.shape(1), rounded.data());
-    args.x_bf16 = rounded.data();
-  }
+  LinearInput input;
+  if (quantized) input.quantized = activations.emplace(context, x.shape(0), x.shape(1), fine).rows;
+  std::vector<uint16_t> rounded(context.bf16_dots ? static_cast<size_t>(x.size()) : 0);
+  if (context.bf16_dots) input.rounded = rounded.data();
+  ConvertInput(context, placed_x.data(), x.shape(0), x.shape(1), input);
+  args.quantized = input.quantized;
+  args.x_bf16 = input.rounded;
   if (tiles) {
     std::vector<TileRange> ranges;
     for (const auto& [begin, end] : *tiles) ranges.push_back({begin, end});
@@ -168,16 +177,9 @@ void RegisterOps(py::module_& module) {
       "quantize_rows",
       [](const std::string& table, const FloatArray& x, bool fine) {
         const KernelContext context = TestContext(table, 1);
-        const TestActivations a(context, Place(context, x).data(), x.shape(0), x.shape(1), fine);
-        py::array_t<int8_t> codes(x.size());
-        FloatArray scales(x.size() / (fine ? 16 : 32));
-        FloatArray sums(x.size() / 32);
-        py::array_t<int32_t> half_sums(x.size() / 16);
-        a.codes.Fetch(codes.mutable_data());
-        a.scales.Fetch(scales.mutable_data());
-        a.sums.Fetch(sums.mutable_data());
-        a.half_sums.Fetch(half_sums.mutable_data());
-        return py::make_tuple(codes, scales, sums, half_sums);
+        const TestActivations activations(context, x.shape(0), x.shape(1), fine);
+        ConvertInput(context, Place(context, x).data(), x.shape(0), x.shape(1), {activations.rows});
+        return activations.Fetch();
       },
       py::arg("table"), py::arg("x"), py::arg("fine") = false);
   module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"),
@@ -205,6 +207,14 @@ void RegisterOps(py::module_& module) {
         return out;
       },
       py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("num_groups") = 1, py::arg("residual") = py::none());
+  module.def("rms_norm_forms", [](const std::string& table, const FloatArray& x, const FloatArray& weight, float eps, bool fine,
+                                  int num_threads) {
+    const KernelContext context = TestContext(table, num_threads);
+    const int64_t size = x.shape(1);
+    return ProducedForms(context, x.shape(0), size, fine, [&](float* out, const LinearInput& input) {
+      RmsNorm(context, {Place(context, x).data(), size, out, size, x.shape(0), 1, size, Place(context, weight).data(), eps, false}, input);
+    });
+  });
   module.def("rope", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t rotary_dim, const FloatArray& cosine,
                         const FloatArray& sine) {
     const KernelContext context = TestContext(table, 1);
@@ -236,6 +246,13 @@ void RegisterOps(py::module_& module) {
     placed.Fetch(out.mutable_data());
     return out;
   });
+  module.def("gated_activation_forms", [](const std::string& table, const FloatArray& gate_up, bool fine, int num_threads) {
+    const KernelContext context = TestContext(table, num_threads);
+    const int64_t size = gate_up.shape(1) / 2;
+    return ProducedForms(context, gate_up.shape(0), size, fine, [&](float* out, const LinearInput& input) {
+      GatedActivation(context, Activation::kSilu, Place(context, gate_up).data(), gate_up.shape(0), size, out, input);
+    });
+  });
   module.def("log_sum_exp",
              [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
   module.def("probe_fma", [](const std::string& table, int64_t iterations) {
@@ -244,7 +261,9 @@ void RegisterOps(py::module_& module) {
     return out;
   });
   module.def("probe_dots", [](const std::string& table, int64_t iterations, const py::bytes& block, const FloatArray& x) {
-    const TestActivations a(TestContext(table, 1), x.data(), x.shape(0), x.shape(1), false);
+    const KernelContext context = TestContext(table, 1);
+    const TestActivations a(context, x.shape(0), x.shape(1), false);
+    ConvertInput(context, x.data(), x.shape(0), x.shape(1), {a.rows});
     FloatArray out({kProbeDotRows, int64_t{16}});
     const std::string bytes = block;
     TestContext(table, 1).table->probe_dots(iterations, reinterpret_cast<const uint8_t*>(bytes.data()), a.rows, out.mutable_data());

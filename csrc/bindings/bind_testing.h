@@ -32,6 +32,11 @@ class Placed {
   void Fetch(T* to) const {
     if (buffer_.size() > 0) ToHost(context_, to, buffer_.data(), buffer_.size());
   }
+  pybind11::array_t<T> Fetch() const {
+    pybind11::array_t<T> values(static_cast<pybind11::ssize_t>(buffer_.size() / sizeof(T)));
+    Fetch(values.mutable_data());
+    return values;
+  }
 
  private:
   KernelContext context_;

@@ -14,8 +14,6 @@
 
 #include <stdint.h>
 
-#include "kernels/context.h"
-
 namespace llmi {
 
 struct QuantizedRows {
@@ -26,11 +24,5 @@ struct QuantizedRows {
   int32_t* half_sums;
   bool fine = false;
 };
-
-void QuantizeRows(const KernelContext& context, const float* x, int64_t num_rows, const QuantizedRows& out);
-
-// round_rows: fp32 activations to bf16, nearest even; a NaN stays one. On the CPU; a GPU's layers round what they read.
-// x, out  [num_rows, num_cols]
-void RoundRows(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, uint16_t* out);
 
 }  // namespace llmi

@@ -2,17 +2,22 @@
 
 #include "core/errors.h"
 #include "kernels/device.h"
-#include "kernels/kernel_table.h"
-#include "kernels/row_tasks.h"
+#include "kernels/produced_rows.h"
 
 namespace llmi {
 
-void RmsNorm(const KernelContext& context, const RmsNormArgs& args) {
+void RmsNorm(const KernelContext& context, const RmsNormArgs& args, const LinearInput& input) {
   CheckArgument(args.size > 0 && args.size % 16 == 0, "rms_norm: size must be a multiple of 16");
   CheckArgument(!args.accumulate || args.x != args.out, "rms_norm: out may not be x when accumulating");
-  if (context.device != nullptr) return context.device->RmsNorm(args);
-  ParallelRows(context, args.num_rows, std::max<int64_t>(1, 8192 / (args.size * args.num_groups)),
-               [&](int64_t begin, int64_t end) { context.table->rms_norm(args, begin, end); });
+  const int64_t num_cols = args.size * args.num_groups;
+  CheckArgument(!input.wanted() || args.out_stride == num_cols, "rms_norm: rows that are converted must stand one after the other");
+  if (context.device != nullptr) {
+    context.device->RmsNorm(args);
+    return ConvertInput(context, args.out, args.num_rows, num_cols, input);
+  }
+  CheckInput(context, num_cols, input);
+  ProduceRows(context, args.out, args.num_rows, num_cols, 8192, input,
+              [&](int64_t begin, int64_t end) { context.table->rms_norm(args, begin, end); });
 }
 
 }  // namespace llmi

@@ -5,12 +5,14 @@
 // weight  [size] fp32
 // accumulate: out = out + result (the residual sum of sandwich norms); then out may not be x
 // Sum of squares: 16 lanes (column modulo 16), folded by the fixed tree 8, 4, 2, 1. size: a multiple of 16.
+// input: the forms of out to make as well (kernels/linear_input.h); then rows of out stand one after the other
 // Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
 #pragma once
 
 #include <stdint.h>
 
 #include "kernels/context.h"
+#include "kernels/linear_input.h"
 
 namespace llmi {
 
@@ -27,6 +29,6 @@ struct RmsNormArgs {
   bool accumulate;
 };
 
-void RmsNorm(const KernelContext& context, const RmsNormArgs& args);
+void RmsNorm(const KernelContext& context, const RmsNormArgs& args, const LinearInput& input = {});
 
 }  // namespace llmi

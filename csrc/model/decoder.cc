@@ -123,50 +123,47 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   if (context.device != nullptr) context.device->ReserveInputs(most_values);
 }
 
-QuantizedRows Decoder::Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine) {
-  if (!needed) return {};
+LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine) {
+  LinearInput input;
+  const int64_t num_cols = (*readers.begin())->view().num_cols;
   const int64_t num_values = num_rows * num_cols;
-  codes_.Reserve(static_cast<size_t>(num_values), "activations", context.device);
-  // Per 32 values at most two scales, a sum and two half sums.
-  float* scales = ReserveFloats(context, scales_, num_values / 32 * 5);
-  const QuantizedRows rows = {
-      num_cols, codes_.as<int8_t>(), scales, scales + num_values / 16, reinterpret_cast<int32_t*>(scales + num_values / 32 * 3), fine};
-  QuantizeRows(context, x, num_rows, rows);
-  return rows;
+  const auto any = [&](const auto& wanted) {
+    return std::any_of(readers.begin(), readers.end(), [&](const PackedMatrix* matrix) { return wanted(matrix->view().type); });
+  };
+  if (any(IsQuantizedPacked)) {
+    codes_.Reserve(static_cast<size_t>(num_values), "activations", context.device);
+    // Per 32 values at most two scales, a sum and two half sums.
+    float* scales = ReserveFloats(context, scales_, num_values / 32 * 5);
+    input.quantized = {
+        num_cols, codes_.as<int8_t>(), scales, scales + num_values / 16, reinterpret_cast<int32_t*>(scales + num_values / 32 * 3), fine};
+  }
+  if (context.bf16_dots && any([](PackedType type) { return type == PackedType::kBF16; })) {
+    rounded_.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), "activations", nullptr);
+    input.rounded = rounded_.as<uint16_t>();
+  }
+  return input;
 }
 
-const uint16_t* Decoder::Rounded(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed) {
-  if (!needed || !context.bf16_dots) return nullptr;
-  rounded_.Reserve(static_cast<size_t>(num_rows * num_cols) * sizeof(uint16_t), "activations", nullptr);
-  RoundRows(context, x, num_rows, num_cols, rounded_.as<uint16_t>());
-  return rounded_.as<uint16_t>();
-}
-
-void Decoder::Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,
-                      float* out, int64_t out_stride, bool accumulate, bool fine) {
+void Decoder::Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x,
+                      const LinearInput& input, int64_t num_rows, float* out, int64_t out_stride, bool accumulate) {
   std::vector<LinearPart> linear_parts;
-  bool any_quantized = false;
-  bool any_bf16 = false;
   int64_t column = 0;
   for (const LinearWeights* part : parts) {
     const PackedView view = part->matrix.view();
     linear_parts.push_back({view, part->bias.empty() ? nullptr : part->bias.data(), column});
     column += view.num_rows;
-    any_quantized = any_quantized || IsQuantizedPacked(view.type);
-    any_bf16 = any_bf16 || view.type == PackedType::kBF16;
   }
-  const int64_t num_cols = linear_parts[0].weights.num_cols;
   LinearArgs args{};
   args.parts = linear_parts.data();
   args.num_parts = static_cast<int64_t>(linear_parts.size());
   args.num_rows = num_rows;
   args.x = x;
-  args.x_stride = num_cols;
-  args.quantized = Quantized(context, x, num_rows, num_cols, any_quantized, fine);
+  args.x_stride = linear_parts[0].weights.num_cols;
+  args.quantized = input.quantized;
   args.out = out;
   args.out_stride = out_stride;
   args.accumulate = accumulate;
-  args.x_bf16 = Rounded(context, x, num_rows, num_cols, any_bf16);
+  args.x_bf16 = input.rounded;
   Linear(context, args);
 }
 
@@ -181,9 +178,12 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   float* qkv = ReserveFloats(context, qkv_, rows.num_rows * stride);
   float* attended = ReserveFloats(context, attended_, rows.num_rows * query_size);
 
-  RmsNorm(context, {rows.x, config_.hidden_size, rows.normed, config_.hidden_size, rows.num_rows, 1, config_.hidden_size,
-                    w.attention_norm.data(), eps, false});
-  Project(context, {&w.query, &w.key, &w.value}, rows.normed, rows.num_rows, qkv, stride, false, true);
+  const LinearInput normed = Input(context, rows.num_rows, {&w.query.matrix, &w.key.matrix, &w.value.matrix}, true);
+  RmsNorm(context,
+          {rows.x, config_.hidden_size, rows.normed, config_.hidden_size, rows.num_rows, 1, config_.hidden_size, w.attention_norm.data(),
+           eps, false},
+          normed);
+  Project(context, {&w.query, &w.key, &w.value}, rows.normed, normed, rows.num_rows, qkv, stride, false);
   float* keys = qkv + query_size;
   if (config_.qk_norm) {
     RmsNorm(context, {qkv, stride, qkv, stride, rows.num_rows, config_.num_heads, config_.head_dim, w.query_norm.data(), eps, false});
@@ -217,11 +217,13 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   for (size_t i = 0; i < batch.attention_layers.size(); ++i) {
     if (batch.attention_layers[i] == layer + 1) result->attention[i] = WantedWeights(context, attention, rows.num_rows, batch.wanted_rows);
   }
+  const LinearInput input = Input(context, rows.num_rows, {&w.attention_output.matrix});
+  ConvertInput(context, attended, rows.num_rows, query_size, input);
   if (!config_.sandwich_norms) {
-    Project(context, {&w.attention_output}, attended, rows.num_rows, rows.x, config_.hidden_size, true);
+    Project(context, {&w.attention_output}, attended, input, rows.num_rows, rows.x, config_.hidden_size, true);
     return;
   }
-  Project(context, {&w.attention_output}, attended, rows.num_rows, rows.normed, config_.hidden_size, false);
+  Project(context, {&w.attention_output}, attended, input, rows.num_rows, rows.normed, config_.hidden_size, false);
   RmsNorm(context, {rows.normed, config_.hidden_size, rows.x, config_.hidden_size, rows.num_rows, 1, config_.hidden_size,
                     w.post_attention_norm.data(), eps, true});
 }
@@ -238,13 +240,15 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
     const int64_t num_rows = std::min(kMlpRows, rows.num_rows - begin);
     float* x = rows.x + begin * hidden;
     float* normed = rows.normed + begin * hidden;
-    RmsNorm(context, {x, hidden, normed, hidden, num_rows, 1, hidden, w.mlp_norm.data(), eps, false});
-    Project(context, {&w.gate, &w.up}, normed, num_rows, gate_up, 2 * intermediate, false);
-    GatedActivation(context, config_.activation, gate_up, num_rows, intermediate, activated);
+    const LinearInput gate_input = Input(context, num_rows, {&w.gate.matrix, &w.up.matrix});
+    RmsNorm(context, {x, hidden, normed, hidden, num_rows, 1, hidden, w.mlp_norm.data(), eps, false}, gate_input);
+    Project(context, {&w.gate, &w.up}, normed, gate_input, num_rows, gate_up, 2 * intermediate, false);
+    const LinearInput down_input = Input(context, num_rows, {&w.down.matrix});
+    GatedActivation(context, config_.activation, gate_up, num_rows, intermediate, activated, down_input);
     if (!config_.sandwich_norms) {
-      Project(context, {&w.down}, activated, num_rows, x, hidden, true);
+      Project(context, {&w.down}, activated, down_input, num_rows, x, hidden, true);
     } else {
-      Project(context, {&w.down}, activated, num_rows, normed, hidden, false);
+      Project(context, {&w.down}, activated, down_input, num_rows, normed, hidden, false);
       RmsNorm(context, {normed, hidden, x, hidden, num_rows, 1, hidden, w.post_mlp_norm.data(), eps, true});
     }
   }
@@ -367,17 +371,19 @@ float* Decoder::LogitsThere(const KernelContext& context, const float* hidden, i
 void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
   const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
   const LinearPart part = {matrix.view(), nullptr, 0};
+  const LinearInput input = Input(context, num_rows, {&matrix}, true);
+  ConvertInput(context, hidden, num_rows, config_.hidden_size, input);
   LinearArgs args{};
   args.parts = &part;
   args.num_parts = 1;
   args.num_rows = num_rows;
   args.x = hidden;
   args.x_stride = config_.hidden_size;
-  args.quantized = Quantized(context, hidden, num_rows, config_.hidden_size, IsQuantizedPacked(part.weights.type), true);
+  args.quantized = input.quantized;
   args.out = out;
   args.out_stride = config_.vocab_size;
   args.accumulate = false;
-  args.x_bf16 = Rounded(context, hidden, num_rows, config_.hidden_size, part.weights.type == PackedType::kBF16);
+  args.x_bf16 = input.rounded;
   if (shortlist == nullptr) {
     Linear(context, args);
   } else {

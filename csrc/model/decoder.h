@@ -9,8 +9,8 @@
 
 #include "cache/kv_cache.h"
 #include "kernels/attention.h"
-#include "kernels/quantize_rows.h"
 #include "kernels/context.h"
+#include "kernels/linear_input.h"
 #include "model/config.h"
 #include "model/rope_table.h"
 #include "model/shortlist.h"
@@ -73,12 +73,10 @@ class Decoder {
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
-  // The int8 form of x, if a part needs it; fine where its rounding shows most (decisions/0013).
-  QuantizedRows Quantized(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed, bool fine);
-  // The bf16 form of x, if a part takes it.
-  const uint16_t* Rounded(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, bool needed);
-  void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, int64_t num_rows,
-               float* out, int64_t out_stride, bool accumulate, bool fine = false);
+  // Room for the forms of x that these weights read, until the next Input; fine where its rounding shows most (decisions/0013).
+  LinearInput Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine = false);
+  void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, const LinearInput& input,
+               int64_t num_rows, float* out, int64_t out_stride, bool accumulate);
 
   ModelConfig config_;
   ModelWeights weights_;

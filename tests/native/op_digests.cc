@@ -14,6 +14,7 @@
 #include "kernels/embedding.h"
 #include "kernels/gated_activation.h"
 #include "kernels/linear.h"
+#include "kernels/linear_input.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/tables.h"
@@ -73,7 +74,7 @@ void LinearDigests(const KernelContext& context) {
         std::vector<float> scales(x.size() / 16), sums(x.size() / 32);
         std::vector<int32_t> half_sums(x.size() / 16);
         const QuantizedRows quantized = {kCols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine};
-        QuantizeRows(context, x.data(), kTokens, quantized);
+        ConvertInput(context, x.data(), kTokens, kCols, {quantized});
         std::vector<float> out(kTokens * kRows);
         const LinearPart part = {matrix.view(), nullptr, 0};
         Linear(context, {&part, 1, kTokens, x.data(), kCols, quantized, out.data(), kRows, false});
