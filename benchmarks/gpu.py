@@ -126,7 +126,7 @@ def measure_linear(shape: dict[str, int]) -> dict[str, float]:
         "q8_0": ("q8_0", ""),
     }
     if library := cublas_lt():
-        kinds |= {f"bf16, {CUBLAS}": ("bf16", f"+cublaslt:{library}")}
+        kinds |= {f"{kind}, {CUBLAS}": (kind, f"+cublaslt:{library}") for kind in ("bf16", "fp16")}
     for name, (kind, options) in kinds.items():
         where = device() + options
         for rows in (1, 2, 4, 8, 16, 32):

@@ -21,14 +21,30 @@ from test_tensor_cores import matrix, rand, rounded, values
 T = _core.testing
 ROOT = Path(__file__).parents[1]
 FREE: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "deterministic": False}
-PROMISED: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "linear_dtype": "bf16"}
+FREE_FP16 = FREE | {"dtype": "float16"}
+LINEAR_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}  # that rounds as deterministic=False does
 
 
 def build_library(source: Path, folder: Path) -> str:
     if shutil.which("c++") is None:
         pytest.skip("no compiler")
     library = str(folder / "libcublasLt.so")
-    subprocess.run(["c++", "-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", str(source), "-o", library], check=True)
+    command = [
+        "c++",
+        "-std=c++20",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        str(source),
+        "-o",
+        library,
+        "-I",
+        str(ROOT / "csrc"),
+    ]
+    subprocess.run(command, check=True)
     return library
 
 
@@ -48,27 +64,38 @@ def library(device: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         pytest.skip(str(error))
 
 
-def test_products_are_those_of_rounded_rows(device: str, library: str) -> None:
+@pytest.mark.parametrize("kind", ["BF16", "F16"])
+def test_products_are_those_of_rounded_rows(device: str, library: str, kind: str) -> None:
     table = f"{device}+cublaslt:{library}"
     for rows, cols in ((16, 128), (37, 256), (1, 40), (20, 1200)):
-        matrices = [matrix(table, n, cols) for n in (rows, 24)]
-        w = np.concatenate([values(n, cols) for n in (rows, 24)])
+        matrices = [matrix(table, n, cols, kind) for n in (rows, 24)]
+        w = np.concatenate([values(n, cols, kind) for n in (rows, 24)])
         for num_rows in (1, 7, 64):
             x, bias, residual = rand(num_rows, cols), rand(rows, seed=1), rand(num_rows, rows + 24, seed=2)
-            exact = rounded(x).astype(np.float64) @ w.T.astype(np.float64)
+            exact = rounded(x, kind).astype(np.float64) @ w.T.astype(np.float64)
             with_bias = exact.copy()
             with_bias[:, :rows] += bias
-            magnitude = np.abs(rounded(x)).astype(np.float64) @ np.abs(w.T).astype(np.float64)
+            magnitude = np.abs(rounded(x, kind)).astype(np.float64) @ np.abs(w.T).astype(np.float64)
             for kwargs, wanted in (({}, exact), ({"biases": [bias.tolist(), []]}, with_bias), ({"residual": residual}, exact + residual)):
                 got = T.linear(table, matrices, x, **kwargs)
                 assert np.all(np.abs(got - wanted) <= 2.0**-23 * (cols + 3) * (magnitude + np.abs(wanted)))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_tokens_of_a_crowd(library: str, tiny_path: Callable[..., Path], architecture: str) -> None:
+def test_parts_of_both_formats_round_x_each_in_its_own(device: str, library: str) -> None:
+    """As wq, wk and wv of a file that mixes them, by turns."""
+    table = f"{device}+cublaslt:{library}"
+    kinds, cols, x = ["BF16", "F16", "F16", "BF16"], 96, rand(5, 96)
+    together = T.linear(table, [matrix(table, 16, cols, kind) for kind in kinds], x)
+    alone = [T.linear(table, [matrix(table, 16, cols, kind)], x) for kind in kinds]
+    np.testing.assert_allclose(together, np.concatenate(alone, axis=1), rtol=1e-6, atol=1e-6)  # sums' order is the library's affair
+    assert not np.allclose(rounded(x, "F16"), rounded(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("architecture", "free"), [("llama", FREE), ("gemma3", FREE), ("llama", FREE_FP16)])
+def test_tokens_of_a_crowd(library: str, tiny_path: Callable[..., Path], architecture: str, free: dict[str, Any]) -> None:
     """Steps, records of them, preemption and speculation, in the order of sums of the host's library: there the bits are the same, too."""
     model = tiny_path(architecture)
-    engine: dict[str, Any] = {"max_model_len": 360, **FREE}
+    engine: dict[str, Any] = {"max_model_len": 360, **free}
     prompts, params = make_prompts(257, 8, 300), make_params(8, 40)
     counts = dict.fromkeys(COUNTS, 0)
     alone = run(model, prompts, params, 1, dict.fromkeys(COUNTS, 0), **engine)
@@ -88,11 +115,12 @@ def test_tokens_of_a_crowd(library: str, tiny_path: Callable[..., Path], archite
             plain[0].receipt()
 
 
-def test_near_the_promised_numbers(library: str, tiny_path: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("dtype", [*LINEAR_DTYPES])
+def test_near_the_promised_numbers(library: str, tiny_path: Callable[..., Path], dtype: str) -> None:
     """Both round alike: what is between their log-probabilities is sums' order (and what it tips in later roundings), less than rounding itself."""
-    free, promised, unrounded = (
-        _log_probabilities(tiny_path(), engine) for engine in (FREE, PROMISED, PROMISED | {"linear_dtype": "float32"})
-    )
+    engine = {"device": "cuda", "dtype": dtype}
+    options: list[dict[str, Any]] = [{"deterministic": False}, {"linear_dtype": LINEAR_DTYPES[dtype]}, {}]
+    free, promised, unrounded = (_log_probabilities(tiny_path(), engine | option) for option in options)
     assert len(free) == 54
     assert np.mean(np.abs(free - promised)) < 0.5 * np.mean(np.abs(unrounded - promised))
 
@@ -108,9 +136,9 @@ def test_what_cannot_be_honoured_is_refused(library: str, tiny_path: Callable[..
         LLM(tiny_path(), dtype="bfloat16", deterministic=False)
     with pytest.raises(llmi.UnsupportedCombinationError, match="linear_dtype = 'float32' does not"):
         LLM(tiny_path(), linear_dtype="float32", **FREE)
-    with pytest.raises(llmi.UnsupportedCombinationError, match="linear_dtype = 'fp16' does not"):
+    with pytest.raises(llmi.UnsupportedCombinationError, match="linear_dtype = 'fp16' is for fp16 weights, this model has bf16"):
         LLM(tiny_path(), linear_dtype="fp16", **FREE)
-    with pytest.raises(llmi.UnsupportedCombinationError, match="deterministic = False is for bf16 weights, this model has f32"):
+    with pytest.raises(llmi.UnsupportedCombinationError, match="deterministic = False is for bf16 or fp16 weights, this model has f32"):
         LLM(tiny_path(), **{**FREE, "dtype": "float32"}, max_model_len=64)
     with pytest.raises(llmi.InvalidParamsError, match="must be True or False"):
         LLM(tiny_path(), device="cuda", deterministic="no")  # type: ignore[arg-type]

@@ -41,10 +41,13 @@ class Device : public MemorySource {
 
   // And what layers of so many values of x need besides.
   virtual void ReserveInputs(int64_t num_values) = 0;
-  // Whether bf16 matrices are to be packed as kBF16Rows.
-  virtual bool takes_bf16_rows() const = 0;
+  // Whether fp16 and bf16 matrices are to be packed as kF16Rows and kBF16Rows.
+  virtual bool takes_half_rows() const = 0;
   // The form that matrices which the host packs as `type` take here.
-  PackedType OwnForm(PackedType type) const { return type == PackedType::kBF16 && takes_bf16_rows() ? PackedType::kBF16Rows : type; }
+  PackedType OwnForm(PackedType type) const {
+    if (type == PackedType::kF16 && takes_half_rows()) return PackedType::kF16Rows;
+    return type == PackedType::kBF16 && takes_half_rows() ? PackedType::kBF16Rows : type;
+  }
 
   // Host to device (the host's memory may be used again at once), device to host (waits for all before), within the device.
   virtual void Upload(void* to, const void* from, size_t num_bytes) = 0;
@@ -85,8 +88,8 @@ struct DeviceOptions {
   // (half_linear_kernels.h).
   bool bf16_linear = false;
   bool f16_linear = false;
-  // cuBLASLt, a path or a name that the linker finds: layers with bf16 weights round x to bf16 and are multiplied by it, in whatever order
-  // of sums it chooses (cuda/cublas_lt.h). Empty: in ours.
+  // cuBLASLt, a path or a name that the linker finds: layers of fp16 or bf16 weights round x alike and are multiplied by it, in whatever
+  // order of sums it chooses (cuda/cublas_lt.h). Empty: in ours.
   std::string cublas_lt;
   // Most memory that partials of attention may take at once; longer work goes in several launches.
   int64_t most_partial_bytes = int64_t{1} << 28;

@@ -24,7 +24,7 @@ int64_t TilesPerTask(const KernelContext& context, const PackedView& w, int64_t 
 
 void CheckPart(const KernelContext& context, const LinearArgs& args, const PackedView& w) {
   const bool quantized = IsQuantizedPacked(w.type);
-  CheckInternal(context.device != nullptr || w.type != PackedType::kBF16Rows, "linear: rows are for a device that takes them");
+  CheckInternal(context.device != nullptr || !IsRowsPacked(w.type), "linear: rows are for a device that takes them");
   CheckArgument(quantized ? args.quantized.codes != nullptr : args.x != nullptr, "linear: x is missing in the form that the weights need");
   CheckArgument(!quantized || (w.num_cols == args.quantized.num_cols && w.num_cols % PackedGroupColumns(w.type) == 0),
                 "linear: column counts differ");

@@ -12,7 +12,8 @@ enum class PackedType : uint8_t {
   kF32,       // tile: [K][16] fp32
   kF16,       // tile: [K][16] fp16
   kBF16,      // tile: [K][16] bf16
-  kBF16Rows,  // no tiles: [rows][K] bf16, up to a whole tile; for a device that asks for them (Device::takes_bf16_rows)
+  kF16Rows,   // no tiles: [rows][K] fp16, up to a whole tile; for a device that asks for them (Device::takes_half_rows)
+  kBF16Rows,  // the same in bf16
   kQ4,        // value = scale (code - 8)              (Q4_0)
   kQ4Min,     // value = scale code + minimum          (Q4_1)
   kQ4K,       // value = (d s) code + (d_min m)        (Q4_K, whose d_min has the other sign)
@@ -51,6 +52,7 @@ LLMI_HD static constexpr int64_t PackedGroupBytes(PackedType type) {
   return PackedScaleOffset(type, PackedGroupBlocks(type)) + (IsSuperBlockPacked(type) ? 64 : 0);
 }
 
+LLMI_HD static constexpr bool IsRowsPacked(PackedType type) { return type == PackedType::kF16Rows || type == PackedType::kBF16Rows; }
 LLMI_HD static constexpr bool IsQuantizedPacked(PackedType type) { return type >= PackedType::kQ4; }
 LLMI_HD static constexpr bool HasMinimumPacked(PackedType type) { return type == PackedType::kQ4Min || type == PackedType::kQ4K; }
 // What is taken off a code.

@@ -23,8 +23,9 @@ bool AllFinite(const std::vector<float>& values) {
 }
 
 void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_t lane, uint8_t* tile) {
-  if (type == PackedType::kBF16Rows) {
-    std::transform(values, values + num_cols, reinterpret_cast<uint16_t*>(tile) + lane * num_cols, FloatToBfloat16);
+  if (IsRowsPacked(type)) {
+    const auto convert = type == PackedType::kF16Rows ? FloatToHalf : FloatToBfloat16;
+    std::transform(values, values + num_cols, reinterpret_cast<uint16_t*>(tile) + lane * num_cols, convert);
     return;
   }
   if (type == PackedType::kF32) {

@@ -121,7 +121,8 @@ class Loader {
 const char* PackedTypeName(PackedType type) {
   switch (type) {
     case PackedType::kF32: return "f32";
-    case PackedType::kF16: return "f16";
+    case PackedType::kF16:
+    case PackedType::kF16Rows: return "f16";
     case PackedType::kBF16:
     case PackedType::kBF16Rows: return "bf16";
     case PackedType::kQ4: return "q4";

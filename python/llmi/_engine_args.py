@@ -135,9 +135,9 @@ class EngineArgs:
             raise UnsupportedCombinationError(
                 "deterministic = False lets a GPU's cuBLASLt multiply: it needs device = 'cuda'", "deterministic", "device"
             )
-        if not self.deterministic and self.linear_dtype not in ("auto", "bf16"):
+        if not self.deterministic and self.linear_dtype == "float32":
             raise UnsupportedCombinationError(
-                f"deterministic = False multiplies bf16 by bf16, linear_dtype = {self.linear_dtype!r} does not",
+                "deterministic = False rounds the input of layers of bf16 or fp16 weights, linear_dtype = 'float32' does not",
                 "deterministic",
                 "linear_dtype",
             )
@@ -214,16 +214,18 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     activations = "i8b32b16" if quantized else "f32"
     kind = args._device_kind
     if args.linear_dtype in _ROUNDED or not args.deterministic:
-        option, value = ("linear_dtype", repr(args.linear_dtype)) if args.deterministic else ("deterministic", "False")
-        wanted, names = _ROUNDED[args.linear_dtype] if args.deterministic else ("bf16", {kind: _CUBLAS})
-        if wanted not in weight_types.split("+"):
-            name, dtype = {"bf16": ("bf16", "bfloat16"), "f16": ("fp16", "float16")}[wanted]
+        rounded = args.linear_dtype in _ROUNDED
+        option, value = ("linear_dtype", repr(args.linear_dtype)) if rounded else ("deterministic", "False")
+        wanted = [args.linear_dtype] if rounded else [*_ROUNDED]
+        if not {_ROUNDED[dtype][0] for dtype in wanted} & {*weight_types.split("+")}:
+            dtypes = " or ".join(repr({"bf16": "bfloat16", "fp16": "float16"}[dtype]) for dtype in wanted)
             raise UnsupportedCombinationError(
-                f"{option} = {value} is for {name} weights, this model has {weight_types} (dtype = {dtype!r} keeps or makes {name})",
+                f"{option} = {value} is for {' or '.join(wanted)} weights, this model has {weight_types} (dtype = {dtypes} keeps or makes them)",
                 option,
                 "dtype",
             )
-        activations = f"{activations}+{names[kind]}" if quantized else names[kind]
+        name = _ROUNDED[args.linear_dtype][1][kind] if args.deterministic else _CUBLAS
+        activations = f"{activations}+{name}" if quantized else name
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
     attention = _ROUNDED["bf16"][1][kind] if args.kv_type == "bfloat16" else "f32"
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"

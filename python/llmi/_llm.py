@@ -93,7 +93,8 @@ class LLM:
         where it has not; on CUDA by tensor cores, which "fp16" uses for fp16 weights (CUDA only; inputs beyond 65,504 become infinite). Other weights as
         ever. "auto": float32.
     deterministic : bool
-        False (CUDA only): layers whose weights are bf16 are multiplied by cuBLASLt, which rounds as linear_dtype="bf16" does and adds in an order of its own.
+        False (CUDA only): layers whose weights are bf16 or fp16 are multiplied by cuBLASLt, whose input is rounded as by linear_dtype="bf16" or "fp16" and
+        which adds in an order of its own.
         Tokens may then depend on the batch and on the library, and there are no receipts. It must be installed (nvidia-cublas).
     seed : int, optional
         Requests without a seed then get one derived from it and their index in the call.

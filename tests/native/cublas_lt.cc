@@ -10,11 +10,16 @@
 #include <mutex>
 #include <set>
 
+#include "core/bfloat16.h"
+#include "core/half.h"
+
 namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 7;
 constexpr int kNotSupported = 15;
+constexpr int kFloat16 = 2;
+constexpr int kBfloat16 = 14;
 constexpr size_t kWorkspace = size_t{1} << 20;  // what its algorithms need
 
 struct Product {
@@ -87,11 +92,8 @@ Algorithm Chosen(const Product& product, const Layout* const (&layouts)[4], cons
 }
 
 double Element(const void* matrix, const Layout& layout, uint64_t row, uint64_t col) {
-  const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(matrix)[row + col * static_cast<uint64_t>(layout.leading)])
-                        << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return static_cast<double>(value);
+  const uint16_t bits = static_cast<const uint16_t*>(matrix)[row + col * static_cast<uint64_t>(layout.leading)];
+  return static_cast<double>(layout.type == kBfloat16 ? llmi::Bfloat16ToFloat(bits) : llmi::HalfToFloat(bits));
 }
 
 }  // namespace
@@ -139,8 +141,9 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, void* product, void* a, void* b
   if (!AllLive({handle, product, a, b, c, d, preference})) return kInvalidValue;
   const auto& p = *static_cast<Product*>(product);
   const Layout* const layouts[4] = {static_cast<Layout*>(a), static_cast<Layout*>(b), static_cast<Layout*>(c), static_cast<Layout*>(d)};
-  const bool known = p.compute_type == 68 && p.scale_type == 0 && p.transpose[0] == 1 && p.transpose[1] == 0 && layouts[0]->type == 14 &&
-                     layouts[1]->type == 14 && layouts[2]->type == 0 && layouts[3]->type == 0;
+  const bool known = p.compute_type == 68 && p.scale_type == 0 && p.transpose[0] == 1 && p.transpose[1] == 0 &&
+                     (layouts[0]->type == kBfloat16 || layouts[0]->type == kFloat16) && layouts[1]->type == layouts[0]->type &&
+                     layouts[2]->type == 0 && layouts[3]->type == 0;
   if (!known || most < 1) return kNotSupported;
   const auto& wanted = *static_cast<Preference*>(preference);
   *count = wanted.workspace >= kWorkspace ? 1 : 0;

@@ -13,6 +13,7 @@ namespace {
 // Of cublasLt.h, whose values are the same in CUDA 12 and 13; builds need no such header.
 using Status = int;  // 0: success
 constexpr int kFloat32 = 0;
+constexpr int kFloat16 = 2;
 constexpr int kBfloat16 = 14;
 constexpr int kComputeFloat32 = 68;
 constexpr int kTransposeA = 3;  // attributes of a product
@@ -126,7 +127,8 @@ CublasLt::~CublasLt() {
 // Its matrices lie column by column: x [num_rows, num_cols] is its [num_cols, num_rows], and the product that it is asked for is
 // out^T [num_outputs, num_rows] = W x^T, W as the transpose of what it takes the memory for.
 const CublasLt::Plan& CublasLt::PlanOf(const FreeProduct& p) {
-  const Shape shape = {p.num_rows, p.num_outputs, p.num_cols, p.out_stride, Alignment(p.weights), Alignment(p.x), Alignment(p.out)};
+  const Shape shape = {p.format,     p.num_rows,           p.num_outputs,  p.num_cols,
+                       p.out_stride, Alignment(p.weights), Alignment(p.x), Alignment(p.out)};
   if (const auto found = plans_.find(shape); found != plans_.end()) return found->second;
   const Library& lt = *library_;
   Plan plan = {Object(lt.product_destroy), Object(lt.layout_destroy), Object(lt.layout_destroy), Object(lt.layout_destroy)};
@@ -135,8 +137,9 @@ const CublasLt::Plan& CublasLt::PlanOf(const FreeProduct& p) {
   const auto layout = [&](Object* object, int type, int64_t num_rows, int64_t num_cols, int64_t leading) {
     Check(lt.layout_create(object->out(), type, static_cast<uint64_t>(num_rows), static_cast<uint64_t>(num_cols), leading), "a layout");
   };
-  layout(&plan.weights, kBfloat16, p.num_cols, p.num_outputs, p.num_cols);
-  layout(&plan.x, kBfloat16, p.num_cols, p.num_rows, p.num_cols);
+  const int half = p.format == HalfFormat::kBF16 ? kBfloat16 : kFloat16;
+  layout(&plan.weights, half, p.num_cols, p.num_outputs, p.num_cols);
+  layout(&plan.x, half, p.num_cols, p.num_rows, p.num_cols);
   layout(&plan.out, kFloat32, p.num_outputs, p.num_rows, p.out_stride);
   Object preference(lt.preference_destroy);
   Check(lt.preference_create(preference.out()), "a preference");

@@ -1,4 +1,4 @@
-// Matrix products of bf16 by cuBLASLt, a library of the machine's that is loaded when it is asked for (DeviceOptions::cublas_lt).
+// Matrix products of bf16 or fp16 by cuBLASLt, a library of the machine's that is loaded when it is asked for (DeviceOptions::cublas_lt).
 // What it adds up in which order is its own affair: bits may depend on the number of rows, the GPU and the library's version.
 #pragma once
 
@@ -9,12 +9,15 @@
 #include <string>
 #include <tuple>
 
+#include "kernels/cuda/half_format.h"
+
 namespace llmi::cuda {
 
 // out [num_rows, num_outputs] fp32, rows out_stride apart, = x W^T, or += with accumulate. Memory of the device.
 struct FreeProduct {
-  const uint16_t* weights;  // [num_outputs, num_cols] bf16
-  const uint16_t* x;        // [num_rows, num_cols] bf16
+  HalfFormat format;        // of weights and x
+  const uint16_t* weights;  // [num_outputs, num_cols]
+  const uint16_t* x;        // [num_rows, num_cols]
   float* out;
   int64_t num_rows;
   int64_t num_outputs;
@@ -48,7 +51,8 @@ class CublasLt {
  private:
   struct Library;
   struct Plan;
-  using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t, uint32_t>;  // sizes, and how pointers are aligned
+  // Format, sizes, and how pointers are aligned.
+  using Shape = std::tuple<HalfFormat, int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t, uint32_t>;
 
   const Plan& PlanOf(const FreeProduct& product);
 

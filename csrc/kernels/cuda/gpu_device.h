@@ -65,7 +65,7 @@ class GpuDevice final : public Device {
     rounded_.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), kRoundedName, this);
     cublas_workspace_.Reserve(CublasLt::kWorkspaceBytes, kCublasName, this);
   }
-  bool takes_bf16_rows() const override { return cublas_lt_.has_value(); }
+  bool takes_half_rows() const override { return cublas_lt_.has_value(); }
   void* Allocate(size_t num_bytes, const char* what) override { return runtime_.Allocate(num_bytes, what); }
   void Free(void* address) noexcept override {
     recordings_.clear();  // they may name it
@@ -95,12 +95,13 @@ class GpuDevice final : public Device {
   }
 
   void Linear(const LinearArgs& args) override {
-    bool rounded = false;  // x, for all parts
+    std::optional<HalfFormat> rounded;  // x, for all parts of that format
     for (int64_t p = 0; p < args.num_parts; ++p) {
       const LinearPart& part = args.parts[p];
-      if (part.weights.type == PackedType::kBF16Rows) {
-        if (!std::exchange(rounded, true)) RoundRows(args.x, args.x_stride, args.num_rows, part.weights.num_cols);
-        MultiplyFreely(args, part);
+      if (IsRowsPacked(part.weights.type)) {
+        const HalfFormat format = part.weights.type == PackedType::kBF16Rows ? HalfFormat::kBF16 : HalfFormat::kF16;
+        if (std::exchange(rounded, format) != format) RoundRows(format, args, part.weights.num_cols);
+        MultiplyFreely(format, args, part);
         continue;
       }
       const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
@@ -273,20 +274,21 @@ class GpuDevice final : public Device {
   }
 
   static constexpr const char* kPartialsName = "attention's partial sums";
-  static constexpr const char* kRoundedName = "activations in bf16";
+  static constexpr const char* kRoundedName = "activations in 16 bits";
   static constexpr const char* kCublasName = "cuBLASLt's workspace";
   static constexpr const char* kDrawsName = "lists of draws";
 
-  void RoundRows(const float* x, int64_t x_stride, int64_t num_rows, int64_t num_cols) {
-    ReserveInputs(num_rows * num_cols);
-    Busy().Launch(num_rows, 1, kRowThreads, 0, RoundRowsKernel{x, x_stride, num_cols, rounded_.template as<uint16_t>()});
+  void RoundRows(HalfFormat format, const LinearArgs& args, int64_t num_cols) {
+    ReserveInputs(args.num_rows * num_cols);
+    Busy().Launch(args.num_rows, 1, kRowThreads, 0,
+                  RoundRowsKernel{format, args.x, args.x_stride, num_cols, rounded_.template as<uint16_t>()});
   }
 
   // Of the rows that were rounded last.
-  void MultiplyFreely(const LinearArgs& args, const LinearPart& part) {
+  void MultiplyFreely(HalfFormat format, const LinearArgs& args, const LinearPart& part) {
     float* out = args.out + part.out_column;
     Busy().Multiply(*cublas_lt_,
-                    {reinterpret_cast<const uint16_t*>(part.weights.data), rounded_.template as<uint16_t>(), out, args.num_rows,
+                    {format, reinterpret_cast<const uint16_t*>(part.weights.data), rounded_.template as<uint16_t>(), out, args.num_rows,
                      part.weights.num_rows, part.weights.num_cols, args.out_stride, args.accumulate, cublas_workspace_.data()});
     if (part.bias != nullptr) {
       Busy().Launch(args.num_rows, 1, kRowThreads, 0, AddBiasKernel{part.bias, part.weights.num_rows, out, args.out_stride});

@@ -8,9 +8,8 @@
 
 #include <cstddef>
 
-#include "core/bfloat16.h"
-#include "core/half.h"
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/half_format.h"
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/warp.h"
 
@@ -22,19 +21,6 @@ constexpr int kHalfStage = 64;    // of W that are read before they are used
 constexpr int kHalfChunk = 128;   // columns whose sum begins at zero
 constexpr int kHalfRows = 8;      // of x in one instruction: a group
 static_assert(kHalfWarps <= kMostWarps);
-
-// Of x, to nearest even; beyond fp16's range infinite.
-template <HalfFormat F>
-LLMI_HD inline uint16_t RoundedTo(float value) {
-  if constexpr (F == HalfFormat::kBF16) return FloatToBfloat16(value);
-#ifdef __CUDA_ARCH__
-  uint16_t bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-#else
-  return FloatToHalf(value);
-#endif
-}
 
 // What both kernels share.
 template <HalfFormat F>

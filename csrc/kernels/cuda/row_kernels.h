@@ -3,13 +3,13 @@
 
 #include <cstddef>
 
-#include "core/bfloat16.h"
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/elements.h"
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/cpu/reference/packed_block.h"
 #include "kernels/cpu/reference/quantize_block.h"
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/half_format.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 
@@ -46,8 +46,9 @@ struct EmbeddingKernel {
   }
 };
 
-// To bf16, nearest even. Block x: a row.
+// To 16 bits. Block x: a row.
 struct RoundRowsKernel {
+  HalfFormat format;
   const float* x;  // rows x_stride apart
   int64_t x_stride;
   int64_t num_cols;
@@ -63,7 +64,9 @@ struct RoundRowsKernel {
   LLMI_HD void operator()(const Block& block) const {
     block.ForEachThread([&](int thread) {
       for (int64_t k = thread; k < num_cols; k += block.num_threads) {
-        out[block.x * num_cols + k] = FloatToBfloat16(x[block.x * x_stride + k]);
+        const float value = x[block.x * x_stride + k];
+        out[block.x * num_cols + k] =
+            format == HalfFormat::kBF16 ? RoundedTo<HalfFormat::kBF16>(value) : RoundedTo<HalfFormat::kF16>(value);
       }
     });
   }

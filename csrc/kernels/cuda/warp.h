@@ -9,6 +9,7 @@
 #include "core/bfloat16.h"
 #include "core/half.h"
 #include "core/host_device.h"
+#include "kernels/cuda/half_format.h"
 
 namespace llmi::cuda {
 
@@ -30,7 +31,6 @@ LLMI_HD inline int MatrixColumn(int lane, int i) { return lane % 4 * 2 + i % 2; 
 // The same instruction in bf16 or fp16, with sums in fp32: lane 4 g + t holds A[g][2 t], A[g][2 t + 1] in words[0], those of A[g + 8] in
 // words[1], both of columns 8 further in words[2] and words[3]; B[2 t][g], B[2 t + 1][g] in words[0], B[2 t + 8][g] and the next in
 // words[1]; D as above. A GPU adds the 16 products in an order of its own, the host in that of DotPair (core/bfloat16.h).
-enum class HalfFormat : uint8_t { kBF16, kF16 };
 struct HalfMatrixA {
   uint32_t words[4];
 };

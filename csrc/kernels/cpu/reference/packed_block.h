@@ -47,17 +47,20 @@ struct PackedRow {  // one row of a quantised tile
   LLMI_HD float Minimum(int64_t block) const { return type == PackedType::kQ4K ? Product(block, 1, 1) : Half(Scales(block), 1); }
 };
 
+LLMI_HD inline float HalfWeight(PackedType type, uint16_t bits) {
+  return type == PackedType::kF16 || type == PackedType::kF16Rows ? HalfToFloat(bits) : Bfloat16ToFloat(bits);
+}
+
 LLMI_HD inline float FloatWeight(PackedType type, const uint8_t* tile, int64_t k, int64_t lane) {
   const int64_t index = k * kTileRows + lane;
   if (type == PackedType::kF32) return reinterpret_cast<const float*>(tile)[index];
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(tile)[index];
-  return type == PackedType::kF16 ? HalfToFloat(bits) : Bfloat16ToFloat(bits);
+  return HalfWeight(type, reinterpret_cast<const uint16_t*>(tile)[index]);
 }
 
 // W[row][k], dequantised.
 LLMI_HD inline float WeightValue(const PackedView& weights, int64_t row, int64_t k) {
-  if (weights.type == PackedType::kBF16Rows) {
-    return Bfloat16ToFloat(reinterpret_cast<const uint16_t*>(weights.data)[row * weights.num_cols + k]);
+  if (IsRowsPacked(weights.type)) {
+    return HalfWeight(weights.type, reinterpret_cast<const uint16_t*>(weights.data)[row * weights.num_cols + k]);
   }
   const uint8_t* tile = weights.data + row / kTileRows * PackedTileBytes(weights.type, weights.num_cols);
   const int64_t lane = row % kTileRows;

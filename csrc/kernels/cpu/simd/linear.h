@@ -208,6 +208,7 @@ void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_be
     case PackedType::kF32: return FloatPart<PackedType::kF32>(args, part, tile_begin, tile_end);
     case PackedType::kF16: return FloatPart<PackedType::kF16>(args, part, tile_begin, tile_end);
     case PackedType::kBF16: return FloatPart<PackedType::kBF16>(args, part, tile_begin, tile_end);
+    case PackedType::kF16Rows:
     case PackedType::kBF16Rows: return;  // only a device's
     case PackedType::kQ4: return QuantizedPart<PackedType::kQ4>(args, part, tile_begin, tile_end);
     case PackedType::kQ4Min: return QuantizedPart<PackedType::kQ4Min>(args, part, tile_begin, tile_end);
