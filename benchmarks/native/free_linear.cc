@@ -41,7 +41,7 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
     minima[m] = Zero();
   }
   const auto add_block = [&](F32x16* chain) {
-    if (row == 0) PrefetchWeights(data + kPrefetchBytes, kBlockBytes);
+    if (MR > kRowsReadUnasked<T> && row == 0) PrefetchWeights(data + kPrefetchBytes, kBlockBytes);
     AddBlock<T, MR, kFine>(data, 0, SuperScales<T>(data), x, chain, kMinimaApart ? minima : chain);
     data += kBlockBytes;
     x.template Next<kFine>();

@@ -8,8 +8,12 @@ namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
 // Weights are asked for so far ahead that a few rows' arithmetic hides behind their reading: the processor's own prefetching
-// ends at each 4 KB page. Past a thread's task lies what another takes next, and the second-level cache's way to it is short.
+// ends at each 4 KB page. Past a thread's task lies what it takes next.
 constexpr int64_t kPrefetchBytes = 40 * 1024;
+// Rows whose arithmetic is over so soon that the processor alone keeps more reads under way than such requests leave it. Super-blocks
+// take longer to unpack.
+template <PackedType T>
+constexpr int kRowsReadUnasked = IsSuperBlockPacked(T) ? 0 : 2;
 // Always inlined: calls of what does no more than prefetch are dropped.
 [[gnu::always_inline]] inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
   for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
@@ -82,7 +86,7 @@ template <PackedType T, int MR, bool kFine>
   for (int64_t first = 0; first < num_blocks; first += kBlocks, group += PackedGroupBytes(T)) {
     const SuperScales<T> super(group);
     for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kFine>()) {
-      if (row == 0) PrefetchWeights(group + block * kShare + kPrefetchBytes, kShare);
+      if (MR > kRowsReadUnasked<T> && row == 0) PrefetchWeights(group + block * kShare + kPrefetchBytes, kShare);
       AddBlock<T, MR, kFine>(group, block, super, x, sums, sums);
     }
   }
