@@ -88,6 +88,15 @@ def test_float_columns_past_whole_blocks(table: str, dtype: str, cols: int) -> N
         assert np.allclose(expected, exact, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize(("dtype", "one"), [("F32", 0x3F800000), ("F16", 0x3C00), ("BF16", 0x3F80)])
+def test_products_of_minus_zero_add_up_to_zero(table: str, dtype: str, one: int) -> None:
+    """A block that begins with its first product may be -0; the sum that it is added to begins with +0."""
+    ones = np.full((133, 72), one, np.uint32 if dtype == "F32" else np.uint16)
+    weights = T.PackedMatrix(table, dtype, ones.tobytes(), 133, 72)
+    for num_rows in (1, 3, 6, 8):
+        assert not T.linear(table, [weights], np.full((num_rows, 72), -0.0, np.float32)).view(np.uint32).any()
+
+
 @pytest.mark.parametrize(("dtype", "fine"), [*((dtype, False) for dtype in DTYPES), ("Q4_1", True), ("Q6_K", True)])
 def test_linear_rows_are_independent(table: str, dtype: str, fine: bool) -> None:
     cols = 512
@@ -280,7 +289,8 @@ def test_every_table_has_every_op() -> None:
     kernels = set(re.findall(r"^  X\((\w+),", header, re.MULTILINE))
     tested = {
         "quantize_rows",
-        "linear_part",
+        "linear_quantized",
+        "linear_float",
         "linear_bf16",  # test_bf16_layers.py, as the next
         "round_bf16",
         "embedding",

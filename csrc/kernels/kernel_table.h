@@ -20,7 +20,8 @@ namespace llmi {
 // The kernels, by name and type. Each instruction set defines them all in a namespace of its own.
 #define LLMI_FOR_EACH_KERNEL(X)                                                                                        \
   X(quantize_rows, (const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out))                     \
-  X(linear_part, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end))               \
+  X(linear_quantized, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end))          \
+  X(linear_float, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end))              \
   X(linear_bf16, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end))               \
   X(round_bf16, (const float* x, int64_t size, uint16_t* out))                                                         \
   X(embedding, (const PackedView& weights, int32_t id, float scale, float* out))                                       \
@@ -52,7 +53,7 @@ LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 namespace avx2 {
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
-namespace avx_vnni {  // linear layers alone
+namespace avx_vnni {  // quantised linear layers alone
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
 namespace avx512 {

@@ -32,8 +32,10 @@ void CheckPart(const KernelContext& context, const LinearArgs& args, const Packe
 }
 
 void RunTiles(const KernelContext& context, const LinearArgs& args, const LinearPart& part, const TileRange& range) {
+  const KernelTable& table = *context.table;
   const bool in_pairs = args.x_bf16 != nullptr && part.weights.type == PackedType::kBF16;
-  (in_pairs ? context.table->linear_bf16 : context.table->linear_part)(args, part, range.begin, range.end);
+  const auto of_floats = in_pairs ? table.linear_bf16 : table.linear_float;
+  (IsQuantizedPacked(part.weights.type) ? table.linear_quantized : of_floats)(args, part, range.begin, range.end);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ KernelTable Variant(KernelTable table, const char* name, const Change& change) {
 const KernelTable kAvx2 = {"avx2", LLMI_FOR_EACH_KERNEL(LLMI_AVX2_ENTRY)};
 #undef LLMI_AVX2_ENTRY
 const KernelTable kAvxVnni = Variant(kAvx2, "avx_vnni", [](KernelTable& table) {
-  table.linear_part = avx_vnni::linear_part;
+  table.linear_quantized = avx_vnni::linear_quantized;
   table.probe_dots = avx_vnni::probe_dots;
 });
 #define LLMI_AVX512_ENTRY(name, args) avx512::name,

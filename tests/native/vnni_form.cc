@@ -51,9 +51,9 @@ int main() {
       const llmi::LinearPart part = {{type, kOutputs, kCols, tiles.data()}, nullptr, 0};
       std::vector<float> expected(static_cast<size_t>(rows * kOutputs)), got(expected.size());
       llmi::LinearArgs args = {&part, 1, rows, nullptr, 0, quantized, expected.data(), kOutputs, false};
-      llmi::reference::linear_part(args, part, 0, 3);
+      llmi::reference::linear_quantized(args, part, 0, 3);
       args.out = got.data();
-      llmi::avx_vnni::linear_part(args, part, 0, 3);
+      llmi::avx_vnni::linear_quantized(args, part, 0, 3);
       if (std::memcmp(expected.data(), got.data(), sizeof(float) * got.size()) != 0) {
         std::printf("type %d, %d rows differ\n", static_cast<int>(type), static_cast<int>(rows));
         return 1;

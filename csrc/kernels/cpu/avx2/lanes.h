@@ -17,6 +17,7 @@ inline constexpr int ScoreTilesAtOnce(int num_queries) { return num_queries == 1
 inline constexpr int ValueDimsAtOnce(int num_queries) { return num_queries == 1 ? 4 : num_queries == 2 ? 2 : 1; }
 // Float weights at once: six sums of two registers, two of weights, a broadcast.
 constexpr int kFloatRows = 6;
+constexpr int kFloatRowsAlone = kFloatRows;
 inline constexpr int FloatTilesAtOnce(int num_rows) { return num_rows == 1 ? 4 : num_rows <= 3 ? 2 : 1; }
 
 struct F32x16 {

@@ -9,6 +9,7 @@
 #include "kernels/cpu/simd/vocab.h"
 #include "kernels/cpu/avx512/block_dots.h"
 #include "kernels/cpu/simd/linear.h"
+#include "kernels/cpu/simd/linear_float.h"
 #include "kernels/cpu/simd/linear_bf16.h"
 #include "kernels/cpu/simd/probe.h"
 #include "kernels/cpu/simd/attention.h"

@@ -15,9 +15,10 @@ constexpr int kScoreQueries = 8;  // 8 sums in flight hide the fma latency
 constexpr int kValueQueries = 6;  // 6 x 4 sums
 inline constexpr int ScoreTilesAtOnce(int num_queries) { return kScoreQueries / num_queries; }
 inline constexpr int ValueDimsAtOnce(int /*num_queries*/) { return 4; }
-// Float weights at once.
+// Float weights at once: 24 sums, and for each tile a register of weights, a broadcast. Up to eight rows that are alone are one pass.
 constexpr int kFloatRows = 6;
-inline constexpr int FloatTilesAtOnce(int /*num_rows*/) { return 4; }  // 6 x 4 sums + 4 weights + a broadcast
+constexpr int kFloatRowsAlone = 8;
+inline constexpr int FloatTilesAtOnce(int num_rows) { return num_rows > kFloatRows ? 3 : 4; }
 
 struct F32x16 {
   __m512 v;

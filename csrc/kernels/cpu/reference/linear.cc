@@ -77,11 +77,15 @@ void ForEachOutput(const LinearArgs& args, const LinearPart& part, int64_t tile_
 
 }  // namespace
 
-void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  const PackedView& w = part.weights;
+void linear_quantized(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   ForEachOutput(args, part, tile_begin, tile_end, [&](const uint8_t* tile, int64_t lane, int64_t row) {
-    return IsQuantizedPacked(w.type) ? QuantizedDot({w.type, tile, lane}, args.quantized, row)
-                                     : FloatDot(w, tile, lane, args.x + row * args.x_stride);
+    return QuantizedDot({part.weights.type, tile, lane}, args.quantized, row);
+  });
+}
+
+void linear_float(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+  ForEachOutput(args, part, tile_begin, tile_end, [&](const uint8_t* tile, int64_t lane, int64_t row) {
+    return FloatDot(part.weights, tile, lane, args.x + row * args.x_stride);
   });
 }
 

@@ -1,4 +1,4 @@
-// linear_part over 16 lanes = 16 output rows. The instruction set supplies `BlockDots`, the exact integer dots
+// linear_quantized over 16 lanes = 16 output rows. The instruction set supplies `BlockDots`, the exact integer dots
 // of one packed block with MR quantised rows; all floating-point steps are here, in the order of kernels/linear.h.
 #pragma once
 
@@ -14,11 +14,6 @@ constexpr int64_t kPrefetchBytes = 40 * 1024;
 // take longer to unpack.
 template <PackedType T>
 constexpr int kRowsReadUnasked = IsSuperBlockPacked(T) ? 0 : 2;
-// Always inlined: calls of what does no more than prefetch are dropped.
-[[gnu::always_inline]] inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
-  for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
-}
-
 // What the scales of a super-block's blocks have in common.
 template <PackedType T>
 struct SuperScales {
@@ -80,6 +75,7 @@ template <PackedType T, int MR, bool kFine>
   constexpr int64_t kShare = PackedGroupBytes(T) / kBlocks;
   const uint8_t* group = part.weights.data + tile * PackedTileBytes(T, part.weights.num_cols);
   BlockOfRows<MR> x(args.quantized, row);
+  AskForOutputs<MR>(args, part, tile, row);
   F32x16 sums[MR];
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) sums[m] = Zero();
@@ -119,101 +115,15 @@ void QuantizedPart(const LinearArgs& args, const LinearPart& part, int64_t tile_
   QuantizedTiles<T, false>(args, part, tile_begin, tile_end);
 }
 
-template <PackedType T>
-F32x16 LoadWeights(const uint8_t* tile, int64_t k) {
-  if constexpr (T == PackedType::kF32) return Load(reinterpret_cast<const float*>(tile) + k * kTileRows);
-  const uint16_t* halves = reinterpret_cast<const uint16_t*>(tile) + k * kTileRows;
-  return T == PackedType::kF16 ? LoadHalf(halves) : LoadBfloat16EvenOdd(halves);
-}
-
-// Sums over columns of LoadWeights, as rows of the tile.
-template <PackedType T>
-F32x16 SumsInOrder(F32x16 sums) {
-  return T == PackedType::kBF16 ? InOrder(sums) : sums;
-}
-
-// Column k of NT tiles that lie stride_bytes apart, times column k of MR rows.
-template <PackedType T, int NT, int MR>
-[[gnu::always_inline]] inline void AddColumn(const LinearArgs& args, const uint8_t* tile, int64_t stride_bytes, const float* x, int64_t k,
-                                             F32x16 (&sums)[NT][MR]) {
-  // Weights that are converted one tile after the other need a register or two, all tiles' at once need more than there are.
-  if constexpr (NT > MR && T != PackedType::kF32) {
-    F32x16 values[MR];
-    for (int m = 0; m < MR; ++m) values[m] = Set1(x[m * args.x_stride + k]);
-    for (int n = 0; n < NT; ++n) {
-      const F32x16 weights = LoadWeights<T>(tile + n * stride_bytes, k);
-      for (int m = 0; m < MR; ++m) sums[n][m] = Fma(weights, values[m], sums[n][m]);
-    }
-  } else {
-    F32x16 weights[NT];
-    for (int n = 0; n < NT; ++n) weights[n] = LoadWeights<T>(tile + n * stride_bytes, k);
-    for (int m = 0; m < MR; ++m) {
-      const F32x16 value = Set1(x[m * args.x_stride + k]);
-      for (int n = 0; n < NT; ++n) sums[n][m] = Fma(weights[n], value, sums[n][m]);
-    }
-  }
-}
-
-// Four streams of weights the processor reads ahead by itself. Fewer are asked for in the first pass over a tile, so that what comes
-// hides behind all rows' arithmetic: from three rows on that is a third of the time.
-constexpr int kStreamsReadAhead = 4;
-constexpr int64_t kFloatPrefetchBytes = 16 * 1024;
-template <PackedType T, int NT>
-[[gnu::always_inline]] inline void AskAhead(const uint8_t* tile, int64_t stride_bytes, int64_t column, int64_t row) {
-  if (NT >= kStreamsReadAhead || row > 0) return;
-  const uint8_t* ahead = tile + PackedTileBytes(T, column) + kFloatPrefetchBytes;
-  for (int n = 0; n < NT; ++n) PrefetchWeights(ahead + n * stride_bytes, PackedTileBytes(T, kBlockSize));
-}
-
-// NT tiles x MR rows at once: enough independent chains of fma to hide their latency, and few enough to stay in registers
-// (the instruction set's FloatTilesAtOnce); what the blocks before gave may lie in memory.
-template <PackedType T, int NT, int MR>
-void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t first_tile, int64_t stride, int64_t row) {
-  const int64_t num_cols = part.weights.num_cols;
-  const int64_t tile_bytes = PackedTileBytes(T, num_cols);
-  const uint8_t* tile = part.weights.data + first_tile * tile_bytes;
-  F32x16 accumulators[NT][MR];
-  for (int n = 0; n < NT; ++n) {
-    for (int m = 0; m < MR; ++m) accumulators[n][m] = Zero();
-  }
-  const float* x = args.x + row * args.x_stride;
-  for (int64_t begin = 0; begin < num_cols; begin += kBlockSize) {
-    AskAhead<T, NT>(tile, stride * tile_bytes, begin, row);
-    F32x16 sums[NT][MR];
-    for (int n = 0; n < NT; ++n) {
-      for (int m = 0; m < MR; ++m) sums[n][m] = Zero();
-    }
-    const int64_t end = begin + kBlockSize;
-    if (end <= num_cols) {  // a loop of known length: else the compiler keeps the sums in memory
-      for (int64_t k = begin; k < end; ++k) AddColumn<T>(args, tile, stride * tile_bytes, x, k, sums);
-    } else {
-      for (int64_t k = begin; k < num_cols; ++k) AddColumn<T>(args, tile, stride * tile_bytes, x, k, sums);
-    }
-    for (int n = 0; n < NT; ++n) {
-      for (int m = 0; m < MR; ++m) accumulators[n][m] = Add(accumulators[n][m], sums[n][m]);
-    }
-  }
-  for (int n = 0; n < NT; ++n) {
-    for (int m = 0; m < MR; ++m) accumulators[n][m] = SumsInOrder<T>(accumulators[n][m]);
-    StoreTile(args, part, first_tile + n * stride, row, accumulators[n]);
-  }
-}
-
-template <PackedType T>
-void FloatPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  FloatPasses(args.num_rows, tile_begin, tile_end,
-              [&]<int NT, int MR>(int64_t tile, int64_t stride, int64_t row) { FloatTiles<T, NT, MR>(args, part, tile, stride, row); });
-}
-
 }  // namespace
 
-void linear_part(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+void linear_quantized(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   switch (part.weights.type) {
-    case PackedType::kF32: return FloatPart<PackedType::kF32>(args, part, tile_begin, tile_end);
-    case PackedType::kF16: return FloatPart<PackedType::kF16>(args, part, tile_begin, tile_end);
-    case PackedType::kBF16: return FloatPart<PackedType::kBF16>(args, part, tile_begin, tile_end);
+    case PackedType::kF32:
+    case PackedType::kF16:
+    case PackedType::kBF16:
     case PackedType::kF16Rows:
-    case PackedType::kBF16Rows: return;  // only a device's
+    case PackedType::kBF16Rows: return;  // not quantised
     case PackedType::kQ4: return QuantizedPart<PackedType::kQ4>(args, part, tile_begin, tile_end);
     case PackedType::kQ4Min: return QuantizedPart<PackedType::kQ4Min>(args, part, tile_begin, tile_end);
     case PackedType::kQ4K: return QuantizedPart<PackedType::kQ4K>(args, part, tile_begin, tile_end);

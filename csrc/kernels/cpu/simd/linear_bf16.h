@@ -31,13 +31,14 @@ template <int NT, int MR>
 void Bf16Tiles(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t stride, int64_t row) {
   const int64_t num_cols = part.weights.num_cols;
   const int64_t tile_size = kTileRows * num_cols;
+  for (int n = 0; n < NT; ++n) AskForOutputs<MR>(args, part, tile + n * stride, row);
   F32x16 sums[NT][MR];
   {
     [[maybe_unused]] const FlushSubnormals<true> flush;
     SumPairs<NT, MR>(reinterpret_cast<const uint16_t*>(part.weights.data) + tile * tile_size, stride * tile_size, num_cols,
                      args.x_bf16 + row * num_cols, sums);
   }
-  for (int n = 0; n < NT; ++n) StoreTile(args, part, tile + n * stride, row, sums[n]);
+  StoreTiles(args, part, tile, stride, row, sums);
 }
 
 }  // namespace

@@ -6,6 +6,18 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
+// Always inlined: calls of what does no more than prefetch are dropped.
+[[gnu::always_inline]] inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
+  for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
+}
+
+// What a pass will store, asked for before its sums: rows of a prompt's output lie in pages of their own, and no cache holds them.
+template <int MR>
+[[gnu::always_inline]] inline void AskForOutputs(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
+  const float* out = args.out + row * args.out_stride + part.out_column + tile * kTileRows;
+  for (int m = 0; m < MR; ++m) __builtin_prefetch(out + m * args.out_stride, 1, 3);
+}
+
 // The last tile's columns, where the weights end inside it.
 void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, const float* lanes, float* out) {
   for (int64_t lane = 0; lane < part.weights.num_rows - column; ++lane) {
@@ -16,23 +28,38 @@ void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, c
 
 // Always inlined and unrolled: lanes that are handed to a call, or indexed, go through memory.
 template <int MR>
-[[gnu::always_inline]] inline void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row,
-                                             const F32x16 (&values)[MR]) {
+[[gnu::always_inline]] inline void StoreWholeTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row,
+                                                  const F32x16 (&values)[MR]) {
   const int64_t column = tile * kTileRows;
   float* out = args.out + row * args.out_stride + part.out_column + column;
-  if (part.weights.num_rows - column < kTileRows) {
-    float lanes[MR][kTileRows];
-#pragma GCC unroll 8
-    for (int m = 0; m < MR; ++m) Store(lanes[m], values[m]);
-    for (int m = 0; m < MR; ++m) StoreEdge(args, part, column, lanes[m], out + m * args.out_stride);
-    return;
-  }
   const F32x16 bias = part.bias != nullptr ? Load(part.bias + column) : Zero();
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m, out += args.out_stride) {
     const F32x16 value = part.bias != nullptr ? Add(values[m], bias) : values[m];
     Store(out, args.accumulate ? Add(Load(out), value) : value);
   }
+}
+
+// The same of a tile that may be the last, in which the weights may end.
+template <int MR>
+[[gnu::always_inline]] inline void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row,
+                                             const F32x16 (&values)[MR]) {
+  const int64_t column = tile * kTileRows;
+  if (part.weights.num_rows - column >= kTileRows) return StoreWholeTile(args, part, tile, row, values);
+  float* out = args.out + row * args.out_stride + part.out_column + column;
+  float lanes[MR][kTileRows];
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; ++m) Store(lanes[m], values[m]);
+  for (int m = 0; m < MR; ++m) StoreEdge(args, part, column, lanes[m], out + m * args.out_stride);
+}
+
+// NT tiles that lie a stride apart: only the last of them may be the weights' last.
+template <int NT, int MR>
+[[gnu::always_inline]] inline void StoreTiles(const LinearArgs& args, const LinearPart& part, int64_t first_tile, int64_t stride,
+                                              int64_t row, const F32x16 (&values)[NT][MR]) {
+#pragma GCC unroll 4
+  for (int n = 0; n < NT - 1; ++n) StoreWholeTile(args, part, first_tile + n * stride, row, values[n]);
+  StoreTile(args, part, first_tile + (NT - 1) * stride, row, values[NT - 1]);
 }
 
 // A number of rows, kMost or fewer, as a constant of the pass that takes them all; nothing for none. Reading or unpacking the weights
@@ -55,26 +82,32 @@ void InPasses(int64_t num_rows, const Pass& pass) {
   }
 }
 
-// All rows of all tiles, kMost rows of NT tiles at a time: pass<NT, MR>(tile, stride, row), and pass<1, MR> for tiles that are left.
+// All tiles, NT at a time: pass<NT>(tile, stride), and pass<1> for tiles that are left.
 // The NT tiles lie a stride apart, so that each of NT streams of weights goes on in its next tile: what the processor reads ahead
 // is of use, and no stream starts anew after a tile's few KB.
+template <int NT, typename Pass>
+void InStreams(int64_t tile_begin, int64_t tile_end, const Pass& pass) {
+  const int64_t stride = (tile_end - tile_begin) / NT;
+  for (int64_t tile = tile_begin; tile < tile_begin + stride; ++tile) pass.template operator()<NT>(tile, stride);
+  for (int64_t tile = tile_begin + NT * stride; tile < tile_end; ++tile) pass.template operator()<1>(tile, 1);
+}
+
+// All rows of all tiles, kMost rows of NT tiles at a time: pass<NT, MR>(tile, stride, row).
 template <int NT, int kMost, typename Pass>
 void FloatPassesOf(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
-  const int64_t stride = (tile_end - tile_begin) / NT;
-  for (int64_t tile = tile_begin; tile < tile_begin + stride; ++tile) {
-    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<NT, MR>(tile, stride, row); });
-  }
-  for (int64_t tile = tile_begin + NT * stride; tile < tile_end; ++tile) {
-    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<1, MR>(tile, 1, row); });
-  }
+  InStreams<NT>(tile_begin, tile_end, [&]<int kTiles>(int64_t tile, int64_t stride) {
+    InPasses<kMost>(num_rows, [&]<int MR>(int64_t row) { pass.template operator()<kTiles, MR>(tile, stride, row); });
+  });
 }
 
 // The same with as many rows and tiles at once as registers allow.
 template <typename Pass>
 void FloatPasses(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
-  if (num_rows >= kFloatRows) return FloatPassesOf<FloatTilesAtOnce(kFloatRows), kFloatRows>(num_rows, tile_begin, tile_end, pass);
-  WithRows<kFloatRows - 1>(num_rows,
-                           [&]<int kRows>() { FloatPassesOf<FloatTilesAtOnce(kRows), kRows>(num_rows, tile_begin, tile_end, pass); });
+  if (num_rows > kFloatRowsAlone) return FloatPassesOf<FloatTilesAtOnce(kFloatRows), kFloatRows>(num_rows, tile_begin, tile_end, pass);
+  WithRows<kFloatRowsAlone>(num_rows, [&]<int kRows>() {
+    InStreams<FloatTilesAtOnce(kRows)>(
+        tile_begin, tile_end, [&]<int kTiles>(int64_t tile, int64_t stride) { pass.template operator()<kTiles, kRows>(tile, stride, 0); });
+  });
 }
 
 }  // namespace
