@@ -1,5 +1,5 @@
-// Linear layers and norms free to reorder: several chains a sum, minima apart, one float chain over all columns and larger
-// register tiles in the place of blocks of 32.
+// Linear layers and norms free to reorder: several chains a sum, minima apart, one float chain over all columns or over blocks of 64
+// and other register tiles in the place of blocks of 32.
 #include "free_lanes.h"
 
 #include "free_order.h"
@@ -16,6 +16,7 @@ namespace llmi::free_order {
 using namespace LLMI_FREE_ISA;  // BlockDots and how many rows it takes
 }
 #include "kernels/cpu/simd/linear.h"
+#include "kernels/cpu/simd/linear_float.h"
 
 namespace llmi {
 namespace free_order {
@@ -34,6 +35,7 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
   static_assert(PackedGroupBlocks(T) == 1);
   const uint8_t* data = part.weights.data + tile * num_blocks * kBlockBytes;
   BlockOfRows<MR> x(args.quantized, row);
+  AskForOutputs<MR>(args, part, tile, row);
   F32x16 sums[kChains][MR];
   F32x16 minima[MR];
   for (int m = 0; m < MR; ++m) {
@@ -66,37 +68,39 @@ void Quantized(const LinearArgs& args, const LinearPart& part, int64_t num_tiles
   });
 }
 
-template <PackedType T, int NT, int MR, int kChains>
-void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t first_tile, int64_t stride, int64_t row) {
+// kColumns: of a block that is summed apart; 0 for all columns. Several chains share a block's columns by turns.
+template <PackedType T, int NT, int MR, int kChains, int64_t kColumns>
+[[gnu::noinline]] void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t first_tile, int64_t stride, int64_t row) {
   const int64_t num_cols = part.weights.num_cols;
-  const int64_t tile_bytes = PackedTileBytes(T, num_cols);
-  const uint8_t* tile = part.weights.data + first_tile * tile_bytes;
-  F32x16 sums[kChains][NT][MR];
-  for (auto& chain : sums) {
-    for (auto& of_tile : chain) {
-      for (F32x16& sum : of_tile) sum = Zero();
-    }
-  }
+  const int64_t stride_bytes = stride * PackedTileBytes(T, num_cols);
+  const uint8_t* tile = part.weights.data + first_tile * PackedTileBytes(T, num_cols);
   const float* x = args.x + row * args.x_stride;
-  for (int64_t begin = 0; begin < num_cols; begin += kBlockSize) {
-    AskAhead<T, NT>(tile, stride * tile_bytes, begin, row);
-    for (int64_t k = begin; k < begin + kBlockSize; k += kChains) {
-      for (int c = 0; c < kChains; ++c) AddColumn<T>(args, tile, stride * tile_bytes, x, k + c, sums[c]);
+  const int64_t columns = kColumns == 0 ? num_cols : kColumns;
+  for (int n = 0; n < NT; ++n) AskForOutputs<MR>(args, part, first_tile + n * stride, row);
+  F32x16 totals[NT][MR];
+  for (int64_t begin = 0; begin < num_cols; begin += columns) {
+    F32x16 sums[kChains][NT][MR];
+    for (int c = 0; c < kChains; ++c) AddColumn<T, true>(args, tile, stride_bytes, x, begin + c, sums[c]);
+    for (int64_t k = begin + kChains; k < begin + columns; k += kChains) {
+      if (k % kBlockSize < kChains) AskAhead<T, NT>(tile, stride_bytes, k, row);
+      for (int c = 0; c < kChains; ++c) AddColumn<T, false>(args, tile, stride_bytes, x, k + c, sums[c]);
+    }
+    for (int n = 0; n < NT; ++n) {
+      for (int m = 0; m < MR; ++m) {
+        for (int c = 1; c < kChains; ++c) sums[0][n][m] = Add(sums[0][n][m], sums[c][n][m]);
+        totals[n][m] = begin == 0 ? sums[0][n][m] : Add(totals[n][m], sums[0][n][m]);
+      }
     }
   }
   for (int n = 0; n < NT; ++n) {
-    for (int m = 0; m < MR; ++m) {
-      F32x16 sum = sums[0][n][m];
-      for (int c = 1; c < kChains; ++c) sum = Add(sum, sums[c][n][m]);
-      StoreRow(args, part, first_tile + n * stride, row + m, SumsInOrder<T>(sum));
-    }
+    for (int m = 0; m < MR; ++m) StoreRow(args, part, first_tile + n * stride, row + m, SumsInOrder<T>(totals[n][m]));
   }
 }
 
-template <PackedType T, int NT, int kRows, int kChains>
+template <PackedType T, int NT, int kRows, int kChains = 1, int64_t kColumns = 0>
 void Float(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
   FloatPassesOf<NT, kRows>(args.num_rows, 0, num_tiles, [&]<int kTiles, int MR>(int64_t tile, int64_t stride, int64_t row) {
-    FreeFloatTiles<T, kTiles, MR, kChains>(args, part, tile, stride, row);
+    FreeFloatTiles<T, kTiles, MR, kChains, kColumns>(args, part, tile, stride, row);
   });
 }
 
@@ -137,10 +141,11 @@ std::vector<LinearVariant> FreeLinears(PackedType type, bool fine) {
   if (type != PackedType::kBF16) return {};
   constexpr PackedType kType = PackedType::kBF16;
 #if defined(__AVX512VNNI__)
-  return {Float<kType, 4, 4, 1>, Float<kType, 4, 6, 1>, Float<kType, 2, 8, 1>, Float<kType, 2, 12, 1>, Float<kType, 4, 2, 2>};
+  return {Float<kType, 4, 4>,    Float<kType, 4, 6>,    Float<kType, 3, 8>,        Float<kType, 2, 8>,
+          Float<kType, 2, 4, 2>, Float<kType, 4, 2, 2>, Float<kType, 4, 6, 1, 64>, Float<kType, 3, 8, 1, 64>};
 #else
-  return {Float<kType, 4, 1, 1>, Float<kType, 2, 2, 1>, Float<kType, 1, 3, 1>,
-          Float<kType, 1, 4, 1>, Float<kType, 1, 6, 1>, Float<kType, 2, 1, 2>};
+  return {Float<kType, 4, 1>,    Float<kType, 2, 2>,        Float<kType, 1, 4>,       Float<kType, 1, 6>,
+          Float<kType, 2, 1, 2>, Float<kType, 4, 1, 1, 64>, Float<kType, 1, 6, 1, 64>};
 #endif
 }
 

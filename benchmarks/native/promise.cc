@@ -1,5 +1,6 @@
 // What fixed order costs (benchmarks/promise.py): each op of a step beside variants that may add in any order, on the same data,
-// by turns, on one thread. Prints a line of JSON for each op of each work. Ends with 1 if a variant does not compute the op.
+// by turns, on one thread. Prints a line of JSON for each op of each work: the seconds of all rounds, of the engine's kernel first,
+// and for float weights how far each lies from float64. Ends with 1 if a variant does not compute the op.
 //
 //   promise LAYERS HIDDEN INTERMEDIATE HEADS KV_HEADS HEAD_DIM VOCAB {q4_1,q8_0,bf16} ROUNDS
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/bfloat16.h"
 #include "core/fp_env.h"
 #include "core/philox.h"
 #include "free_order.h"
@@ -82,6 +84,7 @@ struct Op {
   int64_t layers;
   std::vector<std::function<void(int64_t)>> variants;
   const std::vector<float>* out;
+  std::function<double()> error;  // of *out, of layer 0; none where every variant is as accurate
 };
 
 double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -103,22 +106,42 @@ bool SameUpToRounding(const Op& op) {
   return largest > 0.0f;
 }
 
-constexpr double kMostSeconds = 5.0;  // an op, from the third round on
+void Print(const char* name, const std::vector<double>& values) {
+  std::printf("\"%s\": [", name);
+  for (size_t i = 0; i < values.size(); ++i) std::printf("%s%.4g", i > 0 ? ", " : "", values[i]);
+  std::printf("]");
+}
+
+constexpr double kMostSeconds = 5.0;  // an op, from the fifth round on
 bool Measure(const char* work, const Op& op, int64_t rounds) {
   if (!SameUpToRounding(op)) return false;
-  std::vector<double> best(op.variants.size(), 1e9);
+  const size_t num_variants = op.variants.size();
+  std::vector<double> seconds[16];
   const double deadline = Seconds() + kMostSeconds;
-  for (int64_t round = 0; round < rounds && (round < 2 || Seconds() < deadline); ++round) {
-    for (size_t turn = 0; turn < best.size(); ++turn) {
-      const size_t v = (turn + static_cast<size_t>(round)) % best.size();
+  for (int64_t round = 0; round < rounds && (round < 4 || Seconds() < deadline); ++round) {
+    for (size_t turn = 0; turn < num_variants; ++turn) {
+      const size_t v = (turn + static_cast<size_t>(round)) % num_variants;
       const double start = Seconds();
       for (int64_t layer = 0; layer < op.layers; ++layer) op.variants[v](layer);
-      best[v] = std::min(best[v], Seconds() - start);
+      seconds[v].push_back(Seconds() - start);
     }
   }
-  std::printf("{\"work\": \"%s\", \"op\": \"%s\", \"fixed_s\": %.9f, \"free_s\": [", work, op.name.c_str(), best[0]);
-  for (size_t v = 1; v < best.size(); ++v) std::printf("%s%.9f", v > 1 ? ", " : "", best[v]);
-  std::printf("]}\n");
+  std::printf("{\"work\": \"%s\", \"op\": \"%s\", \"seconds\": {", work, op.name.c_str());
+  for (size_t v = 0; v < num_variants; ++v) {
+    if (v > 0) std::printf(", ");
+    Print(std::to_string(v).c_str(), seconds[v]);
+  }
+  std::printf("}");
+  if (op.error) {
+    std::vector<double> errors;
+    for (const auto& variant : op.variants) {
+      variant(0);
+      errors.push_back(op.error());
+    }
+    std::printf(", ");
+    Print("errors", errors);
+  }
+  std::printf("}\n");
   std::fflush(stdout);
   return true;
 }
@@ -172,6 +195,28 @@ class Step {
     table_.quantize_rows(out->x.data(), 0, num_rows, out->rows);
   }
 
+  // Of bf16 weights: root mean square over a sample of outputs.
+  static double ErrorOf(const PackedView& w, const std::vector<float>& x, const std::vector<float>& out) {
+    const auto* values = reinterpret_cast<const uint16_t*>(w.data);
+    const auto cols = static_cast<size_t>(w.num_cols);
+    const auto width = static_cast<size_t>(w.num_rows);
+    const size_t num_rows = std::min<size_t>(x.size() / cols, 8);
+    const size_t num_outputs = std::min<size_t>(width, 512);
+    double sum = 0;
+    for (size_t row = 0; row < num_rows; ++row) {
+      for (size_t i = 0; i < num_outputs; ++i) {
+        const uint16_t* weights = values + i / kTileRows * kTileRows * cols + i % kTileRows;
+        double exact = 0;
+        for (size_t k = 0; k < cols; ++k) {
+          exact += static_cast<double>(Bfloat16ToFloat(weights[k * kTileRows])) * static_cast<double>(x[row * cols + k]);
+        }
+        const double difference = static_cast<double>(out[row * width + i]) - exact;
+        sum += difference * difference;
+      }
+    }
+    return std::sqrt(sum / static_cast<double>(num_rows * num_outputs));
+  }
+
   template <typename WeightsOf>
   bool Linear(const Work& work, const char* name, int64_t layers, int64_t num_rows, bool fine, const WeightsOf& weights_of) {
     const bool is_float = !IsQuantizedPacked(shape_.type);
@@ -185,9 +230,11 @@ class Step {
       kernel(LinearArgs{&part, 1, num_rows, activations.x.data(), num_cols, activations.rows, out.data(), width, false}, part,
              width / kTileRows);
     };
-    Op op = {name, layers, {}, &out};
+    Op op = {name, layers, {}, &out, {}};
+    if (is_float) op.error = [&] { return ErrorOf(weights_of(0), activations.x, out); };
     op.variants.push_back([&](int64_t layer) {
-      call(layer, [&](const LinearArgs& args, const LinearPart& part, int64_t tiles) { table_.linear_part(args, part, 0, tiles); });
+      const auto kernel = is_float ? table_.linear_float : table_.linear_quantized;
+      call(layer, [&](const LinearArgs& args, const LinearPart& part, int64_t tiles) { kernel(args, part, 0, tiles); });
     });
     for (LinearVariant variant : FreeLinears(shape_.type, fine && !is_float)) {
       op.variants.push_back([&, variant](int64_t layer) { call(layer, variant); });
@@ -200,7 +247,7 @@ class Step {
     const std::vector<float> weight = Random(shape_.hidden, 5);
     std::vector<float> out(x.size());
     const RmsNormArgs args = {x.data(), shape_.hidden, out.data(), shape_.hidden, work.rows, 1, shape_.hidden, weight.data(), 1e-6f, false};
-    Op op = {"norms", 2 * shape_.layers + 1, {[&](int64_t) { table_.rms_norm(args, 0, args.num_rows); }}, &out};
+    Op op = {"norms", 2 * shape_.layers + 1, {[&](int64_t) { table_.rms_norm(args, 0, args.num_rows); }}, &out, {}};
     for (NormVariant variant : FreeNorms()) op.variants.push_back([&, variant](int64_t) { variant(args); });
     return Measure(work.name, op, shape_.rounds);
   }
@@ -243,7 +290,7 @@ class Step {
       const AttentionArgs args = args_of(layer);
       for (const AttentionTask& task : tasks) kernel(args, task);
     };
-    Op op = {"attention", shape_.layers, {[&](int64_t layer) { call(layer, table_.attention); }}, &out};
+    Op op = {"attention", shape_.layers, {[&](int64_t layer) { call(layer, table_.attention); }}, &out, {}};
     for (AttentionVariant variant : FreeAttentions()) op.variants.push_back([&, variant](int64_t layer) { call(layer, variant); });
     return Measure(work.name, op, shape_.rounds);
   }
@@ -266,7 +313,8 @@ class Step {
                  table_.quantize_rows(activations.x.data(), 0, work.rows, rows);
                }
              }},
-             &out};
+             &out,
+             {}};
     return Measure(work.name, op, shape_.rounds);
   }
 
