@@ -1,9 +1,10 @@
 """llmi beside its peers on the same model, interleaved in one run: medians and spread, as JSON.
 
-    python benchmarks/compare.py [--model FILE.gguf] [--llama-bin DIR [--llama-q4_0 FILE]] [--peers-python PYTHON --peers-dir DIR] [--rounds 5]
-        [--output benchmarks/results/NAME.json]
+    python benchmarks/compare.py [--model FILE.gguf] [--llama-bin DIR [--llama-q4_0 FILE] [--also TYPE=FILE ..]]
+        [--peers-python PYTHON --peers-dir DIR] [--rounds 5] [--output benchmarks/results/NAME.json]
 
---llama-bin holds llama-bench and llama-batched-bench (built from the vendored source of llama-cpp-python, native flags); the other
+--llama-bin holds llama-bench, llama-batched-bench and llama-quantize (built from the vendored source of llama-cpp-python, native flags);
+--also names the model in further types, Q8_0 or BF16, as llama-quantize writes them: llmi and llama.cpp run each. The other
 peers are prepared and served by benchmarks/peers.py. What is not given is not measured. --model may be one of
 benchmarks/random_model.py, larger than the caches; it is SmolLM2-135M otherwise.
 `--readme FILE.json` writes the README's table from a result.
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ import numpy as np
 import report
 from peers import PEERS
 
-from llmi import LLM, _core, _models
-from llmi._bench import BATCHES, interleave, own_works
+from llmi import LLM, SamplingParams, _core, _models
+from llmi._bench import BATCHES, Ceilings, bound_shares, interleave, own_works
 
 COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
@@ -39,6 +40,9 @@ BF16_WEIGHTS = "llmi, bf16 weights"
 BF16_WORKS = ("prefill 512", "prefill 2048", "decode 1", "decode 1, context 2048")
 Q4_0 = "llmi, Q4_0"  # the file that llama.cpp is fastest with, which has half a bit less a weight than Q4_1
 SHORT_WORKS = ("prefill 512", "decode 1", "decode 8", "decode 32")
+REQUESTS = "32 requests"
+REQUEST_SHAPE = (32, 128, 64)  # how many, tokens of a prompt, of an answer
+FREE_TYPES = ("Q4_1", "Q8_0", "BF16")
 
 
 def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -> float:
@@ -47,11 +51,14 @@ def llama_bench(binary: Path, model: Path, threads: int, arguments: list[str]) -
     return float(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)[0]["avg_ts"])
 
 
-def llama_batched(binary: Path, model: Path, threads: int, num_sequences: int) -> float:
-    """Tokens a second of so many sequences that decode 32 tokens each."""
-    command = [str(binary), "-m", str(model), "-t", str(threads), "-c", "4096", "-npp", "1", "-ntg", "32", "-npl", str(num_sequences)]
-    lines = subprocess.run([*command, "--output-format", "jsonl"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return float(json.loads(next(line for line in lines if line.startswith("{")))["speed_tg"])
+def llama_batched(
+    binary: Path, model: Path, threads: int, num_sequences: int, prompt: int = 1, answer: int = 32, field: str = "speed_tg"
+) -> float:
+    """Tokens a second of so many sequences: of the answers (speed_tg), or of prompts and answers in all the time (speed)."""
+    lengths = ["-c", "8192", "-npp", str(prompt), "-ntg", str(answer), "-npl", str(num_sequences)]
+    command = [str(binary), "-m", str(model), "-t", str(threads), *lengths, "--output-format", "jsonl"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return float(json.loads(next(line for line in lines if line.startswith("{")))[field])
 
 
 def llama_works(folder: Path, name: str, model: Path, threads: int) -> dict[str, Callable[[], float]]:
@@ -61,7 +68,19 @@ def llama_works(folder: Path, name: str, model: Path, threads: int) -> dict[str,
         f"{name} prefill {length}": partial(llama_bench, bench, model, threads, ["-p", str(length), "-n", "0"]) for length in (512, 2048)
     }
     works[f"{name} decode 1"] = partial(llama_bench, bench, model, threads, ["-p", "0", "-n", "128"])
-    return works | {f"{name} decode {batch}": partial(llama_batched, batched, model, threads, batch) for batch in (8, 32)}
+    works |= {f"{name} decode {batch}": partial(llama_batched, batched, model, threads, batch) for batch in (8, 32)}
+    works[f"{name} {REQUESTS}"] = partial(llama_batched, batched, model, threads, *REQUEST_SHAPE, "speed")
+    return works
+
+
+def requests_tokens_per_s(llm: LLM) -> float:
+    """Prompts and answers of 32 requests that come at once, over the time until the last has ended."""
+    count, prompt, answer = REQUEST_SHAPE
+    prompts = [[100 + (i * 31 + j * 7919) % 40_000 for j in range(prompt)] for i in range(count)]
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=answer)
+    start = time.perf_counter()
+    llm.generate(prompts, params, use_tqdm=False)
+    return count * (prompt + answer) / (time.perf_counter() - start)
 
 
 class Peer:
@@ -83,26 +102,48 @@ class Peer:
         return float(self._line())
 
 
-def free_tokens(threads: int) -> float:
-    """M*: tokens whose products ride on one pass over 4-bit weights larger than the cache: time of one token over the marginal time of one of 64."""
+@cache
+def random_matrix(kind: str, rows: int, cols: int) -> Any:
+    """Packed weights of random values."""
     sys.path.insert(0, str(report.ROOT / "tests"))
     from quantization import random_blocks
 
-    rows, cols = 98_304, 1024
-    testing = _core.testing
-    matrix = testing.PackedMatrix("", "Q4_1", random_blocks("Q4_1", rows, cols), rows, cols)
+    return _core.testing.PackedMatrix("", kind, random_blocks(kind, rows, cols), rows, cols)
 
-    def seconds(num_rows: int) -> float:
-        x = np.ones((num_rows, cols), np.float32)
-        best = 1e9
-        for _ in range(5):
-            start = time.perf_counter()
-            testing.linear("", [matrix], x, num_threads=threads)
-            best = min(best, time.perf_counter() - start)
-        return best
 
-    one = seconds(1)
-    return one / ((seconds(64) - one) / 63)
+def linear_seconds(kind: str, rows: int, cols: int, num_tokens: int, threads: int) -> float:
+    """One layer, what it does to its input included; the best of five."""
+    matrix, x = random_matrix(kind, rows, cols), np.ones((num_tokens, cols), np.float32)
+    best = 1e9
+    for _ in range(5):
+        start = time.perf_counter()
+        _core.testing.linear("", [matrix], x, num_threads=threads)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def free_tokens(kind: str, threads: int) -> float:
+    """M*: tokens whose products ride on one pass over weights larger than the cache: time of one token over the marginal time of one of 64."""
+    one, many = (linear_seconds(kind, 98_304, 1024, num_tokens, threads) for num_tokens in (1, 64))
+    return one / ((many - one) / 63)
+
+
+def linear_gops(threads: int) -> float:
+    """Billions of operations a second of a 4-bit layer of 4,096 by 4,096 alone, 512 tokens."""
+    return 2 * 512 * 4096 * 4096 / linear_seconds("Q4_1", 4096, 4096, 512, threads) / 1e9
+
+
+def import_ms(model: Path) -> dict[str, float]:
+    """`python -X importtime` of `llmi generate`: milliseconds by package, the ten slowest, and of all."""
+    command = [sys.executable, "-X", "importtime", "-m", "llmi._cli", "generate", "-m", str(model), "-p", "Once", "--max-tokens", "1"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    packages: dict[str, float] = {}
+    for entry in (line.removeprefix("import time:").split("|") for line in lines if line.startswith("import time:")):
+        if entry[0].strip().isdigit():  # the first line names the columns
+            package = entry[2].strip().split(".")[0]
+            packages[package] = packages.get(package, 0.0) + int(entry[0]) / 1000
+    slowest = sorted(packages, key=lambda package: -packages[package])[:10]
+    return {"all": round(sum(packages.values()), 1)} | {package: round(packages[package], 1) for package in slowest}
 
 
 def beside_a_busy_process(work: Callable[[], float]) -> float:
@@ -148,13 +189,15 @@ def peak_memory(model: Path) -> dict[str, float]:
     code = (
         "import sys, re; from llmi import LLM, Tokenizer; t = Tokenizer(sys.argv[1]); t.vocab_bytes; import llmi._core\n"
         "hwm = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read()).group(1)) / 1000\n"
+        "import time; start = time.perf_counter()\n"
         "before = hwm(); llm = LLM(sys.argv[1], tokenizer=t, kv_cache_memory_bytes=1 << 26); after = hwm()\n"
-        "print(before, after, llm.model_info.weight_bytes / 1e6)"
+        "print(before, after, llm.model_info.weight_bytes / 1e6, time.perf_counter() - start)"
     )
-    before, after, weights = map(
+    before, after, weights, seconds = map(
         float, subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, check=True).stdout.split()
     )
     return {
+        "load_s": seconds,
         "load_mb": after - before,
         "packed_weights_mb": weights,
         "kv_mb": (1 << 26) / 1e6,
@@ -168,6 +211,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     threads = arguments.threads or _core.system_info()["num_threads"]
     llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
     works: dict[str, Callable[[], float]] = {f"llmi {name}": work for name, work in own_works(llm).items()}
+    works[f"llmi {REQUESTS}"] = partial(requests_tokens_per_s, llm)
     has_bf16 = llm._table == "avx512_bf16"  # elsewhere the same bits take several instructions
     variants: list[tuple[str, Any, tuple[str, ...], dict[str, str]]] = []
     if has_bf16:
@@ -175,11 +219,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         variants.append((BF16_WEIGHTS, model, SHORT_WORKS, {"dtype": "bfloat16", "linear_dtype": "bf16", "attention_dtype": "bf16"}))
     if arguments.llama_q4_0:
         variants.append((Q4_0, arguments.llama_q4_0, SHORT_WORKS, {}))
+    also = [tuple(entry.split("=", 1)) for entry in arguments.also]
+    for kind, file in also:
+        in_pairs = {"dtype": "bfloat16", "linear_dtype": "bf16"} if has_bf16 and kind == "BF16" else {}
+        variants.append((f"llmi, {kind}", Path(file), SHORT_WORKS, in_pairs))
     for column, file, names, options in variants:
         variant = LLM(file, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False, **options)
         works |= {f"{column} {name}": work for name, work in own_works(variant).items() if name in names}
-    works["read bandwidth GB/s"] = lambda: _core.measure_ceilings(threads, 1 << 30)["read_bytes_per_s"] / 1e9
-    works["tokens riding free M*"] = lambda: free_tokens(threads)
+    ceilings = Ceilings(threads)
+    works["read bandwidth GB/s"] = ceilings.probe
+    works |= {f"tokens riding free M*, {kind}": partial(free_tokens, kind, threads) for kind in FREE_TYPES}
+    works["linear layer alone, 512 tokens, Gop/s"] = partial(linear_gops, threads)
     works["llmi decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llmi decode 1"])
     works["first token s"] = partial(first_token_seconds, model)
     works["first token after a pause s"] = partial(first_token_after_pause, model)
@@ -188,17 +238,28 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         works["llama.cpp decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llama.cpp decode 1"])
     if arguments.llama_q4_0:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp Q4_0", Path(arguments.llama_q4_0), threads)
+    for kind, file in also if arguments.llama_bin else ():
+        of_file = llama_works(Path(arguments.llama_bin), f"llama.cpp {kind}", Path(file), threads)
+        works |= {name: work for name, work in of_file.items() if name.removeprefix(f"llama.cpp {kind} ") in SHORT_WORKS}
     for name in (name for name in PEERS if arguments.peers_python and (Path(arguments.peers_dir) / name).exists()):
         peer = Peer(arguments.peers_python, arguments.peers_dir, name, threads)
         works[f"{name} prefill 512"] = partial(peer.measure, "prefill 512")
         works[f"{name} decode 1"] = partial(peer.measure, "decode 128")
-    results = interleave(works, arguments.rounds)
+    results = interleave(works, arguments.rounds) | ceilings.results()
     median = {name: entry["median"] for name, entry in results.items()}
-    free = median["tokens riding free M*"]
+    free = median["tokens riding free M*, Q4_1"]
+    own_results = {name.removeprefix("llmi "): entry for name, entry in results.items()}
+    shares = bound_shares(llm, own_results)
     ratios = {
         "decode 8 / (min(8, M*) x decode 1)": median["llmi decode 8"] / (min(8.0, free) * median["llmi decode 1"]),
-        "decode 1, share of read bandwidth": median["llmi decode 1"] * llm._step_weight_bytes / 1e9 / median["read bandwidth GB/s"],
+        "decode 1, share of read bandwidth": shares["decode 1"],
+        **{f"{name}, share of its bound": share for name, share in shares.items() if name.startswith("prefill")},
+        "linear layer alone, 512 tokens, share of int8 peak": median["linear layer alone, 512 tokens, Gop/s"]
+        / results["int8 dot Gop/s"]["max"],
     }
+    for name in ("llama.cpp", "llama.cpp Q4_0"):
+        if f"{name} {REQUESTS}" in median:
+            ratios[f"{REQUESTS} / {name}"] = median[f"llmi {REQUESTS}"] / median[f"{name} {REQUESTS}"]
     for name in ("llmi", "llama.cpp"):
         if f"{name} decode 1, a busy process beside" in median:
             ratios[f"{name} decode 1 beside a busy process, of the quiet speed"] = (
@@ -213,12 +274,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                     ratios[f"{work}{own.removeprefix('llmi')} / {name}"] = median[f"{own} {work}"] / median[f"{name} {work}"]
     for work in SHORT_WORKS if arguments.llama_q4_0 else ():
         ratios[f"{work}, Q4_0 / llama.cpp Q4_0"] = median[f"{Q4_0} {work}"] / median[f"llama.cpp Q4_0 {work}"]
+    for kind, _ in also if arguments.llama_bin else ():
+        for work in SHORT_WORKS:
+            ratios[f"{work}, {kind} / llama.cpp {kind}"] = median[f"llmi, {kind} {work}"] / median[f"llama.cpp {kind} {work}"]
     for work in ("prefill 512", "decode 1"):
         if f"{BF16_WEIGHTS} {work}" in median and f"transformers {work}" in median:
             ratios[f"{work}, bf16 weights / transformers"] = median[f"{BF16_WEIGHTS} {work}"] / median[f"transformers {work}"]
     return {
         "model": model.name, "table": llm._table, "threads": threads,
-        "results": results, "ratios": ratios, "memory": peak_memory(model),
+        "results": results, "ratios": ratios, "memory": peak_memory(model), "imports_ms": import_ms(model),
     }  # fmt: skip
 
 
@@ -231,12 +295,18 @@ def readme_table(result: dict[str, Any]) -> str:
 
     works = {
         "prefill, 512 tokens": "prefill 512", "prefill, 2,048 tokens": "prefill 2048", "decode, 1 sequence": "decode 1",
-        "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32",
+        "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32", "32 requests, 128 tokens in and 64 out": REQUESTS,
     }  # fmt: skip
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
     own = [name for name in ("llmi", BF16, BF16_WEIGHTS, Q4_0) if f"{name} prefill 512" in results]
     after_pause = results.get("first token after a pause s")
     pause = f" ({after_pause['median']:.2f} s after a pause of five)" if after_pause else ""
+    ratios = result["ratios"]
+    shares = {
+        "decoding one sequence": "decode 1, share of read bandwidth", "a prompt of 512": "prefill 512, share of its bound",
+        "a layer of 4 bits alone": "linear layer alone, 512 tokens, share of int8 peak",
+    }  # fmt: skip
+    reached = ", ".join(f"{name} {ratios[key]:.2f}" for name, key in shares.items() if key in ratios)
     lines = [
         f"Tokens a second, {result['model']}, {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"
         f" {next(iter(results.values()))['rounds']} interleaved rounds (`benchmarks/compare.py`, commit {result['commit'][:10]}):",
@@ -246,7 +316,8 @@ def readme_table(result: dict[str, Any]) -> str:
         *(f"| {name} | {' | '.join(cell(f'{who} {work}') for who in (*own, *peers))} |" for name, work in works.items()),
         "",
         f"First token of `llmi generate -p` {results['first token s']['median']:.2f} s after process start{pause}; loading takes"
-        f" {result['memory']['load_mb']:.0f} MB at its peak for {result['memory']['packed_weights_mb']:.0f} MB of packed weights.",
+        f" {result['memory']['load_mb']:.0f} MB at its peak for {result['memory']['packed_weights_mb']:.0f} MB of packed weights."
+        f" Of what this machine's memory and arithmetic give: {reached}.",
     ]
     return "\n".join(lines)
 
@@ -262,6 +333,7 @@ if __name__ == "__main__":
     parser.add_argument("--model", type=Path, help="a .gguf file")
     parser.add_argument("--llama-bin", help="folder with llama-bench and llama-batched-bench")
     parser.add_argument("--llama-q4_0", help="the model as Q4_0 (llama-quantize), the fastest of llama.cpp's 4-bit types")
+    parser.add_argument("--also", nargs="*", default=[], metavar="TYPE=FILE", help="the model in other types, for llmi and llama.cpp")
     parser.add_argument("--peers-python", help="the Python of an environment with the peers of benchmarks/peers.py")
     parser.add_argument("--peers-dir", help="what `benchmarks/peers.py prepare` wrote")
     parser.add_argument("--rounds", type=int, default=5)

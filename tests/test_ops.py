@@ -248,6 +248,7 @@ def test_probes_do_what_they_count(cpu_table: str) -> None:
     for _ in range(5):
         chains = chains * np.float32(0.5) + np.float32(1)
     assert np.array_equal(T.probe_fma(cpu_table, 5), np.full(16, chains.sum(), np.float32))
+    assert np.array_equal(T.probe_bf16(cpu_table, 5), np.full(16, np.arange(12).sum() + 12 * 5 * 1.25, np.float32))
     block, x = random_blocks("Q4_0", 16, 32)[:288], rand(64, 32)
     block = (block * 2)[:288]
     assert same(T.probe_dots(cpu_table, 19, block, x), T.probe_dots("reference", 19, block, x))
@@ -303,6 +304,7 @@ def test_every_table_has_every_op() -> None:
         "attention_merge",
         "max_chunk",
         "probe_fma",
+        "probe_bf16",
         "probe_dots",
         "race_candidates",
         "softmax_chunk",

@@ -44,6 +44,7 @@ void RegisterSystem(py::module_& module) {
         py::dict dict;
         dict["read_bytes_per_s"] = ceilings.read_bytes_per_s;
         dict["fma_ops_per_s"] = ceilings.fma_ops_per_s;
+        dict["bf16_ops_per_s"] = ceilings.bf16_ops_per_s;
         dict["dots_ops_per_s"] = ceilings.dots_ops_per_s;
         return dict;
       },

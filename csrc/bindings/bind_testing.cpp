@@ -255,11 +255,13 @@ void RegisterOps(py::module_& module) {
   });
   module.def("log_sum_exp",
              [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
-  module.def("probe_fma", [](const std::string& table, int64_t iterations) {
-    FloatArray out(16);
-    TestContext(table, 1).table->probe_fma(iterations, out.mutable_data());
-    return out;
-  });
+  for (const auto& [name, kernel] : {std::pair{"probe_fma", &KernelTable::probe_fma}, std::pair{"probe_bf16", &KernelTable::probe_bf16}}) {
+    module.def(name, [kernel](const std::string& table, int64_t iterations) {
+      FloatArray out(16);
+      (TestContext(table, 1).table->*kernel)(iterations, out.mutable_data());
+      return out;
+    });
+  }
   module.def("probe_dots", [](const std::string& table, int64_t iterations, const py::bytes& block, const FloatArray& x) {
     const KernelContext context = TestContext(table, 1);
     const TestActivations a(context, x.shape(0), x.shape(1), false);

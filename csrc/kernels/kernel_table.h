@@ -33,6 +33,7 @@ namespace llmi {
   X(attention_span, (const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials))             \
   X(attention_merge, (const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials)) \
   X(probe_fma, (int64_t iterations, float* out))                                                                       \
+  X(probe_bf16, (int64_t iterations, float* out))                                                                      \
   X(probe_dots, (int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out))                        \
   X(max_chunk, (const float* x, int64_t size, float* maximum, bool* all_below_infinity))                               \
   X(race_candidates, (const RaceArgs& race, int32_t* ids, int64_t* count))                                             \

@@ -58,6 +58,10 @@ Ceilings MeasureCeilings(const KernelContext& context, int64_t num_bytes) {
       BestSeconds(context, [&](int64_t task) { context.table->probe_fma(kFmaIterations, out.data() + task * kProbeDotRows * 16); });
   ceilings.fma_ops_per_s = static_cast<double>(kFmaIterations * kProbeFmaOps) * threads / fma_seconds;
 
+  const double bf16_seconds =
+      BestSeconds(context, [&](int64_t task) { context.table->probe_bf16(kFmaIterations, out.data() + task * kProbeDotRows * 16); });
+  ceilings.bf16_ops_per_s = static_cast<double>(kFmaIterations * kProbeBf16Ops) * threads / bf16_seconds;
+
   constexpr int64_t kDotIterations = 400'000;
   std::vector<uint8_t> block(static_cast<size_t>(PackedGroupBytes(PackedType::kQ4)), 0x5A);
   std::vector<int8_t> codes(kProbeRows * kBlockSize, 3);

@@ -13,6 +13,10 @@ namespace llmi {
 constexpr int64_t kProbeChains = 12;
 constexpr int64_t kProbeFmaOps = kProbeChains * 16 * 2;  // an iteration
 
+// probe_bf16: the same chains, v = DotPair(v, pair, pair) of kProbePair (core/bfloat16.h).
+constexpr uint16_t kProbePair[2] = {0x3F80, 0x3F00};      // 1, 0.5
+constexpr int64_t kProbeBf16Ops = kProbeChains * 16 * 4;  // an iteration
+
 // probe_dots: the exact dots of one packed Q4 block (16 rows x 32 codes) with 8 rows of x a time, rows 8 i mod 64 on, added up
 // over iterations: out[8 x 16]. x has 64 rows of one block; its scales are not used.
 constexpr int64_t kProbeRows = 64;
@@ -22,6 +26,7 @@ constexpr int64_t kProbeDotOps = kProbeDotRows * 16 * 32 * 2;  // an iteration
 struct Ceilings {
   double read_bytes_per_s = 0;
   double fma_ops_per_s = 0;   // fp32
+  double bf16_ops_per_s = 0;  // dots of bf16 pairs, by what the table has for them
   double dots_ops_per_s = 0;  // int8, by the sequence that 4-bit weights use
 };
 

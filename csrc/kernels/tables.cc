@@ -35,6 +35,7 @@ const KernelTable kAvx512Bf16 = Variant(kAvx512, "avx512_bf16", [](KernelTable& 
   table.attention = avx512_bf16::attention;
   table.attention_span = avx512_bf16::attention_span;
   table.linear_bf16 = avx512_bf16::linear_bf16;
+  table.probe_bf16 = avx512_bf16::probe_bf16;
 });
 #endif
 

@@ -75,6 +75,25 @@ def interleave(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
     return {name: summary(entries) for name, entries in values.items()}
 
 
+class Ceilings:
+    """What reading and arithmetic can do at most, probed round by round beside the works."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.values: dict[str, list[float]] = {}
+
+    def probe(self) -> float:
+        """All of them; returns the bandwidth, in GB/s."""
+        for name, value in _core.measure_ceilings(self.threads, _READ_BYTES).items():
+            self.values.setdefault(name, []).append(value / 1e9)
+        return self.values["read_bytes_per_s"][-1]
+
+    def results(self) -> dict[str, dict[str, float]]:
+        """Those of arithmetic, in billions of operations a second."""
+        names = {"fp32 fma Gop/s": "fma_ops_per_s", "bf16 dot Gop/s": "bf16_ops_per_s", "int8 dot Gop/s": "dots_ops_per_s"}
+        return {shown: summary(self.values[name]) for shown, name in names.items()}
+
+
 def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
     """What is measured, in tokens a second."""
     room = llm.model_info.max_model_len
@@ -99,34 +118,29 @@ def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
         Of all works, interleaved; medians are reported.
     """
     threads: int = llm._num_threads
-    ceilings: dict[str, list[float]] = {}
-
-    def probe() -> float:
-        for name, value in _core.measure_ceilings(threads, _READ_BYTES).items():
-            ceilings.setdefault(name, []).append(value / 1e9)
-        return ceilings["read_bytes_per_s"][-1]
-
     started = time.time()
-    results = interleave({"read bandwidth GB/s": probe, **own_works(llm)}, rounds)
-    results["fp32 fma Gop/s"] = summary(ceilings["fma_ops_per_s"])
-    results["int8 dot Gop/s"] = summary(ceilings["dots_ops_per_s"])
+    ceilings = Ceilings(threads)
+    results = interleave({"read bandwidth GB/s": ceilings.probe, **own_works(llm)}, rounds) | ceilings.results()
     facts = {
         "model": llm.model_info.path.rsplit("/", 1)[-1], "numerics_id": llm.model_info.numerics_id, "weight_mb": llm.model_info.weight_bytes / 1e6,
         "threads": threads, "cpu": _core.system_info()["cpu"], "table": llm._table, "python": platform.python_version(), "rounds": rounds,
         "seconds": time.time() - started,
     }  # fmt: skip
-    return BenchReport(facts, results, _shares(llm, results))
+    return BenchReport(facts, results, bound_shares(llm, results))
 
 
-def _shares(llm: LLM, results: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Decode: weights that a step reads, over what memory gives. Prefill: its operations over the peak of their kind."""
+def bound_shares(llm: LLM, results: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Decode: weights that a step reads, over what memory gives. Prefill: its operations over the peak of their kind.
+
+    What memory gives swings, so it is the rounds' median; other work on the machine only lowers a peak, so that is their maximum.
+    """
     config: dict[str, Any] = _core.load_config(llm.model_info.path)
-    peak = {name: 1e9 * results[name]["median"] for name in ("int8 dot Gop/s", "fp32 fma Gop/s", "read bandwidth GB/s")}
+    peak = {name: 1e9 * results[name]["max"] for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
     matrix_peak = peak["int8 dot Gop/s" if "a:i8" in llm.model_info.numerics_id else "fp32 fma Gop/s"]
     query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]
     layers, hidden = llm.model_info.num_layers, config["hidden_size"]
     weights = layers * (2 * hidden * query + 2 * hidden * kv + 3 * hidden * config["intermediate_size"])
-    shares = {"decode 1": results["decode 1"]["median"] * llm._step_weight_bytes / peak["read bandwidth GB/s"]}
+    shares = {"decode 1": results["decode 1"]["median"] * llm._step_weight_bytes / (1e9 * results["read bandwidth GB/s"]["median"])}
     for name, entry in results.items():
         if name.startswith("prefill"):
             length = int(name.split()[1])

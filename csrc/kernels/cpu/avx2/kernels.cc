@@ -12,5 +12,6 @@
 #include "kernels/cpu/simd/linear_float.h"
 #include "kernels/cpu/simd/linear_bf16.h"
 #include "kernels/cpu/simd/probe.h"
+#include "kernels/cpu/simd/probe_bf16.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/kv_write.h"

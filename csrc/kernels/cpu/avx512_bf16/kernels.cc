@@ -8,3 +8,4 @@
 #include "kernels/cpu/simd/lane_math.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/linear_bf16.h"
+#include "kernels/cpu/simd/probe_bf16.h"

@@ -1,5 +1,6 @@
 #include "kernels/probe.h"
 
+#include "core/bfloat16.h"
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/packed_block.h"
 #include "kernels/kernel_table.h"
@@ -12,6 +13,20 @@ void probe_fma(int64_t iterations, float* out) {
     for (int64_t chain = 0; chain < kProbeChains; ++chain) {
       float value = static_cast<float>(chain);
       for (int64_t i = 0; i < iterations; ++i) value = Fma(value, 0.5f, 1.0f);
+      total = total + value;
+    }
+    out[lane] = total;
+  }
+}
+
+void probe_bf16(int64_t iterations, float* out) {
+  const float even = Bfloat16ToFloat(kProbePair[0]);
+  const float odd = Bfloat16ToFloat(kProbePair[1]);
+  for (int lane = 0; lane < 16; ++lane) {
+    float total = 0.0f;
+    for (int64_t chain = 0; chain < kProbeChains; ++chain) {
+      float value = static_cast<float>(chain);
+      for (int64_t i = 0; i < iterations; ++i) value = DotPair(value, even, even, odd, odd);
       total = total + value;
     }
     out[lane] = total;
