@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py [--rounds 3] [--no-checks] [--output benchmarks/results/NAME.json]
 
-Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
+First what its matrix instructions do with bits. Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
 weights in the shapes of Qwen3 0.6B, Llama 3.2 1B and 8 layers of Llama 3.1 8B; its layers, attention and draws alone; nano-vllm's list of requests;
 how long the device has nothing to do; transformers beside it, where it is installed; shares of the bandwidth that copies reach in the same process.
 """
@@ -263,6 +263,10 @@ def serve(path: Path, engine: dict[str, Any], shape: dict[str, Any], requests: d
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    # Before anything is tuned: what the promise's rules for this GPU rest on (docs/decisions/0022).
+    instructions = _core.probe_matrix_instructions() if device() == "cuda" else {}
+    for name, answers in instructions.items():
+        print(name, answers)
     if not arguments.no_checks:
         check()
     with tempfile.TemporaryDirectory() as scratch:
@@ -286,7 +290,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         served = serve(made, {"dtype": "bfloat16", **ON_TENSOR_CORES}, shape, requests, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
         idleness = measure_idleness(made, {"dtype": "bfloat16", **ON_TENSOR_CORES}, *((6, 16) if arguments.small else (256, 256)))
         return {
-            "models": measured, "cost of the promise": costs_of_the_promise(measured), "draws": draws, "linear": linear, "attention": attention, "request list": served, "idleness": idleness,
+            "matrix instructions": instructions, "models": measured, "cost of the promise": costs_of_the_promise(measured), "draws": draws, "linear": linear, "attention": attention, "request list": served, "idleness": idleness,
             "transformers, bf16, static cache, decode 1": peers,
         }  # fmt: skip
 

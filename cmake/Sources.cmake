@@ -4,7 +4,7 @@ set(LLMI_CORE_SOURCES
   csrc/io/gguf.cc csrc/io/mapped_file.cc csrc/io/safetensors.cc
   csrc/kernels/attention.cc csrc/kernels/attention_weights.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/linear.cc csrc/kernels/probe.cc
   csrc/kernels/kv_copy.cc csrc/kernels/linear_input.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
-  csrc/kernels/cuda/cublas_lt.cc csrc/kernels/cuda/emulated_device.cc
+  csrc/kernels/cuda/cublas_lt.cc csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc
   csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
   csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc
   csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc
@@ -21,7 +21,7 @@ set(LLMI_CORE_SOURCES
   csrc/engine/lab.cc csrc/engine/plan.cc
   csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc)
 
-set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu)
+set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_products.cu)
 set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES

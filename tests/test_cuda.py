@@ -265,17 +265,18 @@ def test_without_a_gpu_the_reason_is_given(tiny_path: Callable[..., Path], monke
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA toolkit")
 @pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not beside the tests")
-def test_kernels_compile_without_spills(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "least_kernels", "most_registers"), [("cuda_device", 10, 128), ("matrix_products", 7, 255)])
+def test_kernels_compile_without_spills(name: str, least_kernels: int, most_registers: int, tmp_path: Path) -> None:
     """For the first architecture, warnings as errors; registers and spills from the assembler's report."""
     command = [
         "nvcc", "-std=c++20", "-arch=sm_90a", "-O3", "-fmad=false", "-Xptxas=-v", "-Werror=all-warnings", f"-I{ROOT / 'csrc'}",
-        "-cubin", "-o", str(tmp_path / "kernels.cubin"), str(ROOT / "csrc/kernels/cuda/cuda_device.cu"),
+        "-cubin", "-o", str(tmp_path / "kernels.cubin"), str(ROOT / f"csrc/kernels/cuda/{name}.cu"),
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0 and "ptxas warning" not in result.stderr, result.stderr
     spills = [int(number) for number in re.findall(r"(\d+) bytes spill", result.stderr)]
     registers = [int(number) for number in re.findall(r"Used (\d+) registers", result.stderr)]
-    assert len(registers) >= 10 and max(registers) <= 128, registers
+    assert len(registers) >= least_kernels and max(registers) <= most_registers, registers
     assert len(spills) == 2 * len(registers) and not any(spills), result.stderr
 
 

@@ -116,7 +116,7 @@ constexpr double kMostSeconds = 5.0;  // an op, from the fifth round on
 bool Measure(const char* work, const Op& op, int64_t rounds) {
   if (!SameUpToRounding(op)) return false;
   const size_t num_variants = op.variants.size();
-  std::vector<double> seconds[16];
+  std::vector<std::vector<double>> seconds(num_variants);
   const double deadline = Seconds() + kMostSeconds;
   for (int64_t round = 0; round < rounds && (round < 4 || Seconds() < deadline); ++round) {
     for (size_t turn = 0; turn < num_variants; ++turn) {

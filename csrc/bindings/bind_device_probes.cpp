@@ -1,4 +1,5 @@
 // How fast a device copies, draws, multiplies and attends, one op at a time: what benchmarks/gpu.py compares shares with.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -7,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "core/errors.h"
 #include "core/thread_pool.h"
 #include "kernels/attention.h"
+#include "kernels/cuda/matrix_probe.h"
 #include "kernels/device.h"
 #include "kernels/linear.h"
 #include "kernels/quantize_rows.h"
@@ -143,6 +146,38 @@ double MeasureAttention(const std::string& name, const std::string& kv_dtype, co
   return seconds;
 }
 
+py::dict AnswersOf(const cuda::MatrixAnswers& answers) {
+  py::dict dict;
+  dict["error"] = answers.error;
+  dict["rows_apart"] = answers.rows_apart;
+  dict["columns_apart"] = answers.columns_apart;
+  dict["zeros_neutral"] = answers.zeros_neutral;
+  dict["order_free"] = answers.order_free;
+  return dict;
+}
+
+py::dict ProbeMatrixInstructions() {
+  py::dict probed;
+  const std::vector<cuda::MatrixInstruction> instructions = cuda::CudaMatrixInstructions();
+  for (const cuda::MatrixInstruction& instruction : instructions) {
+    py::dict answers = AnswersOf(AskMatrixInstruction(instruction));
+    answers[py::str("bits_of_" + instructions[0].name)] = GiveEqualBits(instructions[0], instruction);
+    probed[instruction.name.c_str()] = answers;
+  }
+  return probed;
+}
+
+// product(a, b) of NumPy's.
+cuda::MatrixInstruction InstructionOf(const py::function& product, int64_t num_columns) {
+  return {"", num_columns, [product](std::span<const uint16_t> a, std::span<const uint16_t> b) {
+            const auto matrix = [](std::span<const uint16_t> values) {
+              return py::array_t<uint16_t>({static_cast<int64_t>(values.size()) / cuda::kAskedDepth, cuda::kAskedDepth}, values.data());
+            };
+            const auto d = product(matrix(a), matrix(b)).cast<py::array_t<float, py::array::c_style>>();
+            return std::vector<float>(d.data(), d.data() + d.size());
+          }};
+}
+
 }  // namespace
 
 void RegisterDeviceProbes(py::module_& module) {
@@ -157,6 +192,19 @@ void RegisterDeviceProbes(py::module_& module) {
   module.def("measure_device_attention", &MeasureAttention, Release(), py::arg("device"), py::arg("kv_dtype"), py::arg("contexts"),
              py::arg("num_rows"), py::arg("num_heads"), py::arg("num_kv_heads"), py::arg("head_dim"),
              "Seconds of one layer's attention on the device, for the last num_rows tokens of each context.");
+  module.def("probe_matrix_instructions", &ProbeMatrixInstructions,
+             "What the first GPU's matrix instructions do with bits (docs/decisions/0022), by instruction.");
+  module.def(
+      "ask_matrix_product",
+      [](const py::function& product, int64_t num_columns) { return AnswersOf(AskMatrixInstruction(InstructionOf(product, num_columns))); },
+      py::arg("product"), py::arg("num_columns"), "The same questions to product(a [64, 64], b [num_columns, 64]) -> [64, num_columns].");
+  module.def(
+      "give_equal_bits",
+      [](const py::function& first, int64_t num_first, const py::function& second, int64_t num_second) {
+        return GiveEqualBits(InstructionOf(first, num_first), InstructionOf(second, num_second));
+      },
+      py::arg("first"), py::arg("num_first"), py::arg("second"), py::arg("num_second"),
+      "Whether two such products agree in the columns that both have.");
 }
 
 }  // namespace llmi

@@ -1,6 +1,6 @@
 """Types of the C++ core. Private: use the package."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,4 +209,14 @@ def measure_device_linear(device: str, type: str, num_rows: int, num_outputs: in
 def measure_device_attention(
     device: str, kv_dtype: str, contexts: Sequence[int], num_rows: int, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> float: ...
+def probe_matrix_instructions() -> dict[str, dict[str, Any]]: ...
+def ask_matrix_product(
+    product: Callable[[NDArray[np.uint16], NDArray[np.uint16]], NDArray[np.float32]], num_columns: int
+) -> dict[str, Any]: ...
+def give_equal_bits(
+    first: Callable[[NDArray[np.uint16], NDArray[np.uint16]], NDArray[np.float32]],
+    num_first: int,
+    second: Callable[[NDArray[np.uint16], NDArray[np.uint16]], NDArray[np.float32]],
+    num_second: int,
+) -> bool: ...
 def log_sum_exp(row: NDArray[np.float32]) -> float: ...

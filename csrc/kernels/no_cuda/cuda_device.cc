@@ -1,5 +1,6 @@
 // Builds without CUDA.
 #include "core/errors.h"
+#include "kernels/cuda/matrix_probe.h"
 #include "kernels/device.h"
 
 namespace llmi {
@@ -7,5 +8,7 @@ namespace llmi {
 std::string WhyNoCuda() { return "this build has no CUDA backend: use device='cpu'"; }
 
 std::unique_ptr<Device> OpenCudaDevice(const DeviceOptions&) { throw Error(ErrorKind::kDevice, WhyNoCuda(), "device"); }
+
+std::vector<cuda::MatrixInstruction> cuda::CudaMatrixInstructions() { throw Error(ErrorKind::kDevice, WhyNoCuda(), "device"); }
 
 }  // namespace llmi

@@ -14,6 +14,7 @@ constexpr int64_t kPrefetchBytes = 40 * 1024;
 // take longer to unpack.
 template <PackedType T>
 constexpr int kRowsReadUnasked = IsSuperBlockPacked(T) ? 0 : 2;
+
 // What the scales of a super-block's blocks have in common.
 template <PackedType T>
 struct SuperScales {
