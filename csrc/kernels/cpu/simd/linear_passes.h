@@ -18,11 +18,14 @@ template <int MR>
   for (int m = 0; m < MR; ++m) __builtin_prefetch(out + m * args.out_stride, 1, 3);
 }
 
-// The last tile's columns, where the weights end inside it.
-void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, const float* lanes, float* out) {
-  for (int64_t lane = 0; lane < part.weights.num_rows - column; ++lane) {
-    const float biased = part.bias != nullptr ? lanes[lane] + part.bias[column + lane] : lanes[lane];
-    out[lane] = args.accumulate ? out[lane] + biased : biased;
+// So many rows of the last tile's columns, where the weights end inside it. Rare: one function for all passes.
+[[gnu::noinline]] void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, const float* lanes, int num_rows,
+                                 float* out) {
+  for (int m = 0; m < num_rows; ++m, lanes += kTileRows, out += args.out_stride) {
+    for (int64_t lane = 0; lane < part.weights.num_rows - column; ++lane) {
+      const float biased = part.bias != nullptr ? lanes[lane] + part.bias[column + lane] : lanes[lane];
+      out[lane] = args.accumulate ? out[lane] + biased : biased;
+    }
   }
 }
 
@@ -50,7 +53,7 @@ template <int MR>
   float lanes[MR][kTileRows];
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) Store(lanes[m], values[m]);
-  for (int m = 0; m < MR; ++m) StoreEdge(args, part, column, lanes[m], out + m * args.out_stride);
+  StoreEdge(args, part, column, lanes[0], MR, out);
 }
 
 // NT tiles that lie a stride apart: only the last of them may be the weights' last.
@@ -105,8 +108,13 @@ template <typename Pass>
 void FloatPasses(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
   if (num_rows > kFloatRowsAlone) return FloatPassesOf<FloatTilesAtOnce(kFloatRows), kFloatRows>(num_rows, tile_begin, tile_end, pass);
   WithRows<kFloatRowsAlone>(num_rows, [&]<int kRows>() {
-    InStreams<FloatTilesAtOnce(kRows)>(
-        tile_begin, tile_end, [&]<int kTiles>(int64_t tile, int64_t stride) { pass.template operator()<kTiles, kRows>(tile, stride, 0); });
+    InStreams<FloatTilesAtOnce(kRows)>(tile_begin, tile_end, [&]<int kTiles>(int64_t tile, int64_t stride) {
+      if constexpr (kTiles > 1 || kRows <= kFloatRows) {
+        pass.template operator()<kTiles, kRows>(tile, stride, 0);
+      } else {
+        InPasses<kFloatRows>(kRows, [&]<int MR>(int64_t row) { pass.template operator()<kTiles, MR>(tile, stride, row); });
+      }
+    });
   });
 }
 
