@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown rows: a model each, and under a step's costs the op that makes most of the first."""
+    """Markdown rows: a model each, and under a step's costs the op that makes most of the second."""
     works = list(next(iter(result["models"].values())))
     lines = ["| " + " | ".join([f"table {result['table']}", *works]) + " |", "| --- |" + " --- |" * len(works)]
     for model, entries in result["models"].items():

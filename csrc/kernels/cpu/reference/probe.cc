@@ -6,31 +6,30 @@
 #include "kernels/kernel_table.h"
 
 namespace llmi::reference {
+namespace {
+
+// Every lane the same: the chains' sum in order; step: v of a chain to its next.
+template <typename Step>
+void RunProbeChains(int64_t iterations, const Step& step, float* out) {
+  float total = 0.0f;
+  for (int64_t chain = 0; chain < kProbeChains; ++chain) {
+    float value = static_cast<float>(chain);
+    for (int64_t i = 0; i < iterations; ++i) value = step(value);
+    total = total + value;
+  }
+  for (int lane = 0; lane < 16; ++lane) out[lane] = total;
+}
+
+}  // namespace
 
 void probe_fma(int64_t iterations, float* out) {
-  for (int lane = 0; lane < 16; ++lane) {
-    float total = 0.0f;
-    for (int64_t chain = 0; chain < kProbeChains; ++chain) {
-      float value = static_cast<float>(chain);
-      for (int64_t i = 0; i < iterations; ++i) value = Fma(value, 0.5f, 1.0f);
-      total = total + value;
-    }
-    out[lane] = total;
-  }
+  RunProbeChains(iterations, [](float v) { return Fma(v, 0.5f, 1.0f); }, out);
 }
 
 void probe_bf16(int64_t iterations, float* out) {
   const float even = Bfloat16ToFloat(kProbePair[0]);
   const float odd = Bfloat16ToFloat(kProbePair[1]);
-  for (int lane = 0; lane < 16; ++lane) {
-    float total = 0.0f;
-    for (int64_t chain = 0; chain < kProbeChains; ++chain) {
-      float value = static_cast<float>(chain);
-      for (int64_t i = 0; i < iterations; ++i) value = DotPair(value, even, even, odd, odd);
-      total = total + value;
-    }
-    out[lane] = total;
-  }
+  RunProbeChains(iterations, [&](float v) { return DotPair(v, even, even, odd, odd); }, out);
 }
 
 void probe_dots(int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out) {

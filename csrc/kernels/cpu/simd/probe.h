@@ -1,21 +1,12 @@
 // probe_fma and probe_dots over 16 lanes. Contract: kernels/probe.h; definitions: kernels/cpu/reference/probe.cc.
 #pragma once
 
+#include "kernels/cpu/simd/probe_chains.h"
+
 namespace llmi::LLMI_ISA_NAMESPACE {
 
 void probe_fma(int64_t iterations, float* out) {
-  // Chains by turns in groups that stay in registers on either instruction set.
-  constexpr int kGroup = 6;
-  F32x16 total = Zero();
-  for (int64_t first = 0; first < kProbeChains; first += kGroup) {
-    F32x16 chains[kGroup];
-    for (int c = 0; c < kGroup; ++c) chains[c] = Set1(static_cast<float>(first + c));
-    for (int64_t i = 0; i < iterations; ++i) {
-      for (int c = 0; c < kGroup; ++c) chains[c] = Fma(chains[c], Set1(0.5f), Set1(1.0f));
-    }
-    for (int c = 0; c < kGroup; ++c) total = Add(total, chains[c]);
-  }
-  Store(out, total);
+  RunProbeChains(iterations, [](F32x16 v) { return Fma(v, Set1(0.5f), Set1(1.0f)); }, out);
 }
 
 void probe_dots(int64_t iterations, const uint8_t* block, const QuantizedRows& x, float* out) {
