@@ -19,7 +19,8 @@ set(LLMI_CORE_SOURCES
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/ahead.cc csrc/engine/detokenizer.cc csrc/engine/device_rows.cc csrc/engine/engine.cc csrc/engine/judge.cc
   csrc/engine/lab.cc csrc/engine/plan.cc
-  csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc)
+  csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc
+  csrc/engine/verification.cc)
 
 set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_products.cu)
 set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)

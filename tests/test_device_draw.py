@@ -118,7 +118,7 @@ def test_parameters_that_meet_the_same_rank_keys(device: str) -> None:
 
 @pytest.mark.usefixtures("device")
 def test_which_rows_an_engine_draws_there(tiny_path: Any, tmp_path: Path) -> None:
-    """Plain rows, and all rows of a coupled draft; what the host must see comes to it. The tokens are the CPU's in every case."""
+    """Plain rows, and all rows of a draft that is coupled or judged by the exact rule; what the host must see comes to it. The tokens are the CPU's in every case."""
     plain = SamplingParams(
         temperature=0.9, top_p=0.9, top_k=40, min_p=0.01, max_tokens=24, seed=3, repetition_penalty=1.2, frequency_penalty=0.3,
         bad_words=["a"], logit_bias={5: 2.0, 9: -1.0}, min_tokens=4,
@@ -128,12 +128,26 @@ def test_which_rows_an_engine_draws_there(tiny_path: Any, tmp_path: Path) -> Non
     def same(context: Any, logits: Array) -> Array:
         return logits
 
+    class Flat(llmi.Drafter):
+        """Two siblings, each with its law."""
+
+        def propose(self, context: llmi.DraftContext) -> Any:
+            ids, laws = context.draw(np.linspace(0, 1, 257, dtype=np.float32), num_tokens=2)
+            return llmi.Draft(ids, [-1, -1], laws)
+
+    def rejection(drafter: llmi.Drafter) -> SpeculativeConfig:
+        return SpeculativeConfig(drafter, 4, verification="rejection")
+
     coupled = SpeculativeConfig(llmi.PromptLookup(), 4)
-    cases: list[tuple[str, bool, SamplingParams, dict[str, Any]]] = [
+    cases: list[tuple[str, bool | None, SamplingParams, dict[str, Any]]] = [
         ("plain", True, plain, {}),
         ("greedy", True, plain.replace(temperature=0), {}),
         ("coupled drafts", True, plain, {"speculative_config": coupled}),
         ("coupled drafts, greedy", True, plain.replace(temperature=0), {"speculative_config": coupled}),
+        ("rejection", True, plain, {"speculative_config": rejection(llmi.PromptLookup())}),
+        ("rejection, greedy", True, plain.replace(temperature=0), {"speculative_config": rejection(llmi.PromptLookup())}),
+        ("rejection by laws", True, plain, {"speculative_config": rejection(Flat())}),
+        ("a rule of one's own", None, plain, {"speculative_config": SpeculativeConfig(llmi.PromptLookup(), 4, verification="typical")}),
         ("log-probabilities", False, plain.replace(logprobs=1), {}),
         ("a processor", False, plain.replace(logits_processors=[same]), {}),
         ("several samples", True, plain.replace(n=3), {}),
@@ -142,8 +156,109 @@ def test_which_rows_an_engine_draws_there(tiny_path: Any, tmp_path: Path) -> Non
     with LLM(tiny_path(), **engine) as cpu, LLM(tiny_path(), device="cuda", **engine) as llm:
         for name, there, params, options in cases:
             before = llm.get_metrics()["num_device_draws"]
-            expected = cpu.generate(prompts, params)
+            expected = cpu.generate(prompts, params, **options)
             seen = llm.generate(prompts, params, **options)
             assert [s.token_ids for o in seen for s in o.outputs] == [s.token_ids for o in expected for s in o.outputs], name
             drawn = llm.get_metrics()["num_device_draws"] - before
-            assert (drawn > 40) if there else (drawn == 0), (name, drawn)
+            assert there is None or ((drawn > 40) if there else (drawn == 0)), (name, drawn)
+
+
+def random_siblings(rng: np.random.Generator, row: Array) -> tuple[list[int], list[Array]]:
+    """None, or up to four: without laws, or drawn without replacement from one that is near the row's or far from it."""
+    count = int(rng.choice([0, 1, 1, 2, 4]))
+    likely = np.argsort(-row, kind="stable")[: max(8, count)]
+    if rng.random() < 0.4:
+        return [int(i) for i in rng.choice(likely, count, replace=False)], []
+    logits = np.where(np.isfinite(row), row, -80.0).astype(np.float64)
+    if rng.random() < 0.5:
+        logits = logits[::-1]
+    elif rng.random() < 0.5:
+        logits = logits + rng.normal(0, 0.5, len(row))
+    law = np.exp(logits - logits.max())
+    siblings, laws = [], []
+    for _ in range(count):
+        law = law / law.sum()
+        laws.append(law.astype(np.float32))
+        siblings.append(int(rng.choice(len(law), p=law)))
+        law[siblings[-1]] = 0
+    return siblings, laws
+
+
+@pytest.mark.parametrize(("vocab", "num_rows", "seed"), [(61, 40, 1), (511, 40, 2), (513, 40, 3), (5003, 30, 4), (49_152, 8, 5)])
+def test_every_verdict_is_the_hosts(device: str, vocab: int, num_rows: int, seed: int) -> None:
+    """Drafted tokens are accepted or rejected there, and what they leave is drawn from, as the host does it; rows without any are drawn."""
+    rng = np.random.default_rng(seed)
+    rows = np.stack([random_row(rng, vocab) for _ in range(num_rows)])
+    params, histories, siblings = [], [], []
+    for row in rows:
+        ids = rng.choice(vocab, 20, replace=False)
+        params.append(random_params(rng, vocab, ids))
+        histories.append([int(i) for i in rng.choice(ids, 30)])
+        siblings.append(random_siblings(rng, row))
+    while sum(len(laws) for _, laws in siblings) > 64:  # most that one draw takes
+        siblings[int(rng.integers(num_rows))] = ([], [])
+
+    def expected(i: int) -> tuple[int, int]:
+        token = host_token(params[i], histories[i], 11, 2, rows[i])
+        if token < 0 or not siblings[i][0]:
+            return token, -1
+        return T.verify_here(params[i], histories[i], 11, 2, 7, rows[i], siblings[i])
+
+    verdicts = [expected(i) for i in range(num_rows)]
+    assert T.verify_there(device, params, histories, 11, 2, 7, rows, siblings) == verdicts
+    judged = [verdict for verdict, (ids, _) in zip(verdicts, siblings, strict=True) if ids and verdict[0] >= 0]
+    assert {child >= 0 for _, child in judged} == {False, True}, "some must be accepted, some rejected"
+
+
+def test_a_draft_of_the_rows_own_law_is_accepted(device: str) -> None:
+    """Equal laws leave nothing: where rounding rejects the token all the same, the whole law is drawn from."""
+    vocab = 300
+    rng = np.random.default_rng(8)
+    row = np.log(rng.dirichlet(np.ones(vocab))).astype(np.float32)
+    p = _core.SamplingParams()
+    law = T.process_logits(p, [1], 1, row).astype(np.float64)
+    target = np.exp(law - law.max())
+    target = (target / target.sum()).astype(np.float32)
+    siblings = [([int(i)], [target]) for i in np.argsort(-row)[:40]]
+    params = []
+    for seed in range(40):
+        p = _core.SamplingParams()
+        p.seed = seed
+        params.append(p)
+    rows = np.tile(row, (40, 1))
+    verdicts = T.verify_there(device, params, [[1]] * 40, 1, 0, 1, rows, siblings)
+    assert verdicts == [T.verify_here(p, [1], 1, 0, 1, row, s) for p, s in zip(params, siblings, strict=True)]
+    assert [child for _, child in verdicts] == [0] * 40
+    # A point mass whose token has all of the row's mass cannot be rejected, one that has none must be.
+    sure = np.full(vocab, -np.inf, np.float32)
+    sure[7] = 0
+    assert T.verify_there(device, params[:2], [[1]] * 2, 1, 0, 1, np.stack([sure, sure]), [([7], []), ([8], [])]) == [(7, 0), (7, -1)]
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("verification", ["coupled", "rejection"])
+def test_drafts_of_more_rows_than_one_draw_has(tiny_path: Any, verification: str) -> None:
+    """The rows of one sequence's draft come in two lots: the second's know what the first accepted."""
+    params = SamplingParams(temperature=0.2, max_tokens=40, seed=5, ignore_eos=True, repetition_penalty=1.1)
+    prompts = [[5 + i, 6, 7, 8] for i in range(40)]
+    engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24, "max_num_seqs": 40, "max_num_batched_tokens": 1024}
+
+    class Known(llmi.Drafter):
+        """What plain decoding writes, with a wrong token now and then."""
+
+        def propose(self, context: llmi.DraftContext) -> Any:
+            done = len(context.token_ids) - 4
+            ids = list(plain[int(context.token_ids[0]) - 5].token_ids[done : done + 12])
+            if done % 3 == 0:
+                ids[done % len(ids)] = 9
+            return llmi.Draft(ids)
+
+    drafting: Any = {"speculative_config": SpeculativeConfig(Known(), 12, verification=verification)}
+    with LLM(tiny_path(), **engine) as cpu, LLM(tiny_path(), device="cuda", **engine) as llm:
+        plain = cpu.generate(prompts, params)
+        expected = cpu.generate(prompts, params, **drafting)
+        seen = llm.generate(prompts, params, **drafting)
+        counts = [o.outputs[0].spec_decode_metrics for o in seen]
+        assert sum(c.num_draft_tokens for c in counts) > 1.2 * 256 * max(c.num_drafts for c in counts)
+        assert sum(c.num_accepted_tokens for c in counts) > 100
+        assert [o.token_ids for o in seen] == [o.token_ids for o in expected]

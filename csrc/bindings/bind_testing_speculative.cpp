@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "bindings/bind_testing.h"
+#include "engine/verification.h"
+#include "kernels/device.h"
 #include "speculative/length.h"
 #include "speculative/prompt_lookup.h"
 #include "speculative/verify.h"
@@ -73,6 +75,46 @@ DraftContext LookUp(int64_t min_ngram, int64_t max_ngram, const std::vector<int3
   return context;
 }
 
+using SiblingLists = std::vector<std::pair<std::vector<int32_t>, std::vector<std::vector<float>>>>;  // token ids, and laws or none
+
+Draft DraftOfSiblings(const SiblingLists::value_type& siblings) {
+  return {siblings.first, std::vector<int32_t>(siblings.first.size(), -1), siblings.second};
+}
+
+std::pair<int32_t, int32_t> VerifyHere(const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len,
+                                       int64_t sample_index, uint32_t round, const FloatArray& logits,
+                                       const SiblingLists::value_type& siblings) {
+  const KernelContext context = TestContext("", 1);
+  std::vector<float> law(logits.data(), logits.data() + logits.size());
+  Validate(params, logits.size());
+  ProcessLogits(context, params, {tokens, prompt_len}, nullptr, law.data(), logits.size());
+  const NoiseKey key = {params.seed, static_cast<int64_t>(tokens.size()), sample_index, 0, round};
+  const RowVerdict verdict = VerifyLaw(context, params, key, law, DraftOfSiblings(siblings), -1, AcceptanceRule());
+  return {verdict.token, verdict.child};
+}
+
+std::vector<std::pair<int32_t, int32_t>> VerifyThere(const std::string& table, const std::vector<SamplingParams>& params,
+                                                     const std::vector<std::vector<int32_t>>& tokens, int64_t prompt_len,
+                                                     int64_t sample_index, uint32_t round, const FloatArray& logits,
+                                                     const SiblingLists& siblings) {
+  const KernelContext context = TestContext(table, 1);
+  PlacedFloats there = Place(context, logits);
+  std::vector<Draft> drafts;
+  for (const auto& list : siblings) drafts.push_back(DraftOfSiblings(list));
+  DrawList draws;
+  for (size_t i = 0; i < params.size(); ++i) {
+    Validate(params[i], logits.shape(1));
+    draws.Add(params[i], {tokens[i], prompt_len}, sample_index, static_cast<int64_t>(i), logits.shape(1));
+    const std::vector<int32_t> children = drafts[i].Children(-1);
+    if (children.empty()) continue;
+    AddVerification({params[i].seed, static_cast<int64_t>(tokens[i].size()), sample_index, 0, round}, drafts[i], children, &draws);
+  }
+  const DrawnRows drawn = context.device->TakeDrawn(context.device->Draw(draws.batch(), there.data(), logits.shape(1)));
+  std::vector<std::pair<int32_t, int32_t>> verdicts;
+  for (size_t i = 0; i < drawn.tokens.size(); ++i) verdicts.emplace_back(drawn.tokens[i], drawn.accepted[i]);
+  return verdicts;
+}
+
 }  // namespace
 
 void RegisterTestingSpeculative(py::module_& module) {
@@ -98,6 +140,10 @@ void RegisterTestingSpeculative(py::module_& module) {
                const RowVerdict verdict = VerifyRow({token_ids, parents, laws}, node, target, AcceptanceRule(), noise);
                return py::make_tuple(verdict.child, noise.handed.law, noise.handed.after_rejection);
              });
+  module.def("sum_of_law", [](const std::vector<double>& weights) { return SumOfLaw(weights); });
+  // One row's verdict (token, accepted sibling or -1), by the host, and of several rows on a device.
+  module.def("verify_here", &VerifyHere);
+  module.def("verify_there", &VerifyThere);
   // The shipped block verifier over one chain: (number accepted, law that the next token is drawn from, after a rejection).
   // targets [1 + nodes, vocab_size].
   module.def("verify_block", [](const std::vector<int32_t>& token_ids, const std::vector<std::vector<float>>& laws,

@@ -43,6 +43,7 @@ class PyAcceptanceRule : public AcceptanceRule {
  public:
   explicit PyAcceptanceRule(pybind11::object runner) : runner_(std::move(runner)) {}
 
+  bool is_default() const override { return false; }
   double AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const override;
   void Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const override;
 

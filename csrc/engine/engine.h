@@ -159,6 +159,7 @@ class Engine {
     std::vector<size_t> places;
     DrawTicket ticket = 0;
   };
+  static constexpr RowVerdict kNotDrawn = {kNoToken, -1};  // the host draws it
   // What a step holds so far.
   struct StepPlan {
     int64_t num_rows;
@@ -251,24 +252,23 @@ class Engine {
   void NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token);
   void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result);
   void WalkOn(Sample& sample, int32_t child);
-  RowVerdict VerifyByRule(Running& running, const Sample& sample);
+  static std::vector<int32_t> ChildrenToJudge(const Sample& sample, int32_t node);
   // Verification of whole drafts (judge.cc): keeps the row, and after the last one emits what the judge decides.
   class JudgedDraft;
   void JudgeRow(Running& running, Sample& sample, int32_t node, const float* raw);
-  std::vector<double> NormalisedLaw(const SamplingParams& params) const;  // of law_
   void EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows);
   void ProcessPromptRow(Running& running, int64_t position, const float* raw);
   void StartSiblings(Running& running, const float* raw);
   static int32_t ChildOfWalk(const Sample& sample, int32_t token);
-  // drawn: what the device has drawn, or kNoToken; raw is nothing then.
-  void SampleToken(Running& running, Sample& sample, const float* raw, int32_t drawn);
+  // drawn: what the device has drawn, or kNotDrawn; raw is nothing then.
+  void SampleToken(Running& running, Sample& sample, const float* raw, const RowVerdict& drawn);
   // Rows that are drawn where their logits are (device_rows.cc); the logits of the others, in logits_.
   PendingDraws LaunchDraws(std::span<const LogitsRow> rows, const float* hidden);
   void TakeDraws(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws);
   static bool MayDrawThere(const LogitsRow& row);
   float* HostRow(int64_t row);
-  // The token of a row of this chunk; kNoToken: the host draws it.
-  int32_t DrawnThere(size_t row) const { return row < drawn_there_.size() ? drawn_there_[row] : kNoToken; }
+  // Of a row of this chunk; its child may be kFindChild.
+  RowVerdict DrawnThere(size_t row) const { return row < drawn_there_.size() ? drawn_there_[row] : kNotDrawn; }
   // child: the draft node that holds the token, or -1.
   void AfterToken(Running& running, Sample& sample, int32_t token, int32_t child, const float* raw);
   void FinishSample(Running& running, Sample& sample, FinishReason reason);
@@ -306,7 +306,7 @@ class Engine {
   // Rows of this chunk that were drawn ahead.
   std::unordered_map<const Sample*, PreparedRow> prepared_rows_;
   std::vector<std::vector<float>> spare_laws_;  // of earlier rows, for the next
-  std::vector<int32_t> drawn_there_;            // by row of this chunk; empty without a device
+  std::vector<RowVerdict> drawn_there_;         // by row of this chunk; empty without a device
   std::unique_ptr<LaunchedStep> ahead_;
   double hook_seconds_ = 0;
   uint64_t num_submitted_ = 0;

@@ -7,6 +7,7 @@
 
 #include "core/errors.h"
 #include "engine/running.h"
+#include "engine/verification.h"
 #include "sampling/law.h"
 
 namespace llmi {
@@ -100,7 +101,7 @@ class Engine::JudgedDraft : public DraftRows {
     const std::span<const float> raw = Logits(node);
     engine_.law_.assign(raw.begin(), raw.end());
     ProcessLogits(engine_.context_, params, {tokens, running_.prompt_len()}, process, engine_.law_.data(), vocab_size);
-    targets_[Row(node)] = engine_.NormalisedLaw(params);
+    targets_[Row(node)] = NormalisedLaw(engine_.context_, params, engine_.law_);
     tokens_[Row(node)] = DrawToken(engine_.context_, params, static_cast<int64_t>(tokens.size()), sample_.index, engine_.law_);
   }
 
@@ -140,7 +141,7 @@ void Engine::JudgeRow(Running& running, Sample& sample, int32_t node, const floa
     const bool ends = i == verdict.path.size();
     const int32_t child = ends ? -1 : verdict.path[i];
     sample.planned = RowVerdict{ends ? verdict.next_token : drafted[static_cast<size_t>(child)], child};
-    SampleToken(running, sample, rows.data() + static_cast<int64_t>(last + 1) * vocab_size, kNoToken);
+    SampleToken(running, sample, rows.data() + static_cast<int64_t>(last + 1) * vocab_size, kNotDrawn);
     last = child;
   }
   sample.planned.reset();

@@ -9,6 +9,7 @@
 #include "core/thread_pool.h"
 #include "engine/running.h"
 #include "engine/sizing.h"
+#include "engine/verification.h"
 #include "kernels/vocab.h"
 #include "sampling/law.h"
 
@@ -54,8 +55,8 @@ void Engine::ProcessRows(LaunchedStep* step) {
       Running& running = *row.sample->running;
       const bool judged = IsJudged(row);
       if (row.draws && !judged && row.node != row.sample->walk) continue;  // the walk does not come by
-      const int32_t drawn = DrawnThere(static_cast<size_t>(i));
-      const float* raw = drawn == kNoToken ? logits_.data() + i * vocab_size : nullptr;
+      const RowVerdict drawn = DrawnThere(static_cast<size_t>(i));
+      const float* raw = drawn.token == kNoToken ? logits_.data() + i * vocab_size : nullptr;
       try {
         if (judged) {
           JudgeRow(running, *row.sample, row.node, raw);
@@ -98,7 +99,7 @@ void Engine::PrepareRows(std::span<const LogitsRow> rows, const float* logits) {
     if (has_siblings_to_start && request.hooks != nullptr && request.hooks->HasProcessors()) continue;
     const bool is_judged = sample.draft.size() > 0 && request.speculation->verification != VerificationKind::kCoupled;
     if (!rows[i].draws || rows[i].node != kWalkRoot || has_sampler || is_judged || request.trace) continue;
-    if (DrawnThere(i) != kNoToken) continue;
+    if (DrawnThere(i).token != kNoToken) continue;
     if (request.params.max_tokens > 0) ahead.emplace_back(&prepared_rows_[&sample], i);
   }
   if (ahead.size() < 2) {
@@ -258,16 +259,18 @@ void Engine::StartSiblings(Running& running, const float* raw) {
     sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;
     scheduler_->AddRunning(&sample.scheduled);
     sample.emit_time_s = leader.emit_time_s;
-    SampleToken(running, sample, raw, kNoToken);
+    SampleToken(running, sample, raw, kNotDrawn);
   }
 }
 
-void Engine::SampleToken(Running& running, Sample& sample, const float* raw, int32_t drawn) {
+void Engine::SampleToken(Running& running, Sample& sample, const float* raw, const RowVerdict& drawn) {
   Request& request = *running.request;
   const SamplingParams& params = request.params;
   const int64_t vocab_size = decoder_->config().vocab_size;
   sample.drawn_at = sample.walk;
-  if (drawn != kNoToken) return AfterToken(running, sample, drawn, ChildOfWalk(sample, drawn), raw);
+  if (drawn.token != kNoToken) {
+    return AfterToken(running, sample, drawn.token, drawn.child == kFindChild ? ChildOfWalk(sample, drawn.token) : drawn.child, raw);
+  }
   RequestHooks* hooks = request.hooks.get();
   const auto prepared = prepared_rows_.find(&sample);
   const bool is_prepared = prepared != prepared_rows_.end();
@@ -293,8 +296,9 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, int
   } else if (sample.planned) {
     token = sample.planned->token;
     child = sample.planned->child;
-  } else if (sample.draft.size() > 0 && request.speculation->verification == VerificationKind::kRule) {
-    const RowVerdict verdict = VerifyByRule(running, sample);
+  } else if (!ChildrenToJudge(sample, sample.walk).empty()) {
+    const NoiseKey key = {params.seed, static_cast<int64_t>(sample.tokens.size()), sample.index, 0, sample.round};
+    const RowVerdict verdict = VerifyLaw(context_, params, key, law_, sample.draft, sample.walk, *request.speculation->rule);
     token = verdict.token;
     child = verdict.child;
   } else if (hooks != nullptr && hooks->HasSampler()) {

@@ -88,13 +88,6 @@ inline void AddLayers(const std::vector<int>& wanted, std::vector<int>* layers) 
   }
 }
 
-// Noise of verification (numerics.md): drafts are drawn with purpose 1, accepted with 2, what is left is drawn with 3, each
-// keyed by the round; other coins have purpose 4. A row without drafts behind it draws as plain decoding does.
-inline double UniformOf(uint32_t word) { return (static_cast<double>(word) + 0.5) * 0x1p-32; }
-double AcceptanceUniform(NoiseKey key, int32_t token_id);
-int32_t DrawVerified(const KernelContext& context, const SamplingParams& params, NoiseKey key, std::span<const double> probs,
-                     bool after_rejection);
-
 // Adds the rows of a draft to the batch's last segment, which has num_before rows so far: node i lies in the slot behind
 // the last committed token, i further; its position is its depth. All its rows are wanted.
 void AppendDraft(const Draft& draft, int64_t num_before, int64_t last_position, ForwardBatch* batch);

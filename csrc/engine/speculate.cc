@@ -3,17 +3,14 @@
 // token was drafted, the next row is there already. So penalties, hooks, stop rules and log-probabilities see the
 // same calls with and without drafts, and the tokens are the same bits.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <set>
 #include <span>
 #include <utility>
 
 #include "core/errors.h"
-#include "core/scalar_math.h"
 #include "engine/running.h"
 #include "kernels/vocab.h"
-#include "sampling/law.h"
 
 namespace llmi {
 namespace {
@@ -24,24 +21,6 @@ constexpr double kSlowStep = 0.05;  // seconds
 constexpr int kCostRounds = 3;
 constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
-// Noise of one row under acceptance and rejection.
-class RowNoise : public VerifyNoise {
- public:
-  RowNoise(const KernelContext& context, const SamplingParams& params, int64_t position, int64_t sample_index, uint32_t round,
-           const Draft& draft)
-      : context_(context), params_(params), key_{params.seed, position, sample_index, 0, round}, draft_(draft) {}
-  double Uniform(int32_t node) override { return AcceptanceUniform(key_, draft_.token_ids[static_cast<size_t>(node)]); }
-  int32_t Draw(std::span<const double> probs, bool after_rejection) override {
-    return DrawVerified(context_, params_, key_, probs, after_rejection);
-  }
-
- private:
-  const KernelContext& context_;
-  const SamplingParams& params_;
-  NoiseKey key_;
-  const Draft& draft_;
-};
-
 // What "auto" reckons with where a clock must not enter the result: acceptance and rejection depend on draft lengths.
 const CostCurve& RecordedCosts() {
   static const CostCurve costs({{1, 1.0}, {2, 1.05}, {4, 1.2}, {8, 1.8}, {16, 3.2}, {32, 6.0}});
@@ -49,23 +28,6 @@ const CostCurve& RecordedCosts() {
 }
 
 }  // namespace
-
-double AcceptanceUniform(NoiseKey key, int32_t token_id) {
-  key.purpose = 2;
-  return UniformOf(NoiseWord(key, token_id));
-}
-
-int32_t DrawVerified(const KernelContext& context, const SamplingParams& params, NoiseKey key, std::span<const double> probs,
-                     bool after_rejection) {
-  if (params.temperature == 0) return static_cast<int32_t>(std::max_element(probs.begin(), probs.end()) - probs.begin());
-  std::vector<float> law(probs.size());
-  for (size_t i = 0; i < probs.size(); ++i) {
-    law[i] = probs[i] > 0 ? static_cast<float>(LogF64(probs[i])) : -std::numeric_limits<float>::infinity();
-  }
-  key.purpose = after_rejection ? 3 : 0;
-  if (!after_rejection) key.round = 0;
-  return Draw(context, key, law.data(), static_cast<int64_t>(law.size()));
-}
 
 // A started continuation that computes its last token alone in this step.
 bool Engine::MayDraft(const ScheduledPiece& piece) const {
@@ -268,28 +230,10 @@ void Engine::TakeDraft(Sample& sample, DraftContext& context) {
   sample.draft = std::move(draft);
 }
 
-// The row's law is in law_, processed.
-RowVerdict Engine::VerifyByRule(Running& running, const Sample& sample) {
-  const SamplingParams& params = running.request->params;
-  RowNoise noise(context_, params, static_cast<int64_t>(sample.tokens.size()), sample.index, sample.round, sample.draft);
-  return VerifyRow(sample.draft, sample.walk, NormalisedLaw(params), *running.request->speculation->rule, noise);
-}
-
-std::vector<double> Engine::NormalisedLaw(const SamplingParams& params) const {
-  std::vector<double> target(law_.size(), 0.0);
-  const auto best = static_cast<size_t>(ArgMax(context_, law_.data(), static_cast<int64_t>(law_.size())));
-  if (params.temperature == 0) {
-    target[best] = 1.0;
-    return target;
-  }
-  double total = 0;
-  for (size_t i = 0; i < law_.size(); ++i) {
-    if (std::isinf(law_[i])) continue;
-    target[i] = ExpF64(static_cast<double>(law_[i]) - static_cast<double>(law_[best]));
-    total += target[i];
-  }
-  for (double& value : target) value /= total;
-  return target;
+// Under acceptance and rejection: the nodes that are judged for what follows the row of `node`.
+std::vector<int32_t> Engine::ChildrenToJudge(const Sample& sample, int32_t node) {
+  if (sample.draft.size() == 0 || sample.running->request->speculation->verification != VerificationKind::kRule) return {};
+  return sample.draft.Children(node);
 }
 
 // law_ holds the law of the row that the walk is at.

@@ -76,10 +76,10 @@ class Device : public MemorySource {
   virtual void PagedAttention(const AttentionArgs& args) = 0;
   virtual void SoftCap(float* x, int64_t count, float cap) = 0;
   // Changes logits [rows of the step, vocab_size] in place and draws a token (both kinds of kernels/draw.h) for each row of the batch,
-  // which is the host's. TakeDrawn waits for these tokens [batch.num_rows], for nothing that was given after them; those of the last two
-  // draws are there to be taken.
+  // which is the host's. TakeDrawn waits for what these rows gave, for nothing that was given after them; that of the last two draws is
+  // there to be taken.
   virtual DrawTicket Draw(const DrawBatch& batch, float* logits, int64_t vocab_size) = 0;
-  virtual std::span<const int32_t> TakeDrawn(DrawTicket ticket) = 0;
+  virtual DrawnRows TakeDrawn(DrawTicket ticket) = 0;
   virtual void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) = 0;
 };
 

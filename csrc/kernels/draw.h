@@ -4,12 +4,18 @@
 // What masks and penalties do to a row is a list of changes of single logits, made on the host (sampling/edits.h) and carried out
 // here or there by the same functions. Top-k and top-p never sort: a token's rank is one integer, its 64-bit rank key, and the set
 // that is kept is that of all keys from the least one that is kept upwards. Sums are of integers, so their order is free.
+//
+// A row that tokens were drafted behind may have these judged first (kernels/verify.h): it gives the first that is accepted, or else a
+// token of what they leave of its law.
 #pragma once
 
 #include <stdint.h>
 
+#include <span>
+
 #include "core/scalar_math.h"
 #include "kernels/race.h"
+#include "kernels/verify.h"
 
 namespace llmi {
 
@@ -80,6 +86,10 @@ struct DrawRow {
   int64_t top_k = 0;         // 0: off
   double top_p = 1.0;        // 1: off
   RaceNoise noise = {};
+  int64_t drafted_begin = 0, drafted_end = 0;  // of the batch's drafted tokens, siblings in the order in which they are judged
+  RaceNoise noise_after_rejection = {};
+
+  LLMI_HD bool IsJudged() const { return drafted_begin < drafted_end; }
 };
 
 // What a row gives where no token can be drawn: logits that hold NaN or +inf, or that leave none.
@@ -95,6 +105,18 @@ struct DrawBatch {
   int64_t num_penalties;
   const uint32_t* allowed;
   int64_t num_allowed;
+  const DraftedToken* drafted;
+  int64_t num_drafted;
+  const float* const* laws;  // [vocab_size] each
+  int64_t num_laws;          // at most kMostDrawLaws
+};
+
+constexpr int64_t kMostDrawLaws = 64;
+
+// What a batch gave, by row.
+struct DrawnRows {
+  std::span<const int32_t> tokens;
+  std::span<const int32_t> accepted;  // which of the row's drafted tokens that is; -1: none of them, or the row has none
 };
 
 }  // namespace llmi

@@ -82,13 +82,21 @@ void DrawList::Add(const SamplingParams& params, const TokenHistory& history, in
   row.min_p = params.min_p;
   row.top_k = params.top_k < vocab_size ? params.top_k : 0;
   row.top_p = params.top_p;
-  row.noise = {params.seed, static_cast<uint32_t>(history.token_ids.size()), static_cast<uint32_t>(sample_index), 0};
+  row.noise = NoiseOf({params.seed, static_cast<int64_t>(history.token_ids.size()), sample_index, 0, 0});
+  row.drafted_begin = row.drafted_end = static_cast<int64_t>(drafted_.size());
   rows_.push_back(row);
+}
+
+void DrawList::AddDrafted(int32_t token_id, std::span<const float> law, double uniform) {
+  drafted_.push_back({token_id, law.empty() ? -1 : num_laws(), uniform});
+  if (!law.empty()) laws_.push_back(law.data());
+  rows_.back().drafted_end = static_cast<int64_t>(drafted_.size());
 }
 
 DrawBatch DrawList::batch() const {
   const auto size = [](const auto& list) { return static_cast<int64_t>(list.size()); };
-  return {rows_.data(), size(rows_), masks_.data(), size(masks_), penalties_.data(), size(penalties_), allowed_.data(), size(allowed_)};
+  return {rows_.data(),    size(rows_),    masks_.data(),   size(masks_),   penalties_.data(), size(penalties_),
+          allowed_.data(), size(allowed_), drafted_.data(), size(drafted_), laws_.data(),      size(laws_)};
 }
 
 }  // namespace llmi

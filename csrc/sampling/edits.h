@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/draw.h"
@@ -24,14 +25,21 @@ class DrawList {
   // after: of DrawRow; then the history's last token may be any, and MaskByLastToken is not.
   void Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row, int64_t vocab_size,
            int64_t after = -1);
+  // The row that was added last judges such a token next. law: that it was drawn from, which outlives the list; empty: a point mass.
+  void AddDrafted(int32_t token_id, std::span<const float> law, double uniform);
+  // What it draws with when all are rejected.
+  void SetNoiseAfterRejection(const NoiseKey& key) { rows_.back().noise_after_rejection = NoiseOf(key); }
   DrawBatch batch() const;
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }
+  int64_t num_laws() const { return static_cast<int64_t>(laws_.size()); }
 
  private:
   std::vector<DrawRow> rows_;
   std::vector<MaskEdit> masks_;
   std::vector<PenaltyEdit> penalties_;
   std::vector<uint32_t> allowed_;
+  std::vector<DraftedToken> drafted_;
+  std::vector<const float*> laws_;
 };
 
 }  // namespace llmi

@@ -102,10 +102,6 @@ void Filter(const KernelContext& context, const SamplingParams& params, float* l
   if (params.top_p < 1.0) KeepTopP(context, params.top_p, maximum, law, vocab_size);
 }
 
-RaceNoise NoiseOf(const NoiseKey& key) {
-  return {key.seed, static_cast<uint32_t>(key.position), static_cast<uint32_t>(key.sample_index), key.purpose | (key.round << 8)};
-}
-
 }  // namespace
 
 void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
@@ -154,6 +150,10 @@ void FilterLogits(const KernelContext& context, const SamplingParams& params, co
                 "temperature");
   }
   Filter(context, params, logits, vocab_size, logits[best]);
+}
+
+RaceNoise NoiseOf(const NoiseKey& key) {
+  return {key.seed, static_cast<uint32_t>(key.position), static_cast<uint32_t>(key.sample_index), key.purpose | (key.round << 8)};
 }
 
 uint32_t NoiseWord(const NoiseKey& key, int64_t token_id) { return RaceWords(NoiseOf(key), token_id / 4)[token_id % 4]; }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/context.h"
+#include "kernels/race.h"
 #include "sampling/params.h"
 
 namespace llmi {
@@ -58,6 +59,8 @@ struct NoiseKey {
   uint32_t purpose = 0;  // 0 target draw, 1 draft draw, 2 acceptance, 3 residual, 4 other coins
   uint32_t round = 0;    // verification round, for purposes 1 to 3
 };
+
+RaceNoise NoiseOf(const NoiseKey& key);
 
 // The word of `token_id` under this key.
 uint32_t NoiseWord(const NoiseKey& key, int64_t token_id);

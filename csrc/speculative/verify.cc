@@ -1,35 +1,43 @@
 #include "speculative/verify.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/errors.h"
+#include "kernels/verify.h"
 
 namespace llmi {
 namespace {
 
 // Of token `id` under the law that a node was drawn from; an empty law is the node's own token alone.
 double DraftProbability(size_t id, int32_t node_token, std::span<const float> law) {
-  return law.empty() ? (id == static_cast<size_t>(node_token) ? 1.0 : 0.0) : static_cast<double>(law[id]);
+  return llmi::DraftProbability(static_cast<int64_t>(id), node_token, law.empty() ? nullptr : law.data());
 }
 
 }  // namespace
 
+double SumOfLaw(std::span<const double> weights) {
+  std::array<double, kLawLanes> sums{};
+  for (size_t begin = 0; begin < weights.size(); begin += kLawLanes) {
+    const size_t count = std::min<size_t>(kLawLanes, weights.size() - begin);
+    for (size_t lane = 0; lane < count; ++lane) sums[lane] += weights[begin + lane];
+  }
+  for (size_t half = kLawLanes / 2; half > 0; half /= 2) {
+    for (size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  }
+  return sums[0];
+}
+
 double AcceptanceRule::AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const {
   const auto index = static_cast<size_t>(token);
-  if (draft.empty()) return target[index];
-  const auto drawn = static_cast<double>(draft[index]);
-  return target[index] >= drawn ? 1.0 : target[index] / drawn;
+  return ExactAcceptance(target[index], DraftProbability(index, token, draft));
 }
 
 void AcceptanceRule::Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const {
-  double total = 0;
-  for (size_t i = 0; i < target->size(); ++i) {
-    (*target)[i] = std::max(0.0, (*target)[i] - DraftProbability(i, token, draft));
-    total += (*target)[i];
-  }
-  if (total <= 0) return;  // the laws are equal up to rounding, and the node was accepted but for it
-  for (double& value : *target) value /= total;
+  for (size_t i = 0; i < target->size(); ++i) (*target)[i] = ResidualWeight((*target)[i], DraftProbability(i, token, draft));
+  const double divisor = LawDivisor(SumOfLaw(*target));
+  for (double& value : *target) value /= divisor;
 }
 
 RowVerdict VerifyRow(const Draft& draft, int32_t node, std::vector<double> target, const AcceptanceRule& rule, VerifyNoise& noise) {
@@ -59,7 +67,7 @@ DraftVerdict BlockVerification::Judge(DraftRows& rows) const {
     const std::span<const double> target = rows.Target(static_cast<int32_t>(length) - 1);
     std::vector<double> left(target.size());
     for (size_t id = 0; id < left.size(); ++id) {
-      left[id] = std::max(0.0, bears * target[id] - DraftProbability(id, draft.token_ids[static_cast<size_t>(length)], law_of(length)));
+      left[id] = ResidualWeight(bears * target[id], DraftProbability(id, draft.token_ids[static_cast<size_t>(length)], law_of(length)));
     }
     return left;
   };
@@ -73,8 +81,7 @@ DraftVerdict BlockVerification::Judge(DraftRows& rows) const {
     bears = drawn > 0 ? std::min(1.0, bears * target / drawn) : 0.0;
     double probability = bears;
     if (node + 1 < draft.size()) {
-      double left = 0;
-      for (double value : left_after(node + 1, bears)) left += value;
+      const double left = SumOfLaw(left_after(node + 1, bears));
       probability = left > 0 ? left / (left + 1 - bears) : 0.0;
     }
     if (rows.Uniform(static_cast<int32_t>(node)) >= probability) continue;

@@ -22,10 +22,15 @@ class VerifyNoise {
   virtual int32_t Draw(std::span<const double> probs, bool after_rejection) = 0;
 };
 
+// In the order of kernels/verify.h.
+double SumOfLaw(std::span<const double> weights);
+
 // How a node is judged. The defaults are exact; a user's own rule may be lossy.
 class AcceptanceRule {
  public:
   virtual ~AcceptanceRule() = default;
+  // Whether it is the default, which devices know, too.
+  virtual bool is_default() const { return true; }
   // Of the node's token; target [vocab_size] is normalised, and what earlier siblings left. draft: the law that the node
   // was drawn from; empty: a point mass.
   virtual double AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const;

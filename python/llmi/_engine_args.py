@@ -16,7 +16,7 @@ from llmi._hooks import BatchRunner
 from llmi._inspect import KV_CACHE_DTYPES
 from llmi._request import NO_EFFECT
 
-NUMERICS_VERSION = 2
+NUMERICS_VERSION = 3
 # In a numerics id:
 _CUBLAS = "cublaslt"
 #: linear_dtype that rounds activations: the type of weights it is for, and what a numerics id calls it on the devices that have it.

@@ -1,255 +1,43 @@
-// draw: rows of logits to tokens (kernels/draw.h), in two launches.
+// draw: rows of logits to tokens (kernels/draw.h), in two launches; a third for rows whose drafted tokens are judged (verify_kernel.h).
 //
 // DrawScanKernel, a block a chunk of 4,096 ids: is the row finite; then masks, bias and penalties, written in place; then the
 // chunk's best token, and the maxima of 16 groups of its ids, which bound the k-th largest logit from below.
-// DrawKernel, a block a row: the race, over the vocabulary or, where top-k or top-p cut it, over a list of rank keys of what may
-// be kept: gathered in one pass over the logits, then selected from digit by digit. So the logits are read once by the first
-// kernel (its second look finds them in the caches) and once or, for top-p alone, twice by the second.
-// Nothing depends on the order of the list or of any sum: keys are compared, counts and masses are integers.
+// DrawKernel, a block a row: the race, over the vocabulary or, where top-k or top-p cut it, over the list of what is kept
+// (law_selection.h). So the logits are read once by the first kernel (its second look finds them in the caches) and once or, for top-p
+// alone, twice by the second.
 #pragma once
 
 #include <cstddef>
 
-#include "kernels/cuda/draw_scan_kernel.h"
+#include "kernels/cuda/law_selection.h"
 
 namespace llmi::cuda {
 
-constexpr int kDrawThreads = 512;
-constexpr int kDrawBins = 2048;  // of a digit of 11 bits
-
 // Block x: a row.
-struct DrawKernel {
-  struct Shared {
-    uint64_t bins[kDrawBins];
-    uint64_t partial[kDrawThreads];
-    double scores[kDrawThreads];
-    int32_t ids[kDrawThreads];
-    int32_t flags[kDrawThreads];
-    // Of the row.
-    float peak;
-    int32_t best;
-    int32_t cannot_draw;
-    uint64_t floor;  // keys below it are cut
-    uint64_t total;  // mass of those that are not
-    uint32_t list_size;
-    // Of a selection.
-    uint64_t above;  // sum of all keys above those that begin with `prefix`
-    uint64_t prefix;
-    int32_t is_done;
-  };
+struct DrawKernel : LawSelection {
   static constexpr size_t kSharedBytes = sizeof(Shared);
-  DrawPlan plan;
-
-  template <typename Visit>
-  void ForEachPointer(const Visit& visit) const {
-    plan.ForEachPointer(visit);
-  }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     const DrawRow& row = plan.rows[block.x];
-    const RowView view = {plan.logits + row.logits_row * plan.vocab_size, plan.vocab_size, row.temperature,
-                          plan.lists + block.x * plan.vocab_size};
+    if (row.IsJudged()) return;
+    const RowView view = ViewOf(row, block.x);
     Shared& shared = *reinterpret_cast<Shared*>(block.shared);
     FindBest(block, row, shared);
     if (shared.cannot_draw != 0 || row.temperature == 0.0f) {
       block.ForEachThread([&](int thread) {
-        if (thread == 0) plan.tokens[block.x] = shared.cannot_draw != 0 ? kNoToken : shared.best;
+        if (thread == 0) Give(block.x, shared.cannot_draw != 0 ? kNoToken : shared.best, -1);
       });
       return;
     }
-    const bool cuts = row.top_k > 0 || row.top_p < 1.0;
-    if (row.top_k > 0) {
-      RaiseFloorForTopK(block, row, shared);
-      Gather(block, view, shared, 0);
-      Select(block, view, shared, static_cast<uint64_t>(row.top_k), [](float) { return uint64_t{1}; });
-    }
-    if (row.top_p < 1.0) {
-      const float peak = shared.peak;
-      const auto mass = [&](float logit) { return TokenMass(logit, peak); };
-      SumMasses(block, view, shared, row.top_k > 0, mass);
-      const uint64_t total = shared.total;
-      const uint64_t wanted = WantedMass(row.top_p, total);
-      if (row.top_k == 0) {
-        // Tokens of this mass or less have no more than total - wanted together: what is above them suffices.
-        Gather(block, view, shared, (total - wanted) / static_cast<uint64_t>(plan.vocab_size));
-      }
-      Select(block, view, shared, wanted, mass);
-    }
-    Race(block, row, view, shared, cuts);
+    Cut(block, row, view, shared);
+    Race(block, row, view, shared);
   }
 
  private:
-  struct RowView {
-    const float* logits;
-    int64_t vocab_size;
-    float temperature;
-    uint64_t* list;
-
-    LLMI_HD float Law(int64_t id) const { return temperature == 1.0f ? logits[id] : logits[id] / temperature; }
-  };
-
-  // The best token of all chunks, whether there is one, and where keys begin.
   template <typename Block>
-  LLMI_HD void FindBest(const Block& block, const DrawRow& row, Shared& shared) const {
-    const DrawChunk* chunks = plan.chunks + block.x * plan.num_chunks;
-    block.ForEachThread([&](int thread) {
-      float peak = -__builtin_inff();
-      int32_t best = INT32_MAX;
-      int32_t flags = 0;
-      for (int64_t c = thread; c < plan.num_chunks; c += block.num_threads) {
-        const DrawChunk chunk = chunks[c];
-        flags |= chunk.flags;
-        if (!(chunk.peak > peak)) continue;
-        peak = chunk.peak;
-        best = chunk.id;
-      }
-      shared.scores[thread] = static_cast<double>(peak);
-      shared.ids[thread] = best;
-      shared.flags[thread] = flags;
-    });
-    block.ForEachThread([&](int thread) {
-      if (thread > 0) return;
-      const int64_t count = plan.num_chunks < block.num_threads ? plan.num_chunks : block.num_threads;
-      float peak = -__builtin_inff();
-      int32_t best = INT32_MAX;
-      int32_t flags = 0;
-      for (int64_t i = 0; i < count; ++i) {
-        const auto own = static_cast<float>(shared.scores[i]);
-        flags |= shared.flags[i];
-        if (own > peak || (own == peak && shared.ids[i] < best)) {
-          peak = own;
-          best = shared.ids[i];
-        }
-      }
-      const float law = row.temperature == 0.0f ? peak : peak / row.temperature;
-      const bool is_finite = peak > -__builtin_inff() && law > -__builtin_inff() && law < __builtin_inff();
-      shared.cannot_draw = flags == kHasLogits && is_finite ? 0 : 1;
-      shared.peak = law;
-      shared.best = best;
-      // All above -inf; with min-p, all from its limit on.
-      uint64_t floor = LeastRankKey(-__builtin_inff()) + (uint64_t{1} << 32);
-      if (row.min_p > 0.0) {
-        const uint64_t limit = LeastRankKey(MinPLimit(law, row.min_p));
-        floor = limit > floor ? limit : floor;
-      }
-      shared.floor = floor;
-    });
-  }
-
-  // The k-th largest of the groups' maxima has k logits from it on.
-  template <typename Block>
-  LLMI_HD void RaiseFloorForTopK(const Block& block, const DrawRow& row, Shared& shared) const {
-    const int64_t count = plan.num_chunks * kDrawGroups;
-    if (row.top_k > count || count > kDrawBins) return;
-    const float* peaks = plan.group_peaks + block.x * count;
-    block.ForEachThread([&](int thread) {
-      for (int64_t i = thread; i < count; i += block.num_threads) shared.bins[i] = RankKey(peaks[i], i);
-    });
-    block.ForEachThread([&](int thread) {
-      for (int64_t i = thread; i < count; i += block.num_threads) {
-        int64_t rank = 1;
-        for (int64_t j = 0; j < count; ++j) rank += shared.bins[j] > shared.bins[i] ? 1 : 0;
-        if (rank != row.top_k) continue;
-        const float peak = RankLogit(shared.bins[i]);
-        const uint64_t key = LeastRankKey(row.temperature == 1.0f ? peak : peak / row.temperature);
-        if (key > shared.floor) shared.floor = key;
-      }
-    });
-  }
-
-  // Lists what lies from the floor on and has more than `least_mass`; 0: whatever its mass.
-  template <typename Block>
-  LLMI_HD void Gather(const Block& block, const RowView& view, Shared& shared, uint64_t least_mass) const {
-    block.ForEachThread([&](int thread) {
-      if (thread == 0) shared.list_size = 0;
-    });
-    block.ForEachThread([&](int thread) {
-      for (int64_t id = thread; id < view.vocab_size; id += block.num_threads) {
-        const float law = view.Law(id);
-        const uint64_t key = RankKey(law, id);
-        if (key < shared.floor || (least_mass > 0 && TokenMass(law, shared.peak) <= least_mass)) continue;
-        view.list[AtomicAdd(&shared.list_size, 1u)] = key;
-      }
-    });
-  }
-
-  // The mass from the floor on, of the list or of the vocabulary.
-  template <typename Block, typename Mass>
-  LLMI_HD void SumMasses(const Block& block, const RowView& view, Shared& shared, bool listed, const Mass& mass) const {
-    block.ForEachThread([&](int thread) {
-      uint64_t sum = 0;
-      const int64_t size = listed ? shared.list_size : view.vocab_size;
-      for (int64_t i = thread; i < size; i += block.num_threads) {
-        const uint64_t key = listed ? view.list[i] : RankKey(view.Law(i), i);
-        if (key >= shared.floor) sum += mass(RankLogit(key));
-      }
-      shared.partial[thread] = sum;
-    });
-    for (int half = kDrawThreads / 2; half > 0; half /= 2) {
-      block.ForEachThread([&](int thread) {
-        if (thread < half) shared.partial[thread] += shared.partial[thread + half];
-      });
-    }
-    block.ForEachThread([&](int thread) {
-      if (thread == 0) shared.total = shared.partial[0];
-    });
-  }
-
-  // Raises the floor so that the keys of the list from it on are the fewest, best first, whose weights reach `wanted`; leaves it
-  // where all together do not. Digit by digit from the top: the bin in which the sum is reached holds the digit of the last key.
-  template <typename Block, typename Weight>
-  LLMI_HD void Select(const Block& block, const RowView& view, Shared& shared, uint64_t wanted, const Weight& weight) const {
-    constexpr int kWidths[] = {11, 11, 10, 11, 11, 10};
-    constexpr int kBinsPerGroup = 32;
-    int shift = 64;
-    block.ForEachThread([&](int thread) {
-      if (thread > 0) return;
-      shared.above = 0;
-      shared.prefix = 0;
-      shared.is_done = 0;
-    });
-    for (int digit = 0; digit < 6; ++digit) {
-      const int width = kWidths[digit];
-      const int above_shift = shift;
-      shift -= width;
-      block.ForEachThread([&](int thread) {
-        for (int i = thread; i < kDrawBins; i += block.num_threads) shared.bins[i] = 0;
-      });
-      block.ForEachThread([&](int thread) {
-        for (int64_t i = thread; i < shared.list_size; i += block.num_threads) {
-          const uint64_t key = view.list[i];
-          if (key < shared.floor || (digit > 0 && key >> above_shift != shared.prefix)) continue;
-          AtomicAdd(&shared.bins[key >> shift & ((1u << width) - 1)], weight(RankLogit(key)));
-        }
-      });
-      block.ForEachThread([&](int thread) {
-        if (thread >= kDrawBins / kBinsPerGroup) return;
-        uint64_t sum = 0;
-        for (int i = 0; i < kBinsPerGroup; ++i) sum += shared.bins[thread * kBinsPerGroup + i];
-        shared.partial[thread] = sum;
-      });
-      block.ForEachThread([&](int thread) {
-        if (thread > 0) return;
-        uint64_t sum = shared.above;
-        int group = kDrawBins / kBinsPerGroup - 1;
-        for (; group > 0 && sum + shared.partial[group] < wanted; --group) sum += shared.partial[group];
-        int bin = group * kBinsPerGroup + kBinsPerGroup - 1;
-        for (; bin > group * kBinsPerGroup && sum + shared.bins[bin] < wanted; --bin) sum += shared.bins[bin];
-        shared.prefix = shared.prefix << width | static_cast<uint64_t>(bin);
-        shared.above = sum;
-        // The whole bin is needed (or more than there is: then the floor stays): digits below it decide nothing.
-        const uint64_t least = shared.prefix << shift;
-        if (sum + shared.bins[bin] > wanted && shift > 0) return;
-        shared.is_done = 1;
-        if (sum + shared.bins[bin] >= wanted && least > shared.floor) shared.floor = least;
-      });
-      if (shared.is_done != 0) break;
-    }
-  }
-
-  template <typename Block>
-  LLMI_HD void Race(const Block& block, const DrawRow& row, const RowView& view, Shared& shared, bool listed) const {
+  LLMI_HD void Race(const Block& block, const DrawRow& row, const RowView& view, Shared& shared) const {
+    const bool listed = row.top_k > 0 || row.top_p < 1.0;
     block.ForEachThread([&](int thread) {
       // The likeliest token first: its score lets nearly all others be passed over.
       const int64_t favourite = shared.best;
@@ -267,9 +55,7 @@ struct DrawKernel {
         for (int64_t i = thread; i < shared.list_size; i += block.num_threads) {
           const uint64_t key = view.list[i];
           const int32_t id = RankId(key);
-          // What shares its leading digits with the last token of top-p, and has no mass, was not told from it.
-          const bool has_mass = row.top_p == 1.0 || TokenMass(RankLogit(key), shared.peak) > 0;
-          if (key >= shared.floor && has_mass) run(RaceWords(row.noise, id / 4)[id % 4], RankLogit(key), id);
+          if (IsKept(row, key, shared)) run(RaceWords(row.noise, id / 4)[id % 4], RankLogit(key), id);
         }
       } else {
         for (int64_t quad = thread; quad * 4 < view.vocab_size; quad += block.num_threads) {
@@ -283,18 +69,9 @@ struct DrawKernel {
       shared.scores[thread] = best_score;
       shared.ids[thread] = best;
     });
-    for (int half = kDrawThreads / 2; half > 0; half /= 2) {
-      block.ForEachThread([&](int thread) {
-        if (thread >= half) return;
-        const int other = thread + half;
-        if (shared.scores[other] > shared.scores[thread]) return;
-        if (shared.scores[other] == shared.scores[thread] && shared.ids[other] >= shared.ids[thread]) return;
-        shared.scores[thread] = shared.scores[other];
-        shared.ids[thread] = shared.ids[other];
-      });
-    }
+    FindWinner(block, shared);
     block.ForEachThread([&](int thread) {
-      if (thread == 0) plan.tokens[block.x] = shared.ids[0];
+      if (thread == 0) Give(block.x, shared.ids[0], -1);
     });
   }
 };

@@ -33,8 +33,11 @@ struct DrawPlan {
   int64_t num_chunks;
   DrawChunk* chunks;             // [num_rows, num_chunks]
   float* group_peaks;            // [num_rows, num_chunks, kDrawGroups]
-  uint64_t* lists;               // [num_rows, vocab_size] rank keys
+  uint64_t* lists;               // [num_rows, vocab_size] rank keys, or the bits of float64 weights
+  const DraftedToken* drafted;
+  const float* laws;             // [batch.num_laws, vocab_size]
   int32_t* tokens;               // [num_rows]
+  int32_t* accepted;             // [num_rows]
   const int32_t* tokens_before;  // of the draw before
 
   template <typename Visit>
@@ -47,7 +50,10 @@ struct DrawPlan {
     visit(chunks);
     visit(group_peaks);
     visit(lists);
+    visit(drafted);
+    visit(laws);
     visit(tokens);
+    visit(accepted);
     visit(tokens_before);
   }
 };

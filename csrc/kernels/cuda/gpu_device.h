@@ -26,6 +26,7 @@
 #include "kernels/cuda/matrix_linear_kernel.h"
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/row_kernels.h"
+#include "kernels/cuda/verify_kernel.h"
 #include "kernels/device.h"
 
 namespace llmi::cuda {
@@ -58,7 +59,8 @@ class GpuDevice final : public Device {
   void ReserveWorkspace(int64_t num_logits_rows, int64_t vocab_size) override {
     partials_.Reserve(static_cast<size_t>(options_.most_partial_bytes), kPartialsName, this);
     draw_work_.Reserve(DrawWork(num_logits_rows, vocab_size).layout.size(), kDrawsName, this);
-    for (AlignedBuffer& drawn : drawn_) drawn.Reserve(static_cast<size_t>(num_logits_rows) * sizeof(int32_t), kDrawsName, this);
+    draw_laws_.Reserve(static_cast<size_t>(std::min(num_logits_rows, kMostDrawLaws) * vocab_size) * sizeof(float), kDrawsName, this);
+    for (AlignedBuffer& drawn : drawn_) drawn.Reserve(DrawnBytes(num_logits_rows), kDrawsName, this);
   }
   void ReserveInputs(int64_t num_values) override {
     if (!cublas_lt_) return;
@@ -181,12 +183,15 @@ class GpuDevice final : public Device {
     const size_t masks = inputs.Place(batch.masks, batch.num_masks);
     const size_t penalties = inputs.Place(batch.penalties, batch.num_penalties);
     const size_t allowed = inputs.Place(batch.allowed, batch.num_allowed);
+    const size_t drafted = inputs.Place(batch.drafted, batch.num_drafted);
     const uint8_t* placed = UploadLayout(inputs, "parameters of draws", this, &draw_inputs_, &staging_);
     DrawPlan plan = {};
     plan.rows = reinterpret_cast<const DrawRow*>(placed + rows);
     plan.masks = reinterpret_cast<const MaskEdit*>(placed + masks);
     plan.penalties = reinterpret_cast<const PenaltyEdit*>(placed + penalties);
     plan.allowed = reinterpret_cast<const uint32_t*>(placed + allowed);
+    plan.drafted = reinterpret_cast<const DraftedToken*>(placed + drafted);
+    plan.laws = UploadLaws(batch, vocab_size);
     plan.logits = logits;
     plan.vocab_size = vocab_size;
     const DrawWork work(batch.num_rows, vocab_size);
@@ -196,26 +201,28 @@ class GpuDevice final : public Device {
     plan.chunks = reinterpret_cast<DrawChunk*>(draw_work_.data() + work.chunks);
     plan.group_peaks = reinterpret_cast<float*>(draw_work_.data() + work.group_peaks);
     const DrawTicket ticket = num_draws_;
-    const size_t num_token_bytes = static_cast<size_t>(batch.num_rows) * sizeof(int32_t);
-    drawn_[ticket % 2].Reserve(num_token_bytes, kDrawsName, this);
+    drawn_[ticket % 2].Reserve(DrawnBytes(batch.num_rows), kDrawsName, this);
     plan.tokens = Drawn(ticket);
+    plan.accepted = plan.tokens + batch.num_rows;
     plan.tokens_before = Drawn(ticket - 1);
     Busy().Launch(plan.num_chunks, batch.num_rows, kDrawScanThreads, DrawScanKernel::kSharedBytes, DrawScanKernel{plan});
-    Busy().Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{plan});
+    Busy().Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{{plan}});
+    if (batch.num_drafted > 0) Busy().Launch(batch.num_rows, 1, kDrawThreads, VerifyKernel::kSharedBytes, VerifyKernel{{plan}});
     ++num_draws_;
     NumDrawn(ticket) = batch.num_rows;
-    Busy().Fetch(static_cast<int>(ticket % 2), plan.tokens, num_token_bytes);
+    Busy().Fetch(static_cast<int>(ticket % 2), plan.tokens, DrawnBytes(batch.num_rows));
     runtime_.Mark(EndOf(ticket));
     just_drew_ = true;
     return ticket;
   }
-  std::span<const int32_t> TakeDrawn(DrawTicket ticket) override {
+  DrawnRows TakeDrawn(DrawTicket ticket) override {
     CheckInternal(ticket < num_draws_ && ticket + 2 >= num_draws_, "a draw whose tokens are gone");
     runtime_.WaitForMark(EndOf(ticket));
     ++counts_.num_waits;
     if (ticket > 0) counts_.idle_s += runtime_.SecondsBetween(EndOf(ticket - 1), EndOf(ticket - 1) + 1);
-    const void* tokens = runtime_.Fetched(static_cast<int>(ticket % 2));
-    return {static_cast<const int32_t*>(tokens), static_cast<size_t>(NumDrawn(ticket))};
+    const auto* tokens = static_cast<const int32_t*>(runtime_.Fetched(static_cast<int>(ticket % 2)));
+    const auto num_rows = static_cast<size_t>(NumDrawn(ticket));
+    return {{tokens, num_rows}, {tokens + num_rows, num_rows}};
   }
 
   void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) override {
@@ -259,7 +266,19 @@ class GpuDevice final : public Device {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A draw's tokens, as long as they are kept.
+  // Each from its host's memory of its own.
+  const float* UploadLaws(const DrawBatch& batch, int64_t vocab_size) {
+    if (batch.num_laws == 0) return nullptr;
+    CheckInternal(batch.num_laws <= kMostDrawLaws, "too many laws of drafts");
+    const auto num_bytes = static_cast<size_t>(vocab_size) * sizeof(float);
+    draw_laws_.Reserve(static_cast<size_t>(batch.num_laws) * num_bytes, kDrawsName, this);
+    auto* laws = draw_laws_.template as<float>();
+    for (int64_t i = 0; i < batch.num_laws; ++i) Upload(laws + i * vocab_size, batch.laws[i], num_bytes);
+    return laws;
+  }
+
+  // A draw's tokens, then which of the drafted ones they are; as long as they are kept.
+  static size_t DrawnBytes(int64_t num_rows) { return static_cast<size_t>(2 * num_rows) * sizeof(int32_t); }
   int64_t& NumDrawn(DrawTicket ticket) { return num_drawn_[(ticket + 2) % 2]; }
   int32_t* Drawn(DrawTicket ticket) { return drawn_[(ticket + 2) % 2].template as<int32_t>(); }
   // The runtime's mark of a draw's end; the next one marks that the device goes on. Those of four draws are kept.
@@ -385,7 +404,7 @@ class GpuDevice final : public Device {
   std::optional<Clock::time_point> idle_since_;
   DrawTicket num_draws_ = 0;
   int64_t num_drawn_[2] = {};  // rows of the last two
-  AlignedBuffer drawn_[2];     // and their tokens
+  AlignedBuffer drawn_[2];     // and what they gave
   bool just_drew_ = false;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
@@ -393,6 +412,7 @@ class GpuDevice final : public Device {
   AlignedBuffer cublas_workspace_;
   AlignedBuffer draw_inputs_;
   AlignedBuffer draw_work_;
+  AlignedBuffer draw_laws_;
   AlignedBuffer slot_table_;
   std::map<int32_t, PlacedBatch> placed_;  // by KV group
   std::vector<uint8_t> staging_;
