@@ -29,7 +29,7 @@ import report
 from peers import PEERS
 
 from llmi import LLM, SamplingParams, _core, _models
-from llmi._bench import BATCHES, Ceilings, bound_shares, interleave, own_works
+from llmi._bench import BANDWIDTH, BATCHES, STEP_OF_ONE, Ceilings, bound_shares, interleave, median_ratio, own_works, summary
 
 COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
@@ -42,6 +42,7 @@ Q4_0 = "llmi, Q4_0"  # the file that llama.cpp is fastest with, which has half a
 SHORT_WORKS = ("prefill 512", "decode 1", "decode 8", "decode 32")
 REQUESTS = "32 requests"
 REQUEST_SHAPE = (32, 128, 64)  # how many, tokens of a prompt, of an answer
+BUSY = ", a busy process beside"
 FREE_TYPES = ("Q4_1", "Q8_0", "BF16")
 
 
@@ -205,12 +206,27 @@ def peak_memory(model: Path) -> dict[str, float]:
     }
 
 
+def side_by_side(works: dict[str, Callable[[], float]], names: list[str]) -> dict[str, Callable[[], float]]:
+    """The same work by everyone in a row, with what it is compared with: ratios are of measurements seconds apart."""
+
+    def place(name: str) -> int:
+        if name == BANDWIDTH:
+            return names.index("decode 1")
+        plain = name.removesuffix(BUSY)
+        return next((i for i, own in enumerate(names) if plain.endswith(f" {own}")), len(names))
+
+    return dict(sorted(works.items(), key=lambda item: place(item[0])))
+
+
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All works, A B A B."""
     model = arguments.model or _models.fetch("smollm2-135m-instruct")
     threads = arguments.threads or _core.system_info()["num_threads"]
     llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
-    works: dict[str, Callable[[], float]] = {f"llmi {name}": work for name, work in own_works(llm).items()}
+    ceilings = Ceilings(threads)
+    works: dict[str, Callable[[], float]] = {BANDWIDTH: ceilings.probe}
+    works |= {f"llmi {name}": work for name, work in own_works(llm).items()}
+    works[f"llmi decode 1{BUSY}"] = partial(beside_a_busy_process, works["llmi decode 1"])
     works[f"llmi {REQUESTS}"] = partial(requests_tokens_per_s, llm)
     has_bf16 = llm._table == "avx512_bf16"  # elsewhere the same bits take several instructions
     variants: list[tuple[str, Any, tuple[str, ...], dict[str, str]]] = []
@@ -226,16 +242,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for column, file, names, options in variants:
         variant = LLM(file, num_threads=threads, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False, **options)
         works |= {f"{column} {name}": work for name, work in own_works(variant).items() if name in names}
-    ceilings = Ceilings(threads)
-    works["read bandwidth GB/s"] = ceilings.probe
     works |= {f"tokens riding free M*, {kind}": partial(free_tokens, kind, threads) for kind in FREE_TYPES}
     works["linear layer alone, 512 tokens, Gop/s"] = partial(linear_gops, threads)
-    works["llmi decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llmi decode 1"])
     works["first token s"] = partial(first_token_seconds, model)
     works["first token after a pause s"] = partial(first_token_after_pause, model)
     if arguments.llama_bin:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp", model, threads)
-        works["llama.cpp decode 1, a busy process beside"] = partial(beside_a_busy_process, works["llama.cpp decode 1"])
+        works[f"llama.cpp decode 1{BUSY}"] = partial(beside_a_busy_process, works["llama.cpp decode 1"])
     if arguments.llama_q4_0:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp Q4_0", Path(arguments.llama_q4_0), threads)
     for kind, file in also if arguments.llama_bin else ():
@@ -245,41 +258,43 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         peer = Peer(arguments.peers_python, arguments.peers_dir, name, threads)
         works[f"{name} prefill 512"] = partial(peer.measure, "prefill 512")
         works[f"{name} decode 1"] = partial(peer.measure, "decode 128")
-    results = interleave(works, arguments.rounds) | ceilings.results()
-    median = {name: entry["median"] for name, entry in results.items()}
-    free = median["tokens riding free M*, Q4_1"]
-    own_results = {name.removeprefix("llmi "): entry for name, entry in results.items()}
-    shares = bound_shares(llm, own_results)
+    values = interleave(side_by_side(works, [*own_works(llm), REQUESTS]), arguments.rounds) | ceilings.arithmetic()
+
+    def ratio(one: str, other: str) -> float:
+        return median_ratio(values[one], values[other])
+
+    shares = bound_shares(llm, {name.removeprefix("llmi "): entries for name, entries in values.items()})
+    step = f"llmi {STEP_OF_ONE}"
+    free = statistics.median(values["tokens riding free M*, Q4_1"])
     ratios = {
-        "decode 8 / (min(8, M*) x decode 1)": median["llmi decode 8"] / (min(8.0, free) * median["llmi decode 1"]),
+        "decode 8 / (min(8, M*) x decode 1)": ratio("llmi decode 8", step) / min(8.0, free),
         "decode 1, share of read bandwidth": shares["decode 1"],
         **{f"{name}, share of its bound": share for name, share in shares.items() if name.startswith("prefill")},
-        "linear layer alone, 512 tokens, share of int8 peak": median["linear layer alone, 512 tokens, Gop/s"]
-        / results["int8 dot Gop/s"]["max"],
+        "linear layer alone, 512 tokens, share of int8 peak": statistics.median(values["linear layer alone, 512 tokens, Gop/s"])
+        / max(values["int8 dot Gop/s"]),
     }
     for name in ("llama.cpp", "llama.cpp Q4_0"):
-        if f"{name} {REQUESTS}" in median:
-            ratios[f"{REQUESTS} / {name}"] = median[f"llmi {REQUESTS}"] / median[f"{name} {REQUESTS}"]
+        if f"{name} {REQUESTS}" in values:
+            ratios[f"{REQUESTS} / {name}"] = ratio(f"llmi {REQUESTS}", f"{name} {REQUESTS}")
     for name in ("llmi", "llama.cpp"):
-        if f"{name} decode 1, a busy process beside" in median:
-            ratios[f"{name} decode 1 beside a busy process, of the quiet speed"] = (
-                median[f"{name} decode 1, a busy process beside"] / median[f"{name} decode 1"]
-            )
+        if f"{name} decode 1{BUSY}" in values:
+            ratios[f"{name} decode 1 beside a busy process, of the quiet speed"] = ratio(f"{name} decode 1{BUSY}", f"{name} decode 1")
     for batch in BATCHES[1:]:
-        ratios[f"c({batch}), of the step of one"] = batch * median["llmi decode 1"] / median[f"llmi decode {batch}"]
+        ratios[f"c({batch}), of the step of one"] = batch * ratio(step, f"llmi decode {batch}")
     for own in ("llmi", BF16) if has_bf16 else ("llmi",):
         for work in BF16_WORKS if own == BF16 else ("prefill 512", "decode 1", "decode 32"):
             for name in COLUMNS:
-                if f"{name} {work}" in median:
-                    ratios[f"{work}{own.removeprefix('llmi')} / {name}"] = median[f"{own} {work}"] / median[f"{name} {work}"]
+                if f"{name} {work}" in values:
+                    ratios[f"{work}{own.removeprefix('llmi')} / {name}"] = ratio(f"{own} {work}", f"{name} {work}")
     for work in SHORT_WORKS if arguments.llama_q4_0 else ():
-        ratios[f"{work}, Q4_0 / llama.cpp Q4_0"] = median[f"{Q4_0} {work}"] / median[f"llama.cpp Q4_0 {work}"]
+        ratios[f"{work}, Q4_0 / llama.cpp Q4_0"] = ratio(f"{Q4_0} {work}", f"llama.cpp Q4_0 {work}")
     for kind, _ in also if arguments.llama_bin else ():
         for work in SHORT_WORKS:
-            ratios[f"{work}, {kind} / llama.cpp {kind}"] = median[f"llmi, {kind} {work}"] / median[f"llama.cpp {kind} {work}"]
+            ratios[f"{work}, {kind} / llama.cpp {kind}"] = ratio(f"llmi, {kind} {work}", f"llama.cpp {kind} {work}")
     for work in ("prefill 512", "decode 1"):
-        if f"{BF16_WEIGHTS} {work}" in median and f"transformers {work}" in median:
-            ratios[f"{work}, bf16 weights / transformers"] = median[f"{BF16_WEIGHTS} {work}"] / median[f"transformers {work}"]
+        if f"{BF16_WEIGHTS} {work}" in values and f"transformers {work}" in values:
+            ratios[f"{work}, bf16 weights / transformers"] = ratio(f"{BF16_WEIGHTS} {work}", f"transformers {work}")
+    results = {name: summary(entries) | {"values": [float(f"{value:.5g}") for value in entries]} for name, entries in values.items()}
     return {
         "model": model.name, "table": llm._table, "threads": threads,
         "results": results, "ratios": ratios, "memory": peak_memory(model), "imports_ms": import_ms(model),

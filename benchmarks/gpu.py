@@ -179,7 +179,7 @@ def measure(path: Path | None, engine: dict[str, Any], rounds: int) -> dict[str,
         works["decode 32, a logits processor each"] = partial(_bench.decode_tokens_per_s, llm, 32, 64, params=hooked)
         works["prefill 512"] = partial(_bench.prefill_tokens_per_s, llm, 512)
         works["copy bytes/s"] = copy_bandwidth
-        results = _bench.interleave(works, rounds)
+        results = {name: _bench.summary(values) for name, values in _bench.interleave(works, rounds).items()}
         read = results["decode 1"]["median"] * llm.model_info.weight_bytes
         return {"numerics_id": llm.model_info.numerics_id, **results, "decode 1, share of copy": read / results["copy bytes/s"]["median"]}
 

@@ -22,7 +22,7 @@ LAYERS = {
     "model": {"core", "kernels", "io", "cache"},
     "sampling": {"core", "kernels"},
     "scheduler": {"core", "cache"},
-    "speculative": {"core", "sampling"},
+    "speculative": {"core", "kernels", "sampling"},
     "engine": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative"},
     "bindings": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative", "engine"},
 }

@@ -328,21 +328,21 @@ void RegisterSampling(py::module_& module) {
                ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
                return law;
              });
-  module.def("draw_there", [](const std::string& table, const std::vector<SamplingParams>& params,
-                              const std::vector<std::vector<int32_t>>& tokens, int64_t prompt_len, int64_t sample_index,
-                              const FloatArray& logits) {
-    const KernelContext context = TestContext(table, 1);
-    PlacedFloats there = Place(context, logits);
-    DrawList draws;
-    // Rows last to first: a draw's place and its row are two things.
-    for (size_t i = params.size(); i-- > 0;) {
-      Validate(params[i], logits.shape(1));
-      draws.Add(params[i], {tokens[i], prompt_len}, sample_index, static_cast<int64_t>(i), logits.shape(1));
-    }
-    const std::span<const int32_t> drawn =
-        context.device->TakeDrawn(context.device->Draw(draws.batch(), there.data(), logits.shape(1))).tokens;
-    return std::vector<int32_t>(drawn.rbegin(), drawn.rend());
-  });
+  module.def("draw_there",
+             [](const std::string& table, const std::vector<SamplingParams>& params, const std::vector<std::vector<int32_t>>& tokens,
+                int64_t prompt_len, int64_t sample_index, const FloatArray& logits) {
+               const KernelContext context = TestContext(table, 1);
+               PlacedFloats there = Place(context, logits);
+               DrawList draws;
+               // Rows last to first: a draw's place and its row are two things.
+               for (size_t i = params.size(); i-- > 0;) {
+                 Validate(params[i], logits.shape(1));
+                 draws.Add(params[i], {tokens[i], prompt_len}, sample_index, static_cast<int64_t>(i), logits.shape(1));
+               }
+               const std::span<const int32_t> drawn =
+                   context.device->TakeDrawn(context.device->Draw(draws.batch(), there.data(), logits.shape(1))).tokens;
+               return std::vector<int32_t>(drawn.rbegin(), drawn.rend());
+             });
   module.def(
       "draw",
       [](uint64_t seed, int64_t position, int64_t sample_index, const FloatArray& law, const std::string& table) {

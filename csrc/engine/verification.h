@@ -18,7 +18,7 @@ namespace llmi {
 
 inline double UniformOf(uint32_t word) { return (static_cast<double>(word) + 0.5) * 0x1p-32; }
 
-// The coin for a drafted token. key: of the row, with the round; its purpose is not looked at, here and below.
+// The coin for a drafted token. key: of the row, with the round and purpose 0, here and below.
 double AcceptanceUniform(NoiseKey key, int32_t token_id);
 
 // A token from probs [vocab_size], which need not sum to 1.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from llmi._llm import LLM
 
 BATCHES = (1, 2, 3, 4, 6, 8, 16, 32)
+BANDWIDTH = "read bandwidth GB/s"
+STEP_OF_ONE = "decode 1, context 1"  # what c(M) compares with: the others begin so, too
 _READ_BYTES = 1 << 30
 _GREEDY = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
 
@@ -64,15 +66,20 @@ def summary(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "rounds": len(values)}
 
 
-def interleave(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, dict[str, float]]:
-    """Each work once a round, A B A B, so that a busy moment hits all alike."""
+def interleave(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Each work once a round, A B A B, so that a busy moment hits all alike; what each gave, round by round."""
     values: dict[str, list[float]] = {name: [] for name in works}
     with progress(rounds * len(works), "bench", "work", None) as bar:
         for _ in range(rounds):
             for name, work in works.items():
                 values[name].append(work())
                 bar.update(1)
-    return {name: summary(entries) for name, entries in values.items()}
+    return values
+
+
+def median_ratio(values: list[float], others: list[float]) -> float:
+    """Of what was measured in the same round: the machine's speed moves between rounds."""
+    return statistics.median(one / other for one, other in zip(values, others, strict=True))
 
 
 class Ceilings:
@@ -88,10 +95,10 @@ class Ceilings:
             self.values.setdefault(name, []).append(value / 1e9)
         return self.values["read_bytes_per_s"][-1]
 
-    def results(self) -> dict[str, dict[str, float]]:
-        """Those of arithmetic, in billions of operations a second."""
+    def arithmetic(self) -> dict[str, list[float]]:
+        """Billions of operations a second, round by round."""
         names = {"fp32 fma Gop/s": "fma_ops_per_s", "bf16 dot Gop/s": "bf16_ops_per_s", "int8 dot Gop/s": "dots_ops_per_s"}
-        return {shown: summary(self.values[name]) for shown, name in names.items()}
+        return {shown: self.values[name] for shown, name in names.items()}
 
 
 def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
@@ -101,6 +108,7 @@ def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
         f"prefill {length}": partial(prefill_tokens_per_s, llm, length) for length in (512, 2048) if length < room
     }
     works["decode 1"] = partial(decode_tokens_per_s, llm, 1, 64, 128)
+    works[STEP_OF_ONE] = partial(decode_tokens_per_s, llm, 1, 32)
     if room > 2048 + 32:
         works["decode 1, context 2048"] = partial(decode_tokens_per_s, llm, 1, 32, 2048)
     works |= {f"decode {batch}": partial(decode_tokens_per_s, llm, batch, 32) for batch in BATCHES[1:]}
@@ -120,33 +128,38 @@ def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
     threads: int = llm._num_threads
     started = time.time()
     ceilings = Ceilings(threads)
-    results = interleave({"read bandwidth GB/s": ceilings.probe, **own_works(llm)}, rounds) | ceilings.results()
+    works = own_works(llm)
+    first = list(works).index("decode 1") + 1
+    in_order = [*works.items()]
+    in_order.insert(first, (BANDWIDTH, ceilings.probe))  # in the same second
+    values = interleave(dict(in_order), rounds) | ceilings.arithmetic()
+    results = {name: summary(entries) for name, entries in values.items()}
     facts = {
         "model": llm.model_info.path.rsplit("/", 1)[-1], "numerics_id": llm.model_info.numerics_id, "weight_mb": llm.model_info.weight_bytes / 1e6,
         "threads": threads, "cpu": _core.system_info()["cpu"], "table": llm._table, "python": platform.python_version(), "rounds": rounds,
         "seconds": time.time() - started,
     }  # fmt: skip
-    return BenchReport(facts, results, bound_shares(llm, results))
+    return BenchReport(facts, results, bound_shares(llm, values))
 
 
-def bound_shares(llm: LLM, results: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Decode: weights that a step reads, over what memory gives. Prefill: its operations over the peak of their kind.
+def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
+    """Decode: weights that a step reads, over what memory gave in the same round. Prefill: its operations over the peak of their kind.
 
-    What memory gives swings, so it is the rounds' median; other work on the machine only lowers a peak, so that is their maximum.
+    Other work on the machine only lowers a peak, so that is the rounds' maximum.
     """
     config: dict[str, Any] = _core.load_config(llm.model_info.path)
-    peak = {name: 1e9 * results[name]["max"] for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
+    peak = {name: 1e9 * max(values[name]) for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
     matrix_peak = peak["int8 dot Gop/s" if "a:i8" in llm.model_info.numerics_id else "fp32 fma Gop/s"]
     query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]
     layers, hidden = llm.model_info.num_layers, config["hidden_size"]
     weights = layers * (2 * hidden * query + 2 * hidden * kv + 3 * hidden * config["intermediate_size"])
-    shares = {"decode 1": results["decode 1"]["median"] * llm._step_weight_bytes / (1e9 * results["read bandwidth GB/s"]["median"])}
-    for name, entry in results.items():
+    shares = {"decode 1": median_ratio(values["decode 1"], values[BANDWIDTH]) * llm._step_weight_bytes / 1e9}
+    for name, entries in values.items():
         if name.startswith("prefill"):
             length = int(name.split()[1])
             pairs = sum(length * (length + 1) / 2 if not window else _windowed(length, window) for window in config["windows"][:layers])
             bound = length * 2 * weights / matrix_peak + 4 * query * pairs / peak["fp32 fma Gop/s"]
-            shares[name] = entry["median"] * bound / length
+            shares[name] = statistics.median(entries) * bound / length
     return shares
 
 

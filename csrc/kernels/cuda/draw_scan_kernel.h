@@ -31,9 +31,9 @@ struct DrawPlan {
   float* logits;  // [rows of the step, vocab_size], changed in place
   int64_t vocab_size;
   int64_t num_chunks;
-  DrawChunk* chunks;             // [num_rows, num_chunks]
-  float* group_peaks;            // [num_rows, num_chunks, kDrawGroups]
-  uint64_t* lists;               // [num_rows, vocab_size] rank keys, or the bits of float64 weights
+  DrawChunk* chunks;   // [num_rows, num_chunks]
+  float* group_peaks;  // [num_rows, num_chunks, kDrawGroups]
+  uint64_t* lists;     // [num_rows, vocab_size] rank keys, or the bits of float64 weights
   const DraftedToken* drafted;
   const float* laws;             // [batch.num_laws, vocab_size]
   int32_t* tokens;               // [num_rows]

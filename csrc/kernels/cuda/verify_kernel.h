@@ -46,9 +46,8 @@ struct VerifyKernel : LawSelection {
         shared.accepts = drafted.uniform < accepts ? 1 : 0;
       });
       if (shared.accepts != 0) return give(drafted.id, i - row.drafted_begin);
-      SetWeights(block, view, shared, [&](int64_t id) {
-        return ResidualWeight(Probability(view, shared, id), DraftProbability(id, drafted.id, law));
-      });
+      SetWeights(block, view, shared,
+                 [&](int64_t id) { return ResidualWeight(Probability(view, shared, id), DraftProbability(id, drafted.id, law)); });
     }
     if (greedy) return give(shared.best, -1);
     // The laws were equal up to rounding, and all was rejected but for it.
