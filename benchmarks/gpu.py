@@ -102,6 +102,7 @@ def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
         "temperature": {"temperature": 0.8},
         "top-p": {"temperature": 0.8, "top_p": 0.95},
         "top-k, top-p, min-p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02},
+        "temperature, a draft rejected": {"temperature": 0.8},
     }
     read_seconds = num_rows * vocab_size * 4 / copy_bandwidth()
     result = {}
@@ -109,7 +110,7 @@ def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
         params = _core.SamplingParams()
         for field, value in fields.items():
             setattr(params, field, value)
-        seconds = _core.measure_device_draws(device(), params, num_rows, vocab_size)
+        seconds = _core.measure_device_draws(device(), params, num_rows, vocab_size, int(name.endswith("rejected")))
         result |= {f"{name}, us": seconds * 1e6, f"{name}, in reads of the logits": seconds / read_seconds}
     return result
 

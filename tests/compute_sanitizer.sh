@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The op tests on the GPU under compute-sanitizer: memory errors, then races. Usage: tests/compute_sanitizer.sh
+# The tests of ops and draws on the GPU under compute-sanitizer: memory errors, then races. Usage: tests/compute_sanitizer.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for tool in memcheck racecheck; do
-  compute-sanitizer --tool "$tool" --error-exitcode 1 python -m pytest -p no:cacheprovider --timeout 3000 -k cuda tests/test_ops.py tests/test_row_ops.py tests/test_attention.py tests/test_tensor_cores.py
+  compute-sanitizer --tool "$tool" --error-exitcode 1 python -m pytest -p no:cacheprovider --timeout 3000 -k "cuda and not engine_draws and not more_rows" tests/test_ops.py tests/test_row_ops.py tests/test_attention.py tests/test_tensor_cores.py tests/test_device_draw.py
 done

@@ -63,7 +63,7 @@ double MeasureCopy(const std::string& name, int64_t num_bytes) {
   return 2.0 * static_cast<double>(num_bytes) / seconds;
 }
 
-double MeasureDraws(const std::string& name, const SamplingParams& params, int64_t num_rows, int64_t vocab_size) {
+double MeasureDraws(const std::string& name, const SamplingParams& params, int64_t num_rows, int64_t vocab_size, int32_t num_drafted) {
   Validate(params, vocab_size);
   const std::unique_ptr<Device> device = OpenDevice(name);
   std::vector<float> logits(static_cast<size_t>(num_rows * vocab_size));
@@ -73,7 +73,10 @@ double MeasureDraws(const std::string& name, const SamplingParams& params, int64
   AlignedBuffer there(logits.size() * sizeof(float), "the draw probe", device.get());
   device->Upload(there.data(), logits.data(), there.size());
   DrawList draws;
-  for (int64_t row = 0; row < num_rows; ++row) draws.Add(params, {}, row, row, vocab_size);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    draws.Add(params, {}, row, row, vocab_size);
+    for (int32_t id = 0; id < num_drafted; ++id) draws.AddDrafted(id, {}, 1.0);  // rejected
+  }
   return SecondsEach(device.get(), there.data(), [&](int) { device->Draw(draws.batch(), there.as<float>(), vocab_size); });
 }
 
@@ -185,7 +188,9 @@ void RegisterDeviceProbes(py::module_& module) {
   module.def("measure_device_copy", &MeasureCopy, Release(), py::arg("device"), py::arg("num_bytes"),
              "Bytes read and written a second by copies within the device.");
   module.def("measure_device_draws", &MeasureDraws, Release(), py::arg("device"), py::arg("params"), py::arg("num_rows"),
-             py::arg("vocab_size"), "Seconds of one draw for each row of logits on the device; logits are -3 log E of exponentials E.");
+             py::arg("vocab_size"), py::arg("num_drafted") = 0,
+             "Seconds of one draw for each row of logits on the device, and of rejecting so many drafted tokens before it; logits are -3 log E of "
+             "exponentials E.");
   module.def("measure_device_linear", &MeasureLinear, Release(), py::arg("device"), py::arg("type"), py::arg("num_rows"),
              py::arg("num_outputs"), py::arg("num_cols"),
              "Seconds of one linear layer over rows on the device, and the bytes of its weights: bf16, q4_0, q4_1 or q8_0.");
