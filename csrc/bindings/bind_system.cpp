@@ -32,6 +32,12 @@ void RegisterSystem(py::module_& module) {
         return dict;
       },
       "What the processor and the system offer.");
+  py::class_<ReadProbe>(module, "ReadProbe", "Memory out of the caches' reach, to be read by so many threads.")
+      .def(py::init([](int num_threads, int64_t num_bytes) {
+             return ReadProbe({&GetKernelTable(""), &ThreadPool::Shared(), num_threads}, num_bytes);
+           }),
+           py::arg("num_threads"), py::arg("num_bytes"))
+      .def("bytes_per_s", &ReadProbe::BytesPerSecond, py::call_guard<py::gil_scoped_release>(), "Of one pass.");
   module.def(
       "measure_ceilings",
       [](int num_threads, int64_t num_bytes) {

@@ -5,7 +5,6 @@
 #include <functional>
 #include <vector>
 
-#include "core/aligned.h"
 #include "core/thread_pool.h"
 #include "kernels/kernel_table.h"
 #include "kernels/packed_weights.h"
@@ -38,19 +37,30 @@ uint64_t SumWords(const uint64_t* words, int64_t count) {
 
 }  // namespace
 
+ReadProbe::ReadProbe(const KernelContext& context, int64_t num_bytes)
+    : context_(context),
+      buffer_(static_cast<size_t>(num_bytes), "the bandwidth probe"),
+      share_(num_bytes / context.num_threads / 64 * 64),
+      sums_(static_cast<size_t>(context.num_threads) * 8) {
+  context_.pool->ParallelFor(context_.num_threads, context_.num_threads,
+                             [&](int64_t task) { std::fill_n(buffer_.data() + task * share_, share_, uint8_t{1}); });
+}
+
+double ReadProbe::BytesPerSecond() {
+  const auto start = std::chrono::steady_clock::now();
+  context_.pool->ParallelFor(context_.num_threads, context_.num_threads,
+                             [&](int64_t task) { sums_[static_cast<size_t>(task) * 8] += SumWords(Share(task), share_ / 8); });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return static_cast<double>(share_ * context_.num_threads) / seconds;
+}
+
 Ceilings MeasureCeilings(const KernelContext& context, int64_t num_bytes) {
   Ceilings ceilings;
   const auto threads = static_cast<double>(context.num_threads);
   {
-    AlignedBuffer buffer(static_cast<size_t>(num_bytes), "the bandwidth probe");
-    const int64_t share = num_bytes / context.num_threads / 64 * 64;
-    std::vector<uint64_t> sums(static_cast<size_t>(context.num_threads) * 8);  // a cache line apart
-    const auto part = [&](int64_t task) { return buffer.data() + task * share; };
-    context.pool->ParallelFor(context.num_threads, context.num_threads, [&](int64_t task) { std::fill_n(part(task), share, uint8_t{1}); });
-    const double seconds = BestSeconds(context, [&](int64_t task) {
-      sums[static_cast<size_t>(task) * 8] += SumWords(reinterpret_cast<const uint64_t*>(part(task)), share / 8);
-    });
-    ceilings.read_bytes_per_s = static_cast<double>(share) * threads / seconds;
+    ReadProbe probe(context, num_bytes);
+    for (int repeat = 0; repeat < kRepeats; ++repeat)
+      ceilings.read_bytes_per_s = std::max(ceilings.read_bytes_per_s, probe.BytesPerSecond());
   }
   constexpr int64_t kFmaIterations = 2'000'000;
   std::vector<float> out(static_cast<size_t>(context.num_threads) * kProbeDotRows * 16);

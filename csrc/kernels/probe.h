@@ -3,6 +3,9 @@
 
 #include <stdint.h>
 
+#include <vector>
+
+#include "core/aligned.h"
 #include "kernels/context.h"
 #include "kernels/quantize_rows.h"
 
@@ -28,6 +31,23 @@ struct Ceilings {
   double fma_ops_per_s = 0;   // fp32
   double bf16_ops_per_s = 0;  // dots of bf16 pairs, by what the table has for them
   double dots_ops_per_s = 0;  // int8, by the sequence that 4-bit weights use
+};
+
+// What memory gives now: some machines' flips between one value and another half as large from second to second.
+class ReadProbe {
+ public:
+  // num_bytes: what is read, out of the caches' reach.
+  ReadProbe(const KernelContext& context, int64_t num_bytes);
+  // Of one pass by all threads, each over its share.
+  double BytesPerSecond();
+
+ private:
+  const uint64_t* Share(int64_t task) const { return reinterpret_cast<const uint64_t*>(buffer_.data() + task * share_); }
+
+  KernelContext context_;
+  AlignedBuffer buffer_;
+  int64_t share_;               // bytes
+  std::vector<uint64_t> sums_;  // a cache line apart
 };
 
 // With context.num_threads threads; takes about half a second. num_bytes: what is read, out of the caches' reach.

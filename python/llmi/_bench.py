@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 BATCHES = (1, 2, 3, 4, 6, 8, 16, 32)
 BANDWIDTH = "read bandwidth GB/s"
+DECODE_SHARE = "decode 1, share of read bandwidth"
 STEP_OF_ONE = "decode 1, context 1"  # what c(M) compares with: the others begin so, too
 _READ_BYTES = 1 << 30
+_PAIRED_BYTES = 1 << 28  # read in a few milliseconds
+_PAIRS = 24
 _GREEDY = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
 
 
@@ -59,6 +62,20 @@ def decode_tokens_per_s(llm: LLM, num_sequences: int, num_tokens: int, context: 
     prompts = [[100 + (i + j) % 97 for j in range(context)] for i in range(num_sequences)]
     outputs = llm.generate(prompts, params.replace(max_tokens=num_tokens), use_tqdm=False)
     return num_sequences * (num_tokens - 1) / max(float(output.metrics.inter_token_latencies_s.sum()) for output in outputs)
+
+
+def decode_share(llm: LLM) -> float:
+    """Of the bandwidth that reading has just before and after a few steps of one sequence; the median of steady moments."""
+    probe = _core.ReadProbe(llm._num_threads, _PAIRED_BYTES)
+    shares: list[tuple[bool, float]] = []
+    before = probe.bytes_per_s()
+    for _ in range(_PAIRS):
+        read = decode_tokens_per_s(llm, 1, 9) * llm._step_weight_bytes
+        after = probe.bytes_per_s()
+        shares.append((abs(after - before) < 0.1 * after, read / ((before + after) / 2)))
+        before = after
+    steady = [share for is_steady, share in shares if is_steady]
+    return statistics.median(steady or [share for _, share in shares])
 
 
 def summary(values: list[float]) -> dict[str, float]:
@@ -108,6 +125,7 @@ def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
         f"prefill {length}": partial(prefill_tokens_per_s, llm, length) for length in (512, 2048) if length < room
     }
     works["decode 1"] = partial(decode_tokens_per_s, llm, 1, 64, 128)
+    works[DECODE_SHARE] = partial(decode_share, llm)
     works[STEP_OF_ONE] = partial(decode_tokens_per_s, llm, 1, 32)
     if room > 2048 + 32:
         works["decode 1, context 2048"] = partial(decode_tokens_per_s, llm, 1, 32, 2048)
@@ -143,9 +161,10 @@ def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
 
 
 def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
-    """Decode: weights that a step reads, over what memory gave in the same round. Prefill: its operations over the peak of their kind.
+    """Decode: weights that a step reads, over what memory gives. Prefill: its operations over the peak of their kind.
 
-    Other work on the machine only lowers a peak, so that is the rounds' maximum.
+    What memory gives swings, so it is read beside the steps (`decode_share`); other work on the machine only lowers a peak, so that is the
+    rounds' maximum.
     """
     config: dict[str, Any] = _core.load_config(llm.model_info.path)
     peak = {name: 1e9 * max(values[name]) for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
@@ -153,7 +172,7 @@ def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
     query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]
     layers, hidden = llm.model_info.num_layers, config["hidden_size"]
     weights = layers * (2 * hidden * query + 2 * hidden * kv + 3 * hidden * config["intermediate_size"])
-    shares = {"decode 1": median_ratio(values["decode 1"], values[BANDWIDTH]) * llm._step_weight_bytes / 1e9}
+    shares = {"decode 1": statistics.median(values[DECODE_SHARE])}
     for name, entries in values.items():
         if name.startswith("prefill"):
             length = int(name.split()[1])
