@@ -187,10 +187,11 @@ void RegisterDeviceProbes(py::module_& module) {
   using Release = py::call_guard<py::gil_scoped_release>;
   module.def("measure_device_copy", &MeasureCopy, Release(), py::arg("device"), py::arg("num_bytes"),
              "Bytes read and written a second by copies within the device.");
-  module.def("measure_device_draws", &MeasureDraws, Release(), py::arg("device"), py::arg("params"), py::arg("num_rows"),
-             py::arg("vocab_size"), py::arg("num_drafted") = 0,
-             "Seconds of one draw for each row of logits on the device, and of rejecting so many drafted tokens before it; logits are -3 log E of "
-             "exponentials E.");
+  module.def(
+      "measure_device_draws", &MeasureDraws, Release(), py::arg("device"), py::arg("params"), py::arg("num_rows"), py::arg("vocab_size"),
+      py::arg("num_drafted") = 0,
+      "Seconds of one draw for each row of logits on the device, and of rejecting so many drafted tokens before it; logits are -3 log E of "
+      "exponentials E.");
   module.def("measure_device_linear", &MeasureLinear, Release(), py::arg("device"), py::arg("type"), py::arg("num_rows"),
              py::arg("num_outputs"), py::arg("num_cols"),
              "Seconds of one linear layer over rows on the device, and the bytes of its weights: bf16, q4_0, q4_1 or q8_0.");
