@@ -29,7 +29,7 @@ import report
 from peers import PEERS
 
 from llmi import LLM, SamplingParams, _core, _models
-from llmi._bench import BANDWIDTH, BATCHES, STEP_OF_ONE, Ceilings, bound_shares, interleave, median_ratio, own_works, summary
+from llmi._bench import BATCHES, DECODE_SHARE, STEP_OF_ONE, Ceilings, bound_shares, interleave, own_works, summary
 
 COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
@@ -210,8 +210,6 @@ def side_by_side(works: dict[str, Callable[[], float]], names: list[str]) -> dic
     """The same work by everyone in a row, with what it is compared with: ratios are of measurements seconds apart."""
 
     def place(name: str) -> int:
-        if name == BANDWIDTH:
-            return names.index("decode 1")
         plain = name.removesuffix(BUSY)
         return next((i for i, own in enumerate(names) if plain.endswith(f" {own}")), len(names))
 
@@ -224,7 +222,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     threads = arguments.threads or _core.system_info()["num_threads"]
     llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
     ceilings = Ceilings(threads)
-    works: dict[str, Callable[[], float]] = {BANDWIDTH: ceilings.probe}
+    works: dict[str, Callable[[], float]] = {"read bandwidth GB/s": ceilings.probe}
     works |= {f"llmi {name}": work for name, work in own_works(llm).items()}
     works[f"llmi decode 1{BUSY}"] = partial(beside_a_busy_process, works["llmi decode 1"])
     works[f"llmi {REQUESTS}"] = partial(requests_tokens_per_s, llm)
@@ -261,14 +259,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     values = interleave(side_by_side(works, [*own_works(llm), REQUESTS]), arguments.rounds) | ceilings.arithmetic()
 
     def ratio(one: str, other: str) -> float:
-        return median_ratio(values[one], values[other])
+        """Of what was measured in the same round: the machine's speed moves between rounds."""
+        return statistics.median(a / b for a, b in zip(values[one], values[other], strict=True))
 
     shares = bound_shares(llm, {name.removeprefix("llmi "): entries for name, entries in values.items()})
     step = f"llmi {STEP_OF_ONE}"
     free = statistics.median(values["tokens riding free M*, Q4_1"])
     ratios = {
         "decode 8 / (min(8, M*) x decode 1)": ratio("llmi decode 8", step) / min(8.0, free),
-        "decode 1, share of read bandwidth": shares["decode 1"],
+        DECODE_SHARE: shares["decode 1"],
         **{f"{name}, share of its bound": share for name, share in shares.items() if name.startswith("prefill")},
         "linear layer alone, 512 tokens, share of int8 peak": statistics.median(values["linear layer alone, 512 tokens, Gop/s"])
         / max(values["int8 dot Gop/s"]),
@@ -318,7 +317,7 @@ def readme_table(result: dict[str, Any]) -> str:
     pause = f" ({after_pause['median']:.2f} s after a pause of five)" if after_pause else ""
     ratios = result["ratios"]
     shares = {
-        "decoding one sequence": "decode 1, share of read bandwidth", "a prompt of 512": "prefill 512, share of its bound",
+        "decoding one sequence": DECODE_SHARE, "a prompt of 512": "prefill 512, share of its bound",
         "a layer of 4 bits alone": "linear layer alone, 512 tokens, share of int8 peak",
     }  # fmt: skip
     reached = ", ".join(f"{name} {ratios[key]:.2f}" for name, key in shares.items() if key in ratios)

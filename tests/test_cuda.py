@@ -106,10 +106,10 @@ def test_preempted_sequences_come_back_from_the_host(tiny_path: Callable[..., Pa
             )
         stats = llm.get_metrics()
     assert stats["audit"] == "" and stats["num_preemptions"] >= 5 and stats["num_restored_tokens"] > 200, stats
-    # What the prefix cache has, but for a block, is not copied. And a copy that other work on the machine held up seems dearer than
-    # computing again, by the clock, so that one after it may be left out: a bound of 0 failed for that once in many runs.
-    left_out = stats["num_recomputed_tokens"] - (16 * stats["num_preemptions"] if caching else 0)
-    assert left_out <= stats["num_restored_tokens"] / 2, stats
+    # What the prefix cache has, but for a block, is not copied; nor are sequences, of 160 tokens at most, whose copy seemed dearer by the
+    # clock, as a busy machine makes one seem.
+    most = (16 * stats["num_preemptions"] if caching else 0) + 160 * stats["num_copies_left_out"]
+    assert stats["num_recomputed_tokens"] <= most, stats
 
 
 def test_speculation_on_the_device(tiny_path: Callable[..., Path]) -> None:

@@ -163,6 +163,19 @@ def test_which_rows_an_engine_draws_there(tiny_path: Any, tmp_path: Path) -> Non
             assert there is None or ((drawn > 40) if there else (drawn == 0)), (name, drawn)
 
 
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 5003])
+def test_laws_are_summed_in_lanes(size: int) -> None:
+    """512 of them, folded by halves: the order that devices have, too."""
+    weights = np.random.default_rng(size).exponential(size=size) ** 9
+    lanes = np.zeros(512)
+    for begin in range(0, size, 512):
+        part = weights[begin : begin + 512]
+        lanes[: len(part)] += part
+    while len(lanes) > 1:
+        lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
+    assert T.sum_of_law(weights.tolist()) == lanes[0]
+
+
 def random_siblings(rng: np.random.Generator, row: Array) -> tuple[list[int], list[Array]]:
     """None, or up to four: without laws, or drawn without replacement from one that is near the row's or far from it."""
     count = int(rng.choice([0, 1, 1, 2, 4]))

@@ -101,19 +101,6 @@ def test_acceptance_is_min_one_of_the_ratio() -> None:
     assert T.accept_probability(0, [0.25, 0.75], []) == 0.25
 
 
-@pytest.mark.parametrize("size", [1, 511, 512, 513, 5003])
-def test_laws_are_summed_in_lanes(size: int) -> None:
-    """512 of them, folded by halves: the order that devices have, too."""
-    weights = np.random.default_rng(size).exponential(size=size) ** 9
-    lanes = np.zeros(512)
-    for begin in range(0, size, 512):
-        part = weights[begin : begin + 512]
-        lanes[: len(part)] += part
-    while len(lanes) > 1:
-        lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
-    assert T.sum_of_law(weights.tolist()) == lanes[0]
-
-
 # --- end to end
 
 

@@ -321,6 +321,7 @@ void RegisterEngine(py::module_& module) {
         dict["num_preemptions"] = stats.num_preemptions;
         dict["num_recomputed_tokens"] = stats.num_recomputed_tokens;
         dict["num_restored_tokens"] = stats.num_restored_tokens;
+        dict["num_copies_left_out"] = stats.num_copies_left_out;
         dict["num_device_draws"] = stats.num_device_draws;
         dict["num_steps_ahead"] = stats.num_steps_ahead;
         dict["num_graph_replays"] = stats.device.num_replays;

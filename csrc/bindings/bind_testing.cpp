@@ -339,9 +339,8 @@ void RegisterSampling(py::module_& module) {
                  Validate(params[i], logits.shape(1));
                  draws.Add(params[i], {tokens[i], prompt_len}, sample_index, static_cast<int64_t>(i), logits.shape(1));
                }
-               const std::span<const int32_t> drawn =
-                   context.device->TakeDrawn(context.device->Draw(draws.batch(), there.data(), logits.shape(1))).tokens;
-               return std::vector<int32_t>(drawn.rbegin(), drawn.rend());
+               const DrawnRows drawn = context.device->TakeDrawn(context.device->Draw(draws.batch(), there.data(), logits.shape(1)));
+               return std::vector<int32_t>(drawn.tokens.rbegin(), drawn.tokens.rend());
              });
   module.def(
       "draw",

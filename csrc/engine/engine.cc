@@ -277,6 +277,7 @@ void Engine::PublishStats() {
   stats_.num_recomputed_tokens = scheduler_->num_recomputed_tokens();
   if (context_.device != nullptr) stats_.device = context_.device->counts();
   stats_.num_restored_tokens = scheduler_->num_restored_tokens();
+  stats_.num_copies_left_out = num_copies_left_out_;
   stats_.num_copies_on_write = cache_->num_copies_on_write();
   stats_.num_window_blocks_returned = cache_->num_window_blocks_returned();
   stats_.num_running = scheduler_->num_running();

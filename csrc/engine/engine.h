@@ -67,6 +67,7 @@ struct EngineStats {
   int64_t num_preemptions = 0;
   int64_t num_recomputed_tokens = 0;
   int64_t num_restored_tokens = 0;  // of preempted sequences whose blocks came back from the host
+  int64_t num_copies_left_out = 0;  // of preempted sequences, that seemed dearer than computing again
   int64_t num_device_draws = 0;     // rows drawn where their logits lie; those of other rows came to the host
   int64_t num_steps_ahead = 0;      // launched before the tokens of the step before were known
   DeviceCounts device;
@@ -296,7 +297,8 @@ class Engine {
   bool seen_plain_decode_ = false;
   double drafted_ratio_ = 1;             // of steps with drafts, relative to decode_ratio_
   double prompt_seconds_per_token_ = 0;  // of steps with prompts, seen lately
-  int64_t num_copies_left_out_ = 0;      // that seemed dearer than computing again
+  int64_t num_dear_copies_ = 0;          // to the host, that seemed dearer than computing again
+  int64_t num_copies_left_out_ = 0;      // of these; the others were made, to learn
   CostCurve costs_;                      // c(M), measured when speculation first asks
   std::vector<double> cost_row_;         // the same for 1, 2, ... rows, for length policies
   std::unordered_map<Drafter*, DrafterHistory> drafters_;

@@ -62,7 +62,9 @@ bool Engine::PrefersCopy(const ScheduledSequence& sequence) {
   if (static_cast<uint64_t>(num_pages * cache_->pool().page_bytes()) > AvailableMemoryBytes() / 2) return false;
   const double copies = 2 * cache_->copy_seconds_per_page() * static_cast<double>(num_pages);
   if (copies <= prompt_seconds_per_token_ * static_cast<double>(sequence.kv.num_tokens)) return true;
-  return ++num_copies_left_out_ % kRetry == 0;
+  if (++num_dear_copies_ % kRetry == 0) return true;
+  ++num_copies_left_out_;
+  return false;
 }
 
 void Engine::LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds) {

@@ -43,8 +43,12 @@ int32_t DrawVerified(const KernelContext& context, const SamplingParams& params,
   std::vector<float> law(probs.size());
   std::transform(probs.begin(), probs.end(), law.begin(), LogLaw);
   key.purpose = 0;
-  if (!after_rejection) key.round = 0;
-  return Draw(context, after_rejection ? KeyAfterRejection(key) : key, law.data(), static_cast<int64_t>(law.size()));
+  if (after_rejection) {
+    key = KeyAfterRejection(key);
+  } else {
+    key.round = 0;
+  }
+  return Draw(context, key, law.data(), static_cast<int64_t>(law.size()));
 }
 
 std::vector<double> NormalisedLaw(const KernelContext& context, const SamplingParams& params, std::span<const float> law) {

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from llmi._llm import LLM
 
 BATCHES = (1, 2, 3, 4, 6, 8, 16, 32)
-BANDWIDTH = "read bandwidth GB/s"
 DECODE_SHARE = "decode 1, share of read bandwidth"
 STEP_OF_ONE = "decode 1, context 1"  # what c(M) compares with: the others begin so, too
 _READ_BYTES = 1 << 30
@@ -94,11 +93,6 @@ def interleave(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
     return values
 
 
-def median_ratio(values: list[float], others: list[float]) -> float:
-    """Of what was measured in the same round: the machine's speed moves between rounds."""
-    return statistics.median(one / other for one, other in zip(values, others, strict=True))
-
-
 class Ceilings:
     """What reading and arithmetic can do at most, probed round by round beside the works."""
 
@@ -146,11 +140,7 @@ def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
     threads: int = llm._num_threads
     started = time.time()
     ceilings = Ceilings(threads)
-    works = own_works(llm)
-    first = list(works).index("decode 1") + 1
-    in_order = [*works.items()]
-    in_order.insert(first, (BANDWIDTH, ceilings.probe))  # in the same second
-    values = interleave(dict(in_order), rounds) | ceilings.arithmetic()
+    values = interleave({"read bandwidth GB/s": ceilings.probe, **own_works(llm)}, rounds) | ceilings.arithmetic()
     results = {name: summary(entries) for name, entries in values.items()}
     facts = {
         "model": llm.model_info.path.rsplit("/", 1)[-1], "numerics_id": llm.model_info.numerics_id, "weight_mb": llm.model_info.weight_bytes / 1e6,

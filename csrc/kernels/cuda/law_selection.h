@@ -180,13 +180,19 @@ struct LawSelection {
       }
       shared.partial[thread] = sum;
     });
+    FoldSums(block, shared.partial, &shared.total);
+  }
+
+  // Adds the threads' sums up, by halves.
+  template <typename Block, typename T>
+  LLMI_HD void FoldSums(const Block& block, T* sums, T* total) const {
     for (int half = kDrawThreads / 2; half > 0; half /= 2) {
       block.ForEachThread([&](int thread) {
-        if (thread < half) shared.partial[thread] += shared.partial[thread + half];
+        if (thread < half) sums[thread] += sums[thread + half];
       });
     }
     block.ForEachThread([&](int thread) {
-      if (thread == 0) shared.total = shared.partial[0];
+      if (thread == 0) *total = sums[0];
     });
   }
 

@@ -73,14 +73,7 @@ struct VerifyKernel : LawSelection {
       }
       shared.scores[thread] = sum;
     });
-    for (int half = kLawLanes / 2; half > 0; half /= 2) {
-      block.ForEachThread([&](int thread) {
-        if (thread < half) shared.scores[thread] += shared.scores[thread + half];
-      });
-    }
-    block.ForEachThread([&](int thread) {
-      if (thread == 0) shared.sum = shared.scores[0];
-    });
+    FoldSums(block, shared.scores, &shared.sum);
   }
 
   template <typename Block>
