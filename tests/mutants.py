@@ -41,6 +41,7 @@ ROW_OPS = "tests/test_row_ops.py"
 BF16_LAYERS = "tests/test_bf16_layers.py"
 SAMPLING = "tests/test_sampling.py"
 SEQUENCES = "tests/test_sequences.py"
+MATRIX = "tests/test_matrix.py"
 PREFIX = "tests/test_prefix_cache.py"
 SCHEDULER = "tests/test_scheduler.py"
 CACHE = "tests/test_cache.py"
@@ -57,6 +58,7 @@ MUTANTS = [
     Mutant("kernels", "high bits of the first half for both", "csrc/kernels/cpu/avx2/codes.h", "4 + i * kHighBits / 8", "4", OPS),
     Mutant("kernels", "high bits packed from the first half", "csrc/model/pack.cc", "words[vector * count + i] >> 4", "words[i] >> 4", OPS),
     Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels/cpu/avx2/block_dots.h", " && PackedHighBits(T) == 0;", ";", OPS),
+    Mutant("kernels", "tiles of the first segment for all", "csrc/kernels/attention.cc", "std::max<int64_t>(0, begin - before)", "std::max<int64_t>(0, begin)", MATRIX),
     Mutant("kernels", "first pair of x for all", "csrc/kernels/cpu/simd/linear_bf16.h", "Set1Pair(x + m * num_cols + k)", "Set1Pair(x + m * num_cols)", BF16_LAYERS),
     Mutant("kernels", "a NaN among 16 blocks", "csrc/kernels/cpu/simd/quantize_rows.h", "!= 0xFFFF) return false", "== 0) return false", ROW_OPS),
     Mutant("kernels", "sums of other blocks' codes", "csrc/kernels/cpu/avx512/lanes.h", "0, 4, 8, 12, 2, 6, 10, 14", "0, 4, 8, 12, 1, 5, 9, 13", ROW_OPS),
@@ -90,6 +92,10 @@ MUTANTS = [
            "ends_[i].try_emplace(HashNgram(token_ids, end, n), end)", SPECULATION),
     Mutant("speculation", "hidden states of the first row", "csrc/engine/rows.cc", "  sample.drawn_at = sample.walk;\n", "", CAPTURE),
     Mutant("speculation", "one stall ends drafting", "csrc/speculative/length.cc", "std::min(seen, 2 * seconds_)", "seen", "tests/test_draft_length.py"),
+    Mutant("sampling", "log-probabilities of what was made of the logits", "csrc/engine/rows.cc", "request.params.num_logprobs >= 0 ||", "", MATRIX),
+    Mutant("sampling", "criteria see what was made of the logits", "csrc/engine/rows.cc", "request.hooks != nullptr || has_siblings", "has_siblings", MATRIX),
+    Mutant("sampling", "siblings draw from what was made of the logits", "csrc/engine/rows.cc", "request.hooks != nullptr || has_siblings_to_start", "request.hooks != nullptr", MATRIX),
+    Mutant("sampling", "observers see the law of an earlier row", "csrc/engine/rows.cc", "has_siblings_to_start || !sample.draft_logprobs.empty()", "has_siblings_to_start", MATRIX),
     Mutant("sampling", "siblings take over a state that is too new", "csrc/engine/rows.cc", "if (has_siblings_to_start &&", "if (false && has_siblings_to_start &&",
            "tests/test_batch_processors.py"),
     Mutant("speculation", "shortlists of one sequence for all", "csrc/engine/lab.cc", "    needed->Add(*sequence.shortlist);\n", "", SHORTLIST),

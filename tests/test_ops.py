@@ -244,11 +244,12 @@ def test_race_candidates(cpu_table: str, size: int) -> None:
 
 def test_probes_do_what_they_count(cpu_table: str) -> None:
     """The ceilings' loops compute: every table the same numbers."""
-    chains = np.arange(12, dtype=np.float32)
+    starts = np.arange(12 * 16, dtype=np.float32).reshape(12, 16)
+    chains = starts
     for _ in range(5):
         chains = chains * np.float32(0.5) + np.float32(1)
-    assert np.array_equal(T.probe_fma(cpu_table, 5), np.full(16, chains.sum(), np.float32))
-    assert np.array_equal(T.probe_bf16(cpu_table, 5), np.full(16, np.arange(12).sum() + 12 * 5 * 1.25, np.float32))
+    assert np.array_equal(T.probe_fma(cpu_table, 5), chains.sum(0))
+    assert np.array_equal(T.probe_bf16(cpu_table, 5), starts.sum(0) + np.float32(12 * 5 * 1.25))
     block, x = random_blocks("Q4_0", 16, 32)[:288], rand(64, 32)
     block = (block * 2)[:288]
     assert same(T.probe_dots(cpu_table, 19, block, x), T.probe_dots("reference", 19, block, x))

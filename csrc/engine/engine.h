@@ -176,7 +176,8 @@ class Engine {
   };
   // A row that was drawn ahead.
   struct PreparedRow {
-    std::vector<float> law;
+    float* law = nullptr;     // [vocab_size]: `copy`, or the row's logits themselves where nobody asks for those afterwards
+    std::vector<float> copy;  // empty, or the law beside the logits
     int32_t token = 0;
     std::exception_ptr error;
   };
@@ -227,7 +228,7 @@ class Engine {
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
   void ProcessRows(LaunchedStep* step);
   void ProcessBatch(std::span<const LogitsRow> rows, const float* logits);
-  void PrepareRows(std::span<const LogitsRow> rows, const float* logits);
+  void PrepareRows(std::span<const LogitsRow> rows, float* logits);
   void ProcessAhead(std::span<const LogitsRow> rows, const std::vector<std::pair<PreparedRow*, size_t>>& ahead);
   void RunProcessors(const Sample& sample, float* logits);
 

@@ -85,9 +85,12 @@ bool Engine::IsJudged(const LogitsRow& row) {
 // Rows that nothing but their own history and processors decide are drawn beside each other, a row a thread, before the walk
 // comes by; the processors run one after the other in between. Their bits are those that the walk would have drawn: each op
 // gives the same bits for any number of threads.
-void Engine::PrepareRows(std::span<const LogitsRow> rows, const float* logits) {
-  for (auto& [sample, prepared] : prepared_rows_) spare_laws_.push_back(std::move(prepared.law));
+void Engine::PrepareRows(std::span<const LogitsRow> rows, float* logits) {
+  for (auto& [sample, prepared] : prepared_rows_) {
+    if (!prepared.copy.empty()) spare_laws_.push_back(std::move(prepared.copy));
+  }
   prepared_rows_.clear();
+  const int64_t vocab_size = decoder_->config().vocab_size;
   std::vector<std::pair<PreparedRow*, size_t>> ahead;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
@@ -100,16 +103,21 @@ void Engine::PrepareRows(std::span<const LogitsRow> rows, const float* logits) {
     const bool is_judged = sample.draft.size() > 0 && request.speculation->verification != VerificationKind::kCoupled;
     if (!rows[i].draws || rows[i].node != kWalkRoot || has_sampler || is_judged || request.trace) continue;
     if (DrawnThere(i).token != kNoToken) continue;
-    if (request.params.max_tokens > 0) ahead.emplace_back(&prepared_rows_[&sample], i);
+    if (request.params.max_tokens == 0) continue;
+    PreparedRow& prepared = prepared_rows_[&sample];
+    ahead.emplace_back(&prepared, i);
+    const bool keeps_logits =
+        request.params.num_logprobs >= 0 || request.hooks != nullptr || has_siblings_to_start || !sample.draft_logprobs.empty();
+    prepared.law = keeps_logits ? nullptr : logits + static_cast<int64_t>(i) * vocab_size;
   }
   if (ahead.size() < 2) {
     prepared_rows_.clear();
     return;
   }
-  const int64_t vocab_size = decoder_->config().vocab_size;
   for (const auto& [prepared, index] : ahead) {
     if (spare_laws_.empty()) break;
-    prepared->law = std::move(spare_laws_.back());  // memory that is mapped already
+    if (prepared->law != nullptr) continue;
+    prepared->copy = std::move(spare_laws_.back());  // memory that is mapped already
     spare_laws_.pop_back();
   }
   const KernelContext alone = {context_.table, context_.pool, 1};
@@ -126,16 +134,20 @@ void Engine::PrepareRows(std::span<const LogitsRow> rows, const float* logits) {
     });
   };
   for_each_row([&](PreparedRow& prepared, size_t index, const Sample& sample, const TokenHistory& history) {
-    prepared.law.resize(static_cast<size_t>(vocab_size));
-    if (batched_rows_.contains(&sample)) return;  // penalised, and seen by the engine-wide processors
-    std::copy_n(logits + static_cast<int64_t>(index) * vocab_size, vocab_size, prepared.law.data());
-    PenaliseLogits(alone, sample.running->request->params, history, prepared.law.data(), vocab_size);
+    if (prepared.law == nullptr) {
+      prepared.copy.resize(static_cast<size_t>(vocab_size));
+      prepared.law = prepared.copy.data();
+      if (batched_rows_.contains(&sample)) return;  // penalised, and seen by the engine-wide processors
+      std::copy_n(logits + static_cast<int64_t>(index) * vocab_size, vocab_size, prepared.law);
+    }
+    PenaliseLogits(alone, sample.running->request->params, history, prepared.law, vocab_size);
   });
   ProcessAhead(rows, ahead);
   for_each_row([&](PreparedRow& prepared, size_t, const Sample& sample, const TokenHistory& history) {
     const SamplingParams& params = sample.running->request->params;
-    FilterLogits(alone, params, history, prepared.law.data(), vocab_size);
-    prepared.token = DrawToken(alone, params, static_cast<int64_t>(sample.tokens.size()), sample.index, prepared.law);
+    FilterLogits(alone, params, history, prepared.law, vocab_size);
+    const std::span law(prepared.law, static_cast<size_t>(vocab_size));
+    prepared.token = DrawToken(alone, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law);
   });
 }
 
@@ -148,7 +160,7 @@ void Engine::ProcessAhead(std::span<const LogitsRow> rows, const std::vector<std
     if (running.request->hooks == nullptr || !running.request->hooks->HasProcessors() || prepared->error) continue;
     if (failed.contains(&running)) continue;
     try {
-      RunProcessors(sample, prepared->law.data());
+      RunProcessors(sample, prepared->law);
     } catch (...) {
       prepared->error = std::current_exception();
       failed.insert(&running);
@@ -277,9 +289,11 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, con
   int32_t token = 0;
   if (is_prepared) {
     if (prepared->second.error) std::rethrow_exception(prepared->second.error);
-    law_.swap(prepared->second.law);
     token = prepared->second.token;
-    spare_laws_.push_back(std::move(prepared->second.law));
+    if (!prepared->second.copy.empty()) {
+      law_.swap(prepared->second.copy);
+      spare_laws_.push_back(std::move(prepared->second.copy));
+    }
     prepared_rows_.erase(prepared);
   } else {
     law_.assign(raw, raw + vocab_size);

@@ -1,6 +1,8 @@
 #include "kernels/attention.h"
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -68,22 +70,34 @@ void RunTasks(const KernelContext& context, const AttentionArgs& args, const std
   for (const auto& [t, partials] : shared) context.table->attention_merge(args, tasks[t], ranges[t].end - ranges[t].first, partials);
 }
 
+int64_t NumTilesWritten(const AttentionSegment& segment) {
+  return (segment.base_len + segment.num_rows - 1) / kSlotsPerTile - segment.base_len / kSlotsPerTile + 1;
+}
+
 }  // namespace
 
 void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
   CheckCache(args.kv);
   if (context.device != nullptr) return context.device->KvWrite(args);
-  for (int64_t s = 0; s < args.num_segments; ++s) {
-    const AttentionSegment& segment = args.segments[s];
-    // Tiles are written by one thread each: ranges are cut at multiples of 16 slots.
-    const int64_t first = segment.base_len / kSlotsPerTile;
-    const int64_t last = (segment.base_len + segment.num_rows - 1) / kSlotsPerTile;
-    ParallelRows(context, last - first + 1, 4, [&](int64_t begin, int64_t end) {
-      const int64_t row_begin = std::max<int64_t>(0, (first + begin) * kSlotsPerTile - segment.base_len);
-      const int64_t row_end = std::min(segment.num_rows, (first + end) * kSlotsPerTile - segment.base_len);
-      context.table->kv_write(args, segment, row_begin, row_end);
-    });
-  }
+  // Tiles are written by one thread each: ranges of all segments' tiles, which begin at multiples of 16 slots.
+  const std::span segments(args.segments, static_cast<size_t>(args.num_segments));
+  int64_t num_tiles = 0;
+  for (const AttentionSegment& segment : segments) num_tiles += NumTilesWritten(segment);
+  ParallelRows(context, num_tiles, 4, [&](int64_t begin, int64_t end) {
+    int64_t before = 0;  // tiles of earlier segments
+    for (const AttentionSegment& segment : segments) {
+      const int64_t num_own = NumTilesWritten(segment);
+      const int64_t from = std::max<int64_t>(0, begin - before);
+      const int64_t to = std::min(num_own, end - before);
+      if (from < to) {
+        const int64_t offset = segment.base_len % kSlotsPerTile;  // of the first row in its tile
+        const int64_t row_begin = std::max<int64_t>(0, from * kSlotsPerTile - offset);
+        const int64_t row_end = std::min(segment.num_rows, to * kSlotsPerTile - offset);
+        context.table->kv_write(args, segment, row_begin, row_end);
+      }
+      before += num_own;
+    }
+  });
 }
 
 std::vector<AttentionTask> AttentionTasks(const AttentionArgs& args) {

@@ -11,8 +11,8 @@
 
 namespace llmi {
 
-// probe_fma: kProbeChains independent chains of 16 lanes, v = fma(v, 0.5, 1), `iterations` times from 0 to kProbeChains - 1;
-// out[16] = their sum in order.
+// probe_fma: kProbeChains independent chains of 16 lanes, v = fma(v, 0.5, 1), `iterations` times from 16 chain + lane;
+// out[16] = their sum in order. Lanes that began alike would be computed once for both halves of a pair of registers.
 constexpr int64_t kProbeChains = 12;
 constexpr int64_t kProbeFmaOps = kProbeChains * 16 * 2;  // an iteration
 

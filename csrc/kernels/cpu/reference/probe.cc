@@ -8,16 +8,18 @@
 namespace llmi::reference {
 namespace {
 
-// Every lane the same: the chains' sum in order; step: v of a chain to its next.
+// The chains' sums in order; step: v of a chain to its next.
 template <typename Step>
 void RunProbeChains(int64_t iterations, const Step& step, float* out) {
-  float total = 0.0f;
-  for (int64_t chain = 0; chain < kProbeChains; ++chain) {
-    float value = static_cast<float>(chain);
-    for (int64_t i = 0; i < iterations; ++i) value = step(value);
-    total = total + value;
+  for (int64_t lane = 0; lane < 16; ++lane) {
+    float total = 0.0f;
+    for (int64_t chain = 0; chain < kProbeChains; ++chain) {
+      auto value = static_cast<float>(16 * chain + lane);
+      for (int64_t i = 0; i < iterations; ++i) value = step(value);
+      total = total + value;
+    }
+    out[lane] = total;
   }
-  for (int lane = 0; lane < 16; ++lane) out[lane] = total;
 }
 
 }  // namespace
