@@ -110,20 +110,23 @@ bool ThreadPool::Range::TakeLast(int64_t* task) {
   return true;
 }
 
-void ThreadPool::RunTask(int64_t task) {
-  function_(context_, first_task_ + task);
-  const uint32_t num_tasks = num_tasks_;  // another region's once this task is counted
-  if (num_done_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_tasks) num_done_.notify_all();
-}
-
 void ThreadPool::TakeTasks(int self) {
   const int num_ranges = num_ranges_.load(std::memory_order_acquire);
   int64_t task = 0;
-  while (ranges_[static_cast<size_t>(self)].TakeFirst(&task)) RunTask(task);
+  // Counted together: a line that every thread writes after each task would go from core to core all the time.
+  uint32_t num_own = 0;
+  const auto run = [&] {
+    function_(context_, first_task_ + task);
+    ++num_own;
+  };
+  while (ranges_[static_cast<size_t>(self)].TakeFirst(&task)) run();
   for (int i = 1; i < num_ranges; ++i) {
     Range& other = ranges_[static_cast<size_t>((self + i) % num_ranges)];
-    while (other.TakeLast(&task)) RunTask(task);
+    while (other.TakeLast(&task)) run();
   }
+  if (num_own == 0) return;
+  const uint32_t num_tasks = num_tasks_;  // another region's once these are counted
+  if (num_done_.fetch_add(num_own, std::memory_order_acq_rel) + num_own == num_tasks) num_done_.notify_all();
 }
 
 void ThreadPool::Run(int64_t num_tasks, int max_threads, TaskFunction function, void* context) {

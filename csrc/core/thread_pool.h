@@ -47,7 +47,6 @@ class ThreadPool {
   void WorkerLoop(int worker_index, uint32_t seen_epoch);
   void EnsureWorkers(int num_workers);
   void TakeTasks(int self);
-  void RunTask(int64_t task);
 
   std::mutex region_mutex_;  // one region at a time
   std::vector<std::thread> workers_;
@@ -63,7 +62,7 @@ class ThreadPool {
   std::vector<Range> ranges_;  // the caller's, then the workers'
   std::atomic<int> num_ranges_{0};
 
-  // The region now running: read only by a thread that holds one of its unfinished tasks.
+  // The region now running: read only by a thread that holds one of its tasks and has not counted it.
   TaskFunction function_ = nullptr;
   void* context_ = nullptr;
   int64_t first_task_ = 0;

@@ -82,9 +82,9 @@ bool Engine::IsJudged(const LogitsRow& row) {
   return row.draws && row.sample->draft.size() > 0 && row.sample->running->request->speculation->verification == VerificationKind::kJudge;
 }
 
-// Rows that nothing but their own history and processors decide are drawn beside each other, a row a thread, before the walk
-// comes by; the processors run one after the other in between. Their bits are those that the walk would have drawn: each op
-// gives the same bits for any number of threads.
+// Rows that nothing but their own history and processors decide are drawn beside each other, a row a thread, or one alone by all
+// threads, before the walk comes by; the processors run one after the other in between. Their bits are those that the walk would
+// have drawn: each op gives the same bits for any number of threads.
 void Engine::PrepareRows(std::span<const LogitsRow> rows, float* logits) {
   for (auto& [sample, prepared] : prepared_rows_) {
     if (!prepared.copy.empty()) spare_laws_.push_back(std::move(prepared.copy));
@@ -110,17 +110,14 @@ void Engine::PrepareRows(std::span<const LogitsRow> rows, float* logits) {
         request.params.num_logprobs >= 0 || request.hooks != nullptr || has_siblings_to_start || !sample.draft_logprobs.empty();
     prepared.law = keeps_logits ? nullptr : logits + static_cast<int64_t>(i) * vocab_size;
   }
-  if (ahead.size() < 2) {
-    prepared_rows_.clear();
-    return;
-  }
+  if (ahead.empty()) return;
   for (const auto& [prepared, index] : ahead) {
     if (spare_laws_.empty()) break;
     if (prepared->law != nullptr) continue;
     prepared->copy = std::move(spare_laws_.back());  // memory that is mapped already
     spare_laws_.pop_back();
   }
-  const KernelContext alone = {context_.table, context_.pool, 1};
+  const KernelContext each = {context_.table, context_.pool, ahead.size() == 1 ? context_.num_threads : 1};
   const auto for_each_row = [&](const auto& body) {
     context_.pool->ParallelFor(static_cast<int64_t>(ahead.size()), context_.num_threads, [&](int64_t task) {
       auto& [prepared, index] = ahead[static_cast<size_t>(task)];
@@ -140,14 +137,14 @@ void Engine::PrepareRows(std::span<const LogitsRow> rows, float* logits) {
       if (batched_rows_.contains(&sample)) return;  // penalised, and seen by the engine-wide processors
       std::copy_n(logits + static_cast<int64_t>(index) * vocab_size, vocab_size, prepared.law);
     }
-    PenaliseLogits(alone, sample.running->request->params, history, prepared.law, vocab_size);
+    PenaliseLogits(each, sample.running->request->params, history, prepared.law, vocab_size);
   });
   ProcessAhead(rows, ahead);
   for_each_row([&](PreparedRow& prepared, size_t, const Sample& sample, const TokenHistory& history) {
     const SamplingParams& params = sample.running->request->params;
-    FilterLogits(alone, params, history, prepared.law, vocab_size);
+    FilterLogits(each, params, history, prepared.law, vocab_size);
     const std::span law(prepared.law, static_cast<size_t>(vocab_size));
-    prepared.token = DrawToken(alone, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law);
+    prepared.token = DrawToken(each, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law);
   });
 }
 
