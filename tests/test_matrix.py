@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from features import FEATURES, make_request
-from llmi import LLM, DraftContext, Outputs, SpeculativeConfig, TokenContext
+from llmi import LLM, DraftContext, Outputs, SpeculativeConfig, TokenContext, log_softmax
 from llmi.testing import assert_same_tokens
 from test_speculation import Replay
 
@@ -47,27 +47,39 @@ def test_logits_that_nobody_asks_for(roomy: LLM) -> None:
 
 
 def test_logits_that_are_read_after_the_draw(roomy: LLM) -> None:
-    """By criteria, and the law by drafters that observe: in a batch as alone."""
-    seen: dict[int, list[Any]] = {}
+    """By log-probabilities and criteria, and the law by drafters that observe: what the model gave, whatever was made of it to draw."""
+
+    def raw(tokens: Any) -> Any:
+        with roomy.sequence([int(token) for token in tokens]) as sequence:
+            return sequence.logits
+
+    seen: list[tuple[Any, Any]] = []
+    observed: list[tuple[Any, int, Any]] = []
 
     def criterion(context: TokenContext) -> bool:
-        seen.setdefault(int(context.token_ids[0]), []).append(context.logits.copy())
+        seen.append((context.token_ids[:-1].copy(), context.logits.copy()))
         return False
 
     class Watching(Replay):
         def observe(self, context: DraftContext, num_accepted: int, target_logprobs: Any) -> None:
-            seen.setdefault(int(context.token_ids[0]), []).append(target_logprobs.copy())
+            observed.append((context.token_ids.tolist(), num_accepted, target_logprobs.copy()))
 
-    prompts = [[7, 8, 9], [11, 12, 13]]
-    params = make_request("filters", 5)[1].replace(logprobs=None, repetition_penalty=1.3)
-    plain = roomy.generate(prompts, params)
-    for watched, config in ((params.replace(stopping_criteria=[criterion]), None), (params, SpeculativeConfig(Watching(plain), 4))):
-        runs = []
-        for batches in ([prompts], [[prompt] for prompt in prompts]):
-            seen.clear()
-            for batch in batches:
-                roomy.generate(batch, watched, speculative_config=config)
-            runs.append({prompt: np.concatenate(rows) for prompt, rows in seen.items()})
-        assert runs[0].keys() == runs[1].keys() == {7, 11}
-        for prompt, rows in runs[0].items():
-            assert np.array_equal(rows, runs[1][prompt], equal_nan=True)
+    silent = make_request("filters", 5)[1].replace(logprobs=None, repetition_penalty=1.3, max_tokens=24)
+    for prompts in ([[7, 8, 9], [11, 12, 13]], [[7, 8, 9]]):
+        plain = roomy.generate(prompts, silent.replace(logprobs=0))
+        laws: dict[int, list[float]] = {}
+        for output in plain:
+            entries = [entry[token] for entry, token in zip(output.outputs[0].logprobs or [], output.token_ids, strict=True)]
+            laws[output.prompt_token_ids[0]] = [entry.processed_logprob for entry in entries]
+            for i, token in enumerate(output.token_ids):
+                given = raw([*output.prompt_token_ids, *output.token_ids[:i]])
+                assert log_softmax(given)[token] == np.float32(entries[i].logprob)
+        seen.clear()
+        roomy.generate(prompts, silent.replace(stopping_criteria=[criterion]))
+        assert len(seen) == 24 * len(prompts)
+        assert all(np.array_equal(raw(tokens), logits) for tokens, logits in seen)
+        observed.clear()
+        roomy.generate(prompts, silent, speculative_config=SpeculativeConfig(Watching(plain), 4))
+        assert sum(accepted for _, accepted, _ in observed) > 5 * len(prompts)
+        for tokens, accepted, row in observed:
+            assert np.array_equal(row[:accepted], np.float32(laws[tokens[0]][len(tokens) - 3 :][:accepted]))

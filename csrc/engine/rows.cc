@@ -294,8 +294,6 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, con
     prepared_rows_.erase(prepared);
   } else {
     law_.assign(raw, raw + vocab_size);
-  }
-  if (!is_prepared) {
     LogitsHook process;
     if (hooks != nullptr && hooks->HasProcessors()) process = [&](float* logits) { RunProcessors(sample, logits); };
     ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size,
