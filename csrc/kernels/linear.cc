@@ -12,14 +12,16 @@
 namespace llmi {
 namespace {
 
-// Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream. Float weights, of which four tiles
-// may be read at a time, are the faster the longer each of the four streams is.
-int64_t TilesPerTask(const KernelContext& context, const PackedView& w, int64_t num_tiles) {
-  const int64_t by_threads = std::max<int64_t>(1, num_tiles / (int64_t{4} * context.num_threads));
+int64_t NumTiles(const PackedView& w) { return (w.num_rows + kTileRows - 1) / kTileRows; }
+
+// Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream; of all parts alike, as threads begin with
+// equal shares of tasks. Float weights, of which four tiles may be read at a time, are the faster the longer each of the four streams is.
+int64_t TilesPerTask(const KernelContext& context, const PackedView& w, int64_t num_tiles, int64_t all_tiles) {
+  const auto by_threads = [&](int64_t tiles) { return std::max<int64_t>(1, tiles / (int64_t{4} * context.num_threads)); };
   if (IsQuantizedPacked(w.type))
-    return std::clamp<int64_t>(32768 / std::max<int64_t>(1, PackedTileBytes(w.type, w.num_cols)), 1, by_threads);
+    return std::clamp<int64_t>(32768 / std::max<int64_t>(1, PackedTileBytes(w.type, w.num_cols)), 1, by_threads(all_tiles));
   const int64_t at_once = std::clamp<int64_t>(num_tiles / context.num_threads, 1, 4);
-  return std::max(at_once, std::min<int64_t>(32, by_threads));
+  return std::max(at_once, std::min<int64_t>(32, by_threads(num_tiles)));
 }
 
 void CheckPart(const KernelContext& context, const LinearArgs& args, const PackedView& w) {
@@ -45,11 +47,13 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
   CheckArgument(args.num_parts >= 1 && args.num_parts <= kMaxParts, "linear: 1 to 8 parts");
   std::array<int64_t, kMaxParts + 1> first_task{};
   std::array<int64_t, kMaxParts> tiles_per_task{};
+  int64_t all_tiles = 0;
+  for (int64_t p = 0; p < args.num_parts; ++p) all_tiles += NumTiles(args.parts[p].weights);
   for (int64_t p = 0; p < args.num_parts; ++p) {
     const PackedView& w = args.parts[p].weights;
     CheckPart(context, args, w);
-    const int64_t num_tiles = (w.num_rows + kTileRows - 1) / kTileRows;
-    const int64_t per_task = TilesPerTask(context, w, num_tiles);
+    const int64_t num_tiles = NumTiles(w);
+    const int64_t per_task = TilesPerTask(context, w, num_tiles, all_tiles);
     const auto index = static_cast<size_t>(p);
     tiles_per_task[index] = per_task;
     first_task[index + 1] = first_task[index] + (num_tiles + per_task - 1) / per_task;
@@ -60,7 +64,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     size_t p = 0;
     while (task >= first_task[p + 1]) ++p;
     const LinearPart& part = args.parts[p];
-    const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
+    const int64_t num_tiles = NumTiles(part.weights);
     const int64_t begin = (task - first_task[p]) * tiles_per_task[p];
     RunTiles(context, args, part, {begin, std::min(num_tiles, begin + tiles_per_task[p])});
   });
@@ -73,10 +77,10 @@ void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span
   CheckPart(context, args, w);
   int64_t num_tiles = 0;
   for (const TileRange& range : tiles) num_tiles += range.end - range.begin;
-  const int64_t per_task = TilesPerTask(context, w, num_tiles);
+  const int64_t per_task = TilesPerTask(context, w, num_tiles, num_tiles);
   std::vector<TileRange> tasks;
   for (const TileRange& range : tiles) {
-    CheckArgument(0 <= range.begin && range.end <= (w.num_rows + kTileRows - 1) / kTileRows, "linear: tiles past the last row");
+    CheckArgument(0 <= range.begin && range.end <= NumTiles(w), "linear: tiles past the last row");
     for (int64_t begin = range.begin; begin < range.end; begin += per_task) tasks.push_back({begin, std::min(range.end, begin + per_task)});
   }
   context.pool->ParallelFor(static_cast<int64_t>(tasks.size()), context.num_threads,
