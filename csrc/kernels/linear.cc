@@ -12,8 +12,6 @@
 namespace llmi {
 namespace {
 
-int64_t NumTiles(const PackedView& w) { return (w.num_rows + kTileRows - 1) / kTileRows; }
-
 // Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream; of all parts alike, as threads begin with
 // equal shares of tasks. Float weights, of which four tiles may be read at a time, are the faster the longer each of the four streams is.
 int64_t TilesPerTask(const KernelContext& context, const PackedView& w, int64_t num_tiles, int64_t all_tiles) {
@@ -48,11 +46,11 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
   std::array<int64_t, kMaxParts + 1> first_task{};
   std::array<int64_t, kMaxParts> tiles_per_task{};
   int64_t all_tiles = 0;
-  for (int64_t p = 0; p < args.num_parts; ++p) all_tiles += NumTiles(args.parts[p].weights);
+  for (int64_t p = 0; p < args.num_parts; ++p) all_tiles += NumTiles(args.parts[p].weights.num_rows);
   for (int64_t p = 0; p < args.num_parts; ++p) {
     const PackedView& w = args.parts[p].weights;
     CheckPart(context, args, w);
-    const int64_t num_tiles = NumTiles(w);
+    const int64_t num_tiles = NumTiles(w.num_rows);
     const int64_t per_task = TilesPerTask(context, w, num_tiles, all_tiles);
     const auto index = static_cast<size_t>(p);
     tiles_per_task[index] = per_task;
@@ -64,7 +62,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     size_t p = 0;
     while (task >= first_task[p + 1]) ++p;
     const LinearPart& part = args.parts[p];
-    const int64_t num_tiles = NumTiles(part.weights);
+    const int64_t num_tiles = NumTiles(part.weights.num_rows);
     const int64_t begin = (task - first_task[p]) * tiles_per_task[p];
     RunTiles(context, args, part, {begin, std::min(num_tiles, begin + tiles_per_task[p])});
   });
@@ -80,7 +78,7 @@ void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span
   const int64_t per_task = TilesPerTask(context, w, num_tiles, num_tiles);
   std::vector<TileRange> tasks;
   for (const TileRange& range : tiles) {
-    CheckArgument(0 <= range.begin && range.end <= NumTiles(w), "linear: tiles past the last row");
+    CheckArgument(0 <= range.begin && range.end <= NumTiles(w.num_rows), "linear: tiles past the last row");
     for (int64_t begin = range.begin; begin < range.end; begin += per_task) tasks.push_back({begin, std::min(range.end, begin + per_task)});
   }
   context.pool->ParallelFor(static_cast<int64_t>(tasks.size()), context.num_threads,

@@ -69,6 +69,8 @@ LLMI_HD static constexpr int32_t PackedOffset(PackedType type) {
 // Columns of quantised weights come in multiples of this.
 LLMI_HD static constexpr int64_t PackedGroupColumns(PackedType type) { return PackedGroupBlocks(type) * kBlockSize; }
 
+LLMI_HD static constexpr int64_t NumTiles(int64_t num_rows) { return (num_rows + kTileRows - 1) / kTileRows; }
+
 // Bytes of one tile of 16 rows with num_cols columns.
 LLMI_HD static constexpr int64_t PackedTileBytes(PackedType type, int64_t num_cols) {
   if (IsQuantizedPacked(type)) return PackedGroup(type, num_cols / kBlockSize) * PackedGroupBytes(type);
@@ -80,7 +82,7 @@ struct PackedView {
   PackedType type;
   int64_t num_rows;
   int64_t num_cols;
-  const uint8_t* data;  // ceil(num_rows / 16) tiles, one after the other, 64-byte aligned
+  const uint8_t* data;  // NumTiles(num_rows) tiles, one after the other, 64-byte aligned
 };
 
 }  // namespace llmi

@@ -136,7 +136,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
                 "quantization");
   }
   if (context.device != nullptr) type_ = context.device->OwnForm(type_);
-  const int64_t num_tiles = (num_rows_ + kTileRows - 1) / kTileRows;
+  const int64_t num_tiles = NumTiles(num_rows_);
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
   const auto total_bytes = static_cast<size_t>(num_tiles) * static_cast<size_t>(tile_bytes);
   const std::string what = "tensor '" + source.name + "'";

@@ -12,9 +12,7 @@ namespace llmi {
 
 class Shortlist {
  public:
-  Shortlist(int64_t vocab_size, std::span<const int32_t> token_ids) : has_(static_cast<size_t>((vocab_size + kTileRows - 1) / kTileRows)) {
-    Add(token_ids);
-  }
+  Shortlist(int64_t vocab_size, std::span<const int32_t> token_ids) : has_(static_cast<size_t>(NumTiles(vocab_size))) { Add(token_ids); }
 
   // Ids in [0, vocab_size).
   void Add(std::span<const int32_t> token_ids) {

@@ -107,7 +107,7 @@ class GpuDevice final : public Device {
         continue;
       }
       const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
-      const int64_t num_tiles = (part.weights.num_rows + kTileRows - 1) / kTileRows;
+      const int64_t num_tiles = NumTiles(part.weights.num_rows);
       const int64_t num_groups = (args.num_rows + kLinearRows - 1) / kLinearRows;
       const auto launch = [&](const auto& kernel) { Busy().Launch(num_groups, num_tiles, kLinearThreads, kernel.kSharedBytes, kernel); };
       if (IsQuantizedPacked(part.weights.type) && args.num_rows > kLinearRows) {
