@@ -29,7 +29,7 @@ import report
 from peers import PEERS
 
 from llmi import LLM, SamplingParams, _core, _models
-from llmi._bench import BATCHES, DECODE_SHARE, STEP_OF_ONE, Ceilings, bound_shares, interleave, own_works, summary
+from llmi._bench import BATCHES, DECODE_SHARE, Ceilings, beside, bound_shares, interleave, own_works, summary
 
 COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
@@ -42,7 +42,8 @@ Q4_0 = "llmi, Q4_0"  # the file that llama.cpp is fastest with, which has half a
 SHORT_WORKS = ("prefill 512", "decode 1", "decode 8", "decode 32")
 REQUESTS = "32 requests"
 REQUEST_SHAPE = (32, 128, 64)  # how many, tokens of a prompt, of an answer
-BUSY = ", a busy process beside"
+BUSY = ", a busy process beside"  # of llmi as a share of the quiet speed
+BUSY_PAIRS = 4
 FREE_TYPES = ("Q4_1", "Q8_0", "BF16")
 
 
@@ -224,7 +225,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     ceilings = Ceilings(threads)
     works: dict[str, Callable[[], float]] = {"read bandwidth GB/s": ceilings.probe}
     works |= {f"llmi {name}": work for name, work in own_works(llm).items()}
-    works[f"llmi decode 1{BUSY}"] = partial(beside_a_busy_process, works["llmi decode 1"])
+    quiet = works["llmi decode 1"]
+    works[f"llmi decode 1{BUSY}"] = partial(beside, quiet, partial(beside_a_busy_process, quiet), BUSY_PAIRS)
     works[f"llmi {REQUESTS}"] = partial(requests_tokens_per_s, llm)
     has_bf16 = llm._table == "avx512_bf16"  # elsewhere the same bits take several instructions
     variants: list[tuple[str, Any, tuple[str, ...], dict[str, str]]] = []
@@ -263,10 +265,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         return statistics.median(a / b for a, b in zip(values[one], values[other], strict=True))
 
     shares = bound_shares(llm, {name.removeprefix("llmi "): entries for name, entries in values.items()})
-    step = f"llmi {STEP_OF_ONE}"
     free = statistics.median(values["tokens riding free M*, Q4_1"])
     ratios = {
-        "decode 8 / (min(8, M*) x decode 1)": ratio("llmi decode 8", step) / min(8.0, free),
+        "decode 8 / (min(8, M*) x decode 1)": 8 / statistics.median(values["llmi c(8)"]) / min(8.0, free),
         DECODE_SHARE: shares["decode 1"],
         **{f"{name}, share of its bound": share for name, share in shares.items() if name.startswith("prefill")},
         "linear layer alone, 512 tokens, share of int8 peak": statistics.median(values["linear layer alone, 512 tokens, Gop/s"])
@@ -275,11 +276,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for name in ("llama.cpp", "llama.cpp Q4_0"):
         if f"{name} {REQUESTS}" in values:
             ratios[f"{REQUESTS} / {name}"] = ratio(f"llmi {REQUESTS}", f"{name} {REQUESTS}")
-    for name in ("llmi", "llama.cpp"):
-        if f"{name} decode 1{BUSY}" in values:
-            ratios[f"{name} decode 1 beside a busy process, of the quiet speed"] = ratio(f"{name} decode 1{BUSY}", f"{name} decode 1")
-    for batch in BATCHES[1:]:
-        ratios[f"c({batch}), of the step of one"] = batch * ratio(step, f"llmi decode {batch}")
+    ratios["llmi decode 1 beside a busy process, of the quiet speed"] = statistics.median(values[f"llmi decode 1{BUSY}"])
+    if arguments.llama_bin:
+        ratios["llama.cpp decode 1 beside a busy process, of the quiet speed"] = ratio(f"llama.cpp decode 1{BUSY}", "llama.cpp decode 1")
+    ratios |= {f"c({batch}), of the step of one": statistics.median(values[f"llmi c({batch})"]) for batch in BATCHES[1:]}
     for own in ("llmi", BF16) if has_bf16 else ("llmi",):
         for work in BF16_WORKS if own == BF16 else ("prefill 512", "decode 1", "decode 32"):
             for name in COLUMNS:

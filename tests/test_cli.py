@@ -72,7 +72,16 @@ def test_bench_reports_shares_of_ceilings(tiny_path: Callable[..., Path], tmp_pa
         str(out),
     ).stdout
     report = json.loads(out.read_text())
-    names = {"prefill 512", "prefill 2048", "decode 1", "decode 1, context 2048", "decode 32", "decode 32, temperature 1", "int8 dot Gop/s"}
+    names = {
+        "prefill 512",
+        "prefill 2048",
+        "decode 1",
+        "decode 1, context 2048",
+        "decode 32",
+        "decode 32, temperature 1",
+        "c(2)",
+        "int8 dot Gop/s",
+    }
     assert names <= set(report["results"]) and all(entry["median"] > 0 for entry in report["results"].values())
     assert set(report["shares"]) == {"decode 1", "prefill 512", "prefill 2048"} and all(
         0 < share < 1.5 for share in report["shares"].values()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 BATCHES = (1, 2, 3, 4, 6, 8, 16, 32)
 DECODE_SHARE = "decode 1, share of read bandwidth"
-STEP_OF_ONE = "decode 1, context 1"  # what c(M) compares with: the others begin so, too
 _READ_BYTES = 1 << 30
 _PAIRED_BYTES = 1 << 28  # read in a few milliseconds
 _PAIRS = 24
+_STEP_PAIRS = 8
 _GREEDY = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
 
 
@@ -46,7 +46,8 @@ class BenchReport:
         ]
         for name, entry in self.results.items():
             share = f"{self.shares[name]:8.0%} of its bound" if name in self.shares else ""
-            lines.append(f"{name:<34} {entry['median']:>12,.1f}  ({entry['min']:,.1f} to {entry['max']:,.1f}){share}")
+            median, low, high = (f"{entry[key]:,.{1 if entry[key] > 10 else 2}f}" for key in ("median", "min", "max"))
+            lines.append(f"{name:<34} {median:>12}  ({low} to {high}){share}")
         return "\n".join(lines)
 
 
@@ -63,18 +64,31 @@ def decode_tokens_per_s(llm: LLM, num_sequences: int, num_tokens: int, context: 
     return num_sequences * (num_tokens - 1) / max(float(output.metrics.inter_token_latencies_s.sum()) for output in outputs)
 
 
-def decode_share(llm: LLM) -> float:
-    """Of the bandwidth that reading has just before and after a few steps of one sequence; the median of steady moments."""
-    probe = _core.ReadProbe(llm._num_threads, _PAIRED_BYTES)
-    shares: list[tuple[bool, float]] = []
-    before = probe.bytes_per_s()
-    for _ in range(_PAIRS):
-        read = decode_tokens_per_s(llm, 1, 9) * llm._step_weight_bytes
-        after = probe.bytes_per_s()
-        shares.append((abs(after - before) < 0.1 * after, read / ((before + after) / 2)))
+def beside(reference: Callable[[], float], work: Callable[[], float], pairs: int) -> float:
+    """What `work` gives over what `reference` gives just before and after: the median, of moments in which that stayed within a tenth.
+
+    The machine's speed moves within seconds, so a ratio of works that ran longer apart may have met two machines.
+    """
+    ratios: list[tuple[bool, float]] = []
+    before = reference()
+    for _ in range(pairs):
+        measured = work()
+        after = reference()
+        ratios.append((abs(after - before) < 0.1 * after, measured / ((before + after) / 2)))
         before = after
-    steady = [share for is_steady, share in shares if is_steady]
-    return statistics.median(steady or [share for _, share in shares])
+    steady = [ratio for is_steady, ratio in ratios if is_steady]
+    return statistics.median(steady or [ratio for _, ratio in ratios])
+
+
+def decode_share(llm: LLM) -> float:
+    """Of the bandwidth that reading has, by a few steps of one sequence."""
+    probe = _core.ReadProbe(llm._num_threads, _PAIRED_BYTES)
+    return beside(probe.bytes_per_s, lambda: decode_tokens_per_s(llm, 1, 9) * llm._step_weight_bytes, _PAIRS)
+
+
+def step_ratio(llm: LLM, num_sequences: int) -> float:
+    """c(M): time of a step of so many sequences over that of one, at the same context."""
+    return num_sequences / beside(partial(decode_tokens_per_s, llm, 1, 9), partial(decode_tokens_per_s, llm, num_sequences, 9), _STEP_PAIRS)
 
 
 def summary(values: list[float]) -> dict[str, float]:
@@ -113,17 +127,17 @@ class Ceilings:
 
 
 def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
-    """What is measured, in tokens a second."""
+    """What is measured: tokens a second; of `decode_share` and c(M), ratios."""
     room = llm.model_info.max_model_len
     works: dict[str, Callable[[], float]] = {
         f"prefill {length}": partial(prefill_tokens_per_s, llm, length) for length in (512, 2048) if length < room
     }
     works["decode 1"] = partial(decode_tokens_per_s, llm, 1, 64, 128)
     works[DECODE_SHARE] = partial(decode_share, llm)
-    works[STEP_OF_ONE] = partial(decode_tokens_per_s, llm, 1, 32)
     if room > 2048 + 32:
         works["decode 1, context 2048"] = partial(decode_tokens_per_s, llm, 1, 32, 2048)
     works |= {f"decode {batch}": partial(decode_tokens_per_s, llm, batch, 32) for batch in BATCHES[1:]}
+    works |= {f"c({batch})": partial(step_ratio, llm, batch) for batch in BATCHES[1:]}
     works["decode 32, temperature 1"] = partial(decode_tokens_per_s, llm, 32, 32, params=_GREEDY.replace(temperature=1.0, seed=1))
     return works
 

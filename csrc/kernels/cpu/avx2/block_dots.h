@@ -11,6 +11,7 @@ namespace llmi::avx2 {
 namespace {
 
 constexpr int kLinearRows = 6;
+constexpr bool kReadsOneRowUnasked = false;
 
 inline __m256i BroadcastFour(const int8_t* a) {
   int32_t four;

@@ -7,6 +7,7 @@ namespace llmi::avx512 {
 namespace {
 
 constexpr int kLinearRows = 8;  // rows of x per pass over a tile: 8 sums + 8 weight registers of 32
+constexpr bool kReadsOneRowUnasked = true;
 
 struct Vnni {
   static __m512i Broadcast(int32_t x) { return _mm512_set1_epi32(x); }

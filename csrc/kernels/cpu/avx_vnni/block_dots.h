@@ -8,6 +8,7 @@ namespace llmi::avx_vnni {
 namespace {
 
 constexpr int kLinearRows = 4;
+constexpr bool kReadsOneRowUnasked = false;
 
 struct Vnni {
   static __m256i Broadcast(int32_t x) { return _mm256_set1_epi32(x); }

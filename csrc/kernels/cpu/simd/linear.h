@@ -8,12 +8,12 @@ namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
 // Weights are asked for so far ahead that a few rows' arithmetic hides behind their reading: the processor's own prefetching
-// ends at each 4 KB page. Past a thread's task lies what it takes next.
-constexpr int64_t kPrefetchBytes = 40 * 1024;
-// Rows whose arithmetic is over so soon that the processor alone keeps more reads under way than such requests leave it. Super-blocks
-// take longer to unpack.
-template <PackedType T>
-constexpr int kRowsReadUnasked = IsSuperBlockPacked(T) ? 0 : 2;
+// ends at each 4 KB page, and from the next one on it takes over. Past a thread's task lies what it takes next.
+constexpr int64_t kPrefetchBytes = 7 * 1024;
+// Whether the processor alone keeps more reads under way than such requests leave it: where arithmetic is over soon (the instruction
+// set's kReadsOneRowUnasked). Super-blocks take longer to unpack.
+template <PackedType T, int MR>
+constexpr bool kAsksAhead = MR > 1 || IsSuperBlockPacked(T) || !kReadsOneRowUnasked;
 
 // What the scales of a super-block's blocks have in common.
 template <PackedType T>
@@ -83,7 +83,7 @@ template <PackedType T, int MR, bool kFine>
   for (int64_t first = 0; first < num_blocks; first += kBlocks, group += PackedGroupBytes(T)) {
     const SuperScales<T> super(group);
     for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kFine>()) {
-      if (MR > kRowsReadUnasked<T> && row == 0) PrefetchWeights(group + block * kShare + kPrefetchBytes, kShare);
+      if (kAsksAhead<T, MR> && row == 0) PrefetchWeights(group + block * kShare + kPrefetchBytes, kShare);
       AddBlock<T, MR, kFine>(group, block, super, x, sums, sums);
     }
   }

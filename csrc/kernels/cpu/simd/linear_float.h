@@ -42,9 +42,9 @@ template <PackedType T, bool kBegins, int NT, int MR>
   }
 }
 
-// Four streams of weights the processor reads ahead by itself. Fewer are asked for in the first pass over a tile, so that what comes
-// hides behind all rows' arithmetic: from three rows on that is a third of the time.
-constexpr int kStreamsReadAhead = 4;
+// Two streams of weights or more the processor reads ahead by itself. One is asked for in the first pass over a tile, so that what
+// comes hides behind all rows' arithmetic: that is a third of the time.
+constexpr int kStreamsReadAhead = 2;
 constexpr int64_t kFloatPrefetchBytes = 16 * 1024;
 template <PackedType T, int NT>
 [[gnu::always_inline]] inline void AskAhead(const uint8_t* tile, int64_t stride_bytes, int64_t column, int64_t row) {
