@@ -44,13 +44,11 @@ template <PackedType T, bool kBegins, int NT, int MR>
 
 // Two streams of weights or more the processor reads ahead by itself. One is asked for in the first pass over a tile, so that what
 // comes hides behind all rows' arithmetic: that is a third of the time.
-constexpr int kStreamsReadAhead = 2;
 constexpr int64_t kFloatPrefetchBytes = 16 * 1024;
 template <PackedType T, int NT>
-[[gnu::always_inline]] inline void AskAhead(const uint8_t* tile, int64_t stride_bytes, int64_t column, int64_t row) {
-  if (NT >= kStreamsReadAhead || row > 0) return;
-  const uint8_t* ahead = tile + PackedTileBytes(T, column) + kFloatPrefetchBytes;
-  for (int n = 0; n < NT; ++n) PrefetchWeights(ahead + n * stride_bytes, PackedTileBytes(T, kBlockSize));
+[[gnu::always_inline]] inline void AskAhead(const uint8_t* tile, int64_t column, int64_t row) {
+  if (NT > 1 || row > 0) return;
+  PrefetchWeights(tile + PackedTileBytes(T, column) + kFloatPrefetchBytes, PackedTileBytes(T, kBlockSize));
 }
 
 // NT tiles x MR rows at once: enough independent chains of fma to hide their latency, and few enough to stay in registers
@@ -68,7 +66,7 @@ template <PackedType T, int NT, int MR>
   }
   const float* x = args.x + row * args.x_stride;
   for (int64_t begin = 0; begin < num_cols; begin += kBlockSize) {
-    AskAhead<T, NT>(tile, stride * tile_bytes, begin, row);
+    AskAhead<T, NT>(tile, begin, row);
     // A block begins with its first product, not with an fma onto zero: that differs in the sign of a zero alone, which the
     // addition to the blocks before takes away. Registers that are set to zero cost a fiftieth.
     F32x16 sums[NT][MR];
