@@ -7,8 +7,8 @@ endif()
 
 target_compile_options(llmi_core PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${LLMI_WARNINGS}>)
 target_compile_options(llmi_core PUBLIC
-  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno> $<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3>)
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno> $<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections>)
+target_compile_options(llmi_core PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3>)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(llmi_core PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v2> $<$<COMPILE_LANGUAGE:CXX>:-mtune=generic>)
