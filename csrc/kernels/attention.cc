@@ -1,6 +1,7 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
@@ -20,6 +21,11 @@ void CheckCache(const KvView& kv) {
   CheckArgument(kv.block_size % kSlotsPerTile == 0, "attention: block_size must be a multiple of 16");
 }
 
+void CheckAttention(const AttentionArgs& args) {
+  CheckCache(args.kv);
+  CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
+}
+
 // One work item: spans [begin, end) of a task, or all of it where partials is null.
 struct Piece {
   size_t task;
@@ -27,8 +33,32 @@ struct Piece {
   float* partials;
 };
 
-// Tasks go to threads whole, but for those that are long against all the work: threads share their spans.
-void RunTasks(const KernelContext& context, const AttentionArgs& args, const std::vector<AttentionTask>& tasks) {
+// Of queries of one KV head in a task at most.
+int64_t HeadsPerTask(const AttentionArgs& args) { return std::min(args.num_heads / args.kv.num_kv_heads, kMaxTaskQueries); }
+
+// Rows of a chain share each K and V load; a tree's rows each have a path of their own.
+int64_t RowsPerTask(const AttentionArgs& args, const AttentionSegment& segment) {
+  return segment.parents != nullptr ? 1 : std::max<int64_t>(1, kMaxTaskQueries / HeadsPerTask(args));
+}
+
+// Whether one task has all of a segment's queries of a KV head: nobody else sees what that task writes.
+bool WritesItsOwn(const AttentionArgs& args, const AttentionSegment& segment) {
+  return HeadsPerTask(args) == args.num_heads / args.kv.num_kv_heads && segment.num_rows <= RowsPerTask(args, segment);
+}
+
+// The segment's new rows whose slots lie in these spans, of the task's KV head.
+void WriteSpans(const KernelContext& context, const KvWriteArgs& written, const AttentionArgs& args, const AttentionTask& task,
+                const SpanRange& spans) {
+  const AttentionSegment& segment = args.segments[task.segment];
+  const int64_t kv_head = task.head_begin / (args.num_heads / args.kv.num_kv_heads);
+  const auto row_of = [&](int64_t span) { return std::clamp<int64_t>(span * kAttentionSpan - segment.base_len, 0, segment.num_rows); };
+  context.table->kv_write(written, segment, {row_of(spans.first), row_of(spans.end), kv_head, kv_head + 1});
+}
+
+// Tasks go to threads whole, but for those that are long against all the work: threads share their spans. written, if not null: what
+// is written first where WritesItsOwn.
+void RunTasks(const KernelContext& context, const AttentionArgs& args, const std::vector<AttentionTask>& tasks,
+              const KvWriteArgs* written) {
   std::vector<SpanRange> ranges;
   int64_t total = 0;
   for (const AttentionTask& task : tasks) {
@@ -62,6 +92,7 @@ void RunTasks(const KernelContext& context, const AttentionArgs& args, const std
   context.pool->ParallelFor(static_cast<int64_t>(pieces.size()), context.num_threads, [&](int64_t index) {
     const Piece& piece = pieces[static_cast<size_t>(index)];
     const AttentionTask& task = tasks[piece.task];
+    if (written != nullptr && WritesItsOwn(args, args.segments[task.segment])) WriteSpans(context, *written, args, task, piece.spans);
     if (piece.partials == nullptr) return context.table->attention(args, task);
     for (int64_t span = piece.spans.first; span < piece.spans.end; ++span) {
       context.table->attention_span(args, task, span, piece.partials + (span - piece.spans.first) * span_size(task));
@@ -93,7 +124,7 @@ void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
         const int64_t offset = segment.base_len % kSlotsPerTile;  // of the first row in its tile
         const int64_t row_begin = std::max<int64_t>(0, from * kSlotsPerTile - offset);
         const int64_t row_end = std::min(segment.num_rows, to * kSlotsPerTile - offset);
-        context.table->kv_write(args, segment, row_begin, row_end);
+        context.table->kv_write(args, segment, {row_begin, row_end, 0, args.kv.num_kv_heads});
       }
       before += num_own;
     }
@@ -102,12 +133,11 @@ void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
 
 std::vector<AttentionTask> AttentionTasks(const AttentionArgs& args) {
   const int64_t group = args.num_heads / args.kv.num_kv_heads;
-  const int64_t heads_per_task = std::min(group, kMaxTaskQueries);
+  const int64_t heads_per_task = HeadsPerTask(args);
   std::vector<AttentionTask> tasks;
   for (int64_t s = 0; s < args.num_segments; ++s) {
     const AttentionSegment& segment = args.segments[s];
-    // Rows of a chain share each K and V load; a tree's rows each have a path of their own.
-    const int64_t rows_per_task = segment.parents != nullptr ? 1 : std::max<int64_t>(1, kMaxTaskQueries / heads_per_task);
+    const int64_t rows_per_task = RowsPerTask(args, segment);
     for (int64_t row = 0; row < segment.num_rows; row += rows_per_task) {
       const int64_t num_rows = std::min(rows_per_task, segment.num_rows - row);
       for (int64_t kv_head = 0; kv_head < args.kv.num_kv_heads; ++kv_head) {
@@ -125,10 +155,28 @@ std::vector<AttentionTask> AttentionTasks(const AttentionArgs& args) {
 }
 
 void PagedAttention(const KernelContext& context, const AttentionArgs& args) {
-  CheckCache(args.kv);
-  CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
+  CheckAttention(args);
   if (context.device != nullptr) return context.device->PagedAttention(args);
-  RunTasks(context, args, AttentionTasks(args));
+  RunTasks(context, args, AttentionTasks(args), nullptr);
+}
+
+void WriteAndAttend(const KernelContext& context, const KvWriteArgs& written, const AttentionArgs& args) {
+  CheckAttention(args);
+  if (context.device != nullptr) {
+    context.device->KvWrite(written);
+    return context.device->PagedAttention(args);
+  }
+  // Few rows are written by who reads them at once: their tile comes from memory once, to one core, and all threads share the writing.
+  std::vector<AttentionSegment> others;
+  std::copy_if(args.segments, args.segments + args.num_segments, std::back_inserter(others),
+               [&](const AttentionSegment& segment) { return !WritesItsOwn(args, segment); });
+  if (!others.empty()) {
+    KvWriteArgs first = written;
+    first.segments = others.data();
+    first.num_segments = static_cast<int64_t>(others.size());
+    KvWrite(context, first);
+  }
+  RunTasks(context, args, AttentionTasks(args), &written);
 }
 
 }  // namespace llmi

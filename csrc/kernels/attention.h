@@ -59,8 +59,18 @@ struct KvWriteArgs {
   int64_t stride;
 };
 
+// Rows of a segment, and KV heads.
+struct KvRange {
+  int64_t row_begin;
+  int64_t row_end;
+  int64_t head_begin;
+  int64_t head_end;
+};
+
 void KvWrite(const KernelContext& context, const KvWriteArgs& args);
 void PagedAttention(const KernelContext& context, const AttentionArgs& args);
+// KvWrite, then PagedAttention: of the same segments, none of which sees what another writes.
+void WriteAndAttend(const KernelContext& context, const KvWriteArgs& written, const AttentionArgs& args);
 
 // A unit of attention work: query rows [row_begin, row_begin + num_rows) of one segment, heads
 // [head_begin, head_begin + num_heads), all of one KV head. At most kMaxTaskQueries row-head pairs. Rows ascend in

@@ -28,7 +28,7 @@ namespace llmi {
   X(rms_norm, (const RmsNormArgs& args, int64_t row_begin, int64_t row_end))                                           \
   X(rope, (const RopeArgs& args, int64_t row_begin, int64_t row_end))                                                  \
   X(gated_activation, (Activation activation, const float* gate, const float* up, int64_t size, float* out))           \
-  X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end))          \
+  X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, const KvRange& range))                        \
   X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                 \
   X(attention_span, (const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials))             \
   X(attention_merge, (const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials)) \

@@ -200,7 +200,6 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   for (size_t s = 0; s < segments_.size(); ++s) segments_[s].block_table = batch.tables[group][s];
   const KvView kv = cache.View(static_cast<int>(layer));
   const auto num_segments = static_cast<int64_t>(segments_.size());
-  KvWrite(context, {kv, segments_.data(), num_segments, keys, keys + kv_size, stride});
   const AttentionArgs attention = {kv,
                                    segments_.data(),
                                    num_segments,
@@ -213,7 +212,7 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
                                    layer_config.window,
                                    attended,
                                    query_size};
-  PagedAttention(context, attention);
+  WriteAndAttend(context, {kv, segments_.data(), num_segments, keys, keys + kv_size, stride}, attention);
   for (size_t i = 0; i < batch.attention_layers.size(); ++i) {
     if (batch.attention_layers[i] == layer + 1) result->attention[i] = WantedWeights(context, attention, rows.num_rows, batch.wanted_rows);
   }

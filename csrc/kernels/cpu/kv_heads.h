@@ -16,11 +16,11 @@ struct KvHead {
 };
 
 template <typename Write>
-void ForEachKvHead(const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end, Write write) {
+void ForEachKvHead(const KvWriteArgs& args, const AttentionSegment& segment, const KvRange& range, Write write) {
   const KvView& kv = args.kv;
-  for (int64_t row = row_begin; row < row_end; ++row) {
+  for (int64_t row = range.row_begin; row < range.row_end; ++row) {
     const int64_t slot = segment.base_len + row;
-    for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
+    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
       uint8_t* k_tile = KvTile(kv, segment.block_table, head, slot);
       const int64_t offset = (segment.row_begin + row) * args.stride + head * kv.head_dim;
       write(KvHead{args.k + offset, args.v + offset, k_tile, k_tile + KvValueOffset(kv), slot % kSlotsPerTile});

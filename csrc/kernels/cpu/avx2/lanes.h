@@ -145,6 +145,27 @@ inline __m256 ScaleByExponent(__m256 p, __m256 shifted) {
 }
 // Adds the low bits of `shifted` to the exponent of p (core/scalar_math.h, ExpF32).
 inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) { return {ScaleByExponent(p.lo, shifted.lo), ScaleByExponent(p.hi, shifted.hi)}; }
+// p[lane] = x, of 16 at p: all are read and stored, so that a load of all that follows at once need not wait for the store's end.
+inline void SetLane(int8_t* p, int lane, int8_t x) {
+  const __m128i index = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  auto* all = reinterpret_cast<__m128i*>(p);
+  const __m128i is_lane = _mm_cmpeq_epi8(index, _mm_set1_epi8(static_cast<int8_t>(lane)));
+  _mm_storeu_si128(all, _mm_blendv_epi8(_mm_loadu_si128(all), _mm_set1_epi8(x), is_lane));
+}
+inline void SetLane(uint16_t* p, int lane, uint16_t x) {
+  const __m256i index = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  auto* all = reinterpret_cast<__m256i*>(p);
+  const __m256i is_lane = _mm256_cmpeq_epi16(index, _mm256_set1_epi16(static_cast<int16_t>(lane)));
+  _mm256_storeu_si256(all, _mm256_blendv_epi8(_mm256_loadu_si256(all), _mm256_set1_epi16(static_cast<int16_t>(x)), is_lane));
+}
+inline void SetLane(uint32_t* p, int lane, uint32_t x) {
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  for (int half = 0; half < 16; half += 8) {
+    auto* all = reinterpret_cast<__m256i*>(p + half);
+    const __m256i is_lane = _mm256_cmpeq_epi32(index, _mm256_set1_epi32(lane - half));
+    _mm256_storeu_si256(all, _mm256_blendv_epi8(_mm256_loadu_si256(all), _mm256_set1_epi32(static_cast<int32_t>(x)), is_lane));
+  }
+}
 // 16 int8 from 16 fp32, rounded to nearest even; values within [-127, 127]. Returns their sum.
 inline int32_t StoreInt8(int8_t* p, F32x16 a) {
   const __m256i lo = _mm256_cvtps_epi32(a.lo);

@@ -102,6 +102,18 @@ inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
 inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) {
   return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p.v), _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23)))};
 }
+// p[lane] = x, of 16 at p: all are read and stored, so that a load of all that follows at once need not wait for the store's end.
+inline void SetLane(int8_t* p, int lane, int8_t x) {
+  auto* all = reinterpret_cast<__m128i*>(p);
+  _mm_storeu_si128(all, _mm_mask_set1_epi8(_mm_loadu_si128(all), static_cast<__mmask16>(1u << lane), x));
+}
+inline void SetLane(uint16_t* p, int lane, uint16_t x) {
+  auto* all = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(all, _mm256_mask_set1_epi16(_mm256_loadu_si256(all), static_cast<__mmask16>(1u << lane), static_cast<int16_t>(x)));
+}
+inline void SetLane(uint32_t* p, int lane, uint32_t x) {
+  _mm512_storeu_si512(p, _mm512_mask_set1_epi32(_mm512_loadu_si512(p), static_cast<__mmask16>(1u << lane), static_cast<int32_t>(x)));
+}
 // 16 int8 from 16 fp32, rounded to nearest even; values within [-127, 127]. Returns their sum.
 inline int32_t StoreInt8(int8_t* p, F32x16 a) {
   const __m512i codes = _mm512_cvtps_epi32(a.v);

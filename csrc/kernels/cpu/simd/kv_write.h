@@ -6,15 +6,21 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// 16 elements of a head, in a row or, of K, in 16 rows of the tile.
+// 16 elements of a head: those of V in a row, those of K as its slot's lane of 16 rows of the tile.
 template <bool kIsKey, typename Element>
-void Spread(const Element* row, Element* out) {
-  for (int i = 0; i < 16; ++i) out[kIsKey ? i * kSlotsPerTile : i] = row[i];
+void Spread(const Element* row, int lane, Element* out) {
+  for (int i = 0; i < 16; ++i) {
+    if constexpr (kIsKey) {
+      SetLane(out + i * kSlotsPerTile, lane, row[i]);
+    } else {
+      out[i] = row[i];
+    }
+  }
 }
 
-// One head's K or V as int8: code d of K lies at codes[16 d] and scale b at scales[16 b], those of V side by side.
+// One head's K or V as int8: code d of K lies in row d of the tile and scale b in row b of its scales, those of V side by side.
 template <bool kIsKey>
-void WriteInt8(const float* x, int64_t head_dim, int8_t* codes, uint16_t* scales) {
+void WriteInt8(const float* x, int64_t head_dim, int lane, int8_t* codes, uint16_t* scales) {
   constexpr int64_t kStride = kIsKey ? kSlotsPerTile : 1;
   static_assert(kKvScaleBlock == 16);
   for (int64_t d = 0; d < head_dim; d += kKvScaleBlock) {
@@ -22,52 +28,61 @@ void WriteInt8(const float* x, int64_t head_dim, int8_t* codes, uint16_t* scales
     const AbsMax absmax = FoldAbsMax(Abs(values), Fma(values, Zero(), Zero()));
     int8_t row[16];
     StoreInt8(row, absmax.finite ? Mul(values, absmax.inverse) : Zero());
-    Spread<kIsKey>(row, codes + d * kStride);
+    Spread<kIsKey>(row, lane, codes + d * kStride);
     uint16_t scale[16];
     StoreHalf(scale, Set1(absmax.scale));
-    scales[d / kKvScaleBlock * kStride] = scale[0];
+    uint16_t* own = scales + d / kKvScaleBlock * kStride;
+    if constexpr (kIsKey) {
+      SetLane(own, lane, scale[0]);
+    } else {
+      *own = scale[0];
+    }
   }
 }
 
 // One head's K or V as fp16.
 template <bool kIsKey>
-void WriteHalf(const float* x, int64_t head_dim, uint16_t* out) {
+void WriteHalf(const float* x, int64_t head_dim, int lane, uint16_t* out) {
   for (int64_t d = 0; d < head_dim; d += 16) {
     uint16_t row[16];
     StoreHalf(row, Load(x + d));
-    Spread<kIsKey>(row, out + d * (kIsKey ? kSlotsPerTile : 1));
+    Spread<kIsKey>(row, lane, out + d * (kIsKey ? kSlotsPerTile : 1));
   }
 }
 
-// One head's K or V as bf16, in pairs.
-template <bool kIsKey>
-void WriteBfloat16(const float* x, int64_t head_dim, int64_t lane, uint16_t* tile) {
+// One head's K and V as bf16, in pairs: of dimensions in K, of slots in V.
+void WriteBfloat16(const KvHead& head, int64_t head_dim) {
+  auto* k_tile = reinterpret_cast<uint32_t*>(head.k_tile);
+  auto* v_tile = reinterpret_cast<uint16_t*>(head.v_tile);
   for (int64_t d = 0; d < head_dim; d += 16) {
+    uint32_t pairs[8];
+    StoreBfloat16(reinterpret_cast<uint16_t*>(pairs), Load(head.k + d));
+    for (int64_t i = 0; i < 8; ++i) SetLane(k_tile + (d / 2 + i) * kSlotsPerTile, static_cast<int>(head.lane), pairs[i]);
     uint16_t row[16];
-    StoreBfloat16(row, Load(x + d));
-    for (int64_t i = 0; i < 16; ++i) tile[kIsKey ? KvKeyIndex(true, lane, d + i) : KvValueIndex(true, head_dim, lane, d + i)] = row[i];
+    StoreBfloat16(row, Load(head.v + d));
+    for (int64_t i = 0; i < 16; ++i) v_tile[KvValueIndex(true, head_dim, head.lane, d + i)] = row[i];
   }
 }
 
 }  // namespace
 
-void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, int64_t row_begin, int64_t row_end) {
+void kv_write(const KvWriteArgs& args, const AttentionSegment& segment, const KvRange& range) {
   const KvView& kv = args.kv;
   if (kv.type == KvType::kF32 || kv.type == KvType::kF8) {
-    reference::kv_write(args, segment, row_begin, row_end);
+    reference::kv_write(args, segment, range);
     return;
   }
-  ForEachKvHead(args, segment, row_begin, row_end, [&](const KvHead& head) {
+  ForEachKvHead(args, segment, range, [&](const KvHead& head) {
+    const int lane = static_cast<int>(head.lane);
     if (kv.type == KvType::kF16) {
-      WriteHalf<true>(head.k, kv.head_dim, reinterpret_cast<uint16_t*>(head.k_tile) + head.lane);
-      WriteHalf<false>(head.v, kv.head_dim, reinterpret_cast<uint16_t*>(head.v_tile) + head.lane * kv.head_dim);
+      WriteHalf<true>(head.k, kv.head_dim, lane, reinterpret_cast<uint16_t*>(head.k_tile));
+      WriteHalf<false>(head.v, kv.head_dim, lane, reinterpret_cast<uint16_t*>(head.v_tile) + lane * kv.head_dim);
     } else if (kv.type == KvType::kBF16) {
-      WriteBfloat16<true>(head.k, kv.head_dim, head.lane, reinterpret_cast<uint16_t*>(head.k_tile));
-      WriteBfloat16<false>(head.v, kv.head_dim, head.lane, reinterpret_cast<uint16_t*>(head.v_tile));
+      WriteBfloat16(head, kv.head_dim);
     } else {
-      WriteInt8<true>(head.k, kv.head_dim, reinterpret_cast<int8_t*>(head.k_tile) + head.lane, KvTileScales(kv, head.k_tile) + head.lane);
-      WriteInt8<false>(head.v, kv.head_dim, reinterpret_cast<int8_t*>(head.v_tile) + head.lane * kv.head_dim,
-                       KvTileScales(kv, head.v_tile) + head.lane * KvNumScales(kv.head_dim));
+      WriteInt8<true>(head.k, kv.head_dim, lane, reinterpret_cast<int8_t*>(head.k_tile), KvTileScales(kv, head.k_tile));
+      WriteInt8<false>(head.v, kv.head_dim, lane, reinterpret_cast<int8_t*>(head.v_tile) + lane * kv.head_dim,
+                       KvTileScales(kv, head.v_tile) + lane * KvNumScales(kv.head_dim));
     }
   });
 }
