@@ -7,7 +7,7 @@ import pytest
 
 from llmi import _core
 from quantization import through_bf16
-from test_ops import rand, same
+from test_ops import packed, rand, same
 
 T = _core.testing
 
@@ -70,6 +70,22 @@ def test_forms_made_on_the_way(table: str, shape: tuple[int, int], fine: bool) -
         if not table.startswith(("emulated", "cuda")):
             bits = np.where(np.isnan(expected), np.float32(0), through_bf16(expected)).view(np.uint32) >> 16
             assert np.array_equal(np.where(np.isnan(expected.ravel()), 0, rounded), bits.ravel())
+
+
+# 96 columns are fewer blocks than threads may take, 1,056 leave one over; 15 and 16 rows are made apart and together, 101 in parts.
+@pytest.mark.parametrize("fine", [False, True])
+@pytest.mark.parametrize("dtype", ["F32", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize(("num_rows", "size"), [(1, 96), (15, 96), (16, 96), (49, 96), (17, 1056), (101, 1056)])
+def test_gated_linear(table: str, num_rows: int, size: int, dtype: str, fine: bool) -> None:
+    """Gate, up, activation and conversion in one op have the bits of the ops one by one."""
+    x, bias = rand(num_rows, 256), rand(size, seed=1)
+    x[-1, -1] = np.inf
+    gate, up = (packed(table, dtype, size, 256, seed=seed) for seed in (2, 3))
+    apart = T.linear(table, [gate, up], x, [bias.tolist(), bias.tolist()])
+    expected = T.gated_activation_forms(table, apart, fine, 1)[1]
+    for threads in (1, 3):
+        for made, wanted in zip(T.gated_linear_forms(table, gate, up, x, bias.tolist(), fine, threads), expected, strict=True):
+            assert np.array_equal(made, wanted, equal_nan=made.dtype.kind == "f")
 
 
 @pytest.mark.parametrize("rotary_dim", [64, 32, 16])

@@ -22,6 +22,7 @@
 #include "core/thread_pool.h"
 #include "engine/detokenizer.h"
 #include "kernels/embedding.h"
+#include "kernels/gated_linear.h"
 #include "kernels/linear.h"
 #include "kernels/linear_input.h"
 #include "kernels/rms_norm.h"
@@ -107,6 +108,33 @@ py::tuple ProducedForms(const KernelContext& context, int64_t num_rows, int64_t 
   py::array_t<uint16_t> rounded(context.device == nullptr ? num_rows * num_cols : 0);
   produce(out.data(), LinearInput{activations.rows, context.device == nullptr ? rounded.mutable_data() : nullptr});
   return py::make_tuple(out.Fetch(), activations.Fetch(), rounded);
+}
+
+// The forms that gated_linear makes of its output; bias is that of both layers.
+py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, const TestMatrix& up, const FloatArray& x,
+                          const std::vector<float>& bias, bool fine, int num_threads) {
+  const KernelContext context = TestContext(table, num_threads);
+  const int64_t num_rows = x.shape(0);
+  const int64_t size = gate.view().num_rows;
+  PlacedFloats placed_x = Place(context, x);
+  PlacedFloats placed_bias(context, bias.data(), bias.size());
+  PlacedFloats gate_up(context, static_cast<size_t>(num_rows * 2 * size));
+  PlacedFloats out(context, static_cast<size_t>(num_rows * size));
+  const TestActivations activations(context, num_rows, x.shape(1), false);
+  const TestActivations made(context, num_rows, size, fine);
+  ConvertInput(context, placed_x.data(), num_rows, x.shape(1), {activations.rows});
+  const LinearPart parts[] = {{gate.view(), placed_bias.data(), 0}, {up.view(), placed_bias.data(), size}};
+  LinearArgs args{};
+  args.parts = parts;
+  args.num_parts = 2;
+  args.num_rows = num_rows;
+  args.x = placed_x.data();
+  args.x_stride = x.shape(1);
+  args.quantized = activations.rows;
+  args.out = gate_up.data();
+  args.out_stride = 2 * size;
+  GatedLinear(context, args, Activation::kSilu, out.data(), {made.rows});
+  return made.Fetch();
 }
 
 FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x,
@@ -253,6 +281,8 @@ void RegisterOps(py::module_& module) {
       GatedActivation(context, Activation::kSilu, Place(context, gate_up).data(), gate_up.shape(0), size, out, input);
     });
   });
+  module.def("gated_linear_forms", &TestGatedLinear, py::arg("table"), py::arg("gate"), py::arg("up"), py::arg("x"), py::arg("bias"),
+             py::arg("fine") = false, py::arg("num_threads") = 1);
   module.def("log_sum_exp",
              [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
   for (const auto& [name, kernel] : {std::pair{"probe_fma", &KernelTable::probe_fma}, std::pair{"probe_bf16", &KernelTable::probe_bf16}}) {

@@ -12,6 +12,8 @@
 namespace llmi {
 namespace {
 
+constexpr int64_t kMaxParts = 8;
+
 // Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream; of all parts alike, as threads begin with
 // equal shares of tasks. Float weights, of which four tiles may be read at a time, are the faster the longer each of the four streams is.
 int64_t TilesPerTask(const KernelContext& context, const PackedView& w, int64_t num_tiles, int64_t all_tiles) {
@@ -40,16 +42,19 @@ void RunTiles(const KernelContext& context, const LinearArgs& args, const Linear
 
 }  // namespace
 
-void Linear(const KernelContext& context, const LinearArgs& args) {
-  constexpr int64_t kMaxParts = 8;
+void CheckLinear(const KernelContext& context, const LinearArgs& args) {
   CheckArgument(args.num_parts >= 1 && args.num_parts <= kMaxParts, "linear: 1 to 8 parts");
+  for (int64_t p = 0; p < args.num_parts; ++p) CheckPart(context, args, args.parts[p].weights);
+}
+
+void Linear(const KernelContext& context, const LinearArgs& args) {
+  CheckLinear(context, args);
   std::array<int64_t, kMaxParts + 1> first_task{};
   std::array<int64_t, kMaxParts> tiles_per_task{};
   int64_t all_tiles = 0;
   for (int64_t p = 0; p < args.num_parts; ++p) all_tiles += NumTiles(args.parts[p].weights.num_rows);
   for (int64_t p = 0; p < args.num_parts; ++p) {
     const PackedView& w = args.parts[p].weights;
-    CheckPart(context, args, w);
     const int64_t num_tiles = NumTiles(w.num_rows);
     const int64_t per_task = TilesPerTask(context, w, num_tiles, all_tiles);
     const auto index = static_cast<size_t>(p);
@@ -72,7 +77,7 @@ void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span
   CheckArgument(args.num_parts == 1, "linear: tiles of one part");
   if (context.device != nullptr) return Linear(context, args);
   const PackedView& w = args.parts[0].weights;
-  CheckPart(context, args, w);
+  CheckLinear(context, args);
   int64_t num_tiles = 0;
   for (const TileRange& range : tiles) num_tiles += range.end - range.begin;
   const int64_t per_task = TilesPerTask(context, w, num_tiles, num_tiles);

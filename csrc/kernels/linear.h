@@ -47,6 +47,8 @@ struct LinearArgs {
 };
 
 void Linear(const KernelContext& context, const LinearArgs& args);
+// Throws what Linear would.
+void CheckLinear(const KernelContext& context, const LinearArgs& args);
 
 // Output columns [begin, end) x kTileRows.
 struct TileRange {

@@ -6,6 +6,7 @@
 #include "core/errors.h"
 #include "kernels/attention_weights.h"
 #include "kernels/embedding.h"
+#include "kernels/gated_linear.h"
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -90,6 +91,34 @@ std::vector<std::vector<float>> WantedWeights(const KernelContext& context, Atte
   return weights;
 }
 
+// Layers side by side in the output.
+std::vector<LinearPart> PartsOf(std::initializer_list<const LinearWeights*> layers) {
+  std::vector<LinearPart> parts;
+  int64_t column = 0;
+  for (const LinearWeights* layer : layers) {
+    const PackedView view = layer->matrix.view();
+    parts.push_back({view, layer->bias.empty() ? nullptr : layer->bias.data(), column});
+    column += view.num_rows;
+  }
+  return parts;
+}
+
+LinearArgs ArgsOf(const std::vector<LinearPart>& parts, const float* x, const LinearInput& input, int64_t num_rows, float* out,
+                  int64_t out_stride, bool accumulate) {
+  LinearArgs args{};
+  args.parts = parts.data();
+  args.num_parts = static_cast<int64_t>(parts.size());
+  args.num_rows = num_rows;
+  args.x = x;
+  args.x_stride = parts[0].weights.num_cols;
+  args.quantized = input.quantized;
+  args.out = out;
+  args.out_stride = out_stride;
+  args.accumulate = accumulate;
+  args.x_bf16 = input.rounded;
+  return args;
+}
+
 }  // namespace
 
 struct Decoder::Rows {
@@ -117,13 +146,17 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   for (const RopeTable& rope : ropes_) rotary += rope.rotary_dim();
   ReserveFloats(context, rope_values_, num_rows * rotary);
   ReserveFloats(context, logits_, num_logits_rows * config_.vocab_size);
-  const int64_t most_values = std::max({num_rows * config_.hidden_size, num_rows * query_size, mlp_rows * config_.intermediate_size});
-  codes_.Reserve(static_cast<size_t>(most_values), "activations", context.device);
-  ReserveFloats(context, scales_, most_values / 32 * 5);
-  if (context.device != nullptr) context.device->ReserveInputs(most_values);
+  const int64_t most_values = num_rows * std::max(config_.hidden_size, query_size);
+  const int64_t most_activated = mlp_rows * config_.intermediate_size;
+  for (const auto& [room, values] : {std::pair(&forms_, most_values), std::pair(&activated_forms_, most_activated)}) {
+    room->codes.Reserve(static_cast<size_t>(values), "activations", context.device);
+    ReserveFloats(context, room->scales, values / 32 * 5);
+  }
+  if (context.device != nullptr) context.device->ReserveInputs(std::max(most_values, most_activated));
 }
 
-LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine) {
+LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
+                           FormsRoom& room) {
   LinearInput input;
   const int64_t num_cols = (*readers.begin())->view().num_cols;
   const int64_t num_values = num_rows * num_cols;
@@ -131,40 +164,24 @@ LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::
     return std::any_of(readers.begin(), readers.end(), [&](const PackedMatrix* matrix) { return wanted(matrix->view().type); });
   };
   if (any(IsQuantizedPacked)) {
-    codes_.Reserve(static_cast<size_t>(num_values), "activations", context.device);
+    room.codes.Reserve(static_cast<size_t>(num_values), "activations", context.device);
     // Per 32 values at most two scales, a sum and two half sums.
-    float* scales = ReserveFloats(context, scales_, num_values / 32 * 5);
+    float* scales = ReserveFloats(context, room.scales, num_values / 32 * 5);
     input.quantized = {
-        num_cols, codes_.as<int8_t>(), scales, scales + num_values / 16, reinterpret_cast<int32_t*>(scales + num_values / 32 * 3), fine};
+        num_cols, room.codes.as<int8_t>(), scales, scales + num_values / 16, reinterpret_cast<int32_t*>(scales + num_values / 32 * 3),
+        fine};
   }
   if (context.bf16_dots && any([](PackedType type) { return type == PackedType::kBF16; })) {
-    rounded_.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), "activations", nullptr);
-    input.rounded = rounded_.as<uint16_t>();
+    room.rounded.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), "activations", nullptr);
+    input.rounded = room.rounded.as<uint16_t>();
   }
   return input;
 }
 
 void Decoder::Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x,
                       const LinearInput& input, int64_t num_rows, float* out, int64_t out_stride, bool accumulate) {
-  std::vector<LinearPart> linear_parts;
-  int64_t column = 0;
-  for (const LinearWeights* part : parts) {
-    const PackedView view = part->matrix.view();
-    linear_parts.push_back({view, part->bias.empty() ? nullptr : part->bias.data(), column});
-    column += view.num_rows;
-  }
-  LinearArgs args{};
-  args.parts = linear_parts.data();
-  args.num_parts = static_cast<int64_t>(linear_parts.size());
-  args.num_rows = num_rows;
-  args.x = x;
-  args.x_stride = linear_parts[0].weights.num_cols;
-  args.quantized = input.quantized;
-  args.out = out;
-  args.out_stride = out_stride;
-  args.accumulate = accumulate;
-  args.x_bf16 = input.rounded;
-  Linear(context, args);
+  const std::vector<LinearPart> linear_parts = PartsOf(parts);
+  Linear(context, ArgsOf(linear_parts, x, input, num_rows, out, out_stride, accumulate));
 }
 
 void Decoder::Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows,
@@ -241,9 +258,10 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
     float* normed = rows.normed + begin * hidden;
     const LinearInput gate_input = Input(context, num_rows, {&w.gate.matrix, &w.up.matrix});
     RmsNorm(context, {x, hidden, normed, hidden, num_rows, 1, hidden, w.mlp_norm.data(), eps, false}, gate_input);
-    Project(context, {&w.gate, &w.up}, normed, gate_input, num_rows, gate_up, 2 * intermediate, false);
-    const LinearInput down_input = Input(context, num_rows, {&w.down.matrix});
-    GatedActivation(context, config_.activation, gate_up, num_rows, intermediate, activated, down_input);
+    const LinearInput down_input = Input(context, num_rows, {&w.down.matrix}, false, activated_forms_);
+    const std::vector<LinearPart> gate_and_up = PartsOf({&w.gate, &w.up});
+    GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false), config_.activation, activated,
+                down_input);
     if (!config_.sandwich_norms) {
       Project(context, {&w.down}, activated, down_input, num_rows, x, hidden, true);
     } else {

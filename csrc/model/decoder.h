@@ -73,15 +73,24 @@ class Decoder {
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
-  // Room for the forms of x that these weights read, until the next Input; fine where its rounding shows most (decisions/0013).
-  LinearInput Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine = false);
+  // Room for the forms of x that these weights read, until the next Input of the same room; fine where its rounding shows most
+  // (decisions/0013).
+  struct FormsRoom {
+    AlignedBuffer codes, scales, rounded;
+  };
+  LinearInput Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine = false) {
+    return Input(context, num_rows, readers, fine, forms_);
+  }
+  static LinearInput Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
+                           FormsRoom& room);
   void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, const LinearInput& input,
                int64_t num_rows, float* out, int64_t out_stride, bool accumulate);
 
   ModelConfig config_;
   ModelWeights weights_;
   std::vector<RopeTable> ropes_;
-  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, codes_, scales_, rounded_, rope_values_, hidden_, last_hidden_, logits_;
+  AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, rope_values_, hidden_, last_hidden_, logits_;
+  FormsRoom forms_, activated_forms_;  // those of gate and up's input are read while down's are made
   std::vector<float> host_rope_;
   std::vector<AttentionSegment> segments_;
 };
