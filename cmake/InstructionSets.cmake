@@ -13,6 +13,7 @@ target_compile_options(llmi_core PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFI
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(llmi_core PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v2> $<$<COMPILE_LANGUAGE:CXX>:-mtune=generic>)
   # Template sizes are ints there, which -Wsign-conversion takes for risks.
+  # prefetchw: where a processor has AVX2 and not this hint, it does nothing.
   set(LLMI_AVX2_FLAGS -Wno-sign-conversion -mprfchw -mavx2 -mfma -mf16c -mbmi2)
   set(LLMI_AVX512_FLAGS ${LLMI_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
       -Wno-maybe-uninitialized -Wno-uninitialized)  # GCC bug 105593, in its own avx512fintrin.h
