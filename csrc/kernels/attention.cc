@@ -50,7 +50,7 @@ bool WritesItsOwn(const AttentionArgs& args, const AttentionSegment& segment) {
 void WriteSpans(const KernelContext& context, const KvWriteArgs& written, const AttentionArgs& args, const AttentionTask& task,
                 const SpanRange& spans) {
   const AttentionSegment& segment = args.segments[task.segment];
-  const int64_t kv_head = task.head_begin / (args.num_heads / args.kv.num_kv_heads);
+  const int64_t kv_head = AttentionKvHead(args, task);
   const auto row_of = [&](int64_t span) { return std::clamp<int64_t>(span * kAttentionSpan - segment.base_len, 0, segment.num_rows); };
   context.table->kv_write(written, segment, {row_of(spans.first), row_of(spans.end), kv_head, kv_head + 1});
 }

@@ -86,6 +86,11 @@ struct AttentionTask {
   const AttentionTask* next = nullptr;  // what follows, as a rule in the same thread: its first tiles are asked for meanwhile
 };
 
+// The KV head of a task's queries.
+LLMI_HD static inline int64_t AttentionKvHead(const AttentionArgs& args, const AttentionTask& task) {
+  return task.head_begin / (args.num_heads / args.kv.num_kv_heads);
+}
+
 // The first position that a row at `position` sees.
 LLMI_HD static inline int64_t FirstVisible(int64_t position, int64_t window) {
   return window > 0 && position + 1 > window ? position + 1 - window : 0;

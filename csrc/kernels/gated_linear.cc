@@ -13,8 +13,8 @@ namespace {
 
 // Few rows read the two layers faster as two streams of weights.
 constexpr int64_t kFewRows = 15;
-constexpr int64_t kRowsAtOnce = 48;  // whose codes stay in the first-level cache
-constexpr int64_t kMaxBlocks = 8;    // of a task's columns
+constexpr int64_t kRowsAtOnce = kLinearRowsInCache;
+constexpr int64_t kMaxBlocks = 8;  // of a task's columns
 constexpr int64_t kMaxColumns = kMaxBlocks * kBlockSize;
 
 QuantizedRows RowsFrom(const QuantizedRows& x, int64_t row) {
@@ -78,7 +78,7 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activatio
 // A thread makes whole blocks of the input of who reads them: gate and up, 8 bytes a column, stay in its cache, and what goes on to
 // other cores is one byte a column.
 void GatedLinear(const KernelContext& context, const LinearArgs& layers, Activation activation, float* out, const LinearInput& input) {
-  CheckArgument(layers.num_parts == 2, "gated_linear: parts are gate and up");
+  CheckArgument(layers.num_parts == 2 && !layers.accumulate, "gated_linear: parts are gate and up, not added to anything");
   const PackedView& gate = layers.parts[0].weights;
   const PackedView& up = layers.parts[1].weights;
   const int64_t size = gate.num_rows;

@@ -50,6 +50,9 @@ void Linear(const KernelContext& context, const LinearArgs& args);
 // Throws what Linear would.
 void CheckLinear(const KernelContext& context, const LinearArgs& args);
 
+// On CPUs: so many quantised rows of x stay in the first-level cache while tiles pass by.
+constexpr int64_t kLinearRowsInCache = 48;
+
 // Output columns [begin, end) x kTileRows.
 struct TileRange {
   int64_t begin;

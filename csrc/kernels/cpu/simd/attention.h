@@ -128,7 +128,7 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
 // The tiles of a span that begins at `span`, from where `first` lies and below `end`; the others stay.
 inline void FindTiles(const AttentionArgs& args, const AttentionTask& task, int64_t span, int64_t first, int64_t end, SpanTiles* tiles) {
   const KvView& kv = args.kv;
-  const int64_t kv_head = task.head_begin / (args.num_heads / kv.num_kv_heads);
+  const int64_t kv_head = AttentionKvHead(args, task);
   for (int64_t tile = span > first ? 0 : (first - span) / kSlotsPerTile; tile < kTilesPerSpan && span + tile * kSlotsPerTile < end;
        ++tile) {
     tiles->k[tile] = KvTile(kv, args.segments[task.segment].block_table, kv_head, span + tile * kSlotsPerTile);
@@ -159,7 +159,7 @@ template <typename Element>
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
                   float* partials) {
   const AttentionSegment& segment = args.segments[task.segment];
-  const int64_t kv_head = task.head_begin / (args.num_heads / args.kv.num_kv_heads);
+  const int64_t kv_head = AttentionKvHead(args, task);
   const int64_t first = queries[0].first;
   const int64_t last = queries[num_queries - 1].last;
   constexpr int64_t kScratchHeadBytes = kMaxHeadDim * sizeof(Element) + (kHasScales<Element> ? 2 * kMaxHeadDim / kKvScaleBlock : 0);

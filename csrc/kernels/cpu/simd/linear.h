@@ -83,21 +83,18 @@ template <PackedType T, int MR, bool kFine>
   for (int64_t first = 0; first < num_blocks; first += kBlocks, group += PackedGroupBytes(T)) {
     const SuperScales<T> super(group);
     for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kFine>()) {
-      if (kAsksAhead<T, MR> && row == 0) PrefetchWeights(group + block * kShare + kPrefetchBytes, kShare);
+      if (kAsksAhead<T, MR> && row == 0) PrefetchBytes(group + block * kShare + kPrefetchBytes, kShare);
       AddBlock<T, MR, kFine>(group, block, super, x, sums, sums);
     }
   }
   StoreTile(args, part, tile, row, sums);
 }
 
-// So many rows of x stay in the first-level cache while the task's tiles pass by.
-constexpr int64_t kRowsInCache = 48;
-
 // Rows that other cores have made come one line after the other if each is first met when it is multiplied.
 void AskForRows(const QuantizedRows& x, int64_t row, int64_t num_rows) {
   const int64_t blocks = x.num_cols / kBlockSize;
   const auto ask = [&](const void* data, int64_t row_bytes) {
-    PrefetchWeights(static_cast<const uint8_t*>(data) + row * row_bytes, num_rows * row_bytes);
+    PrefetchBytes(static_cast<const uint8_t*>(data) + row * row_bytes, num_rows * row_bytes);
   };
   ask(x.codes, x.num_cols);
   ask(x.scales, (x.fine ? 8 : 4) * blocks);
@@ -105,23 +102,16 @@ void AskForRows(const QuantizedRows& x, int64_t row, int64_t num_rows) {
   ask(x.half_sums, 8 * blocks);
 }
 
-// All rows of each tile, so many at a time, in passes: pass<MR>(tile, row), after ask(row, rows).
-template <int kMost, typename Ask, typename Pass>
-void TileByTile(int64_t num_rows, int64_t tile_begin, int64_t tile_end, const Ask& ask, const Pass& pass) {
-  for (int64_t first = 0; first < num_rows; first += kRowsInCache) {
-    const int64_t rows = num_rows - first < kRowsInCache ? num_rows - first : kRowsInCache;
-    ask(first, rows);
-    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-      InPasses<kMost>(rows, [&]<int MR>(int64_t row) { pass.template operator()<MR>(tile, first + row); });
-    }
-  }
-}
-
+// All rows of each tile, so many at a time, in passes.
 template <PackedType T, bool kFine>
 void QuantizedTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  TileByTile<kLinearRows>(
-      args.num_rows, tile_begin, tile_end, [&](int64_t row, int64_t num_rows) { AskForRows(args.quantized, row, num_rows); },
-      [&]<int MR>(int64_t tile, int64_t row) { QuantizedTile<T, MR, kFine>(args, part, tile, row); });
+  for (int64_t first = 0; first < args.num_rows; first += kLinearRowsInCache) {
+    const int64_t rows = args.num_rows - first < kLinearRowsInCache ? args.num_rows - first : kLinearRowsInCache;
+    AskForRows(args.quantized, first, rows);
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+      InPasses<kLinearRows>(rows, [&]<int MR>(int64_t row) { QuantizedTile<T, MR, kFine>(args, part, tile, first + row); });
+    }
+  }
 }
 
 template <PackedType T>

@@ -48,7 +48,7 @@ constexpr int64_t kFloatPrefetchBytes = 16 * 1024;
 template <PackedType T, int NT>
 [[gnu::always_inline]] inline void AskAhead(const uint8_t* tile, int64_t column, int64_t row) {
   if (NT > 1 || row > 0) return;
-  PrefetchWeights(tile + PackedTileBytes(T, column) + kFloatPrefetchBytes, PackedTileBytes(T, kBlockSize));
+  PrefetchBytes(tile + PackedTileBytes(T, column) + kFloatPrefetchBytes, PackedTileBytes(T, kBlockSize));
 }
 
 // NT tiles x MR rows at once: enough independent chains of fma to hide their latency, and few enough to stay in registers

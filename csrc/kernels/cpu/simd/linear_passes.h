@@ -7,7 +7,7 @@ namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
 // Always inlined: calls of what does no more than prefetch are dropped.
-[[gnu::always_inline]] inline void PrefetchWeights(const uint8_t* data, int64_t num_bytes) {
+[[gnu::always_inline]] inline void PrefetchBytes(const uint8_t* data, int64_t num_bytes) {
   for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
 }
 
