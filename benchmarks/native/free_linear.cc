@@ -43,7 +43,7 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
     minima[m] = Zero();
   }
   const auto add_block = [&](F32x16* chain) {
-    if (MR > kRowsReadUnasked<T> && row == 0) PrefetchWeights(data + kPrefetchBytes, kBlockBytes);
+    if (kAsksAhead<T, MR> && row == 0) PrefetchBytes(data + kPrefetchBytes, kBlockBytes);
     AddBlock<T, MR, kFine>(data, 0, SuperScales<T>(data), x, chain, kMinimaApart ? minima : chain);
     data += kBlockBytes;
     x.template Next<kFine>();
@@ -63,7 +63,7 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
 
 template <PackedType T, bool kFine, int kRows, int kChains, bool kMinimaApart>
 void Quantized(const LinearArgs& args, const LinearPart& part, int64_t num_tiles) {
-  TileByTile<kRows>(args.num_rows, 0, num_tiles, [&]<int MR>(int64_t tile, int64_t row) {
+  TileByTile<kRows>(args, 0, num_tiles, [&]<int MR>(int64_t tile, int64_t row) {
     FreeQuantizedTile<T, MR, kFine, kChains, kMinimaApart>(args, part, tile, row);
   });
 }
@@ -82,7 +82,7 @@ template <PackedType T, int NT, int MR, int kChains, int64_t kColumns>
     F32x16 sums[kChains][NT][MR];
     for (int c = 0; c < kChains; ++c) AddColumn<T, true>(args, tile, stride_bytes, x, begin + c, sums[c]);
     for (int64_t k = begin + kChains; k < begin + columns; k += kChains) {
-      if (k % kBlockSize < kChains) AskAhead<T, NT>(tile, stride_bytes, k, row);
+      if (k % kBlockSize < kChains) AskAhead<T, NT>(tile, k, row);
       for (int c = 0; c < kChains; ++c) AddColumn<T, false>(args, tile, stride_bytes, x, k + c, sums[c]);
     }
     for (int n = 0; n < NT; ++n) {

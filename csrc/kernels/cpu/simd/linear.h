@@ -102,16 +102,22 @@ void AskForRows(const QuantizedRows& x, int64_t row, int64_t num_rows) {
   ask(x.half_sums, 8 * blocks);
 }
 
-// All rows of each tile, so many at a time, in passes.
-template <PackedType T, bool kFine>
-void QuantizedTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+// All rows of each tile, so many at a time, in passes: pass<MR>(tile, row).
+template <int kMost, typename Pass>
+void TileByTile(const LinearArgs& args, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
   for (int64_t first = 0; first < args.num_rows; first += kLinearRowsInCache) {
     const int64_t rows = args.num_rows - first < kLinearRowsInCache ? args.num_rows - first : kLinearRowsInCache;
     AskForRows(args.quantized, first, rows);
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-      InPasses<kLinearRows>(rows, [&]<int MR>(int64_t row) { QuantizedTile<T, MR, kFine>(args, part, tile, first + row); });
+      InPasses<kMost>(rows, [&]<int MR>(int64_t row) { pass.template operator()<MR>(tile, first + row); });
     }
   }
+}
+
+template <PackedType T, bool kFine>
+void QuantizedTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
+  TileByTile<kLinearRows>(args, tile_begin, tile_end,
+                          [&]<int MR>(int64_t tile, int64_t row) { QuantizedTile<T, MR, kFine>(args, part, tile, row); });
 }
 
 template <PackedType T>
