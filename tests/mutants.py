@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources, and the tests named beside it must fail.
 
-    python tests/mutants.py [--only NAME] [--group kernels|speculation|memory|scheduling|sampling|cuda]
+    python tests/mutants.py [--only NAME] [--group kernels|speculation|memory|scheduling|sampling|cuda|surface]
 
 Builds a copy of the repository in a temporary directory (cmake, ninja and pybind11 must be there). Exits with 1 if a bug
 is missed.
@@ -15,20 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from mutants_surface import SURFACE, Mutant
+
 ROOT = Path(__file__).parent.parent
-
-
-@dataclass
-class Mutant:
-    group: str
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: str
 
 
 CAPTURE = "tests/test_drafter_capture.py"
@@ -231,6 +222,7 @@ MUTANTS = [
            "", SCHEDULER),
     Mutant("scheduling", "priorities upside down", "csrc/scheduler/scheduler.cc", "return a->priority < b->priority;", "return a->priority > b->priority;", SCHEDULER),
     Mutant("scheduling", "no token set aside for decodes", "csrc/scheduler/scheduler.cc", "*budget - behind,", "*budget,", SCHEDULER),
+    *SURFACE,
 ]  # fmt: skip
 
 
@@ -251,7 +243,7 @@ def build(source: Path, target: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
-    parser.add_argument("--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda"))
+    parser.add_argument("--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda", "surface"))
     arguments = parser.parse_args()
     chosen = [
         mutant
