@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from llmi import _core, _models, _scoring
+from llmi import _core, _log, _models, _scoring
 from llmi._background import Background
 from llmi._call import Call
 from llmi._engine_args import (
@@ -198,6 +198,7 @@ class LLM:
             num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=info["max_model_len"],
             weight_bytes=info["weight_bytes"], kv_bytes_per_token=info["kv_bytes_per_token"], numerics_id=identity, path=str(path),
         )  # fmt: skip
+        _log.loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"])
         self.last_outputs: Outputs = Outputs()
         self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])
         model_path = str(path)
