@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 from llmi import _core
 from llmi._errors import DeviceError, InvalidParamsError, ModelFileError, UnsupportedCombinationError
 from llmi._hooks import BatchRunner
+from llmi._input_file import is_there, read_json
 from llmi._inspect import KV_CACHE_DTYPES
 from llmi._request import NO_EFFECT
 
@@ -272,15 +272,15 @@ def generation_defaults(model_path: Path, generation_config: str | os.PathLike[s
     path = model_path / "generation_config.json" if str(generation_config) == "auto" else Path(generation_config)
     if path.is_dir():
         path = path / "generation_config.json"
-    if not path.is_file():
+    if not is_there(path):
         if str(generation_config) != "auto":
             raise ModelFileError(f"{path}: no such generation config", path)
         return {}
+    config = read_json(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
         defaults: dict[str, Any] = {name: kind(config[name]) for name, kind in _GENERATION_FIELDS.items() if config.get(name) is not None}
         if isinstance(config.get("max_new_tokens"), int):
             defaults["max_tokens"] = config["max_new_tokens"]
-    except (ValueError, TypeError, OSError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise ModelFileError(f"{path}: {error}", path) from None
     return defaults

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi._engine_args import promises_bits, where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
+from llmi._input_file import MAX_VOCABULARY_BYTES, read_json
 
 if TYPE_CHECKING:
     from llmi._llm import LLM
@@ -83,7 +84,7 @@ class Receipt:
     def load(cls, path: str | Path) -> Receipt:
         """Reads what `save` wrote. Raises InvalidParamsError if it is no receipt."""
         try:
-            fields = json.loads(Path(path).read_text(encoding="utf-8"))
+            fields = read_json(path, MAX_VOCABULARY_BYTES)
             if fields["format"] != FORMAT:
                 raise InvalidParamsError(f"{path}: receipt format {fields['format']} (this version reads {FORMAT})", "receipt")
             fields["outputs"], fields["prompt_token_ids"], fields["sampling_params"], fields["seed"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from typing import Any
 
 from llmi import _chat, _gguf_tokenizer
 from llmi._errors import TokenizerError
+from llmi._input_file import MAX_VOCABULARY_BYTES, is_there, read_json, read_text
 from llmi._token_bytes import ByteTable, byte_table, listed_bytes
 
 Message = dict[str, Any]
@@ -191,22 +191,16 @@ class DecodeStream:
         return self._decoder.decode(b"", final=True)
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise TokenizerError(f"{path}: {error}", path) from None
-
-
 def _load_directory(path: Path) -> _gguf_tokenizer.LoadedTokenizer:
     directory = path if path.is_dir() else path.parent
     file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
+    if not is_there(file):
         raise TokenizerError(f"{directory}: tokenizer.json is missing", path)
-    settings = _read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
-    config = _read_json(directory / "config.json") if (directory / "config.json").is_file() else {}
-    generation = _read_json(directory / "generation_config.json") if (directory / "generation_config.json").is_file() else {}
-    text = file.read_text(encoding="utf-8")
+    settings, config, generation = (
+        read_json(directory / name, error=TokenizerError) if is_there(directory / name) else {}
+        for name in ("tokenizer_config.json", "config.json", "generation_config.json")
+    )
+    text = read_text(file, MAX_VOCABULARY_BYTES, TokenizerError)
 
     def build() -> Any:
         import tokenizers
@@ -237,8 +231,8 @@ def _load_directory(path: Path) -> _gguf_tokenizer.LoadedTokenizer:
     if isinstance(template, list):
         template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
     template_file = directory / "chat_template.jinja"
-    if template_file.is_file():
-        template = template_file.read_text(encoding="utf-8")
+    if is_there(template_file):
+        template = read_text(template_file, error=TokenizerError)
     return _gguf_tokenizer.LoadedTokenizer(
         build=lambda: tokenizer,
         bos_token_id=bos_id,
