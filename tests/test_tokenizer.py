@@ -32,7 +32,16 @@ def test_ids_equal_llama_cpp(model: str, request: pytest.FixtureRequest) -> None
     tokenizer: Tokenizer = request.getfixturevalue("smollm_tokenizer" if model == "smollm2" else "gemma_tokenizer")
     expected = json.loads((DATA / f"tokens_{model}_llamacpp.json").read_text())
     for text, ids in zip(CORPUS, expected, strict=True):
+        if model == "gemma3" and "</s>" in text:
+            continue  # llama.cpp takes Gemma's HTML tag for an end marker, and cuts it into letters where it is text
         assert tokenizer.encode(text, add_special_tokens=False) == ids, text
+
+
+def test_an_html_tag_is_text_and_no_end(gemma_tokenizer: Tokenizer) -> None:
+    """Gemma's vocabulary has "</s>" beside "<s>" and "<table>", as user-defined tokens: transformers reads it so."""
+    assert gemma_tokenizer.encode("<s>a</s>", add_special_tokens=False) == [203, 236746, 212]
+    assert gemma_tokenizer.decode([203, 236746, 212]) == "<s>a</s>"
+    assert gemma_tokenizer.eos_token_ids == {1, 106} and 212 not in gemma_tokenizer.special_tokens
 
 
 @pytest.mark.parametrize("fixture", ["smollm_tokenizer", "gemma_tokenizer"])

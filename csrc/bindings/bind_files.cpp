@@ -5,11 +5,13 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "core/errors.h"
+#include "core/utf8.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
 #include "model/loader.h"
@@ -59,8 +61,12 @@ py::object ToPython(const GgufValue& value) {
     case Kind::kNumber: return py::float_(value.number);
     case Kind::kBool: return py::bool_(value.integer != 0);
     case Kind::kString: return Text(value.string);
-    case Kind::kIntegerArray:
-    case Kind::kBoolArray: return py::cast(value.integers);
+    case Kind::kIntegerArray: return py::cast(value.integers);
+    case Kind::kBoolArray: {
+      py::list list(value.integers.size());
+      for (size_t i = 0; i < value.integers.size(); ++i) list[i] = py::bool_(value.integers[i] != 0);
+      return list;
+    }
     case Kind::kNumberArray: return py::cast(value.numbers);
     case Kind::kStringArray: {
       py::list list(value.strings.size());
@@ -94,11 +100,28 @@ py::list Occurring(const GgufFile& file, const std::string& key, const std::stri
   return found;
 }
 
+std::string TokenFault(const GgufFile& file) {
+  const std::vector<std::string_view>& tokens = Strings(file, "tokenizer.ggml.tokens");
+  std::unordered_map<std::string_view, size_t> known;
+  known.reserve(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!IsUtf8(tokens[i])) return "token " + std::to_string(i) + " is not valid UTF-8";
+    if (tokens[i].empty()) continue;  // an id without a text
+    const auto [place, is_new] = known.emplace(tokens[i], i);
+    if (!is_new) return "tokens " + std::to_string(place->second) + " and " + std::to_string(i) + " are the same text";
+  }
+  return "";
+}
+
 std::string MergeFault(const GgufFile& file) {
   const std::vector<std::string_view>& tokens = Strings(file, "tokenizer.ggml.tokens");
   const std::unordered_set<std::string_view> known(tokens.begin(), tokens.end());
+  const std::vector<std::string_view>& merges = Strings(file, "tokenizer.ggml.merges");
+  std::unordered_set<std::string_view> seen;
+  seen.reserve(merges.size());
   std::string whole;
-  for (const std::string_view merge : Strings(file, "tokenizer.ggml.merges")) {
+  for (const std::string_view merge : merges) {
+    if (!seen.insert(merge).second) return "a merge stands twice";
     const size_t space = merge.find(' ');
     if (space == std::string_view::npos) return "a merge is not two tokens";
     whole.assign(merge.substr(0, space)).append(merge.substr(space + 1));
@@ -159,8 +182,10 @@ void RegisterFiles(py::module_& module) {
           py::arg("key"), "A list of strings.")
       .def("occurring", &Occurring, py::arg("key"), py::arg("text"), py::arg("joined") = false,
            "[(index, string)] of the strings of a list that occur in `text`; joined: without their first space.")
+      .def("token_fault", &TokenFault, py::call_guard<py::gil_scoped_release>(),
+           "What is wrong with the first token that is no UTF-8 or stands twice; empty if none is.")
       .def("merge_fault", &MergeFault, py::call_guard<py::gil_scoped_release>(),
-           "What is wrong with the first merge that is not two tokens which make a third; empty if none is.")
+           "What is wrong with the first merge that stands twice or is not two tokens which make a third; empty if none is.")
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
   module.def("alphabet_bytes", &AlphabetBytes, py::arg("texts"), py::arg("alphabet"),
              "Texts as bytes by an alphabet of one character a byte; a character outside it stands for itself.");

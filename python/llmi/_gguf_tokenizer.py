@@ -2,59 +2,69 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+import math
+import warnings
 from pathlib import Path
 from typing import Any
 
 from llmi import _core
 from llmi._errors import TokenizerError, from_core
+from llmi._gguf_pre_tokenizers import RULES
+from llmi._loaded_tokenizer import MAX_TOKEN_IDS, ListedTokens, LoadedTokenizer, guarded
 from llmi._token_bytes import byte_level_alphabet
 
-# GGUF token types.
-CONTROL, USER_DEFINED, BYTE = 3, 4, 6
+# GGUF token types; 0 is undefined.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
-#: Texts that end a turn or a text. Files list them as user-defined tokens now and then; they are control tokens all the
-#: same: user text never becomes one, and they end generation.
-END_MARKERS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "</s>")
+#: Texts that end a turn or a text, by llama.cpp's list: where they are control tokens, they end generation.
+END_MARKERS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "</s>",
+)
+#: Files list some of them as user-defined tokens now and then; they are control tokens all the same. Not "</s>", which is an HTML tag, too.
+UNMISTAKABLE = END_MARKERS[:-1]
 
-LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
-KNOWN_PRE_TOKENIZERS = ("smollm", "gpt-2", "llama-bpe", "qwen2")
-TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
+#: Characters looked at while merges are found, and merges: Gemma's 262,144 tokens take 11 million and 600,000.
+MAX_MERGE_WORK, MAX_MERGES = 1 << 28, 1 << 22
 
-
-@dataclasses.dataclass
-class ListedTokens:
-    """A vocabulary as its file lists it: texts by id, and which of them are no text to a reader, or taken whole."""
-
-    texts: list[str]
-    special: dict[int, str]
-    whole: dict[int, str]
-    byte_level: bool
-
-
-@dataclasses.dataclass
-class LoadedTokenizer:
-    """A tokenizer's parts, whatever file they came from."""
-
-    build: Callable[[], Any]
-    bos_token_id: int | None
-    eos_token_ids: list[int]
-    prefix: list[int]
-    suffix: list[int]
-    chat_template: str | None
-    listed: ListedTokens | None = None  # of all ids, where the file lists them so
-    # A tokenizer that knows only what may come of this text, and encodes it as the whole one does; None: take the whole one.
-    build_for: Callable[[str], Any] = lambda text: None
-
-    @property
-    def main_eos_token_id(self) -> int | None:
-        return self.eos_token_ids[0] if self.eos_token_ids else None
-
-    def with_special(self, ids: list[int]) -> list[int]:
-        """`ids` wrapped as the model wants a text."""
-        return [*self.prefix, *ids, *self.suffix]
+GGML = "tokenizer.ggml."
+TOKENS, MERGES = GGML + "tokens", GGML + "merges"
+USED = {
+    GGML + name
+    for name in (
+        "model",
+        "pre",
+        "tokens",
+        "token_type",
+        "merges",
+        "scores",
+        "add_bos_token",
+        "add_eos_token",
+        "add_space_prefix",
+        "eos_token_ids",
+    )
+}
+#: Ids that are checked; of them only BOS, the three ends and the unknown token change anything.
+ID_KEYS = ("bos", "eos", "eot", "eom", "unknown", "seperator", "separator", "padding", "mask", "cls", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep",
+           "fim_sep", "prefix", "suffix", "middle")  # fmt: skip
+#: Keys that change no token of these two kinds of vocabulary, and why.
+INERT = {
+    "token_type_count": "segments of encoders",
+    "add_sep_token": "stands between the texts of a pair",
+    "huggingface.json": "the same vocabulary once more",
+    "rwkv.world": "another kind of vocabulary",
+    "chat_template": "read elsewhere",
+    "chat_templates": "read elsewhere",
+}
+#: Keys that change texts in kinds that llmi does not read: named in a warning where they ask for something.
+ASKING = ("remove_extra_whitespaces", "normalizer.lowercase", "normalizer.strip_accents")
 
 
 def load(path: Path) -> LoadedTokenizer:
@@ -65,44 +75,97 @@ def load(path: Path) -> LoadedTokenizer:
     except _core.CoreError as error:
         raise from_core(error.args, path) from None
     reader = _Metadata(metadata, path)
-    model = reader.text("tokenizer.ggml.model")
-    tokens = reader.strings(TOKENS)
-    if not tokens:
-        raise TokenizerError(f"{path}: the vocabulary is empty", path, "tokenizer.ggml.tokens")
-    types = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    if len(types) != len(tokens):
-        raise TokenizerError(f"{path}: {len(types)} token types for {len(tokens)} tokens", path, "tokenizer.ggml.token_type")
-    special = {i: tokens[i] for i, kind in enumerate(types) if kind == CONTROL}
-    whole = {i: tokens[i] for i, kind in enumerate(types) if kind == USER_DEFINED}
-    for i in [i for i, text in whole.items() if text in END_MARKERS]:
-        special[i] = whole.pop(i)
-    listed = ListedTokens(tokens, special, whole, byte_level=model == "gpt2")
+    model = reader.text(GGML + "model")
+    if model not in ("gpt2", "llama"):
+        raise reader.fail(GGML + "model", f"tokenizer model {model!r} is not known (gpt2 and llama are)")
+    listed, types = _listed(reader, file, model)
+    tokens = listed.texts
     kind: _ByteLevel | _SentencePiece
-    if model == "gpt2":
-        kind = _ByteLevel(reader, file, listed)
-    elif model == "llama":
-        kind = _SentencePiece(reader, file, listed, types)
+    ids = {name: reader.token_id(f"{GGML}{name}_token_id", len(tokens)) for name in ID_KEYS}
+    if model == "llama":  # llama.cpp's defaults
+        for name, default_id, types_of in (("bos", 1, (CONTROL,)), ("eos", 2, (CONTROL,)), ("unknown", 0, (UNKNOWN, CONTROL))):
+            if ids[name] is None and default_id < len(tokens) and types[default_id] in types_of:
+                ids[name] = default_id
+        kind = _SentencePiece(reader, file, listed, types, ids["unknown"])
+        add_bos = True
     else:
-        raise TokenizerError(f"{path}: tokenizer model {model!r} is not known (gpt2 and llama are)", path, "tokenizer.ggml.model")
-    add_bos = model == "llama"
-    pre = reader.text("tokenizer.ggml.pre", "")
-    bos = reader.token_id("tokenizer.ggml.bos_token_id", len(tokens))
-    eos = [reader.token_id(f"tokenizer.ggml.{key}_token_id", len(tokens)) for key in ("eos", "eot", "eom")]
+        kind = _ByteLevel(reader, file, listed)
+        add_bos = kind.rule.add_bos
+    eos = [ids[name] for name in ("eos", "eot", "eom")]
+    eos += reader.token_ids(GGML + "eos_token_ids", len(tokens))
+    for i in [token_id for token_id in eos if token_id is not None and token_id in listed.whole]:
+        listed.special[i] = listed.whole.pop(i)
     # Chat models whose file lists only one end: the turn's end is an end too.
-    eos += [i for i, text in sorted(special.items()) if text in END_MARKERS]
-    add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos or pre == "llama-bpe"))
-    add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
+    eos += [i for i, text in sorted(listed.special.items()) if text in END_MARKERS]
     eos_ids = list(dict.fromkeys(token_id for token_id in eos if token_id is not None))
+    sides = {}
+    for name, token_id, default in (("bos", ids["bos"], add_bos), ("eos", ids["eos"], False)):
+        wanted = reader.flag(f"{GGML}add_{name}_token")
+        if wanted and token_id is None:
+            raise reader.fail(f"{GGML}add_{name}_token", f"it is true, but the file names no {name}_token_id")
+        sides[name] = [token_id] if token_id is not None and (default if wanted is None else wanted) else []
+    notes = _notes(reader, model)
+    if notes:
+        warnings.warn(f"{path}: {'; '.join(notes)}", UserWarning, stacklevel=3)
     return LoadedTokenizer(
         build=kind.build,
-        bos_token_id=bos,
+        bos_token_id=ids["bos"],
         eos_token_ids=eos_ids,
-        prefix=[bos] if add_bos and bos is not None else [],
-        suffix=eos_ids[:1] if add_eos else [],
+        main_eos_token_id=eos_ids[0] if eos_ids else None,
+        prefix=sides["bos"],
+        suffix=sides["eos"],
         chat_template=reader.text("tokenizer.chat_template", "") or None,
         listed=listed,
         build_for=kind.build_for,
     )
+
+
+def _listed(reader: _Metadata, file: _core.GgufFile, model: str) -> tuple[ListedTokens, list[int]]:
+    """The tokens and their types."""
+    tokens = reader.strings(TOKENS)
+    if not tokens:
+        raise reader.fail(TOKENS, "the vocabulary is empty")
+    if len(tokens) > MAX_TOKEN_IDS:
+        raise reader.fail(TOKENS, f"{len(tokens):,} tokens (at most {MAX_TOKEN_IDS:,})")
+    try:
+        fault = file.token_fault()
+    except _core.CoreError as error:
+        raise from_core(error.args, reader.path) from None
+    if fault:
+        raise reader.fail(TOKENS, fault)
+    types = reader.numbers(GGML + "token_type", int) or [NORMAL] * len(tokens)
+    if len(types) != len(tokens):
+        raise reader.fail(GGML + "token_type", f"{len(types):,} token types for {len(tokens):,} tokens")
+    unknown = set(types) - set(range(7))
+    if unknown:
+        raise reader.fail(GGML + "token_type", f"type {min(unknown)} is not known (0 to 6 are)")
+    special = {i: tokens[i] for i, kind in enumerate(types) if kind == CONTROL and tokens[i]}
+    whole = {i: tokens[i] for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i]}
+    for i in [i for i, text in whole.items() if text in UNMISTAKABLE]:
+        special[i] = whole.pop(i)
+    return ListedTokens(tokens, special, whole, byte_level=model == "gpt2"), types
+
+
+def _notes(reader: _Metadata, model: str) -> list[str]:
+    """What a user should know: keys that ask for what is not done, and a rule that is missing."""
+    known = (
+        USED | {f"{GGML}{name}_token_id" for name in ID_KEYS} | {f"tokenizer.{name}" for name in INERT} | {GGML + name for name in INERT}
+    )
+    unused = [GGML + name for name in ASKING if reader.flag(GGML + name)]
+    if model == "llama" and reader.metadata.get(GGML + "precompiled_charsmap"):
+        unused.append(GGML + "precompiled_charsmap")
+    known |= {GGML + name for name in (*ASKING, "precompiled_charsmap")}
+    unused += [
+        key
+        for key in reader.metadata
+        if key.startswith("tokenizer.") and key not in known and not key.startswith("tokenizer.chat_template.")
+    ]
+    notes = [f"settings of the tokenizer that llmi does not use: {', '.join(unused)}"] if unused else []
+    if model == "gpt2" and not reader.text(GGML + "pre", ""):
+        notes.append(
+            f"{GGML}pre is missing: texts are cut by llama.cpp's default rule, which may not be the model's; convert the model again to name it"
+        )
+    return notes
 
 
 class _Metadata:
@@ -112,31 +175,53 @@ class _Metadata:
         self.metadata = metadata
         self.path = path
 
-    def _fail(self, key: str, problem: str) -> TokenizerError:
+    def fail(self, key: str, problem: str) -> TokenizerError:
         return TokenizerError(f"{self.path}: {key}: {problem}", self.path, key)
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.metadata.get(key, default)
         if isinstance(value, str):
             return value
-        raise self._fail(key, "missing, or not a string")
+        raise self.fail(key, "missing, or not a string")
+
+    def flag(self, key: str) -> bool | None:
+        value = self.metadata.get(key)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self.fail(key, f"{value!r:.40} is neither true nor false")
 
     def strings(self, key: str) -> list[str]:
         value = self.metadata.get(key)
         if not isinstance(value, list) or not isinstance(value[0] if value else "", str):  # a GGUF list has one type
-            raise self._fail(key, "missing, or not a list of strings")
+            raise self.fail(key, "missing, or not a list of strings")
+        return value
+
+    def numbers(self, key: str, *types: type) -> list[Any] | None:
+        """A list of numbers of one of these types; None if it is missing."""
+        value = self.metadata.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or (value and type(value[0]) not in types):
+            raise self.fail(key, f"not a list of numbers ({' or '.join(kind.__name__ for kind in types)})")
         return value
 
     def token_id(self, key: str, vocab_size: int) -> int | None:
         value = self.metadata.get(key)
         if value is None:
             return None
-        if not isinstance(value, int) or not 0 <= value < vocab_size:
-            raise self._fail(key, f"{value!r} is no token id")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
+            raise self.fail(key, f"{value!r:.40} is no token id (a whole number in [0, {vocab_size:,}))")
         return value
 
+    def token_ids(self, key: str, vocab_size: int) -> list[int]:
+        ids: list[int] = self.numbers(key, int) or []
+        for value in ids:
+            if not 0 <= value < vocab_size:
+                raise self.fail(key, f"{value!r} is no token id (a whole number in [0, {vocab_size:,}))")
+        return ids
 
-def _assemble(model: Any, normalizer: Any, pre_tokenizer: Any, decoder: Any, listed: ListedTokens) -> Any:
+
+def _assemble(model: Any, normalizer: Any, pre_tokenizer: Any, decoder: Any, listed: ListedTokens, path: Path) -> Any:
     from tokenizers import AddedToken, Tokenizer
 
     tokenizer = Tokenizer(model)
@@ -145,8 +230,10 @@ def _assemble(model: Any, normalizer: Any, pre_tokenizer: Any, decoder: Any, lis
     if pre_tokenizer is not None:
         tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoder
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for _, text in sorted(listed.special.items())])
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for _, text in sorted(listed.whole.items())])
+    guarded(
+        tokenizer.add_special_tokens, path, [AddedToken(text, special=True, normalized=False) for _, text in sorted(listed.special.items())]
+    )
+    guarded(tokenizer.add_tokens, path, [AddedToken(text, special=False, normalized=False) for _, text in sorted(listed.whole.items())])
     return tokenizer
 
 
@@ -156,10 +243,10 @@ class _ByteLevel:
 
     def __init__(self, reader: _Metadata, file: _core.GgufFile, listed: ListedTokens) -> None:
         self.reader, self.file, self.listed = reader, file, listed
-        self.pre = reader.text("tokenizer.ggml.pre", "gpt-2")
-        if self.pre not in KNOWN_PRE_TOKENIZERS:
-            known = ", ".join(KNOWN_PRE_TOKENIZERS)
-            raise TokenizerError(f"{reader.path}: pre-tokenizer {self.pre!r} is not known ({known} are)", reader.path, "tokenizer.ggml.pre")
+        pre = reader.text(GGML + "pre", "") or "default"
+        if pre not in RULES:
+            raise reader.fail(GGML + "pre", f"pre-tokenizer {pre!r} is not known ({', '.join(sorted(RULES))} are)")
+        self.rule = RULES[pre]
         try:
             fault = file.merge_fault()
         except _core.CoreError as error:
@@ -169,46 +256,54 @@ class _ByteLevel:
 
     def build(self) -> Any:
         merges: list[str] = self.file.strings(MERGES)
-        return self._tokenizer({text: token_id for token_id, text in enumerate(self.listed.texts)}, merges)
+        return self._tokenizer({text: token_id for token_id, text in enumerate(self.listed.texts) if text}, merges)
 
     def build_for(self, text: str) -> Any:
-        if self.pre == "qwen2":  # composes characters first
+        if self.rule.compose:
             return None
         alphabet = {byte: character for character, byte in byte_level_alphabet().items()}
         written = "".join([alphabet[byte] for byte in text.encode()])
-        vocab = {text: token_id for token_id, text in self.file.occurring(TOKENS, written)}
+        vocab = {text: token_id for token_id, text in self.file.occurring(TOKENS, written) if text}
         vocab |= {text: token_id for token_id, text in (self.listed.special | self.listed.whole).items()}
         return self._tokenizer(vocab, [merge for _, merge in self.file.occurring(MERGES, written, joined=True)])
 
     def _tokenizer(self, vocab: dict[str, int], merges: list[str]) -> Any:
-        from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+        from tokenizers import decoders, models, normalizers
 
         pairs: Any = [tuple(merge.split(" ", 1)) for merge in merges]
-        try:
-            model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=self.pre == "llama-bpe")
-        except Exception as error:
-            raise TokenizerError(f"{self.reader.path}: {error}", self.reader.path, MERGES) from None
-        steps: list[Any]
-        if self.pre == "smollm":
-            steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-        elif self.pre == "gpt-2":
-            steps = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-        else:
-            split = Regex(LLAMA3_SPLIT if self.pre == "llama-bpe" else QWEN2_SPLIT)
-            steps = [pre_tokenizers.Split(split, behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-        normalizer = normalizers.NFC() if self.pre == "qwen2" else None
-        return _assemble(model, normalizer, pre_tokenizers.Sequence(steps), decoders.ByteLevel(), self.listed)
+        model = guarded(models.BPE, self.reader.path, vocab=vocab, merges=pairs, ignore_merges=self.rule.ignore_merges)
+        normalizer = normalizers.NFC() if self.rule.compose else None
+        return _assemble(model, normalizer, self.rule.pre_tokenizer(), decoders.ByteLevel(), self.listed, self.reader.path)
 
 
-def _merges_from_scores(tokens: dict[int, str], scores: list[float]) -> list[tuple[str, str]]:
-    """BPE merges that repeat SentencePiece's rule: of all adjacent pairs, join the one whose whole scores highest."""
+def _merges_from_scores(tokens: dict[int, str], scores: list[float], reader: _Metadata) -> list[tuple[str, str]]:
+    """BPE merges that repeat SentencePiece's rule: of all adjacent pairs, join the one whose whole scores highest.
+
+    The work is what the tokens' lengths explain: a cut is tried where both parts may be tokens by their lengths alone, and a vocabulary
+    in which that is far more than in any published one is refused.
+    """
     usable = {text: token_id for token_id, text in tokens.items()}
+    lengths = sorted({len(text) for text in usable})
+    known_lengths = set(lengths)
     ranked = []
+    work = 0
     for text, token_id in usable.items():
-        for cut in range(1, len(text)):
-            left, right = usable.get(text[:cut]), usable.get(text[cut:])
-            if left is not None and right is not None:
-                ranked.append((-scores[token_id], token_id, left, right))
+        size = len(text)
+        for cut in lengths:
+            if cut >= size:
+                break
+            if size - cut not in known_lengths:
+                continue
+            work += size
+            left = usable.get(text[:cut])
+            if left is not None:
+                right = usable.get(text[cut:])
+                if right is not None:
+                    ranked.append((-scores[token_id], token_id, left, right))
+        if work > MAX_MERGE_WORK or len(ranked) > MAX_MERGES:
+            raise reader.fail(
+                TOKENS, f"token {token_id} and those before it are too long, and made of too many others, for their merges to be found"
+            )
     ranked.sort()
     return [(tokens[left], tokens[right]) for _, _, left, right in ranked]
 
@@ -216,25 +311,25 @@ def _merges_from_scores(tokens: dict[int, str], scores: list[float]) -> list[tup
 class _SentencePiece:
     """SentencePiece's kind: a score for each text, ▁ for a space, bytes for what is no text."""
 
-    def __init__(self, reader: _Metadata, file: _core.GgufFile, listed: ListedTokens, types: list[int]) -> None:
-        self.reader, self.file, self.listed, self.types = reader, file, listed, types
-        scores = reader.metadata.get("tokenizer.ggml.scores")
-        if not isinstance(scores, list) or len(scores) != len(types):
-            raise TokenizerError(
-                f"{reader.path}: tokenizer.ggml.scores: missing, or not one for each token", reader.path, "tokenizer.ggml.scores"
-            )
+    def __init__(self, reader: _Metadata, file: _core.GgufFile, listed: ListedTokens, types: list[int], unknown: int | None) -> None:
+        self.reader, self.file, self.listed, self.types, self.unknown = reader, file, listed, types, unknown
+        scores = reader.numbers(GGML + "scores", float, int)
+        if scores is None or len(scores) != len(types):
+            raise reader.fail(GGML + "scores", "missing, or not one for each token")
+        if any(map(math.isnan, scores)):
+            raise reader.fail(GGML + "scores", "a score is no number (NaN)")
         self.scores: list[float] = scores
-        self.unknown = reader.token_id("tokenizer.ggml.unknown_token_id", len(types))
-        self.prefix_space = bool(reader.metadata.get("tokenizer.ggml.add_space_prefix", True))
+        prefix = reader.flag(GGML + "add_space_prefix")
+        self.prefix_space = prefix is None or prefix
 
     def build(self) -> Any:
-        return self._tokenizer(dict(enumerate(self.listed.texts)))
+        return self._tokenizer({i: text for i, text in enumerate(self.listed.texts) if text})
 
     def build_for(self, text: str) -> Any:
         if any(part in text for part in (self.listed.special | self.listed.whole).values()):
             return None  # what is behind such a part may begin with a space of its own
         written = ("▁" if self.prefix_space else "") + text.replace(" ", "▁")
-        tokens = dict(self.file.occurring(TOKENS, written)) | self.listed.special | self.listed.whole
+        tokens = {i: text for i, text in self.file.occurring(TOKENS, written) if text} | self.listed.special | self.listed.whole
         tokens |= {i: self.listed.texts[i] for i, kind in enumerate(self.types) if kind == BYTE or i == self.unknown}
         return self._tokenizer(dict(sorted(tokens.items())))
 
@@ -242,16 +337,13 @@ class _SentencePiece:
         from tokenizers import decoders, models, normalizers
 
         merges = _merges_from_scores(
-            {i: text for i, text in tokens.items() if i not in self.listed.special and self.types[i] != BYTE}, self.scores
+            {i: text for i, text in tokens.items() if i not in self.listed.special and self.types[i] != BYTE}, self.scores, self.reader
         )
-        try:
-            model = models.BPE(
-                vocab={text: token_id for token_id, text in tokens.items()}, merges=merges, byte_fallback=True, fuse_unk=True,
-                unk_token=None if self.unknown is None else self.listed.texts[self.unknown],
-            )  # fmt: skip
-        except Exception as error:
-            raise TokenizerError(f"{self.reader.path}: {error}", self.reader.path, TOKENS) from None
+        model = guarded(
+            models.BPE, self.reader.path, vocab={text: token_id for token_id, text in tokens.items()}, merges=merges, byte_fallback=True,
+            fuse_unk=True, unk_token=None if self.unknown is None else self.listed.texts[self.unknown] or None,
+        )  # fmt: skip
         spaces: list[Any] = [normalizers.Prepend("▁")] if self.prefix_space else []
         normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
         decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-        return _assemble(model, normalizer, None, decoder, self.listed)
+        return _assemble(model, normalizer, None, decoder, self.listed, self.reader.path)

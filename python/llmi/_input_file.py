@@ -122,7 +122,11 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_SETTINGS_BYTES,
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_SETTINGS_BYTES, error: type[ModelFileError] = ModelFileError) -> Any:
     """A regular file's JSON value; also refused: what is no JSON, or is nested beyond Python's limit. See read_text."""
     path = Path(path)
-    text = read_text(path, max_bytes, error)
+    return parse_json(read_text(path, max_bytes, error), path, error)
+
+
+def parse_json(text: str, path: Path, error: type[ModelFileError] = ModelFileError) -> Any:
+    """The JSON value that the text of the file `path` holds."""
     try:
         return json.loads(text)
     except RecursionError:

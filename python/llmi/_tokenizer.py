@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from llmi import _chat, _gguf_tokenizer
-from llmi._errors import TokenizerError
-from llmi._input_file import MAX_VOCABULARY_BYTES, is_there, read_json, read_text
-from llmi._token_bytes import ByteTable, byte_table, listed_bytes
+from llmi import _chat, _gguf_tokenizer, _tokenizer_directory
+from llmi._errors import InvalidParamsError, TokenizerError
+from llmi._loaded_tokenizer import ListedTokens, LoadedTokenizer, guarded
+from llmi._token_bytes import ByteTable, byte_table
 
 Message = dict[str, Any]
 MAX_TEXT_BYTES = 64 << 20
 #: A vocabulary of 49,152 tokens takes a tenth of a second to build, what a sentence needs of it a few milliseconds.
 MAX_SMALL_TEXTS, MAX_SMALL_CHARACTERS = 4, 2000
+#: Where a prompt is a chat that was rendered already, its markup stands at the beginning.
+MARKUP_CHARACTERS = 65_536
 
 
 class Tokenizer:
-    """A model's tokenizer.
+    """A model's tokenizer. It can be pickled and copied; the copy needs no file.
 
     Parameters
     ----------
     path : path
-        A directory with tokenizer.json, a tokenizer.json, or a GGUF file (a vocabulary is enough).
+        A directory with tokenizer.json, a tokenizer.json, or a GGUF file (a vocabulary is enough). Beside tokenizer.json,
+        tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json and generation_config.json are read,
+        by the rules of transformers 4.57. What they ask for and llmi does not do is named in one UserWarning.
 
     Attributes
     ----------
     vocab_size : int
+        One more than the largest id.
     bos_token_id : int or None
     eos_token_ids : frozenset of int
         All ids that end a text.
@@ -46,25 +52,51 @@ class Tokenizer:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if self.path.is_dir() or self.path.suffix == ".json":
-            loaded = _load_directory(self.path)
+            loaded = _tokenizer_directory.load(self.path)
         else:
             loaded = _gguf_tokenizer.load(self.path)
+        self._take(loaded)
+
+    def _take(self, loaded: LoadedTokenizer) -> None:
         self._loaded = loaded
         self._lock = threading.Lock()  # around what is built when it is needed, and the switch of encode_special_tokens
         self._whole: Any = None
         self._num_small = 0
+        self._table: ByteTable | None = None
+        self._markup: tuple[set[str], list[int], set[str]] | None = None  # texts of special tokens, their lengths, their first characters
         self.bos_token_id: int | None = loaded.bos_token_id
         self.eos_token_ids: frozenset[int] = frozenset(loaded.eos_token_ids)
         self.chat_template: str | None = loaded.chat_template
+        self.vocab_size: int = len(loaded.listed.texts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        loaded = self._loaded
+        with self._lock:
+            library = self._tokenizer_for(None).to_str()
         listed = loaded.listed
-        self.vocab_size: int = len(listed.texts) if listed else self._tokenizer_for(None).get_vocab_size(with_added_tokens=True)
-        self._table: ByteTable | None = None
+        return {
+            "path": str(self.path), "library": library, "texts": listed.texts, "special": listed.special, "whole": listed.whole,
+            "byte_level": listed.byte_level, "bos_token_id": loaded.bos_token_id, "eos_token_ids": loaded.eos_token_ids,
+            "main_eos_token_id": loaded.main_eos_token_id, "prefix": loaded.prefix, "suffix": loaded.suffix, "chat_template": self.chat_template,
+        }  # fmt: skip
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path = path = Path(state["path"])
+        library = state["library"]
+
+        def build() -> Any:
+            import tokenizers
+
+            return guarded(tokenizers.Tokenizer.from_str, path, library)
+
+        listed = ListedTokens(state["texts"], state["special"], state["whole"], state["byte_level"])
+        names = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "chat_template")
+        self._take(LoadedTokenizer(build=build, listed=listed, **{name: state[name] for name in names}))
 
     @property
     def _bytes(self) -> ByteTable:
         if self._table is None:
-            listed = self._loaded.listed
-            self._table = listed_bytes(listed) if listed else byte_table(self._tokenizer_for(None), self.path)
+            self._table = byte_table(self._loaded.listed)
         return self._table
 
     def _tokenizer_for(self, text: str | None) -> Any:
@@ -95,15 +127,24 @@ class Tokenizer:
         ----------
         text : str
         add_special_tokens : bool
-            Put the beginning-of-text token in front, if the model wants one.
+            Put the beginning-of-text token in front, if the model wants one, and what else it wraps a text in.
         parse_special : bool
             Read strings such as "<|im_start|>" as the special tokens they name. Off: they are text.
 
         Raises
         ------
+        InvalidParamsError
+            `text` is no string.
         TokenizerError
             The text is over 64 MiB, or holds a lone surrogate.
+
+        Examples
+        --------
+        >>> tokenizer.encode("<|im_start|>", add_special_tokens=False, parse_special=True)
+        [1]
         """
+        if not isinstance(text, str):
+            raise InvalidParamsError(f"a text is a string, not {type(text).__name__}", "text")
         if len(text) > MAX_TEXT_BYTES:
             raise TokenizerError(f"the text has {len(text):,} characters (at most {MAX_TEXT_BYTES:,})", self.path)
         try:
@@ -113,21 +154,60 @@ class Tokenizer:
         with self._lock:
             tokenizer = self._tokenizer_for(text)
             tokenizer.encode_special_tokens = not parse_special
-            ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+            ids: list[int] = guarded(tokenizer.encode, self.path, text, add_special_tokens=False).ids
         return self._loaded.with_special(ids) if add_special_tokens else ids
 
+    def markup_in(self, text: str) -> str | None:
+        """The first string in `text` that names a special token, as the beginning of a chat that was rendered already does; None if there is none.
+
+        Only the first 65,536 characters are looked at.
+        """
+        if self._markup is None:
+            texts = {text for text in self.special_tokens.values() if text.strip()}
+            self._markup = texts, sorted({len(text) for text in texts}), {text[0] for text in texts}
+        texts, lengths, beginnings = self._markup
+        head = text[:MARKUP_CHARACTERS]
+        if beginnings.isdisjoint(head):
+            return None
+        for place, character in enumerate(head):
+            if character in beginnings:
+                for length in lengths:
+                    if head[place : place + length] in texts:
+                        return head[place : place + length]
+        return None
+
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of token ids; bytes that make no character become U+FFFD."""
+        """Text of token ids: the bytes of the tokens, one after the other, and nothing else.
+
+        What makes no character becomes U+FFFD. `clean_up_tokenization_spaces` of a model's files is not applied.
+
+        Parameters
+        ----------
+        token_ids : iterable of int
+            NumPy's integers and arrays too.
+        skip_special_tokens : bool
+            False: special tokens stand in the text.
+
+        Raises
+        ------
+        InvalidParamsError
+            `token_ids` is no iterable of whole numbers.
+        TokenizerError
+            An id is negative, or not below vocab_size.
+        """
         table = self._bytes
         parts = []
-        for token_id in token_ids:
+        for token_id in _whole_numbers(token_ids):
             if token_id in table.special:
                 parts.append(b"" if skip_special_tokens else table.special[token_id].encode())
-            elif 0 <= token_id < len(table.vocab_bytes):
-                parts.append(table.vocab_bytes[token_id])
             else:
-                raise TokenizerError(f"token id {token_id} is outside [0, {len(table.vocab_bytes)})", self.path)
+                parts.append(self._bytes_of(token_id))
         return b"".join(parts).decode("utf-8", "replace")
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        if not 0 <= token_id < self.vocab_size:
+            raise TokenizerError(f"token id {token_id} is outside [0, {self.vocab_size})", self.path)
+        return self._bytes.vocab_bytes[token_id]
 
     def apply_chat_template(
         self,
@@ -183,61 +263,25 @@ class DecodeStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def step(self, token_id: int) -> str:
-        """Text that `token_id` completes."""
-        return self._decoder.decode(self._tokenizer.vocab_bytes[token_id])
+        """Text that `token_id` completes; "" for special tokens.
+
+        Raises TokenizerError for an id that is negative or not below vocab_size.
+        """
+        return self._decoder.decode(self._tokenizer._bytes_of(_whole_number(token_id)))
 
     def flush(self) -> str:
         """The rest: U+FFFD for an unfinished character."""
         return self._decoder.decode(b"", final=True)
 
 
-def _load_directory(path: Path) -> _gguf_tokenizer.LoadedTokenizer:
-    directory = path if path.is_dir() else path.parent
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not is_there(file):
-        raise TokenizerError(f"{directory}: tokenizer.json is missing", path)
-    settings, config, generation = (
-        read_json(directory / name, error=TokenizerError) if is_there(directory / name) else {}
-        for name in ("tokenizer_config.json", "config.json", "generation_config.json")
-    )
-    text = read_text(file, MAX_VOCABULARY_BYTES, TokenizerError)
+def _whole_number(value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidParamsError(f"a token id is a whole number, not {value!r:.60}", "token_ids") from None
 
-    def build() -> Any:
-        import tokenizers
 
-        try:
-            return tokenizers.Tokenizer.from_str(text)
-        except Exception as error:
-            raise TokenizerError(f"{file}: {error}", file) from None
-
-    tokenizer = build()  # which takes what is asked of it below
-
-    def id_of(entry: Any) -> int | None:
-        content = entry.get("content") if isinstance(entry, dict) else entry
-        return tokenizer.token_to_id(content) if isinstance(content, str) else None
-
-    eos_ids: list[int] = []
-    for source in (generation.get("eos_token_id"), config.get("eos_token_id"), id_of(settings.get("eos_token"))):
-        for token_id in source if isinstance(source, list) else [source]:
-            if isinstance(token_id, int) and token_id not in eos_ids:
-                eos_ids.append(token_id)
-    bos_id = id_of(settings.get("bos_token"))
-    if bos_id is None and isinstance(config.get("bos_token_id"), int):
-        bos_id = config["bos_token_id"]
-    # The post-processor is the truth about which tokens a text is wrapped in.
-    wrapped: list[int] = tokenizer.encode("", add_special_tokens=True).ids
-    prefix = wrapped[:1] if wrapped and wrapped[0] == bos_id else []
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
-    template_file = directory / "chat_template.jinja"
-    if is_there(template_file):
-        template = read_text(template_file, error=TokenizerError)
-    return _gguf_tokenizer.LoadedTokenizer(
-        build=lambda: tokenizer,
-        bos_token_id=bos_id,
-        eos_token_ids=eos_ids,
-        prefix=prefix,
-        suffix=wrapped[len(prefix) :],
-        chat_template=template,
-    )
+def _whole_numbers(values: Any) -> list[int]:
+    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise InvalidParamsError(f"token ids are a list of whole numbers, not {values!r:.60}", "token_ids")
+    return [_whole_number(value) for value in values]

@@ -1,0 +1,59 @@
+"""A tokenizer's parts, whatever file they came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llmi._errors import TokenizerError
+
+#: A vocabulary's ids lie below this: the largest published ones have a sixty-fourth of it.
+MAX_TOKEN_IDS = 1 << 24
+#: Ids that no token has are kept small: a table of all ids is made.
+MAX_UNUSED_IDS = 65_536
+
+
+@dataclasses.dataclass
+class ListedTokens:
+    """A vocabulary as its file lists it: texts by id, and which of them are no text to a reader, or taken whole."""
+
+    texts: list[str]
+    special: dict[int, str]
+    whole: dict[int, str]
+    byte_level: bool
+
+
+@dataclasses.dataclass
+class LoadedTokenizer:
+    """A tokenizer's parts, whatever file they came from."""
+
+    build: Callable[[], Any]
+    bos_token_id: int | None
+    eos_token_ids: list[int]
+    prefix: list[int]
+    suffix: list[int]
+    chat_template: str | None
+    listed: ListedTokens
+    main_eos_token_id: int | None  # the one that templates call eos_token
+    # A tokenizer that knows only what may come of this text, and encodes it as the whole one does; None: take the whole one.
+    build_for: Callable[[str], Any] = lambda text: None
+
+    def with_special(self, ids: list[int]) -> list[int]:
+        """`ids` wrapped as the model wants a text."""
+        return [*self.prefix, *ids, *self.suffix]
+
+
+def guarded(function: Callable[..., Any], path: Path, *args: Any, **kwargs: Any) -> Any:
+    """Calls the tokenizers library; what it raises comes as TokenizerError, its panics too (they are BaseExceptions, by type PanicException)."""
+    try:
+        return function(*args, **kwargs)
+    except TokenizerError:
+        raise
+    except Exception as error:
+        raise TokenizerError(f"{path}: {error}", path) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{path}: the tokenizers library failed: {error}", path) from None
