@@ -27,7 +27,7 @@ from llmi import (
     SamplingParams,
     UnsupportedCombinationError,
 )
-from llmi._request import is_single
+from llmi._prompts import is_single
 from llmi._scoring import windows
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -68,8 +68,8 @@ def test_every_public_name_exists() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n", 0), ("n", 1000), ("n", 1.5), ("temperature", -0.1), ("temperature", math.nan), ("temperature", "hot"), ("top_p", 0), ("top_p", 1.5), ("top_k", -1),
-     ("top_k", 2.5), ("min_p", -0.1), ("seed", -1), ("seed", 2**64), ("max_tokens", 0), ("max_tokens", True), ("min_tokens", -1), ("min_tokens", 500),
+    [("n", 0), ("n", 1000), ("n", 1.5), ("temperature", -0.1), ("temperature", math.nan), ("temperature", "hot"), ("top_p", 0), ("top_p", 1.5), ("top_k", -2),
+     ("top_k", 2.5), ("min_p", -0.1), ("seed", -2), ("seed", 2**64), ("max_tokens", 0), ("max_tokens", True), ("min_tokens", -1), ("min_tokens", 500),
      ("repetition_penalty", 0), ("presence_penalty", math.inf), ("logprobs", -2), ("stop", [""]), ("stop", ["x"] * 100), ("allowed_token_ids", []),
      ("output_kind", "all")],
 )  # fmt: skip
@@ -108,8 +108,10 @@ def test_hugging_face_names(tiny: LLM) -> None:
     assert tiny.generate([1, 2], max_tokens=8, temperature=0, eos_token_id=stop)[0].outputs[0].stop_reason == stop
     with pytest.raises(InvalidParamsError, match=r"max_new_tokens.*max_tokens|max_tokens.*max_new_tokens"):
         tiny.generate([1], max_tokens=3, max_new_tokens=4)
+    greedy = tiny.generate([1, 2], do_sample=False, temperature=0.7, max_tokens=3)
+    assert greedy == tiny.generate([1, 2], temperature=0, max_tokens=3), "as in transformers, which warns of it"
     with pytest.raises(InvalidParamsError, match="do_sample"):
-        tiny.generate([1], do_sample=False, temperature=0.7)
+        tiny.generate([1], do_sample=True, temperature=0)
 
 
 def test_sources_of_values(tiny_path: Callable[..., Path], tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from llmi._errors import EngineClosedError, InvalidParamsError
+from llmi._options import option
 from llmi._outputs import RequestOutput
+from llmi._prompts import as_list, is_single
 from llmi._request import take_options
 
 if TYPE_CHECKING:
@@ -135,7 +137,8 @@ class AsyncLLM:
         if self._closed or self._closed_to_new:
             raise EngineClosedError("the engine is shutting down")
         options = take_options(generate_args, "priority", "speculative_config", "trace")
-        call = self.llm._call([prompt], sampling_params, generate_args, stream=True, **options)
+        request_id = option("request_id", request_id)
+        call = self.llm._call(_one(prompt), sampling_params, generate_args, stream=True, **options)
         submission = call.submissions[0]
         if submission.error is not None:
             raise submission.error
@@ -184,6 +187,13 @@ class AsyncLLM:
                 stream.wake()
         for stream in list(self._streams.values()):
             stream.wake()
+
+
+def _one(prompt: Any) -> list[Any]:
+    prompts = as_list(prompt)
+    if len(prompts) != 1 or not is_single(prompt):
+        raise InvalidParamsError(f"AsyncLLM.generate takes one prompt, not a list of {len(prompts)}: call it for each", "prompt")
+    return prompts
 
 
 def _cut(output: RequestOutput, seen: dict[int, tuple[int, int]]) -> None:

@@ -148,7 +148,7 @@ class DraftContext:
             sequence._owned_by_drafter(self.prompt_len, self.index)
             if shortlist is not None:
                 vocab_size = draft_llm.model_info.vocab_size
-                named = {*(params.logit_bias or {}), *(params.stop_token_ids or ()), *draft_llm._builder.eos_token_ids()}
+                named = {*(params.logit_bias or {}), *(params.stop_token_ids or ()), *draft_llm._builder.ends(params)}
                 _core.lab_restrict(draft_llm._engine, sequence._core, shortlist, [token for token in named if token < vocab_size])
             self._sequences[key] = sequence
         else:

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
 
 from llmi import _core
-from llmi._errors import DeviceError, InvalidParamsError, ModelFileError, UnsupportedCombinationError
+from llmi._engine_options import DEFAULT_GPU_MEMORY_UTILIZATION
+from llmi._errors import DeviceError, UnsupportedCombinationError
 from llmi._hooks import BatchRunner
-from llmi._input_file import is_there, read_json
-from llmi._inspect import KV_CACHE_DTYPES
-from llmi._request import NO_EFFECT
+from llmi._log import log
 
 NUMERICS_VERSION = 3
 # In a numerics id:
 _CUBLAS = "cublaslt"
 #: linear_dtype that rounds activations: the type of weights it is for, and what a numerics id calls it on the devices that have it.
 _ROUNDED = {"bf16": ("bf16", {"cpu": "bf16dot", "cuda": "bf16mma"}), "fp16": ("f16", {"cuda": "f16mma"})}
-DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
-HONOURED = (
-    "model", "tokenizer", "revision", "device", "dtype", "quantization", "kv_cache_dtype", "attention_dtype", "linear_dtype", "seed", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization", "enable_chunked_prefill", "scheduling_policy", "speculative_config", "deterministic", "enable_prefix_caching", "waiting_served_ratio", "batch_processors", "chat_template", "generation_config", "num_threads",
-)  # fmt: skip
-POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
-#: Arguments of later versions: refused by name unless at the value that this version has anyway.
-REFUSED: dict[str, Any] = {"tensor_parallel_size": 1}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,47 +79,26 @@ class EngineArgs:
     batch_runner: BatchRunner | None
     layers: Sequence[int]  # of the model; empty: all
 
+    #: Those that come from LLM's arguments as they are.
+    OPTIONS: ClassVar[tuple[str, ...]] = (
+        "device", "dtype", "quantization", "kv_cache_dtype", "linear_dtype", "deterministic", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size",
+        "kv_cache_memory_bytes", "gpu_memory_utilization", "enable_chunked_prefill", "enable_prefix_caching", "waiting_served_ratio", "scheduling_policy", "num_threads", "seed",
+    )  # fmt: skip
+
     def validate(self) -> None:
-        """Raise InvalidParamsError or DeviceError for the first value out of range."""
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise InvalidParamsError(f"device must be auto, cpu or cuda, not {self.device!r}", "device")
+        """Raise InvalidParamsError or DeviceError for values that contradict each other; each was checked for itself before."""
         if self.resolved_device == "cuda" and (why := _core.system_info()["why_no_cuda"]):
             raise DeviceError(why)
-        for name, allowed in (("dtype", ("auto", "float32", "float16", "bfloat16")), ("kv_cache_dtype", ("auto", *KV_CACHE_DTYPES)), ("linear_dtype", ("auto", "float32", *_ROUNDED)),
-                              ("scheduling_policy", POLICIES)):  # fmt: skip
-            if name == "scheduling_policy" and hasattr(self.scheduling_policy, "key"):
-                continue
-            if getattr(self, name) not in allowed:
-                raise InvalidParamsError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", name)
-        if self.quantization not in (None, "q8_0", "q4_0"):
-            raise UnsupportedCombinationError(f"quantization must be None, q8_0 or q4_0, not {self.quantization!r}", "quantization", "LLM")
         if self.quantization is not None and self.dtype != "auto":
             raise UnsupportedCombinationError(
                 f"dtype = {self.dtype!r} keeps weights as floats: give quantization or dtype, not both", "quantization", "dtype"
             )
-        for name in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise InvalidParamsError(f"{name} must be None or 1 or more, not {value!r}", name)
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= 1 << 20:
-                raise InvalidParamsError(f"{name} must lie in [1, 1,048,576], not {value!r}", name)
-        if not isinstance(self.block_size, int) or self.block_size % 16 or not 16 <= self.block_size <= 1024:
-            raise InvalidParamsError(f"block_size must be a multiple of 16 up to 1,024, not {self.block_size!r}", "block_size")
-        if self.num_threads is not None and self.num_threads > 256:
-            raise InvalidParamsError("num_threads must be at most 256", "num_threads")
-        share = self.gpu_memory_utilization
-        if not isinstance(share, int | float) or not 0 < share <= 1:
-            raise InvalidParamsError(f"gpu_memory_utilization must lie in (0, 1], not {share!r}", "gpu_memory_utilization")
         if self.linear_dtype in _ROUNDED and self._device_kind not in _ROUNDED[self.linear_dtype][1]:
             raise UnsupportedCombinationError(
                 f"linear_dtype = {self.linear_dtype!r} multiplies on a GPU's tensor cores: it needs device = 'cuda'",
                 "linear_dtype",
                 "device",
             )
-        if not isinstance(self.deterministic, bool):
-            raise InvalidParamsError(f"deterministic must be True or False, not {self.deterministic!r}", "deterministic")
         if not self.deterministic and self.resolved_device == "cpu":
             raise UnsupportedCombinationError(
                 "deterministic = False lets a GPU's cuBLASLt multiply: it needs device = 'cuda'", "deterministic", "device"
@@ -141,11 +109,6 @@ class EngineArgs:
                 "deterministic",
                 "linear_dtype",
             )
-        if self.resolved_device == "cpu" and share != DEFAULT_GPU_MEMORY_UTILIZATION:
-            raise UnsupportedCombinationError("the CPU's cache is bounded by kv_cache_memory_bytes", "gpu_memory_utilization", "device")
-        ratio = self.waiting_served_ratio
-        if ratio is not None and not (isinstance(ratio, int | float) and 0 < ratio < 1e6):
-            raise InvalidParamsError(f"waiting_served_ratio must be None or positive, not {ratio!r}", "waiting_served_ratio")
         if not self.enable_chunked_prefill and self.max_model_len is not None and self.max_model_len > self.max_num_batched_tokens:
             raise UnsupportedCombinationError(
                 "without chunked prefill, max_num_batched_tokens must be at least max_model_len",
@@ -180,6 +143,16 @@ class EngineArgs:
             return self.kv_cache_dtype
         return "float32" if self.dtype == "float32" else "float16"
 
+    def no_effect(self) -> dict[str, Any]:
+        """What was given and does nothing on this device."""
+        if self._device_kind == "cpu" and self.gpu_memory_utilization != DEFAULT_GPU_MEMORY_UTILIZATION:
+            log.info(
+                "gpu_memory_utilization = %g does nothing on the CPU: its cache is bounded by kv_cache_memory_bytes",
+                self.gpu_memory_utilization,
+            )
+            return {"gpu_memory_utilization": self.gpu_memory_utilization}
+        return {}
+
     def for_core(self) -> dict[str, Any]:
         """Keyword arguments of the core's Engine."""
         return {
@@ -195,8 +168,6 @@ class EngineArgs:
 
 def with_attention_dtype(kv_cache_dtype: str, attention_dtype: str) -> str:
     """The kv_cache_dtype that attention_dtype asks for: bf16 dots read a cache of their own type, fp32 arithmetic all others."""
-    if attention_dtype not in ("auto", "float32", "bf16"):
-        raise InvalidParamsError(f"attention_dtype must be one of auto, float32, bf16, not {attention_dtype!r}", "attention_dtype")
     if attention_dtype == "bf16" and kv_cache_dtype == "auto":
         return "bfloat16"
     if attention_dtype != "auto" and (attention_dtype == "bf16") != (kv_cache_dtype == "bfloat16"):
@@ -244,43 +215,3 @@ def where_it_runs(numerics_id: str) -> dict[str, Any]:
 def promises_bits(numerics_id: str) -> bool:
     """Whether the tokens of an engine with this id are a function of model, prompt, parameters and seed."""
     return _CUBLAS not in numerics_id
-
-
-def parse_no_effect(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that are accepted without effect; others raise TypeError, or are refused by name."""
-    accepted = {}
-    for name, value in arguments.items():
-        if name in NO_EFFECT:
-            accepted[name] = value
-        elif name in REFUSED:
-            if value != REFUSED[name]:
-                raise UnsupportedCombinationError(f"{name} = {value!r} is not available in this version of llmi", name, "LLM")
-        else:
-            near = difflib.get_close_matches(name, [*HONOURED, *NO_EFFECT, *REFUSED], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"LLM() has no argument {name!r}{hint}")
-    return accepted
-
-
-_GENERATION_FIELDS = {"temperature": float, "top_p": float, "top_k": int, "min_p": float, "repetition_penalty": float}
-
-
-def generation_defaults(model_path: Path, generation_config: str | os.PathLike[str]) -> dict[str, Any]:
-    """Sampling defaults of the model's generation_config.json. "auto": the model's; "vllm" or "none": none; else a path."""
-    if str(generation_config) in ("none", "vllm"):
-        return {}
-    path = model_path / "generation_config.json" if str(generation_config) == "auto" else Path(generation_config)
-    if path.is_dir():
-        path = path / "generation_config.json"
-    if not is_there(path):
-        if str(generation_config) != "auto":
-            raise ModelFileError(f"{path}: no such generation config", path)
-        return {}
-    config = read_json(path)
-    try:
-        defaults: dict[str, Any] = {name: kind(config[name]) for name, kind in _GENERATION_FIELDS.items() if config.get(name) is not None}
-        if isinstance(config.get("max_new_tokens"), int):
-            defaults["max_tokens"] = config["max_new_tokens"]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ModelFileError(f"{path}: {error}", path) from None
-    return defaults

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmi._errors import UnsupportedCombinationError
+from llmi._kinds import TOKEN_ID_LIMIT, Whole, plain, show
+from llmi._options import SAMPLING, is_streamer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,13 +56,13 @@ class TokenContext:
 
 
 def _own_form(hook: Any) -> Any:
-    """Instances of transformers' LogitsProcessor, StoppingCriteria and BaseStreamer are called their way; all else as it is."""
+    """Instances of transformers' LogitsProcessor, StoppingCriteria and of streamers are called their way; all else as it is."""
     names = {f"{base.__module__.split('.')[0]}.{base.__name__}" for base in type(hook).__mro__}
     if "transformers.LogitsProcessor" in names:
         return _TransformersProcessor(hook)
     if "transformers.StoppingCriteria" in names:
         return _TransformersCriterion(hook)
-    if "transformers.BaseStreamer" in names:
+    if "transformers.BaseStreamer" in names or (is_streamer(hook) and not callable(hook)):
         return _TransformersStreamer(hook)
     return hook
 
@@ -97,6 +99,17 @@ class _TransformersCriterion:
         return bool(verdict if isinstance(verdict, bool) else verdict.all())
 
 
+def shared_streamer(resolved: Iterable[Any]) -> str | None:
+    """The name of a streamer that several prompts' parameters hold; None if there is none."""
+    seen: set[int] = set()
+    for entry in resolved:
+        for hook in getattr(getattr(entry, "params", None), "stopping_criteria", ()):
+            if is_streamer(hook) and id(hook) in seen:
+                return type(hook).__name__
+            seen.add(id(hook))
+    return None
+
+
 class _TransformersStreamer:
     """A transformers BaseStreamer among the stopping criteria: put(prompt), put(token) for each, end()."""
 
@@ -113,6 +126,45 @@ class _TransformersStreamer:
             self.streamer.put(torch.from_numpy(ids[None, : context.prompt_len]))
         self.streamer.put(torch.from_numpy(ids[-1:]))
         return False
+
+
+def _row(result: Any, vocab_size: int) -> NDArray[np.float32]:
+    """What a logits processor returned, as float32 [vocab_size]."""
+    row = np.asarray(result)
+    if row.dtype.kind not in "iuf":
+        raise TypeError(f"a logits processor returns None or an array of numbers, not {show(result)}")
+    if row.shape != (vocab_size,):
+        raise ValueError(f"a logits processor returned an array of shape {list(row.shape)}, not [vocab_size] = [{vocab_size}]")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused next
+        return np.ascontiguousarray(row, dtype=np.float32)
+
+
+def _check_row(logits: NDArray[np.float32]) -> None:
+    """Raises for NaN and infinity, which no law can be made of; -inf bans."""
+    largest = logits.max()
+    if not largest < np.inf:
+        raise ValueError("a logits processor left NaN or infinity among the logits")
+
+
+def _token(drawn: Any, vocab_size: int) -> int:
+    """What a sampler returned, as a token id."""
+    try:
+        token = Whole(-TOKEN_ID_LIMIT, TOKEN_ID_LIMIT).parse("token", drawn)
+    except ValueError:
+        raise TypeError(f"a sampler returns a token id, an integer, not {show(drawn)}") from None
+    if not 0 <= token < vocab_size:
+        raise ValueError(f"a sampler returned token id {token}, outside [0, {vocab_size})")
+    return token
+
+
+def _reason(verdict: Any) -> str | None:
+    """What a stopping criterion returned: its reason, "" for True, None to go on."""
+    verdict = plain(verdict)
+    if isinstance(verdict, str):
+        return verdict or None
+    if verdict is None or isinstance(verdict, bool):
+        return "" if verdict else None
+    raise TypeError(f"a stopping criterion returns True, False or a string, not {show(verdict)}")
 
 
 class BatchLogitsProcessor(Protocol):
@@ -173,7 +225,9 @@ class BatchRunner:
     def _apply(self, rows: list[tuple[RequestHooks, TokenContext]], logits: NDArray[np.float32]) -> None:
         contexts = [context for _, context in rows]
         for processor in self._processors:
-            processor.apply(contexts, logits)
+            result = processor.apply(contexts, logits)  # type: ignore[func-returns-value]
+            if result is not None and result is not logits:
+                raise TypeError(f"{type(processor).__name__}.apply returned {show(result)}: it changes logits in place and returns None")
 
 
 class RequestHooks:
@@ -189,12 +243,12 @@ class RequestHooks:
         self.request_id = request_id
         self.params = params
         self.prompt_text = prompt_text
-        self.processors: list[Any] = [_own_form(hook) for hook in params.logits_processors]
+        self.processors: list[Any] = [_own_form(hook) for hook in SAMPLING["logits_processors"].parse(params.logits_processors)]
         if params.structured_outputs is not None:
             from llmi._constraint import ConstraintProcessor
 
             self.processors.insert(0, ConstraintProcessor(params.structured_outputs, eos_token_ids))
-        self.criteria: list[Any] = [_own_form(hook) for hook in params.stopping_criteria]
+        self.criteria: list[Any] = [_own_form(hook) for hook in SAMPLING["stopping_criteria"].parse(params.stopping_criteria)]
         self._streamers = [criterion for criterion in self.criteria if isinstance(criterion, _TransformersStreamer)]
         if self._streamers and params.n > 1:
             raise UnsupportedCombinationError("a streamer takes one continuation: n must be 1", "n", self._streamers[0].__name__)
@@ -247,8 +301,9 @@ class RequestHooks:
             try:
                 result = processor(context, logits)
                 if result is not None:
-                    logits = np.ascontiguousarray(result, dtype=np.float32)
+                    logits = _row(result, len(logits))
                     context.logits = logits
+                _check_row(logits)
             except BaseException as error:
                 self._fail(processor, error)
                 raise
@@ -259,7 +314,7 @@ class RequestHooks:
         assert self.sampler is not None
         context = self._context(index, slot, token_ids, prompt_len, output, law)
         try:
-            return int(self.sampler(context, law))
+            return _token(self.sampler(context, law), len(law))
         except BaseException as error:
             self._fail(self.sampler, error)
             raise
@@ -271,14 +326,12 @@ class RequestHooks:
         context = self._context(index, slot, token_ids, prompt_len, output, logits)
         for criterion in self.criteria:
             try:
-                verdict = criterion(context)
+                reason = _reason(criterion(context))
             except BaseException as error:
                 self._fail(criterion, error)
                 raise
-            if isinstance(verdict, str) and verdict:
-                return verdict
-            if verdict:
-                return ""
+            if reason is not None:
+                return reason
         return None
 
     def end(self) -> None:

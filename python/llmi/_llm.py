@@ -14,42 +14,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from llmi import _core, _log, _models, _scoring
 from llmi._background import Background
 from llmi._call import Call
-from llmi._engine_args import (
-    DEFAULT_GPU_MEMORY_UTILIZATION,
-    EngineArgs,
-    SchedulingPolicy,
-    generation_defaults,
-    numerics_id,
-    parse_no_effect,
-    with_attention_dtype,
-)
+from llmi._engine_args import EngineArgs, SchedulingPolicy, numerics_id, with_attention_dtype
+from llmi._engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
 from llmi._errors import (
     EngineBusyError,
     GenerationInterrupted,
     InvalidParamsError,
-    LlmiError,
-    UnsupportedCombinationError,
     call_core,
     from_core,
 )
+from llmi._generation_config import generation_defaults
 from llmi._hooks import BatchLogitsProcessor, BatchRunner, RequestHooks
+from llmi._kinds import Listed, Text, parse, show
+from llmi._options import SEED, option
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, make_memory_report
 from llmi._params import SamplingParams
 from llmi._progress import progress
-from llmi._request import (
-    Prompt,
-    RequestBuilder,
-    ResultBuilder,
-    Submission,
-    as_list,
-    derive_seed,
-    is_sequence,
-    resolve_params,
-    take_options,
-    tokenize,
-)
+from llmi._prompts import Prompt, as_list
+from llmi._request import RequestBuilder, ResultBuilder, Submission, resolve_params, take_options
 from llmi._speculation import SpeculationFactory, SpeculativeConfig, parse_speculation
 from llmi._stream import TextStream
+from llmi._submission import make_call
 from llmi._tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
@@ -157,17 +142,19 @@ class LLM:
         **no_effect: Any,
     ) -> None:
         self._engine: Any = None
+        given = parse_engine(locals())  # each argument in its plain form
         self._no_effect = parse_no_effect(no_effect)
-        processors = list(batch_processors)
+        model, tokenizer, revision, chat_template = (given[name] for name in ("model", "tokenizer", "revision", "chat_template"))
+        generation_config, seed, processors = (given[name] for name in ("generation_config", "seed", "batch_processors"))
         self._batch_runner = BatchRunner(processors) if processors else None
-        kv_cache_dtype = with_attention_dtype(kv_cache_dtype, attention_dtype)
+        dtype, quantization = given["dtype"], given["quantization"]
+        kv_cache_dtype = with_attention_dtype(given["kv_cache_dtype"], given["attention_dtype"])
         args = EngineArgs(
-            device=device, dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype, linear_dtype=linear_dtype, deterministic=deterministic, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens, block_size=block_size, kv_cache_memory_bytes=kv_cache_memory_bytes, gpu_memory_utilization=gpu_memory_utilization,
-            enable_chunked_prefill=enable_chunked_prefill, enable_prefix_caching=enable_prefix_caching, waiting_served_ratio=waiting_served_ratio,
-            scheduling_policy=scheduling_policy, num_threads=num_threads, seed=seed, batch_runner=self._batch_runner, layers=_layers,
+            batch_runner=self._batch_runner, layers=_layers,
+            **{field: given[field] for field in EngineArgs.OPTIONS} | {"kv_cache_dtype": kv_cache_dtype},
         )  # fmt: skip
         args.validate()
+        self._no_effect |= args.no_effect()
         path = _models.resolve(model, revision)
         # Weights are packed while Python reads the vocabulary.
         loading = Background(lambda: _core.Engine(str(path), **args.for_core()))
@@ -191,7 +178,7 @@ class LLM:
         self._page_bytes: int = info["page_bytes"]
         self._num_threads: int = info["num_threads"]
         self._step_weight_bytes: int = info["step_weight_bytes"]
-        self._defaults = generation_defaults(path, generation_config)
+        self._defaults = generation_defaults(path, generation_config, info["max_model_len"])
         identity = numerics_id(info["weight_types"], args)
         self.model_info = ModelInfo(
             architecture=config["architecture"], num_layers=len(_layers) or config["num_layers"], hidden_size=config["hidden_size"], num_heads=config["num_heads"],
@@ -258,9 +245,10 @@ class LLM:
         ------
         InvalidParamsError, RequestErrors, GenerationInterrupted
         """
+        use_tqdm = option("use_tqdm", use_tqdm)
         call = self._call(
-            prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace
-        )
+            prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace,
+        )  # fmt: skip
         return self._finish(call, use_tqdm)
 
     def chat(
@@ -279,10 +267,12 @@ class LLM:
 
         Raises ChatTemplateError if the model has no chat template, or the template refuses the messages.
         """
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
+        use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
+        add_generation_prompt = option("add_generation_prompt", add_generation_prompt)
+        continue_final_message = option("continue_final_message", continue_final_message)
         prompts = self._render(messages, chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs)
-        if sampling_params is None:
-            generate_args.setdefault("max_tokens", None)
-        return self.generate(prompts, sampling_params, **generate_args)
+        return self._finish(self._call(prompts, sampling_params, generate_args, to_the_end=True, **options), use_tqdm)
 
     def stream(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> TextStream:
         """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
@@ -292,9 +282,7 @@ class LLM:
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
         if isinstance(prompts, list) and prompts and all(isinstance(entry, Mapping) and "role" in entry for entry in prompts):
             prompts = self._render(prompts, None, True, False, None, None)
-        if sampling_params is None:
-            generate_args.setdefault("max_tokens", None)
-        call = self._call(prompts, sampling_params, generate_args, stream=True, **options)
+        call = self._call(prompts, sampling_params, generate_args, stream=True, to_the_end=True, **options)
         self._submit(call)
         return TextStream(call)
 
@@ -349,7 +337,9 @@ class LLM:
         """
         from llmi import _strategy
 
-        return _strategy.run(self, strategy, as_list(prompts), seed if seed is not None else self._seed, capture, use_tqdm, kwargs)
+        seed = parse(SEED, "seed", seed)
+        shown = option("use_tqdm", use_tqdm)
+        return _strategy.run(self, strategy, as_list(prompts), seed if seed is not None else self._seed, capture, shown, kwargs)
 
     def cost_curve(self) -> dict[int, float]:
         """Seconds of a step by its number of rows, measured once: what num_speculative_tokens="auto" reckons with."""
@@ -420,7 +410,10 @@ class LLM:
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End enqueued requests; what they have becomes their result, with finish_reason "abort"."""
-        self._engine.abort([int(request_id) for request_id in request_ids])
+        names = parse(Listed(Text(64), "a list of request ids, which are strings", 1 << 20, single=True), "request_ids", request_ids)
+        if wrong := [name for name in names if not (name.isascii() and name.isdigit() and int(name) < 2**63)]:
+            raise InvalidParamsError(f"request_ids: {show(wrong[0])} is no id that enqueue() gave", "request_ids")
+        self._engine.abort([int(name) for name in names])
 
     # --- looking inside
 
@@ -496,57 +489,15 @@ class LLM:
     def _call(
         self, prompts: Any, sampling_params: Any, params: Mapping[str, Any], *, priority: int | Iterable[int] = 0,
         on_error: str = "raise", speculative_config: Any = "engine", trace: bool = False, stream: bool = False, stepped: bool = False,
+        to_the_end: bool = False,
     ) -> Call:  # fmt: skip
-        if on_error not in ("raise", "return"):
-            raise InvalidParamsError("on_error must be 'raise' or 'return'", "on_error")
-        items = as_list(prompts)
-        several = sampling_params is not None and not isinstance(sampling_params, SamplingParams)
-        explicit: Sequence[SamplingParams | None] = list(sampling_params) if several else [sampling_params] * len(items)
-        priorities = [priority] * len(items) if isinstance(priority, int) else list(priority)
-        if isinstance(speculative_config, list | tuple):
-            speculations = [self._parse_speculation(entry) for entry in speculative_config]
-        else:
-            speculations = [self._parse_speculation(speculative_config)] * len(items)
-        for name, values in (("sampling_params", explicit), ("priority", priorities), ("speculative_config", speculations)):
-            if len(values) != len(items):
-                raise InvalidParamsError(f"{len(values)} {name} for {len(items)} prompts", name)
-        # Values are validated before anything runs; what is wrong with one prompt ends that prompt alone.
-        resolved = [resolve_params(entry, params, self._defaults) for entry in explicit]
-        submissions = []
-        for index, (item, (request_params, sources)) in enumerate(zip(items, resolved, strict=True)):
-            request_id = next(self._ids)
-            seed = request_params.seed if request_params.seed is not None else derive_seed(self._seed, index)
-            sources["seed"] = (seed, sources["seed"][1])
-            for name, value in self._no_effect.items():
-                sources[name] = (value, "no effect")
-            text: str | None = None
-            ids: list[int] = []
-            error: LlmiError | None = None
-            try:
-                text, ids = tokenize(item, self.tokenizer)
-                self._builder.fit_max_tokens(request_params, sources, len(ids))
-            except LlmiError as refused:
-                error = refused
-            if text is None and ids and (request_params.has_hooks() or self._batch_runner is not None):
-                text = self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=False)
-            hooks = RequestHooks(str(request_id), request_params, text or "", self._builder.eos_token_ids(), self._batch_runner)
-            speculation = speculations[index]
-            if speculation is not None and speculation.verification != "coupled" and request_params.sampler is not None:
-                raise UnsupportedCombinationError(
-                    "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"
-                )
-            submission = Submission(text, ids, request_params, sources, seed, hooks, error=error, speculation=speculation, trace=trace)
-            if isinstance(item, Mapping):
-                submission.cache_salt = str(item.get("cache_salt", ""))
-            if is_sequence(item) and item.llm is self:
-                submission.source = item._core
-            if error is None:
-                self._builder.build(submission, request_id, priority=priorities[index], stream=stream, stepped=stepped)
-            submissions.append(submission)
-        return Call(self._engine, self._results, submissions, on_error)
+        return make_call(
+            self, prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace, stream=stream,
+            stepped=stepped, to_the_end=to_the_end,
+        )  # fmt: skip
 
     def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
-        return resolve_params(sampling_params, params, self._defaults)[0]
+        return resolve_params(sampling_params, params, self._defaults).params
 
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])
@@ -589,6 +540,7 @@ class LLM:
         for ids in sequences:
             request_id = next(self._ids)
             params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+            params._settle()
             submission = Submission(None, ids, params, {}, 0, RequestHooks(str(request_id), params, ""))
             self._builder.build(submission, request_id, max_tokens=0)
             submissions.append(submission)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
+from llmi._foreign_options import CALL_FOREIGN, CALL_HINTS
+from llmi._kinds import TOKEN_IDS, Bias, Flag, entries_of, materialised, parse, refuse, show
+from llmi._options import SAMPLING, DefaultInt, unknown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
     LogitsProcessor = Callable[[TokenContext, F32], F32 | None]
     StoppingCriterion = Callable[[TokenContext], bool | str]
 
-#: Largest values a request may carry, checked before anything is allocated for it.
-LIMITS = {"n": 128, "logprobs": 10_000, "stop": 64, "stop_bytes": 4096, "logit_bias": 65_536, "bad_words": 65_536}
-
 
 @dataclasses.dataclass(kw_only=True)
 class SamplingParams:
@@ -31,6 +31,9 @@ class SamplingParams:
 
     Mutable; copied and validated when a request is submitted. Order of operations: masks (allowed ids, bad words,
     stop ids before `min_tokens`), bias, penalties, `logits_processors`, temperature, min-p, top-k, top-p.
+
+    Hugging Face's names are accepted for the same things (docs/parameters.md); unknown names raise TypeError.
+    Numbers may be numpy's, lists may be arrays, tensors, ranges or generators; nothing is rounded or cut.
 
     Parameters
     ----------
@@ -41,19 +44,23 @@ class SamplingParams:
     top_p : float
         In (0, 1]: the smallest set of likeliest tokens whose mass reaches `top_p`, the crossing one included.
     top_k : int
-        The k likeliest tokens; 0 keeps all.
+        The k likeliest tokens; 0 and -1 keep all.
     min_p : float
         In [0, 1]: drops tokens less likely than `min_p` times the likeliest.
     seed : int, optional
-        64-bit key of the noise. None draws one, which `RequestOutput.seed` records.
+        64-bit key of the noise. None and -1 draw one, which `RequestOutput.seed` records.
     max_tokens : int, optional
-        Most tokens to generate; None goes on to the end of the context.
+        Most tokens to generate; None goes on to the end of the context. One that does not fit there is refused, the
+        default shortened.
     min_tokens : int
         End-of-text and stop ids are masked, and stop strings not looked at, before so many tokens.
     stop : str or list of str, optional
-        Generation ends where one appears in the text; it is cut off unless `include_stop_str_in_output`.
+        Generation ends where one appears in the text; it is cut off unless `include_stop_str_in_output`. The text of a
+        special token ends it at that token.
     stop_token_ids : list of int, optional
         Ids that end generation beside the model's own end-of-text ids.
+    eos_token_id : int or list of int, optional
+        Ids that end a text in place of the model's own; an empty list: none. `stop_reason` is the id.
     ignore_eos : bool
         Go on past end-of-text.
     presence_penalty, frequency_penalty : float
@@ -62,17 +69,17 @@ class SamplingParams:
         Divides positive and multiplies negative logits of all tokens seen, prompt included (Keskar et al., 2019).
     logit_bias : mapping of int to float, optional
         Added to logits; -inf bans.
-    bad_words : list of str, optional
-        Words that never appear in the output.
+    bad_words : str or list of str or of lists of int, optional
+        Words that never appear in the output. Given as token ids they are transformers' `bad_words_ids`.
     allowed_token_ids : list of int, optional
         All other ids are banned.
     logprobs, prompt_logprobs : int, optional
         0 records the log-probability of each token, n also the n likeliest, -1 the whole vocabulary.
     structured_outputs : Constraint, optional
         An automaton that says which tokens may come; it works before the logits processors.
-    logits_processors : iterable of callables
+    logits_processors : callable or iterable of callables
         `f(context, logits)`: changes logits in place or returns an array. transformers' LogitsProcessor works too.
-    stopping_criteria : iterable of callables
+    stopping_criteria : callable or iterable of callables
         `f(context)` after each token: True, or a string that becomes the stop reason, ends generation. transformers'
         StoppingCriteria and streamers work too.
     sampler : callable, optional
@@ -89,21 +96,22 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
-    max_tokens: int | None = 256
+    max_tokens: int | None = DefaultInt(256)
     min_tokens: int = 0
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    eos_token_id: int | list[int] | None = None
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] | None = None
-    bad_words: list[str] | None = None
+    bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
     structured_outputs: Constraint[Any] | None = None
-    logits_processors: Iterable[LogitsProcessor] = ()
-    stopping_criteria: Iterable[StoppingCriterion] = ()
+    logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
+    stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
     sampler: Callable[[TokenContext, F32], int] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -113,69 +121,29 @@ class SamplingParams:
 
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with these fields changed; aliases are understood, unknown names raise TypeError."""
-        return dataclasses.replace(self, **canonical(changes))
+        return dataclasses.replace(self, **canonical(changes, "SamplingParams.replace")[0])
 
     def validate(self) -> None:
-        """Raise InvalidParamsError for the first value out of range or in contradiction."""
-        _check(isinstance(self.n, int) and 1 <= self.n <= LIMITS["n"], "n", f"must be an integer in [1, {LIMITS['n']}]", self.n)
-        _check(
-            _is_number(self.temperature) and self.temperature >= 0,
-            "temperature",
-            "must be 0 (greedy) or more, and finite",
-            self.temperature,
-        )
-        _check(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", "must lie in (0, 1]", self.top_p)
-        _check(_is_int(self.top_k) and self.top_k >= 0, "top_k", "must be 0 (all) or more", self.top_k)
-        _check(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", "must lie in [0, 1]", self.min_p)
-        _check(self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64), "seed", "must be None or in [0, 2^64)", self.seed)
-        _check(
-            self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
-            "max_tokens",
-            "must be None or 1 or more",
-            self.max_tokens,
-        )
-        _check(_is_int(self.min_tokens) and self.min_tokens >= 0, "min_tokens", "must be 0 or more", self.min_tokens)
+        """Raise InvalidParamsError for the first value that is not what it must be or contradicts another."""
+        dataclasses.replace(self)._settle()
+
+    def _settle(self) -> None:
+        """Takes every value in its plain form, then looks at those that depend on each other."""
+        for name, option in SAMPLING.items():
+            value = getattr(self, name)
+            if not isinstance(value, DefaultInt):
+                setattr(self, name, option.parse(value))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParamsError(f"min_tokens = {self.min_tokens} exceeds max_tokens = {self.max_tokens}", "min_tokens")
-        for name in ("presence_penalty", "frequency_penalty"):
-            _check(_is_number(getattr(self, name)), name, "must be a finite number", getattr(self, name))
-        _check(
-            _is_number(self.repetition_penalty) and self.repetition_penalty > 0,
-            "repetition_penalty",
-            "must be positive",
-            self.repetition_penalty,
-        )
-        for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            _check(
-                value is None or (_is_int(value) and -1 <= value <= LIMITS["logprobs"]),
-                name,
-                f"must be None or in [-1, {LIMITS['logprobs']}]",
-                value,
-            )
-        stops = self.stop_list()
-        _check(len(stops) <= LIMITS["stop"], "stop", f"holds more than {LIMITS['stop']} strings", len(stops))
-        for stop in stops:
-            _check(
-                isinstance(stop, str) and 0 < len(stop.encode()) <= LIMITS["stop_bytes"],
-                "stop",
-                "must hold strings of 1 to 4096 bytes",
-                stop,
-            )
-        if stops and not self.detokenize:
+        if self.stop and not self.detokenize:
             raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
-        _check(len(self.logit_bias or ()) <= LIMITS["logit_bias"], "logit_bias", "is too large", len(self.logit_bias or ()))
-        _check(len(self.bad_words or ()) <= LIMITS["bad_words"], "bad_words", "is too long", len(self.bad_words or ()))
-        if self.allowed_token_ids is not None:
-            _check(len(self.allowed_token_ids) > 0, "allowed_token_ids", "allows no token", self.allowed_token_ids)
-        _check(self.output_kind in ("cumulative", "delta", "final"), "output_kind", "must be cumulative, delta or final", self.output_kind)
 
-        _check(
-            self.structured_outputs is None or hasattr(self.structured_outputs, "initial_state"),
-            "structured_outputs",
-            "must be a Constraint (grammars come in a later version)",
-            self.structured_outputs,
-        )
+    def _materialise(self) -> None:
+        """What can be read only once is read now, so that it is there for each prompt and for the next call."""
+        for name in SAMPLING:
+            value = getattr(self, name)
+            if (again := materialised(value)) is not value:
+                setattr(self, name, again)
 
     def has_hooks(self) -> bool:
         """Whether Python takes part in decoding."""
@@ -188,73 +156,108 @@ class SamplingParams:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+FIELDS = tuple(field.name for field in dataclasses.fields(SamplingParams))
+_fields_init = SamplingParams.__init__
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+@functools.wraps(_fields_init)
+def _init(self: SamplingParams, **params: Any) -> None:
+    _fields_init(self, **canonical(params, "SamplingParams")[0])
+    self._materialise()
 
 
-def _check(condition: bool, name: str, rule: str, value: object) -> None:
-    if not condition:
-        raise InvalidParamsError(f"{name} {rule} (it is {value!r})", name)
-
+SamplingParams.__init__ = _init  # type: ignore[method-assign]
 
 #: Hugging Face's names for the same things.
-ALIASES = {
-    "max_new_tokens": "max_tokens",
-    "min_new_tokens": "min_tokens",
-    "num_return_sequences": "n",
-    "stop_strings": "stop",
-    "eos_token_id": "stop_token_ids",
-    "sequence_bias": "logit_bias",
-    "suppress_tokens": "logit_bias",
-    "logits_processor": "logits_processors",
-}
-
-#: Parameters that other engines have and that this version refuses by name, unless they are at their neutral value.
-REFUSED = {
-    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None, "top_n_sigma": -1.0, "xtc_probability": 0.0,
-    "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0, "guidance_scale": None, "negative_prompt": None,
-    "penalty_alpha": None, "dola_layers": None, "sampler_order": None, "no_repeat_ngram_size": 0,
-    "num_beams": 1, "beam_width": None, "bad_words_ids": None,
-}  # fmt: skip
-
-FIELDS = tuple(field.name for field in dataclasses.fields(SamplingParams))
+ALIASES = {alias: option.name for option in SAMPLING.values() for alias in option.aliases}
+#: Those that mean something of their own; see `canonical`.
+_TRANSLATED = ("do_sample", "streamer", "suppress_tokens", "sequence_bias")
 
 
-def canonical(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Field names for `params`: aliases translated, contradictions and unknown names refused."""
-    result: dict[str, Any] = {}
-    source: dict[str, str] = {}
+def canonical(params: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(values by field name, arguments without effect) of what a user gave; contradictions and unknown names are refused.
 
-    def put(name: str, value: Any, given_as: str) -> None:
-        if name in result and result[name] != value:
-            raise InvalidParamsError(f"{source[name]} and {given_as} contradict each other: {result[name]!r} and {value!r}", name)
-        result[name] = value
-        source[name] = given_as
-
+    Values given by another name are in their plain form, the others as they were given.
+    """
+    strangers = [
+        name for name in params if name not in SAMPLING and name not in ALIASES and name not in _TRANSLATED and name not in CALL_FOREIGN
+    ]
+    if strangers:
+        raise unknown("unknown sampling parameters", strangers, [*FIELDS, *ALIASES, *_TRANSLATED], CALL_HINTS)
+    result: dict[str, Any] = {name: value for name, value in params.items() if name in SAMPLING}
+    no_effect: dict[str, Any] = {}
+    source = {name: name for name in result}
     for name, value in params.items():
-        if name in FIELDS:
-            put(name, value, name)
-        elif name == "do_sample":
-            if value is False:
-                put("temperature", 0.0, "do_sample=False")
-            elif params.get("temperature") == 0:
-                raise InvalidParamsError("do_sample=True and temperature=0 contradict each other", "do_sample")
-        elif name == "eos_token_id":
-            put("stop_token_ids", [value] if isinstance(value, int) else list(value), name)
-        elif name == "suppress_tokens":
-            put("logit_bias", {int(token): -math.inf for token in value}, name)
-        elif name in ALIASES:
-            put(ALIASES[name], value, name)
-        elif name in REFUSED:
-            if value != REFUSED[name]:
-                raise UnsupportedCombinationError(f"{name} is not available in this version of llmi", name, "generate")
-        else:
-            known = [*FIELDS, *ALIASES, "do_sample"]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"unknown sampling parameter {name!r}{hint}")
+        if name in ALIASES:
+            if value is None:
+                continue  # transformers' default
+            field = ALIASES[name]
+            parsed = SAMPLING[field].parse(_bad_words_ids(value) if name == "bad_words_ids" else value, name)
+            if field in result:
+                other = SAMPLING[field].parse(result[field], source[field])
+                if other != parsed and not isinstance(result[field], DefaultInt):
+                    raise InvalidParamsError(f"{source[field]} and {name} contradict each other: {show(other)} and {show(parsed)}", field)
+            result[field], source[field] = parsed, name
+        elif name in CALL_FOREIGN:
+            CALL_FOREIGN[name].check(value, where)
+            if CALL_FOREIGN[name].inert is not None and value is not None:
+                no_effect[name] = value
+    _translate(params, result)
+    return result, no_effect
+
+
+def _translate(params: Mapping[str, Any], result: dict[str, Any]) -> None:
+    """Arguments of transformers that have no field of their own."""
+    if params.get("do_sample") is not None:
+        if not parse(Flag(), "do_sample", params["do_sample"]):
+            result["temperature"] = 0.0  # whatever temperature, top_k and top_p are, as in transformers
+        elif "temperature" in result and SAMPLING["temperature"].parse(result["temperature"]) == 0:
+            raise InvalidParamsError("do_sample=True and temperature=0 contradict each other", "do_sample")
+    if params.get("streamer") is not None:
+        criteria = SAMPLING["stopping_criteria"].parse(result.get("stopping_criteria", ()))
+        result["stopping_criteria"] = (*criteria, *SAMPLING["stopping_criteria"].parse(params["streamer"], "streamer"))
+    biases: list[dict[int, float]] = []
+    if params.get("sequence_bias") is not None:
+        biases.append(sequence_bias("sequence_bias", params["sequence_bias"]))
+    if params.get("suppress_tokens") is not None:
+        biases.append(dict.fromkeys(parse(TOKEN_IDS, "suppress_tokens", params["suppress_tokens"]), -math.inf))
+    if biases:
+        total = SAMPLING["logit_bias"].parse(result.get("logit_bias")) or {}
+        for bias in biases:
+            for token, value in bias.items():
+                total[token] = total.get(token, 0.0) + value
+        result["logit_bias"] = total
+
+
+def sequence_bias(name: str, value: Any) -> dict[int, float]:
+    """transformers' {(id, ...): bias} or [[[id, ...], bias], ...] as biases of single tokens; longer sequences are refused by name."""
+    rule = "a mapping of tuples of token ids to numbers, or a list of [ids, number]"
+    pairs = list(value.items()) if isinstance(value, Mapping) else entries_of(name, value)
+    if pairs is None:
+        raise refuse(name, rule, value)
+    result: dict[int, float] = {}
+    for pair in pairs:
+        entry = list(pair) if isinstance(pair, tuple) else entries_of(name, pair)
+        if entry is None or len(entry) != 2:
+            raise refuse(name, rule, value)
+        ids = parse(TOKEN_IDS, f"a sequence of {name}", entry[0])
+        if len(ids) != 1:
+            raise UnsupportedCombinationError(
+                f"{name}: the sequence {ids} has {len(ids)} tokens, a bias is for one (write a logits processor for longer ones)",
+                name,
+                "logit_bias",
+            )
+        result |= parse(Bias(1), name, {ids[0]: entry[1]})
     return result
+
+
+def _bad_words_ids(value: Any) -> list[list[int]]:
+    entries = entries_of("bad_words_ids", value)
+    if entries is None:
+        raise refuse("bad_words_ids", "a list of lists of token ids", value)
+    words = []
+    for index, entry in enumerate(entries):
+        words.append(parse(TOKEN_IDS, f"bad_words_ids[{index}]", entry))
+        if not words[-1]:
+            raise InvalidParamsError(f"bad_words_ids[{index}] is empty", "bad_words_ids")
+    return words

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
-from llmi._errors import InvalidParamsError, LlmiError, PromptTooLongError, from_core
+from llmi._errors import InvalidParamsError, LlmiError, PromptTooLongError, UnsupportedCombinationError, from_core
 from llmi._hooks import RequestHooks
+from llmi._kinds import show
+from llmi._log import log
 from llmi._metrics import MetricsLog
+from llmi._options import SAMPLING
 from llmi._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from llmi._params import FIELDS, SamplingParams, canonical
 
@@ -23,10 +26,7 @@ if TYPE_CHECKING:
 else:
     from llmi._lazy_numpy import np
 
-Prompt = Any  # str, list of ints, int array, or a dict with prompt or prompt_token_ids; see is_single
 DEFAULTS = SamplingParams()
-#: Arguments that other engines take and that change nothing here, by name.
-NO_EFFECT = ("enforce_eager", "trust_remote_code", "disable_log_stats", "use_tqdm_on_load")
 
 
 @dataclasses.dataclass
@@ -45,80 +45,66 @@ class Submission:
     cache_salt: str = ""
     trace: bool = False
     source: Any = None  # the core's sequence that the prompt continues
+    stop_names: dict[Any, str] = dataclasses.field(default_factory=dict)  # stop strings that are special tokens, by id
     error: LlmiError | None = None  # refused at submission
 
 
-def is_single(prompts: Any) -> bool:
-    """Whether `prompts` is one prompt: a string, a dict, or a flat sequence of ints."""
-    if isinstance(prompts, str | Mapping) or is_sequence(prompts):
-        return True
-    if isinstance(prompts, np.ndarray):
-        return prompts.ndim == 1 and prompts.dtype.kind in "iu"
-    return isinstance(prompts, list | tuple) and len(prompts) > 0 and all(isinstance(entry, int | np.integer) for entry in prompts)
+@dataclasses.dataclass
+class Resolved:
+    """Parameters of one request, and where each value came from; `no_effect` were given and change nothing."""
 
+    params: SamplingParams
+    sources: dict[str, str]
+    no_effect: dict[str, Any]
 
-def is_sequence(prompt: Any) -> bool:
-    """Whether `prompt` is a TokenSequence; its module is loaded only where sequences are made."""
-    return type(prompt).__name__ == "TokenSequence"
+    def copy(self) -> Resolved:
+        """For the next prompt: max_tokens is settled for each."""
+        return Resolved(dataclasses.replace(self.params), dict(self.sources), self.no_effect)
 
-
-def as_list(prompts: Any) -> list[Prompt]:
-    """`prompts` as a list of prompts."""
-    return [prompts] if is_single(prompts) else list(prompts)
-
-
-def tokenize(prompt: Prompt, tokenizer: Tokenizer) -> tuple[str | None, list[int]]:
-    """(text or None, token ids). Raises InvalidParamsError for what is no prompt."""
-    if isinstance(prompt, str):
-        return prompt, tokenizer.encode(prompt)
-    if is_sequence(prompt):
-        return prompt.text, prompt.token_ids.tolist()
-    if isinstance(prompt, Mapping):
-        unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}
-        if unknown or not {"prompt", "prompt_token_ids"} & set(prompt):
-            raise InvalidParamsError(f"a prompt dict holds 'prompt' or 'prompt_token_ids', not {sorted(prompt)}", "prompts")
-        if "prompt_token_ids" in prompt:
-            return prompt.get("prompt"), _token_list(prompt["prompt_token_ids"])
-        return prompt["prompt"], tokenizer.encode(prompt["prompt"])
-    return None, _token_list(prompt)
-
-
-def _token_list(ids: Any) -> list[int]:
-    try:
-        result = [int(token) for token in ids]
-    except (TypeError, ValueError):
-        raise InvalidParamsError(f"a prompt is a string, a list of token ids, or a dict, not {ids!r:.80}", "prompts") from None
-    if any(not 0 <= token < 2**31 for token in result):
-        raise InvalidParamsError("a prompt token id is out of range", "prompts")
-    return result
+    def shown(self) -> dict[str, tuple[Any, str]]:
+        """As `RequestOutput.params_resolved` shows them."""
+        shown = {name: (getattr(self.params, name), self.sources[name]) for name in FIELDS}
+        return shown | {name: (value, "no effect") for name, value in self.no_effect.items()}
 
 
 def resolve_params(
-    explicit: SamplingParams | None, overrides: Mapping[str, Any], model_defaults: Mapping[str, Any]
-) -> tuple[SamplingParams, dict[str, tuple[Any, str]]]:
-    """The parameters of one request and where each value came from.
+    explicit: SamplingParams | None, overrides: Mapping[str, Any], model_defaults: Mapping[str, Any], to_the_end: bool = False
+) -> Resolved:
+    """The parameters of one request.
 
-    An explicit SamplingParams replaces the model's defaults; keyword overrides are laid over them.
+    An explicit SamplingParams replaces the model's defaults; keyword overrides are laid over them. to_the_end: where
+    nobody gives max_tokens it is the end of the context.
     """
-    sources: dict[str, str] = {}
+    no_effect: dict[str, Any] = {}
     if explicit is not None:
         if overrides:
             names = ", ".join(overrides)
             raise InvalidParamsError(f"give sampling_params or keyword parameters ({names}), not both", "sampling_params")
         if not isinstance(explicit, SamplingParams):
-            raise InvalidParamsError(f"sampling_params must be SamplingParams, not {type(explicit).__name__}", "sampling_params")
+            raise InvalidParamsError(f"sampling_params must be SamplingParams, not {show(explicit)}", "sampling_params")
+        explicit._materialise()
         params = dataclasses.replace(explicit)
-        for name in FIELDS:
-            sources[name] = "default" if getattr(params, name) == getattr(DEFAULTS, name) else "user"
+        params._settle()
+        given = {
+            name
+            for name in FIELDS
+            if getattr(params, name) != SAMPLING[name].default or type(getattr(params, name)) is not type(SAMPLING[name].default)
+        }
+        sources = {name: "user" if name in given else "default" for name in FIELDS}
     else:
-        changes = canonical(overrides)
-        params = dataclasses.replace(DEFAULTS, **{**model_defaults, **changes})
-        for name in FIELDS:
-            sources[name] = "user" if name in changes else "model" if name in model_defaults else "default"
-    params.logits_processors = tuple(params.logits_processors)
-    params.stopping_criteria = tuple(params.stopping_criteria)
-    params.validate()
-    return params, {name: (getattr(params, name), sources[name]) for name in FIELDS}
+        changes, no_effect = canonical(overrides, "generate")
+        unless_given = {"max_tokens": None} if to_the_end else {}
+        params = SamplingParams(**{**unless_given, **model_defaults, **changes})
+        try:
+            params._settle()
+        except InvalidParamsError as error:
+            if error.parameter == "min_tokens" and "min_tokens" in model_defaults and "min_tokens" not in changes:
+                raise InvalidParamsError(f"{error} (min_tokens comes from the model's generation_config.json)", "min_tokens") from None
+            raise
+        sources = {name: "user" if name in changes else "model" if name in model_defaults else "default" for name in FIELDS}
+        if changes.get("temperature") == 0.0 and "temperature" in overrides and overrides["temperature"] != 0:
+            log.info("do_sample=False: greedy; temperature = %s is not used", show(overrides["temperature"]))
+    return Resolved(params, sources, no_effect)
 
 
 def take_options(generate_args: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -143,15 +129,29 @@ class RequestBuilder:
         self.max_model_len = max_model_len
         self.speculation: SpeculationFactory | None = None
 
-    def fit_max_tokens(self, params: SamplingParams, resolved: dict[str, tuple[Any, str]], prompt_len: int) -> None:
-        """Settles max_tokens: None, and a default that exceeds the room, mean up to the end of the context."""
+    def fit_max_tokens(self, resolved: Resolved, prompt_len: int) -> None:
+        """Settles max_tokens: None means up to the end of the context, and so does a default that exceeds the room."""
+        params = resolved.params
         if prompt_len > self.max_model_len:
             raise PromptTooLongError(prompt_len, self.max_model_len)
-        room = self.max_model_len - prompt_len + 1
-        source = resolved["max_tokens"][1]
-        if params.max_tokens is None or (source != "user" and params.max_tokens > room):
-            params.max_tokens = max(room, 1)
-            resolved["max_tokens"] = (params.max_tokens, source)
+        room = self.max_model_len - prompt_len + 1  # the last token needs no place in the context
+        given = params.max_tokens
+        if given is None:
+            params.max_tokens = room
+        elif given > room and resolved.sources["max_tokens"] == "user":
+            raise InvalidParamsError(
+                f"max_tokens = {given:,} does not fit: {prompt_len:,} prompt tokens leave room for {room:,} within max_model_len = "
+                f"{self.max_model_len:,} (give max_tokens=None to go on to the end of the context)",
+                "max_tokens",
+            )
+        elif given > room:
+            params.max_tokens = room
+            log.info(
+                "max_tokens = %d (%s) is shortened to %d: %d prompt tokens, max_model_len = %d",
+                given, "the model's generation_config.json" if resolved.sources["max_tokens"] == "model" else "the default", room, prompt_len, self.max_model_len,
+            )  # fmt: skip
+        else:
+            params.max_tokens = int(given)
         if params.min_tokens > params.max_tokens:
             raise InvalidParamsError(f"min_tokens = {params.min_tokens} exceeds max_tokens = {params.max_tokens}", "min_tokens")
 
@@ -168,7 +168,10 @@ class RequestBuilder:
         """Fills `submission.request`."""
         params = submission.params
         limit = int(params.max_tokens or 0) if max_tokens is None else max_tokens
-        submission.core_params = self.core_params(params, submission.seed, limit)
+        submission.core_params = self.core_params(params, submission.seed, limit, submission.prompt_token_ids)
+        submission.stop_names = {
+            token: text for token, text in self.stop_tokens(params).items() if token not in (params.stop_token_ids or ())
+        }
         speculation = None
         if submission.speculation is not None and self.speculation is not None:
             speculation = self.speculation.build(submission.speculation, submission, request_id)
@@ -178,20 +181,21 @@ class RequestBuilder:
             source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace,
         )  # fmt: skip
 
-    def core_params(self, params: SamplingParams, seed: int, max_tokens: int) -> Any:
+    def core_params(self, params: SamplingParams, seed: int, max_tokens: int, prompt_token_ids: list[int] | None = None) -> Any:
         """The core's form of resolved parameters."""
         core = _core.SamplingParams()
-        for name in ("temperature", "top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
+        for name in ("temperature", "top_p", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
                      "ignore_eos", "include_stop_str_in_output", "detokenize", "skip_special_tokens"):  # fmt: skip
             setattr(core, name, getattr(params, name))
+        core.top_k = max(params.top_k, 0)
         core.max_tokens = max_tokens
         core.seed = seed
         core.stop = params.stop_list()
-        core.stop_token_ids = list(params.stop_token_ids or [])
-        core.eos_token_ids = self.eos_token_ids()
-        core.logit_bias = [(int(token), float(bias)) for token, bias in (params.logit_bias or {}).items()]
-        core.allowed_token_ids = [int(token) for token in params.allowed_token_ids or []]
-        core.bad_words = self._bad_words(params.bad_words or [])
+        core.stop_token_ids = [*(params.stop_token_ids or []), *own_eos(params), *self.stop_tokens(params)]
+        core.eos_token_ids = self.eos_token_ids() if params.eos_token_id is None else []
+        core.logit_bias = list((params.logit_bias or {}).items())
+        core.allowed_token_ids = params.allowed_token_ids or []
+        core.bad_words = self._bad_words(params, prompt_token_ids or [])
         core.num_logprobs = self._count(params.logprobs)
         core.num_prompt_logprobs = self._count(params.prompt_logprobs)
         return core
@@ -200,18 +204,73 @@ class RequestBuilder:
         """The tokenizer's ids that the model has."""
         return sorted(token for token in self.tokenizer.eos_token_ids if token < self.vocab_size)
 
+    def ends(self, params: SamplingParams) -> list[int]:
+        """The ids that end a text for this request."""
+        return self.eos_token_ids() if params.eos_token_id is None else own_eos(params)
+
+    def stop_tokens(self, params: SamplingParams) -> dict[int, str]:
+        """The special tokens that stop strings name, by id: while special tokens are left out, the text never holds them.
+
+        Raises UnsupportedCombinationError for a stop string that needs the text of a special token and more.
+        """
+        found: dict[int, str] = {}
+        if not params.skip_special_tokens or not params.stop:
+            return found
+        texts = {text: token for token, text in self.tokenizer.special_tokens.items() if text and token < self.vocab_size}
+        for stop in params.stop_list():
+            if stop in texts:
+                if params.include_stop_str_in_output:
+                    raise UnsupportedCombinationError(
+                        f"stop = {stop!r} is a special token, which the text leaves out: include_stop_str_in_output needs skip_special_tokens=False",
+                        "stop",
+                        "include_stop_str_in_output",
+                    )
+                found[texts[stop]] = stop
+            elif part := next((text for text in texts if text in stop), None):
+                raise UnsupportedCombinationError(
+                    f"stop = {stop!r} holds the special token {part!r}, which the text leaves out, so it would never be found: "
+                    "give skip_special_tokens=False, or the special token alone",
+                    "stop",
+                    "skip_special_tokens",
+                )
+        return found
+
     def _count(self, value: int | None) -> int:
         return -1 if value is None else self.vocab_size if value == -1 else value
 
-    def _bad_words(self, words: Iterable[str]) -> list[list[int]]:
-        """Each word as it is written at a text's start and after a space."""
-        sequences = []
-        for word in words:
-            for text in (word, " " + word.lstrip()):
-                ids = self.tokenizer.encode(text, add_special_tokens=False)
-                if ids and ids not in sequences:
-                    sequences.append(ids)
+    def _bad_words(self, params: SamplingParams, prompt_token_ids: list[int]) -> list[list[int]]:
+        """Each word as it is written at a text's start and after a space, and as a special token; ids as they are."""
+        sequences: list[list[int]] = []
+        for word in params.bad_words or []:
+            if isinstance(word, str):
+                for text in (word, " " + word.lstrip()):
+                    for special in (False, True):
+                        ids = self.tokenizer.encode(text, add_special_tokens=False, parse_special=special)
+                        if ids and ids not in sequences:
+                            sequences.append(ids)
+                continue
+            ids = list(word)
+            if len(ids) == 1 and ids[0] in self.ends(params):
+                log.info(
+                    "bad_words_ids: end-of-text (id %d) may come all the same, as in transformers (ignore_eos goes on past it)", ids[0]
+                )
+                continue
+            for length in range(1, min(len(ids) - 1, len(prompt_token_ids)) + 1):
+                if prompt_token_ids[-length:] == ids[:length]:  # transformers looks at the prompt, too; llmi at the output alone
+                    raise UnsupportedCombinationError(
+                        f"bad_words_ids: the prompt ends with the beginning of {ids}; a sequence across prompt and output is not banned here",
+                        "bad_words",
+                        "prompt",
+                    )
+            if ids not in sequences:
+                sequences.append(ids)
         return sequences
+
+
+def own_eos(params: SamplingParams) -> list[int]:
+    """The request's own end-of-text ids; [] where the model's are used, or none."""
+    value = params.eos_token_id
+    return [] if value is None or params.ignore_eos else [value] if isinstance(value, int) else list(value)
 
 
 class PartialOutput:
@@ -306,7 +365,7 @@ class ResultBuilder:
             cumulative_logprob=sample.cumulative_logprob if with_logprobs else None,
             logprobs=[self._entries(entry) for entry in sample.logprobs] if with_logprobs else None,
             finish_reason=sample.finish_reason,
-            stop_reason=sample.stop_reason,
+            stop_reason=submission.stop_names.get(sample.stop_reason, sample.stop_reason),
             spec_decode_metrics=None if speculation is None else _spec_metrics(speculation, sample.speculation),
             trace=self._trace(sample) if submission.trace and sample.trace else None,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi._errors import InvalidParamsError, PromptTooLongError
 from llmi._outputs import LogLikelihood, Perplexity
-from llmi._request import Prompt, as_list, tokenize
+from llmi._prompts import Prompt, as_list, tokenize
 
 if TYPE_CHECKING:
     import numpy as np

@@ -275,9 +275,7 @@ class TokenSequence:
         output = ""
         if params.has_hooks() or self.llm._batch_runner is not None:
             output = self.output_text
-            hooks = RequestHooks(
-                "sequence", params, self.text.removesuffix(output), self.llm._builder.eos_token_ids(), self.llm._batch_runner
-            )
+            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._builder.ends(params), self.llm._batch_runner)
             hooks.states[self._sample_index] = self._hook_state
         core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
         try:
@@ -291,7 +289,7 @@ class TokenSequence:
 
 def open_sequence(llm: LLM, prompt: Any, seed: int | None, capture: Capture | None) -> TokenSequence:
     """llm.sequence()."""
-    from llmi._request import tokenize
+    from llmi._prompts import tokenize
 
     if isinstance(prompt, TokenSequence):
         if prompt.llm is not llm:
