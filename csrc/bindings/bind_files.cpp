@@ -193,8 +193,8 @@ void RegisterFiles(py::module_& module) {
   module.def(
       "read_model_directory", [](const std::string& path) { return TensorList(*SafetensorsFile::OpenDirectory(path)); }, py::arg("path"));
   module.def(
-      "load_config", [](const std::string& path) { return ConfigDict(LoadConfig(path)); }, py::arg("path"),
-      "The decoder's numbers, without reading weights.");
+      "load_config", [](const std::string& path, const std::string& overrides) { return ConfigDict(LoadConfig(path, {}, overrides)); },
+      py::arg("path"), py::arg("overrides") = "", "The decoder's numbers, without reading weights. overrides: JSON, or empty.");
 }
 
 }  // namespace llmi

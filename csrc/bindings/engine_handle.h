@@ -30,7 +30,7 @@ class EngineHandle {
                bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
                double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
                const std::shared_ptr<PolicyHook>& policy_hook, const std::shared_ptr<BatchHook>& batch_hook,
-               const std::vector<int64_t>& layers);
+               const std::vector<int64_t>& layers, const std::string& overrides);
   // The tokenizer's bytes are known: the engine thread starts.
   void Start(const std::vector<pybind11::bytes>& bytes, const std::map<int64_t, std::string>& special);
   Engine& engine() {

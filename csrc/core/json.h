@@ -33,6 +33,24 @@ class Json {
 
   // The member `key`, or nullptr when it is absent or null. Only on objects.
   const Json* Find(const std::string& key) const;
+  // Whether an object has the member, be it null.
+  bool Has(const std::string& key) const { return object_.contains(key); }
+
+  // Of an object: makes `value` the member `key`; takes the member away.
+  void Set(const std::string& key, Json value);
+  void Erase(const std::string& key) { object_.erase(key); }
+
+  // As JSON, for messages: cut after about 60 bytes.
+  std::string Text() const;
+
+  // Equal kinds and values; an integer equals the number of its value.
+  bool operator==(const Json& other) const;
+
+  static Json Bool(bool value);
+  static Json Integer(int64_t value);
+  static Json Number(double value);
+  static Json String(std::string value);
+  static Json Array(std::vector<Json> values);
 
  private:
   friend class JsonParser;

@@ -1,8 +1,11 @@
 #include "model/architecture.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "core/errors.h"
+#include "model/rope_fields.h"
 
 namespace llmi {
 namespace {
@@ -17,26 +20,37 @@ const std::array<const Architecture*, 2> kArchitectures = {&kLlamaArchitecture, 
 
 }  // namespace
 
-const Architecture& ArchitectureOf(const GgufFile& file) {
-  const std::string name = file.String("general.architecture");
+const Architecture& ArchitectureOf(const GgufFields& fields) {
+  const std::string name = fields.String("general.architecture");
   for (const Architecture* architecture : kArchitectures) {
     if (name == architecture->name) return *architecture;
   }
-  Unknown(file.path(), name);
+  Unknown(fields.source(), name);
 }
 
-const Architecture& ArchitectureOf(const Json& config, const std::string& source) {
-  const Json* names = config.IsObject() ? config.Find("architectures") : nullptr;
+const Architecture& ArchitectureOf(const JsonFields& config) {
+  const Json* names = config.Find("architectures");
   if (names == nullptr || names->AsArray("architectures").empty()) {
-    throw Error(ErrorKind::kModelFile, source + ": 'architectures' is missing", "architectures");
+    throw Error(ErrorKind::kModelFile, config.source() + ": 'architectures' is missing", "architectures");
+  }
+  if (names->AsArray("architectures").size() > 1) {
+    throw Error(ErrorKind::kUnsupportedModel, config.source() + ": 'architectures' names several: " + names->Text(), "architectures");
   }
   const std::string& name = names->AsArray("architectures")[0].AsString("architectures");
   for (const Architecture* architecture : kArchitectures) {
     for (const std::string& hf_name : architecture->hf_architectures) {
-      if (name == hf_name) return *architecture;
+      if (name != hf_name) continue;
+      const std::string type = config.String("model_type", architecture->model_type);
+      if (type != architecture->model_type) {
+        throw Error(ErrorKind::kUnsupportedModel,
+                    config.source() + ": 'architectures' says " + name + ", 'model_type' says " + type + " where it would be " +
+                        architecture->model_type,
+                    "model_type");
+      }
+      return *architecture;
     }
   }
-  Unknown(source, name);
+  Unknown(config.source(), name);
 }
 
 std::vector<std::string> KnownArchitectures() {
@@ -56,107 +70,100 @@ std::string TensorName(const TensorNames& names, TensorRole role, int64_t layer)
 }
 
 namespace architectures {
+namespace {
 
-ModelConfig CommonFromGguf(const GgufFile& file, const std::string& prefix) {
+// Before anything else is read: what it says of the tensors would be a riddle otherwise.
+void RefuseQuantized(const JsonFields& config) {
+  const std::optional<JsonFields> quantization = config.Object("quantization_config");
+  if (!quantization) return;
+  const std::string method = quantization->OptionalString("quant_method").value_or("an unnamed method");
+  throw Error(ErrorKind::kUnsupportedModel,
+              config.source() + ": the weights are quantised by " + method +
+                  " (quantization_config), which llmi does not read: take the model's unquantised safetensors, or a GGUF file of it",
+              "quantization_config");
+}
+
+void CheckTokenId(const JsonFields& config, const std::string& key, const Json& value, int64_t lowest, int64_t vocab_size) {
+  const int64_t id = value.AsInteger(key);
+  if (id < lowest || id >= vocab_size) {
+    throw Error(ErrorKind::kModelFile,
+                config.source() + ": " + key + " holds token id " + std::to_string(id) + ", outside [" + std::to_string(lowest) +
+                    ", vocab_size = " + std::to_string(vocab_size) + ")",
+                key);
+  }
+}
+
+// Ids that others (the tokenizer, a request) go by: they index logits.
+void CheckTokenIds(const JsonFields& config, int64_t vocab_size) {
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    const Json* value = config.Find(key);
+    if (value == nullptr) continue;
+    if (!value->IsArray()) CheckTokenId(config, key, *value, 0, vocab_size);
+    if (!value->IsArray()) continue;
+    for (const Json& id : value->AsArray(key)) CheckTokenId(config, key, id, 0, vocab_size);
+  }
+  // Nothing is padded here; -1 stands for "none" in older files.
+  if (const Json* pad = config.Find("pad_token_id"); pad != nullptr) CheckTokenId(config, "pad_token_id", *pad, -1, vocab_size);
+}
+
+void SetNumLayers(ModelConfig* config) {
+  config->layers.assign(static_cast<size_t>(config->num_layers < 0 || config->num_layers > 1024 ? 0 : config->num_layers), LayerConfig{});
+}
+
+}  // namespace
+
+ModelConfig CommonFromGguf(const GgufFields& fields, const TensorFile& tensors, const std::string& prefix) {
   ModelConfig config;
   config.architecture = prefix;
-  const auto integer = [&](const char* key) { return file.Integer(prefix + "." + key); };
-  config.num_layers = integer("block_count");
-  config.hidden_size = integer("embedding_length");
-  config.num_heads = integer("attention.head_count");
-  config.num_kv_heads = file.Has(prefix + ".attention.head_count_kv") ? integer("attention.head_count_kv") : config.num_heads;
-  config.intermediate_size = integer("feed_forward_length");
-  config.max_position = integer("context_length");
-  config.norm_eps = static_cast<double>(static_cast<float>(file.Number(prefix + ".attention.layer_norm_rms_epsilon")));
+  const auto key = [&](const char* name) { return prefix + "." + name; };
+  config.num_layers = fields.Integer(key("block_count"));
+  config.hidden_size = fields.Integer(key("embedding_length"));
+  config.num_heads = fields.Integer(key("attention.head_count"));
+  config.num_kv_heads = fields.Integer(key("attention.head_count_kv"), config.num_heads);
+  config.intermediate_size = fields.Integer(key("feed_forward_length"));
+  config.max_position = fields.Integer(key("context_length"));
+  config.norm_eps = static_cast<double>(static_cast<float>(fields.Number(key("attention.layer_norm_rms_epsilon"))));
   if (config.num_heads < 1)
-    throw Error(ErrorKind::kModelFile, file.path() + ": attention.head_count must be positive", "attention.head_count");
-  config.head_dim = file.Has(prefix + ".attention.key_length") ? integer("attention.key_length") : config.hidden_size / config.num_heads;
-  if (file.Has(prefix + ".attention.value_length") && integer("attention.value_length") != config.head_dim) {
-    throw Error(ErrorKind::kUnsupportedModel, file.path() + ": key and value heads of different sizes", prefix + ".attention.value_length");
+    throw Error(ErrorKind::kModelFile, fields.source() + ": attention.head_count must be positive", key("attention.head_count"));
+  config.head_dim = fields.Integer(key("attention.key_length"), config.hidden_size / config.num_heads);
+  if (fields.Integer(key("attention.value_length"), config.head_dim) != config.head_dim) {
+    throw Error(ErrorKind::kUnsupportedModel, fields.source() + ": key and value heads of different sizes", key("attention.value_length"));
   }
-  if (file.Has(prefix + ".expert_count")) config.num_experts = integer("expert_count");
-  const TensorView* embedding = file.Find("token_embd.weight");
+  config.num_experts = fields.Integer(key("expert_count"), 0);
+  const TensorView* embedding = tensors.Find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2) {
-    throw Error(ErrorKind::kModelFile, file.path() + ": tensor 'token_embd.weight' is missing or no matrix", "token_embd.weight");
+    throw Error(ErrorKind::kModelFile, fields.source() + ": tensor 'token_embd.weight' is missing or no matrix", "token_embd.weight");
   }
-  config.vocab_size = static_cast<int64_t>(embedding->shape[0]);
-  config.tied_embeddings = file.Find("output.weight") == nullptr;
-  RopeConfig rope;
-  rope.theta = file.Has(prefix + ".rope.freq_base") ? file.Number(prefix + ".rope.freq_base") : 10000.0;
-  rope.rotary_dim = file.Has(prefix + ".rope.dimension_count") ? integer("rope.dimension_count") : config.head_dim;
-  if (file.Has(prefix + ".rope.scaling.type")) {
-    const std::string type = file.String(prefix + ".rope.scaling.type");
-    if (type == "linear") {
-      rope.linear_factor = file.Number(prefix + ".rope.scaling.factor");
-    } else if (type != "none") {
-      throw Error(ErrorKind::kUnsupportedModel, file.path() + ": RoPE scaling '" + type + "' is not run (linear and llama3 are)",
-                  prefix + ".rope.scaling.type");
-    }
-  }
-  config.ropes.push_back(rope);
+  config.vocab_size = fields.Integer(key("vocab_size"), static_cast<int64_t>(embedding->shape[0]));
+  config.tied_embeddings = tensors.Find("output.weight") == nullptr;
+  config.ropes.push_back(RopeOf(fields, prefix, config.head_dim));
   config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
-  config.layers.assign(static_cast<size_t>(config.num_layers < 0 || config.num_layers > 1024 ? 0 : config.num_layers), LayerConfig{});
+  SetNumLayers(&config);
   return config;
 }
 
-int64_t OptionalInteger(const Json& config, const char* key, int64_t fallback) {
-  const Json* value = config.Find(key);
-  return value == nullptr ? fallback : value->AsInteger(key);
-}
-
-double OptionalNumber(const Json& config, const char* key, double fallback) {
-  const Json* value = config.Find(key);
-  return value == nullptr ? fallback : value->AsNumber(key);
-}
-
-namespace {
-int64_t RequiredInteger(const Json& config, const char* key, const std::string& source) {
-  const Json* value = config.Find(key);
-  if (value == nullptr) throw Error(ErrorKind::kModelFile, source + ": '" + key + "' is missing", key);
-  return value->AsInteger(key);
-}
-
-void ReadRopeScaling(const Json& config, const std::string& source, RopeConfig* rope) {
-  const Json* scaling = config.Find("rope_scaling");
-  if (scaling == nullptr) return;
-  if (!scaling->IsObject()) throw Error(ErrorKind::kModelFile, source + ": rope_scaling is not an object", "rope_scaling");
-  const Json* type_field = scaling->Find("rope_type") != nullptr ? scaling->Find("rope_type") : scaling->Find("type");
-  const std::string type = type_field == nullptr ? "default" : type_field->AsString("rope_type");
-  if (type == "linear") {
-    rope->linear_factor = OptionalNumber(*scaling, "factor", 1.0);
-  } else if (type == "llama3") {
-    rope->llama3_factor = OptionalNumber(*scaling, "factor", 8.0);
-    rope->llama3_low_freq_factor = OptionalNumber(*scaling, "low_freq_factor", 1.0);
-    rope->llama3_high_freq_factor = OptionalNumber(*scaling, "high_freq_factor", 4.0);
-    rope->llama3_original_context = OptionalInteger(*scaling, "original_max_position_embeddings", 8192);
-  } else if (type != "default") {
-    throw Error(ErrorKind::kUnsupportedModel, source + ": RoPE scaling '" + type + "' is not run (linear and llama3 are)", "rope_scaling");
-  }
-}
-}  // namespace
-
-ModelConfig CommonFromJson(const Json& json, const std::string& source) {
+ModelConfig CommonFromJson(const JsonFields& json) {
+  RefuseQuantized(json);
   ModelConfig config;
-  config.num_layers = RequiredInteger(json, "num_hidden_layers", source);
-  config.hidden_size = RequiredInteger(json, "hidden_size", source);
-  config.num_heads = RequiredInteger(json, "num_attention_heads", source);
-  config.num_kv_heads = OptionalInteger(json, "num_key_value_heads", config.num_heads);
-  config.intermediate_size = RequiredInteger(json, "intermediate_size", source);
-  config.vocab_size = RequiredInteger(json, "vocab_size", source);
-  config.max_position = OptionalInteger(json, "max_position_embeddings", 2048);
-  config.norm_eps = OptionalNumber(json, "rms_norm_eps", 1e-6);
-  if (config.num_heads < 1) throw Error(ErrorKind::kModelFile, source + ": num_attention_heads must be positive", "num_attention_heads");
-  config.head_dim = OptionalInteger(json, "head_dim", config.hidden_size / config.num_heads);
-  const Json* tied = json.Find("tie_word_embeddings");
-  config.tied_embeddings = tied != nullptr && tied->AsBool("tie_word_embeddings");
-  config.num_experts = OptionalInteger(json, "num_local_experts", 0);
-  RopeConfig rope;
-  rope.theta = OptionalNumber(json, "rope_theta", 10000.0);
-  rope.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * OptionalNumber(json, "partial_rotary_factor", 1.0));
-  ReadRopeScaling(json, source, &rope);
-  config.ropes.push_back(rope);
+  config.num_layers = json.Integer("num_hidden_layers");
+  config.hidden_size = json.Integer("hidden_size");
+  config.num_heads = json.Integer("num_attention_heads");
+  config.num_kv_heads = json.OptionalInteger("num_key_value_heads").value_or(config.num_heads);
+  config.intermediate_size = json.Integer("intermediate_size");
+  config.vocab_size = json.Integer("vocab_size");
+  config.max_position = json.Integer("max_position_embeddings", 2048);
+  config.norm_eps = json.Number("rms_norm_eps", 1e-6);
+  if (config.num_heads < 1) {
+    throw Error(ErrorKind::kModelFile, json.source() + ": num_attention_heads must be positive", "num_attention_heads");
+  }
+  config.head_dim = json.OptionalInteger("head_dim").value_or(config.hidden_size / config.num_heads);
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}) {
+    config.num_experts = std::max(config.num_experts, json.OptionalInteger(key).value_or(0));
+  }
+  config.qkv_bias = config.output_bias = json.Bool("attention_bias", false);
   config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
-  config.layers.assign(static_cast<size_t>(config.num_layers < 0 || config.num_layers > 1024 ? 0 : config.num_layers), LayerConfig{});
+  CheckTokenIds(json, config.vocab_size);
+  SetNumLayers(&config);
   return config;
 }
 

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/json.h"
-#include "io/gguf.h"
+#include "core/json_fields.h"
+#include "io/gguf_fields.h"
+#include "io/tensor_file.h"
 #include "model/config.h"
 
 namespace llmi {
@@ -38,15 +39,17 @@ using TensorNames = std::array<std::string, static_cast<size_t>(TensorRole::kCou
 struct Architecture {
   const char* name;                           // also GGUF's general.architecture
   std::vector<std::string> hf_architectures;  // config.json: architectures
+  std::string model_type;                     // config.json: model_type
   TensorNames gguf_names;
   TensorNames hf_names;
-  ModelConfig (*from_gguf)(const GgufFile& file);
-  ModelConfig (*from_json)(const Json& config, const std::string& source);
+  // What they do not read of the fields must be inert (inert.h), or the file is refused.
+  ModelConfig (*from_gguf)(const GgufFields& fields, const TensorFile& tensors);
+  ModelConfig (*from_json)(const JsonFields& config);
 };
 
 // The family that a file names; throws Error(kUnsupportedModel) listing the known ones.
-const Architecture& ArchitectureOf(const GgufFile& file);
-const Architecture& ArchitectureOf(const Json& config, const std::string& source);
+const Architecture& ArchitectureOf(const GgufFields& fields);
+const Architecture& ArchitectureOf(const JsonFields& config);
 std::vector<std::string> KnownArchitectures();
 
 std::string TensorName(const TensorNames& names, TensorRole role, int64_t layer);
@@ -58,11 +61,9 @@ extern const Architecture kGemma3Architecture;
 // Fields that families share.
 namespace architectures {
 // GGUF: sizes, heads, norm epsilon, vocabulary, one RoPE, full attention in every layer.
-ModelConfig CommonFromGguf(const GgufFile& file, const std::string& prefix);
-// config.json: the same.
-ModelConfig CommonFromJson(const Json& config, const std::string& source);
-int64_t OptionalInteger(const Json& config, const char* key, int64_t fallback);
-double OptionalNumber(const Json& config, const char* key, double fallback);
+ModelConfig CommonFromGguf(const GgufFields& fields, const TensorFile& tensors, const std::string& prefix);
+// config.json: the same, but for RoPE and whether the head is tied to the embedding.
+ModelConfig CommonFromJson(const JsonFields& config);
 TensorNames GgufNames();
 TensorNames HfNames();
 }  // namespace architectures

@@ -45,6 +45,9 @@ void ModelConfig::Validate(const std::string& source) const {
   CheckPositive(source, "rms_norm_eps", norm_eps);
   CheckPositive(source, "attention scale", attention_scale);
   CheckPositive(source, "embedding scale", embedding_scale);
+  if (!(attention_soft_cap >= 0 && final_soft_cap >= 0) || !std::isfinite(attention_soft_cap) || !std::isfinite(final_soft_cap)) {
+    throw Error(ErrorKind::kModelFile, source + ": a soft cap on logits is negative or not finite", "logit_softcapping");
+  }
   CheckRange(source, "layers", static_cast<int64_t>(layers.size()), num_layers, num_layers);
   for (const LayerConfig& layer : layers) {
     CheckRange(source, "sliding_window", layer.window, 0, int64_t{1} << 30);
@@ -56,7 +59,9 @@ void ModelConfig::Validate(const std::string& source) const {
     CheckPositive(source, "rope scaling factor", rope.llama3_factor);
     CheckRange(source, "rotary dimensions", rope.rotary_dim, 2, head_dim);
     if (rope.rotary_dim % 2 != 0) throw Error(ErrorKind::kModelFile, source + ": the rotary dimension is odd", "rotary_dim");
-    if (rope.llama3_factor != 1.0 && !(rope.llama3_high_freq_factor > rope.llama3_low_freq_factor)) {
+    CheckPositive(source, "low_freq_factor", rope.llama3_low_freq_factor);
+    CheckRange(source, "original_max_position_embeddings", rope.llama3_original_context, 1, int64_t{1} << 32);
+    if (!(rope.llama3_high_freq_factor > rope.llama3_low_freq_factor)) {
       throw Error(ErrorKind::kModelFile, source + ": rope_scaling: high_freq_factor must exceed low_freq_factor", "rope_scaling");
     }
   }

@@ -20,6 +20,8 @@ struct RopeConfig {
   double llama3_high_freq_factor = 4.0;
   int64_t llama3_original_context = 8192;
   std::vector<float> frequency_divisors;  // [rotary_dim / 2] or empty
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 struct LayerConfig {
@@ -50,9 +52,9 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;
+  bool stored_biases = false;  // linear layers have the biases that the file holds, besides those above (GGUF)
   bool tied_embeddings = false;
   int64_t num_experts = 0;  // mixture of experts: refused by name until it is built
-  int64_t num_experts_per_token = 0;
   std::vector<LayerConfig> layers;
   std::vector<RopeConfig> ropes;
 

@@ -2,13 +2,19 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "core/errors.h"
+#include "core/json_fields.h"
 #include "io/gguf.h"
+#include "io/gguf_fields.h"
+#include "io/recorded_tensors.h"
 #include "io/safetensors.h"
 #include "model/architecture.h"
+#include "model/inert.h"
+#include "model/overrides.h"
 
 namespace llmi {
 namespace {
@@ -27,27 +33,88 @@ Json ReadConfigJson(const std::string& path) {
 
 struct OpenedModel {
   std::unique_ptr<TensorFile> file;
+  std::unique_ptr<RecordedTensors> tensors;  // of it
   const Architecture* architecture = nullptr;
   ModelConfig config;
   TensorNames names;
 };
 
-OpenedModel Open(const std::string& path, bool with_tensors) {
+constexpr size_t kMaxNamed = 8;  // in a message
+
+std::string Listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMaxNamed); ++i) text += (i > 0 ? ", " : "") + names[i];
+  return names.size() > kMaxNamed ? text + " and " + std::to_string(names.size() - kMaxNamed) + " more" : text;
+}
+
+// "rope_scaling.factor": an override replaces the whole of rope_scaling.
+std::string OverridableKey(FieldSource source, const std::string& name) {
+  return source == FieldSource::kConfigJson ? name.substr(0, name.find('.')) : name;
+}
+
+// Throws Error(kUnsupportedModel) that names all fields that were neither read nor are inert.
+template <typename Fields>
+void RefuseUnread(const Fields& fields, FieldSource source, const std::string& architecture) {
+  std::vector<std::string> unknown;
+  std::string first;
+  for (const UnreadField& field : fields.Unread()) {
+    if (InertReason(source, architecture, field) != nullptr) continue;
+    if (unknown.empty()) first = field.name;
+    unknown.push_back("'" + field.name + "' = " + field.value.Text());
+  }
+  if (unknown.empty()) return;
+  throw Error(ErrorKind::kUnsupportedModel,
+              fields.source() + ": the " + architecture + " family does not read " + Listed(unknown) +
+                  ": the numbers might be wrong without it. To load it all the same, set or take away (None) the key: hf_overrides={\"" +
+                  OverridableKey(source, first) + "\": None}",
+              first);
+}
+
+// The same for tensors. Throws Error(kInvalidArgument) for an override that met nothing.
+void RefuseUnread(const std::string& path, const RecordedTensors& tensors, Overrides* overrides) {
+  std::vector<std::string> unknown;
+  for (const TensorView* view : tensors.Unread()) {
+    if (InertTensorReason(view->name) != nullptr || overrides->LeavesOut(view->name)) continue;
+    unknown.push_back("'" + view->name + "'");
+  }
+  if (!unknown.empty()) {
+    const std::string first = unknown[0].substr(1, unknown[0].size() - 2);
+    throw Error(ErrorKind::kUnsupportedModel,
+                path + ": " + std::to_string(unknown.size()) + " tensors have no place in the model: " + Listed(unknown) +
+                    ". The numbers might be wrong without them. To leave them out, name them (* stands for any text): hf_overrides={\"" +
+                    first + "\": None}",
+                first);
+  }
+  overrides->CheckMet();
+}
+
+OpenedModel Open(const std::string& path, bool with_tensors, Overrides* overrides) {
   OpenedModel model;
   if (IsDirectory(path)) {
     const std::string config_path = path + "/config.json";
-    const Json json = ReadConfigJson(config_path);
-    model.architecture = &ArchitectureOf(json, config_path);
-    model.config = model.architecture->from_json(json, config_path);
+    Json json = ReadConfigJson(config_path);
+    if (!json.IsObject()) throw Error(ErrorKind::kModelFile, config_path + ": it is not an object", "config.json");
+    overrides->Apply(&json);
+    const JsonFields fields(json, config_path);
+    model.architecture = &ArchitectureOf(fields);
+    model.config = model.architecture->from_json(fields);
+    RefuseUnread(fields, FieldSource::kConfigJson, model.architecture->name);
+    overrides->CheckRead(fields, FieldSource::kConfigJson, model.architecture->name);
     model.names = model.architecture->hf_names;
     if (with_tensors) model.file = SafetensorsFile::OpenDirectory(path);
   } else {
     auto gguf = std::make_unique<GgufFile>(path);
-    model.architecture = &ArchitectureOf(*gguf);
-    model.config = model.architecture->from_gguf(*gguf);
+    GgufFields fields(*gguf);
+    overrides->Apply(&fields);
+    model.tensors = std::make_unique<RecordedTensors>(*gguf);
+    model.architecture = &ArchitectureOf(fields);
+    model.config = model.architecture->from_gguf(fields, *model.tensors);
+    RefuseUnread(fields, FieldSource::kGguf, model.architecture->name);
+    overrides->CheckRead(fields, FieldSource::kGguf, model.architecture->name);
     model.names = model.architecture->gguf_names;
     model.file = std::move(gguf);
   }
+  if (model.file != nullptr && model.tensors == nullptr) model.tensors = std::make_unique<RecordedTensors>(*model.file);
   model.config.Validate(path);
   return model;
 }
@@ -71,15 +138,20 @@ void KeepLayers(const std::vector<int64_t>& layers, ModelConfig* config) {
 }  // namespace
 
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const std::string& path, WeightFormat format,
-                                     const std::vector<int64_t>& layers) {
-  OpenedModel model = Open(path, true);
+                                     const std::vector<int64_t>& layers, const std::string& overrides) {
+  Overrides changes(overrides);
+  OpenedModel model = Open(path, true, &changes);
+  // Of the whole model, before any weight is packed: layers that are left out are no unknown tensors.
+  LocateWeights(*model.tensors, model.names, model.config);
+  RefuseUnread(path, *model.tensors, &changes);
   KeepLayers(layers, &model.config);
-  ModelWeights weights = LoadWeights(context, *model.file, model.names, model.config, format, layers);
+  ModelWeights weights = LoadWeights(context, *model.tensors, model.names, model.config, format, layers);
   return std::make_unique<Decoder>(std::move(model.config), std::move(weights));
 }
 
-ModelConfig LoadConfig(const std::string& path, const std::vector<int64_t>& layers) {
-  ModelConfig config = Open(path, false).config;
+ModelConfig LoadConfig(const std::string& path, const std::vector<int64_t>& layers, const std::string& overrides) {
+  Overrides changes(overrides);
+  ModelConfig config = Open(path, false, &changes).config;
   KeepLayers(layers, &config);
   return config;
 }

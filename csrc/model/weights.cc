@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <cstring>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,21 +18,114 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   return text + "]";
 }
 
+enum class Bias { kNone, kRequired, kIfStored };
+
+// What the config says of a role's tensor.
+struct TensorForm {
+  std::vector<uint64_t> shape;
+  Bias bias = Bias::kNone;
+};
+
+// Nothing where the model has no such tensor.
+std::optional<TensorForm> FormOf(TensorRole role, const ModelConfig& config) {
+  const auto hidden = static_cast<uint64_t>(config.hidden_size);
+  const auto head_dim = static_cast<uint64_t>(config.head_dim);
+  const uint64_t query_rows = static_cast<uint64_t>(config.num_heads) * head_dim;
+  const uint64_t kv_rows = static_cast<uint64_t>(config.num_kv_heads) * head_dim;
+  const auto vocab = static_cast<uint64_t>(config.vocab_size);
+  const auto intermediate = static_cast<uint64_t>(config.intermediate_size);
+  const auto linear = [&](uint64_t rows, uint64_t cols, bool bias) {
+    return TensorForm{{rows, cols}, bias ? Bias::kRequired : config.stored_biases ? Bias::kIfStored : Bias::kNone};
+  };
+  const auto norm = [](uint64_t size, bool there = true) { return there ? std::optional(TensorForm{{size}}) : std::nullopt; };
+  switch (role) {
+    case TensorRole::kEmbedding: return TensorForm{{vocab, hidden}};
+    case TensorRole::kHead: return config.tied_embeddings ? std::nullopt : std::optional(TensorForm{{vocab, hidden}});
+    case TensorRole::kFinalNorm:
+    case TensorRole::kAttentionNorm:
+    case TensorRole::kMlpNorm: return norm(hidden);
+    case TensorRole::kPostAttentionNorm:
+    case TensorRole::kPostMlpNorm: return norm(hidden, config.sandwich_norms);
+    case TensorRole::kQueryNorm:
+    case TensorRole::kKeyNorm: return norm(head_dim, config.qk_norm);
+    case TensorRole::kQuery: return linear(query_rows, hidden, config.qkv_bias);
+    case TensorRole::kKey:
+    case TensorRole::kValue: return linear(kv_rows, hidden, config.qkv_bias);
+    case TensorRole::kAttentionOutput: return linear(hidden, query_rows, config.output_bias);
+    case TensorRole::kGate:
+    case TensorRole::kUp: return linear(intermediate, hidden, config.mlp_bias);
+    case TensorRole::kDown: return linear(hidden, intermediate, config.mlp_bias);
+    case TensorRole::kCount: break;
+  }
+  return std::nullopt;
+}
+
+// A model's tensors by their roles.
+class Tensors {
+ public:
+  Tensors(const TensorFile& file, const TensorNames& names, const ModelConfig& config) : file_(file), names_(names), config_(config) {}
+
+  const TensorView& Weight(TensorRole role, int64_t layer) const {
+    const std::string name = TensorName(names_, role, layer) + ".weight";
+    const TensorView* view = Checked(name, FormOf(role, config_)->shape);
+    if (view == nullptr) throw Error(ErrorKind::kModelFile, "tensor '" + name + "' is missing", name);
+    return *view;
+  }
+
+  // nullptr: the layer has none.
+  const TensorView* BiasOf(TensorRole role, int64_t layer) const {
+    const std::optional<TensorForm> form = FormOf(role, config_);
+    if (form->bias == Bias::kNone) return nullptr;
+    const std::string name = TensorName(names_, role, layer) + ".bias";
+    const TensorView* view = Checked(name, {form->shape[0]});
+    if (view == nullptr && form->bias == Bias::kRequired) throw Error(ErrorKind::kModelFile, "tensor '" + name + "' is missing", name);
+    return view;
+  }
+
+  // A head that the config ties to the embedding, and that the file stores all the same, must be the embedding.
+  void CheckTiedHead() const {
+    const std::string name = TensorName(names_, TensorRole::kHead, 0) + ".weight";
+    const TensorView* head = config_.tied_embeddings ? file_.Find(name) : nullptr;
+    if (head == nullptr) return;
+    const TensorView& embedding = Weight(TensorRole::kEmbedding, 0);
+    const bool equal = head->dtype == embedding.dtype && head->shape == embedding.shape &&
+                       std::memcmp(head->data, embedding.data, embedding.num_bytes) == 0;
+    if (equal) return;
+    throw Error(ErrorKind::kUnsupportedModel,
+                "tensor '" + name +
+                    "' differs from the embedding, to which the config ties the head: hf_overrides={\"tie_word_embeddings\": " +
+                    "False} takes the tensor, hf_overrides={\"" + name + "\": None} the embedding",
+                name);
+  }
+
+ private:
+  const TensorView* Checked(const std::string& name, const std::vector<uint64_t>& shape) const {
+    const TensorView* view = file_.Find(name);
+    if (view != nullptr && view->shape != shape) {
+      throw Error(ErrorKind::kModelFile,
+                  "tensor '" + name + "' has shape " + ShapeText(view->shape) + ", the config says " + ShapeText(shape), name);
+    }
+    return view;
+  }
+
+  const TensorFile& file_;
+  const TensorNames& names_;
+  const ModelConfig& config_;
+};
+
 class Loader {
  public:
   Loader(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config, WeightFormat format,
          const std::vector<int64_t>& source_layers)
-      : context_(context), file_(file), names_(names), config_(config), format_(format), source_layers_(source_layers) {}
+      : context_(context), tensors_(file, names, config), config_(config), format_(format), source_layers_(source_layers) {}
 
   ModelWeights Load() {
     ModelWeights weights;
     weights.arena = std::make_unique<HugeArena>();
     arena_ = weights.arena.get();
-    const auto hidden = static_cast<uint64_t>(config_.hidden_size);
-    const auto vocab = static_cast<uint64_t>(config_.vocab_size);
-    weights.embedding = Matrix(Find(TensorRole::kEmbedding, 0, ".weight", {vocab, hidden}));
-    weights.final_norm = Norm(TensorRole::kFinalNorm, 0, hidden);
-    if (!config_.tied_embeddings) weights.head = Matrix(Find(TensorRole::kHead, 0, ".weight", {vocab, hidden}));
+    weights.embedding = Matrix(tensors_.Weight(TensorRole::kEmbedding, 0));
+    weights.final_norm = Norm(TensorRole::kFinalNorm, 0);
+    if (!config_.tied_embeddings) weights.head = Matrix(tensors_.Weight(TensorRole::kHead, 0));
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
       weights.layers.push_back(LoadLayer(source_layers_.empty() ? layer : source_layers_[static_cast<size_t>(layer)]));
     }
@@ -44,74 +139,62 @@ class Loader {
 
   LayerWeights LoadLayer(int64_t layer) {
     LayerWeights w;
-    const auto hidden = static_cast<uint64_t>(config_.hidden_size);
-    const auto head_dim = static_cast<uint64_t>(config_.head_dim);
-    const uint64_t query_rows = static_cast<uint64_t>(config_.num_heads) * head_dim;
-    const uint64_t kv_rows = static_cast<uint64_t>(config_.num_kv_heads) * head_dim;
-    const auto intermediate = static_cast<uint64_t>(config_.intermediate_size);
-    w.attention_norm = Norm(TensorRole::kAttentionNorm, layer, hidden);
-    w.query = Linear(TensorRole::kQuery, layer, query_rows, hidden, config_.qkv_bias, config_.interleaved_qk);
-    w.key = Linear(TensorRole::kKey, layer, kv_rows, hidden, config_.qkv_bias, config_.interleaved_qk);
-    w.value = Linear(TensorRole::kValue, layer, kv_rows, hidden, config_.qkv_bias, false);
-    w.attention_output = Linear(TensorRole::kAttentionOutput, layer, hidden, query_rows, config_.output_bias, false);
-    w.mlp_norm = Norm(TensorRole::kMlpNorm, layer, hidden);
-    w.gate = Linear(TensorRole::kGate, layer, intermediate, hidden, config_.mlp_bias, false);
-    w.up = Linear(TensorRole::kUp, layer, intermediate, hidden, config_.mlp_bias, false);
-    w.down = Linear(TensorRole::kDown, layer, hidden, intermediate, config_.mlp_bias, false);
-    if (config_.qk_norm) {
-      w.query_norm = Norm(TensorRole::kQueryNorm, layer, head_dim);
-      w.key_norm = Norm(TensorRole::kKeyNorm, layer, head_dim);
-    }
-    if (config_.sandwich_norms) {
-      w.post_attention_norm = Norm(TensorRole::kPostAttentionNorm, layer, hidden);
-      w.post_mlp_norm = Norm(TensorRole::kPostMlpNorm, layer, hidden);
-    }
+    w.attention_norm = Norm(TensorRole::kAttentionNorm, layer);
+    w.query = Linear(TensorRole::kQuery, layer, config_.interleaved_qk);
+    w.key = Linear(TensorRole::kKey, layer, config_.interleaved_qk);
+    w.value = Linear(TensorRole::kValue, layer);
+    w.attention_output = Linear(TensorRole::kAttentionOutput, layer);
+    w.mlp_norm = Norm(TensorRole::kMlpNorm, layer);
+    w.gate = Linear(TensorRole::kGate, layer);
+    w.up = Linear(TensorRole::kUp, layer);
+    w.down = Linear(TensorRole::kDown, layer);
+    w.query_norm = Norm(TensorRole::kQueryNorm, layer);
+    w.key_norm = Norm(TensorRole::kKeyNorm, layer);
+    w.post_attention_norm = Norm(TensorRole::kPostAttentionNorm, layer);
+    w.post_mlp_norm = Norm(TensorRole::kPostMlpNorm, layer);
     return w;
   }
 
-  const TensorView& Find(TensorRole role, int64_t layer, const char* suffix, const std::vector<uint64_t>& shape) const {
-    const std::string name = TensorName(names_, role, layer) + suffix;
-    const TensorView* view = file_.Find(name);
-    if (view == nullptr) throw Error(ErrorKind::kModelFile, "tensor '" + name + "' is missing", name);
-    if (view->shape != shape) {
-      throw Error(ErrorKind::kModelFile,
-                  "tensor '" + name + "' has shape " + ShapeText(view->shape) + ", the config says " + ShapeText(shape), name);
-    }
-    return *view;
-  }
-
-  std::vector<float> Vector(TensorRole role, int64_t layer, const char* suffix, uint64_t size) const {
-    const TensorView& view = Find(role, layer, suffix, {size});
-    std::vector<float> values(size);
-    DequantizeRow(view.dtype, view.data, static_cast<int64_t>(size), values.data());
+  static std::vector<float> Values(const TensorView& view) {
+    std::vector<float> values(view.shape[0]);
+    DequantizeRow(view.dtype, view.data, static_cast<int64_t>(values.size()), values.data());
     return values;
   }
 
-  WeightVector Norm(TensorRole role, int64_t layer, uint64_t size) const {
-    std::vector<float> values = Vector(role, layer, ".weight", size);
+  // Empty where the model has no such norm.
+  WeightVector Norm(TensorRole role, int64_t layer) const {
+    if (!FormOf(role, config_)) return {};
+    std::vector<float> values = Values(tensors_.Weight(role, layer));
     if (config_.norm_weight_plus_one) {
       for (float& value : values) value = 1.0f + value;
     }
     return {context_, values};
   }
 
-  LinearWeights Linear(TensorRole role, int64_t layer, uint64_t rows, uint64_t cols, bool bias, bool interleaved) const {
-    const TensorView& view = Find(role, layer, ".weight", {rows, cols});
-    // Adjacent-pair RoPE stores row 2i + j of a head where the halves convention has row j head_dim/2 + i.
+  LinearWeights Linear(TensorRole role, int64_t layer, bool interleaved = false) const {
+    // Adjacent-pair RoPE stores as row 2i + j of a head's rotated part what the halves convention has as row j rotary_dim/2 + i.
     const int64_t head_dim = config_.head_dim;
-    const auto source_row = [head_dim](int64_t row) {
+    const int64_t rotary_dim = config_.ropes[0].rotary_dim;
+    const auto source_row = [head_dim, rotary_dim](int64_t row) {
       const int64_t within = row % head_dim;
-      return row - within + 2 * (within % (head_dim / 2)) + within / (head_dim / 2);
+      if (within >= rotary_dim) return row;
+      return row - within + 2 * (within % (rotary_dim / 2)) + within / (rotary_dim / 2);
     };
     LinearWeights weights;
+    const TensorView& view = tensors_.Weight(role, layer);
     weights.matrix = interleaved ? Matrix(view, source_row) : Matrix(view);
-    if (bias) weights.bias = {context_, Vector(role, layer, ".bias", rows)};
+    if (const TensorView* bias = tensors_.BiasOf(role, layer); bias != nullptr) {
+      const std::vector<float> stored = Values(*bias);
+      std::vector<float> values = stored;
+      for (size_t row = 0; interleaved && row < values.size(); ++row)
+        values[row] = stored[static_cast<size_t>(source_row(static_cast<int64_t>(row)))];
+      weights.bias = {context_, values};
+    }
     return weights;
   }
 
   const KernelContext& context_;
-  const TensorFile& file_;
-  const TensorNames& names_;
+  Tensors tensors_;
   const ModelConfig& config_;
   WeightFormat format_;
   const std::vector<int64_t>& source_layers_;
@@ -161,6 +244,20 @@ std::string ModelWeights::TypeNames() const {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : "+") + name;
   return text;
+}
+
+void LocateWeights(const TensorFile& file, const TensorNames& names, const ModelConfig& config) {
+  const Tensors tensors(file, names, config);
+  for (size_t i = 0; i < static_cast<size_t>(TensorRole::kCount); ++i) {
+    const auto role = static_cast<TensorRole>(i);
+    if (!FormOf(role, config)) continue;
+    const bool in_each_layer = names[i].find("{}") != std::string::npos;
+    for (int64_t layer = 0; layer < (in_each_layer ? config.num_layers : 1); ++layer) {
+      tensors.Weight(role, layer);
+      tensors.BiasOf(role, layer);
+    }
+  }
+  tensors.CheckTiedHead();
 }
 
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,

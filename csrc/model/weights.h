@@ -55,6 +55,10 @@ struct ModelWeights {
   std::string TypeNames() const;
 };
 
+// Looks for every tensor of the model, and reads none. Throws Error(kModelFile) naming the tensor that is missing or does not match the
+// config, Error(kUnsupportedModel) for a head that differs from the embedding to which the config ties it.
+void LocateWeights(const TensorFile& file, const TensorNames& names, const ModelConfig& config);
+
 // source_layers: the file's numbers of the config's layers; empty: the same.
 // Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,

@@ -38,6 +38,7 @@ void Validate(const SamplingParams& params, int64_t vocab_size) {
   }
   CheckIds("allowed_token_ids", params.allowed_token_ids, vocab_size);
   CheckIds("stop_token_ids", params.stop_token_ids, vocab_size);
+  CheckIds("eos_token_ids", params.eos_token_ids, vocab_size);
   for (const std::vector<int32_t>& word : params.bad_words) {
     if (word.empty()) Fail("bad_words", "holds an empty word");
     CheckIds("bad_words", word, vocab_size);

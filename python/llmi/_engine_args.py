@@ -78,6 +78,7 @@ class EngineArgs:
     seed: int | None
     batch_runner: BatchRunner | None
     layers: Sequence[int]  # of the model; empty: all
+    overrides: str  # of the model's config, as JSON; empty: none
 
     #: Those that come from LLM's arguments as they are.
     OPTIONS: ClassVar[tuple[str, ...]] = (
@@ -162,7 +163,7 @@ class EngineArgs:
             "gpu_memory_utilization": float(self.gpu_memory_utilization),
             "prefix_caching": bool(self.enable_prefix_caching), "waiting_served_ratio": float(self.waiting_served_ratio or 0.0), "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
             "policy_object": None if isinstance(self.scheduling_policy, str) else PolicyRunner(self.scheduling_policy),
-            "batch_object": self.batch_runner, "layers": list(self.layers),
+            "batch_object": self.batch_runner, "layers": list(self.layers), "overrides": self.overrides,
         }  # fmt: skip
 
 

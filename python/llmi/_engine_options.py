@@ -9,6 +9,7 @@ from llmi._foreign_options import ENGINE_FOREIGN, ENGINE_HINTS
 from llmi._inspect import KV_CACHE_DTYPES
 from llmi._kinds import Choice, Either, Flag, Maybe, Object, Objects, Place, Real, Text, Whole, callable_object, refuse
 from llmi._options import SEED, Option, parse_all, table, unknown
+from llmi._overrides import overrides_text
 
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
@@ -38,6 +39,13 @@ class _BlockSize:
         if size % 16:
             raise refuse(name, rule, value)
         return size
+
+
+class _Overrides:
+    """A mapping whose values JSON has; its plain form is that JSON."""
+
+    def parse(self, name: str, value: Any) -> str:
+        return overrides_text(value)
 
 
 ENGINE = table(
@@ -72,6 +80,7 @@ ENGINE = table(
     Option("chat_template", Maybe(Either((Text(1 << 20), Place()), "None, a template or a path")), None, "In place of the model's own."),
     Option("generation_config", Place(), "auto", "'auto': the model's file; 'none' or 'vllm': none; else a path."),
     Option("num_threads", Maybe(Whole(1, 256, "None or an integer in [1, 256]")), None, "Threads of the CPU."),
+    Option("hf_overrides", _Overrides(), None, "Changes to the model's config."),
 )  # fmt: skip
 
 #: Accepted, and without effect.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from llmi import _core
 from llmi._errors import from_core
+from llmi._overrides import overrides_text
 
 KV_CACHE_DTYPES = ("float16", "bfloat16", "float32", "int8", "fp8")
 
@@ -119,10 +121,16 @@ class ModelReport:
         return "\n".join(lines)
 
 
-def inspect_model(path: Path, kv_cache_dtype: str = "float16", num_tokens: int = 2048, list_tensors: bool = False) -> ModelReport:
+def inspect_model(
+    path: Path,
+    kv_cache_dtype: str = "float16",
+    num_tokens: int = 2048,
+    list_tensors: bool = False,
+    hf_overrides: Mapping[str, Any] | None = None,
+) -> ModelReport:
     """Reads headers only. Raises ModelFileError, UnsupportedModelError."""
     try:
-        config = _core.load_config(str(path))
+        config = _core.load_config(str(path), overrides_text(hf_overrides))
         tensors = _core.read_model_directory(str(path)) if path.is_dir() else _core.GgufFile(str(path)).tensors()
     except _core.CoreError as error:
         raise from_core(error.args, path) from None

@@ -78,9 +78,8 @@ class LLM:
         where it has not; on CUDA by tensor cores, which "fp16" uses for fp16 weights (CUDA only; inputs beyond 65,504 become infinite). Other weights as
         ever. "auto": float32.
     deterministic : bool
-        False (CUDA only): layers whose weights are bf16 or fp16 are multiplied by cuBLASLt, whose input is rounded as by linear_dtype="bf16" or "fp16" and
-        which adds in an order of its own.
-        Tokens may then depend on the batch and on the library, and there are no receipts. It must be installed (nvidia-cublas).
+        False (CUDA only): layers whose weights are bf16 or fp16 are multiplied by cuBLASLt (nvidia-cublas), which rounds its input as linear_dtype="bf16" or
+        "fp16" does and adds in an order of its own. Tokens may then depend on the batch and on the library, and there are no receipts.
     seed : int, optional
         Requests without a seed then get one derived from it and their index in the call.
     max_model_len : int, optional
@@ -103,6 +102,9 @@ class LLM:
         Logits processors for every request, called with all rows that are ready at once.
     num_threads : int, optional
         None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.
+    hf_overrides : mapping, optional
+        Changes to config.json or GGUF metadata: a key's value replaces the file's whole; None takes the key away, or leaves out tensors of that name (* for any
+        text). What nothing reads is refused; receipts record all.
 
     Raises
     ------
@@ -138,6 +140,7 @@ class LLM:
         chat_template: str | None = None,
         generation_config: str | os.PathLike[str] = "auto",
         num_threads: int | None = None,
+        hf_overrides: Mapping[str, Any] | None = None,
         _layers: Sequence[int] = (),
         **no_effect: Any,
     ) -> None:
@@ -150,7 +153,7 @@ class LLM:
         dtype, quantization = given["dtype"], given["quantization"]
         kv_cache_dtype = with_attention_dtype(given["kv_cache_dtype"], given["attention_dtype"])
         args = EngineArgs(
-            batch_runner=self._batch_runner, layers=_layers,
+            batch_runner=self._batch_runner, layers=_layers, overrides=given["hf_overrides"],
             **{field: given[field] for field in EngineArgs.OPTIONS} | {"kv_cache_dtype": kv_cache_dtype},
         )  # fmt: skip
         args.validate()
@@ -160,7 +163,7 @@ class LLM:
         loading = Background(lambda: _core.Engine(str(path), **args.for_core()))
         try:
             self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer if tokenizer is not None else path)
-            config = _core.load_config(str(path))
+            config = _core.load_config(str(path), args.overrides)
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
             engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
@@ -191,7 +194,7 @@ class LLM:
         model_path = str(path)
         self._results = ResultBuilder(
             self.tokenizer, identity,
-            {"model_path": model_path, "model_sha256": lambda: _models.model_sha256(model_path), "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype},
+            {"model_path": model_path, "model_sha256": lambda: _models.model_sha256(model_path), "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype, "hf_overrides": args.overrides},
         )  # fmt: skip
         self._speculation = SpeculationFactory(self)
         self._builder.speculation = self._speculation
@@ -199,8 +202,6 @@ class LLM:
         self._ids = itertools.count()
         self._stepped: Call | None = None
         self._stepped_lock = threading.Lock()
-
-    # --- generation
 
     def generate(
         self,

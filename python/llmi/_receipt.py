@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmi._engine_args import promises_bits, where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 from llmi._input_file import MAX_VOCABULARY_BYTES, read_json
+from llmi._overrides import overrides_text
 
 if TYPE_CHECKING:
     from llmi._llm import LLM
@@ -61,6 +62,7 @@ class Receipt:
                 "dtype": source["dtype"],
                 "quantization": source["quantization"],
                 "kv_cache_dtype": source["kv_cache_dtype"],
+                "hf_overrides": json.loads(source["hf_overrides"] or "{}"),
                 "numerics_id": output.numerics_id,
                 "prompt_token_ids": output.prompt_token_ids,
                 "sampling_params": source["params"],
@@ -74,7 +76,13 @@ class Receipt:
     def _engine_arguments(self) -> dict[str, Any]:
         """Arguments of an LLM that can repeat it, besides the model."""
         types = {name: self.fields.get(name) for name in ("dtype", "quantization", "kv_cache_dtype")}
-        return {**where_it_runs(self.fields["numerics_id"]), **types}
+        return {**where_it_runs(self.fields["numerics_id"]), **types, "hf_overrides": self._overrides}
+
+    @property
+    def _overrides(self) -> dict[str, Any]:
+        """Changes to the model's config; {} in receipts from before there were any."""
+        overrides: dict[str, Any] = self.fields.get("hf_overrides") or {}
+        return overrides
 
     def save(self, path: str | Path) -> None:
         """Writes JSON."""
@@ -126,6 +134,10 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
         if llm.model_info.sha256 != fields["model_sha256"]:
             raise InvalidParamsError(
                 f"the receipt is for a model with SHA-256 {fields['model_sha256']}, this one has {llm.model_info.sha256}", "model"
+            )
+        if (overrides := llm._results.receipt_source["hf_overrides"]) != overrides_text(receipt._overrides):
+            raise InvalidParamsError(
+                f"the receipt's model had hf_overrides = {receipt._overrides}, this one has {json.loads(overrides or '{}')}", "hf_overrides"
             )
         if llm.model_info.numerics_id != fields["numerics_id"]:
             raise InvalidParamsError(

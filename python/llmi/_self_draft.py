@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ class SelfDraft(DraftModel):
 
     def _attach(self, llm: LLM) -> None:
         source = llm._results.receipt_source
-        target = (llm.model_info.path, source["dtype"], source["quantization"], source["kv_cache_dtype"])
+        target = (llm.model_info.path, source["dtype"], source["quantization"], source["kv_cache_dtype"], source["hf_overrides"])
         if self._target == target:
             return
         if self._target is not None:
@@ -68,7 +69,7 @@ class SelfDraft(DraftModel):
         self.llm = self._load(llm, *target)
         self._target = target
 
-    def _load(self, llm: LLM, path: str, dtype: str, quantization: str | None, kv_cache_dtype: str) -> LLM:
+    def _load(self, llm: LLM, path: str, dtype: str, quantization: str | None, kv_cache_dtype: str, overrides: str) -> LLM:
         from llmi._llm import LLM
 
         layers = self._kept(llm.model_info.num_layers)
@@ -79,7 +80,7 @@ class SelfDraft(DraftModel):
         draft = LLM(
             path, tokenizer=llm.tokenizer, **where, dtype="auto" if self.quantization else dtype, quantization=self.quantization or quantization,
             kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
-            _layers=layers if self.quantization is None else (),
+            hf_overrides=json.loads(overrides or "{}"), _layers=layers if self.quantization is None else (),
         )  # fmt: skip
         if self.quantization is not None and draft.model_info.weight_bytes >= llm.model_info.weight_bytes:
             sizes = f"{draft.model_info.weight_bytes / 1e6:.0f} MB, the target {llm.model_info.weight_bytes / 1e6:.0f} MB"

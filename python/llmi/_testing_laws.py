@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -44,7 +45,7 @@ class RandomDrafter(Drafter):
             source = llm._results.receipt_source
             self._model = DraftModel(
                 LLM(
-                    llm.model_info.path, **where_it_runs(llm.model_info.numerics_id), dtype=source["dtype"], quantization=source["quantization"], kv_cache_dtype=source["kv_cache_dtype"], kv_cache_memory_bytes=1 << 26,
+                    llm.model_info.path, **where_it_runs(llm.model_info.numerics_id), dtype=source["dtype"], quantization=source["quantization"], kv_cache_dtype=source["kv_cache_dtype"], hf_overrides=json.loads(source["hf_overrides"] or "{}"), kv_cache_memory_bytes=1 << 26,
                     max_model_len=llm.model_info.max_model_len, tokenizer=llm.tokenizer,
                 )
             )  # fmt: skip

@@ -1,71 +1,139 @@
 // Gemma 3, text. Gemma Team, Gemma 3 Technical Report, 2025: five local layers to one global, QK norm, norms
 // around each block, scaled embeddings, two RoPE bases.
 #include <cmath>
+#include <optional>
 
 #include "core/errors.h"
 #include "model/architecture.h"
+#include "model/rope_fields.h"
 
 namespace llmi {
 namespace {
 
-constexpr int64_t kPattern = 6;          // each sixth layer is global
-constexpr double kLocalTheta = 10000.0;  // RoPE base of local layers, where the file does not say
-constexpr int64_t kLayersOf27B = 62;     // the one size whose attention scale is not 1/sqrt(head_dim)
+constexpr int64_t kPattern = 6;           // each sixth layer is global
+constexpr double kGlobalTheta = 1000000;  // RoPE bases, where the file does not say
+constexpr double kLocalTheta = 10000;
+constexpr int64_t kLayersOf27B = 62;  // the one size whose attention scale is not 1/sqrt(head_dim)
 
-void Finish(ModelConfig* config, int64_t window, int64_t pattern, double local_theta) {
+// ropes: of global layers, of local ones.
+void Finish(ModelConfig* config) {
   config->activation = Activation::kGeluTanh;
   config->qk_norm = true;
   config->sandwich_norms = true;
   config->embedding_scale = static_cast<double>(std::sqrt(static_cast<float>(config->hidden_size)));
-  RopeConfig local;
-  local.theta = local_theta;
-  local.rotary_dim = config->head_dim;
-  config->ropes.push_back(local);
+}
+
+void SetLayer(ModelConfig* config, size_t layer, bool global, int64_t window) {
+  config->layers[layer].window = global ? 0 : window;
+  config->layers[layer].rope = global ? 0 : 1;
+}
+
+// Each pattern-th layer is global; 0: none is.
+void SetPattern(ModelConfig* config, int64_t pattern, int64_t window) {
   for (size_t i = 0; i < config->layers.size(); ++i) {
-    const bool global = (static_cast<int64_t>(i) + 1) % pattern == 0;
-    config->layers[i].window = global ? 0 : window;
-    config->layers[i].rope = global ? 0 : 1;
+    SetLayer(config, i, pattern > 0 && (static_cast<int64_t>(i) + 1) % pattern == 0, window);
   }
 }
 
-ModelConfig FromGguf(const GgufFile& file) {
-  ModelConfig config = architectures::CommonFromGguf(file, "gemma3");
+[[noreturn]] void RefuseLength(const std::string& source, const std::string& field, size_t found, int64_t num_layers) {
+  throw Error(ErrorKind::kModelFile,
+              source + ": " + field + " has " + std::to_string(found) + " entries for " + std::to_string(num_layers) + " layers", field);
+}
+
+int64_t Window(const std::string& source, const std::string& field, int64_t window) {
+  if (window < 1) throw Error(ErrorKind::kModelFile, source + ": " + field + " must be positive", field);
+  return window;
+}
+
+int64_t Pattern(const std::string& source, const std::string& field, int64_t pattern, int64_t lowest) {
+  if (pattern < lowest) {
+    throw Error(ErrorKind::kModelFile,
+                source + ": " + field + " = " + std::to_string(pattern) + " must be " + std::to_string(lowest) + " or more", field);
+  }
+  return pattern;
+}
+
+// null: none.
+double SoftCap(const JsonFields& json, const char* key) {
+  const std::optional<double> cap = json.OptionalNumber(key);
+  if (cap && !(*cap > 0)) throw Error(ErrorKind::kModelFile, json.source() + ": " + key + " must be positive, or null for none", key);
+  return cap.value_or(0.0);
+}
+
+ModelConfig FromGguf(const GgufFields& fields, const TensorFile& tensors) {
+  ModelConfig config = architectures::CommonFromGguf(fields, tensors, "gemma3");
   if (config.num_layers == kLayersOf27B) {
     config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.hidden_size) / static_cast<double>(config.num_heads));
   }
-  const char* local_key = "gemma3.rope.freq_base_swa";
-  Finish(&config, file.Integer("gemma3.attention.sliding_window"), kPattern, file.Has(local_key) ? file.Number(local_key) : kLocalTheta);
+  config.final_soft_cap = fields.Number("gemma3.final_logit_softcapping", 0.0);
+  RopeConfig local;
+  local.theta = fields.Number("gemma3.rope.freq_base_swa", kLocalTheta);
+  local.rotary_dim = config.ropes[0].rotary_dim;
+  config.ropes.push_back(local);
+  Finish(&config);
+  const std::string window_key = "gemma3.attention.sliding_window";
+  const int64_t window = Window(fields.source(), window_key, fields.Integer(window_key));
+  // A number, or for each layer whether it is local.
+  const std::string pattern_key = "gemma3.attention.sliding_window_pattern";
+  const Json* pattern = fields.Find(pattern_key);
+  if (pattern == nullptr || !pattern->IsArray()) {
+    SetPattern(&config, Pattern(fields.source(), pattern_key, fields.Integer(pattern_key, kPattern), 0), window);
+    return config;
+  }
+  const std::vector<Json>& local_layers = pattern->AsArray(pattern_key);
+  if (local_layers.size() != config.layers.size()) RefuseLength(fields.source(), pattern_key, local_layers.size(), config.num_layers);
+  for (size_t i = 0; i < local_layers.size(); ++i) SetLayer(&config, i, !local_layers[i].AsBool(pattern_key), window);
   return config;
 }
 
-ModelConfig FromJson(const Json& json, const std::string& source) {
-  ModelConfig config = architectures::CommonFromJson(json, source);
+// The kinds of the layers: layer_types where it stands, else each sliding_window_pattern-th is global.
+void ReadLayers(const JsonFields& json, ModelConfig* config) {
+  const int64_t window = Window(json.source(), "sliding_window", json.Integer("sliding_window", 4096));
+  const int64_t pattern = Pattern(json.source(), "sliding_window_pattern", json.Integer("sliding_window_pattern", kPattern), 1);
+  // What transformers writes beside layer_types; alone it means nothing there.
+  const int64_t noted = json.Integer("_sliding_window_pattern", pattern);
+  const Json* types = json.Find("layer_types");
+  if (types == nullptr) {
+    if (noted != pattern) {
+      throw Error(ErrorKind::kUnsupportedModel,
+                  json.source() + ": _sliding_window_pattern = " + std::to_string(noted) +
+                      " without layer_types, which transformers reads as a pattern of " + std::to_string(pattern),
+                  "_sliding_window_pattern");
+    }
+    return SetPattern(config, pattern, window);
+  }
+  const std::vector<Json>& list = types->AsArray("layer_types");
+  if (list.size() != config->layers.size()) RefuseLength(json.source(), "layer_types", list.size(), config->num_layers);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string& kind = list[i].AsString("layer_types");
+    if (kind != "full_attention" && kind != "sliding_attention") {
+      throw Error(ErrorKind::kUnsupportedModel,
+                  json.source() + ": layer_types holds '" + kind + "' (full_attention and sliding_attention are run)", "layer_types");
+    }
+    SetLayer(config, i, kind == "full_attention", window);
+  }
+}
+
+ModelConfig FromJson(const JsonFields& json) {
+  ModelConfig config = architectures::CommonFromJson(json);
   config.architecture = "gemma3";
   config.norm_weight_plus_one = true;
-  if (json.Find("tie_word_embeddings") == nullptr) config.tied_embeddings = true;
-  config.head_dim = architectures::OptionalInteger(json, "head_dim", 256);
-  config.ropes[0].rotary_dim = config.head_dim;
-  config.ropes[0].theta = architectures::OptionalNumber(json, "rope_theta", 1000000.0);
-  config.attention_scale = 1.0 / std::sqrt(architectures::OptionalNumber(json, "query_pre_attn_scalar", 256.0));
-  config.attention_soft_cap = architectures::OptionalNumber(json, "attn_logit_softcapping", 0.0);
-  config.final_soft_cap = architectures::OptionalNumber(json, "final_logit_softcapping", 0.0);
-  const int64_t pattern = architectures::OptionalInteger(json, "sliding_window_pattern",
-                                                         architectures::OptionalInteger(json, "_sliding_window_pattern", kPattern));
-  if (pattern < 1) throw Error(ErrorKind::kModelFile, source + ": sliding_window_pattern must be positive", "sliding_window_pattern");
-  const int64_t window = architectures::OptionalInteger(json, "sliding_window", 4096);
-  if (window < 1) throw Error(ErrorKind::kModelFile, source + ": sliding_window must be positive", "sliding_window");
-  Finish(&config, window, pattern, architectures::OptionalNumber(json, "rope_local_base_freq", kLocalTheta));
-  // Newer files list the kind of each layer; the list rules.
-  if (const Json* types = json.Find("layer_types"); types != nullptr) {
-    const std::vector<Json>& list = types->AsArray("layer_types");
-    if (list.size() != config.layers.size())
-      throw Error(ErrorKind::kModelFile, source + ": layer_types does not match num_hidden_layers", "layer_types");
-    for (size_t i = 0; i < list.size(); ++i) {
-      const bool global = list[i].AsString("layer_types") == "full_attention";
-      config.layers[i].window = global ? 0 : window;
-      config.layers[i].rope = global ? 0 : 1;
-    }
+  // This family's own defaults.
+  config.tied_embeddings = json.Bool("tie_word_embeddings", true);
+  config.max_position = json.Integer("max_position_embeddings", 131072);
+  config.num_kv_heads = json.Integer("num_key_value_heads", 4);
+  config.head_dim = json.Integer("head_dim", 256);
+  config.ropes = RopesByLayerKind(json, config.head_dim, kGlobalTheta, kLocalTheta);
+  config.attention_scale = 1.0 / std::sqrt(json.Number("query_pre_attn_scalar", 256.0));
+  config.attention_soft_cap = SoftCap(json, "attn_logit_softcapping");
+  config.final_soft_cap = SoftCap(json, "final_logit_softcapping");
+  const std::string act = json.String("hidden_activation", "gelu_pytorch_tanh");
+  if (act != "gelu_pytorch_tanh") {
+    throw Error(ErrorKind::kUnsupportedModel,
+                json.source() + ": hidden_activation '" + act + "' in a Gemma 3 model (gelu_pytorch_tanh is run)", "hidden_activation");
   }
+  Finish(&config);
+  ReadLayers(json, &config);
   return config;
 }
 
@@ -80,6 +148,7 @@ TensorNames HfNames() {
 
 }  // namespace
 
-const Architecture kGemma3Architecture = {"gemma3", {"Gemma3ForCausalLM"}, architectures::GgufNames(), HfNames(), FromGguf, FromJson};
+const Architecture kGemma3Architecture = {"gemma3", {"Gemma3ForCausalLM"}, "gemma3_text", architectures::GgufNames(), HfNames(), FromGguf,
+                                          FromJson};
 
 }  // namespace llmi

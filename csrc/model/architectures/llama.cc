@@ -1,17 +1,19 @@
 // Llama 2 and 3, SmolLM2 and what else follows them. Touvron et al., 2023; Grattafiori et al., 2024.
 #include "core/errors.h"
 #include "model/architecture.h"
+#include "model/rope_fields.h"
 
 namespace llmi {
 namespace {
 
-ModelConfig FromGguf(const GgufFile& file) {
-  ModelConfig config = architectures::CommonFromGguf(file, "llama");
+ModelConfig FromGguf(const GgufFields& fields, const TensorFile& tensors) {
+  ModelConfig config = architectures::CommonFromGguf(fields, tensors, "llama");
   config.interleaved_qk = true;
+  config.stored_biases = true;
   // Llama 3's scaled frequencies are stored as divisors.
-  if (const TensorView* divisors = file.Find("rope_freqs.weight"); divisors != nullptr) {
+  if (const TensorView* divisors = tensors.Find("rope_freqs.weight"); divisors != nullptr) {
     if (divisors->dtype != DType::kF32 || static_cast<int64_t>(divisors->num_bytes / 4) != config.ropes[0].rotary_dim / 2) {
-      throw Error(ErrorKind::kModelFile, file.path() + ": tensor 'rope_freqs.weight' has the wrong type or size", "rope_freqs.weight");
+      throw Error(ErrorKind::kModelFile, fields.source() + ": tensor 'rope_freqs.weight' has the wrong type or size", "rope_freqs.weight");
     }
     config.ropes[0].frequency_divisors.resize(divisors->num_bytes / 4);
     __builtin_memcpy(config.ropes[0].frequency_divisors.data(), divisors->data, divisors->num_bytes);
@@ -19,22 +21,26 @@ ModelConfig FromGguf(const GgufFile& file) {
   return config;
 }
 
-ModelConfig FromJson(const Json& json, const std::string& source) {
-  ModelConfig config = architectures::CommonFromJson(json, source);
+ModelConfig FromJson(const JsonFields& json) {
+  ModelConfig config = architectures::CommonFromJson(json);
   config.architecture = "llama";
-  if (const Json* act = json.Find("hidden_act"); act != nullptr && act->AsString("hidden_act") != "silu") {
-    throw Error(ErrorKind::kUnsupportedModel, source + ": hidden_act '" + act->AsString("hidden_act") + "' in a Llama model (silu is run)",
-                "hidden_act");
+  config.tied_embeddings = json.Bool("tie_word_embeddings", false);
+  config.ropes.push_back(RopeOf(json, config.head_dim, 10000.0));
+  const std::string act = json.String("hidden_act", "silu");
+  if (act != "silu" && act != "swish") {  // two names of one function
+    throw Error(ErrorKind::kUnsupportedModel, json.source() + ": hidden_act '" + act + "' in a Llama model (silu is run)", "hidden_act");
   }
-  if (const Json* bias = json.Find("attention_bias"); bias != nullptr)
-    config.qkv_bias = config.output_bias = bias->AsBool("attention_bias");
-  if (const Json* bias = json.Find("mlp_bias"); bias != nullptr) config.mlp_bias = bias->AsBool("mlp_bias");
+  config.mlp_bias = json.Bool("mlp_bias", false);
+  if (json.Find("use_sliding_window") != nullptr && !json.Bool("use_sliding_window", false)) {
+    json.Find("sliding_window");  // switched off
+    json.Find("max_window_layers");
+  }
   return config;
 }
 
 }  // namespace
 
-const Architecture kLlamaArchitecture = {"llama", {"LlamaForCausalLM"}, architectures::GgufNames(), architectures::HfNames(), FromGguf,
-                                         FromJson};
+const Architecture kLlamaArchitecture = {
+    "llama", {"LlamaForCausalLM"}, "llama", architectures::GgufNames(), architectures::HfNames(), FromGguf, FromJson};
 
 }  // namespace llmi

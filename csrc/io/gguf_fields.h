@@ -1,0 +1,51 @@
+// The metadata of a GGUF file as the model's readers see it: each key that is asked for is noted, as in JsonFields, and a user's
+// overrides stand in the place of the file's values. The tokenizer's keys (tokenizer.*) are not among them: it has a reader of its own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/json_fields.h"
+#include "io/gguf.h"
+
+namespace llmi {
+
+// Not for several threads.
+class GgufFields {
+ public:
+  explicit GgufFields(const GgufFile& file);
+
+  const std::string& source() const { return source_; }
+  // The key's value becomes another; the key is taken away.
+  void Set(const std::string& key, Json value) { values_[key] = std::move(value); }
+  bool Erase(const std::string& key) { return values_.erase(key) > 0; }
+
+  bool Has(const std::string& key) const { return Find(key) != nullptr; }
+  // The value, or nullptr when the key is absent.
+  const Json* Find(const std::string& key) const;
+
+  // Throw Error(kModelFile) naming the key when it is of another kind, or absent and there is no fallback.
+  int64_t Integer(const std::string& key) const;
+  int64_t Integer(const std::string& key, int64_t fallback) const;
+  double Number(const std::string& key) const;
+  double Number(const std::string& key, double fallback) const;
+  std::string String(const std::string& key) const;
+  std::string String(const std::string& key, const std::string& fallback) const;
+
+  bool WasRead(const std::string& key) const { return read_.contains(key); }
+  // Keys that nobody has read.
+  std::vector<UnreadField> Unread() const;
+
+ private:
+  const Json& Required(const std::string& key) const;
+
+  std::string source_;
+  std::map<std::string, Json> values_;
+  mutable std::set<std::string> read_;
+};
+
+}  // namespace llmi

@@ -1,0 +1,37 @@
+// A tensor file as the model's readers see it: each tensor that is asked for is noted, so that what nobody has asked for can be named.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "io/tensor_file.h"
+
+namespace llmi {
+
+// A view: the file must outlive it. Not for several threads.
+class RecordedTensors : public TensorFile {
+ public:
+  explicit RecordedTensors(const TensorFile& file) : file_(&file) {}
+
+  const TensorView* Find(const std::string& name) const override {
+    read_.insert(name);
+    return file_->Find(name);
+  }
+  std::vector<const TensorView*> Tensors() const override { return file_->Tensors(); }
+
+  // Tensors that nobody has looked for.
+  std::vector<const TensorView*> Unread() const {
+    std::vector<const TensorView*> unread;
+    for (const TensorView* view : file_->Tensors()) {
+      if (!read_.contains(view->name)) unread.push_back(view);
+    }
+    return unread;
+  }
+
+ private:
+  const TensorFile* file_;
+  mutable std::set<std::string> read_;
+};
+
+}  // namespace llmi
