@@ -133,7 +133,9 @@ def _listed(reader: _Metadata, file: _core.GgufFile, model: str) -> tuple[Listed
         raise from_core(error.args, reader.path) from None
     if fault:
         raise reader.fail(TOKENS, fault)
-    types = reader.numbers(GGML + "token_type", int) or [NORMAL] * len(tokens)
+    types = reader.numbers(GGML + "token_type", int)
+    if types is None:
+        types = [NORMAL] * len(tokens)
     if len(types) != len(tokens):
         raise reader.fail(GGML + "token_type", f"{len(types):,} token types for {len(tokens):,} tokens")
     unknown = set(types) - set(range(7))

@@ -351,7 +351,8 @@ class LLM:
     def loglikelihood(self, pairs: Iterable[tuple[Prompt, Prompt]], *, use_tqdm: bool | None = None) -> list[LogLikelihood]:
         """log P(continuation | context) for each pair; an empty context is beginning-of-text.
 
-        Both strings are encoded together and cut at the context (lm-eval's rule).
+        Texts are encoded by lm-eval's rule: together, and the continuation is what stands behind as many tokens as the context alone has. Where one
+        token spans the join and nothing is left, as in ("hello wor", "ld"), the continuation is encoded alone.
         """
         return _scoring.loglikelihood(self, pairs, use_tqdm)
 

@@ -22,9 +22,8 @@ else:
 def prefix_token(llm: LLM) -> int:
     """The token that stands before a text: beginning-of-text if the model has one, else end-of-text."""
     tokenizer = llm.tokenizer
-    wrapped = tokenizer.encode("")
-    if wrapped:
-        return wrapped[0]
+    if tokenizer._loaded.prefix:
+        return tokenizer._loaded.prefix[0]
     if tokenizer.bos_token_id is not None:
         return tokenizer.bos_token_id
     if tokenizer.eos_token_ids:
@@ -33,16 +32,18 @@ def prefix_token(llm: LLM) -> int:
 
 
 def encode_pair(llm: LLM, context: Prompt, continuation: Prompt) -> tuple[list[int], list[int]]:
-    """Ids of both, encoded jointly and cut at the context's length; spaces at the context's end move over."""
+    """Ids of both, by lm-eval's rule: spaces at the context's end move over; the continuation is what the joint text has behind as many tokens as
+    the context alone has. Where a token spans the join and nothing is left, the continuation is encoded alone."""
     if isinstance(context, str) and isinstance(continuation, str):
         if context == "":
             return [prefix_token(llm)], llm.tokenizer.encode(continuation, add_special_tokens=False)
         num_spaces = len(context) - len(context.rstrip())
         if num_spaces:
             context, continuation = context[:-num_spaces], context[-num_spaces:] + continuation
-        whole = llm.tokenizer.encode(context + continuation)
-        context_ids = llm.tokenizer.encode(context)
-        return whole[: len(context_ids)], whole[len(context_ids) :]
+        encode = llm.tokenizer.encode
+        context_ids = encode(context, add_special_tokens=False)
+        tail = encode(context + continuation, add_special_tokens=False)[len(context_ids) :] or encode(continuation, add_special_tokens=False)
+        return [*llm.tokenizer._loaded.prefix, *context_ids] or [prefix_token(llm)], tail
     context_ids = tokenize(context, llm.tokenizer)[1]
     continuation_ids = tokenize(continuation, llm.tokenizer)[1]
     return context_ids or [prefix_token(llm)], continuation_ids
@@ -59,7 +60,7 @@ def loglikelihood(llm: LLM, pairs: Iterable[tuple[Prompt, Prompt]], use_tqdm: bo
     encoded = [encode_pair(llm, context, continuation) for context, continuation in pairs]
     for context, continuation in encoded:
         if not continuation:
-            raise InvalidParamsError("a continuation is empty", "pairs")
+            raise InvalidParamsError("a continuation has no token", "pairs")
         if len(context) + len(continuation) > llm.model_info.max_model_len:
             raise PromptTooLongError(len(context) + len(continuation), llm.model_info.max_model_len)
     scored = score(llm, [context + continuation for context, continuation in encoded], use_tqdm)

@@ -82,8 +82,15 @@ def _model_ids(model: dict[str, Any], checked: CheckedTokenizer) -> list[int]:
         raise checked.fail("model.vocab", "missing, empty or no object")
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):
-            raise checked.fail(f"model.{name}", f"{model[name]!r}: tokens with marks of their own are not known")
-    return list(vocab.values())
+            raise checked.fail(f"model.{name}", f"{model[name]!r:.40}: tokens with marks of their own are not known")
+    ids = list(vocab.values())
+    try:
+        unique = len(set(ids)) == len(ids)
+    except TypeError:  # a list or an object for an id
+        unique = True
+    if not unique:
+        raise checked.fail("model.vocab", "two tokens have one id")
+    return ids
 
 
 def _added_ids(added: Any, checked: CheckedTokenizer) -> list[int]:
