@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import warnings
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from llmi import Tokenizer, testing
+from llmi import LLM, AsyncLLM, LlmiError, Tokenizer, TokenizerError, testing
+from llmi._tokenizer_settings import DEFAULT_TOKENS, INERT, USED
 
 VOCAB = 320  # of the model
 SPECIALS = ("<s>", "</s>", "<unk>", "<bos>", "<eos>", "<|endoftext|>")
@@ -111,6 +113,184 @@ def load(directory: Path) -> tuple[Tokenizer, list[str]]:
         return Tokenizer(directory), [str(warning.message) for warning in seen]
 
 
+PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+ODD: list[Any] = [True, False, 0, 3, 2.5, "x", "left", [], ["x"], {}, {"a": 1}]
+
+
+def test_each_key_is_used_inert_or_named(tmp_path: Path) -> None:
+    plain, seen = load(write(tmp_path / "plain", byte_level(), PLAIN))
+    assert not seen
+    for key in [*INERT, *(dict.fromkeys(INERT, value) for value in ODD)]:
+        given = {key: 3} if isinstance(key, str) else key
+        tokenizer, seen = load(write(tmp_path / "inert", byte_level(), PLAIN | given))
+        assert not seen, key
+        assert [tokenizer.encode(text, parse_special=True) for text in TEXTS] == [
+            plain.encode(text, parse_special=True) for text in TEXTS
+        ], key
+        assert tokenizer.special_tokens == plain.special_tokens and tokenizer.eos_token_ids == plain.eos_token_ids
+    strangers = {
+        "do_lower_case": True,
+        "auto_map": {"AutoTokenizer": ["x", None]},
+        "bos_token_id": 5,
+        "unheard_of": 0,
+        "fix_mistral_regex": True,
+    }
+    path = write(
+        tmp_path / "strangers",
+        byte_level(),
+        PLAIN | strangers | {"nothing": None},
+        specials={"other_token": "x", "more": None},
+    )
+    _, seen = load(path)
+    assert (
+        len(seen) == 1
+        and all(name in seen[0] for name in (*strangers, "other_token"))
+        and "nothing" not in seen[0]
+        and "more" not in seen[0]
+    )
+    _, seen = load(write(tmp_path / "class", byte_level(), PLAIN | {"tokenizer_class": "NobodysTokenizer"}))
+    assert len(seen) == 1 and "NobodysTokenizer" in seen[0]
+    for kind in DEFAULT_TOKENS:
+        assert not load(write(tmp_path / "known", byte_level(), PLAIN | {"tokenizer_class": kind}))[1], kind
+
+
+def test_values_of_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
+    flags = ("add_bos_token", "add_eos_token", "add_prefix_space")
+    good: dict[str, tuple[Any, ...]] = {
+        **dict.fromkeys(flags, (True, False)), **dict.fromkeys(USED, ("x",)), "added_tokens_decoder": ({},), "tokenizer_class": ("x", "left"),
+        "additional_special_tokens": (["x"], []), "extra_special_tokens": (["x"], [], {}, {"a": "x"}),
+    } | dict.fromkeys(flags, (True, False))  # fmt: skip
+    for key, value in itertools.product(
+        set(USED) - {"chat_template"}, [*ODD, {"content": 3}, {"content": ""}, "", {"content": "x", "lstrip": "no"}]
+    ):
+        path = write(tmp_path / "model", byte_level(), PLAIN | {key: value})
+        if any(value is entry or (value == entry and type(value) is type(entry)) for entry in good[key]) or (
+            isinstance(value, str) and value and good[key] == ("x",)
+        ):
+            load(path)
+        elif not (key == "additional_special_tokens" and value == {}) and not (key == "tokenizer_class" and value == ""):
+            with pytest.raises(TokenizerError) as caught:
+                load(path)
+                pytest.fail(f"{key}: {value!r} is accepted")
+            assert key in str(caught.value) and "tokenizer_config.json" in str(caught.value)
+    for value in (3, [], {"x": "a"}, {"x": 1.5}, {"x": True}, {"": 300}, {"x": 300, "y": 300}):
+        with pytest.raises(TokenizerError, match=r"added_tokens\.json"):
+            load(write(tmp_path / "model", byte_level(), PLAIN, added=value))
+
+
+BAD_IDS: list[Any] = [-1, -300, 10**8, 2**31, 2**63, 10**30, 1.0, "5", True, [3, -1], [1.5], ["5"], {}, VOCAB]
+
+
+def test_ids_of_every_file_are_checked(tmp_path: Path) -> None:
+    """A negative, too large or fractional id is refused with the name of its key, wherever it stands."""
+    new = len(byte_level()["model"]["vocab"])
+    for key, value in itertools.product(("bos_token_id", "eos_token_id", "pad_token_id"), BAD_IDS):
+        for place in ("config", "generation"):
+            given = {"generation": {key: value}} if place == "generation" else {key: value}
+            with pytest.raises(TokenizerError, match=key):
+                load(write(tmp_path / f"{place}", byte_level(), PLAIN, **given))
+                pytest.fail(f"{place} {key} {value!r} is accepted")
+            (tmp_path / place / "generation_config.json").unlink(missing_ok=True)
+    for value in ("-1", str(10**8), str(2**31), "1.5", "x", "", "\u0663", str(new + 5), "5"):
+        with pytest.raises(TokenizerError, match=r"added_tokens_decoder|has id"):
+            load(write(tmp_path / "decoder", byte_level(), PLAIN | {"added_tokens_decoder": {value: token("<extra>")}}))
+    for value in (-1, 10**8, 2**31, new + 5, 5):
+        with pytest.raises(TokenizerError, match="id"):
+            load(write(tmp_path / "added", byte_level(), PLAIN, added={"<extra>": value}))
+    with pytest.raises(TokenizerError, match="add_bos_token"):
+        load(
+            write(tmp_path / "flag", byte_level(), PLAIN | {"tokenizer_class": "LlamaTokenizer", "bos_token": None, "add_bos_token": True})
+        )
+
+
+def test_ends_are_gathered_from_all_files(tmp_path: Path) -> None:
+    ids = byte_level()["model"]["vocab"]
+    path = write(tmp_path / "model", byte_level(), PLAIN, generation={"eos_token_id": [5, 6]}, eos_token_id=7)
+    tokenizer, _ = load(path)
+    assert tokenizer.eos_token_ids == {5, 6, 7, ids["</s>"]}
+    tokenizer, _ = load(
+        write(
+            tmp_path / "map", byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast"}, specials={"eos_token": "<eos>"}, eos_token_id=7
+        )
+    )
+    assert tokenizer.eos_token_ids == {7, ids["<eos>"]}
+    tokenizer, _ = load(write(tmp_path / "class", byte_level(), {"tokenizer_class": "LlamaTokenizer"}, eos_token_id=7))
+    assert tokenizer.eos_token_ids == {7}, "a class's </s> is no end where the files name another"
+    data = byte_level()
+    data["post_processor"] = template(data, ("<bos>", "<s>"), ("</s>",))
+    tokenizer, _ = load(write(tmp_path / "wrapped", data, {"tokenizer_class": "PreTrainedTokenizerFast"}, bos_token_id=5))
+    assert tokenizer.encode("a") == [ids["<bos>"], ids["<s>"], ids["a"], ids["</s>"]] and tokenizer.bos_token_id == 5
+
+
+def test_markup_in_a_prompt(tmp_path: Path) -> None:
+    """generate, stream, enqueue and AsyncLLM: letters with one warning, the token with parse_special=True, letters with False; chat says nothing."""
+    data = byte_level()
+    data["post_processor"] = template(data, ("<s>",), ())
+    path = testing.tiny_model(vocab_size=VOCAB, path=tmp_path / "model")
+    write(path, data, PLAIN, **json.loads((path / "config.json").read_text()))
+    llm = LLM(
+        path, kv_cache_memory_bytes=1 << 22, chat_template="{{ bos_token }}{% for m in messages %}<|endoftext|>{{ m.content }}{% endfor %}"
+    )
+    chat = [{"role": "user", "content": "hi"}]
+    text = str(llm.tokenizer.apply_chat_template(chat, tokenize=False))
+    letters, whole = llm.tokenizer.encode(text), llm.tokenizer.encode(text, add_special_tokens=False, parse_special=True)
+
+    async def ask(prompt: Any, **kwargs: Any) -> list[int]:
+        async with AsyncLLM(llm=llm) as server:
+            return [output.prompt_token_ids async for output in server.generate(prompt, max_tokens=1, **kwargs)][-1]
+
+    def enqueued(prompt: Any, **kwargs: Any) -> list[int]:
+        llm.enqueue(prompt, max_tokens=1, **kwargs)
+        return llm.wait_for_completion()[0].prompt_token_ids
+
+    ways: list[Any] = [
+        lambda prompt, **kwargs: llm.generate(prompt, max_tokens=1, **kwargs)[0].prompt_token_ids,
+        lambda prompt, **kwargs: llm.stream(prompt, max_tokens=1, **kwargs).outputs[0].prompt_token_ids, enqueued, lambda prompt, **kwargs: asyncio.run(ask(prompt, **kwargs)),
+    ]  # fmt: skip
+    for way in ways:
+        for prompt in (text, {"prompt": text}):
+            with pytest.warns(UserWarning, match=r"'<s>'.*parse_special=True") as seen:
+                assert way(prompt) == letters
+            assert len(seen) == 1
+            assert way(prompt, parse_special=True) == whole and way(prompt, parse_special=False) == letters
+        assert way({"prompt": text, "parse_special": True}) == whole == way({"prompt": text, "parse_special": True}, parse_special=False)
+        assert way({"prompt": text, "parse_special": False}) == letters
+        with pytest.raises(LlmiError, match="parse_special"):
+            assert way(text, parse_special="no") == []
+    with pytest.warns(UserWarning) as seen:
+        assert [out.prompt_token_ids for out in llm.generate([text, "a", text], max_tokens=1)] == [
+            letters,
+            llm.tokenizer.encode("a"),
+            letters,
+        ]
+    assert len(seen) == 1
+    assert llm.chat(chat, max_tokens=1)[0].prompt_token_ids == whole
+    assert llm.chat([{"role": "user", "content": "<s>"}], max_tokens=1)[0].prompt_token_ids.count(whole[0]) == 1
+    assert llm.tokenizer.markup_in("a </s> <s>") == "</s>" and llm.tokenizer.markup_in("a < s>" * 1000) is None
+    llm.close()
+
+
+def test_a_token_that_spans_the_join_is_scored_alone(tmp_path: Path) -> None:
+    data = byte_level()
+    vocab = data["model"]["vocab"]
+    data["model"]["merges"] = [["h", "e"], ["l", "d"]]
+    vocab |= {"he": len(vocab), "ld": len(vocab) + 1}
+    path = testing.tiny_model(vocab_size=VOCAB, path=tmp_path / "model")
+    write(path, data, PLAIN, **json.loads((path / "config.json").read_text()))
+    with LLM(path, kv_cache_memory_bytes=1 << 22) as llm:
+        encode = llm.tokenizer.encode
+        for context, continuation in (("ah", "e"), ("a l", "d"), ("x", "he"), ("ab ", "c"), ([5], "e")):
+            result = llm.loglikelihood([(context, continuation)])[0]
+            spaces = context[len(context.rstrip()) :] if isinstance(context, str) else ""
+            before = encode(context.rstrip()) if isinstance(context, str) else context
+            alone = llm.loglikelihood([(before, encode(spaces + continuation))])[0]
+            assert result.token_logprobs.tolist() == alone.token_logprobs.tolist() and len(result.token_logprobs) == len(
+                encode(spaces + continuation)
+            )
+        with pytest.raises(LlmiError, match="has no token"):
+            llm.loglikelihood([("a", "")])
+
+
 # --- against transformers
 
 
@@ -188,7 +368,7 @@ FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 def test_added_tokens_equal_transformers(base: str, tmp_path: Path) -> None:
     """Tokens that stand beside tokenizer.json, with each of their flags, and those that its own settings change."""
     new = len(BASES[base]()["model"]["vocab"])
-    plain = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    plain = PLAIN
     variants: list[dict[str, Any]] = []
     for flag in (*FLAGS, None):
         flags = dict.fromkeys(FLAGS, False) | ({flag: True} if flag else {})

@@ -136,7 +136,7 @@ class AsyncLLM:
     def _start(self, prompt: Any, sampling_params: Any, request_id: str | None, generate_args: dict[str, Any]) -> _Stream:
         if self._closed or self._closed_to_new:
             raise EngineClosedError("the engine is shutting down")
-        options = take_options(generate_args, "priority", "speculative_config", "trace")
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
         request_id = option("request_id", request_id)
         call = self.llm._call(_one(prompt), sampling_params, generate_args, stream=True, **options)
         submission = call.submissions[0]

@@ -106,7 +106,7 @@ def load(path: Path) -> LoadedTokenizer:
         sides[name] = [token_id] if token_id is not None and (default if wanted is None else wanted) else []
     notes = _notes(reader, model)
     if notes:
-        warnings.warn(f"{path}: {'; '.join(notes)}", UserWarning, stacklevel=3)
+        warnings.warn(f"{path}: {'; '.join(notes)}", UserWarning, stacklevel=4)
     return LoadedTokenizer(
         build=kind.build,
         bos_token_id=ids["bos"],
@@ -153,6 +153,8 @@ def _notes(reader: _Metadata, model: str) -> list[str]:
     known = (
         USED | {f"{GGML}{name}_token_id" for name in ID_KEYS} | {f"tokenizer.{name}" for name in INERT} | {GGML + name for name in INERT}
     )
+    for name in ("add_space_prefix", "add_sep_token"):  # without effect in one of the two kinds, but not of another type
+        reader.flag(GGML + name)
     unused = [GGML + name for name in ASKING if reader.flag(GGML + name)]
     if model == "llama" and reader.metadata.get(GGML + "precompiled_charsmap"):
         unused.append(GGML + "precompiled_charsmap")

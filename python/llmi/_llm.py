@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import json
 import os
 import threading
 import weakref
@@ -162,7 +163,10 @@ class LLM:
         # Weights are packed while Python reads the vocabulary.
         loading = Background(lambda: _core.Engine(str(path), **args.for_core()))
         try:
-            self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer if tokenizer is not None else path)
+            overrides = json.loads(args.overrides or "{}")
+            self.tokenizer = (
+                tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.of_model(path if tokenizer is None else tokenizer, overrides)
+            )
             config = _core.load_config(str(path), args.overrides)
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
@@ -212,6 +216,7 @@ class LLM:
         priority: int | Iterable[int] = 0,
         trace: bool = False,
         on_error: Literal["raise", "return"] = "raise",
+        parse_special: bool | None = None,
         use_tqdm: bool | None = None,
         **params: Any,
     ) -> Outputs:
@@ -232,6 +237,10 @@ class LLM:
         on_error : {"raise", "return"}
             "raise": after all others have finished, RequestErrors carries errors and outputs. "return": a failed
             output has finish_reason "error" and its `error`.
+        parse_special : bool, optional
+            What a name of a special token such as "<|im_start|>" means in a text: True: that token (as in a chat that was rendered
+            already; a beginning-of-text that the text has itself is not put in front once more); False: these letters. None: the letters, with
+            one UserWarning if there is such a name. A prompt dict may have its own "parse_special".
         use_tqdm : bool, optional
             None: a progress bar for several prompts, where somebody watches.
         **params
@@ -249,6 +258,7 @@ class LLM:
         use_tqdm = option("use_tqdm", use_tqdm)
         call = self._call(
             prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace,
+            parse_special=parse_special,
         )  # fmt: skip
         return self._finish(call, use_tqdm)
 
@@ -280,7 +290,7 @@ class LLM:
 
         `max_tokens` runs to the end of the context unless given.
         """
-        options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
         if isinstance(prompts, list) and prompts and all(isinstance(entry, Mapping) and "role" in entry for entry in prompts):
             prompts = self._render(prompts, None, True, False, None, None)
         call = self._call(prompts, sampling_params, generate_args, stream=True, to_the_end=True, **options)
@@ -369,7 +379,7 @@ class LLM:
 
     def enqueue(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> list[str]:
         """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
-        options = take_options(generate_args, "priority", "speculative_config", "trace")
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
         call = self._call(prompts, sampling_params, generate_args, on_error="return", stream=True, stepped=True, **options)
         with self._stepped_lock:
             if self._stepped is None:
@@ -491,11 +501,11 @@ class LLM:
     def _call(
         self, prompts: Any, sampling_params: Any, params: Mapping[str, Any], *, priority: int | Iterable[int] = 0,
         on_error: str = "raise", speculative_config: Any = "engine", trace: bool = False, stream: bool = False, stepped: bool = False,
-        to_the_end: bool = False,
+        to_the_end: bool = False, parse_special: bool | None = None,
     ) -> Call:  # fmt: skip
         return make_call(
             self, prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace, stream=stream,
-            stepped=stepped, to_the_end=to_the_end,
+            stepped=stepped, to_the_end=to_the_end, parse_special=parse_special,
         )  # fmt: skip
 
     def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi._errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
 from llmi._kinds import TOKEN_ID_LIMIT, Text, Whole, dimensions, entries_of, parse, plain, show
+from llmi._options import option
 
 if TYPE_CHECKING:
     from llmi._tokenizer import Tokenizer
@@ -15,7 +17,7 @@ Prompt = Any  # str, list of ints, int array, a dict with prompt or prompt_token
 _RULE = "a prompt is a string, a list of token ids, a dict or a TokenSequence"
 _TEXT = Text(empty=True)
 _ID = Whole(0, TOKEN_ID_LIMIT - 1, "a token id, an integer in [0, 2^31)")
-_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "parse_special")
 #: Keys of other engines' prompts: refused unless None or empty.
 _REFUSED_KEYS = {
     "multi_modal_data": "models take text alone",
@@ -83,17 +85,19 @@ def as_list(prompts: Any) -> list[Prompt]:
     return entries
 
 
-def tokenize(prompt: Prompt, tokenizer: Tokenizer, name: str = "prompts") -> tuple[str | None, list[int]]:
-    """(text or None, token ids). Raises InvalidParamsError for what is no prompt."""
+def tokenize(
+    prompt: Prompt, tokenizer: Tokenizer, name: str = "prompts", parse_special: bool | None = None
+) -> tuple[str | None, list[int]]:
+    """(text or None, token ids). Raises InvalidParamsError for what is no prompt. parse_special: names of special tokens in texts are these tokens."""
     if isinstance(prompt, str):
         text = parse(_TEXT, name, prompt)
-        return text, tokenizer.encode(text)
+        return text, tokenizer.encode_prompt(text, parse_special)
     if isinstance(prompt, LlmiError):
         raise prompt
     if is_sequence(prompt):
         return prompt.text, prompt.token_ids.tolist()
     if isinstance(prompt, Mapping):
-        return _of_mapping(prompt, tokenizer, name)
+        return _of_mapping(prompt, tokenizer, name, parse_special)
     return None, token_list(prompt, name)
 
 
@@ -103,7 +107,7 @@ def cache_salt(prompt: Prompt) -> str:
     return "" if salt is None else str(parse(Text(4096, empty=True), "cache_salt", salt))
 
 
-def _of_mapping(prompt: Mapping[Any, Any], tokenizer: Tokenizer, name: str) -> tuple[str | None, list[int]]:
+def _of_mapping(prompt: Mapping[Any, Any], tokenizer: Tokenizer, name: str, parse_special: bool | None) -> tuple[str | None, list[int]]:
     unknown = []
     for key, value in prompt.items():
         if key in _REFUSED_KEYS:
@@ -114,18 +118,43 @@ def _of_mapping(prompt: Mapping[Any, Any], tokenizer: Tokenizer, name: str) -> t
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if unknown or (text is None and ids is None):
         given = f"unknown {', '.join(unknown)}" if unknown else f"not {[str(key) for key in prompt]}"
-        raise InvalidParamsError(f"a prompt dict holds 'prompt' or 'prompt_token_ids', and may hold 'cache_salt': {given}", name)
+        raise InvalidParamsError(
+            f"a prompt dict holds 'prompt' or 'prompt_token_ids', and may hold 'cache_salt' and 'parse_special': {given}", name
+        )
     cache_salt(prompt)
+    own = _own_parse_special(prompt)
     if text is not None:
         text = parse(_TEXT, "the 'prompt' of a prompt dict", text)
     if ids is None:
-        return text, tokenizer.encode(str(text))
+        return text, tokenizer.encode_prompt(str(text), parse_special if own is None else own)
     ids = token_list(ids, "prompt_token_ids")
     if text is not None and not isinstance(prompt, ChatPrompt) and not _agree(text, ids, tokenizer):
         raise InvalidParamsError(
             f"a prompt dict's 'prompt' {show(text)} and 'prompt_token_ids' {show(ids)} contradict each other: give one of them", name
         )
     return text, ids
+
+
+def _own_parse_special(prompt: Any) -> bool | None:
+    """What a prompt dict says itself; None: what the call says."""
+    value = prompt.get("parse_special") if isinstance(prompt, Mapping) else None
+    return None if value is None else bool(option("parse_special", value))
+
+
+def warn_of_markup(prompts: list[Prompt], tokenizer: Tokenizer) -> None:
+    """One warning if texts hold names of special tokens and nobody said what they mean: such a text is often a chat that was rendered already."""
+    for prompt in prompts:
+        is_text = isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is None and prompt.get("parse_special") is None
+        text = prompt.get("prompt") if is_text else prompt
+        found = tokenizer.markup_in(text) if isinstance(text, str) else None
+        if found is not None:
+            warnings.warn(
+                f"the prompt holds {found!r}, which names a special token, and is read as plain text, letter by letter. Give the messages to chat(), or say "
+                "parse_special=True if the token is meant; parse_special=False if the text is, which ends this warning",
+                UserWarning,
+                stacklevel=5,
+            )
+            return
 
 
 def _agree(text: str, ids: list[int], tokenizer: Tokenizer) -> bool:

@@ -11,7 +11,7 @@ from llmi._hooks import RequestHooks, shared_streamer
 from llmi._kinds import entries_of, parse
 from llmi._options import PRIORITY, one_or_each, option
 from llmi._params import SamplingParams
-from llmi._prompts import as_list, cache_salt, is_sequence, tokenize
+from llmi._prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
 from llmi._request import Resolved, Submission, derive_seed, resolve_params
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def attempt(function: Callable[..., R], *args: Any) -> R | LlmiError:
 
 
 def make_call(
-    llm: LLM, prompts: Any, sampling_params: Any, params: Mapping[str, Any], *, priority: Any, on_error: Any, speculative_config: Any, trace: Any,
+    llm: LLM, prompts: Any, sampling_params: Any, params: Mapping[str, Any], *, priority: Any, on_error: Any, speculative_config: Any, trace: Any, parse_special: Any,
     stream: bool, stepped: bool, to_the_end: bool,
 ) -> Call:  # fmt: skip
     """The requests of one call. to_the_end: where nobody gives max_tokens it is the end of the context.
@@ -38,6 +38,7 @@ def make_call(
     What holds for all prompts is refused at once; what is wrong with one prompt, or with its own parameters, ends that prompt alone.
     """
     on_error, trace = option("on_error", on_error), option("trace", trace)
+    parse_special = None if parse_special is None else option("parse_special", parse_special)
     items = as_list(prompts)
     priorities = one_or_each("priority", PRIORITY, priority, len(items))
     speculations = speculations_of(llm, speculative_config, len(items))
@@ -54,19 +55,22 @@ def make_call(
         resolved = [attempt(resolve_params, entry, params, llm._defaults, to_the_end) for entry in own]
     if (streamer := shared_streamer([shared if entry is None else entry for entry in resolved])) is not None:
         raise UnsupportedCombinationError(f"{streamer} takes one prompt: {len(items)} would be mixed", "streamer", "prompts")
+    if parse_special is None:
+        warn_of_markup(items, llm.tokenizer)
     submissions = []
     for index, item in enumerate(items):
         what = f"prompt {index}: " if len(items) > 1 else ""
         use = shared.copy() if resolved[index] is None or isinstance(resolved[index], LlmiError) else resolved[index].copy()
         submission = _submission(
-            llm, item, use, index, what, resolved[index], priorities[index], speculations[index], stream, stepped, trace
+            llm, item, use, index, what, resolved[index], priorities[index], speculations[index], stream, stepped, trace, parse_special
         )
         submissions.append(submission)
     return Call(llm._engine, llm._results, submissions, on_error)
 
 
 def _submission(
-    llm: LLM, item: Any, use: Resolved, index: int, what: str, refused: Any, priority: Any, speculation: Any, stream: bool, stepped: bool, trace: bool
+    llm: LLM, item: Any, use: Resolved, index: int, what: str, refused: Any, priority: Any, speculation: Any, stream: bool, stepped: bool, trace: bool,
+    parse_special: bool | None,
 ) -> Submission:  # fmt: skip
     """One prompt's request, or its error, which begins with `what`."""
     request_id = next(llm._ids)
@@ -76,7 +80,7 @@ def _submission(
     try:
         if isinstance(refused, LlmiError):
             raise refused
-        text, ids = tokenize(item, llm.tokenizer)
+        text, ids = tokenize(item, llm.tokenizer, parse_special=parse_special)
         submission.prompt, submission.prompt_token_ids = text, ids
         submission.cache_salt = cache_salt(item)
         if isinstance(speculation, LlmiError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,19 @@ class Tokenizer:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._read(path, {})
+
+    @classmethod
+    def of_model(cls, path: str | os.PathLike[str], overrides: Mapping[str, Any]) -> Tokenizer:
+        """The tokenizer of a model whose config.json is read with these values over its own; None takes a key away."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._read(path, overrides)
+        return tokenizer
+
+    def _read(self, path: str | os.PathLike[str], overrides: Mapping[str, Any]) -> None:
         self.path = Path(path)
         if self.path.is_dir() or self.path.suffix == ".json":
-            loaded = _tokenizer_directory.load(self.path)
+            loaded = _tokenizer_directory.load(self.path, overrides)
         else:
             loaded = _gguf_tokenizer.load(self.path)
         self._take(loaded)
@@ -156,6 +166,14 @@ class Tokenizer:
             tokenizer.encode_special_tokens = not parse_special
             ids: list[int] = guarded(tokenizer.encode, self.path, text, add_special_tokens=False).ids
         return self._loaded.with_special(ids) if add_special_tokens else ids
+
+    def encode_prompt(self, text: str, parse_special: bool | None = None) -> list[int]:
+        """Token ids of a prompt's text; where its own markup begins as the model wraps a text, it is not wrapped twice."""
+        ids = self.encode(text, parse_special=bool(parse_special))
+        prefix = self._loaded.prefix
+        if parse_special and prefix and ids[: 2 * len(prefix)] == prefix * 2:
+            return ids[len(prefix) :]
+        return ids
 
     def markup_in(self, text: str) -> str | None:
         """The first string in `text` that names a special token, as the beginning of a chat that was rendered already does; None if there is none.

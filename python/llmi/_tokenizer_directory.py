@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from llmi._tokenizer_settings import ADDED, CONFIG, SPECIALS, Settings
 MODEL_CONFIGS = ("generation_config.json", "config.json")  # in the order in which their ends count
 
 
-def load(path: Path) -> LoadedTokenizer:
-    """Reads a directory, or the tokenizer.json in one with what is beside it. Raises TokenizerError."""
+def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
+    """Reads a directory, or the tokenizer.json in one with what is beside it; `overrides` lie over config.json. Raises TokenizerError."""
     directory = path if path.is_dir() else path.parent
     file = path / "tokenizer.json" if path.is_dir() else path
     if not is_there(file):
@@ -27,10 +28,10 @@ def load(path: Path) -> LoadedTokenizer:
     checked = _tokenizer_json.check(data, file)
     files = {name: _object(directory / name) for name in (CONFIG, SPECIALS, ADDED) if is_there(directory / name)}
     configs = {name: _object(directory / name) for name in MODEL_CONFIGS if is_there(directory / name)}
-    config = configs.get("config.json", {})
+    config = configs["config.json"] = {**configs.get("config.json", {}), **overrides}
     settings = _tokenizer_settings.read(directory, files, config)
     tokenizer = _tokenizer_json.build(text, checked, data)
-    unused = [f"{name} (tokenizer.json)" for name in checked.unknown] + settings.unused
+    unused = settings.unused
     model_vocab = _vocab_size(config)
     unused += _add_tokens(tokenizer, settings, model_vocab, directory)
     unused += _set_prefix_space(tokenizer, settings, data)
@@ -47,7 +48,7 @@ def load(path: Path) -> LoadedTokenizer:
     if settings_bos is None:
         settings_bos = bos if bos is not None else prefix[0] if prefix else None
     if unused:
-        warnings.warn(f"{directory}: settings of the tokenizer that llmi does not use: {', '.join(unused)}", UserWarning, stacklevel=3)
+        warnings.warn(f"{directory}: settings of the tokenizer that llmi does not use: {', '.join(unused)}", UserWarning, stacklevel=4)
     template = _template(directory, files.get(CONFIG, {}))
     return LoadedTokenizer(
         build=lambda: tokenizer,

@@ -12,8 +12,6 @@ from llmi._errors import TokenizerError
 from llmi._loaded_tokenizer import MAX_TOKEN_IDS, MAX_UNUSED_IDS, guarded
 
 FILE = "tokenizer.json"
-#: What the library reads. "truncation" and "padding" belong to training: they are switched off.
-FIELDS = ("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
 MAX_STEPS = 64
 MAX_NESTED = 8
 #: A normalizer may write at most so many characters for one.
@@ -30,7 +28,6 @@ class CheckedTokenizer:
     byte_level: bool  # the alphabet of GPT-2, else SentencePiece's
     prefix: list[int]
     suffix: list[int]
-    unknown: list[str]  # fields that nobody reads
 
     def fail(self, field: str, problem: str) -> TokenizerError:
         return TokenizerError(f"{self.path}: {field}: {problem}", self.path, field)
@@ -38,13 +35,12 @@ class CheckedTokenizer:
 
 def check(data: Any, path: Path) -> CheckedTokenizer:
     """Raises TokenizerError for what must not reach the library, or what llmi does not know."""
-    checked = CheckedTokenizer(path, True, [], [], [])
+    checked = CheckedTokenizer(path, True, [], [])
     if not isinstance(data, dict):
         raise checked.fail(FILE, "it is no JSON object")
     model = data.get("model")
     if not isinstance(model, dict):
         raise checked.fail("model", "missing, or no object")
-    checked.unknown = [name for name in data if name not in FIELDS]
     ids = _model_ids(model, checked)
     _check_ids(ids + _added_ids(data.get("added_tokens"), checked), checked)
     _check_normalizer(data.get("normalizer"), checked)
