@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
+from llmi._console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
+from llmi._errors import InvalidParamsError, LlmiError
 from llmi._inspect import KV_CACHE_DTYPES
 
 EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cached."
@@ -16,130 +18,177 @@ _SAMPLING = {
 }  # fmt: skip
 
 
+class _Parser(argparse.ArgumentParser):
+    """Flags are written out, a mistake is one line, and --help shows defaults. The parsers of commands are of this class too."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter, **kwargs)
+        self.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help="say on stderr what is loaded and chosen")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            show(message, end="")
+        elif message:
+            note(message.rstrip("\n"))
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} ({self.prog} --help)\n")
+
+
 def _parser() -> argparse.ArgumentParser:
     import llmi
 
-    parser = argparse.ArgumentParser(prog="llmi", description="A small, fast, open LLM inference engine.", epilog=EPILOG)
+    parser = _Parser(prog="llmi", description="A small, fast, open LLM inference engine.", epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"llmi {llmi.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    chat = commands.add_parser("chat", help="talk with a model", description="Talk with a model; -p gives one answer.", epilog=EPILOG)
-    chat.add_argument("-p", "--prompt", help="one question; prints the answer and ends")
-    chat.add_argument("--system", help="a system message")
+    chat = commands.add_parser(
+        "chat",
+        help="talk with a model",
+        epilog=EPILOG,
+        description="Talk with a model; -p gives one answer. Answers go to stdout, all else to stderr. On a pipe each line is a question.",
+    )
+    chat.add_argument(
+        "-p", "--prompt", help="one question, or - for all of standard input; prints the answer and ends", default=argparse.SUPPRESS
+    )
+    chat.add_argument("--system", help="a system message", default=argparse.SUPPRESS)
     _add_model_options(chat)
-    _add_sampling_options(chat)
+    _add_sampling_options(chat, "to the end of the context")
 
     generate = commands.add_parser(
         "generate", help="continue raw text", epilog=EPILOG, description="Continue raw text. For chat models, `llmi chat` is what you want."
     )
-    generate.add_argument("-p", "--prompt", required=True, help="the text to continue")
+    generate.add_argument(
+        "-p",
+        "--prompt",
+        default=argparse.SUPPRESS,
+        help="the text to continue; - or nothing: standard input, without the newline at its end",
+    )
     _add_model_options(generate)
-    _add_sampling_options(generate)
+    _add_sampling_options(generate, "256")
 
     inspect = commands.add_parser(
         "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
     )
-    inspect.add_argument("model", nargs="?", help="a path or name")
-    inspect.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16")
+    inspect.add_argument("model", nargs="?", help="a path or name", default=argparse.SUPPRESS)
+    inspect.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16", help="type of the KV cache")
     inspect.add_argument("--tokens", type=int, default=2048, help="context length for the sums")
-    inspect.add_argument("--tensors", action="store_true", help="list the tensors too")
+    inspect.add_argument("--tensors", action="store_true", default=argparse.SUPPRESS, help="list the tensors too")
 
-    commands.add_parser("doctor", help="what runs on this machine")
+    commands.add_parser("doctor", help="what runs on this machine", description="What runs on this machine, and why.")
 
     bench = commands.add_parser(
         "bench", help="speed, beside this machine's ceilings", description="Speed of a model, beside what bounds it.", epilog=EPILOG
     )
-    bench.add_argument("--rounds", type=int, default=3)
-    bench.add_argument("--output", help="write the result here, as JSON")
+    bench.add_argument("--rounds", type=int, default=3, help="times each work is measured")
+    bench.add_argument("--output", help="write the result here, as JSON", default=argparse.SUPPRESS)
     _add_model_options(bench)
 
-    replay = commands.add_parser("replay", help="check a receipt bit for bit")
+    replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
     replay.add_argument("receipt", help="a file that Receipt.save wrote")
-    replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it")
+    replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it", default=argparse.SUPPRESS)
 
-    cache = commands.add_parser("cache", help="fetched models")
-    actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("list", help="what is in the cache")
+    cache = commands.add_parser("cache", help="fetched models", description="Models that were fetched.")
+    actions = cache.add_subparsers(dest="action", metavar="ACTION")
+    actions.add_parser("list", help="what is in the cache, and in the hub's")
     remove = actions.add_parser("rm", help="delete a model from the cache")
-    remove.add_argument("name")
-    get = actions.add_parser("get", help="fetch a model that llmi knows by name")
-    get.add_argument("name")
+    remove.add_argument("name", help="as `llmi cache list` shows it")
+    get = actions.add_parser("get", help="fetch a model")
+    get.add_argument("name", help="a name that llmi knows, or one of the hub")
     return parser
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-m", "--model", help="a .gguf file, a directory, or a name")
-    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
-    parser.add_argument("--max-model-len", type=int)
-    parser.add_argument("--num-threads", type=int)
+    parser.add_argument(
+        "-m",
+        "--model",
+        default=argparse.SUPPRESS,
+        help="a .gguf file, a directory, or a name: user/repository[:TYPE] on the hub, or one llmi knows",
+    )
+    parser.add_argument("--revision", default=argparse.SUPPRESS, help="branch, tag or commit of a model on the hub")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
+    parser.add_argument(
+        "--max-model-len", type=int, default=argparse.SUPPRESS, help="longest context (default: the model's, or what memory holds)"
+    )
+    parser.add_argument("--num-threads", type=int, default=argparse.SUPPRESS, help="(default: the CPUs that this process may use)")
 
 
-def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
+def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: str) -> None:
+    from llmi._params import SamplingParams
+
     group = parser.add_argument_group("sampling (names as in SamplingParams)")
+    defaults = SamplingParams()
+    shown = {"temperature": "0: greedy", "max_tokens": max_tokens, "seed": "drawn"}
     for name, kind in _SAMPLING.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind)
-    group.add_argument("--stop", action="append", help="may be given several times")
-    group.add_argument("--ignore-eos", action="store_true", default=None)
+        default = shown.get(name) or f"the model's, else {getattr(defaults, name)}"
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, help=f"(default: {default})")
+    group.add_argument("--stop", action="append", default=argparse.SUPPRESS, help="end where this text appears; may be given several times")
+    group.add_argument("--ignore-eos", action="store_true", default=argparse.SUPPRESS, help="go on past end-of-text")
 
 
 def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
-    given = {name: getattr(arguments, name) for name in (*_SAMPLING, "stop", "ignore_eos") if getattr(arguments, name) is not None}
-    return {"temperature": 0.0, **given}
+    """The parameters given, checked before a model is loaded. Raises InvalidParamsError."""
+    from llmi._chat_session import check_params
+
+    given = {name: getattr(arguments, name) for name in (*_SAMPLING, "stop", "ignore_eos") if hasattr(arguments, name)}
+    return check_params({"temperature": 0.0, **given})
 
 
 def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
     from llmi import LLM
 
-    return LLM(
-        arguments.model, dtype=arguments.dtype, max_model_len=arguments.max_model_len, num_threads=arguments.num_threads, **engine_args
-    )
+    given = {name: getattr(arguments, name) for name in ("revision", "dtype", "max_model_len", "num_threads") if hasattr(arguments, name)}
+    return LLM(getattr(arguments, "model", None), **given, **engine_args)
 
 
-def _print_stream(stream: Any) -> str:
-    """Prints chunks as they come; Ctrl-C ends the answer."""
+def _print_stream(stream: Any, before: str = "") -> None:
+    """Prints chunks as they come, once the request stands; Ctrl-C ends the answer."""
     from llmi import GenerationInterrupted
 
+    error = stream.outputs[0].error
+    if error is not None:
+        raise error
+    show(before, end="")
     try:
         for chunk in stream:
-            print(chunk.text, end="", flush=True)
+            show(chunk.text, end="")
     except GenerationInterrupted:
         pass
-    print(flush=True)
-    text: str = stream.outputs[0].text
-    return text
+    show("")
+
+
+def _prompt(arguments: argparse.Namespace) -> str:
+    text: str = arguments.prompt
+    return read_input() if text == "-" else typed_text(text, "--prompt")
 
 
 def _chat(arguments: argparse.Namespace) -> int:
-    llm = _load(arguments)
+    from llmi._chat_session import ChatSession
+
     params = _sampling(arguments)
-    history: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
-    if arguments.prompt is not None:
-        _print_stream(llm.stream([*history, {"role": "user", "content": arguments.prompt}], **params))
+    system = typed_text(arguments.system, "--system") if hasattr(arguments, "system") else None
+    if hasattr(arguments, "prompt"):
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": _prompt(arguments)})
+        llm = _load(arguments)
+        _print_stream(llm.stream(messages, **params))
         return 0
-    print(f"{llm!r}\nCtrl-C ends an answer, Ctrl-D the chat.", file=sys.stderr)
-    while True:
-        try:
-            question = input("> ")
-        except EOFError:
-            print()
-            return 0
-        except KeyboardInterrupt:
-            print()
-            continue
-        if not question.strip():
-            continue
-        history.append({"role": "user", "content": question})
-        answer = _print_stream(llm.stream(history, **params))
-        history.append({"role": "assistant", "content": answer})
+    if sys.stdin is None or sys.stdin.closed:
+        raise InvalidParamsError("standard input is closed: give the question by -p", "prompt")
+    return ChatSession(_load(arguments), params, system).run()
 
 
 def _generate(arguments: argparse.Namespace) -> int:
+    params = {"max_tokens": 256, **_sampling(arguments)}
+    if not hasattr(arguments, "prompt"):
+        if is_terminal(sys.stdin):
+            raise InvalidParamsError("give the text to continue: -p TEXT, or a file by < FILE", "prompt")
+        arguments.prompt = "-"
+    prompt = _prompt(arguments)
     llm = _load(arguments)
     if llm.tokenizer.chat_template:
-        print("llmi: raw continuation of a chat model; `llmi chat` gives answers", file=sys.stderr)
-    params = {"max_tokens": 256, **_sampling(arguments)}
-    print(arguments.prompt, end="", flush=True)
-    _print_stream(llm.stream(arguments.prompt, **params))
+        note("llmi: raw continuation of a chat model; `llmi chat` gives answers")
+    _print_stream(llm.stream(prompt, **params), prompt)
     return 0
 
 
@@ -147,14 +196,15 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from llmi import _models
     from llmi._inspect import inspect_model
 
-    print(inspect_model(_models.resolve(arguments.model), arguments.kv_cache_dtype, arguments.tokens, arguments.tensors))
+    path = _models.resolve(getattr(arguments, "model", None))
+    show(str(inspect_model(path, arguments.kv_cache_dtype, arguments.tokens, hasattr(arguments, "tensors"))))
     return 0
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     import llmi
 
-    print(llmi.doctor())
+    show(str(llmi.doctor()))
     return 0
 
 
@@ -163,15 +213,17 @@ def _bench(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from llmi._bench import run_bench
-    from llmi._errors import InvalidParamsError
 
     if arguments.rounds < 1:
         raise InvalidParamsError("--rounds must be 1 or more", "rounds")
     with _load(arguments, enable_prefix_caching=False) as llm:
         report = run_bench(llm, arguments.rounds)
-    print(report)
-    if arguments.output:
-        Path(arguments.output).write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
+    show(str(report))
+    if hasattr(arguments, "output"):
+        try:
+            Path(arguments.output).write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InvalidParamsError(f"{arguments.output} cannot be written: {error.strerror}", "output") from None
     return 0
 
 
@@ -179,23 +231,25 @@ def _replay(arguments: argparse.Namespace) -> int:
     from llmi import LLM, Receipt, replay
 
     receipt = Receipt.load(arguments.receipt)
-    llm = LLM(arguments.model, **receipt._engine_arguments) if arguments.model else None
+    llm = LLM(arguments.model, **receipt._engine_arguments) if hasattr(arguments, "model") else None
     same = replay(receipt, llm)
-    print("identical, bit for bit" if same else "NOT identical")
+    show("identical, bit for bit" if same else "NOT identical")
     return 0 if same else 1
 
 
 def _cache(arguments: argparse.Namespace) -> int:
-    from llmi import _models
+    from llmi import _hub, _models
 
     if arguments.action == "rm":
-        print(f"removed {_models.remove_cached(arguments.name)}")
+        show(f"removed {_models.remove_cached(arguments.name)}")
     elif arguments.action == "get":
-        print(_models.resolve(arguments.name))
+        show(str(_models.resolve(arguments.name)))
+    elif arguments.action == "list":
+        for name, path, num_bytes in [*_models.cached_models(), *_hub.cached_models()]:
+            show(f"{name:28} {num_bytes / 1e6:8.0f} MB  {path}")
+        show(f"cache: {_models.cache_dir()}; known names: {', '.join(sorted(_models.NAMED_MODELS))}")
     else:
-        for name, path, num_bytes in _models.cached_models():
-            print(f"{name:28} {num_bytes / 1e6:8.0f} MB  {path}")
-        print(f"cache: {_models.cache_dir()}; known names: {', '.join(sorted(_models.NAMED_MODELS))}")
+        raise InvalidParamsError("llmi cache needs an action: list, get or rm (llmi cache --help)")
     return 0
 
 
@@ -210,21 +264,46 @@ COMMANDS = {
 }
 
 
+def _speak(verbose: bool) -> None:
+    """Warnings of the logger "llmi" on stderr; with --verbose, what is loaded and chosen too."""
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("llmi: %(message)s"))
+    logger = logging.getLogger("llmi")
+    if not any(isinstance(old, logging.StreamHandler) for old in logger.handlers):
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def _run(argv: list[str] | None) -> int:
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 2
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    _speak(hasattr(arguments, "verbose"))
+    return COMMANDS[arguments.command](arguments)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Entry point. Errors are one line on stderr and status 2."""
-    from llmi._errors import LlmiError
-
-    arguments = _parser().parse_args(argv)
+    prepare_streams()
     try:
-        return COMMANDS[arguments.command](arguments)
+        status = _run(argv)
+    except OutputError as error:
+        if not error.quiet:
+            note(f"llmi: {error}")
+        status = 1
     except LlmiError as error:
-        print(f"llmi: {error}", file=sys.stderr)
-        return 2
+        note(f"llmi: {' '.join(str(error).splitlines())}")
+        status = 2
     except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
+        status = 130
+    return finish(status)
 
 
 def sampling_flags() -> set[str]:

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from llmi import _core, _models
+from llmi._errors import ModelFileError, from_core
 
 EXTRAS = {"torch": "parity", "transformers": "parity", "pandas": "pandas", "ipywidgets": "notebook", "huggingface_hub": "base"}
 
@@ -30,7 +31,10 @@ def doctor() -> Doctor:
     """ISA, kernel tables, threads, memory, extras and caches."""
     import llmi
 
-    system = _core.system_info()
+    try:
+        system = _core.system_info()
+    except _core.CoreError as error:
+        raise from_core(error.args) from None
     features = [name for name in ("avx2", "avx_vnni", "avx512", "avx512_bf16") if system[name]]
     try:
         selected = _core.selected_table()
@@ -39,7 +43,10 @@ def doctor() -> Doctor:
     except _core.CoreError as error:
         selected = f"none: {error.args[1]}"
     found = [name for name in EXTRAS if importlib.util.find_spec(name) is not None]
-    cached = [name for name, _, _ in _models.cached_models()]
+    try:
+        cache = f"{_models.cache_dir()}: {', '.join(name for name, _, _ in _models.cached_models()) or 'empty'}"
+    except ModelFileError as error:
+        cache = f"none: {error}"
     return Doctor(
         {
             "llmi": llmi.__version__,
@@ -50,6 +57,6 @@ def doctor() -> Doctor:
             "threads": f"{system['num_threads']} (LLMI_NUM_THREADS, OMP_NUM_THREADS, affinity and cgroup counted)",
             "memory": f"{system['available_memory_bytes'] / 1e6:,.0f} MB free",
             "optional": ", ".join(found) or "none installed",
-            "cache": f"{_models.cache_dir()}: {', '.join(cached) or 'empty'}",
+            "cache": cache,
         }
     )

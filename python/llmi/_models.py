@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import os
 from pathlib import Path
 
-from llmi._errors import ModelFileError
+from llmi._errors import InvalidParamsError, ModelFileError
+from llmi._log import log
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -52,40 +54,95 @@ NAMED_MODELS = {
 
 
 def cache_dir() -> Path:
-    """LLMI_CACHE, else XDG_CACHE_HOME/llmi, else ~/.cache/llmi."""
-    if chosen := os.environ.get("LLMI_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmi"
+    """LLMI_CACHE, else XDG_CACHE_HOME/llmi, else ~/.cache/llmi.
+
+    Raises
+    ------
+    ModelFileError
+        There is no home directory, and neither variable is set.
+    """
+    try:
+        if chosen := os.environ.get("LLMI_CACHE"):
+            return Path(chosen).expanduser()
+        return (Path(os.environ["XDG_CACHE_HOME"]) if os.environ.get("XDG_CACHE_HOME") else Path.home() / ".cache") / "llmi"
+    except RuntimeError:
+        raise ModelFileError("there is no home directory for the models' cache: set LLMI_CACHE to a folder for it") from None
+
+
+def _name_of(model: str | os.PathLike[str] | None) -> str:
+    if model is None:
+        return DEFAULT_MODEL
+    try:
+        name = os.fsdecode(model)
+        name.encode("utf-8")
+    except TypeError:
+        raise InvalidParamsError(f"model must be a path or a name, not {model!r:.100}", "model") from None
+    except UnicodeEncodeError:
+        raise ModelFileError(f"{name!a}: the path is not UTF-8, which llmi needs: rename the file, or link to it", name) from None
+    if not name.strip() or "\0" in name:
+        raise InvalidParamsError(f"model must be a path or a name, not {name!r:.100}", "model")
+    return name
+
+
+def _local(name: str) -> Path | None:
+    """The path itself if it exists; None if nothing is there."""
+    path = Path(name)
+    try:
+        path = path.expanduser() if name.startswith("~") else path
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        shown = name if len(name) <= 200 else f"{name[:100]}...{name[-60:]}"
+        raise ModelFileError(f"{shown}: {reason}", name) from None
+    return path
 
 
 def resolve(model: str | os.PathLike[str] | None, revision: str | None = None) -> Path:
-    """The local path of a model: itself, from the cache, or fetched.
+    """The local path of a model: itself, from the cache, or fetched. A path that exists comes before a name.
 
     Raises
     ------
     ModelFileError
         Nothing of that name can be found or fetched; the message says what was tried.
+    InvalidParamsError
+        It is neither a path nor a name.
     """
-    name = DEFAULT_MODEL if model is None else str(model)
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
-    if name.lower() in NAMED_MODELS:
-        return fetch(name.lower())
-    if name.count("/") == 1 and not name.endswith(".gguf") and not name.startswith((".", "/", "~")):
-        from llmi import _download
+    name = _name_of(model)
+    if revision is not None and (not isinstance(revision, str) or not revision):
+        raise InvalidParamsError(f"revision must be None or the name of a branch, tag or commit, not {revision!r:.100}", "revision")
+    path = _local(name)
+    if path is None and name.lower() in NAMED_MODELS:
+        path = fetch(name.lower())
+    elif path is None:
+        from llmi._hub_files import FORMS, HubName
 
-        return _download.hub_snapshot(name, revision)
-    known = ", ".join(sorted(NAMED_MODELS))
-    raise ModelFileError(f"{name}: no such file or directory, and no model that llmi knows by name ({known})", name)
+        hub_name = None if name.startswith((".", "/", "~")) else HubName.parse(name)
+        if hub_name is None:
+            known = ", ".join(sorted(NAMED_MODELS))
+            raise ModelFileError(
+                f"{name}: no such file or directory, no name on the hub ({FORMS}), and none that llmi knows ({known})", name
+            )
+        from llmi import _hub
+
+        return _hub.fetch(hub_name, revision)
+    elif name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        log.info("%s is a path here, so the hub is not asked for it", name)
+    if revision is not None:
+        log.warning("revision = %r has no effect: %s is not of the hub", revision, path)
+    return path
 
 
 def fetch(name: str) -> Path:
     """The cached file of a named model, fetched first if need be; its SHA-256 is checked once."""
     model = NAMED_MODELS[name]
     target = cache_dir() / "models" / model.file_name
-    if target.is_file() and target.stat().st_size == model.num_bytes:
-        return target
+    try:
+        if target.stat().st_size == model.num_bytes:
+            return target
+    except OSError:
+        pass  # to be made; or it cannot be, which the attempt will tell
     from llmi import _download
 
     _download.named_model(name, model, target)
@@ -113,7 +170,7 @@ def cached_models() -> list[tuple[str, Path, int]]:
     found = []
     for name, model in NAMED_MODELS.items():
         path = cache_dir() / "models" / model.file_name
-        if path.is_file():
+        with contextlib.suppress(OSError):
             found.append((name, path, path.stat().st_size))
     return found
 
@@ -122,6 +179,13 @@ def remove_cached(name: str) -> Path:
     """Deletes a named model from the cache; returns what was deleted."""
     for found, path, _ in cached_models():
         if name.lower() in (found, path.name.lower()):
-            path.unlink()
+            try:
+                path.unlink()
+            except OSError as error:
+                raise ModelFileError(f"{path} cannot be deleted: {error.strerror}", path) from None
             return path
+    from llmi import _hub
+
+    if any(name in (found, found.rpartition("/")[0]) for found, _, _ in _hub.cached_models()):
+        raise ModelFileError(f"{name} is in the hub's cache, which other programs use too: `hf cache rm` deletes from it", name)
     raise ModelFileError(f"{name} is not in the cache (llmi cache list shows what is)", name)
