@@ -1,6 +1,6 @@
 # Every source of the core, one list a layer.
 set(LLMI_CORE_SOURCES
-  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_fields.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
+  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_fields.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
   csrc/io/gguf.cc csrc/io/gguf_fields.cc csrc/io/mapped_file.cc csrc/io/safetensors.cc
   csrc/kernels/attention.cc csrc/kernels/attention_weights.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/gated_linear.cc csrc/kernels/linear.cc csrc/kernels/probe.cc
   csrc/kernels/kv_copy.cc csrc/kernels/linear_input.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc

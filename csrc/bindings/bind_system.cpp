@@ -4,6 +4,7 @@
 
 #include "bindings/bindings.h"
 #include "core/cpu_features.h"
+#include "core/system_limits.h"
 #include "core/thread_pool.h"
 #include "kernels/device.h"
 #include "kernels/probe.h"
@@ -17,7 +18,7 @@ namespace llmi {
 void RegisterSystem(py::module_& module) {
   module.def(
       "system_info",
-      [] {
+      [](const std::string& root) {
         const CpuFeatures& features = GetCpuFeatures();
         py::dict dict;
         dict["cpu"] = features.brand;
@@ -26,12 +27,12 @@ void RegisterSystem(py::module_& module) {
         dict["avx_vnni"] = features.avx_vnni;
         dict["avx512_bf16"] = features.avx512_bf16;
         dict["tables"] = AvailableTables();
-        dict["num_threads"] = ThreadPool::DefaultNumThreads();
-        dict["available_memory_bytes"] = AvailableMemoryBytes();
+        dict["num_threads"] = ThreadPool::DefaultNumThreads(root);
+        dict["available_memory_bytes"] = AvailableMemoryBytes(root);
         dict["why_no_cuda"] = WhyNoCuda();
         return dict;
       },
-      "What the processor and the system offer.");
+      py::arg("root") = "", "What the processor and the system offer. `root` stands before /proc and /sys; only tests give one.");
   py::class_<ReadProbe>(module, "ReadProbe", "Memory out of the caches' reach, to be read by so many threads.")
       .def(py::init([](int num_threads, int64_t num_bytes) {
              return ReadProbe({&GetKernelTable(""), &ThreadPool::Shared(), num_threads}, num_bytes);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "core/fp_env.h"
+#include "core/system_limits.h"
 #include "core/thread_pool.h"
 #include "kernels/tables.h"
 #include "model/loader.h"

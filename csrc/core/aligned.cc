@@ -1,14 +1,13 @@
 #include "core/aligned.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <string>
 
 #include "core/errors.h"
+#include "core/system_limits.h"
 
 namespace llmi {
 namespace {
@@ -17,11 +16,6 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 std::string Megabytes(uint64_t bytes) { return std::to_string((bytes + 999999) / 1000000) + " MB"; }
-
-bool ReadNumber(const char* path, uint64_t* value) {
-  std::ifstream file(path);
-  return static_cast<bool>(file >> *value);
-}
 
 }  // namespace
 
@@ -71,30 +65,6 @@ void AlignedBuffer::Reserve(size_t num_bytes, const char* what, MemorySource* so
   *this = AlignedBuffer();  // give the old memory back first
   AlignedBuffer grown(num_bytes + num_bytes / 4, what, source);
   *this = std::move(grown);
-}
-
-uint64_t AvailableMemoryBytes() {
-  uint64_t available = std::numeric_limits<uint64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  while (meminfo >> key) {
-    uint64_t kilobytes = 0;
-    if (key == "MemAvailable:" && (meminfo >> kilobytes)) available = kilobytes * 1024;
-    meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  uint64_t limit = 0;
-  uint64_t used = 0;
-  if (ReadNumber("/sys/fs/cgroup/memory.max", &limit) && ReadNumber("/sys/fs/cgroup/memory.current", &used)) {
-    available = std::min(available, limit > used ? limit - used : 0);
-  }
-  rlimit address_space{};
-  if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
-    uint64_t pages = 0;
-    ReadNumber("/proc/self/statm", &pages);
-    const uint64_t in_use = pages * kPageBytes;
-    available = std::min<uint64_t>(available, address_space.rlim_cur > in_use ? address_space.rlim_cur - in_use : 0);
-  }
-  return available;
 }
 
 }  // namespace llmi

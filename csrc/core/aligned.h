@@ -53,7 +53,4 @@ class AlignedBuffer {
   MemorySource* source_ = nullptr;
 };
 
-// Bytes of memory that can be taken now: the least of MemAvailable, the cgroup's room and the address-space limit.
-uint64_t AvailableMemoryBytes();
-
 }  // namespace llmi

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/errors.h"
+#include "core/system_limits.h"
 
 namespace llmi {
 namespace {

@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 
+#include "core/errors.h"
 #include "core/fp_env.h"
+#include "core/system_limits.h"
 
 namespace llmi {
 namespace {
@@ -26,19 +27,20 @@ void CpuRelax() {
 #endif
 }
 
-int EnvironmentThreads(const char* name) {
+// 0 if the variable is unset or empty. OMP_NUM_THREADS, which speaks to other programs too, may be a list, one number a level, of which the
+// first counts, and may exceed what the pool can have.
+int EnvironmentThreads(const char* name, bool is_list) {
   const char* text = std::getenv(name);
-  if (text == nullptr) return 0;
-  const long value = std::strtol(text, nullptr, 10);
-  return value >= 1 && value <= kMaxThreads ? static_cast<int>(value) : 0;
-}
-
-int CgroupThreads() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return kMaxThreads;
-  return std::max(1, static_cast<int>(std::strtod(quota.c_str(), nullptr) / period + 0.5));
+  if (text == nullptr || *text == '\0') return 0;
+  char* end = nullptr;
+  const long value = std::strtol(text, &end, 10);
+  if (end == text || (*end != '\0' && !(is_list && *end == ',')) || value < 1 || (value > kMaxThreads && !is_list)) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        std::string(name) + " = \"" + text + "\" in the environment is no number of threads from 1 to " + std::to_string(kMaxThreads),
+        name);
+  }
+  return static_cast<int>(std::min<long>(value, kMaxThreads));
 }
 
 std::atomic<ThreadPool*> shared_pool{nullptr};
@@ -59,20 +61,20 @@ ThreadPool& ThreadPool::Shared() {
                                                    shared_mutex.unlock();
                                                  });
     static_cast<void>(registered);
-    pool = new ThreadPool(DefaultNumThreads());
+    pool = new ThreadPool(1);  // it grows with what is asked of it
     shared_pool.store(pool, std::memory_order_release);
   }
   return *pool;
 }
 
-int ThreadPool::DefaultNumThreads() {
-  if (const int threads = EnvironmentThreads("LLMI_NUM_THREADS"); threads > 0) return threads;
-  if (const int threads = EnvironmentThreads("OMP_NUM_THREADS"); threads > 0) return threads;
+int ThreadPool::DefaultNumThreads(const std::string& root) {
+  if (const int threads = EnvironmentThreads("LLMI_NUM_THREADS", false); threads > 0) return threads;
+  if (const int threads = EnvironmentThreads("OMP_NUM_THREADS", true); threads > 0) return threads;
   cpu_set_t mask;
   CPU_ZERO(&mask);
   int cpus = 1;
   if (sched_getaffinity(0, sizeof(mask), &mask) == 0) cpus = CPU_COUNT(&mask);
-  return std::clamp(std::min(cpus, CgroupThreads()), 1, kMaxThreads);
+  return std::clamp(std::min(cpus, CgroupCpus(kMaxThreads, root)), 1, kMaxThreads);
 }
 
 ThreadPool::ThreadPool(int num_threads) : ranges_(kMaxThreads) { EnsureWorkers(num_threads - 1); }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,8 +19,9 @@ class ThreadPool {
   // Created at first use. Forking is survived: the child makes a pool of its own.
   static ThreadPool& Shared();
 
-  // LLMI_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of the affinity mask, cut by the cgroup quota.
-  static int DefaultNumThreads();
+  // LLMI_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of the affinity mask, cut by the control groups' quota (below `root`, which
+  // only tests give). Throws Error(kInvalidArgument) if the variable holds no number of threads.
+  static int DefaultNumThreads(const std::string& root = "");
 
   explicit ThreadPool(int num_threads);
   ~ThreadPool();

@@ -5,6 +5,7 @@
 
 #include "core/aligned.h"
 #include "core/errors.h"
+#include "core/system_limits.h"
 #include "engine/running.h"
 
 namespace llmi {
