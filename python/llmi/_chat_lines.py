@@ -122,7 +122,7 @@ class Lines:
         line = sys.stdin.readline()
         if not line:
             raise EOFError
-        return line.removesuffix("\n")
+        return line.removesuffix("\n").removesuffix("\r")
 
     def read(self) -> str:
         """The next message. Raises EOFError after the last, KeyboardInterrupt on Ctrl-C, LlmiError for a line that is no text."""

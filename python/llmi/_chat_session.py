@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from llmi._chat_lines import Lines, write_private
 from llmi._console import note, show
 from llmi._errors import EngineBusyError, EngineError, GenerationInterrupted, InvalidParamsError, LlmiError
+from llmi._sampling_flags import parse_text
 
 if TYPE_CHECKING:
     from llmi._llm import LLM
+    from llmi._stream import TextStream
 
 FORMAT = "llmi-chat-1"
 MAX_FILE_BYTES = 64 << 20
@@ -59,7 +61,7 @@ class ChatSession:
         self.turns: list[list[dict[str, str]]] = []  # a question, and its answer
         self.first_turn = 0  # those before it no longer fit the context
         self._first_params = dict(params)
-        self._stats = "no answer yet"
+        self._last: TextStream | None = None  # of /stats
         self._commands: dict[str, Callable[[str], None]] = {
             "help": self._help, "clear": self._clear, "system": self._system, "set": self._set, "save": self._save, "load": self._load,
             "stats": self._show_stats, "bye": self._bye, "exit": self._bye, "quit": self._bye,
@@ -120,13 +122,11 @@ class ChatSession:
                 show("")
             raise
         show("")
-        output = stream.outputs[0]
-        self._stats = self._describe(output)
+        self._last = stream
+        if said or not interrupted:
+            self.turns.append([*turn, {"role": "assistant", "content": said}])
         if interrupted:
             note("llmi: interrupted" + ("; what was said stays in the conversation" if said else "; the question is forgotten"))
-            if not said:
-                return
-        self.turns.append([*turn, {"role": "assistant", "content": said}])
 
     def messages(self, first_turn: int = 0) -> list[dict[str, str]]:
         """The conversation from one of its turns on, with the system message."""
@@ -200,8 +200,8 @@ class ChatSession:
             changed = {key: old for key, old in self.params.items() if key != name}
             changed |= {name: self._first_params[name]} if name in self._first_params else {}
         else:
-            changed = {**self.params, name: _value(value)}
-        self.params = check_params(changed)
+            changed = {**self.params, name: parse_text(name, value, name)}
+        self.params = _checked(changed)
         note(f"llmi: {name} = {self.params.get(name, 'the default')!r}")
 
     def _save(self, rest: str) -> None:
@@ -222,32 +222,24 @@ class ChatSession:
         note(f"llmi: {len(self.turns)} turns of {path}")
 
     def _show_stats(self, rest: str) -> None:
-        note(f"llmi: {self._stats}")
+        note(f"llmi: {self._describe(self._last.outputs[0]) if self._last is not None else 'no answer yet'}")
 
     def _bye(self, rest: str) -> None:
         raise _Bye
 
 
-def check_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Sampling parameters that a chat can take, checked. Raises InvalidParamsError."""
+def _checked(params: dict[str, Any]) -> dict[str, Any]:
+    """Sampling parameters that a chat takes, in their plain form. Raises InvalidParamsError."""
     from llmi._params import SamplingParams
+    from llmi._sampling_flags import offered
 
-    try:
-        SamplingParams().replace(**params).validate()
-    except TypeError as error:
-        raise InvalidParamsError(str(error)) from None
-    if params.get("n", 1) != 1:
-        raise InvalidParamsError("n must be 1: a chat shows one answer", "n")
+    options = offered()
+    for name in params:
+        if name not in options:
+            raise InvalidParamsError(f"{name} is no parameter of a chat; these are: {', '.join(options)}", name)
+    params = {name: options[name].parse(value) for name, value in params.items()}
+    SamplingParams(**params).validate()
     return params
-
-
-def _value(text: str) -> Any:
-    """A parameter's value as typed: JSON, or else a string; none is None."""
-    if text.lower() in ("none", "true", "false"):
-        return {"none": None, "true": True, "false": False}[text.lower()]
-    with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(text, parse_constant=str)
-    return text
 
 
 def _path(text: str, command: str) -> Path:
@@ -316,7 +308,7 @@ def parse_chat(path: Path, text: str) -> tuple[dict[str, Any], str | None, list[
             )
     if turns and len(turns[-1]) == 1:
         raise wrong("its last question has no answer")
-    return check_params(parameters), system, turns
+    return _checked(parameters), system, turns
 
 
 @contextlib.contextmanager

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from typing import Any, NoReturn
 
 from llmi._console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi._errors import InvalidParamsError, LlmiError
 from llmi._inspect import KV_CACHE_DTYPES
+from llmi._sampling_flags import add_flags, given
 
 EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cached."
-_SAMPLING = {
-    "temperature": float, "top_p": float, "top_k": int, "min_p": float, "seed": int, "max_tokens": int, "min_tokens": int,
-    "presence_penalty": float, "frequency_penalty": float, "repetition_penalty": float,
-}  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -114,31 +110,25 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: str) -> None:
-    from llmi._params import SamplingParams
-
-    group = parser.add_argument_group("sampling (names as in SamplingParams)")
-    defaults = SamplingParams()
-    shown = {"temperature": "0: greedy", "max_tokens": max_tokens, "seed": "drawn"}
-    for name, kind in _SAMPLING.items():
-        default = shown.get(name) or f"the model's, else {getattr(defaults, name)}"
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, help=f"(default: {default})")
-    group.add_argument("--stop", action="append", default=argparse.SUPPRESS, help="end where this text appears; may be given several times")
-    group.add_argument("--ignore-eos", action="store_true", default=argparse.SUPPRESS, help="go on past end-of-text")
+    add_flags(parser, {"temperature": "0", "max_tokens": max_tokens, "seed": "drawn"})
 
 
 def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     """The parameters given, checked before a model is loaded. Raises InvalidParamsError."""
-    from llmi._chat_session import check_params
+    from llmi._params import SamplingParams
 
-    given = {name: getattr(arguments, name) for name in (*_SAMPLING, "stop", "ignore_eos") if hasattr(arguments, name)}
-    return check_params({"temperature": 0.0, **given})
+    params = {"temperature": 0.0, **given(arguments)}
+    SamplingParams(**params).validate()
+    return params
 
 
 def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
     from llmi import LLM
 
-    given = {name: getattr(arguments, name) for name in ("revision", "dtype", "max_model_len", "num_threads") if hasattr(arguments, name)}
-    return LLM(getattr(arguments, "model", None), **given, **engine_args)
+    engine_args |= {
+        name: getattr(arguments, name) for name in ("revision", "dtype", "max_model_len", "num_threads") if hasattr(arguments, name)
+    }
+    return LLM(getattr(arguments, "model", None), **engine_args)
 
 
 def _print_stream(stream: Any, before: str = "") -> None:
@@ -304,14 +294,6 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         status = 130
     return finish(status)
-
-
-def sampling_flags() -> set[str]:
-    """Sampling parameters that the command line offers, for the test that compares them with SamplingParams."""
-    from llmi._params import SamplingParams
-
-    fields = {field.name for field in dataclasses.fields(SamplingParams)}
-    return {*_SAMPLING, "stop", "ignore_eos"} & fields
 
 
 if __name__ == "__main__":

@@ -66,16 +66,27 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def finish(status: int) -> int:
-    """Writes what standard output still holds; the process's status. After this the interpreter's own last flush cannot fail."""
+    """Writes what the streams still hold; the process's status. After this the interpreter's own last flush cannot fail."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _discard(1)
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and status == 0:
             note(f"llmi: {OutputError(error)}")
-        return status or 1
+        status = status or 1
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _discard(2)
     return status
+
+
+def _discard(number: int) -> None:
+    """Sends what is still written to a stream to /dev/null."""
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
 
 
 def typed_text(text: str, source: str) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from llmi._environment import check_environment
 from llmi._errors import InvalidParamsError, ModelFileError
 from llmi._log import log
 
@@ -109,6 +110,7 @@ def resolve(model: str | os.PathLike[str] | None, revision: str | None = None) -
     InvalidParamsError
         It is neither a path nor a name.
     """
+    check_environment()
     name = _name_of(model)
     if revision is not None and (not isinstance(revision, str) or not revision):
         raise InvalidParamsError(f"revision must be None or the name of a branch, tag or commit, not {revision!r:.100}", "revision")
