@@ -21,7 +21,7 @@ set(LLMI_CORE_SOURCES
   csrc/engine/ahead.cc csrc/engine/detokenizer.cc csrc/engine/device_rows.cc csrc/engine/engine.cc csrc/engine/judge.cc
   csrc/engine/lab.cc csrc/engine/plan.cc
   csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc
-  csrc/engine/verification.cc)
+  csrc/engine/verification.cc csrc/engine/waiting.cc)
 
 set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_products.cu)
 set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
@@ -30,4 +30,4 @@ set(LLMI_BINDING_SOURCES
   csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
   csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_system.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_cache.cpp
   csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp
-  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)
+  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)

@@ -239,8 +239,9 @@ def test_close(tiny_path: Callable[..., Path]) -> None:
     next(stream)
     llm.close()
     llm.close()
-    list(stream)
-    assert stream.outputs[0].outputs[0].finish_reason == "abort"
+    with pytest.raises(EngineClosedError, match="under way"):
+        list(stream)
+    assert stream.outputs[0].outputs[0].finish_reason == "error"
     assert output[0].token_ids and repr(output)
     with pytest.raises(EngineClosedError):
         llm.generate([1])

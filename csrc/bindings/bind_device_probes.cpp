@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "bindings/engine_handle.h"
 #include "cache/kv_cache.h"
 #include "core/aligned.h"
@@ -184,7 +185,7 @@ cuda::MatrixInstruction InstructionOf(const py::function& product, int64_t num_c
 }  // namespace
 
 void RegisterDeviceProbes(py::module_& module) {
-  using Release = py::call_guard<py::gil_scoped_release>;
+  using Release = py::call_guard<GilReleased>;
   module.def("measure_device_copy", &MeasureCopy, Release(), py::arg("device"), py::arg("num_bytes"),
              "Bytes read and written a second by copies within the device.");
   module.def(

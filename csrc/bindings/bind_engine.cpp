@@ -1,6 +1,9 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <limits>
 
 #include "bindings/bindings.h"
 #include "bindings/engine_handle.h"
@@ -146,20 +149,21 @@ void RegisterSpeculation(py::module_& module) {
       .def("draw", &PyDraftRows::Draw, py::arg("probs"), py::arg("node"));
   py::class_<SpeculationConfig>(module, "SpeculationConfig")
       .def(py::init([](const std::shared_ptr<Drafter>& drafter, int64_t num_tokens, const py::object& length_policy,
-                       const std::string& verification, const py::object& rule) {
+                       const std::string& verification, const py::object& rule, uint64_t request_id) {
              SpeculationConfig config;
              config.drafter = drafter;
              config.num_tokens = num_tokens;
              if (verification == "rejection") config.rule = std::make_shared<AcceptanceRule>();
-             if (verification == "rule") config.rule = std::make_shared<PyAcceptanceRule>(rule);
+             if (verification == "rule") config.rule = std::make_shared<PyAcceptanceRule>(rule, request_id);
              if (verification == "block") config.judge = std::make_shared<BlockVerification>();
-             if (verification == "judge") config.judge = std::make_shared<PyDraftJudge>(rule);
+             if (verification == "judge") config.judge = std::make_shared<PyDraftJudge>(rule, request_id);
              if (config.rule != nullptr) config.verification = VerificationKind::kRule;
              if (config.judge != nullptr) config.verification = VerificationKind::kJudge;
-             if (!length_policy.is_none()) config.length_policy = std::make_shared<PyLengthPolicy>(length_policy);
+             if (!length_policy.is_none()) config.length_policy = std::make_shared<PyLengthPolicy>(length_policy, request_id);
              return config;
            }),
-           py::arg("drafter"), py::arg("num_tokens"), py::arg("length_policy"), py::arg("verification"), py::arg("rule"));
+           py::arg("drafter"), py::arg("num_tokens"), py::arg("length_policy"), py::arg("verification"), py::arg("rule"),
+           py::arg("request_id"));
 }
 
 void RegisterRequest(py::module_& module) {
@@ -190,7 +194,7 @@ void RegisterRequest(py::module_& module) {
              request->priority = priority;
              request->stream = stream;
              request->stepped = stepped;
-             if (!hooks.is_none()) request->hooks = std::make_shared<PyHooks>(hooks);
+             if (!hooks.is_none()) request->hooks = std::make_shared<PyHooks>(hooks, id);
              request->speculation = speculation;
              request->source = source;
              request->cache_salt = std::move(cache_salt);
@@ -239,8 +243,24 @@ void RegisterRequest(py::module_& module) {
       .def_property_readonly("logprobs", [](const OutputEvent& event) { return LogprobArrays(event.logprobs); })
       .def_property_readonly("finish_reason", [](const OutputEvent& event) { return OptionalName(event.finish_reason); });
   py::class_<OutputChannel, std::shared_ptr<OutputChannel>>(module, "OutputChannel")
-      .def(py::init<>())
-      .def("wait", &OutputChannel::Wait, py::arg("timeout_s"), py::call_guard<py::gil_scoped_release>());
+      // The child of a fork leaves a channel as it is: a thread of the parent's may have waited at it.
+      .def(py::init([] {
+        return std::shared_ptr<OutputChannel>(new OutputChannel(), [pid = getpid()](const OutputChannel* channel) {
+          if (getpid() == pid) delete channel;
+        });
+      }))
+      // Waits so long for an event, then appends all there are to `events`. Nothing is lost to an exception that comes on the way back:
+      // what was taken is in the list. Several threads may wait: the list has the channel's order.
+      .def(
+          "wait",
+          [](OutputChannel& channel, py::list events, double timeout_s) {
+            {
+              const GilReleased released;
+              channel.Wait(timeout_s);
+            }
+            for (OutputEvent& event : channel.TakeAll()) events.append(std::move(event));
+          },
+          py::arg("events"), py::arg("timeout_s"));
 }
 
 }  // namespace
@@ -249,7 +269,7 @@ void RegisterEngine(py::module_& module) {
   RegisterParams(module);
   RegisterSpeculation(module);
   RegisterRequest(module);
-  py::class_<EngineHandle>(module, "Engine")
+  py::class_<EngineHandle, std::unique_ptr<EngineHandle, EngineHandleDeleter>>(module, "Engine")
       .def(py::init([](const std::string& path, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
                        const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
                        int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
@@ -260,11 +280,11 @@ void RegisterEngine(py::module_& module) {
              if (!policy_object.is_none()) policy_hook = std::make_shared<PyPolicy>(policy_object);
              std::shared_ptr<BatchHook> batch_hook;
              if (!batch_object.is_none()) batch_hook = std::make_shared<PyBatchHook>(batch_object);
-             const py::gil_scoped_release release;
-             return std::make_unique<EngineHandle>(path, device, dtype, kv_dtype, isa, num_threads, policy, max_num_seqs,
-                                                   max_num_batched_tokens, chunked_prefill, block_size, kv_cache_memory_bytes,
-                                                   max_model_len, gpu_memory_utilization, prefix_caching, waiting_served_ratio,
-                                                   audit_each_step, policy_hook, batch_hook, layers, overrides);
+             const GilReleased release;
+             return std::unique_ptr<EngineHandle, EngineHandleDeleter>(
+                 new EngineHandle(path, device, dtype, kv_dtype, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
+                                  chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, gpu_memory_utilization, prefix_caching,
+                                  waiting_served_ratio, audit_each_step, policy_hook, batch_hook, layers, overrides));
            }),
            py::arg("path"), py::kw_only(), py::arg("device"), py::arg("dtype"), py::arg("kv_dtype"), py::arg("isa"), py::arg("num_threads"),
            py::arg("policy"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("chunked_prefill"), py::arg("block_size"),
@@ -286,19 +306,22 @@ void RegisterEngine(py::module_& module) {
       .def("step",
            [](EngineHandle& handle) {
              Engine& engine = handle.engine();
-             const py::gil_scoped_release release;
+             const GilReleased release;
              return engine.Step();
            })
       .def(
-          "reset_prefix_cache", [](EngineHandle& handle) { handle.engine().ResetPrefixCache(); }, py::call_guard<py::gil_scoped_release>())
+          "reset_prefix_cache", [](EngineHandle& handle) { handle.engine().ResetPrefixCache(); }, py::call_guard<GilReleased>())
       .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })
-      .def("close", &EngineHandle::Close, py::call_guard<py::gil_scoped_release>())
+      // Throws Error(kClosed) if it is, and in the child of a fork.
+      .def("check_open", [](EngineHandle& handle) { handle.engine().CheckOpen(); })
+      .def("interrupt_hook", &EngineHandle::InterruptHook, py::arg("request_ids"))
+      .def("close", &EngineHandle::Close, py::arg("patience_s") = std::numeric_limits<double>::infinity())
       // ([(request id or -1, sample index, tokens, tables by KV group)], references by page)
       .def("tables",
            [](EngineHandle& handle) {
              MemoryTables tables;
              {
-               const py::gil_scoped_release release;
+               const GilReleased release;
                tables = handle.engine().Tables();
              }
              py::list list;
@@ -310,7 +333,7 @@ void RegisterEngine(py::module_& module) {
       .def("stats", [](EngineHandle& handle) {
         EngineStats stats;
         {
-          const py::gil_scoped_release release;
+          const GilReleased release;
           stats = handle.engine().Stats();
         }
         py::dict dict;

@@ -22,6 +22,7 @@ const char* KindName(ErrorKind kind) {
     case ErrorKind::kBusy: return "busy";
     case ErrorKind::kDevice: return "device";
     case ErrorKind::kClosed: return "closed";
+    case ErrorKind::kInterrupted: return "interrupted";
     case ErrorKind::kInternal: return "internal";
   }
   return "internal";

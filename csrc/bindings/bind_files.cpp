@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "core/errors.h"
 #include "core/utf8.h"
 #include "io/gguf.h"
@@ -182,9 +183,9 @@ void RegisterFiles(py::module_& module) {
           py::arg("key"), "A list of strings.")
       .def("occurring", &Occurring, py::arg("key"), py::arg("text"), py::arg("joined") = false,
            "[(index, string)] of the strings of a list that occur in `text`; joined: without their first space.")
-      .def("token_fault", &TokenFault, py::call_guard<py::gil_scoped_release>(),
+      .def("token_fault", &TokenFault, py::call_guard<GilReleased>(),
            "What is wrong with the first token that is no UTF-8 or stands twice; empty if none is.")
-      .def("merge_fault", &MergeFault, py::call_guard<py::gil_scoped_release>(),
+      .def("merge_fault", &MergeFault, py::call_guard<GilReleased>(),
            "What is wrong with the first merge that stands twice or is not two tokens which make a third; empty if none is.")
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
   module.def("alphabet_bytes", &AlphabetBytes, py::arg("texts"), py::arg("alphabet"),

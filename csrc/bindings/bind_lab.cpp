@@ -70,7 +70,7 @@ py::list Extend(EngineHandle& handle,
   }
   std::vector<LabResult> results;
   {
-    const py::gil_scoped_release release;
+    const GilReleased release;
     results = handle.engine().LabExtend(extensions);
   }
   py::list list;
@@ -95,10 +95,10 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
   std::vector<float> law(logits.data(), logits.data() + vocab_size);
   const Engine& engine = handle.engine();
   std::unique_ptr<PyHooks> py_hooks;
-  if (!hooks.is_none()) py_hooks = std::make_unique<PyHooks>(hooks);
+  if (!hooks.is_none()) py_hooks = std::make_unique<PyHooks>(hooks, UINT64_MAX);  // of no request: a signal reaches this thread itself
   int32_t token = 0;
   {
-    const py::gil_scoped_release release;
+    const GilReleased release;
     const FloatEnvironmentGuard guard;
     const HookContext context = {sample_index, sample_index, &token_ids, prompt_len, &output_text};
     LogitsHook process;
@@ -126,7 +126,7 @@ std::vector<int32_t> Siblings(EngineHandle& handle, const FloatArray& law, const
 std::vector<std::pair<int64_t, double>> Costs(EngineHandle& handle) {
   CostCurve costs;
   {
-    const py::gil_scoped_release release;
+    const GilReleased release;
     costs = handle.engine().Costs();
   }
   std::vector<std::pair<int64_t, double>> points;
@@ -172,26 +172,26 @@ void RegisterLab(py::module_& module) {
   module.def("lab_extend", &Extend, py::arg("engine"), py::arg("extensions"));
   module.def(
       "lab_fork", [](EngineHandle& handle, const SequencePointer& sequence) { return handle.engine().LabFork(sequence); },
-      py::arg("engine"), py::arg("sequence"), py::call_guard<py::gil_scoped_release>());
+      py::arg("engine"), py::arg("sequence"), py::call_guard<GilReleased>());
   module.def(
       "lab_rollback",
       [](EngineHandle& handle, const SequencePointer& sequence, int64_t num_tokens) { handle.engine().LabRollback(sequence, num_tokens); },
-      py::arg("engine"), py::arg("sequence"), py::arg("num_tokens"), py::call_guard<py::gil_scoped_release>());
+      py::arg("engine"), py::arg("sequence"), py::arg("num_tokens"), py::call_guard<GilReleased>());
   module.def(
       "lab_sync",
       [](EngineHandle& handle, const SequencePointer& sequence, const std::vector<int32_t>& token_ids) {
         return handle.engine().LabSync(sequence, token_ids);
       },
-      py::arg("engine"), py::arg("sequence"), py::arg("token_ids"), py::call_guard<py::gil_scoped_release>());
+      py::arg("engine"), py::arg("sequence"), py::arg("token_ids"), py::call_guard<GilReleased>());
   module.def(
       "lab_commit",
       [](EngineHandle& handle, const SequencePointer& sequence, const std::vector<int32_t>& path) {
         handle.engine().LabCommit(sequence, path);
       },
-      py::arg("engine"), py::arg("sequence"), py::arg("path"), py::call_guard<py::gil_scoped_release>());
+      py::arg("engine"), py::arg("sequence"), py::arg("path"), py::call_guard<GilReleased>());
   module.def(
       "lab_close", [](EngineHandle& handle, const SequencePointer& sequence) { handle.engine().LabClose(sequence); }, py::arg("engine"),
-      py::arg("sequence"), py::call_guard<py::gil_scoped_release>());
+      py::arg("sequence"), py::call_guard<GilReleased>());
   module.def("law", &Law, py::arg("engine"), py::arg("params"), py::arg("token_ids"), py::arg("prompt_len"), py::arg("logits"),
              py::arg("hooks"), py::arg("sample_index"), py::arg("output_text"));
   module.def("draw_siblings", &Siblings, py::arg("engine"), py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"),

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "core/cpu_features.h"
 #include "core/system_limits.h"
 #include "core/thread_pool.h"
@@ -38,14 +39,14 @@ void RegisterSystem(py::module_& module) {
              return ReadProbe({&GetKernelTable(""), &ThreadPool::Shared(), num_threads}, num_bytes);
            }),
            py::arg("num_threads"), py::arg("num_bytes"))
-      .def("bytes_per_s", &ReadProbe::BytesPerSecond, py::call_guard<py::gil_scoped_release>(), "Of one pass.");
+      .def("bytes_per_s", &ReadProbe::BytesPerSecond, py::call_guard<GilReleased>(), "Of one pass.");
   module.def(
       "measure_ceilings",
       [](int num_threads, int64_t num_bytes) {
         const KernelContext context = {&GetKernelTable(""), &ThreadPool::Shared(), num_threads};
         Ceilings ceilings;
         {
-          const py::gil_scoped_release release;
+          const GilReleased release;
           ceilings = MeasureCeilings(context, num_bytes);
         }
         py::dict dict;

@@ -14,6 +14,7 @@
 #include "bindings/bind_testing.h"
 #include "bindings/engine_handle.h"
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "core/bfloat16.h"
 #include "core/float8.h"
 #include "core/fp_env.h"
@@ -305,7 +306,7 @@ void RegisterOps(py::module_& module) {
   // Of each region, which of its threads ran a task: -1 if not once. The first waits, so long at most, until all others have run: -1 if
   // they have not.
   module.def("threads_of_tasks", [](int num_threads, const std::vector<int64_t>& sizes, double first_waits_s) {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     ThreadPool pool(num_threads);
     std::vector<std::vector<int64_t>> regions;
     for (const int64_t size : sizes) {

@@ -1,8 +1,11 @@
 #include "bindings/engine_handle.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
+#include <thread>
 
+#include "bindings/gil.h"
 #include "core/fp_env.h"
 #include "core/system_limits.h"
 #include "core/thread_pool.h"
@@ -82,6 +85,7 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& device, c
   config_.batch_hook = batch_hook;
   config_.prefix_caching = prefix_caching;
   config_.audit_each_step = audit_each_step;
+  config_.check_wait = &CheckSignals;
   const FloatEnvironmentGuard guard;
   model_ = LoadConfig(path, layers, overrides);
   CheckArgument(!context_.bf16_dots || (model_.hidden_size % 2 == 0 && model_.intermediate_size % 2 == 0),
@@ -108,6 +112,50 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& device, c
 
 void EngineHandle::Start(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special) {
   engine_ = std::make_unique<Engine>(std::move(decoder_), context_, config_, ParseTokens(bytes, special, model_.vocab_size));
+}
+
+void EngineHandle::Close(double patience_s) {
+  constexpr double kCheckIntervalS = 0.05;
+  constexpr double kHookPatienceS = 0.5;
+  if (engine_ == nullptr || abandoned_ || engine_->IsForked()) return;
+  engine_->BeginClose();
+  if (engine_->OnEngineThread()) return;
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    bool ended = false;
+    {
+      const GilReleased released;
+      ended = engine_->WaitEnded(kCheckIntervalS);
+    }
+    if (ended) break;
+    const double waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (waited_s > patience_s) {
+      abandoned_ = true;
+      return;
+    }
+    if (waited_s > kHookPatienceS) HookScope::Interrupt(engine_->native_thread(), nullptr);
+    CheckSignals();
+  }
+  const GilReleased released;
+  engine_->Close();
+}
+
+bool EngineHandle::InterruptHook(const std::vector<uint64_t>& request_ids) {
+  if (engine_ == nullptr || engine_->IsForked() || engine_->OnEngineThread()) return false;
+  return HookScope::Interrupt(engine_->native_thread(), &request_ids);
+}
+
+void EngineHandle::Delete(EngineHandle* handle) {
+  if (handle->abandoned_ || (handle->engine_ != nullptr && handle->engine_->IsForked())) return;
+  if (handle->engine_ != nullptr && handle->engine_->OnEngineThread()) {
+    handle->engine_->BeginClose();
+    std::thread([handle] { delete handle; }).detach();
+  } else if (PyGILState_Check() != 0) {
+    const GilReleased released;
+    delete handle;
+  } else {
+    delete handle;
+  }
 }
 
 py::dict EngineHandle::Info() const {

@@ -37,9 +37,15 @@ class EngineHandle {
     if (!engine_) throw Error(ErrorKind::kClosed, "the engine is closed");
     return *engine_;
   }
-  void Close() {
-    if (engine_) engine_->Close();
-  }
+  // Ends the engine, with the GIL held: waits for its thread, and after half a second raises KeyboardInterrupt in a hook that still runs.
+  // Throws what a signal handler raises meanwhile; the engine then ends by itself. patience_s: how long to wait at most, for the end of
+  // the program; an engine whose hook does not return is left alone then.
+  void Close(double patience_s);
+  // Raises KeyboardInterrupt in the hook of these requests that is running, if one is. Call with the GIL held.
+  bool InterruptHook(const std::vector<uint64_t>& request_ids);
+  // Deletes `handle`, with or without the GIL; on the engine's own thread, which may drop the last reference with a hook, another thread
+  // does it. The child of a fork leaves it as it is: the locks in it may be held for ever.
+  static void Delete(EngineHandle* handle);
   pybind11::dict Info() const;
   int64_t vocab_size() const { return model_.vocab_size; }
   int64_t num_heads() const { return model_.num_heads; }
@@ -54,6 +60,11 @@ class EngineHandle {
   std::string weight_types_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Engine> engine_;
+  bool abandoned_ = false;  // its thread was still in a hook at the end of the program
+};
+
+struct EngineHandleDeleter {
+  void operator()(EngineHandle* handle) const { EngineHandle::Delete(handle); }
 };
 
 }  // namespace llmi

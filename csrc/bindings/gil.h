@@ -1,23 +1,85 @@
-// Calls into user code from the core's threads.
+// The interpreter's lock (GIL) in the core's threads: taken for user code, given back while a call waits.
+//
+// Python before 3.14 ends a thread that asks for the GIL while the interpreter goes down by unwinding its stack, which must not pass a
+// C++ destructor. Everything here therefore sleeps for ever instead, as Python itself does from 3.14 on: the process is about to end.
 #pragma once
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "core/errors.h"
 
 namespace llmi {
 
-// Runs `call` with the GIL; whatever Python raises becomes an Error of this kind.
+// Whether the interpreter is gone, or goes down on another thread: Python objects are then left as they are.
+bool InterpreterEnds();
+
+// The GIL for a scope, on any thread.
+class GilHeld {
+ public:
+  GilHeld();
+  ~GilHeld();
+  GilHeld(const GilHeld&) = delete;
+  GilHeld& operator=(const GilHeld&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+// Without the GIL for a scope.
+class GilReleased {
+ public:
+  GilReleased();
+  ~GilReleased();
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// For a thread that waits without the GIL: throws what a signal handler raises (Ctrl-C). Does nothing on other threads than the main one.
+void CheckSignals();
+
+// While Python code of these requests runs on this thread. Made and dropped with the GIL held, which also guards what is in it.
+class HookScope {
+ public:
+  explicit HookScope(std::vector<uint64_t> request_ids);
+  ~HookScope();  // an interrupt that has not been raised so far is taken back: no later hook gets it
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+
+  bool interrupted() const { return interrupted_; }
+
+  // Raises KeyboardInterrupt in the hook that runs on `thread`, if it is one of these requests' (null: whosever it is). It is raised
+  // between two bytecodes: code that is blocked in C gets it when it returns. Call with the GIL held.
+  static bool Interrupt(unsigned long thread, const std::vector<uint64_t>* request_ids);
+
+ private:
+  bool Concerns(const std::vector<uint64_t>& request_ids) const;
+
+  std::vector<uint64_t> request_ids_;
+  unsigned long thread_;
+  HookScope* outer_;
+  bool interrupted_ = false;
+};
+
+// A Python call from a thread of the core. The same as callable(args...), but if the interpreter ends meanwhile the thread stops here.
+pybind11::object CallPython(const pybind11::object& callable, const pybind11::tuple& args);
+
+// Runs `call` with the GIL; whatever Python raises becomes an Error of this kind, or kInterrupted after an interrupt.
 template <typename Call>
-auto WithGil(ErrorKind kind, const Call& call) {
-  const pybind11::gil_scoped_acquire gil;
+auto CallHook(ErrorKind kind, std::vector<uint64_t> request_ids, const Call& call) {
+  const GilHeld gil;
+  const HookScope scope(std::move(request_ids));
   try {
     return call();
   } catch (pybind11::error_already_set& error) {
-    throw Error(kind, error.what());
+    throw Error(scope.interrupted() ? ErrorKind::kInterrupted : kind, error.what());
   } catch (const pybind11::cast_error& error) {
     throw Error(kind, error.what());
   }
@@ -29,11 +91,11 @@ class HeldObject {
  public:
   explicit HeldObject(pybind11::object object) : object_(std::move(object)) {}
   ~HeldObject() {
-    if (Py_IsInitialized() == 0) {
+    if (InterpreterEnds()) {
       object_.release();
       return;
     }
-    const pybind11::gil_scoped_acquire gil;
+    const GilHeld gil;
     object_ = pybind11::object();
   }
   HeldObject(const HeldObject&) = delete;
@@ -41,6 +103,11 @@ class HeldObject {
 
   const pybind11::object& get() const { return object_; }
   pybind11::object attr(const char* name) const { return object_.attr(name); }
+  // The method's answer.
+  template <typename... Args>
+  pybind11::object Call(const char* name, Args&&... args) const {
+    return CallPython(object_.attr(name), pybind11::make_tuple(std::forward<Args>(args)...));
+  }
 
  private:
   pybind11::object object_;

@@ -15,10 +15,10 @@ class PyState : public DrafterState {
   PyState(py::object runner, uint64_t request_id, int64_t sample_index)
       : runner_(std::move(runner)), request_id_(request_id), sample_index_(sample_index) {}
   ~PyState() override {
-    if (Py_IsInitialized() != 0) {
-      const py::gil_scoped_acquire gil;
+    if (!InterpreterEnds()) {
+      const GilHeld gil;
       try {
-        runner_.attr("forget")(request_id_, sample_index_);
+        runner_.Call("forget", request_id_, sample_index_);
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable("llmi drafter");
       }
@@ -34,13 +34,15 @@ class PyState : public DrafterState {
 }  // namespace
 
 std::unique_ptr<DrafterState> PyDrafter::NewState(uint64_t request_id, int64_t sample_index) {
-  const py::gil_scoped_acquire gil;
+  const GilHeld gil;
   return std::make_unique<PyState>(runner_.get(), request_id, sample_index);
 }
 
 void PyDrafter::Propose(std::span<DraftContext*> contexts) {
+  std::vector<uint64_t> request_ids;
+  for (const DraftContext* context : contexts) request_ids.push_back(context->request_id);
   try {
-    WithGil(ErrorKind::kDraft, [&] {
+    CallHook(ErrorKind::kDraft, request_ids, [&] {
       py::list list;
       for (const DraftContext* context : contexts) {
         py::dict hidden;
@@ -53,7 +55,7 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
                                    context->round, context->wants_laws, hidden));
       }
       // One (token_ids, parents, message, rows) for each context; a message is an error.
-      const auto proposals = runner_.attr("propose")(list).cast<py::list>();
+      const auto proposals = runner_.Call("propose", list).cast<py::list>();
       CheckInternal(proposals.size() == contexts.size(), "a drafter's runner lost a context");
       for (size_t i = 0; i < contexts.size(); ++i) {
         const auto fields = proposals[i].cast<py::tuple>();
@@ -67,20 +69,22 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
       }
     });
   } catch (const Error& error) {
+    // After an interrupt nothing is drafted in this step; the requests that it was meant for are about to be aborted.
+    if (error.kind() == ErrorKind::kInterrupted) return;
     for (DraftContext* context : contexts) context->error = error;
   }
 }
 
 void PyDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) {
-  WithGil(ErrorKind::kDraft, [&] {
-    runner_.attr("observe")(request_id, sample_index, num_accepted, CopyArray(target_logprobs.data(), target_logprobs.size()));
+  CallHook(ErrorKind::kDraft, {request_id}, [&] {
+    runner_.Call("observe", request_id, sample_index, num_accepted, CopyArray(target_logprobs.data(), target_logprobs.size()));
   });
 }
 
 double PyAcceptanceRule::AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const {
-  return WithGil(ErrorKind::kHook, [&] {
+  return CallHook(ErrorKind::kHook, {request_id_}, [&] {
     const double probability =
-        runner_.attr("accept_probability")(token, CopyArray(target.data(), target.size()), CopyArray(draft.data(), draft.size()))
+        runner_.Call("accept_probability", token, CopyArray(target.data(), target.size()), CopyArray(draft.data(), draft.size()))
             .cast<double>();
     if (!(probability >= 0.0 && probability <= 1.0)) {
       throw Error(ErrorKind::kHook, "accept_probability returned " + std::to_string(probability) + ", outside [0, 1]");
@@ -90,9 +94,9 @@ double PyAcceptanceRule::AcceptProbability(int32_t token, std::span<const double
 }
 
 void PyAcceptanceRule::Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const {
-  WithGil(ErrorKind::kHook, [&] {
+  CallHook(ErrorKind::kHook, {request_id_}, [&] {
     const py::object result =
-        runner_.attr("residual")(token, CopyArray(target->data(), target->size()), CopyArray(draft.data(), draft.size()));
+        runner_.Call("residual", token, CopyArray(target->data(), target->size()), CopyArray(draft.data(), draft.size()));
     const auto row = result.cast<py::array_t<double, py::array::c_style | py::array::forcecast>>();
     if (row.ndim() != 1 || row.shape(0) != static_cast<py::ssize_t>(target->size())) {
       throw Error(ErrorKind::kHook, "residual returned an array that is not [vocab_size]");
@@ -149,11 +153,11 @@ int32_t PyDraftRows::Draw(const py::array_t<double, py::array::c_style | py::arr
 }
 
 DraftVerdict PyDraftJudge::Judge(DraftRows& rows) const {
-  return WithGil(ErrorKind::kHook, [&] {
+  return CallHook(ErrorKind::kHook, {request_id_}, [&] {
     const py::object handle = py::cast(PyDraftRows(&rows));
     DraftVerdict verdict;
     try {
-      const auto answer = runner_.attr("verify")(handle, CopyArray(rows.TokenIds().data(), rows.TokenIds().size()))
+      const auto answer = runner_.Call("verify", handle, CopyArray(rows.TokenIds().data(), rows.TokenIds().size()))
                               .cast<std::pair<std::vector<int32_t>, int32_t>>();
       verdict = {answer.first, answer.second};
     } catch (...) {
@@ -166,10 +170,10 @@ DraftVerdict PyDraftJudge::Judge(DraftRows& rows) const {
 }
 
 std::vector<double> PyPolicy::Key(const PolicyRequest& request, double now_s) {
-  return WithGil(ErrorKind::kHook, [&] {
+  return CallHook(ErrorKind::kHook, {request.id}, [&] {
     auto key = policy_
-                   .attr("key")(request.id, request.priority, request.arrival_time_s, request.prompt_len, request.num_tokens,
-                                request.max_new_tokens, request.num_preemptions, now_s)
+                   .Call("key", request.id, request.priority, request.arrival_time_s, request.prompt_len, request.num_tokens,
+                         request.max_new_tokens, request.num_preemptions, now_s)
                    .cast<std::vector<double>>();
     for (double value : key) {
       if (value != value) throw Error(ErrorKind::kHook, "the scheduling policy's key holds NaN");
@@ -179,13 +183,13 @@ std::vector<double> PyPolicy::Key(const PolicyRequest& request, double now_s) {
 }
 
 int64_t PyLengthPolicy::Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) {
-  return WithGil(ErrorKind::kDraft, [&] {
+  return CallHook(ErrorKind::kDraft, {request_id_}, [&] {
     const auto as_floats = [](std::span<const double> values) {
       py::array_t<float> array(static_cast<py::ssize_t>(values.size()));
       for (size_t i = 0; i < values.size(); ++i) array.mutable_data()[i] = static_cast<float>(values[i]);
       return array;
     };
-    return policy_.attr("choose")(as_floats(acceptance), as_floats(costs), num_running).cast<int64_t>();
+    return policy_.Call("choose", as_floats(acceptance), as_floats(costs), num_running).cast<int64_t>();
   });
 }
 

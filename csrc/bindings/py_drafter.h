@@ -41,7 +41,7 @@ class PyDrafter : public Drafter {
 // A Verification written in Python; the object is llmi._verification.VerificationRunner.
 class PyAcceptanceRule : public AcceptanceRule {
  public:
-  explicit PyAcceptanceRule(pybind11::object runner) : runner_(std::move(runner)) {}
+  PyAcceptanceRule(pybind11::object runner, uint64_t request_id) : runner_(std::move(runner)), request_id_(request_id) {}
 
   bool is_default() const override { return false; }
   double AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const override;
@@ -49,6 +49,7 @@ class PyAcceptanceRule : public AcceptanceRule {
 
  private:
   HeldObject runner_;
+  uint64_t request_id_;
 };
 
 // What Verification.verify looks at; dead after the call.
@@ -74,11 +75,12 @@ class PyDraftRows {
 // A Verification that judges whole drafts; the object is llmi._verification.VerificationRunner.
 class PyDraftJudge : public DraftJudge {
  public:
-  explicit PyDraftJudge(pybind11::object runner) : runner_(std::move(runner)) {}
+  PyDraftJudge(pybind11::object runner, uint64_t request_id) : runner_(std::move(runner)), request_id_(request_id) {}
   DraftVerdict Judge(DraftRows& rows) const override;
 
  private:
   HeldObject runner_;
+  uint64_t request_id_;
 };
 
 class PyPolicy : public PolicyHook {
@@ -93,12 +95,13 @@ class PyPolicy : public PolicyHook {
 
 class PyLengthPolicy : public LengthHook {
  public:
-  explicit PyLengthPolicy(pybind11::object policy) : policy_(std::move(policy)) {}
+  PyLengthPolicy(pybind11::object policy, uint64_t request_id) : policy_(std::move(policy)), request_id_(request_id) {}
 
   int64_t Choose(std::span<const double> acceptance, std::span<const double> costs, int64_t num_running) override;
 
  private:
   HeldObject policy_;
+  uint64_t request_id_;
 };
 
 }  // namespace llmi

@@ -23,17 +23,18 @@ py::array_t<int32_t> CopyTokens(const HookContext& context) {
 
 }  // namespace
 
-PyHooks::PyHooks(py::object hooks)
+PyHooks::PyHooks(py::object hooks, uint64_t request_id)
     : hooks_(std::move(hooks)),
+      request_id_(request_id),
       has_processors_(hooks_.attr("has_processors").cast<bool>()),
       has_own_processors_(!hooks_.attr("processors").cast<py::list>().empty()),
       has_sampler_(hooks_.attr("has_sampler").cast<bool>()),
       has_criteria_(hooks_.attr("has_criteria").cast<bool>()) {}
 
 void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) {
-  WithGil(ErrorKind::kHook, [&] {
-    const py::object result = hooks_.attr("process")(context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
-                                                     py::bytes(*context.output_text), CopyRow(logits, vocab_size), context.batched);
+  CallHook(ErrorKind::kHook, {request_id_}, [&] {
+    const py::object result = hooks_.Call("process", context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
+                                          py::bytes(*context.output_text), CopyRow(logits, vocab_size), context.batched);
     const auto row = result.cast<FloatArray>();
     if (row.ndim() != 1 || row.shape(0) != vocab_size) {
       throw Error(ErrorKind::kHook, "a logits processor returned an array that is not [vocab_size]");
@@ -43,9 +44,9 @@ void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t v
 }
 
 int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vocab_size) {
-  return WithGil(ErrorKind::kHook, [&] {
-    const py::object result = hooks_.attr("sample")(context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
-                                                    py::bytes(*context.output_text), CopyRow(law, vocab_size));
+  return CallHook(ErrorKind::kHook, {request_id_}, [&] {
+    const py::object result = hooks_.Call("sample", context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
+                                          py::bytes(*context.output_text), CopyRow(law, vocab_size));
     const auto token = result.cast<int64_t>();
     if (token < 0 || token >= vocab_size) {
       throw Error(ErrorKind::kHook,
@@ -56,24 +57,45 @@ int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vo
 }
 
 void PyHooks::CopyState(int64_t from_slot, int64_t to_slot) {
-  WithGil(ErrorKind::kHook, [&] { hooks_.attr("copy_state")(from_slot, to_slot); });
+  CallHook(ErrorKind::kHook, {request_id_}, [&] { hooks_.Call("copy_state", from_slot, to_slot); });
 }
 
 void PyHooks::EndTrials() {
-  WithGil(ErrorKind::kHook, [&] { hooks_.attr("end_trials")(); });
+  try {
+    CallHook(ErrorKind::kHook, {request_id_}, [&] { hooks_.Call("end_trials"); });
+  } catch (const Error&) {
+    // Interrupted: the request ends, and its states with it.
+  }
 }
 
 std::optional<std::string> PyHooks::ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) {
-  return WithGil(ErrorKind::kHook, [&]() -> std::optional<std::string> {
-    const py::object result = hooks_.attr("should_stop")(context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
-                                                         py::bytes(*context.output_text), CopyRow(logits, vocab_size));
+  return CallHook(ErrorKind::kHook, {request_id_}, [&]() -> std::optional<std::string> {
+    const py::object result = hooks_.Call("should_stop", context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
+                                          py::bytes(*context.output_text), CopyRow(logits, vocab_size));
     if (result.is_none()) return std::nullopt;
     return result.cast<std::string>();
   });
 }
 
 void PyBatchHook::Apply(std::span<Row> rows, float* logits, int64_t vocab_size) {
-  WithGil(ErrorKind::kHook, [&] {
+  try {
+    ApplyTogether(rows, logits, vocab_size);
+  } catch (const Error&) {
+    // Interrupted, for some of the rows or for all: each has a call of its own, so that only its own interrupt ends it.
+    for (size_t i = 0; i < rows.size(); ++i) {
+      try {
+        ApplyTogether(rows.subspan(i, 1), logits + static_cast<int64_t>(i) * vocab_size, vocab_size);
+      } catch (const Error& error) {
+        rows[i].error = error;
+      }
+    }
+  }
+}
+
+void PyBatchHook::ApplyTogether(std::span<Row> rows, float* logits, int64_t vocab_size) {
+  std::vector<uint64_t> request_ids;
+  for (const Row& row : rows) request_ids.push_back(static_cast<const PyHooks*>(row.hooks)->request_id());
+  CallHook(ErrorKind::kHook, std::move(request_ids), [&] {
     const auto num_rows = static_cast<py::ssize_t>(rows.size());
     FloatArray matrix({num_rows, static_cast<py::ssize_t>(vocab_size)}, logits);
     // What they were, for the runner alone: a view.
@@ -85,7 +107,7 @@ void PyBatchHook::Apply(std::span<Row> rows, float* logits, int64_t vocab_size) 
                                  context.prompt_len, py::bytes(*context.output_text)));
     }
     // A message for each row that failed.
-    const auto messages = runner_.attr("apply")(list, matrix, before).cast<std::vector<std::optional<std::string>>>();
+    const auto messages = runner_.Call("apply", list, matrix, before).cast<std::vector<std::optional<std::string>>>();
     CheckInternal(messages.size() == rows.size(), "the batch processors' runner lost a row");
     for (size_t i = 0; i < rows.size(); ++i) {
       if (messages[i]) rows[i].error = Error(ErrorKind::kHook, *messages[i]);

@@ -15,7 +15,7 @@ namespace llmi {
 
 class PyHooks : public RequestHooks {
  public:
-  explicit PyHooks(pybind11::object hooks);
+  PyHooks(pybind11::object hooks, uint64_t request_id);
 
   bool HasProcessors() const override { return has_processors_; }
   bool HasOwnProcessors() const override { return has_own_processors_; }
@@ -24,12 +24,14 @@ class PyHooks : public RequestHooks {
   void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) override;
   int32_t Sample(const HookContext& context, const float* law, int64_t vocab_size) override;
   const pybind11::object& hooks() const { return hooks_.get(); }
+  uint64_t request_id() const { return request_id_; }
   void CopyState(int64_t from_slot, int64_t to_slot) override;
   void EndTrials() override;
   std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) override;
 
  private:
   HeldObject hooks_;
+  uint64_t request_id_;
   bool has_processors_;
   bool has_own_processors_;
   bool has_sampler_;
@@ -43,6 +45,8 @@ class PyBatchHook : public BatchHook {
   void Apply(std::span<Row> rows, float* logits, int64_t vocab_size) override;
 
  private:
+  void ApplyTogether(std::span<Row> rows, float* logits, int64_t vocab_size);
+
   HeldObject runner_;
 };
 

@@ -20,6 +20,7 @@ enum class ErrorKind {
   kBusy,              // the engine was called from inside one of its own hooks
   kDevice,            // the machine lacks what was asked for
   kClosed,            // the engine is closed
+  kInterrupted,       // its caller no longer waits for it
   kInternal,          // a broken invariant
 };
 

@@ -22,20 +22,37 @@ void OutputChannel::Push(OutputEvent event) {
   ready_.notify_all();
 }
 
-std::vector<OutputEvent> OutputChannel::Wait(double timeout_s) {
+void OutputChannel::Wait(double timeout_s) {
   std::unique_lock lock(mutex_);
   ready_.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] { return !events_.empty(); });
+}
+
+std::vector<OutputEvent> OutputChannel::TakeAll() {
+  const std::lock_guard lock(mutex_);
   std::vector<OutputEvent> events(std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
   events_.clear();
   return events;
 }
 
-Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens)
-    : decoder_(std::move(decoder)), context_(context), config_(config), tokens_(std::move(tokens)), pid_(getpid()) {
+namespace {
+
+KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config) {
   std::vector<int64_t> windows;
-  for (const LayerConfig& layer : decoder_->config().layers) windows.push_back(layer.window);
-  KvGroups groups(windows, decoder_->config().num_kv_heads, decoder_->config().head_dim, config_.kv_type, config_.block_size);
-  cache_ = std::make_unique<KvCache>(std::move(groups), config_.num_pages, context_.device);
+  for (const LayerConfig& layer : model.layers) windows.push_back(layer.window);
+  return KvGroups(windows, model.num_kv_heads, model.head_dim, config.kv_type, config.block_size);
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens)
+    : decoder_(std::move(decoder)),
+      vocab_size_(decoder_->config().vocab_size),
+      groups_(GroupsOf(decoder_->config(), config)),
+      context_(context),
+      config_(std::move(config)),
+      tokens_(std::move(tokens)),
+      pid_(getpid()) {
+  cache_ = std::make_unique<KvCache>(groups_, config_.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
   if (config_.prefix_caching) {
     std::random_device random;
@@ -49,26 +66,15 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
 
 Engine::~Engine() { Close(); }
 
-Error Engine::ClosedError() const { return Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_); }
-
-void Engine::CheckOpen() const {
-  if (closing_) throw ClosedError();
-  if (getpid() != pid_) throw Error(ErrorKind::kClosed, "the engine belongs to the parent process: make a new LLM after fork");
-}
-
 void Engine::Check(const Request& request) {
-  {
-    const std::lock_guard lock(mutex_);
-    CheckOpen();
-  }
-  Validate(request.params, decoder_->config().vocab_size);
+  CheckOpen();
+  Validate(request.params, vocab_size_);
   const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
   if (prompt_len == 0) throw Error(ErrorKind::kInvalidArgument, "the prompt is empty: it has no token at all", "prompt");
   for (int32_t id : request.prompt_token_ids) {
-    if (id < 0 || id >= decoder_->config().vocab_size) {
+    if (id < 0 || id >= vocab_size_) {
       throw Error(ErrorKind::kInvalidArgument,
-                  "prompt token id " + std::to_string(id) + " is outside [0, " + std::to_string(decoder_->config().vocab_size) + ")",
-                  "prompt_token_ids");
+                  "prompt token id " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size_) + ")", "prompt_token_ids");
     }
   }
   const int64_t last_len = prompt_len + std::max<int64_t>(0, request.params.max_tokens - 1);
@@ -85,19 +91,20 @@ void Engine::Check(const Request& request) {
                     " is outside [1, max_num_seqs = " + std::to_string(config_.scheduler.max_num_seqs) + "]",
                 "n");
   }
-  const int64_t pages = cache_->groups().MaxPages(last_len, config_.block_size);
+  const int64_t pages = groups_.MaxPages(last_len, config_.block_size);
   if (pages > config_.num_pages) {
     throw Error::OutOfMemory(std::to_string(last_len) + " tokens need " + std::to_string(pages) + " KV pages, the cache has " +
                                  std::to_string(config_.num_pages),
-                             static_cast<uint64_t>(pages * cache_->groups().page_bytes()),
-                             static_cast<uint64_t>(config_.num_pages * cache_->groups().page_bytes()));
+                             static_cast<uint64_t>(pages * groups_.page_bytes()),
+                             static_cast<uint64_t>(config_.num_pages * groups_.page_bytes()));
   }
 }
 
 void Engine::Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel) {
+  CheckOpen();
   {
     const std::lock_guard lock(mutex_);
-    CheckOpen();
+    CheckNotClosed();
     for (const std::shared_ptr<Request>& request : requests) {
       request->arrival_time_s = NowSeconds();
       incoming_.emplace_back(request, channel);
@@ -107,21 +114,12 @@ void Engine::Submit(const std::vector<std::shared_ptr<Request>>& requests, const
 }
 
 void Engine::Abort(const std::vector<uint64_t>& request_ids) {
+  if (IsForked()) return;
   {
     const std::lock_guard lock(mutex_);
     aborts_.insert(aborts_.end(), request_ids.begin(), request_ids.end());
   }
   wake_.notify_all();
-}
-
-bool Engine::Step() {
-  std::unique_lock lock(mutex_);
-  if (closing_) throw ClosedError();
-  const uint64_t target = steps_done_ + 1;
-  ++step_credits_;
-  wake_.notify_all();
-  stepped_.wait(lock, [&] { return steps_done_ >= target || closing_; });
-  return step_did_work_;
 }
 
 EngineStats Engine::Stats() {
@@ -159,65 +157,10 @@ MemoryTables Engine::Tables() {
   return result;
 }
 
-void Engine::Close() {
-  if (getpid() != pid_) {  // a fork's copy: the thread does not exist here
-    if (thread_.joinable()) thread_.detach();
-    return;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
-  wake_.notify_all();
-  stepped_.notify_all();
-  if (thread_.joinable()) thread_.join();
-  scheduler_.reset();
-  cache_.reset();
-  decoder_.reset();
-}
-
 bool Engine::MayRun() const {
   if (!scheduler_->HasWork()) return false;
   if (step_credits_ > 0) return true;
   return std::any_of(requests_.begin(), requests_.end(), [](const auto& entry) { return !entry.second->request->stepped; });
-}
-
-void Engine::Execute(const std::function<void()>& work) {
-  if (OnEngineThread()) {
-    throw Error(ErrorKind::kBusy, "the engine was called from inside one of its own hooks or drafters; use another LLM there");
-  }
-  std::promise<void> done;
-  {
-    const std::lock_guard lock(mutex_);
-    CheckOpen();
-    commands_.push_back({&work, &done});
-  }
-  wake_.notify_all();
-  done.get_future().get();
-}
-
-void Engine::TryExecute(const std::function<void()>& work) {
-  if (OnEngineThread()) {
-    work();
-    return;
-  }
-  try {
-    Execute(work);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kClosed) throw;
-  }
-}
-
-void Engine::RunCommands(std::vector<Command> commands) {
-  ahead_.reset();  // its sequences and workspaces may be others when they are done
-  for (const Command& command : commands) {
-    try {
-      (*command.work)();
-      command.done->set_value();
-    } catch (...) {
-      command.done->set_exception(std::current_exception());
-    }
-  }
 }
 
 void Engine::ResetPrefixCache() {
@@ -318,10 +261,12 @@ void Engine::ThreadMain() {
     }
     const bool credit = step_credits_ > 0;
     const bool work = MayRun();
+    if (credit) --step_credits_;
     lock.unlock();
     const double start = NowSeconds();
     try {
       if (work) RunStep();
+      if (IsForked()) return;  // a hook has forked, and the child came back from it: the engine is its parent's
       EmitStreams();
     } catch (const std::exception& error) {
       lock.lock();
@@ -338,23 +283,27 @@ void Engine::ThreadMain() {
     for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
     lock.lock();
     if (credit) {
-      --step_credits_;
       ++steps_done_;
       step_did_work_ = work;
       stepped_.notify_all();
     }
   }
+  const Error closed = failure_.empty() ? Error(ErrorKind::kClosed, "the engine was closed while this request was under way")
+                                        : Error(ErrorKind::kInternal, failure_);
   for (auto& [id, running] : requests_) {
-    if (!failure_.empty()) running->request->error = Error(ErrorKind::kInternal, failure_);
-    for (auto& sample : running->samples) FinishSample(*running, *sample, failure_.empty() ? FinishReason::kAbort : FinishReason::kError);
+    const bool runs = std::any_of(running->samples.begin(), running->samples.end(), [](const auto& sample) { return !sample->finished; });
+    if (runs) FailRequest(*running, closed);
   }
   const std::vector<Command> commands = std::exchange(commands_, {});
+  const Error error = ClosedError();
   lock.unlock();
-  for (const Command& command : commands) command.done->set_exception(std::make_exception_ptr(ClosedError()));
+  for (const Command& command : commands) command.done->set_exception(std::make_exception_ptr(error));
   for (auto& sequence : std::exchange(labs_, {})) cache_->Free(&sequence->kv);
   for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
   for (auto& row : ended_rows_) cache_->Free(&row->scheduled.kv);
   ended_rows_.clear();
+  lock.lock();
+  ended_ = true;
   stepped_.notify_all();
 }
 

@@ -56,6 +56,8 @@ struct EngineConfig {
   std::shared_ptr<BatchHook> batch_hook;
   bool prefix_caching = true;
   bool audit_each_step = false;  // for tests
+  // Called ten times a second by a thread that waits for the engine; what it throws ends the wait. May be empty.
+  std::function<void()> check_wait;
 };
 
 // Counters of the engine, taken under its lock.
@@ -120,7 +122,11 @@ class Engine {
   void Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel);
   // Ends these requests; each still gets its finish event.
   void Abort(const std::vector<uint64_t>& request_ids);
-  // One iteration of the loop, for requests with `stepped`; returns false if there was nothing to do.
+  // Throws Error(kClosed) after Close, and in the child of a fork.
+  void CheckOpen() const;
+  // Whether this process is a child of the one that made the engine: its thread is not here, its locks may be held for ever.
+  bool IsForked() const;
+  // One iteration of the loop, for requests with `stepped`; returns false if there was nothing to do. Throws Error(kClosed).
   bool Step();
   EngineStats Stats();
   // The block tables of everything that holds cache now. Throws like Execute.
@@ -129,7 +135,8 @@ class Engine {
   CostCurve Costs();
   bool OnEngineThread() const { return std::this_thread::get_id() == thread_.get_id(); }
   // Runs `work` on the engine thread, between two steps, and returns when it is done; its exception comes through.
-  // Throws Error(kBusy) on the engine thread itself, Error(kClosed) after Close.
+  // Throws Error(kBusy) on the engine thread itself, Error(kClosed) after Close. If check_wait throws, work that has not begun is dropped,
+  // and work under way ends at its next CheckCommand.
   void Execute(const std::function<void()>& work);
 
   // Forgets all cached beginnings that nobody uses now.
@@ -147,8 +154,14 @@ class Engine {
   // Gives its cache back, soon; may be called from anywhere, after Close too.
   void LabClose(const std::shared_ptr<LabSequence>& sequence);
   const KernelContext& context() const { return context_; }
-  // Ends all requests, joins the thread, frees weights and cache.
+  // Asks the thread to end all requests and then itself; those under way fail with Error(kClosed).
+  void BeginClose();
+  // Waits so long for the thread's end; returns whether it has come.
+  bool WaitEnded(double timeout_s);
+  // Both, then frees weights and cache. Nothing in the child of a fork; BeginClose alone on the engine thread.
   void Close();
+  // Of the engine thread.
+  std::thread::native_handle_type native_thread() { return thread_.native_handle(); }
 
  private:
   struct Sample;
@@ -192,10 +205,13 @@ class Engine {
   struct Command {
     const std::function<void()>* work;
     std::promise<void>* done;
+    const std::atomic<bool>* dropped;  // by who waited for it
   };
   // Runs `work` between two steps, or at once on the engine thread; nothing if the engine is closed.
   void TryExecute(const std::function<void()>& work);
   void RunCommands(std::vector<Command> commands);
+  // Throws Error(kInterrupted) if nobody waits any more for the command under way. Called between two forwards.
+  void CheckCommand() const;
   bool Reclaim();
   void TakeSourceCache(const LabSequence& source, Sample& leader);
   void LabTruncate(LabSequence& sequence, int64_t num_tokens);
@@ -208,8 +224,8 @@ class Engine {
   void LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
                   const ForwardResult& forward, std::vector<LabResult>* results);
 
-  Error ClosedError() const;
-  void CheckOpen() const;  // under the lock
+  Error ClosedError() const;    // under the lock
+  void CheckNotClosed() const;  // likewise
   void ThreadMain();
   bool MayRun() const;
   void TakeIncoming();
@@ -281,6 +297,8 @@ class Engine {
   void PublishStats();  // under the lock
 
   std::unique_ptr<Decoder> decoder_;
+  const int64_t vocab_size_;
+  const KvGroups groups_;
   KernelContext context_;
   EngineConfig config_;
   std::shared_ptr<const TokenBytes> tokens_;
@@ -316,7 +334,9 @@ class Engine {
   int64_t num_audited_steps_ = 0;
   int num_empty_steps_ = 0;  // in a row
 
-  std::mutex mutex_;  // guards what follows
+  const std::atomic<bool>* command_dropped_ = nullptr;  // of the command under way
+
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   std::condition_variable stepped_;
   std::vector<std::pair<std::shared_ptr<Request>, std::shared_ptr<OutputChannel>>> incoming_;
@@ -327,10 +347,12 @@ class Engine {
   uint64_t steps_done_ = 0;
   bool step_did_work_ = false;
   bool closing_ = false;
+  bool ended_ = false;  // the thread has left its loop
   bool busy_ = false;
   std::string failure_;  // why the engine stopped, if it did
   EngineStats stats_;
-  int pid_ = 0;
+  const int pid_;
+  std::mutex close_mutex_;  // of who joins the thread
   std::thread thread_;
 };
 

@@ -119,6 +119,7 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
     cache_->AttachPrefix(&sequence.kv, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()) - num_wanted, "");
   }
   while (std::find(done.begin(), done.end(), false) != done.end()) {
+    CheckCommand();
     ForwardBatch batch;
     batch.tables.resize(cache_->groups().groups().size());
     std::vector<size_t> owners;  // of each wanted row
@@ -291,7 +292,7 @@ void Engine::LabTruncate(LabSequence& sequence, int64_t num_tokens) {
 }
 
 int64_t Engine::LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
-  CheckTokens(token_ids, decoder_->config().vocab_size);
+  CheckTokens(token_ids, vocab_size_);
   int64_t common = 0;
   Execute([&] {
     std::vector<int32_t>& tokens = sequence->tokens;
@@ -326,6 +327,7 @@ void Engine::LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::
 }
 
 void Engine::LabClose(const std::shared_ptr<LabSequence>& sequence) {
+  if (IsForked()) return;
   {
     const std::lock_guard lock(mutex_);
     if (closing_) return;

@@ -31,7 +31,7 @@ struct HookContext {
 };
 
 // User code of one request. Called on the engine thread, once per emitted token, in the order of plain decoding.
-// Any exception ends the request alone; implementations throw Error(kHook).
+// Any exception ends the request alone; implementations throw Error(kHook), or Error(kInterrupted) if its caller waits no longer.
 class RequestHooks {
  public:
   virtual ~RequestHooks() = default;
@@ -185,8 +185,10 @@ struct OutputEvent {
 class OutputChannel {
  public:
   void Push(OutputEvent event);
-  // Waits up to timeout_s for at least one event, then takes all there are.
-  std::vector<OutputEvent> Wait(double timeout_s);
+  // Waits up to timeout_s until there is an event.
+  void Wait(double timeout_s);
+  // All there are, in order.
+  std::vector<OutputEvent> TakeAll();
 
  private:
   std::mutex mutex_;

@@ -340,9 +340,18 @@ void Engine::MeasureCosts() {
   KvSequence kv;
   cache_->Init(&kv);
   std::vector<CostCurve::Point> points;
+  const auto time_rows = [&](int64_t num_rows) {
+    try {
+      CheckCommand();
+    } catch (...) {
+      cache_->Free(&kv);
+      throw;
+    }
+    return TimeRows(kv, num_rows);
+  };
   if (cache_->TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) {
     // The first forward finds cold caches and does not count. A large model's step is long enough to be measured once, at three sizes.
-    const bool slow = TimeRows(kv, 1) > kSlowStep;
+    const bool slow = time_rows(1) > kSlowStep;
     for (int64_t num_rows : kCostRows) {
       if (slow && num_rows != 1 && num_rows != 4 && num_rows != 16) continue;
       if (num_rows > config_.scheduler.max_num_batched_tokens || !cache_->TryReserve(&kv, num_rows, KvCache::Reclaim::kCacheOnly)) break;
@@ -350,7 +359,7 @@ void Engine::MeasureCosts() {
     }
     // Sizes by turns, so that a busy moment does not make one size look dear.
     for (int round = 0; round < (slow ? 1 : kCostRounds); ++round) {
-      for (CostCurve::Point& point : points) point.seconds = std::min(point.seconds, TimeRows(kv, point.num_rows));
+      for (CostCurve::Point& point : points) point.seconds = std::min(point.seconds, time_rows(point.num_rows));
     }
   }
   cache_->Free(&kv);

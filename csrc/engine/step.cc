@@ -186,8 +186,10 @@ void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason)
 }
 
 void Engine::FailRequest(Running& running, const Error& error) {
-  running.request->error = error;
-  for (auto& sample : running.samples) FinishSample(running, *sample, FinishReason::kError);
+  // Whoever interrupts a hook ends its request: it is an aborted one, not one that failed.
+  const bool aborted = error.kind() == ErrorKind::kInterrupted;
+  if (!aborted) running.request->error = error;
+  for (auto& sample : running.samples) FinishSample(running, *sample, aborted ? FinishReason::kAbort : FinishReason::kError);
 }
 
 void Engine::FinishRequest(uint64_t id) {

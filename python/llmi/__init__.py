@@ -10,6 +10,8 @@ Tokens and log-probabilities are a function of model, numerics id, prompt, param
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -118,6 +120,19 @@ if TYPE_CHECKING:
     from llmi._verification import VerifyContext as VerifyContext
 
 __all__ = ["__version__", "testing", *_HOME]
+
+
+class _Package(ModuleType):
+    """llmi itself. Classes and functions of its modules say that they are from where users find them, also to who sends them elsewhere."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        public = value.__all__ if name == "testing" else _MODULES.get(name, ())  # the import system sets a module when it has loaded it
+        for member in public:
+            vars(value)[member].__module__ = "llmi.testing" if name == "testing" else "llmi"
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

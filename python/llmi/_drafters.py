@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmi import _core
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
+from llmi._travel import Alike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +38,7 @@ def checked_shortlist(shortlist: int | None) -> int | None:
     return shortlist
 
 
-class TokenTree:
+class TokenTree(Alike):
     """Tokens to try behind a sequence: a chain, or a tree.
 
     Parameters
@@ -267,7 +268,7 @@ class _Function(Drafter):
         return self.function(context)
 
 
-class PromptLookup(Drafter):
+class PromptLookup(Alike, Drafter):
     """Proposes what followed when the last tokens stood earlier in the prompt or the output.
 
     The longest n-gram first, the latest of several (Saxena, 2023). Free, and good where the output copies: summaries,

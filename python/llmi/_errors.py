@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,24 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class LlmiError(Exception):
+def _restore(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An error from its class and args; its other fields follow."""
+    base: Any = kind
+    while base.__module__ != "builtins":  # the built-in exception that it is laid out as
+        base = base.__base__
+    error: BaseException = base.__new__(kind, *args)
+    error.args = args
+    return error
+
+
+class _Travels(BaseException):
+    """Exceptions that go through copies and to other processes with their message and fields; only `__cause__` stays behind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args), self.__dict__
+
+
+class LlmiError(_Travels, Exception):
     """Root of all errors that llmi raises on purpose."""
 
 
@@ -25,6 +43,17 @@ class InvalidParamsError(LlmiError, ValueError):
     def __init__(self, message: str, parameter: str | None = None) -> None:
         super().__init__(message)
         self.parameter = parameter
+
+
+class CannotTravelError(InvalidParamsError, TypeError):
+    """An object that holds an engine was to be copied or sent to another process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} cannot be copied or pickled: it holds an engine and its threads. Make one in each process; "
+            "outputs, parameters and receipts can travel",
+            name,
+        )
 
 
 class UnsupportedCombinationError(InvalidParamsError):
@@ -132,18 +161,35 @@ def import_extra(module: str, extra: str) -> Any:
         raise MissingExtraError(extra, module.partition(".")[0]) from None
 
 
-class RequestErrors(LlmiError):
-    """Some requests failed; all others finished. `errors` maps the prompt's index to its error."""
+class RequestErrors(LlmiError, ExceptionGroup[LlmiError]):
+    """Some requests failed; all others finished. `errors` maps the prompt's index to its error. An ExceptionGroup of them, too."""
 
-    def __init__(self, errors: dict[int, LlmiError], outputs: Outputs) -> None:
+    errors: dict[int, LlmiError]
+    outputs: Outputs
+
+    def __new__(cls, errors: dict[int, LlmiError], outputs: Outputs) -> RequestErrors:
         first = min(errors)
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        super().__init__(f"request {first} of {len(outputs)} failed: {errors[first]}{more}; the others are in .outputs")
+        message = f"request {first} of {len(outputs)} failed: {errors[first]}{more}; the others are in .outputs"
+        return super().__new__(cls, message, list(errors.values()))
+
+    def __init__(self, errors: dict[int, LlmiError], outputs: Outputs) -> None:
+        super().__init__(self.message, list(errors.values()))
         self.errors = errors
         self.outputs = outputs
 
+    def __str__(self) -> str:
+        return self.message
 
-class GenerationInterrupted(KeyboardInterrupt):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors, self.outputs), self.__dict__
+
+    def derive(self, excs: Sequence[Any]) -> ExceptionGroup[Any]:
+        """What `except*` and split() give on: a plain group."""
+        return ExceptionGroup(self.message, excs)
+
+
+class GenerationInterrupted(_Travels, KeyboardInterrupt):
     """Ctrl-C during generation. `outputs` holds what there was; the engine stays usable."""
 
     def __init__(self, outputs: Outputs) -> None:
@@ -182,5 +228,16 @@ def from_core(fields: tuple[Any, ...], path: str | Path | None = None) -> LlmiEr
         case "device":
             return DeviceError(message)
         case "closed":
+            if _program_ends and threading.current_thread() is not threading.main_thread():
+                raise SystemExit  # a daemon thread that was waiting: it ends without a word, as the program does
             return EngineClosedError(message)
     return EngineError(message)
+
+
+_program_ends = False
+
+
+def end_of_program() -> None:
+    """From now on engines close because the interpreter goes down, which is no error."""
+    global _program_ends
+    _program_ends = True

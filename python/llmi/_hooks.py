@@ -197,18 +197,22 @@ class BatchRunner:
         try:
             self._apply(rows, logits)
             return [None] * len(rows)
-        except Exception:
+        except BaseException as error:
             logits[:] = before
             del before  # a view that ends with this call: no traceback may hold it
             for (_, context), state in zip(rows, states, strict=True):
                 context.state.clear()
                 context.state.update(state)
+            if isinstance(error, KeyboardInterrupt):  # meant for some of the requests: the core asks again, for each alone
+                raise
         messages: list[str | None] = []
         for i, row in enumerate(rows):
             try:
                 self.apply_to([row], logits[i : i + 1])
                 messages.append(None)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 messages.append(f"{type(error).__name__}: {error}")
         return messages
 
@@ -216,7 +220,7 @@ class BatchRunner:
         """All processors on rows that fail together."""
         try:
             self._apply(rows, logits)
-        except Exception as error:
+        except BaseException as error:
             for hooks, _ in rows:
                 hooks.error = error
                 hooks.failed_hook = "a batch processor"
@@ -257,6 +261,7 @@ class RequestHooks:
         self.error: BaseException | None = None
         self.failed_hook = ""
         self.failed_in_drafter = False
+        self._ended = False
 
     @property
     def has_processors(self) -> bool:
@@ -335,7 +340,10 @@ class RequestHooks:
         return None
 
     def end(self) -> None:
-        """The request is over; called once, on the caller's thread."""
+        """The request is over: streamers are told, once, on the caller's thread."""
+        if self._ended:
+            return
+        self._ended = True
         for streamer in self._streamers:
             try:
                 streamer.streamer.end()

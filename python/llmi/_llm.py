@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import itertools
 import json
 import os
-import threading
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from llmi import _core, _log, _models, _scoring
+from llmi import _core, _errors, _log, _models, _scoring
 from llmi._background import Background
 from llmi._call import Call
 from llmi._engine_args import EngineArgs, SchedulingPolicy, numerics_id, with_attention_dtype
 from llmi._engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
 from llmi._errors import (
     EngineBusyError,
-    GenerationInterrupted,
     InvalidParamsError,
     call_core,
     from_core,
@@ -34,9 +35,11 @@ from llmi._progress import progress
 from llmi._prompts import Prompt, as_list
 from llmi._request import RequestBuilder, ResultBuilder, Submission, resolve_params, take_options
 from llmi._speculation import SpeculationFactory, SpeculativeConfig, parse_speculation
+from llmi._stepping import Stepping
 from llmi._stream import TextStream
 from llmi._submission import make_call
 from llmi._tokenizer import Message, Tokenizer
+from llmi._travel import StaysHere
 
 if TYPE_CHECKING:
     from llmi._drafters import TokenTree
@@ -46,13 +49,19 @@ R = TypeVar("R")
 _open_engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+_EXIT_S = 5.0  # how long the program's end waits for engines whose hooks do not return
+
+
 @atexit.register
 def _close_all() -> None:
+    _errors.end_of_program()
+    deadline = time.monotonic() + _EXIT_S
     for engine in list(_open_engines):
-        engine.close()
+        with contextlib.suppress(KeyboardInterrupt):
+            engine.close(max(0.0, deadline - time.monotonic()))
 
 
-class LLM:
+class LLM(StaysHere):
     """A language model with its engine.
 
     Thread-safe: calls from several threads join one batch. A context manager.
@@ -112,6 +121,8 @@ class LLM:
     ModelFileError, UnsupportedModelError, TokenizerError, OutOfMemoryError, InvalidParamsError, DeviceError
     """
 
+    _engine: Any = None  # until it is loaded
+
     def __init__(
         self,
         model: str | os.PathLike[str] | None = None,
@@ -145,7 +156,6 @@ class LLM:
         _layers: Sequence[int] = (),
         **no_effect: Any,
     ) -> None:
-        self._engine: Any = None
         given = parse_engine(locals())  # each argument in its plain form
         self._no_effect = parse_no_effect(no_effect)
         model, tokenizer, revision, chat_template = (given[name] for name in ("model", "tokenizer", "revision", "chat_template"))
@@ -198,14 +208,14 @@ class LLM:
         model_path = str(path)
         self._results = ResultBuilder(
             self.tokenizer, identity,
-            {"model_path": model_path, "model_sha256": lambda: _models.model_sha256(model_path), "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype, "hf_overrides": args.overrides},
+            {"model_path": model_path, "model_sha256": functools.partial(_models.model_sha256, model_path), "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype,
+             "hf_overrides": args.overrides, "eos_token_ids": self._builder.eos_token_ids()},
         )  # fmt: skip
         self._speculation = SpeculationFactory(self)
         self._builder.speculation = self._speculation
         self._speculative_config = self._parse_speculation(speculative_config)
         self._ids = itertools.count()
-        self._stepped: Call | None = None
-        self._stepped_lock = threading.Lock()
+        self._stepping = Stepping(engine, self._results)
 
     def generate(
         self,
@@ -295,7 +305,7 @@ class LLM:
             prompts = self._render(prompts, None, True, False, None, None)
         call = self._call(prompts, sampling_params, generate_args, stream=True, to_the_end=True, **options)
         self._submit(call)
-        return TextStream(call)
+        return TextStream(call, self)
 
     # --- the lab
 
@@ -381,44 +391,16 @@ class LLM:
         """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
         options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
         call = self._call(prompts, sampling_params, generate_args, on_error="return", stream=True, stepped=True, **options)
-        with self._stepped_lock:
-            if self._stepped is None:
-                self._stepped = call
-                self._submit(call)
-            else:
-                first = len(self._stepped.submissions)
-                self._stepped.submissions += call.submissions
-                self._submit(self._stepped, first)
+        self._stepping.add(call, self._submit)
         return [submission.hooks.request_id for submission in call.submissions]
 
     def step(self) -> list[RequestOutput]:
-        """One iteration of the engine: the enqueued requests that have news; [] when none is left."""
-        with self._stepped_lock:
-            call = self._stepped
-            if call is None:
-                return []
-            touched: set[int] = set()
-            while not touched and not call.done:
-                call_core(self._engine.step)
-                chunks = call.wait(0.0)
-                touched = {chunk.request_index for chunk in chunks} | call.take_finished()
-            outputs = [call.output(index) for index in sorted(touched)]
-            if call.done:
-                self.last_outputs = call.outputs()
-                self._stepped = None
-            return outputs
+        """One iteration of the engine: the enqueued requests that have news; [] when none is left. Ctrl-C ends them all."""
+        return self._stepping.step(self._keep)
 
     def wait_for_completion(self) -> Outputs:
-        """Runs all enqueued requests to their end."""
-        with self._stepped_lock:
-            call, self._stepped = self._stepped, None
-        if call is None:
-            return Outputs()
-        while not call.done:
-            call_core(self._engine.step)
-            call.wait(0.0)
-        outputs = self.last_outputs = call.outputs()
-        return outputs
+        """Runs all enqueued requests to their end. Ctrl-C ends them: GenerationInterrupted holds what there was."""
+        return self._stepping.finish(self._keep)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End enqueued requests; what they have becomes their result, with finish_reason "abort"."""
@@ -527,17 +509,17 @@ class LLM:
             raise EngineBusyError("the engine was called from inside one of its own hooks; use another LLM there")
         call.submit(first)
 
+    def _keep(self, outputs: Outputs) -> None:
+        self.last_outputs = outputs
+
     def _run_to_end(self, call: Call, use_tqdm: bool | None) -> None:
         shown = use_tqdm if use_tqdm is not None or len(call.submissions) > 1 else False
-        self._submit(call)
-        try:
+        with call.ending(self._keep):
+            self._submit(call)
             with progress(len(call.submissions), "generate", "req", shown) as bar:
                 while not call.done:
                     call.wait()
                     bar.update(len(call.take_finished()))
-        except KeyboardInterrupt:
-            outputs = self.last_outputs = call.cancel()
-            raise GenerationInterrupted(outputs) from None
 
     def _finish(self, call: Call, use_tqdm: bool | None) -> Outputs:
         self._run_to_end(call, use_tqdm)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmi._errors import import_extra
+from llmi._travel import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,8 +49,8 @@ class Logprob:
     decoded_token: str
 
 
-@dataclasses.dataclass(slots=True)
-class RequestMetrics:
+@dataclasses.dataclass(slots=True, eq=False)
+class RequestMetrics(Record):
     """Times of one request, in seconds.
 
     `time_per_output_token_s` is (end to end - first token) / (tokens - 1), one number a request;
@@ -64,8 +65,8 @@ class RequestMetrics:
     num_preemptions: int
 
 
-@dataclasses.dataclass(slots=True)
-class CompletionOutput:
+@dataclasses.dataclass(slots=True, eq=False)
+class CompletionOutput(Record):
     """One continuation of a prompt.
 
     `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
@@ -132,6 +133,16 @@ class RequestOutput:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All fields; Python hooks among the parameters, which other processes may not have, become their names."""
+        state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        state["params_resolved"] = {name: (named_hooks(name, value), source) for name, (value, source) in self.params_resolved.items()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
     def __repr__(self) -> str:
         lines = [f"RequestOutput({self.request_id}, prompt={_short(self.prompt or '')}, {len(self.prompt_token_ids)} tokens)"]
         for output in self.outputs[:2]:
@@ -192,8 +203,8 @@ class Outputs(list[RequestOutput]):
         return outputs_html(self)
 
 
-@dataclasses.dataclass(slots=True)
-class LogLikelihood:
+@dataclasses.dataclass(slots=True, eq=False)
+class LogLikelihood(Record):
     """log P(continuation | context): the sum, whether greedy decoding would say it, and each token's [num_tokens]."""
 
     logprob: float
@@ -201,8 +212,8 @@ class LogLikelihood:
     token_logprobs: NDArray[np.float32]
 
 
-@dataclasses.dataclass(slots=True)
-class Perplexity:
+@dataclasses.dataclass(slots=True, eq=False)
+class Perplexity(Record):
     """Negative log-likelihood of a text in nats, over `num_tokens` scored tokens."""
 
     nll: float
@@ -237,8 +248,8 @@ class ModelInfo:
         return model_sha256(self.path)
 
 
-@dataclasses.dataclass(slots=True, repr=False)
-class SequenceBlocks:
+@dataclasses.dataclass(slots=True, repr=False, eq=False)
+class SequenceBlocks(Record):
     """One sequence's blocks: page ids by KV group (-1: given back behind the window), and how many hold each page."""
 
     name: str
@@ -255,8 +266,8 @@ class SequenceBlocks:
         return f"{self.name}: {self.num_tokens:,} tokens  {' | '.join(pictures)}"
 
 
-@dataclasses.dataclass(slots=True, repr=False)
-class MemoryReport:
+@dataclasses.dataclass(slots=True, repr=False, eq=False)
+class MemoryReport(Record):
     """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use."""
 
     num_blocks: int
@@ -309,6 +320,19 @@ class StreamChunk:
     text: str
     token_ids: list[int]
     finish_reason: FinishReason | None
+
+
+def named_hooks(name: str, value: Any) -> Any:
+    """A parameter's value, with names in the place of Python hooks."""
+    if name in ("logits_processors", "stopping_criteria"):
+        return tuple(_hook_name(hook) for hook in value)
+    if name in ("sampler", "structured_outputs") and value is not None:
+        return _hook_name(value)
+    return value
+
+
+def _hook_name(hook: Any) -> str:
+    return hook if isinstance(hook, str) else str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
 def _short(text: str, limit: int = 60) -> str:

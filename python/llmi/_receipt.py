@@ -7,33 +7,49 @@ import hashlib
 import json
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from llmi._engine_args import promises_bits, where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
-from llmi._input_file import MAX_VOCABULARY_BYTES, read_json
+from llmi._input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
 from llmi._overrides import overrides_text
+from llmi._params import FIELDS, SamplingParams
+from llmi._request import HOOKS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from llmi._llm import LLM
-    from llmi._outputs import RequestOutput
+    from llmi._outputs import Logprob, RequestOutput
 
-FORMAT = 1
+#: 1 left out parameters at their default, the prompt's log-probabilities, and why an output ended; such receipts are still read.
+FORMAT = 2
 
 
-def _digest(output: RequestOutput) -> str:
-    """SHA-256 over the raw bits of all log-probabilities that were asked for."""
+def _digest(output: RequestOutput, version: int) -> str:
+    """SHA-256 over the raw bits of all log-probabilities that were asked for: the prompt's first, since format 2."""
     digest = hashlib.sha256()
-    for completion in output.outputs:
-        for entries in completion.logprobs or []:
-            for token_id, entry in entries.items():
+
+    def add(positions: Iterable[dict[int, Logprob] | None] | None) -> None:
+        for entries in positions or ():
+            for token_id, entry in (entries or {}).items():
                 digest.update(struct.pack("<iffi", token_id, entry.logprob, entry.processed_logprob, entry.rank))
+
+    if version > 1:
+        add(output.prompt_logprobs)
+    for completion in output.outputs:
+        add(completion.logprobs)
     return digest.hexdigest()
+
+
+def _results(output: RequestOutput, version: int) -> list[dict[str, Any]]:
+    names = ("token_ids", "text") if version == 1 else ("token_ids", "text", "finish_reason", "stop_reason")
+    return [{name: getattr(completion, name) for name in names} for completion in output.outputs]
 
 
 @dataclasses.dataclass
 class Receipt:
-    """What an output is a function of, and what came out. `fields` is JSON."""
+    """What an output is a function of, and what came out. `fields` is strict JSON: numbers that it lacks are "inf", "-inf" and "nan"."""
 
     fields: dict[str, Any]
 
@@ -53,6 +69,8 @@ class Receipt:
             raise UnsupportedCombinationError(
                 "an output's tokens depend on the drafter unless verification is 'coupled': it has no receipt", "receipt", "verification"
             )
+        if not output.finished or any(completion.finish_reason in ("abort", "error") for completion in output.outputs):
+            raise UnsupportedCombinationError("an output that did not come to its own end has no receipt", "receipt", "finish_reason")
         return cls(
             {
                 "format": FORMAT,
@@ -64,11 +82,12 @@ class Receipt:
                 "kv_cache_dtype": source["kv_cache_dtype"],
                 "hf_overrides": json.loads(source["hf_overrides"] or "{}"),
                 "numerics_id": output.numerics_id,
+                "eos_token_ids": source["eos_token_ids"],
                 "prompt_token_ids": output.prompt_token_ids,
                 "sampling_params": source["params"],
                 "seed": output.seed,
-                "outputs": [{"token_ids": completion.token_ids, "text": completion.text} for completion in output.outputs],
-                "logprob_digest": _digest(output),
+                "outputs": _results(output, FORMAT),
+                "logprob_digest": _digest(output, FORMAT),
             }
         )
 
@@ -84,25 +103,93 @@ class Receipt:
         overrides: dict[str, Any] = self.fields.get("hf_overrides") or {}
         return overrides
 
+    @property
+    def _sampling_params(self) -> SamplingParams:
+        """All of them: what the receipt does not name was at llmi's default, not at the model's."""
+        params = dict(self.fields["sampling_params"], seed=self.fields["seed"])
+        if params.get("logit_bias"):
+            params["logit_bias"] = {int(token): float(bias) for token, bias in params["logit_bias"].items()}
+        return SamplingParams(**params)
+
     def save(self, path: str | Path) -> None:
-        """Writes JSON."""
-        Path(path).write_text(json.dumps(self.fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        """Writes strict JSON."""
+        text = json.dumps(self.fields, indent=1, ensure_ascii=False, allow_nan=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Receipt:
         """Reads what `save` wrote. Raises InvalidParamsError if it is no receipt."""
         try:
-            fields = read_json(path, MAX_VOCABULARY_BYTES)
-            if fields["format"] != FORMAT:
-                raise InvalidParamsError(f"{path}: receipt format {fields['format']} (this version reads {FORMAT})", "receipt")
-            fields["outputs"], fields["prompt_token_ids"], fields["sampling_params"], fields["seed"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            text = read_text(path, MAX_VOCABULARY_BYTES)
+            fields = parse_json(text, Path(path))
+            _check_fields(fields)
+            if fields["format"] > 1:
+                json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+            elif isinstance(bias := fields["sampling_params"].get("logit_bias"), dict):
+                fields["sampling_params"]["logit_bias"] = {token: str(float(value)) for token, value in bias.items()}
+        except InvalidParamsError as error:
+            raise InvalidParamsError(f"{path}: {error}", "receipt") from None
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidParamsError(f"{path}: not a receipt ({error})", "receipt") from None
         return cls(fields)
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f'{name} is not JSON: such numbers are strings, as in "-inf"')
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {digits:.40} is too large")
+    return value
+
+
+def _check_fields(fields: Any) -> None:
+    """Raises ValueError, or InvalidParamsError for a format of another version, where something is missing or of another kind."""
+
+    def is_int(value: Any, low: int = 0, high: int = 2**31 - 1) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+    def are_ids(value: Any) -> bool:
+        return isinstance(value, list) and all(is_int(token) for token in value)
+
+    def need(condition: bool, what: str) -> None:
+        if not condition:
+            raise ValueError(what)
+
+    need(isinstance(fields, dict), "it is no JSON object")
+    need(is_int(fields.get("format")), "it has no format")
+    if not 1 <= fields["format"] <= FORMAT:
+        raise InvalidParamsError(f"receipt format {fields['format']} (this version reads 1 to {FORMAT})", "receipt")
+    for name in ("model", "model_sha256", "dtype", "kv_cache_dtype", "numerics_id", "logprob_digest"):
+        need(isinstance(fields.get(name), str), f"{name} is no string")
+    need(Path(fields["model"]).name == fields["model"], "model is not the bare name of a file or folder")
+    need(fields.get("quantization") is None or isinstance(fields["quantization"], str), "quantization is no string")
+    overrides_text(fields.get("hf_overrides"))
+    need(are_ids(fields.get("prompt_token_ids")), "prompt_token_ids is no list of token ids")
+    need(fields["format"] == 1 or are_ids(fields.get("eos_token_ids")), "eos_token_ids is no list of token ids")
+    need(is_int(fields.get("seed"), high=2**64 - 1), "seed is not in [0, 2^64)")
+    params = fields.get("sampling_params")
+    need(isinstance(params, dict), "sampling_params is no object")
+    unknown = sorted(set(params) - (set(FIELDS) - {*HOOKS, "seed"}))
+    need(not unknown, f"sampling_params has {', '.join(unknown)[:80]}")
+    bias = params.get("logit_bias")
+    need(bias is None or isinstance(bias, dict), "logit_bias is no object")
+    for token, value in (bias or {}).items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        need(token.isdecimal() and (is_number or value in ("inf", "-inf")), f"logit_bias has {token!r:.40}: {value!r:.40}")
+    outputs = fields.get("outputs")
+    need(isinstance(outputs, list), "outputs is no list")
+    for output in outputs:
+        need(
+            isinstance(output, dict) and are_ids(output.get("token_ids")) and isinstance(output.get("text"), str),
+            "an output lacks its tokens",
+        )
+
+
 def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
-    """Runs a receipt's request again and compares tokens, text and log-probability bits.
+    """Runs a receipt's request again and compares tokens, text, reasons and log-probability bits.
 
     Parameters
     ----------
@@ -118,7 +205,7 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
     Raises
     ------
     InvalidParamsError
-        The model's SHA-256 or numerics id is another: then bits are not promised.
+        The model's SHA-256, numerics id or end-of-text ids are others: then bits are not promised.
     """
     from llmi._llm import LLM
     from llmi._models import NAMED_MODELS
@@ -143,12 +230,13 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
             raise InvalidParamsError(
                 f"the receipt has numerics id {fields['numerics_id']}, this engine {llm.model_info.numerics_id}", "numerics_id"
             )
-        params = dict(fields["sampling_params"], seed=fields["seed"])
-        if params.get("logit_bias"):
-            params["logit_bias"] = {int(token): bias for token, bias in params["logit_bias"].items()}
-        output = llm.generate({"prompt_token_ids": fields["prompt_token_ids"]}, use_tqdm=False, **params)[0]
+        if fields["format"] > 1 and (ids := llm._builder.eos_token_ids()) != fields["eos_token_ids"]:
+            raise InvalidParamsError(
+                f"the receipt's texts end with token ids {fields['eos_token_ids']}, this tokenizer's with {ids}", "tokenizer"
+            )
+        output = llm.generate({"prompt_token_ids": fields["prompt_token_ids"]}, receipt._sampling_params, use_tqdm=False)[0]
     finally:
         if owned:
             llm.close()
-    outputs = [{"token_ids": completion.token_ids, "text": completion.text} for completion in output.outputs]
-    return bool(outputs == fields["outputs"]) and _digest(output) == str(fields["logprob_digest"])
+    version = fields["format"]
+    return bool(_results(output, version) == fields["outputs"] and _digest(output, version) == fields["logprob_digest"])

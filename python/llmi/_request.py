@@ -17,6 +17,7 @@ from llmi._metrics import MetricsLog
 from llmi._options import SAMPLING
 from llmi._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from llmi._params import FIELDS, SamplingParams, canonical
+from llmi._travel import strict_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -399,14 +400,13 @@ def _spec_metrics(speculation: SpeculativeConfig, counts: Any) -> Any:
     return spec_metrics(speculation, counts)
 
 
+#: Parameters that are Python code: a receipt does not hold them.
+HOOKS = ("structured_outputs", "logits_processors", "stopping_criteria", "sampler")
+
+
 def _plain_params(params: SamplingParams) -> dict[str, Any]:
-    """Parameters as JSON values, hooks left out."""
-    skipped = ("structured_outputs", "logits_processors", "stopping_criteria", "sampler", "seed")
-    values = {name: getattr(params, name) for name in FIELDS if name not in skipped and getattr(params, name) != getattr(DEFAULTS, name)}
-    if "logit_bias" in values:
-        values["logit_bias"] = {str(token): bias for token, bias in values["logit_bias"].items()}
-    values["max_tokens"] = params.max_tokens
-    return values
+    """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are."""
+    return {name: strict_json(getattr(params, name)) for name in FIELDS if name not in (*HOOKS, "seed")}
 
 
 def request_metrics(request: Any) -> RequestMetrics:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmi._drafters import SHORTLIST, DraftContext, DraftModel, checked_shortlist
 from llmi._engine_args import where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
+from llmi._travel import Alike
 
 if TYPE_CHECKING:
     from llmi._llm import LLM
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _MIN_KV_BYTES = 1 << 26
 
 
-class SelfDraft(DraftModel):
+class SelfDraft(Alike, DraftModel):
     """The target's own weights, with layers left out or at lower bits, draft with the target's noise. Give exactly one.
 
     The draft model is loaded from the target's file when it is first used with it, beside it and with a cache of its own.
@@ -53,6 +54,11 @@ class SelfDraft(DraftModel):
         self.draft_sample_method = "probabilistic"
         self.shortlist = checked_shortlist(shortlist)
         self._target: tuple[Any, ...] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its arguments: in another process it loads a model of its own."""
+        arguments = {name: value for name, value in self.__dict__.items() if name not in ("llm", "_listed")}
+        return {**arguments, "_target": None}
 
     def propose_batch(self, contexts: list[DraftContext]) -> list[Any]:
         if self._target is None:

@@ -18,8 +18,9 @@ import numpy as np
 
 from llmi import _core
 from llmi._drafters import TokenTree
-from llmi._errors import InvalidParamsError, call_core, from_core
+from llmi._errors import InvalidParamsError, LlmiError, call_core, from_core
 from llmi._hooks import RequestHooks
+from llmi._travel import StaysHere
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,12 +44,15 @@ class Capture:
     layer_logits: Iterable[int] = ()
     attention: Iterable[int] = ()
 
+    def __post_init__(self) -> None:
+        self.hidden_states, self.layer_logits, self.attention = tuple(self.hidden_states), tuple(self.layer_logits), tuple(self.attention)
+
 
 #: Where sequences made inside a strategy are noted, so that they are closed with it.
 OWNER: contextvars.ContextVar[list[TokenSequence] | None] = contextvars.ContextVar("OWNER", default=None)
 
 
-class TokenSequence:
+class TokenSequence(StaysHere):
     """A sequence of tokens with its cache, made by `llm.sequence()`. Hashable by identity; a context manager.
 
     Attributes
@@ -182,8 +186,8 @@ class TokenSequence:
             raise InvalidParamsError("commit: no tree is pending", "path")
         logits, hidden, layers, attention = self._tree
         num_before = self._core.num_tokens
+        self._forget()  # before: an exception may come on the way back
         call_core(_core.lab_commit, self.llm._engine, self._core, nodes)
-        self._forget()
         if nodes:
             kept = [*range(num_before), *(num_before + node for node in nodes)]
             self._logits = logits[nodes[-1]]
@@ -193,8 +197,8 @@ class TokenSequence:
 
     def rollback(self, num_tokens: int) -> None:
         """Drops a pending tree, and the last num_tokens tokens."""
-        call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
         self._forget()
+        call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
 
     def sync(self, token_ids: Iterable[int]) -> int:
         """Makes token_ids the content, keeping the cache of the common beginning; returns that beginning's length.
@@ -203,7 +207,11 @@ class TokenSequence:
         """
         ids = [int(token) for token in token_ids]
         before = self._core.num_tokens
-        common = int(call_core(_core.lab_sync, self.llm._engine, self._core, ids))
+        try:
+            common = int(call_core(_core.lab_sync, self.llm._engine, self._core, ids))
+        except BaseException:
+            self._forget()
+            raise
         if common < before or common < len(ids):
             self._forget()
         return common
@@ -355,7 +363,17 @@ def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree])
         ids = new.token_ids.tolist() if isinstance(new, TokenTree) else [int(token) for token in new]
         parents = new.parents.tolist() if isinstance(new, TokenTree) else []
         wanted.append((sequence._core, ids, parents, is_tree and bool(ids), not ids and sequence._logits is None))
-    results = call_core(_core.lab_extend, llm._engine, wanted)
+    try:
+        return _take_rows(tokens, wanted, call_core(_core.lab_extend, llm._engine, wanted))
+    except LlmiError:  # the sequences are as before
+        raise
+    except BaseException:
+        for sequence in tokens:
+            sequence._forget()  # whatever was added or not: logits are computed again
+        raise
+
+
+def _take_rows(tokens: Mapping[TokenSequence, Any], wanted: list[Any], results: list[Any]) -> dict[TokenSequence, F32]:
     rows: dict[TokenSequence, F32] = {}
     for (sequence, _), (logits, hidden, layers, attention), entry in zip(tokens.items(), results, wanted, strict=True):
         rows[sequence] = logits if entry[1] else logits[:0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmi import _core
 from llmi._drafters import DraftContext, Drafter, DraftModel, PromptLookup, as_drafter, drafter_name, plain_proposal
 from llmi._errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
+from llmi._travel import Record
 from llmi._verification import Typical, Verification, VerificationRunner
 
 if TYPE_CHECKING:
@@ -127,8 +128,8 @@ class SpeculativeConfig:
         return cls(drafter, config.get("num_speculative_tokens", "auto"), config.get("verification", "coupled"))
 
 
-@dataclasses.dataclass(slots=True)
-class SpecDecodeMetrics:
+@dataclasses.dataclass(slots=True, eq=False)
+class SpecDecodeMetrics(Record):
     """What speculation did for one continuation.
 
     `acceptance_rate` is accepted / drafted; `mean_acceptance_length` is 1 + accepted / drafts: tokens per verifying
@@ -186,7 +187,9 @@ class DrafterRunner:
                 if len(answers) != len(present):
                     raise LlmiError(f"propose_batch returned {len(answers)} proposals for {len(present)} contexts")
                 proposals = {id(context): answer for context, answer in zip(present, answers, strict=True)}
-            except Exception as error:
+            except KeyboardInterrupt:  # the core knows whose it is
+                raise
+            except BaseException as error:
                 for context in present:
                     self._fail(context, error)
                 return [([], None, self._message(error), None) for _ in wanted]
@@ -198,7 +201,9 @@ class DrafterRunner:
             try:
                 proposal = proposals[id(entry)] if self._batched else self._drafter.propose(entry)
                 results.append((*plain_proposal(proposal), None, _rows(proposal, entry) if entry._round else None))
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self._fail(entry, error)
                 results.append(([], None, self._message(error), None))
         return results
@@ -210,7 +215,7 @@ class DrafterRunner:
             return
         try:
             self._drafter.observe(context, num_accepted, target_logprobs)
-        except Exception as error:
+        except BaseException as error:
             self._fail(context, error)
             raise
 
@@ -244,11 +249,11 @@ class DrafterRunner:
         context.hidden_states = hidden_states
         return context
 
-    def _fail(self, context: DraftContext, error: Exception) -> None:
+    def _fail(self, context: DraftContext, error: BaseException) -> None:
         hooks = context._hooks
         hooks.error, hooks.failed_hook, hooks.failed_in_drafter = error, drafter_name(self._drafter), True
 
-    def _message(self, error: Exception) -> str:
+    def _message(self, error: BaseException) -> str:
         return f"{drafter_name(self._drafter)} raised {type(error).__name__}: {error}"
 
 
@@ -309,7 +314,7 @@ class SpeculationFactory:
             rule = VerificationRunner(kind, dataclasses.replace(submission.params, seed=submission.seed))
             kind = "judge" if config._judges_whole_drafts else "rule"
         return _core.SpeculationConfig(
-            combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length, kind, rule
+            combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length, kind, rule, request_id
         )
 
     def _union(self, config: SpeculativeConfig, parts: list[Any]) -> Any:

@@ -7,53 +7,62 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from llmi._outputs import Outputs, StreamChunk
+from llmi._travel import StaysHere
 
 if TYPE_CHECKING:
+    import asyncio
+
     from llmi._call import Call
+    from llmi._llm import LLM
 
 
-class TextStream(Iterator[StreamChunk], AsyncIterator[StreamChunk]):
+class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
     """Chunks of text of one or several requests, in the order in which they come.
 
-    A context manager: leaving it aborts what still runs. `outputs` holds the results, partial until all are done.
+    A context manager: leaving it aborts what still runs. `outputs` holds the results, partial until all are done. The stream keeps its
+    LLM until it is read to the end or closed. A read that a timeout cancels (`asyncio.wait_for`) loses no text: the next read gets it.
     """
 
-    def __init__(self, call: Call) -> None:
+    _call: Call | None = None  # before __init__
+
+    def __init__(self, call: Call, llm: LLM) -> None:
         self._call = call
-        self._ready: list[StreamChunk] = []
+        self._llm: LLM | None = llm
         self._closed = False
+        self._pull: asyncio.Future[Exception | None] | None = None  # the thread that waits for news, where asyncio reads
 
     @property
     def outputs(self) -> Outputs:
         """Results so far."""
-        return self._call.outputs()
+        return self._calls.outputs()
 
     def __iter__(self) -> TextStream:
         return self
 
     def __next__(self) -> StreamChunk:
-        while not self._ready:
-            if self._call.done or self._closed:
-                self._call.raise_errors()
+        call = self._calls
+        while True:
+            is_over = self._is_over  # looked at first: what ends a stream comes after its last chunk
+            if (chunk := self._next_chunk()) is not None:
+                return chunk
+            if is_over:
+                self._end()
                 raise StopIteration
-            try:
-                self._ready += self._call.wait()
-            except KeyboardInterrupt:
-                self._call.interrupt()
-        return self._ready.pop(0)
+            with call.ending(self._keep):
+                call.wait()
 
     def __aiter__(self) -> TextStream:
         return self
 
     async def __anext__(self) -> StreamChunk:
-        while not self._ready:
-            if self._call.done or self._closed:
-                self._call.raise_errors()
+        while True:
+            is_over = self._is_over  # looked at first: what ends a stream comes after its last chunk
+            if (chunk := self._next_chunk()) is not None:
+                return chunk
+            if is_over:
+                self._end()
                 raise StopAsyncIteration
-            import asyncio  # 15 ms that a program without an event loop does not pay
-
-            self._ready += await asyncio.to_thread(self._call.wait)
-        return self._ready.pop(0)
+            await self._news()
 
     def __enter__(self) -> TextStream:
         return self
@@ -62,17 +71,23 @@ class TextStream(Iterator[StreamChunk], AsyncIterator[StreamChunk]):
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if self._call is not None:
             self._call.abort()
 
     def close(self) -> None:
         """Ends what still runs and waits until it has ended."""
         if not self._closed:
             self._closed = True
-            self._call.abort_and_wait()
+            call = self._calls
+            with call.ending(self._keep):
+                call.abort_and_wait()
+            self._llm = None
 
     def display(self) -> Outputs:
-        """Shows the text growing in place (notebook), or prints it (terminal); returns the results."""
+        """Shows the text growing in place (notebook), or prints it (terminal); returns the results.
+
+        Ctrl-C raises GenerationInterrupted, which holds what there was.
+        """
         handle = None
         texts: dict[tuple[int, int], str] = {}
         try:
@@ -81,13 +96,56 @@ class TextStream(Iterator[StreamChunk], AsyncIterator[StreamChunk]):
                 handle = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
         except ImportError:
             pass
-        for chunk in self:
-            key = (chunk.request_index, chunk.index)
-            texts[key] = texts.get(key, "") + chunk.text
-            if handle is not None:
-                handle.update({"text/plain": "\n\n".join(texts.values())}, raw=True)
-            else:
-                print(chunk.text, end="", flush=True)
-        if handle is None:
-            print()
+        with self._calls.ending(self._keep):
+            for chunk in self:
+                key = (chunk.request_index, chunk.index)
+                texts[key] = texts.get(key, "") + chunk.text
+                if handle is not None:
+                    handle.update({"text/plain": "\n\n".join(texts.values())}, raw=True)
+                else:
+                    print(chunk.text, end="", flush=True)
+            if handle is None:
+                print()
         return self.outputs
+
+    @property
+    def _calls(self) -> Call:
+        assert self._call is not None
+        return self._call
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._calls.done
+
+    def _next_chunk(self) -> StreamChunk | None:
+        try:
+            return self._calls.chunks.popleft()
+        except IndexError:
+            return None
+
+    def _end(self) -> None:
+        self._llm = None
+        self._calls.raise_errors()
+
+    def _keep(self, outputs: Outputs) -> None:
+        if self._llm is not None:
+            self._llm.last_outputs = outputs
+
+    async def _news(self) -> None:
+        """Returns when there may be news. One thread waits at a time, and goes on if this read is cancelled: what it gets is in the call."""
+        import asyncio  # 15 ms that a program without an event loop does not pay
+
+        loop = asyncio.get_running_loop()
+        if self._pull is None or self._pull.done() or self._pull.get_loop() is not loop:
+            self._pull = loop.run_in_executor(None, _wait, self._calls)
+        error = await asyncio.shield(self._pull)
+        if error is not None:
+            raise error
+
+
+def _wait(call: Call) -> Exception | None:
+    try:
+        call.wait()
+    except Exception as error:
+        return error
+    return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmi._errors import InvalidParamsError, import_extra
+from llmi._travel import Alike, Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +24,7 @@ COLUMNS = (
 CANDIDATE_COLUMNS = ("position", "token_id", "raw", "masked", "penalised", "processed", "tempered", "kept", "noise", "chosen")
 
 
-class DecodeTrace:
+class DecodeTrace(Alike):
     """One row a token tried, in the order of decoding.
 
     Columns: `step` of the engine; `position` in prompt and output; `depth` in its step (1 follows the last committed
@@ -124,8 +125,8 @@ class DecodeTrace:
         return trace_html(self)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TraceDifference:
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class TraceDifference(Record):
     """Where two traces part: the output position, both tokens (None past an end), and the log-probability gaps."""
 
     position: int
@@ -135,7 +136,7 @@ class TraceDifference:
     processed_gap: float
 
 
-class TokenExplanation:
+class TokenExplanation(Alike):
     """One position on one page: the token that was drawn first, then its rivals.
 
     Columns of `to_dict()`: token_id, token; logits `raw`, `masked` (masks and bias), `penalised`, `processed` (the user's

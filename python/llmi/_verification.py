@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmi._drafters import Draft
 from llmi._errors import InvalidParamsError, call_core
+from llmi._travel import Alike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +108,7 @@ class VerifyContext:
         return int(call_core(self._rows.draw, probs, row - 1))
 
 
-class Typical(Verification):
+class Typical(Alike, Verification):
     """Accepts what is typical of the target: probability above min(epsilon, delta exp(-entropy)) (Cai et al., Medusa, 2024).
 
     Lossy: likely tokens become likelier.
