@@ -19,7 +19,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
       -Wno-maybe-uninitialized -Wno-uninitialized)  # GCC bug 105593, in its own avx512fintrin.h
   function(llmi_add_table name)
     target_sources(llmi_core PRIVATE csrc/kernels/cpu/${name}/kernels.cc)
-    set_source_files_properties(csrc/kernels/cpu/${name}/kernels.cc PROPERTIES COMPILE_OPTIONS "${ARGN}")
+    set_source_files_properties(csrc/kernels/cpu/${name}/kernels.cc PROPERTIES COMPILE_OPTIONS "${ARGN}" SKIP_PRECOMPILE_HEADERS ON)
   endfunction()
   llmi_add_table(avx2 ${LLMI_AVX2_FLAGS})
   llmi_add_table(avx_vnni ${LLMI_AVX2_FLAGS} -mavxvnni)

@@ -117,8 +117,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
         api = huggingface_hub.HfApi
         monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api(endpoint=made.url))
-        snapshot = huggingface_hub.snapshot_download
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: snapshot(*a, **k, endpoint=made.url))
+        download = huggingface_hub.hf_hub_download
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: download(*a, **k, endpoint=made.url))
         made.repositories["u/r"] = Repository({"tiny-Q8_0.gguf": b"eight" * 1000, "tiny-Q4_0.gguf": b"four" * 1000, "mmproj.gguf": b"no"})
         yield made
 
@@ -231,7 +231,7 @@ def test_a_full_disk(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> str:
         raise RuntimeError("inner") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
     with pytest.raises(ModelFileError, match=r"disk of .* is full \(No space left"):
         _models.resolve("u/r:Q8_0")
 
@@ -259,3 +259,24 @@ def test_the_command_line_takes_hub_names(hub: FakeHub, tmp_path: Path) -> None:
     assert done.returncode == 2 and "tiny-Q8_0.gguf" in done.stderr and "Traceback" not in done.stderr  # fetched, and then it is no GGUF
     listed = subprocess.run([*run, "cache", "list"], capture_output=True, text=True, env=environment, check=True).stdout
     assert "u/r/tiny-Q8_0.gguf" in listed
+
+
+@pytest.mark.parametrize("full", ["before", "meanwhile"])
+def test_a_full_disk_of_the_cache(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that llmi knows by name: one sentence, nothing left behind."""
+    from llmi import _download
+
+    monkeypatch.setenv("LLMI_CACHE", str(tmp_path))
+
+    def disk_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if full == "before":
+        usage = type(_download.shutil.disk_usage(tmp_path))
+        monkeypatch.setattr(_download.shutil, "disk_usage", lambda _: usage(1, 1, 5_000_000))
+    monkeypatch.setattr(_download, "_from_hub", disk_full)
+    with pytest.raises(
+        ModelFileError, match=r"98 MB are needed, 5 MB are free.*LLMI_CACHE" if full == "before" else r"No space left.*LLMI_CACHE"
+    ):
+        _models.fetch("smollm2-135m-instruct")
+    assert list((tmp_path / "models").iterdir()) == []

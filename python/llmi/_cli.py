@@ -206,6 +206,8 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     if arguments.rounds < 1:
         raise InvalidParamsError("--rounds must be 1 or more", "rounds")
+    if hasattr(arguments, "output") and not Path(arguments.output).parent.is_dir():
+        raise InvalidParamsError(f"--output: there is no folder {Path(arguments.output).parent}", "output")
     with _load(arguments, enable_prefix_caching=False) as llm:
         report = run_bench(llm, arguments.rounds)
     show(str(report))

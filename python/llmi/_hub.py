@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -77,8 +76,10 @@ def _fetch(name: HubName, revision: str, cache: Path) -> Path:
         amount = f"{num_bytes / 1e6:,.0f} MB" if num_bytes else f"{len(missing)} files"
         say(f"llmi: fetching {choice.model or name.repository} from {name.repository} ({amount})")
         with _bars():
-            patterns = [glob.escape(file) for file in choice.files]
-            snapshot = Path(hub.snapshot_download(name.repository, revision=revision, cache_dir=str(cache), allow_patterns=patterns))
+            for file in missing:
+                hub.hf_hub_download(name.repository, file, revision=commit, cache_dir=str(cache))
+            if revision != commit:  # notes which commit the branch or tag is, for the time without a network
+                hub.hf_hub_download(name.repository, choice.files[0], revision=revision, cache_dir=str(cache))
         absent = [file for file in choice.files if not (snapshot / file).is_file()]
         if absent:
             raise ModelFileError(f"{name.repository}: {absent[0]} could not be fetched; try again, it goes on where it stopped", absent[0])
