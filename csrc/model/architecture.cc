@@ -50,6 +50,12 @@ const Architecture& ArchitectureOf(const JsonFields& config) {
       return *architecture;
     }
   }
+  if (config.Object("text_config")) {
+    throw Error(ErrorKind::kUnsupportedModel,
+                config.source() + ": " + name + " holds a text model (text_config) beside other towers, and llmi runs no part of such a file: " +
+                    "take the text model alone, or a GGUF file of it",
+                "text_config");
+  }
   Unknown(config.source(), name);
 }
 

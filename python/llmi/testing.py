@@ -63,7 +63,6 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
     rng = np.random.default_rng(seed)
     hidden, head_dim = config["hidden_size"], config["head_dim"]
     query, kv, inner = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim, config["intermediate_size"]
-    bias = bool(config.get("attention_bias"))
 
     def matrix(rows: int, cols: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         values: np.ndarray[Any, np.dtype[np.float32]] = (rng.standard_normal((rows, cols)) * (1.5 / np.sqrt(cols))).astype(np.float32)
@@ -89,7 +88,7 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
         }  # fmt: skip
         for name, (rows, cols) in shapes.items():
             tensors[f"{layer}{name}.weight"] = matrix(rows, cols)
-            if bias and name.startswith("self_attn"):
+            if config.get("attention_bias" if name.startswith("self_attn") else "mlp_bias"):
                 tensors[f"{layer}{name}.bias"] = norm(rows) * np.float32(0.1)
         norms = ["input_layernorm", "post_attention_layernorm"]
         if architecture == "gemma3":

@@ -125,7 +125,6 @@ ModelConfig FromJson(const JsonFields& json) {
   config.head_dim = json.Integer("head_dim", 256);
   config.ropes = RopesByLayerKind(json, config.head_dim, kGlobalTheta, kLocalTheta);
   config.attention_scale = 1.0 / std::sqrt(json.Number("query_pre_attn_scalar", 256.0));
-  config.attention_soft_cap = SoftCap(json, "attn_logit_softcapping");
   config.final_soft_cap = SoftCap(json, "final_logit_softcapping");
   const std::string act = json.String("hidden_activation", "gelu_pytorch_tanh");
   if (act != "gelu_pytorch_tanh") {
