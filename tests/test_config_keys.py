@@ -135,7 +135,10 @@ class Model:
             return "" if error.args[0] in ("model_file", "unsupported_model") else f"refused as {error.args}"
         wanted = self.reference.logits(self.path)
         if wanted is None and isinstance(config["rope_scaling"], dict) and "type" in config["rope_scaling"]:
-            self.write(config | {"rope_scaling": {"rope_type" if name == "type" else name: value for name, value in config["rope_scaling"].items()}})
+            self.write(
+                config
+                | {"rope_scaling": {"rope_type" if name == "type" else name: value for name, value in config["rope_scaling"].items()}}
+            )
             wanted = self.reference.logits(self.path)  # its Gemma 3 does not know the old name
         if wanted is None:
             return "" if distance(own, self.own) == 0 else "changed, where transformers cannot load it"
@@ -192,7 +195,15 @@ def test_directories_as_transformers_saves_them(architecture: str, tmp_path: Pat
     import transformers
 
     model = {"llama": transformers.LlamaForCausalLM, "gemma3": transformers.Gemma3ForCausalLM}[architecture]
-    sizes = {"vocab_size": 257, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    sizes = {
+        "vocab_size": 257,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    }
     for tied in (False, True):
         config = config_class(architecture)(**sizes, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2, pad_token_id=None)
         model(config).to(reference.torch.bfloat16 if tied else reference.torch.float32).save_pretrained(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_hea
 def _pairs(rows: np.ndarray[Any, Any], head_dim: int, rotary_dim: int) -> np.ndarray[Any, Any]:
     """Each head's rotated rows, from halves to adjacent pairs."""
     heads = rows.reshape(-1, head_dim, *rows.shape[1:])
-    rotated = heads[:, :rotary_dim].reshape(len(heads), 2, rotary_dim // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(heads[:, :rotary_dim].shape)
+    rotated = (
+        heads[:, :rotary_dim].reshape(len(heads), 2, rotary_dim // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(heads[:, :rotary_dim].shape)
+    )
     return np.concatenate([rotated, heads[:, rotary_dim:]], axis=1).reshape(rows.shape)
 
 
@@ -50,8 +53,14 @@ def tensors_of(directory: Path) -> dict[str, np.ndarray[Any, Any]]:
     return tensors
 
 
-def write(path: Path, directory: Path, metadata: dict[str, Any] | None = None, tensors: dict[str, np.ndarray[Any, Any]] | None = None) -> Path:
-    """The directory's model, with further metadata (None: without the key) and tensors. Returns the file's path."""
+def write(
+    path: Path,
+    directory: Path,
+    metadata: dict[str, Any] | None = None,
+    tensors: dict[str, np.ndarray[Any, Any]] | None = None,
+    without: Collection[str] = (),
+) -> Path:
+    """The directory's model, with further metadata (None: without the key), and with and without tensors. Returns the file's path."""
     import gguf
 
     config = json.loads((directory / "config.json").read_text())
@@ -67,16 +76,20 @@ def write(path: Path, directory: Path, metadata: dict[str, Any] | None = None, t
         fields["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in config["layer_types"]]
     else:
         fields["rope.dimension_count"] = int(config["head_dim"] * config.get("partial_rotary_factor", 1))
-    alphabet = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's: these bytes stand for themselves, the others for 256, 257, ...
+    alphabet = [
+        *range(33, 127),
+        *range(161, 173),
+        *range(174, 256),
+    ]  # GPT-2's: these bytes stand for themselves, the others for 256, 257, ...
     hidden = [byte for byte in range(256) if byte not in alphabet]
     letters = [chr(byte) if byte in alphabet else chr(256 + hidden.index(byte)) for byte in range(256)]
     fields = {f"{prefix}.{name}": value for name, value in fields.items()} | {
-        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": ["<eos>", *letters][: config["vocab_size"]],
-        "tokenizer.ggml.token_type": [3, *[1] * (config["vocab_size"] - 1)], "tokenizer.ggml.merges": ["a b"][:0], "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": ["<eos>", *letters, "ab"][: config["vocab_size"]],
+        "tokenizer.ggml.token_type": [3, *[1] * (config["vocab_size"] - 1)], "tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.merges": ["a b"] if config["vocab_size"] > 257 else None,
     }  # fmt: skip
     writer = gguf.GGUFWriter(str(path), prefix)
     for key, value in (fields | (metadata or {})).items():
-        if value is None or value == []:
+        if value is None:
             continue
         if isinstance(value, bool):
             writer.add_bool(key, value)
@@ -89,7 +102,8 @@ def write(path: Path, directory: Path, metadata: dict[str, Any] | None = None, t
         else:
             writer.add_array(key, value)
     for name, tensor in (tensors_of(directory) | (tensors or {})).items():
-        writer.add_tensor(name, tensor)
+        if name not in without:
+            writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -92,6 +92,8 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
     throw Error(ErrorKind::kInvalidArgument, "logits must be [" + std::to_string(vocab_size) + "]", "logits");
   }
   Validate(params, vocab_size);
+  CheckTokens(token_ids, vocab_size);
+  CheckArgument(prompt_len >= 0 && prompt_len <= static_cast<int64_t>(token_ids.size()), "prompt_len must lie in [0, len(token_ids)]");
   std::vector<float> law(logits.data(), logits.data() + vocab_size);
   const Engine& engine = handle.engine();
   std::unique_ptr<PyHooks> py_hooks;

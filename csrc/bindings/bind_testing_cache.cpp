@@ -126,9 +126,9 @@ class TestCache {
 class TestDecoder {
  public:
   TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads,
-              int64_t block_size, int64_t num_pages)
+              int64_t block_size, int64_t num_pages, const std::string& overrides)
       : context_(TestContext(table, num_threads)),
-        decoder_(LoadDecoder(context_, path, ParseWeightFormat(dtype))),
+        decoder_(LoadDecoder(context_, path, ParseWeightFormat(dtype), {}, overrides)),
         cache_(Groups(ParseKvType(kv_dtype), block_size), num_pages, context_.device) {}
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
@@ -273,9 +273,10 @@ void RegisterTestingCache(py::module_& module) {
       .def_property_readonly("num_copies_on_write", [](TestCache& test) { return test.cache().num_copies_on_write(); })
       .def_property_readonly("num_window_blocks_returned", [](TestCache& test) { return test.cache().num_window_blocks_returned(); });
   py::class_<TestDecoder>(module, "Decoder")
-      .def(py::init<const std::string&, const std::string&, const std::string&, const std::string&, int, int64_t, int64_t>(),
+      .def(py::init<const std::string&, const std::string&, const std::string&, const std::string&, int, int64_t, int64_t,
+                    const std::string&>(),
            py::arg("path"), py::arg("dtype") = "auto", py::arg("kv_dtype") = "float16", py::arg("table") = "", py::arg("num_threads") = 2,
-           py::arg("block_size") = 16, py::arg("num_pages") = 4096)
+           py::arg("block_size") = 16, py::arg("num_pages") = 4096, py::arg("overrides") = "")
       .def("new_sequence", &TestDecoder::NewSequence)
       .def("free", &TestDecoder::Free)
       .def("rollback", &TestDecoder::Rollback)

@@ -45,6 +45,11 @@ void Engine::LabCheck(const LabExtension& extension) const {
   if (sequence.tokens.empty() && extension.token_ids.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "an empty sequence has no logits: give it a prompt, or extend it", "tokens");
   }
+  // Ids that it was opened with; those that have been computed were checked then.
+  const int64_t num_computed = sequence.has_cache ? sequence.kv.num_tokens : 0;
+  CheckTokens(
+      {sequence.tokens.begin() + std::min<int64_t>(num_computed, static_cast<int64_t>(sequence.tokens.size())), sequence.tokens.end()},
+      decoder_->config().vocab_size);
   Draft draft = {extension.token_ids, extension.parents, {}};
   CheckTree(&draft, decoder_->config().vocab_size);
   int64_t length = static_cast<int64_t>(sequence.tokens.size());

@@ -52,7 +52,8 @@ const Architecture& ArchitectureOf(const JsonFields& config) {
   }
   if (config.Object("text_config")) {
     throw Error(ErrorKind::kUnsupportedModel,
-                config.source() + ": " + name + " holds a text model (text_config) beside other towers, and llmi runs no part of such a file: " +
+                config.source() + ": " + name +
+                    " holds a text model (text_config) beside other towers, and llmi runs no part of such a file: " +
                     "take the text model alone, or a GGUF file of it",
                 "text_config");
   }

@@ -70,11 +70,23 @@ void RefuseUnread(const Fields& fields, FieldSource source, const std::string& a
               first);
 }
 
+[[noreturn]] void RefuseHead(const std::string& path, const std::string& name) {
+  throw Error(ErrorKind::kUnsupportedModel,
+              path + ": tensor '" + name + "' differs from the embedding, to which the config ties the head: " +
+                  "hf_overrides={\"tie_word_embeddings\": False} takes the tensor, hf_overrides={\"" + name + "\": None} the embedding",
+              name);
+}
+
 // The same for tensors. Throws Error(kInvalidArgument) for an override that met nothing.
-void RefuseUnread(const std::string& path, const RecordedTensors& tensors, Overrides* overrides) {
+void RefuseUnread(const std::string& path, const OpenedModel& model, Overrides* overrides) {
+  const std::string head = TensorName(model.names, TensorRole::kHead, 0) + ".weight";
   std::vector<std::string> unknown;
-  for (const TensorView* view : tensors.Unread()) {
+  for (const TensorView* view : model.tensors->Unread()) {
     if (InertTensorReason(view->name) != nullptr || overrides->LeavesOut(view->name)) continue;
+    if (model.config.tied_embeddings && view->name == head) {
+      if (!IsEmbeddingAgain(*view, *model.tensors, model.names, model.config)) RefuseHead(path, head);
+      continue;
+    }
     unknown.push_back("'" + view->name + "'");
   }
   if (!unknown.empty()) {
@@ -98,8 +110,8 @@ OpenedModel Open(const std::string& path, bool with_tensors, Overrides* override
     const JsonFields fields(json, config_path);
     model.architecture = &ArchitectureOf(fields);
     model.config = model.architecture->from_json(fields);
-    RefuseUnread(fields, FieldSource::kConfigJson, model.architecture->name);
     overrides->CheckRead(fields, FieldSource::kConfigJson, model.architecture->name);
+    RefuseUnread(fields, FieldSource::kConfigJson, model.architecture->name);
     model.names = model.architecture->hf_names;
     if (with_tensors) model.file = SafetensorsFile::OpenDirectory(path);
   } else {
@@ -109,8 +121,8 @@ OpenedModel Open(const std::string& path, bool with_tensors, Overrides* override
     model.tensors = std::make_unique<RecordedTensors>(*gguf);
     model.architecture = &ArchitectureOf(fields);
     model.config = model.architecture->from_gguf(fields, *model.tensors);
-    RefuseUnread(fields, FieldSource::kGguf, model.architecture->name);
     overrides->CheckRead(fields, FieldSource::kGguf, model.architecture->name);
+    RefuseUnread(fields, FieldSource::kGguf, model.architecture->name);
     model.names = model.architecture->gguf_names;
     model.file = std::move(gguf);
   }
@@ -143,7 +155,7 @@ std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const std::st
   OpenedModel model = Open(path, true, &changes);
   // Of the whole model, before any weight is packed: layers that are left out are no unknown tensors.
   LocateWeights(*model.tensors, model.names, model.config);
-  RefuseUnread(path, *model.tensors, &changes);
+  RefuseUnread(path, model, &changes);
   KeepLayers(layers, &model.config);
   ModelWeights weights = LoadWeights(context, *model.tensors, model.names, model.config, format, layers);
   return std::make_unique<Decoder>(std::move(model.config), std::move(weights));

@@ -82,22 +82,6 @@ class Tensors {
     return view;
   }
 
-  // A head that the config ties to the embedding, and that the file stores all the same, must be the embedding.
-  void CheckTiedHead() const {
-    const std::string name = TensorName(names_, TensorRole::kHead, 0) + ".weight";
-    const TensorView* head = config_.tied_embeddings ? file_.Find(name) : nullptr;
-    if (head == nullptr) return;
-    const TensorView& embedding = Weight(TensorRole::kEmbedding, 0);
-    const bool equal = head->dtype == embedding.dtype && head->shape == embedding.shape &&
-                       std::memcmp(head->data, embedding.data, embedding.num_bytes) == 0;
-    if (equal) return;
-    throw Error(ErrorKind::kUnsupportedModel,
-                "tensor '" + name +
-                    "' differs from the embedding, to which the config ties the head: hf_overrides={\"tie_word_embeddings\": " +
-                    "False} takes the tensor, hf_overrides={\"" + name + "\": None} the embedding",
-                name);
-  }
-
  private:
   const TensorView* Checked(const std::string& name, const std::vector<uint64_t>& shape) const {
     const TensorView* view = file_.Find(name);
@@ -257,7 +241,11 @@ void LocateWeights(const TensorFile& file, const TensorNames& names, const Model
       tensors.BiasOf(role, layer);
     }
   }
-  tensors.CheckTiedHead();
+}
+
+bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config) {
+  const TensorView& embedding = Tensors(file, names, config).Weight(TensorRole::kEmbedding, 0);
+  return head.dtype == embedding.dtype && head.shape == embedding.shape && std::memcmp(head.data, embedding.data, embedding.num_bytes) == 0;
 }
 
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,

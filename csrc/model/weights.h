@@ -56,8 +56,11 @@ struct ModelWeights {
 };
 
 // Looks for every tensor of the model, and reads none. Throws Error(kModelFile) naming the tensor that is missing or does not match the
-// config, Error(kUnsupportedModel) for a head that differs from the embedding to which the config ties it.
+// config.
 void LocateWeights(const TensorFile& file, const TensorNames& names, const ModelConfig& config);
+
+// Whether a head is the embedding once more: its values, in the same type.
+bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config);
 
 // source_layers: the file's numbers of the config's layers; empty: the same.
 // Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
