@@ -30,6 +30,7 @@ class FakeHub:
     """`repositories` by name; `downloads` counts the bytes of files that were sent."""
 
     url: str
+    message: str = "refused"  # with which it refuses
     repositories: dict[str, Repository] = dataclasses.field(default_factory=dict)
     downloads: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)  # (file, first byte, number of bytes)
 
@@ -50,7 +51,7 @@ def _handler(hub: FakeHub) -> type[http.server.BaseHTTPRequestHandler]:
                 self.wfile.write(data)
 
         def refuse(self, status: int, code: str) -> None:
-            self.answer(status, b'{"error": "refused"}', **({"X_Error_Code": code} if code else {}), X_Error_Message="refused")
+            self.answer(status, b'{"error": "refused"}', **({"X_Error_Code": code} if code else {}), X_Error_Message=hub.message)
 
         def do_GET(self) -> None:
             path = unquote(self.path.split("?")[0]).strip("/")

@@ -184,6 +184,12 @@ def test_refusals_say_what_to_do(hub: FakeHub, status: int, code: str, message: 
     assert "\n" not in str(caught.value)
 
 
+def test_a_token_that_is_not_valid(hub: FakeHub) -> None:
+    hub.message, hub.repositories["u/r"].status = "Invalid credentials in Authorization header", 401
+    with pytest.raises(ModelFileError, match="does not know the token"):
+        LLM("u/r")
+
+
 def test_the_cache_serves_while_the_hub_cannot_be_reached(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 

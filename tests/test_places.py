@@ -88,6 +88,8 @@ PLACES = {
     "unwritable result": Place("llmi bench -m $M --rounds 0", 2, "--rounds"),
     "path too long": Place("llmi inspect $(printf 'a%.0s' {1..5000})", 2, "File name too long"),
     "path not UTF-8": Place("mkdir $'\\377'; llmi inspect $'\\377'", 2, "not UTF-8"),
+    "cache not UTF-8": Place("mkdir -p $'\\377/models'; ln -s $F $'\\377/models/'; LLMI_CACHE=$'\\377' llmi inspect", 2, "not UTF-8"),
+    "home not there": Place("llmi inspect u/r", 2, "set HF_HOME", {"HF_HOME": "~nobody-at-all/x"}),
     "no such home": Place("llmi inspect '~nobody-at-all/x'", 2, "~nobody-at-all/x"),
     "cache that is a file": Place("llmi generate -p x", 2, "cannot be made or written (Not a directory): set LLMI_CACHE", {"LLMI_CACHE": "/dev/null/x"}),
     "hub's cache that is a file": Place("llmi inspect u/r", 2, "u/r", {"HF_HOME": "/dev/null/x"}),
@@ -95,10 +97,10 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_places(name: str, model: Path, tmp_path: Path) -> None:
+def test_places(name: str, model: Path, smollm_path: Path, tmp_path: Path) -> None:
     """Each ends as it should, in one line at most, and with nothing from the interpreter."""
     place = PLACES[name]
-    done = run(place.command, model, tmp_path, **place.environment)
+    done = run(place.command, model, tmp_path, **{"F": str(smollm_path), **place.environment})
     assert done.returncode == place.status, done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr and "Error" not in done.stderr, done.stderr
     if name != "no command":

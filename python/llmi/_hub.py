@@ -20,11 +20,11 @@ _FOLDERS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"
 
 def cache_folder() -> Path | None:
     """huggingface_hub's cache; None where it has no place: no home, and no variable that names one."""
-    for name in _FOLDERS:
-        if value := os.environ.get(name):
-            folder = {"HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}.get(name, "")
-            return Path(os.path.expandvars(value)).expanduser() / folder
     try:
+        for name in _FOLDERS:
+            if value := os.environ.get(name):
+                folder = {"HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}.get(name, "")
+                return Path(os.path.expandvars(value)).expanduser() / folder
         return Path.home() / ".cache" / "huggingface" / "hub"
     except RuntimeError:
         return None
@@ -187,6 +187,8 @@ def _explained(name: HubName, revision: str | None, error: Exception, cache: Pat
         return refused(f"the repository is gated: accept its terms at {page}, and give a token of that account as {token}")
     if isinstance(error, errors.RevisionNotFoundError):
         return refused(f"the hub has no revision {revision or 'main'!r} of it: {page} lists branches, tags and commits")
+    if status == 401 and "invalid credentials" in str(error).lower():
+        return refused(f"the hub does not know the token given: correct or unset {token}")
     if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
         return refused(f"there is no such path here, and no such model on the hub, or it is private (then set {token})")
     if status == 403:

@@ -70,16 +70,21 @@ def cache_dir() -> Path:
         raise ModelFileError("there is no home directory for the models' cache: set LLMI_CACHE to a folder for it") from None
 
 
+def _check_utf8(path: str) -> None:
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ModelFileError(f"{path!a}: the path is not UTF-8, which llmi needs: rename the file, or link to it", path) from None
+
+
 def _name_of(model: str | os.PathLike[str] | None) -> str:
     if model is None:
         return DEFAULT_MODEL
     try:
         name = os.fsdecode(model)
-        name.encode("utf-8")
     except TypeError:
         raise InvalidParamsError(f"model must be a path or a name, not {model!r:.100}", "model") from None
-    except UnicodeEncodeError:
-        raise ModelFileError(f"{name!a}: the path is not UTF-8, which llmi needs: rename the file, or link to it", name) from None
+    _check_utf8(name)
     if not name.strip() or "\0" in name:
         raise InvalidParamsError(f"model must be a path or a name, not {name!r:.100}", "model")
     return name
@@ -111,7 +116,12 @@ def resolve(model: str | os.PathLike[str] | None, revision: str | None = None) -
         It is neither a path nor a name.
     """
     check_environment()
-    name = _name_of(model)
+    path = _found(_name_of(model), revision)
+    _check_utf8(str(path))
+    return path
+
+
+def _found(name: str, revision: str | None) -> Path:
     if revision is not None and (not isinstance(revision, str) or not revision):
         raise InvalidParamsError(f"revision must be None or the name of a branch, tag or commit, not {revision!r:.100}", "revision")
     path = _local(name)
