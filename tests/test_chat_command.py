@@ -130,7 +130,8 @@ def test_history_is_bounded_and_not_essential(model: Path, tmp_path: Path) -> No
     assert terminal.status() == 0
     kept = [json.loads(line) for line in history.read_text().splitlines()]
     assert len(kept) == 1000 and kept[-2:] == ["new", "/bye"]
-    for text in ("not JSON\n", "[" * 100_000, "\0"):
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    for text in ("not JSON\n", "[" * 100_000, "\0", "x" * (5 << 20)):
         history.write_text(text)
         terminal = Terminal(model, tmp_path, "--max-tokens", "2")
         terminal.type("\x04", "")

@@ -48,7 +48,7 @@ class History:
 
     def __init__(self, readline: Any) -> None:
         self._readline = readline
-        self._new: list[str] = []
+        self._last = ""
         self._path = history_path()
         readline.clear_history()
         if hasattr(readline, "set_auto_history"):
@@ -57,35 +57,49 @@ class History:
             readline.add_history(entry)
 
     def _stored(self) -> list[str]:
+        """The newest entries of the file; none if it cannot be read."""
+        if self._path is None:
+            return []
+        entries: list[Any] = []
         try:
-            if self._path is None or self._path.stat().st_size > MAX_HISTORY_BYTES:
-                return []
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-            entries = [json.loads(line) for line in lines[-MAX_HISTORY:]]
-        except (OSError, ValueError, RecursionError) as error:
+            with self._path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_HISTORY_BYTES))
+                lines = file.read(MAX_HISTORY_BYTES).splitlines()
+        except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 log.info("the chat's history %s is not read: %s", self._path, error)
             return []
+        for line in lines[-MAX_HISTORY:]:
+            with contextlib.suppress(ValueError, RecursionError):
+                entries.append(json.loads(line))
         return [entry for entry in entries if isinstance(entry, str) and entry and "\0" not in entry]
 
     def add(self, text: str) -> None:
-        """A message that was typed."""
-        if text.strip() and text != (self._new or [""])[-1]:
-            self._new.append(text)
-            self._readline.add_history(text)
-
-    def save(self) -> None:
-        """Adds this chat's lines to the file; says so in the log if that cannot be done."""
-        if self._path is None or not self._new:
+        """A message that was typed; in the file at once, as nobody knows how the chat will end."""
+        if not text.strip() or text == self._last:
+            return
+        self._last = text
+        self._readline.add_history(text)
+        if self._path is None:
             return
         try:
-            entries = [*self._stored(), *self._new][-MAX_HISTORY:]
-            while len(text := "".join(f"{json.dumps(entry)}\n" for entry in entries)) > MAX_HISTORY_BYTES:
-                entries = entries[len(entries) // 2 + 1 :]
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(self._path, text)
-        except (OSError, ValueError) as error:
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.fchmod(file, 0o600)
+                os.write(file, f"{json.dumps(text)}\n".encode())
+            finally:
+                os.close(file)
+        except OSError as error:
             log.info("the chat's history %s is not kept: %s", self._path, error)
+            self._path = None
+
+    def close(self) -> None:
+        """Shortens the file to its newest entries."""
+        if self._path is None or not self._last:
+            return
+        with contextlib.suppress(OSError):
+            write_private(self._path, "".join(f"{json.dumps(entry)}\n" for entry in self._stored()))
 
 
 class Lines:
@@ -108,9 +122,9 @@ class Lines:
                 self._history = History(readline)
 
     def close(self) -> None:
-        """Keeps the history."""
+        """Ends the history."""
         if self._history is not None:
-            self._history.save()
+            self._history.close()
 
     def _line(self, prompt: str) -> str:
         """One line, or several pasted ones. Raises EOFError at the end, KeyboardInterrupt on Ctrl-C."""
