@@ -24,7 +24,38 @@ def planted(name: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 FILES: list[Mutant] = []
 CONFIG: list[Mutant] = []
-TOKENIZER: list[Mutant] = []
+TOKENIZER: list[Mutant] = [
+    planted("truncation of the file is kept", "python/llmi/_tokenizer_json.py", "    tokenizer.no_truncation()\n", "", "tests/test_vocabulary_files.py"),
+    planted("padding of the file is kept", "python/llmi/_tokenizer_json.py", "    tokenizer.no_padding()\n", "", "tests/test_vocabulary_files.py"),
+    planted("dropout of the file is kept", "python/llmi/_tokenizer_json.py", "        tokenizer.model.dropout = None\n", "        pass\n", "tests/test_vocabulary_files.py"),
+    planted("far ids are filled up to", "python/llmi/_loaded_tokenizer.py", "MAX_TOKEN_IDS = 1 << 24", "MAX_TOKEN_IDS = 1 << 64", "tests/test_vocabulary_files.py"),
+    planted("gaps are filled up", "python/llmi/_loaded_tokenizer.py", "MAX_UNUSED_IDS = 65_536", "MAX_UNUSED_IDS = 1 << 60", "tests/test_vocabulary_files.py"),
+    planted("bool is an id", "python/llmi/_tokenizer_json.py", "or isinstance(value, bool) or", "or", "tests/test_tokenizer_settings.py"),
+    planted("panics pass", "python/llmi/_loaded_tokenizer.py", '!= "PanicException"', '== "PanicException"', "tests/test_vocabulary_files.py"),
+    planted("exponential expressions run", "python/llmi/_regex_guard.py", "                return EXPONENTIAL\n", "                pass\n", "tests/test_vocabulary_files.py"),
+    planted("normalizers multiply", "python/llmi/_tokenizer_json.py", "MAX_GROWTH = 64", "MAX_GROWTH = 1 << 60", "tests/test_vocabulary_files.py"),
+    planted("stated ids are not compared", "python/llmi/_tokenizer_directory.py", "        if given != number:", "        if given is None:", "tests/test_tokenizer_settings.py"),
+    planted("flags of classes do nothing", "python/llmi/_tokenizer_directory.py", "    if settings.add_bos is None:", "    if True:", "tests/test_tokenizer_settings.py"),
+    planted("flags of added tokens are lost", "python/llmi/_tokenizer_directory.py", "AddedToken(token.content, special=special, **token.flags)", "AddedToken(token.content, special=special)", "tests/test_tokenizer_settings.py"),
+    planted("special_tokens_map.json is not read", "python/llmi/_tokenizer_settings.py", "    elif SPECIALS in files:", "    elif False:", "tests/test_tokenizer_settings.py"),
+    planted("added_tokens.json is not read", "python/llmi/_tokenizer_settings.py", "    if not has_decoder and ADDED in files:", "    if False:", "tests/test_tokenizer_settings.py"),
+    planted("unknown settings go unsaid", "python/llmi/_tokenizer_directory.py", "    if unused:\n", "    if False:\n", "tests/test_tokenizer_settings.py"),
+    planted("ids of config.json go unchecked", "python/llmi/_tokenizer_directory.py", 'check_id(entry, "eos_token_id", path, limit)', "entry", "tests/test_tokenizer_settings.py"),
+    planted("a suffix leads", "python/llmi/_tokenizer_json.py", "    return parts[0], parts[1]", "    return parts[0][:1], parts[0][1:] + parts[1]", "tests/test_tokenizer_settings.py"),
+    planted("a missing rule goes unsaid", "python/llmi/_gguf_tokenizer.py", '    if model == "gpt2" and not', '    if model == "bert" and not', "tests/test_vocabulary_files.py"),
+    planted("another default rule", "python/llmi/_gguf_pre_tokenizers.py", '"default": DEFAULT', '"default": _GPT2', "tests/test_vocabulary_files.py"),
+    planted("an HTML tag ends generation", "python/llmi/_gguf_tokenizer.py", "UNMISTAKABLE = END_MARKERS[:-1]", "UNMISTAKABLE = END_MARKERS", "tests/test_vocabulary_files.py"),
+    planted("numbers of any kind are types", "python/llmi/_gguf_tokenizer.py", "type(value[0]) not in types", "False", "tests/test_vocabulary_files.py"),
+    planted("yes is a string", "python/llmi/_gguf_tokenizer.py", "        if value is None or isinstance(value, bool):\n", "        if True:\n", "tests/test_vocabulary_files.py"),
+    planted("each cut is tried", "python/llmi/_gguf_tokenizer.py", "        for cut in lengths:\n", "        for cut in range(1, size):\n            text[:cut], text[cut:]\n", "tests/test_vocabulary_files.py"),
+    planted("merges without bound", "python/llmi/_gguf_tokenizer.py", "MAX_MERGE_WORK, MAX_MERGES = 1 << 28, 1 << 22", "MAX_MERGE_WORK, MAX_MERGES = 1 << 60, 1 << 60", "tests/test_vocabulary_files.py"),
+    planted("tokens may stand twice", "csrc/bindings/bind_files.cpp", "if (!is_new) return", "if (false) return", "tests/test_vocabulary_files.py"),
+    planted("markup goes unsaid", "python/llmi/_submission.py", "    if parse_special is None:\n        warn", "    if False:\n        warn", "tests/test_tokenizer_settings.py"),
+    planted("a prompt dict's parse_special is lost", "python/llmi/_prompts.py", "parse_special if own is None else own", "parse_special", "tests/test_tokenizer_settings.py"),
+    planted("beginning-of-text twice", "python/llmi/_tokenizer.py", "            return ids[len(prefix) :]", "            return ids", "tests/test_tokenizer_settings.py"),
+    planted("a continuation that a token spans", "python/llmi/_scoring.py", " or encode(continuation, add_special_tokens=False)", "", "tests/test_tokenizer_settings.py"),
+    planted("a pickled tokenizer forgets its wrapping", "python/llmi/_tokenizer.py", '"prefix": loaded.prefix', '"prefix": []', "tests/test_vocabulary_files.py"),
+]  # fmt: skip
 TEMPLATES: list[Mutant] = []
 PARAMETERS: list[Mutant] = []
 CALLS: list[Mutant] = []

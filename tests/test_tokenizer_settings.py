@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmi import LLM, AsyncLLM, LlmiError, Tokenizer, TokenizerError, testing
-from llmi._tokenizer_settings import DEFAULT_TOKENS, INERT, USED
+from llmi._tokenizer_settings import DEFAULT_TOKENS, IDS, INERT, USED
 
 VOCAB = 320  # of the model
 SPECIALS = ("<s>", "</s>", "<unk>", "<bos>", "<eos>", "<|endoftext|>")
@@ -120,7 +120,8 @@ ODD: list[Any] = [True, False, 0, 3, 2.5, "x", "left", [], ["x"], {}, {"a": 1}]
 def test_each_key_is_used_inert_or_named(tmp_path: Path) -> None:
     plain, seen = load(write(tmp_path / "plain", byte_level(), PLAIN))
     assert not seen
-    for key in [*INERT, *(dict.fromkeys(INERT, value) for value in ODD)]:
+    free = set(INERT) - set(IDS)
+    for key in [*INERT, *(dict.fromkeys(free, value) for value in ODD)]:
         given = {key: 3} if isinstance(key, str) else key
         tokenizer, seen = load(write(tmp_path / "inert", byte_level(), PLAIN | given))
         assert not seen, key
@@ -131,7 +132,6 @@ def test_each_key_is_used_inert_or_named(tmp_path: Path) -> None:
     strangers = {
         "do_lower_case": True,
         "auto_map": {"AutoTokenizer": ["x", None]},
-        "bos_token_id": 5,
         "unheard_of": 0,
         "fix_mistral_regex": True,
     }
@@ -191,6 +191,9 @@ def test_ids_of_every_file_are_checked(tmp_path: Path) -> None:
                 load(write(tmp_path / f"{place}", byte_level(), PLAIN, **given))
                 pytest.fail(f"{place} {key} {value!r} is accepted")
             (tmp_path / place / "generation_config.json").unlink(missing_ok=True)
+    for key, value in itertools.product(IDS, [value for value in BAD_IDS if value != VOCAB]):
+        with pytest.raises(TokenizerError, match=key):
+            load(write(tmp_path / "settings", byte_level(), PLAIN | {key: value}))
     for value in ("-1", str(10**8), str(2**31), "1.5", "x", "", "\u0663", str(new + 5), "5"):
         with pytest.raises(TokenizerError, match=r"added_tokens_decoder|has id"):
             load(write(tmp_path / "decoder", byte_level(), PLAIN | {"added_tokens_decoder": {value: token("<extra>")}}))

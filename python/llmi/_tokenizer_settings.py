@@ -15,8 +15,12 @@ NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 #: Lists of further ones: transformers 4 has the first name, and an object under the second; transformers 5 a list under the second.
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 USED = (*NAMED, *LISTS, "tokenizer_class", "add_bos_token", "add_eos_token", "added_tokens_decoder", "add_prefix_space", "chat_template")
+#: Ids that transformers writes when it converts a GGUF: looked at, but the texts count.
+IDS = tuple(f"{name}_id" for name in NAMED)
 #: Keys that change no token, and why.
 INERT = {
+    **dict.fromkeys(IDS, "the text counts, as in transformers"),
+    "model_type": "config.json's counts",
     **dict.fromkeys(("model_max_length", "max_len", "max_length"), "the model's own length rules; nothing is cut in silence"),
     **dict.fromkeys(("padding_side", "pad_to_multiple_of", "pad_token_type_id", "padding"), "nothing is padded"),
     **dict.fromkeys(("truncation_side", "truncation_strategy", "stride", "truncation"), "nothing is cut"),
@@ -142,6 +146,9 @@ class _Reader:
 def read(directory: Path, files: dict[str, Any], config: dict[str, Any]) -> Settings:
     """The settings of `files` (those that are there, by name) for the model that config.json describes."""
     reader = _Reader(directory / CONFIG, files.get(CONFIG, {}))
+    for key in IDS:
+        if reader.data.get(key) is not None:
+            check_id(reader.data[key], key, reader.path)
     unused = [key for key, value in reader.data.items() if value is not None and key not in USED and key not in INERT]
     kind = reader.text("tokenizer_class") or _class_of(config)
     kind = kind.removesuffix("Fast")
