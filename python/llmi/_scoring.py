@@ -42,9 +42,9 @@ def encode_pair(llm: LLM, context: Prompt, continuation: Prompt) -> tuple[list[i
             context, continuation = context[:-num_spaces], context[-num_spaces:] + continuation
         encode = llm.tokenizer.encode
         context_ids = encode(context, add_special_tokens=False)
-        tail = encode(context + continuation, add_special_tokens=False)[len(context_ids) :] or encode(
-            continuation, add_special_tokens=False
-        )
+        tail = encode(context + continuation, add_special_tokens=False)[len(context_ids) :]
+        if not tail:
+            tail = encode(continuation, add_special_tokens=False)
         return [*llm.tokenizer._loaded.prefix, *context_ids] or [prefix_token(llm)], tail
     context_ids = tokenize(context, llm.tokenizer)[1]
     continuation_ids = tokenize(continuation, llm.tokenizer)[1]
