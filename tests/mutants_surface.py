@@ -46,7 +46,7 @@ TOKENIZER: list[Mutant] = [
     planted("an HTML tag ends generation", "python/llmi/_gguf_tokenizer.py", "UNMISTAKABLE = END_MARKERS[:-1]", "UNMISTAKABLE = END_MARKERS", "tests/test_vocabulary_files.py"),
     planted("numbers of any kind are types", "python/llmi/_gguf_tokenizer.py", "type(value[0]) not in types", "False", "tests/test_vocabulary_files.py"),
     planted("yes is a string", "python/llmi/_gguf_tokenizer.py", "        if value is None or isinstance(value, bool):\n", "        if True:\n", "tests/test_vocabulary_files.py"),
-    planted("each cut is tried", "python/llmi/_gguf_tokenizer.py", "        for cut in lengths:\n", "        for cut in range(1, size):\n            text[:cut], text[cut:]\n", "tests/test_vocabulary_files.py"),
+    planted("each cut is tried", "python/llmi/_gguf_tokenizer.py", "        for cut in lengths:\n", "        for cut in range(1, size):\n            usable.get(text[:cut])\n", "tests/test_vocabulary_files.py"),
     planted("merges without bound", "python/llmi/_gguf_tokenizer.py", "MAX_MERGE_WORK, MAX_MERGES = 1 << 28, 1 << 22", "MAX_MERGE_WORK, MAX_MERGES = 1 << 60, 1 << 60", "tests/test_vocabulary_files.py"),
     planted("tokens may stand twice", "csrc/bindings/bind_files.cpp", "if (!is_new) return", "if (false) return", "tests/test_vocabulary_files.py"),
     planted("markup goes unsaid", "python/llmi/_submission.py", "    if parse_special is None:\n        warn", "    if False:\n        warn", "tests/test_tokenizer_settings.py"),

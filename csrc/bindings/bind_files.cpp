@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
@@ -101,36 +102,35 @@ py::list Occurring(const GgufFile& file, const std::string& key, const std::stri
   return found;
 }
 
-std::string TokenFault(const GgufFile& file) {
-  const std::vector<std::string_view>& tokens = Strings(file, "tokenizer.ggml.tokens");
+// (key, what is wrong with it) of the first token that is no UTF-8 or stands twice and, with merges, of the first merge that stands twice
+// or is not two tokens which make a third; empty if nothing is.
+std::pair<std::string, std::string> VocabularyFault(const GgufFile& file, bool with_merges) {
+  const std::string tokens_key = "tokenizer.ggml.tokens", merges_key = "tokenizer.ggml.merges";
+  const std::vector<std::string_view>& tokens = Strings(file, tokens_key);
   std::unordered_map<std::string_view, size_t> known;
   known.reserve(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!IsUtf8(tokens[i])) return "token " + std::to_string(i) + " is not valid UTF-8";
+    if (!IsUtf8(tokens[i])) return {tokens_key, "token " + std::to_string(i) + " is not valid UTF-8"};
     if (tokens[i].empty()) continue;  // an id without a text
     const auto [place, is_new] = known.emplace(tokens[i], i);
-    if (!is_new) return "tokens " + std::to_string(place->second) + " and " + std::to_string(i) + " are the same text";
+    if (!is_new) return {tokens_key, "tokens " + std::to_string(place->second) + " and " + std::to_string(i) + " are the same text"};
   }
-  return "";
-}
-
-std::string MergeFault(const GgufFile& file) {
-  const std::vector<std::string_view>& tokens = Strings(file, "tokenizer.ggml.tokens");
-  const std::unordered_set<std::string_view> known(tokens.begin(), tokens.end());
-  const std::vector<std::string_view>& merges = Strings(file, "tokenizer.ggml.merges");
-  std::unordered_set<std::string_view> seen;
+  if (!with_merges) return {};
+  const std::vector<std::string_view>& merges = Strings(file, merges_key);
+  std::unordered_set<uint64_t> seen;  // pairs of ids
   seen.reserve(merges.size());
   std::string whole;
   for (const std::string_view merge : merges) {
-    if (!seen.insert(merge).second) return "a merge stands twice";
     const size_t space = merge.find(' ');
-    if (space == std::string_view::npos) return "a merge is not two tokens";
+    if (space == std::string_view::npos) return {merges_key, "a merge is not two tokens"};
     whole.assign(merge.substr(0, space)).append(merge.substr(space + 1));
-    for (const std::string_view part : {merge.substr(0, space), merge.substr(space + 1), std::string_view(whole)}) {
-      if (!known.contains(part)) return "a merge has a part or a whole that is no token";
+    const auto left = known.find(merge.substr(0, space)), right = known.find(merge.substr(space + 1));
+    if (left == known.end() || right == known.end() || !known.contains(whole)) {
+      return {merges_key, "a merge has a part or a whole that is no token"};
     }
+    if (!seen.insert(uint64_t{left->second} << 32 | right->second).second) return {merges_key, "a merge stands twice"};
   }
-  return "";
+  return {};
 }
 
 py::list TensorList(const TensorFile& file) {
@@ -183,10 +183,8 @@ void RegisterFiles(py::module_& module) {
           py::arg("key"), "A list of strings.")
       .def("occurring", &Occurring, py::arg("key"), py::arg("text"), py::arg("joined") = false,
            "[(index, string)] of the strings of a list that occur in `text`; joined: without their first space.")
-      .def("token_fault", &TokenFault, py::call_guard<GilReleased>(),
-           "What is wrong with the first token that is no UTF-8 or stands twice; empty if none is.")
-      .def("merge_fault", &MergeFault, py::call_guard<GilReleased>(),
-           "What is wrong with the first merge that stands twice or is not two tokens which make a third; empty if none is.")
+      .def("vocabulary_fault", &VocabularyFault, py::arg("with_merges"), py::call_guard<py::gil_scoped_release>(),
+           "(key, what is wrong) of the first token or merge that is not sound; empty texts if all are.")
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
   module.def("alphabet_bytes", &AlphabetBytes, py::arg("texts"), py::arg("alphabet"),
              "Texts as bytes by an alphabet of one character a byte; a character outside it stands for itself.");

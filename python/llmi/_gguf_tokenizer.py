@@ -128,11 +128,11 @@ def _listed(reader: _Metadata, file: _core.GgufFile, model: str) -> tuple[Listed
     if len(tokens) > MAX_TOKEN_IDS:
         raise reader.fail(TOKENS, f"{len(tokens):,} tokens (at most {MAX_TOKEN_IDS:,})")
     try:
-        fault = file.token_fault()
+        key, fault = file.vocabulary_fault(with_merges=model == "gpt2")
     except _core.CoreError as error:
         raise from_core(error.args, reader.path) from None
     if fault:
-        raise reader.fail(TOKENS, fault)
+        raise reader.fail(key, fault)
     types = reader.numbers(GGML + "token_type", int)
     if types is None:
         types = [NORMAL] * len(tokens)
@@ -251,12 +251,6 @@ class _ByteLevel:
         if pre not in RULES:
             raise reader.fail(GGML + "pre", f"pre-tokenizer {pre!r} is not known ({', '.join(sorted(RULES))} are)")
         self.rule = RULES[pre]
-        try:
-            fault = file.merge_fault()
-        except _core.CoreError as error:
-            raise from_core(error.args, reader.path) from None
-        if fault:
-            raise TokenizerError(f"{reader.path}: {fault}", reader.path, MERGES)
 
     def build(self) -> Any:
         merges: list[str] = self.file.strings(MERGES)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmi import _chat, _gguf_tokenizer, _tokenizer_directory
+from llmi import _chat, _gguf_tokenizer
 from llmi._errors import InvalidParamsError, TokenizerError
 from llmi._loaded_tokenizer import ListedTokens, LoadedTokenizer, guarded
 from llmi._token_bytes import ByteTable, byte_table
@@ -62,6 +62,8 @@ class Tokenizer:
     def _read(self, path: str | os.PathLike[str], overrides: Mapping[str, Any]) -> None:
         self.path = Path(path)
         if self.path.is_dir() or self.path.suffix == ".json":
+            from llmi import _tokenizer_directory  # not before a first token of a GGUF
+
             loaded = _tokenizer_directory.load(self.path, overrides)
         else:
             loaded = _gguf_tokenizer.load(self.path)
