@@ -43,7 +43,7 @@ TOKENIZER: list[Mutant] = [
     planted("a suffix leads", "python/llmi/_tokenizer_json.py", "    return parts[0], parts[1]", "    return parts[0][:1], parts[0][1:] + parts[1]", "tests/test_tokenizer_settings.py"),
     planted("a missing rule goes unsaid", "python/llmi/_gguf_tokenizer.py", '    if model == "gpt2" and not', '    if model == "bert" and not', "tests/test_vocabulary_files.py"),
     planted("another default rule", "python/llmi/_gguf_pre_tokenizers.py", '"default": DEFAULT', '"default": _GPT2', "tests/test_vocabulary_files.py"),
-    planted("an HTML tag ends generation", "python/llmi/_gguf_tokenizer.py", "UNMISTAKABLE = END_MARKERS[:-1]", "UNMISTAKABLE = END_MARKERS", "tests/test_vocabulary_files.py"),
+    planted("an HTML tag ends generation", "python/llmi/_gguf_tokenizer.py", "UNMISTAKABLE = {*END_MARKERS[:-1],", "UNMISTAKABLE = {*END_MARKERS,", "tests/test_vocabulary_files.py"),
     planted("numbers of any kind are types", "python/llmi/_gguf_tokenizer.py", "type(value[0]) not in types", "False", "tests/test_vocabulary_files.py"),
     planted("yes is a string", "python/llmi/_gguf_tokenizer.py", "        if value is None or isinstance(value, bool):\n", "        if True:\n", "tests/test_vocabulary_files.py"),
     planted("each cut is tried", "python/llmi/_gguf_tokenizer.py", "        for cut in lengths:\n", "        for cut in range(1, size):\n            usable.get(text[:cut])\n", "tests/test_vocabulary_files.py"),

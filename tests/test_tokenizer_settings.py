@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmi import LLM, AsyncLLM, LlmiError, Tokenizer, TokenizerError, testing
+from llmi import LLM, AsyncLLM, LlmiError, PromptTooLongError, Tokenizer, TokenizerError, testing
 from llmi._tokenizer_settings import DEFAULT_TOKENS, IDS, INERT, USED
 
 VOCAB = 320  # of the model
@@ -161,19 +162,19 @@ def test_values_of_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
         "additional_special_tokens": (["x"], []), "extra_special_tokens": (["x"], [], {}, {"a": "x"}),
     } | dict.fromkeys(flags, (True, False))  # fmt: skip
     for key, value in itertools.product(
-        set(USED) - {"chat_template"}, [*ODD, {"content": 3}, {"content": ""}, "", {"content": "x", "lstrip": "no"}]
+        set(USED) - {"chat_template"}, [*ODD, {"content": 3}, {"content": ""}, "", {"content": "x", "lstrip": "no"}, "\ud800"]
     ):
         path = write(tmp_path / "model", byte_level(), PLAIN | {key: value})
         if any(value is entry or (value == entry and type(value) is type(entry)) for entry in good[key]) or (
-            isinstance(value, str) and value and good[key] == ("x",)
+            isinstance(value, str) and value and value.isascii() and good[key] == ("x",)
         ):
             load(path)
-        elif not (key == "additional_special_tokens" and value == {}) and not (key == "tokenizer_class" and value == ""):
+        elif not (key == "additional_special_tokens" and value == {}) and not (key == "tokenizer_class" and isinstance(value, str)):
             with pytest.raises(TokenizerError) as caught:
                 load(path)
                 pytest.fail(f"{key}: {value!r} is accepted")
             assert key in str(caught.value) and "tokenizer_config.json" in str(caught.value)
-    for value in (3, [], {"x": "a"}, {"x": 1.5}, {"x": True}, {"": 300}, {"x": 300, "y": 300}):
+    for value in (3, [], {"x": "a"}, {"x": 1.5}, {"x": True}, {"": 300}, {"\ud800": 300}, {"x": 300, "y": 300}):
         with pytest.raises(TokenizerError, match=r"added_tokens\.json"):
             load(write(tmp_path / "model", byte_level(), PLAIN, added=value))
 
@@ -271,6 +272,23 @@ def test_markup_in_a_prompt(tmp_path: Path) -> None:
     assert llm.chat([{"role": "user", "content": "<s>"}], max_tokens=1)[0].prompt_token_ids.count(whole[0]) == 1
     assert llm.tokenizer.markup_in("a </s> <s>") == "</s>" and llm.tokenizer.markup_in("a < s>" * 1000) is None
     llm.close()
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(tmp_path: Path) -> None:
+    """64 MiB take minutes and gigabytes to encode; that more tokens come of them than the context holds, their length says."""
+    path = testing.tiny_model(vocab_size=VOCAB, path=tmp_path / "model")
+    write(path, byte_level(), PLAIN, **json.loads((path / "config.json").read_text()))
+    with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=64) as llm:
+        longest = len("<|endoftext|>")
+        start = time.monotonic()
+        for text in ("x" * (64 << 20), "é" * (1 << 20), "x" * (64 * longest + 1)):
+            for prompt in (text, {"prompt": text}):
+                with pytest.raises(PromptTooLongError, match="at least"):
+                    llm.generate(prompt, max_tokens=1)
+        assert time.monotonic() - start < 5
+        with pytest.raises(PromptTooLongError, match="has 832 tokens"):
+            llm.generate("x" * (64 * longest), max_tokens=1)
+        assert len(llm.generate("<|endoftext|>" * 63, max_tokens=1, parse_special=True)[0].prompt_token_ids) == 63
 
 
 def test_a_token_that_spans_the_join_is_scored_alone(tmp_path: Path) -> None:
@@ -414,3 +432,32 @@ def test_added_tokens_equal_transformers(base: str, tmp_path: Path) -> None:
         if variant.pop("change", False) and base == "byte-level":
             data["pre_tokenizer"]["add_prefix_space"] = True
         compare(write(tmp_path / str(number), data, **variant), str(variant))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("base", BASES)
+def test_what_transformers_saves_is_read_without_a_word(base: str, tmp_path: Path) -> None:
+    """A tokenizer that transformers has saved gives the same ids, and every key that it writes is known."""
+    from transformers import AutoTokenizer
+
+    for number, kind in enumerate(
+        ("LlamaTokenizerFast", "GemmaTokenizerFast", "GPT2TokenizerFast", "Qwen2Tokenizer", "PreTrainedTokenizerFast")
+    ):
+        data = BASES[base]()
+        data["post_processor"] = template(data, ("<s>",), ())
+        extra = {
+            "additional_special_tokens": ["<bos>", "<new>"],
+            "chat_template": "x",
+            "pad_token": "<eos>",
+            "clean_up_tokenization_spaces": True,
+        }
+        original = write(
+            tmp_path / f"{number}", data, {"tokenizer_class": kind, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"} | extra
+        )
+        reference = AutoTokenizer.from_pretrained(original)
+        reference.add_tokens(["<extra>", "extra"])
+        saved = tmp_path / f"{number}-saved"
+        reference.save_pretrained(saved)
+        (saved / "config.json").write_text((original / "config.json").read_text())
+        assert load(saved)[1] == [], kind
+        compare(saved, kind)

@@ -230,6 +230,12 @@ def test_sentencepiece_defaults_and_ends(tmp_path: Path) -> None:
     assert tokenizer.eos_token_ids == {1} and tokenizer.encode("</s>", add_special_tokens=False) == [2] and tokenizer.decode([2]) == "</s>"
     tokenizer, _ = read(gguf(tmp_path / "v.gguf", tag | {GGML + "eos_token_id": ("u32", 2)}))
     assert tokenizer.eos_token_ids == {2} and 2 not in tokenizer.encode("</s>") and tokenizer.decode([2]) == ""
+    listed = byte_level()[GGML + "tokens"]
+    for name in ("<|im_start|>", "<|user|>", "<start_of_turn>", "<｜begin▁of▁sentence｜>", "<|im_end|>"):
+        user_defined = byte_level(tokens=[*listed, name], token_type=("i32", [3] + [1] * (len(listed) - 1) + [4]))
+        tokenizer, _ = read(gguf(tmp_path / "v.gguf", user_defined))
+        assert len(listed) not in tokenizer.encode(f"a{name}") and tokenizer.encode(name, parse_special=True) == [len(listed)]
+        assert (len(listed) in tokenizer.eos_token_ids) == (name == "<|im_end|>")
     for name in ("add_bos_token", "add_eos_token"):
         on, _ = read(gguf(tmp_path / "v.gguf", sentencepiece(**{name: ("bool", True)})))
         off, _ = read(gguf(tmp_path / "v.gguf", sentencepiece(**{name: ("bool", False)})))

@@ -66,11 +66,11 @@ class UnsupportedCombinationError(InvalidParamsError):
 
 
 class PromptTooLongError(InvalidParamsError):
-    """The prompt does not fit into the context."""
+    """The prompt does not fit into the context. Of a very long text only the least number of tokens is known."""
 
-    def __init__(self, num_tokens: int, max_model_len: int) -> None:
+    def __init__(self, num_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
         super().__init__(
-            f"the prompt has {num_tokens:,} tokens, {num_tokens - max_model_len:,} more than max_model_len = {max_model_len:,}",
+            f"the prompt has {'at least ' if at_least else ''}{num_tokens:,} tokens, {num_tokens - max_model_len:,} more than max_model_len = {max_model_len:,}",
             "prompt",
         )
         self.num_tokens = num_tokens

@@ -11,7 +11,7 @@ from llmi import _core
 from llmi._errors import TokenizerError, from_core
 from llmi._gguf_pre_tokenizers import RULES
 from llmi._loaded_tokenizer import MAX_TOKEN_IDS, ListedTokens, LoadedTokenizer, guarded
-from llmi._token_bytes import byte_level_alphabet
+from llmi._token_bytes import BYTE_TOKENS, byte_level_alphabet
 
 # GGUF token types; 0 is undefined.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -28,8 +28,9 @@ END_MARKERS = (
     "<EOT>",
     "</s>",
 )
-#: Files list some of them as user-defined tokens now and then; they are control tokens all the same. Not "</s>", which is an HTML tag, too.
-UNMISTAKABLE = END_MARKERS[:-1]
+#: Files list markup as user-defined tokens now and then; it is control tokens all the same: user text never becomes it. Not "</s>", which is an HTML tag,
+#: too. What looks like <|this|> is what llama.cpp's converter takes for special.
+UNMISTAKABLE = {*END_MARKERS[:-1], "<start_of_turn>", "<bos>", "<eos>", "<pad>", "<mask>", "[INST]", "[/INST]", "[BOS]", "[EOS]"}
 
 #: Characters looked at while merges are found, and merges: Gemma's 262,144 tokens take 11 million and 600,000.
 MAX_MERGE_WORK, MAX_MERGES = 1 << 28, 1 << 22
@@ -116,6 +117,7 @@ def load(path: Path) -> LoadedTokenizer:
         suffix=sides["eos"],
         chat_template=reader.text("tokenizer.chat_template", "") or None,
         listed=listed,
+        keeps_bytes=kind.keeps_bytes,
         build_for=kind.build_for,
     )
 
@@ -143,9 +145,13 @@ def _listed(reader: _Metadata, file: _core.GgufFile, model: str) -> tuple[Listed
         raise reader.fail(GGML + "token_type", f"type {min(unknown)} is not known (0 to 6 are)")
     special = {i: tokens[i] for i, kind in enumerate(types) if kind == CONTROL and tokens[i]}
     whole = {i: tokens[i] for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i]}
-    for i in [i for i, text in whole.items() if text in UNMISTAKABLE]:
+    for i in [i for i, text in whole.items() if _is_markup(text)]:
         special[i] = whole.pop(i)
     return ListedTokens(tokens, special, whole, byte_level=model == "gpt2"), types
+
+
+def _is_markup(text: str) -> bool:
+    return text in UNMISTAKABLE or (text.startswith("<|") and text.endswith("|>")) or (text.startswith("<｜") and text.endswith("｜>"))
 
 
 def _notes(reader: _Metadata, model: str) -> list[str]:
@@ -256,6 +262,9 @@ class _ByteLevel:
         merges: list[str] = self.file.strings(MERGES)
         return self._tokenizer({text: token_id for token_id, text in enumerate(self.listed.texts) if text}, merges)
 
+    def keeps_bytes(self) -> bool:
+        return not self.rule.compose and byte_level_alphabet().keys() <= set(self.listed.texts)
+
     def build_for(self, text: str) -> Any:
         if self.rule.compose:
             return None
@@ -322,6 +331,9 @@ class _SentencePiece:
 
     def build(self) -> Any:
         return self._tokenizer({i: text for i, text in enumerate(self.listed.texts) if text})
+
+    def keeps_bytes(self) -> bool:
+        return {text for text, kind in zip(self.listed.texts, self.types, strict=True) if kind == BYTE} >= BYTE_TOKENS.keys()
 
     def build_for(self, text: str) -> Any:
         if any(part in text for part in (self.listed.special | self.listed.whole).values()):

@@ -37,6 +37,9 @@ class LoadedTokenizer:
     chat_template: str | None
     listed: ListedTokens
     main_eos_token_id: int | None  # the one that templates call eos_token
+    keeps_bytes: Callable[
+        [], bool
+    ]  # whether each byte of a text is in its tokens: none is left out, shortened or joined to an unknown token
     # A tokenizer that knows only what may come of this text, and encodes it as the whole one does; None: take the whole one.
     build_for: Callable[[str], Any] = lambda text: None
 

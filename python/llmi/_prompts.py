@@ -86,18 +86,18 @@ def as_list(prompts: Any) -> list[Prompt]:
 
 
 def tokenize(
-    prompt: Prompt, tokenizer: Tokenizer, name: str = "prompts", parse_special: bool | None = None
+    prompt: Prompt, tokenizer: Tokenizer, name: str = "prompts", parse_special: bool | None = None, max_model_len: int | None = None
 ) -> tuple[str | None, list[int]]:
     """(text or None, token ids). Raises InvalidParamsError for what is no prompt. parse_special: names of special tokens in texts are these tokens."""
     if isinstance(prompt, str):
         text = parse(_TEXT, name, prompt)
-        return text, tokenizer.encode_prompt(text, parse_special)
+        return text, tokenizer.encode_prompt(text, parse_special, max_model_len)
     if isinstance(prompt, LlmiError):
         raise prompt
     if is_sequence(prompt):
         return prompt.text, prompt.token_ids.tolist()
     if isinstance(prompt, Mapping):
-        return _of_mapping(prompt, tokenizer, name, parse_special)
+        return _of_mapping(prompt, tokenizer, name, parse_special, max_model_len)
     return None, token_list(prompt, name)
 
 
@@ -107,7 +107,9 @@ def cache_salt(prompt: Prompt) -> str:
     return "" if salt is None else str(parse(Text(4096, empty=True), "cache_salt", salt))
 
 
-def _of_mapping(prompt: Mapping[Any, Any], tokenizer: Tokenizer, name: str, parse_special: bool | None) -> tuple[str | None, list[int]]:
+def _of_mapping(
+    prompt: Mapping[Any, Any], tokenizer: Tokenizer, name: str, parse_special: bool | None, max_model_len: int | None
+) -> tuple[str | None, list[int]]:
     unknown = []
     for key, value in prompt.items():
         if key in _REFUSED_KEYS:
@@ -126,7 +128,7 @@ def _of_mapping(prompt: Mapping[Any, Any], tokenizer: Tokenizer, name: str, pars
     if text is not None:
         text = parse(_TEXT, "the 'prompt' of a prompt dict", text)
     if ids is None:
-        return text, tokenizer.encode_prompt(str(text), parse_special if own is None else own)
+        return text, tokenizer.encode_prompt(str(text), parse_special if own is None else own, max_model_len)
     ids = token_list(ids, "prompt_token_ids")
     if text is not None and not isinstance(prompt, ChatPrompt) and not _agree(text, ids, tokenizer):
         raise InvalidParamsError(

@@ -80,7 +80,7 @@ def _submission(
     try:
         if isinstance(refused, LlmiError):
             raise refused
-        text, ids = tokenize(item, llm.tokenizer, parse_special=parse_special)
+        text, ids = tokenize(item, llm.tokenizer, parse_special=parse_special, max_model_len=llm._builder.max_model_len)
         submission.prompt, submission.prompt_token_ids = text, ids
         submission.cache_salt = cache_salt(item)
         if isinstance(speculation, LlmiError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmi import _chat, _gguf_tokenizer
-from llmi._errors import InvalidParamsError, TokenizerError
+from llmi._errors import InvalidParamsError, PromptTooLongError, TokenizerError
 from llmi._loaded_tokenizer import ListedTokens, LoadedTokenizer, guarded
 from llmi._token_bytes import ByteTable, byte_table
 
@@ -89,7 +89,7 @@ class Tokenizer:
         return {
             "path": str(self.path), "library": library, "texts": listed.texts, "special": listed.special, "whole": listed.whole,
             "byte_level": listed.byte_level, "bos_token_id": loaded.bos_token_id, "eos_token_ids": loaded.eos_token_ids,
-            "main_eos_token_id": loaded.main_eos_token_id, "prefix": loaded.prefix, "suffix": loaded.suffix, "chat_template": self.chat_template,
+            "main_eos_token_id": loaded.main_eos_token_id, "keeps_bytes": loaded.keeps_bytes(), "prefix": loaded.prefix, "suffix": loaded.suffix, "chat_template": self.chat_template,
         }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -103,7 +103,11 @@ class Tokenizer:
 
         listed = ListedTokens(state["texts"], state["special"], state["whole"], state["byte_level"])
         names = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "chat_template")
-        self._take(LoadedTokenizer(build=build, listed=listed, **{name: state[name] for name in names}))
+        self._take(
+            LoadedTokenizer(
+                build=build, listed=listed, keeps_bytes=lambda: bool(state["keeps_bytes"]), **{name: state[name] for name in names}
+            )
+        )
 
     @property
     def _bytes(self) -> ByteTable:
@@ -169,8 +173,16 @@ class Tokenizer:
             ids: list[int] = guarded(tokenizer.encode, self.path, text, add_special_tokens=False).ids
         return self._loaded.with_special(ids) if add_special_tokens else ids
 
-    def encode_prompt(self, text: str, parse_special: bool | None = None) -> list[int]:
-        """Token ids of a prompt's text; where its own markup begins as the model wraps a text, it is not wrapped twice."""
+    def encode_prompt(self, text: str, parse_special: bool | None = None, max_model_len: int | None = None) -> list[int]:
+        """Token ids of a prompt's text; where its own markup begins as the model wraps a text, it is not wrapped twice.
+
+        Raises PromptTooLongError before anything is encoded if the text cannot fit: if it has more bytes than so many of the longest token.
+        """
+        if max_model_len is not None and len(text) > max_model_len and self._loaded.keeps_bytes():
+            longest = max(max(map(len, self.vocab_bytes)), *(len(name.encode()) for name in self.special_tokens.values()), 1)
+            at_least = -(-len(text) // longest)  # a character has a byte or more
+            if at_least > max_model_len:
+                raise PromptTooLongError(at_least, max_model_len, at_least=True)
         ids = self.encode(text, parse_special=bool(parse_special))
         prefix = self._loaded.prefix
         if parse_special and prefix and ids[: 2 * len(prefix)] == prefix * 2:

@@ -11,6 +11,7 @@ from llmi import _tokenizer_json, _tokenizer_settings
 from llmi._errors import TokenizerError
 from llmi._input_file import MAX_VOCABULARY_BYTES, is_there, parse_json, read_json, read_text
 from llmi._loaded_tokenizer import ListedTokens, LoadedTokenizer, guarded
+from llmi._token_bytes import BYTE_TOKENS, byte_level_alphabet
 from llmi._tokenizer_json import CheckedTokenizer, check_id
 from llmi._tokenizer_settings import ADDED, CONFIG, SPECIALS, Settings
 
@@ -49,6 +50,7 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
         settings_bos = bos if bos is not None else prefix[0] if prefix else None
     if unused:
         warnings.warn(f"{directory}: settings of the tokenizer that llmi does not use: {', '.join(unused)}", UserWarning, stacklevel=4)
+    steps = {name: data.get(name) for name in ("normalizer", "pre_tokenizer")} | {"byte_fallback": data["model"].get("byte_fallback")}
     template = _template(directory, files.get(CONFIG, {}))
     return LoadedTokenizer(
         build=lambda: tokenizer,
@@ -59,6 +61,7 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
         suffix=suffix,
         chat_template=template,
         listed=listed,
+        keeps_bytes=lambda: _keeps_bytes(steps, listed, tokenizer),
     )
 
 
@@ -160,6 +163,28 @@ def _listed(tokenizer: Any, checked: CheckedTokenizer) -> ListedTokens:
     special = {token_id: token.content for token_id, token in added.items() if token.special}
     whole = {token_id: token.content for token_id, token in added.items() if not token.special}
     return ListedTokens(texts, special, whole, checked.byte_level)
+
+
+def _keeps_bytes(data: dict[str, Any], listed: ListedTokens, tokenizer: Any) -> bool:
+    """Whether a text's tokens have all of its bytes; False also where nobody knows."""
+    normalizer, pre_tokenizer = data["normalizer"] or {}, data["pre_tokenizer"] or {}
+    if any(token.lstrip or token.rstrip for token in tokenizer.get_added_tokens_decoder().values()):
+        return False
+    if listed.byte_level:
+        steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+        cut = all(
+            step.get("type") in ("ByteLevel", "Digits") or (step.get("type") == "Split" and step.get("behavior") != "Removed")
+            for step in steps
+        )
+        return cut and not normalizer and byte_level_alphabet().keys() <= set(listed.texts)
+    steps = normalizer.get("normalizers", [normalizer]) if normalizer else []
+    written = all(step.get("type") == "Prepend" or step.get("pattern") == {"String": " "} for step in steps)
+    return (
+        written
+        and pre_tokenizer.get("type", "Metaspace") == "Metaspace"
+        and data["byte_fallback"] is True
+        and BYTE_TOKENS.keys() <= set(listed.texts)
+    )
 
 
 def _named_ids(configs: dict[str, dict[str, Any]], directory: Path, limit: int) -> tuple[int | None, list[int]]:

@@ -132,6 +132,8 @@ class _Reader:
         content = value.get("content") if isinstance(value, dict) else value
         if not isinstance(content, str) or not content:
             raise self.fail(key, f"{value!r:.60} is no token: a string, or an object with content")
+        if not content.isascii() and any("\ud800" <= character <= "\udfff" for character in content):
+            raise self.fail(key, f"{content!r:.60} holds a lone surrogate, which is no character")
         entry = value if isinstance(value, dict) else {}
         flags = {name: entry.get(name, False) for name in (*PLAIN, "special")}
         for name, value in flags.items():
@@ -178,6 +180,7 @@ def read(directory: Path, files: dict[str, Any], config: dict[str, Any]) -> Sett
     if not has_decoder and ADDED in files:
         companion = _Reader(directory / ADDED, files[ADDED])
         for content, value in companion.data.items():
+            content = companion.token(ADDED, content).content if content else content
             special = content in specials
             number = check_id(value, f"{content!r:.60}", companion.path)
             if number in added or not content:
