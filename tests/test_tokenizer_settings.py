@@ -81,7 +81,7 @@ def sentencepiece(*, metaspace: bool = False) -> dict[str, Any]:
 
 def template(data: dict[str, Any], before: tuple[str, ...], after: tuple[str, ...]) -> dict[str, Any]:
     """The post-processor that wraps a text in these tokens."""
-    vocab = data["model"]["vocab"]
+    vocab = texts_of(data)
     single: list[Any] = [{"SpecialToken": {"id": text, "type_id": 0}} for text in before]
     single += [{"Sequence": {"id": "A", "type_id": 0}}, *({"SpecialToken": {"id": text, "type_id": 0}} for text in after)]
     special = {text: {"id": text, "ids": [vocab[text]], "tokens": [text]} for text in before + after}
@@ -139,7 +139,7 @@ def test_each_key_is_used_inert_or_named(tmp_path: Path) -> None:
     path = write(
         tmp_path / "strangers",
         byte_level(),
-        PLAIN | strangers | {"nothing": None},
+        PLAIN | strangers | {"nothing": None, "strip_accents": False},
         specials={"other_token": "x", "more": None},
     )
     _, seen = load(path)
@@ -147,6 +147,7 @@ def test_each_key_is_used_inert_or_named(tmp_path: Path) -> None:
         len(seen) == 1
         and all(name in seen[0] for name in (*strangers, "other_token"))
         and "nothing" not in seen[0]
+        and "accents" not in seen[0]
         and "more" not in seen[0]
     )
     _, seen = load(write(tmp_path / "class", byte_level(), PLAIN | {"tokenizer_class": "NobodysTokenizer"}))
@@ -162,7 +163,8 @@ def test_values_of_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
         "additional_special_tokens": (["x"], []), "extra_special_tokens": (["x"], [], {}, {"a": "x"}),
     } | dict.fromkeys(flags, (True, False))  # fmt: skip
     for key, value in itertools.product(
-        set(USED) - {"chat_template"}, [*ODD, {"content": 3}, {"content": ""}, "", {"content": "x", "lstrip": "no"}, "\ud800"]
+        [key for key in USED if key != "chat_template"],
+        [*ODD, {"content": 3}, {"content": ""}, "", {"content": "x", "lstrip": "no"}, "\ud800"],
     ):
         path = write(tmp_path / "model", byte_level(), PLAIN | {key: value})
         if any(value is entry or (value == entry and type(value) is type(entry)) for entry in good[key]) or (
@@ -333,7 +335,18 @@ def compare(directory: Path, name: str) -> None:
         assert (token_id in tokenizer.special_tokens) == added.special, (name, added)
 
 
-BASES = {"byte-level": byte_level, "sentencepiece": sentencepiece, "metaspace": lambda: sentencepiece(metaspace=True)}
+def unigram() -> dict[str, Any]:
+    data = sentencepiece(metaspace=True)
+    vocab = [[text, -float(index) / 10] for text, index in data["model"]["vocab"].items()]
+    return data | {"model": {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": True}}
+
+
+def texts_of(data: dict[str, Any]) -> dict[str, int]:
+    vocab = data["model"]["vocab"]
+    return vocab if isinstance(vocab, dict) else {text: index for index, (text, _) in enumerate(vocab)}
+
+
+BASES = {"byte-level": byte_level, "unigram": unigram, "sentencepiece": sentencepiece, "metaspace": lambda: sentencepiece(metaspace=True)}
 
 
 @pytest.mark.parity
@@ -358,6 +371,8 @@ def test_wrapping_equals_transformers(base: str, tmp_path: Path) -> None:
         "GPTNeoXTokenizerFast",
     ]
     number = 0
+    if base != "byte-level":
+        del classes[4:], wrappings[2]
     for kind, wrapping in itertools.product(classes, wrappings):
         for bos, eos in ((None, None), (True, False), (False, True), (False, False), (True, True)):
             if (bos, eos) != (None, None) and kind not in ("LlamaTokenizerFast", "PreTrainedTokenizerFast", "GemmaTokenizerFast"):
@@ -400,7 +415,7 @@ def test_added_tokens_equal_transformers(base: str, tmp_path: Path) -> None:
                 | {
                     "added_tokens_decoder": {
                         str(new): token("<extra>", **flags),
-                        "1": token(next(iter(t for t, i in BASES[base]()["model"]["vocab"].items() if i == 1)), **flags),
+                        "1": token(next(iter(t for t, i in texts_of(BASES[base]()).items() if i == 1)), **flags),
                     }
                 }
             }
@@ -435,7 +450,7 @@ def test_added_tokens_equal_transformers(base: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", ["byte-level", "sentencepiece"])
 def test_what_transformers_saves_is_read_without_a_word(base: str, tmp_path: Path) -> None:
     """A tokenizer that transformers has saved gives the same ids, and every key that it writes is known."""
     from transformers import AutoTokenizer

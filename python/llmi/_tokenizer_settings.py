@@ -17,10 +17,13 @@ LISTS = ("additional_special_tokens", "extra_special_tokens")
 USED = (*NAMED, *LISTS, "tokenizer_class", "add_bos_token", "add_eos_token", "added_tokens_decoder", "add_prefix_space", "chat_template")
 #: Ids that transformers writes when it converts a GGUF: looked at, but the texts count.
 IDS = tuple(f"{name}_id" for name in NAMED)
+#: Keys that ask for nothing where they are false.
+ASKING = ("do_lower_case", "fix_mistral_regex", "remove_space", "keep_accents", "strip_accents", "add_dummy_prefix_space")
 #: Keys that change no token, and why.
 INERT = {
     **dict.fromkeys(IDS, "the text counts, as in transformers"),
-    "model_type": "config.json's counts",
+    **dict.fromkeys(("model_type", "vocab_size"), "config.json's counts"),
+    "trim_offsets": "where a token begins in the text is not asked for",
     **dict.fromkeys(("model_max_length", "max_len", "max_length"), "the model's own length rules; nothing is cut in silence"),
     **dict.fromkeys(("padding_side", "pad_to_multiple_of", "pad_token_type_id", "padding"), "nothing is padded"),
     **dict.fromkeys(("truncation_side", "truncation_strategy", "stride", "truncation"), "nothing is cut"),
@@ -151,7 +154,11 @@ def read(directory: Path, files: dict[str, Any], config: dict[str, Any]) -> Sett
     for key in IDS:
         if reader.data.get(key) is not None:
             check_id(reader.data[key], key, reader.path)
-    unused = [key for key, value in reader.data.items() if value is not None and key not in USED and key not in INERT]
+    unused = [
+        key
+        for key, value in reader.data.items()
+        if value is not None and key not in (*USED, *INERT) and not (key in ASKING and value is False)
+    ]
     kind = reader.text("tokenizer_class") or _class_of(config)
     kind = kind.removesuffix("Fast")
     if kind not in DEFAULT_TOKENS:
