@@ -209,6 +209,28 @@ def test_ids_of_every_file_are_checked(tmp_path: Path) -> None:
         )
 
 
+def test_many_added_tokens_take_little_time(tmp_path: Path) -> None:
+    new = len(byte_level()["model"]["vocab"])
+    names = [f"<tok{number}>" for number in range(20_000)]
+    start = time.monotonic()
+    for given in (
+        {"settings": PLAIN | {"additional_special_tokens": names}, "vocab_size": 30_000},
+        {"settings": PLAIN, "added": {name: new + number for number, name in enumerate(names)}},
+        {"settings": PLAIN | {"added_tokens_decoder": {str(new + number): token(name) for number, name in enumerate(names)}}},
+    ):
+        tokenizer, _ = load(write(tmp_path / "model", byte_level(), **given))
+        assert tokenizer.encode("<tok19999>", parse_special=True) == [new + 19_999]
+    _, seen = load(write(tmp_path / "full", byte_level(), PLAIN | {"additional_special_tokens": names}))
+    assert len(seen) == 1 and "no token of the vocabulary" in seen[0] and len(seen[0]) < 5000
+    with pytest.raises(TokenizerError, match="characters"):
+        load(
+            write(
+                tmp_path / "model", byte_level(), PLAIN | {"additional_special_tokens": ["x" * 3_000_000, "y" * 3_000_000]}, vocab_size=400
+            )
+        )
+    assert time.monotonic() - start < 20
+
+
 def test_ends_are_gathered_from_all_files(tmp_path: Path) -> None:
     ids = byte_level()["model"]["vocab"]
     path = write(tmp_path / "model", byte_level(), PLAIN, generation={"eos_token_id": [5, 6]}, eos_token_id=7)

@@ -10,7 +10,7 @@ from typing import Any
 from llmi import _core
 from llmi._errors import TokenizerError, from_core
 from llmi._gguf_pre_tokenizers import RULES
-from llmi._loaded_tokenizer import MAX_TOKEN_IDS, ListedTokens, LoadedTokenizer, guarded
+from llmi._loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, ListedTokens, LoadedTokenizer, guarded, listed_some
 from llmi._token_bytes import BYTE_TOKENS, byte_level_alphabet
 
 # GGUF token types; 0 is undefined.
@@ -147,6 +147,8 @@ def _listed(reader: _Metadata, file: _core.GgufFile, model: str) -> tuple[Listed
     whole = {i: tokens[i] for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i]}
     for i in [i for i, text in whole.items() if _is_markup(text)]:
         special[i] = whole.pop(i)
+    if sum(map(len, special.values())) + sum(map(len, whole.values())) > MAX_ADDED_CHARACTERS:
+        raise reader.fail(GGML + "token_type", f"control and user-defined tokens have more than {MAX_ADDED_CHARACTERS:,} characters")
     return ListedTokens(tokens, special, whole, byte_level=model == "gpt2"), types
 
 
@@ -170,7 +172,7 @@ def _notes(reader: _Metadata, model: str) -> list[str]:
         for key in reader.metadata
         if key.startswith("tokenizer.") and key not in known and not key.startswith("tokenizer.chat_template.")
     ]
-    notes = [f"settings of the tokenizer that llmi does not use: {', '.join(unused)}"] if unused else []
+    notes = [f"settings of the tokenizer that llmi does not use: {listed_some(unused)}"] if unused else []
     if model == "gpt2" and not reader.text(GGML + "pre", ""):
         notes.append(
             f"{GGML}pre is missing: texts are cut by llama.cpp's default rule, which may not be the model's; convert the model again to name it"

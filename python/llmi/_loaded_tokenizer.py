@@ -13,6 +13,8 @@ from llmi._errors import TokenizerError
 MAX_TOKEN_IDS = 1 << 24
 #: Ids that no token has are kept small: a table of all ids is made.
 MAX_UNUSED_IDS = 65_536
+#: Texts of added tokens, all together: they become one automaton.
+MAX_ADDED_CHARACTERS = 1 << 22
 
 
 @dataclasses.dataclass
@@ -60,3 +62,9 @@ def guarded(function: Callable[..., Any], path: Path, *args: Any, **kwargs: Any)
         if type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{path}: the tokenizers library failed: {error}", path) from None
+
+
+def listed_some(names: list[str], most: int = 40) -> str:
+    """The names, or the first of them and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(f"{name:.200}" for name in names[:most]) + more

@@ -10,7 +10,7 @@ from typing import Any
 from llmi import _tokenizer_json, _tokenizer_settings
 from llmi._errors import TokenizerError
 from llmi._input_file import MAX_VOCABULARY_BYTES, is_there, parse_json, read_json, read_text
-from llmi._loaded_tokenizer import ListedTokens, LoadedTokenizer, guarded
+from llmi._loaded_tokenizer import MAX_ADDED_CHARACTERS, ListedTokens, LoadedTokenizer, guarded, listed_some
 from llmi._token_bytes import BYTE_TOKENS, byte_level_alphabet
 from llmi._tokenizer_json import CheckedTokenizer, check_id
 from llmi._tokenizer_settings import ADDED, CONFIG, SPECIALS, Settings
@@ -49,7 +49,7 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
     if settings_bos is None:
         settings_bos = bos if bos is not None else prefix[0] if prefix else None
     if unused:
-        warnings.warn(f"{directory}: settings of the tokenizer that llmi does not use: {', '.join(unused)}", UserWarning, stacklevel=4)
+        warnings.warn(f"{directory}: settings of the tokenizer that llmi does not use: {listed_some(unused)}", UserWarning, stacklevel=4)
     steps = {name: data.get(name) for name in ("normalizer", "pre_tokenizer")} | {"byte_fallback": data["model"].get("byte_fallback")}
     template = _template(directory, files.get(CONFIG, {}))
     return LoadedTokenizer(
@@ -97,13 +97,32 @@ def _add_tokens(tokenizer: Any, settings: Settings, model_vocab: int | None, dir
 
     present = tokenizer.get_added_tokens_decoder().values()
     shown = {repr(token) for token in present}
-    known = {token.content for token in present}
-    for number, token in sorted(settings.added.items()):
-        known.add(token.content)
-        if repr(AddedToken(token.content, special=token.special, **token.flags)) in shown:
+    known = {token.content for token in present} | {token.content for token in settings.added.values()}
+    stated = [(number, token) for number, token in sorted(settings.added.items())]
+    stated = [
+        (number, token) for number, token in stated if repr(AddedToken(token.content, special=token.special, **token.flags)) not in shown
+    ]
+    adding = [AddedToken(token.content, special=token.special or token.content in settings.specials, **token.flags) for _, token in stated]
+    names = {text: key for key, text in settings.named.items()}
+    size = tokenizer.get_vocab_size(with_added_tokens=True) + sum(tokenizer.token_to_id(token.content) is None for token in adding)
+    left_out = []
+    for content, token in settings.specials.items():
+        if content in known:
             continue
-        special = token.special or token.content in settings.specials
-        guarded(tokenizer.add_tokens, directory, [AddedToken(token.content, special=special, **token.flags)])
+        if tokenizer.token_to_id(content) is None:
+            name = names.get(content, "")
+            if name and name not in settings.stated:
+                continue  # a default of its class that this vocabulary does not have
+            if model_vocab is not None and size >= model_vocab:
+                left_out.append(f"{name or 'additional_special_tokens'} {content!r:.60} (no token of the vocabulary)")
+                continue
+            size += 1
+        adding.append(AddedToken(content, special=True, **token.flags))
+    if sum(len(token.content) for token in adding) > MAX_ADDED_CHARACTERS:
+        raise TokenizerError(f"{directory}: the texts of added tokens have more than {MAX_ADDED_CHARACTERS:,} characters", directory)
+    if adding:
+        guarded(tokenizer.add_tokens, directory, adding)
+    for number, token in stated:
         given = tokenizer.token_to_id(token.content)
         if given != number:
             raise TokenizerError(
@@ -111,18 +130,6 @@ def _add_tokens(tokenizer: Any, settings: Settings, model_vocab: int | None, dir
                 directory,
                 "added_tokens_decoder",
             )
-    left_out = []
-    for content, token in settings.specials.items():
-        if content in known:
-            continue
-        if tokenizer.token_to_id(content) is None:
-            name = next((key for key, text in settings.named.items() if text == content), "")
-            if name and name not in settings.stated:
-                continue  # a default of its class that this vocabulary does not have
-            if model_vocab is not None and tokenizer.get_vocab_size(with_added_tokens=True) >= model_vocab:
-                left_out.append(f"{name or 'additional_special_tokens'} {content!r:.60} (no token of the vocabulary)")
-                continue
-        guarded(tokenizer.add_tokens, directory, [AddedToken(content, special=True, **token.flags)])
     return left_out
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from llmi import _regex_guard
 from llmi._errors import TokenizerError
-from llmi._loaded_tokenizer import MAX_TOKEN_IDS, MAX_UNUSED_IDS, guarded
+from llmi._loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, MAX_UNUSED_IDS, guarded
 
 FILE = "tokenizer.json"
 MAX_STEPS = 64
 MAX_NESTED = 8
 #: A normalizer may write at most so many characters for one.
 MAX_GROWTH = 64
-MAX_ADDED_CHARACTERS = 1 << 22
 SPACE = "\u2581"
 
 
