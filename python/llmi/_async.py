@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from llmi import _core
 from llmi._errors import EngineClosedError, InvalidParamsError
+from llmi._kinds import show
 from llmi._options import option
 from llmi._outputs import RequestOutput
-from llmi._prompts import as_list, is_single
+from llmi._prompts import PromptList, as_list, is_single
 from llmi._request import take_options
 from llmi._travel import StaysHere
 
@@ -97,6 +98,8 @@ class AsyncLLM(StaysHere):
     def __init__(self, model: str | os.PathLike[str] | None = None, *, llm: LLM | None = None, **engine_args: Any) -> None:
         from llmi._llm import LLM
 
+        if llm is not None and not isinstance(llm, LLM):
+            raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
         if llm is not None and (model is not None or engine_args):
             raise InvalidParamsError("give llm or a model with engine arguments, not both", "llm")
         self.llm = llm if llm is not None else LLM(model, **engine_args)
@@ -123,12 +126,15 @@ class AsyncLLM(StaysHere):
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its reader gets what there is, with finish_reason "abort"."""
+        if option("request_id", request_id) is None:
+            raise InvalidParamsError("request_id must be a string, not None", "request_id")
         request = self._running.by_name.get(request_id)
         if request is not None:
             request.call.abort()
 
     async def shutdown(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
         """No new requests; with `drain`, those under way finish first (for at most timeout_s), else they are aborted."""
+        drain, timeout_s = option("drain", drain), option("timeout_s", timeout_s)
         self._closed_to_new = True
         pump = self._running
         loop = asyncio.get_running_loop()
@@ -253,7 +259,7 @@ class _Reader(StaysHere, AsyncIterator[RequestOutput]):
             self._server._forget(request)
 
 
-def _one(prompt: Any) -> list[Any]:
+def _one(prompt: Any) -> PromptList:
     prompts = as_list(prompt)
     if len(prompts) != 1 or not is_single(prompt):
         raise InvalidParamsError(f"AsyncLLM.generate takes one prompt, not a list of {len(prompts)}: call it for each", "prompt")

@@ -64,9 +64,10 @@ class Call:
                 try:
                     self.engine.check(submission.request)
                 except _core.CoreError as error:
-                    submission.error = from_core(error.args)
+                    refused = from_core(error.args)
                     if error.args[0] == "closed":
-                        raise submission.error from None
+                        raise refused from None
+                    submission.refuse(refused)
             if submission.error is not None:
                 self._finished.add(index)
                 continue

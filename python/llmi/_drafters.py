@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmi import _core
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
+from llmi._kinds import Choice, Listed, Maybe, Text, Whole, entries_of, parse, refuse, show
+from llmi._prompts import token_list
 from llmi._travel import Alike
 
 if TYPE_CHECKING:
@@ -32,10 +34,15 @@ else:
 SHORTLIST = 32768
 
 
+_PARENTS = Listed(Whole(-1, 2**31 - 1, "a parent, an integer of -1 or more"), "a list of parents", 1 << 20)
+_NGRAM = Whole(1, 64)
+_SAMPLE_METHOD = Choice(("probabilistic", "greedy"))
+_SHORTLIST = Maybe(Whole(1, 2**31 - 1, "None (all of the vocabulary) or an integer of 1 or more"))
+
+
 def checked_shortlist(shortlist: int | None) -> int | None:
-    if shortlist is not None and shortlist < 1:
-        raise InvalidParamsError(f"shortlist must be at least 1, or None for all of the vocabulary, not {shortlist}", "shortlist")
-    return shortlist
+    parsed: int | None = parse(_SHORTLIST, "shortlist", shortlist)
+    return parsed
 
 
 class TokenTree(Alike):
@@ -49,9 +56,9 @@ class TokenTree(Alike):
     """
 
     def __init__(self, token_ids: Iterable[int], parents: Iterable[int] | None = None) -> None:
-        self.token_ids: I32 = np.asarray([int(token) for token in token_ids], np.int32)
+        self.token_ids: I32 = np.asarray(token_list(token_ids, "token_ids"), np.int32)
         chain = np.arange(-1, len(self.token_ids) - 1, dtype=np.int32)
-        self.parents: I32 = chain if parents is None else np.asarray([int(parent) for parent in parents], np.int32)
+        self.parents: I32 = chain if parents is None else np.asarray(parse(_PARENTS, "parents", parents), np.int32)
         if len(self.parents) != len(self.token_ids):
             raise InvalidParamsError(f"{len(self.parents)} parents for {len(self.token_ids)} tokens", "parents")
 
@@ -61,15 +68,19 @@ class TokenTree(Alike):
         nodes: dict[tuple[int, int], int] = {}
         token_ids: list[int] = []
         parents: list[int] = []
-        for path in paths:
+        max_nodes = parse(Maybe(Whole(0, 2**31 - 1, "None or an integer of 0 or more")), "max_nodes", max_nodes)
+        listed = entries_of("paths", paths)
+        if listed is None:
+            raise refuse("paths", "a list of lists of token ids", paths)
+        for path in listed:
             node = -1
-            for token in path:
-                key = (node, int(token))
+            for token in token_list(path, "paths"):
+                key = (node, token)
                 if key not in nodes:
                     if max_nodes is not None and len(token_ids) >= max_nodes:
                         break
                     nodes[key] = len(token_ids)
-                    token_ids.append(int(token))
+                    token_ids.append(token)
                     parents.append(node)
                 node = nodes[key]
         return cls(token_ids, parents)
@@ -281,7 +292,9 @@ class PromptLookup(Alike, Drafter):
     """
 
     def __init__(self, prompt_lookup_max: int = 4, prompt_lookup_min: int = 1) -> None:
-        if not 1 <= prompt_lookup_min <= prompt_lookup_max <= 64:
+        prompt_lookup_max = parse(_NGRAM, "prompt_lookup_max", prompt_lookup_max)
+        prompt_lookup_min = parse(_NGRAM, "prompt_lookup_min", prompt_lookup_min)
+        if prompt_lookup_min > prompt_lookup_max:
             raise InvalidParamsError(
                 f"1 <= prompt_lookup_min <= prompt_lookup_max <= 64 is needed, not {prompt_lookup_min} and {prompt_lookup_max}",
                 "prompt_lookup_max",
@@ -330,10 +343,10 @@ class DraftModel(Drafter):
         from llmi._llm import LLM
 
         self.shortlist = checked_shortlist(shortlist)
-        if draft_sample_method not in ("probabilistic", "greedy"):
-            raise InvalidParamsError("draft_sample_method must be 'probabilistic' or 'greedy'", "draft_sample_method")
+        self.draft_sample_method = parse(_SAMPLE_METHOD, "draft_sample_method", draft_sample_method)
+        if isinstance(model, LLM) and engine_args:
+            raise InvalidParamsError(f"give an LLM or a path with engine arguments ({', '.join(engine_args)}), not both", "model")
         self.llm = model if isinstance(model, LLM) else LLM(model, **engine_args)
-        self.draft_sample_method = draft_sample_method
 
     def _attach(self, llm: LLM) -> None:
         if llm is self.llm:
@@ -390,11 +403,11 @@ class DraftModel(Drafter):
 
 def as_drafter(entry: Any) -> Drafter:
     if isinstance(entry, str):
-        return _by_name(entry)
+        return _by_name(parse(Text(256), "drafter", entry))
     if isinstance(entry, Drafter):
         return entry
     if isinstance(entry, type) or not callable(entry):
-        raise InvalidParamsError(f"a drafter is a Drafter or a function of a DraftContext, not {entry!r:.80}", "drafter")
+        raise InvalidParamsError(f"a drafter is a Drafter or a function of a DraftContext, not {show(entry)}", "drafter")
     return _Function(entry)
 
 

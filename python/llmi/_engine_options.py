@@ -54,7 +54,7 @@ ENGINE = table(
     Option("revision", Maybe(Text(4096)), None, "Of a hub repository."),
     Option("device", Choice(("auto", "cpu", "cuda")), "auto", "Where the model runs."),
     Option("dtype", Choice(("auto", "float32", "float16", "bfloat16"), _DTYPES), "auto", "Weights as stored, or converted."),
-    Option("quantization", Maybe(Choice(("q8_0", "q4_0"))), None, "Quantise weights as they are loaded."),
+    Option("quantization", Maybe(Choice(("q8_0", "q4_0"), unavailable_in="LLM", says="None, q8_0 or q4_0")), None, "Quantise weights as they are loaded."),
     Option("kv_cache_dtype", Choice(("auto", *KV_CACHE_DTYPES), _DTYPES), "auto", "Numbers of the KV cache."),
     Option("attention_dtype", Choice(("auto", "float32", "bf16")), "auto", "Arithmetic of attention."),
     Option("linear_dtype", Choice(("auto", "float32", "bf16", "fp16")), "auto", "Arithmetic of layers."),

@@ -18,7 +18,7 @@ from llmi._params import ALIASES, canonical
 _MAX_BYTES = 1 << 20
 #: Keys of the file that set a parameter.
 _USED = frozenset(
-    {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens", "min_new_tokens", "do_sample", "suppress_tokens", "sequence_bias", "bad_words_ids", "stop_strings",
+    {"num_return_sequences", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens", "min_new_tokens", "do_sample", "suppress_tokens", "sequence_bias", "bad_words_ids", "stop_strings",
      "presence_penalty", "frequency_penalty", "max_tokens", "stop_token_ids"}
 )  # fmt: skip
 #: Keys that change nothing, whatever they hold, with the reason.
@@ -58,7 +58,7 @@ def generation_defaults(model_path: Path, generation_config: str | os.PathLike[s
         path = path / "generation_config.json"
     if not is_there(path):
         if str(generation_config) != "auto":
-            raise ModelFileError(f"{path}: no such generation config", path)
+            raise ModelFileError(f"generation_config: {path}: no such file", path)
         return {}
     return _defaults(_read(path), path, max_model_len)
 

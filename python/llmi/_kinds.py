@@ -13,10 +13,10 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from llmi._errors import InvalidParamsError, LlmiError
+from llmi._errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
 
-#: Longest list that is read from an argument: a generator without an end is refused.
-MAX_ENTRIES = 1 << 22
+#: Longest list that is read from an argument, and most that is read of an iterator, which may have no end.
+MAX_ENTRIES, MAX_ITERATED = 1 << 24, 1 << 20
 FLOAT32_MAX = 3.4028234663852886e38
 TOKEN_ID_LIMIT = 2**31
 
@@ -62,12 +62,17 @@ def plain(value: Any) -> Any:
     if type(value) in (int, float, bool, str, list, tuple, dict, type(None)) or isinstance(value, type):
         return value
     convert = getattr(value, "tolist", None) or getattr(value, "to_list", None)
-    if convert is None or isinstance(value, memoryview) or getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):
+    if convert is None or isinstance(value, memoryview) or is_date(value):
         return value  # dates and durations would become plain integers
     try:
         return convert()
     except Exception:  # a tensor without values, an array of a kind that Python lacks
         return value
+
+
+def is_date(value: Any) -> bool:
+    """Whether it is a date or a duration of numpy's, or an array of these."""
+    return getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
 
 
 def dimensions(value: Any) -> int | None:
@@ -79,21 +84,32 @@ def dimensions(value: Any) -> int | None:
 def entries_of(name: str, value: Any) -> list[Any] | None:
     """The entries of a list, tuple, range, array, set or iterator, of a set in rising order; None for what is no list."""
     value = plain(value)
-    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not hasattr(type(value), "__iter__"):
+    if not iterable(value):
         return None
-    if type(value).__name__ == "DataFrame":  # iterates over the names of its columns
-        return None
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    entries = list(itertools.islice(iter(value), MAX_ENTRIES + 1))
-    if len(entries) > MAX_ENTRIES:
-        raise InvalidParamsError(f"{name} has more than {MAX_ENTRIES:,} entries", name)
+    limit = MAX_ITERATED if isinstance(value, Iterator) else MAX_ENTRIES
+    try:
+        entries = sorted(value) if isinstance(value, set | frozenset) else list(itertools.islice(iter(value), limit + 1))
+    except Exception as error:
+        raise InvalidParamsError(f"{name} cannot be read: {type(error).__name__}: {error}", name) from error
+    if len(entries) > limit:
+        raise InvalidParamsError(f"{name} has more than {limit:,} entries", name)
     return entries
 
 
-def materialised(value: Any) -> Any:
+def iterable(value: Any) -> bool:
+    """Whether it is something like a list: no text, no bytes, no mapping, no table, no single value."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or type(value).__name__ == "DataFrame" or dimensions(value) == 0:
+        return False
+    try:
+        iter(value)
+    except Exception:
+        return False
+    return True
+
+
+def materialised(name: str, value: Any) -> Any:
     """What can be read only once, as a tuple that can be read again; all else as it is."""
-    return tuple(itertools.islice(value, MAX_ENTRIES + 1)) if isinstance(value, Iterator) else value
+    return tuple(entries_of(name, value) or ()) if isinstance(value, Iterator) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +159,7 @@ class Real:
     def parse(self, name: str, value: Any) -> float:
         given = plain(value)
         rule = self.says or f"a number in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
-        if isinstance(given, bool) or not (isinstance(given, numbers.Real) or type(given).__name__ == "Decimal"):
+        if isinstance(given, bool) or is_date(given) or not (isinstance(given, numbers.Real) or type(given).__name__ == "Decimal"):
             raise refuse(name, rule, value)
         try:
             number = float(given)
@@ -157,10 +173,12 @@ class Real:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of some words. `spellings` are other engines' words for them."""
+    """One of some words. `spellings` are other engines' words for them; `unavailable_in`: other words may come later there."""
 
     words: tuple[str, ...]
     spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unavailable_in: str = ""
+    says: str = ""
 
     def parse(self, name: str, value: Any) -> str:
         word = value
@@ -172,7 +190,8 @@ class Choice:
             word = self.spellings.get(str(word), str(word))
             if word in self.words:
                 return word
-        raise refuse(name, "one of " + ", ".join(repr(entry) for entry in self.words), value)
+        error = refuse(name, self.says or "one of " + ", ".join(repr(entry) for entry in self.words), value)
+        raise UnsupportedCombinationError(str(error), name, self.unavailable_in) if self.unavailable_in and isinstance(word, str) else error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,3 +368,15 @@ BIAS = Real(-FLOAT32_MAX, FLOAT32_MAX, "a finite number or -inf", minus_infinity
 def callable_object(value: Any) -> bool:
     """Whether it can be called and is no class, which somebody forgot to make an instance of."""
     return callable(value) and not isinstance(value, type)
+
+
+def array_of(name: str, value: Any) -> Any:
+    """A numpy array of it. Raises InvalidParamsError for bytes and for what numpy makes no array of."""
+    import numpy as np
+
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise refuse(name, "an array of numbers", value)
+    try:
+        return np.asarray(value)
+    except Exception as error:
+        raise InvalidParamsError(f"{name} must be an array of numbers: {type(error).__name__}: {error}", name) from None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmi import _core
+from llmi._errors import InvalidParamsError
+from llmi._kinds import array_of, show
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +25,10 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     -------
     float32 array of the same shape
     """
-    rows = np.ascontiguousarray(logits, dtype=np.float32)
+    given = array_of("logits", logits)
+    if given.dtype.kind not in "iuf" or given.ndim == 0 or given.shape[-1] == 0:
+        raise InvalidParamsError(f"logits must be an array of numbers [..., vocab_size], not {show(logits)}", "logits")
+    rows = np.ascontiguousarray(given, dtype=np.float32)
     flat = rows.reshape(-1, rows.shape[-1])
     totals = np.array([_core.log_sum_exp(row) for row in flat], dtype=np.float32)
     return (flat - totals[:, None]).reshape(rows.shape)

@@ -174,6 +174,7 @@ CALL = table(
     Option("continue_final_message", Flag(), False, "Go on with the last message."),
     Option("add_special_tokens", Flag(), True, "Put beginning-of-text in front, where the model wants it."),
     Option("parse_special", Flag(), False, "Read names of special tokens in a text as these tokens."),
+    Option("skip_special_tokens", Flag(), True, "Leave special tokens out of the text."),
     Option("tokenize", Flag(), True, "Give ids, not text."),
     Option("same_noise", Flag(), False, "A fork repeats its parent's draws."),
     Option("request_id", Maybe(Text(4096)), None, "A name for the request; None: one is made."),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 from llmi._foreign_options import CALL_FOREIGN, CALL_HINTS
-from llmi._kinds import TOKEN_IDS, Bias, Flag, entries_of, materialised, parse, refuse, show
-from llmi._options import SAMPLING, DefaultInt, unknown
+from llmi._kinds import TOKEN_IDS, Bias, Flag, Object, entries_of, materialised, parse, refuse, show
+from llmi._options import SAMPLING, DefaultInt, is_streamer, unknown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +142,7 @@ class SamplingParams:
         """What can be read only once is read now, so that it is there for each prompt and for the next call."""
         for name in SAMPLING:
             value = getattr(self, name)
-            if (again := materialised(value)) is not value:
+            if (again := materialised(name, value)) is not value:
                 setattr(self, name, again)
 
     def has_hooks(self) -> bool:
@@ -171,6 +171,7 @@ SamplingParams.__init__ = _init  # type: ignore[method-assign]
 #: Hugging Face's names for the same things.
 ALIASES = {alias: option.name for option in SAMPLING.values() for alias in option.aliases}
 #: Those that mean something of their own; see `canonical`.
+_STREAMER = Object("a transformers streamer, with put() and end()", is_streamer)
 _TRANSLATED = ("do_sample", "streamer", "suppress_tokens", "sequence_bias")
 
 
@@ -215,7 +216,7 @@ def _translate(params: Mapping[str, Any], result: dict[str, Any]) -> None:
             raise InvalidParamsError("do_sample=True and temperature=0 contradict each other", "do_sample")
     if params.get("streamer") is not None:
         criteria = SAMPLING["stopping_criteria"].parse(result.get("stopping_criteria", ()))
-        result["stopping_criteria"] = (*criteria, *SAMPLING["stopping_criteria"].parse(params["streamer"], "streamer"))
+        result["stopping_criteria"] = (*criteria, parse(_STREAMER, "streamer", params["streamer"]))
     biases: list[dict[int, float]] = []
     if params.get("sequence_bias") is not None:
         biases.append(sequence_bias("sequence_bias", params["sequence_bias"]))

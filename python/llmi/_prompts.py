@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi._errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
-from llmi._kinds import TOKEN_ID_LIMIT, Text, Whole, dimensions, entries_of, parse, plain, show
+from llmi._kinds import TOKEN_ID_LIMIT, Text, Whole, dimensions, entries_of, iterable, parse, plain, show
 from llmi._options import option
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def is_single(prompts: Any) -> bool:
     """Whether `prompts` is one prompt (or something that is none): all but lists of prompts."""
     if isinstance(prompts, str | bytes | bytearray | memoryview | Mapping | LlmiError) or is_sequence(prompts):
         return True
-    if not hasattr(type(prompts), "__iter__") or dimensions(prompts) == 0:
+    if not iterable(prompts):
         return True
     kind = getattr(getattr(prompts, "dtype", None), "kind", "")
     if dimensions(prompts) == 1 and kind and kind in "iufb":
@@ -67,22 +67,28 @@ def is_single(prompts: Any) -> bool:
     return isinstance(entries, list | tuple | range) and len(entries) > 0 and all(_is_number(entry) for entry in entries)
 
 
-def as_list(prompts: Any) -> list[Prompt]:
+class PromptList(list[Any]):
+    """Prompts that were told apart: a list of numbers in it is not one prompt."""
+
+
+def as_list(prompts: Any) -> PromptList:
     """`prompts` as a list of prompts."""
+    if isinstance(prompts, PromptList):
+        return prompts
     if type(prompts).__name__ == "DataFrame":
         raise InvalidParamsError("prompts is a table: give one column of it, such as frame['prompt']", "prompts")
     if isinstance(prompts, set | frozenset):
         raise InvalidParamsError("prompts is a set, which has no order: give a list", "prompts")
     if is_single(prompts):
-        return [prompts]
+        return PromptList([prompts])
     try:
         # The rows of an array stay arrays, so that floats are seen as floats.
         entries = list(prompts) if (dimensions(prompts) or 0) > 1 else entries_of("prompts", prompts)
     except Exception as error:
         raise InvalidParamsError(f"prompts cannot be read: {type(error).__name__}: {error}", "prompts") from error
     if entries is None or (entries and all(_is_number(entry) for entry in entries)):
-        return [prompts if entries is None else entries]
-    return entries
+        return PromptList([prompts if entries is None else entries])
+    return PromptList(entries)
 
 
 def tokenize(
@@ -116,10 +122,10 @@ def _of_mapping(
             if value is not None and not (isinstance(value, Mapping | list) and len(value) == 0):
                 raise UnsupportedCombinationError(f"a prompt dict with {key!r}: {_REFUSED_KEYS[key]}", str(key), name)
         elif key not in _KEYS:
-            unknown.append(repr(key) + (f" (it is {_KEY_HINTS[key]!r} here)" if key in _KEY_HINTS else ""))
+            unknown.append(show(key) + (f" (it is {_KEY_HINTS[key]!r} here)" if key in _KEY_HINTS else ""))
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if unknown or (text is None and ids is None):
-        given = f"unknown {', '.join(unknown)}" if unknown else f"not {[str(key) for key in prompt]}"
+        given = f"unknown {', '.join(unknown)}" if unknown else f"not {show(list(prompt))}"
         raise InvalidParamsError(
             f"a prompt dict holds 'prompt' or 'prompt_token_ids', and may hold 'cache_salt' and 'parse_special': {given}", name
         )

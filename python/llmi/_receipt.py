@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from llmi._engine_args import promises_bits, where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 from llmi._input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
+from llmi._kinds import Place, parse, show
 from llmi._overrides import overrides_text
 from llmi._params import FIELDS, SamplingParams
 from llmi._request import HOOKS
@@ -119,6 +120,7 @@ class Receipt:
     @classmethod
     def load(cls, path: str | Path) -> Receipt:
         """Reads what `save` wrote. Raises InvalidParamsError if it is no receipt."""
+        path = parse(Place(), "receipt", path)
         try:
             text = read_text(path, MAX_VOCABULARY_BYTES)
             fields = parse_json(text, Path(path))
@@ -210,6 +212,8 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
     from llmi._llm import LLM
     from llmi._models import NAMED_MODELS
 
+    if llm is not None and not isinstance(llm, LLM):
+        raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
     if not isinstance(receipt, Receipt):
         receipt = Receipt.load(receipt)
     fields = receipt.fields

@@ -48,6 +48,12 @@ class Submission:
     source: Any = None  # the core's sequence that the prompt continues
     stop_names: dict[Any, str] = dataclasses.field(default_factory=dict)  # stop strings that are special tokens, by id
     error: LlmiError | None = None  # refused at submission
+    what: str = ""  # which prompt it is, for errors: "prompt 3: "
+
+    def refuse(self, error: LlmiError) -> None:
+        """Keeps the error of this prompt, which says which one it is."""
+        error.args = (f"{self.what}{error}", *error.args[1:])
+        self.error = error
 
 
 @dataclasses.dataclass

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi._errors import InvalidParamsError, PromptTooLongError
+from llmi._kinds import Text, entries_of, parse, refuse, show
+from llmi._options import option
 from llmi._outputs import LogLikelihood, Perplexity
 from llmi._prompts import Prompt, as_list, tokenize
 
@@ -35,6 +37,8 @@ def encode_pair(llm: LLM, context: Prompt, continuation: Prompt) -> tuple[list[i
     """Ids of both, by lm-eval's rule: spaces at the context's end move over; the continuation is what the joint text has behind as many tokens as
     the context alone has. Where a token spans the join and nothing is left, the continuation is encoded alone."""
     if isinstance(context, str) and isinstance(continuation, str):
+        for part in (context, continuation):
+            parse(Text(empty=True), "pairs", part)
         if context == "":
             return [prefix_token(llm)], llm.tokenizer.encode(continuation, add_special_tokens=False)
         num_spaces = len(context) - len(context.rstrip())
@@ -46,9 +50,23 @@ def encode_pair(llm: LLM, context: Prompt, continuation: Prompt) -> tuple[list[i
         if not tail:
             tail = encode(continuation, add_special_tokens=False)
         return [*llm.tokenizer._loaded.prefix, *context_ids] or [prefix_token(llm)], tail
-    context_ids = tokenize(context, llm.tokenizer)[1]
-    continuation_ids = tokenize(continuation, llm.tokenizer)[1]
+    context_ids = tokenize(context, llm.tokenizer, "pairs")[1]
+    continuation_ids = tokenize(continuation, llm.tokenizer, "pairs")[1]
     return context_ids or [prefix_token(llm)], continuation_ids
+
+
+def pairs_of(pairs: Any) -> list[list[Any]]:
+    """What was given as pairs, each [context, continuation]."""
+    entries = entries_of("pairs", pairs)
+    if entries is None:
+        raise refuse("pairs", "a list of (context, continuation)", pairs)
+    result = []
+    for index, entry in enumerate(entries):
+        pair = entries_of(f"pairs[{index}]", entry)
+        if pair is None or len(pair) != 2:
+            raise InvalidParamsError(f"pairs[{index}] must be (context, continuation), not {show(entry)}", "pairs")
+        result.append(pair)
+    return result
 
 
 def score(llm: LLM, sequences: list[list[int]], use_tqdm: bool | None) -> list[tuple[NDArray[np.float32], NDArray[np.int32]]]:
@@ -59,13 +77,14 @@ def score(llm: LLM, sequences: list[list[int]], use_tqdm: bool | None) -> list[t
 
 def loglikelihood(llm: LLM, pairs: Iterable[tuple[Prompt, Prompt]], use_tqdm: bool | None) -> list[LogLikelihood]:
     """log P(continuation | context) for each pair."""
-    encoded = [encode_pair(llm, context, continuation) for context, continuation in pairs]
+    shown = option("use_tqdm", use_tqdm)
+    encoded = [encode_pair(llm, *pair) for pair in pairs_of(pairs)]
     for context, continuation in encoded:
         if not continuation:
             raise InvalidParamsError("a continuation has no token", "pairs")
         if len(context) + len(continuation) > llm.model_info.max_model_len:
             raise PromptTooLongError(len(context) + len(continuation), llm.model_info.max_model_len)
-    scored = score(llm, [context + continuation for context, continuation in encoded], use_tqdm)
+    scored = score(llm, [context + continuation for context, continuation in encoded], shown)
     results = []
     for (context, _), (logprobs, ranks) in zip(encoded, scored, strict=True):
         tail = logprobs[len(context) - 1 :]
@@ -95,16 +114,20 @@ def windows(num_tokens: int, max_length: int, stride: int | None) -> list[tuple[
 
 def perplexity(llm: LLM, texts: Any, max_length: int | None, stride: int | None, use_tqdm: bool | None) -> list[Perplexity]:
     """Perplexity of each text; every token is scored once."""
+    max_length, stride, shown = option("max_length", max_length), option("stride", stride), option("use_tqdm", use_tqdm)
     limit = llm.model_info.max_model_len if max_length is None else max_length
     if not 2 <= limit <= llm.model_info.max_model_len:
-        raise InvalidParamsError(f"max_length must lie in [2, {llm.model_info.max_model_len}]", "max_length")
+        raise InvalidParamsError(f"max_length must lie in [2, {llm.model_info.max_model_len}], not {limit}", "max_length")
     if stride is not None and not 1 <= stride < limit:
-        raise InvalidParamsError("stride must lie in [1, max_length)", "stride")
+        raise InvalidParamsError(f"stride must lie in [1, max_length), which is [1, {limit - 1}], not {stride}", "stride")
     jobs: list[tuple[int, int, int]] = []  # text, begin of its logprobs within its window, window
     sequences: list[list[int]] = []
     sizes = []
     for index, text in enumerate(as_list(texts)):
-        ids = llm.tokenizer.encode(text, add_special_tokens=False) if isinstance(text, str) else tokenize(text, llm.tokenizer)[1]
+        if isinstance(text, str):
+            ids = llm.tokenizer.encode(parse(Text(empty=True), f"texts[{index}]", text), add_special_tokens=False)
+        else:
+            ids = tokenize(text, llm.tokenizer, "texts")[1]
         if not ids:
             raise InvalidParamsError(f"text {index} has no token", "texts")
         sizes.append(len(text.encode()) if isinstance(text, str) else len(llm.tokenizer.decode(ids).encode()))
@@ -112,7 +135,7 @@ def perplexity(llm: LLM, texts: Any, max_length: int | None, stride: int | None,
         for begin, end, first in windows(len(whole), limit, stride):
             jobs.append((index, first - begin - 1, len(sequences)))
             sequences.append(whole[begin:end])
-    scored = score(llm, sequences, use_tqdm)
+    scored = score(llm, sequences, shown)
     results = []
     for index, num_bytes in enumerate(sizes):
         parts = [scored[window][0][skip:] for text, skip, window in jobs if text == index]

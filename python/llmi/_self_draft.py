@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from llmi._drafters import SHORTLIST, DraftContext, DraftModel, checked_shortlist
 from llmi._engine_args import where_it_runs
+from llmi._engine_options import ENGINE
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
+from llmi._kinds import Listed, Maybe, Whole, parse
 from llmi._travel import Alike
 
 if TYPE_CHECKING:
@@ -48,9 +50,10 @@ class SelfDraft(Alike, DraftModel):
         given = {"skip_layers": skip_layers, "exit_layer": exit_layer, "quantization": quantization}
         if sum(value is not None for value in given.values()) != 1:
             raise InvalidParamsError("SelfDraft needs exactly one of skip_layers, exit_layer and quantization", "skip_layers")
-        self.skip_layers = None if skip_layers is None else sorted({int(layer) for layer in skip_layers})
-        self.exit_layer = exit_layer
-        self.quantization = quantization
+        layers = parse(Maybe(Listed(Whole(0, 2**31 - 1), "a list of layers", 1 << 16)), "skip_layers", skip_layers)
+        self.skip_layers: list[int] | None = None if layers is None else sorted(set(layers))
+        self.exit_layer: int | None = parse(Maybe(Whole(1, 2**31 - 1)), "exit_layer", exit_layer)
+        self.quantization: str | None = ENGINE["quantization"].parse(quantization)
         self.draft_sample_method = "probabilistic"
         self.shortlist = checked_shortlist(shortlist)
         self._target: tuple[Any, ...] | None = None

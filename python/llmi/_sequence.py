@@ -20,6 +20,9 @@ from llmi import _core
 from llmi._drafters import TokenTree
 from llmi._errors import InvalidParamsError, LlmiError, call_core, from_core
 from llmi._hooks import RequestHooks
+from llmi._kinds import Listed, Whole, array_of, parse, show
+from llmi._options import SEED, option
+from llmi._prompts import token_list, tokenize
 from llmi._travel import StaysHere
 
 if TYPE_CHECKING:
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 
     F32 = NDArray[np.float32]
     I32 = NDArray[np.int32]
+
+
+_NODES = Listed(Whole(0, 2**31 - 1, "a node index, an integer of 0 or more"), "a list of node indices", 1 << 20)
+_LAYERS = Listed(Whole(-1, 2**31 - 1, "a layer, an integer of -1 or more"), "a list of layers", 1 << 16)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -45,7 +52,8 @@ class Capture:
     attention: Iterable[int] = ()
 
     def __post_init__(self) -> None:
-        self.hidden_states, self.layer_logits, self.attention = tuple(self.hidden_states), tuple(self.layer_logits), tuple(self.attention)
+        for name in ("hidden_states", "layer_logits", "attention"):
+            setattr(self, name, tuple(parse(_LAYERS, name, getattr(self, name))))
 
 
 #: Where sequences made inside a strategy are noted, so that they are closed with it.
@@ -157,6 +165,7 @@ class TokenSequence(StaysHere):
         It draws with noise of its own, keyed by the parent's seed and the fork's ordinal; same_noise=True repeats the
         parent's.
         """
+        same_noise = option("same_noise", same_noise)
         self._check_no_tree("forked")
         seed = self.seed
         if not same_noise:
@@ -181,7 +190,7 @@ class TokenSequence(StaysHere):
 
     def commit(self, path: Iterable[int]) -> None:
         """Keeps a path of the pending tree: node indices from a root to a node. The rest is freed."""
-        nodes = [int(node) for node in path]
+        nodes = parse(_NODES, "path", path)
         if not self._core.has_tree:
             raise InvalidParamsError("commit: no tree is pending", "path")
         logits, hidden, layers, attention = self._tree
@@ -197,6 +206,7 @@ class TokenSequence(StaysHere):
 
     def rollback(self, num_tokens: int) -> None:
         """Drops a pending tree, and the last num_tokens tokens."""
+        num_tokens = option("num_tokens", num_tokens)
         self._forget()
         call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
 
@@ -205,7 +215,7 @@ class TokenSequence(StaysHere):
 
         Nothing is computed until logits are read or the sequence is extended.
         """
-        ids = [int(token) for token in token_ids]
+        ids = token_list(token_ids, "token_ids")
         before = self._core.num_tokens
         try:
             common = int(call_core(_core.lab_sync, self.llm._engine, self._core, ids))
@@ -275,10 +285,17 @@ class TokenSequence(StaysHere):
         if self._core.has_tree:
             raise InvalidParamsError(f"a sequence with a pending tree cannot be {what}: commit a path or roll it back first", "tokens")
 
+    def _given_logits(self, logits: Any) -> F32:
+        row = array_of("logits", logits)
+        size = self.llm.model_info.vocab_size
+        if row.dtype.kind not in "iuf" or row.shape != (size,):
+            raise InvalidParamsError(f"logits must be None or an array of numbers [vocab_size] = [{size}], not {show(logits)}", "logits")
+        return np.ascontiguousarray(row, np.float32)
+
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[F32, int, SamplingParams]:
         params = self.llm._resolve(sampling_params, {})
         self._check_no_tree("sampled from")
-        row = self.logits if logits is None else np.asarray(logits, np.float32)
+        row = self.logits if logits is None else self._given_logits(logits)
         hooks = None
         output = ""
         if params.has_hooks() or self.llm._batch_runner is not None:
@@ -297,16 +314,19 @@ class TokenSequence(StaysHere):
 
 def open_sequence(llm: LLM, prompt: Any, seed: int | None, capture: Capture | None) -> TokenSequence:
     """llm.sequence()."""
-    from llmi._prompts import tokenize
-
+    seed = parse(SEED, "seed", seed)
+    if capture is not None and not isinstance(capture, Capture):
+        raise InvalidParamsError(f"capture must be None or a Capture, not {show(capture)}", "capture")
     if isinstance(prompt, TokenSequence):
         if prompt.llm is not llm:
             prompt = prompt.token_ids
         elif capture is None:
             child = prompt.fork()
             child.prompt_len = len(child)
+            if seed is not None:
+                child.seed = seed
             return child
-    text, ids = (prompt.text, prompt.token_ids.tolist()) if isinstance(prompt, TokenSequence) else tokenize(prompt, llm.tokenizer)
+    text, ids = (prompt.text, prompt.token_ids.tolist()) if isinstance(prompt, TokenSequence) else tokenize(prompt, llm.tokenizer, "prompt")
     for token in ids:
         if token >= llm.model_info.vocab_size:
             raise InvalidParamsError(f"token id {token} is outside [0, {llm.model_info.vocab_size})", "prompt")
@@ -325,10 +345,10 @@ def _read_only(values: F32) -> F32:
 def capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[int], list[int]]:
     def layers(given: Iterable[int], name: str, first: int = 0) -> list[int]:
         result = []
-        for layer in given:
-            if int(layer) != -1 and not first <= int(layer) <= num_layers:
+        for layer in parse(_LAYERS, name, given):
+            if layer != -1 and not first <= layer <= num_layers:
                 raise InvalidParamsError(f"{name}: layer {layer} is neither -1 nor in [{first}, {num_layers}]", name)
-            result.append(num_layers if layer == -1 else int(layer))
+            result.append(num_layers if layer == -1 else layer)
         return result
 
     return (
@@ -343,6 +363,7 @@ def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[To
 
     An empty list only computes what is missing, so that `logits` are there.
     """
+    _check_mapping(tokens)
     by_llm: dict[int, dict[TokenSequence, Any]] = {}
     for sequence, new in tokens.items():
         by_llm.setdefault(id(sequence.llm), {})[sequence] = new
@@ -352,7 +373,16 @@ def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[To
     return {sequence: results[sequence] for sequence in tokens}
 
 
+def _check_mapping(tokens: Any) -> None:
+    if not isinstance(tokens, Mapping):
+        raise InvalidParamsError(f"tokens must be a mapping {{sequence: tokens}}, not {show(tokens)}", "tokens")
+    for sequence in tokens:
+        if not isinstance(sequence, TokenSequence):
+            raise InvalidParamsError(f"tokens must be a mapping {{sequence: tokens}}: {show(sequence)} is no TokenSequence", "tokens")
+
+
 def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
+    _check_mapping(tokens)
     wanted = []
     for sequence, new in tokens.items():
         if sequence.llm is not llm:
@@ -360,7 +390,7 @@ def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree])
         if sequence._closed:
             raise InvalidParamsError("a sequence in this call is closed", "tokens")
         is_tree = isinstance(new, TokenTree)
-        ids = new.token_ids.tolist() if isinstance(new, TokenTree) else [int(token) for token in new]
+        ids = new.token_ids.tolist() if isinstance(new, TokenTree) else token_list(new, "tokens")
         parents = new.parents.tolist() if isinstance(new, TokenTree) else []
         wanted.append((sequence._core, ids, parents, is_tree and bool(ids), not ids and sequence._logits is None))
     try:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmi import _core
 from llmi._drafters import DraftContext, Drafter, DraftModel, PromptLookup, as_drafter, drafter_name, plain_proposal
 from llmi._errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
+from llmi._kinds import Choice, Either, Object, Place, Text, Whole, callable_object, dimensions, parse, show
+from llmi._options import nearest
 from llmi._travel import Record
 from llmi._verification import Typical, Verification, VerificationRunner
 
@@ -28,6 +30,10 @@ else:
 
 MAX_SPECULATIVE_TOKENS = 256
 MAX_JUDGED_TOKENS = 64  # where verification looks at the whole draft
+_VERIFICATION = Either(
+    (Choice(("coupled", "rejection", "block", "typical")), Object("", lambda value: isinstance(value, Verification))),
+    "'coupled', 'rejection', 'block', 'typical' or a Verification",
+)
 _MAX_KEPT = 64  # core drafters that an LLM keeps for the next call
 
 
@@ -47,6 +53,10 @@ class LengthPolicy(Protocol):
             Sequences that run.
         """
         ...
+
+
+def _is_length_policy(value: Any) -> bool:
+    return callable_object(getattr(value, "choose", None)) and not isinstance(value, type) and dimensions(value) is None
 
 
 @dataclasses.dataclass
@@ -76,24 +86,17 @@ class SpeculativeConfig:
         self._drafters = [as_drafter(entry) for entry in drafters]
         if not self._drafters:
             raise InvalidParamsError("drafter is an empty list", "drafter")
-        if self.verification == "typical":
+        self.verification = parse(_VERIFICATION, "verification", self.verification)
+        if isinstance(self.verification, str) and self.verification == "typical":
             self.verification = Typical()
-        if self.verification not in ("coupled", "rejection", "block") and not isinstance(self.verification, Verification):
-            raise InvalidParamsError(
-                f"verification must be 'coupled', 'rejection', 'block', 'typical' or a Verification, not {self.verification!r}",
-                "verification",
-            )
-        length = self.num_speculative_tokens
-        if isinstance(length, bool) or not (length == "auto" or isinstance(length, int) or hasattr(length, "choose")):
-            raise InvalidParamsError(
-                f"num_speculative_tokens must be a number, 'auto' or a LengthPolicy, not {length!r}", "num_speculative_tokens"
-            )
+        if _is_length_policy(self.num_speculative_tokens):
+            return
         longest = MAX_JUDGED_TOKENS if self._judges_whole_drafts else MAX_SPECULATIVE_TOKENS
-        if isinstance(length, int) and not 1 <= length <= longest:
-            raise InvalidParamsError(
-                f"num_speculative_tokens must lie in [1, {longest}] with verification {self.verification_name!r}, not {length}",
-                "num_speculative_tokens",
-            )
+        number = Whole(1, longest)
+        rule = f"'auto', a LengthPolicy, or an integer in [1, {longest}] with verification {self.verification_name!r}"
+        self.num_speculative_tokens = parse(
+            Either((Choice(("auto",)), number), rule), "num_speculative_tokens", self.num_speculative_tokens
+        )
 
     @property
     def _judges_whole_drafts(self) -> bool:
@@ -107,25 +110,43 @@ class SpeculativeConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> SpeculativeConfig:
         """vLLM's keys: method, model, num_speculative_tokens, prompt_lookup_max, prompt_lookup_min."""
+        if not config:
+            raise InvalidParamsError("speculative_config is empty: None switches speculation off", "speculative_config")
         known = {"method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "verification"}
-        if unknown := set(config) - known:
+        if unknown := [key for key in config if key not in known]:
+            names = ", ".join(f"{show(key)}{nearest(str(key), known, {})}" for key in unknown)
             raise InvalidParamsError(
-                f"speculative_config has no key {sorted(unknown)[0]!r}: {', '.join(sorted(known))}", "speculative_config"
+                f"speculative_config has no key {names}; its keys are {', '.join(sorted(known))}", "speculative_config"
             )
-        method = config.get("method", "draft_model" if config.get("model") not in (None, "ngram", "[ngram]") else "ngram")
+        if config.get("model") is not None:
+            parse(
+                Either((Place(), Object("", lambda value: type(value).__name__ == "LLM")), "a path or an LLM"),
+                "speculative_config's model",
+                config["model"],
+            )
+        method = config.get("method")
+        if method is None:
+            model = config.get("model")
+            method = "ngram" if model is None or (isinstance(model, str) and model in ("ngram", "[ngram]")) else "draft_model"
+        method = parse(Text(64), "speculative_config's method", method)
         drafter: Drafter
         if method in ("ngram", "[ngram]", "prompt_lookup"):
-            longest = int(config.get("prompt_lookup_max", 4))
-            drafter = PromptLookup(longest, int(config.get("prompt_lookup_min", min(longest, 1))))
+            if method != "ngram" and config.get("model") is not None and config["model"] not in ("ngram", "[ngram]"):
+                raise InvalidParamsError(
+                    f"speculative_config: method {method!r} has no model, not {show(config['model'])}", "speculative_config"
+                )
+            longest, shortest = config.get("prompt_lookup_max"), config.get("prompt_lookup_min")
+            drafter = PromptLookup(4 if longest is None else longest, 1 if shortest is None else shortest)
         elif method == "draft_model":
-            if "model" not in config:
+            if config.get("model") is None:
                 raise InvalidParamsError("speculative_config: method 'draft_model' needs 'model'", "speculative_config")
             drafter = DraftModel(config["model"])
         else:
             raise UnsupportedCombinationError(
                 f"speculative_config: method {method!r} is unknown: ngram or draft_model", "speculative_config", str(method)
             )
-        return cls(drafter, config.get("num_speculative_tokens", "auto"), config.get("verification", "coupled"))
+        length, verification = config.get("num_speculative_tokens"), config.get("verification")
+        return cls(drafter, "auto" if length is None else length, "coupled" if verification is None else verification)
 
 
 @dataclasses.dataclass(slots=True, eq=False)

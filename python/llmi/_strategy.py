@@ -6,8 +6,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmi._errors import InvalidParamsError
+from llmi._kinds import callable_object, show
 from llmi._outputs import Outputs
 from llmi._progress import progress
+from llmi._prompts import PromptList, as_list
 from llmi._request import derive_seed
 from llmi._sequence import OWNER, Capture, TokenSequence, extend
 
@@ -25,7 +27,7 @@ class Generate:
     """
 
     def __init__(self, prompts: Iterable[Any], sampling_params: SamplingParams | None = None, **params: Any) -> None:
-        self.prompts = list(prompts)
+        self.prompts = as_list(prompts)
         self.sampling_params = sampling_params
         self.params = params
 
@@ -40,6 +42,10 @@ def run(
     kwargs: Mapping[str, Any],
 ) -> list[R]:
     """llm.run()."""
+    if not callable_object(strategy):
+        raise InvalidParamsError(f"strategy must be a generator function, not {show(strategy)}", "strategy")
+    if capture is not None and not isinstance(capture, Capture):
+        raise InvalidParamsError(f"capture must be None or a Capture, not {show(capture)}", "capture")
     tasks = [_Task(llm, strategy, prompt, derive_seed(seed, index), capture, kwargs) for index, prompt in enumerate(prompts)]
     try:
         ready = [task.sequence for task in tasks if len(task.sequence)]
@@ -126,7 +132,7 @@ def _answer(llm: LLM, active: list[_Task]) -> None:
             task.answer = {sequence: rows[sequence] for sequence in task.step}
     if not generating:
         return
-    prompts = [prompt for task in generating for prompt in task.step.prompts]
+    prompts = PromptList(prompt for task in generating for prompt in task.step.prompts)
     params = [entry for task in generating for entry in task.generate_params(llm)]
     outputs = llm.generate(prompts, params, use_tqdm=False)
     begin = 0

@@ -76,7 +76,7 @@ def _submission(
     request_id = next(llm._ids)
     params = use.params
     seed = params.seed if params.seed is not None else derive_seed(llm._seed, index)
-    submission = Submission(None, [], params, {}, seed, RequestHooks(str(request_id), DEFAULTS, ""), trace=trace)
+    submission = Submission(None, [], params, {}, seed, RequestHooks(str(request_id), DEFAULTS, ""), trace=trace, what=what)
     try:
         if isinstance(refused, LlmiError):
             raise refused
@@ -100,8 +100,7 @@ def _submission(
             submission.source = item._core
         llm._builder.build(submission, request_id, priority=parse(PRIORITY, "priority", priority), stream=stream, stepped=stepped)
     except LlmiError as error:
-        error.args = (f"{what}{error}", *error.args[1:])
-        submission.error = error
+        submission.refuse(error)
     submission.resolved = (
         use.shown() | {"seed": (seed, use.sources["seed"])} | {name: (value, "no effect") for name, value in llm._no_effect.items()}
     )

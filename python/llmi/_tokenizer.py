@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,9 @@ from typing import Any
 
 from llmi import _chat, _gguf_tokenizer
 from llmi._errors import InvalidParamsError, PromptTooLongError, TokenizerError
+from llmi._kinds import MAX_ENTRIES, Listed, Place, Whole, parse, show
 from llmi._loaded_tokenizer import ListedTokens, LoadedTokenizer, guarded
+from llmi._options import option
 from llmi._token_bytes import ByteTable, byte_table
 
 Message = dict[str, Any]
@@ -20,6 +21,9 @@ MAX_TEXT_BYTES = 64 << 20
 MAX_SMALL_TEXTS, MAX_SMALL_CHARACTERS = 4, 2000
 #: Where a prompt is a chat that was rendered already, its markup stands at the beginning.
 MARKUP_CHARACTERS = 65_536
+
+_ID = Whole(-(2**65536), 2**65536, "a token id, a whole number")  # one beyond the vocabulary is a TokenizerError
+_IDS = Listed(_ID, "a list of token ids, which are whole numbers", MAX_ENTRIES)
 
 
 class Tokenizer:
@@ -60,7 +64,7 @@ class Tokenizer:
         return tokenizer
 
     def _read(self, path: str | os.PathLike[str], overrides: Mapping[str, Any]) -> None:
-        self.path = Path(path)
+        self.path = Path(parse(Place(), "path", path))
         if self.path.is_dir() or self.path.suffix == ".json":
             from llmi import _tokenizer_directory  # not before a first token of a GGUF
 
@@ -159,8 +163,9 @@ class Tokenizer:
         >>> tokenizer.encode("<|im_start|>", add_special_tokens=False, parse_special=True)
         [1]
         """
+        add_special_tokens, parse_special = option("add_special_tokens", add_special_tokens), option("parse_special", parse_special)
         if not isinstance(text, str):
-            raise InvalidParamsError(f"a text is a string, not {type(text).__name__}", "text")
+            raise InvalidParamsError(f"a text is a string, not {show(text)}", "text")
         if len(text) > MAX_TEXT_BYTES:
             raise TokenizerError(f"the text has {len(text):,} characters (at most {MAX_TEXT_BYTES:,})", self.path)
         try:
@@ -228,8 +233,9 @@ class Tokenizer:
             An id is negative, or not below vocab_size.
         """
         table = self._bytes
+        skip_special_tokens = option("skip_special_tokens", skip_special_tokens)
         parts = []
-        for token_id in _whole_numbers(token_ids):
+        for token_id in parse(_IDS, "token_ids", token_ids):
             if token_id in table.special:
                 parts.append(b"" if skip_special_tokens else table.special[token_id].encode())
             else:
@@ -238,7 +244,7 @@ class Tokenizer:
 
     def _bytes_of(self, token_id: int) -> bytes:
         if not 0 <= token_id < self.vocab_size:
-            raise TokenizerError(f"token id {token_id} is outside [0, {self.vocab_size})", self.path)
+            raise TokenizerError(f"token id {show(token_id)} is outside [0, {self.vocab_size})", self.path)
         return self._bytes.vocab_bytes[token_id]
 
     def apply_chat_template(
@@ -299,21 +305,8 @@ class DecodeStream:
 
         Raises TokenizerError for an id that is negative or not below vocab_size.
         """
-        return self._decoder.decode(self._tokenizer._bytes_of(_whole_number(token_id)))
+        return self._decoder.decode(self._tokenizer._bytes_of(parse(_ID, "token_id", token_id)))
 
     def flush(self) -> str:
         """The rest: U+FFFD for an unfinished character."""
         return self._decoder.decode(b"", final=True)
-
-
-def _whole_number(value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidParamsError(f"a token id is a whole number, not {value!r:.60}", "token_ids") from None
-
-
-def _whole_numbers(values: Any) -> list[int]:
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise InvalidParamsError(f"token ids are a list of whole numbers, not {values!r:.60}", "token_ids")
-    return [_whole_number(value) for value in values]

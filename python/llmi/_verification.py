@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmi._drafters import Draft
-from llmi._errors import InvalidParamsError, call_core
+from llmi._errors import call_core
+from llmi._kinds import Real, parse
 from llmi._travel import Alike
 
 if TYPE_CHECKING:
@@ -115,10 +116,8 @@ class Typical(Alike, Verification):
     """
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:
-        if not (0 < epsilon <= 1 and delta > 0):
-            raise InvalidParamsError(f"0 < epsilon <= 1 and 0 < delta are needed, not {epsilon} and {delta}", "epsilon")
-        self.epsilon = epsilon
-        self.delta = delta
+        self.epsilon: float = parse(Real(0, 1, "a number in (0, 1]", open_low=True), "epsilon", epsilon)
+        self.delta: float = parse(Real(0, 1e30, "a positive number", open_low=True), "delta", delta)
 
     def accept_probability(self, token_id: int, target_probs: F64, draft_probs: F64) -> float:
         kept = target_probs[target_probs > 0]
