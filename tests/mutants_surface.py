@@ -23,7 +23,106 @@ def planted(name: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 
 FILES: list[Mutant] = []
-CONFIG: list[Mutant] = []
+CONFIG: list[Mutant] = [
+    planted(
+        "keys_of_config_json_are_accounted_for",
+        "csrc/model/loader.cc",
+        "    RefuseUnread(fields, FieldSource::kConfigJson, model.architecture->name);\n",
+        "",
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "keys_of_gguf_are_accounted_for",
+        "csrc/io/gguf_fields.cc",
+        "    if (!read_.contains(key)) unread.push_back({key, value});\n",
+        "    read_.insert(key);\n",
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "tensors_are_accounted_for",
+        "csrc/io/recorded_tensors.h",
+        "if (!read_.contains(view->name)) unread",
+        "if (false) unread",
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "nested_objects_are_accounted_for",
+        "csrc/core/json_fields.cc",
+        "  record_->opened.emplace_back(prefix_, object_);\n",
+        "  if (prefix_.empty()) record_->opened.emplace_back(prefix_, object_);\n",
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "inert_at_this_value_only",
+        "csrc/model/inert.cc",
+        '{"rope_interleaved", "[false]", kNeutral}',
+        '{"rope_interleaved", nullptr, kNeutral}',
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "rows_of_biases_are_put_in_order",
+        "csrc/model/weights.cc",
+        "interleaved && row < values.size()",
+        "false && row < values.size()",
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "rows_beyond_the_rotated_part_stay",
+        "csrc/model/weights.cc",
+        "      if (within >= rotary_dim) return row;\n",
+        "",
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "theta_of_rope_parameters",
+        "csrc/model/rope_fields.cc",
+        "  return inner ? *inner : top.value_or(fallback);",
+        "  return top.value_or(fallback);",
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "old_rope_scale_key",
+        "csrc/model/rope_fields.cc",
+        'fields.Number(rope_prefix + "scaling.factor") : old_factor;',
+        'fields.Number(rope_prefix + "scaling.factor") : 0.0;',
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "ids_of_config_json",
+        "csrc/model/architecture.cc",
+        "  CheckTokenIds(json, config.vocab_size);\n",
+        '  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) json.Find(key);\n',
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "ids_that_end_a_text_in_the_core",
+        "csrc/sampling/params.cc",
+        '  CheckIds("eos_token_ids", params.eos_token_ids, vocab_size);\n',
+        "",
+        "tests/test_unread_fields.py",
+    ),
+    planted(
+        "mlp_bias_is_read",
+        "csrc/model/architectures/llama.cc",
+        '  config.mlp_bias = json.Bool("mlp_bias", false);\n',
+        '  json.Find("mlp_bias");\n',
+        "tests/test_config_keys.py",
+    ),
+    planted(
+        "the_final_cap_of_gemma_3",
+        "csrc/model/architectures/gemma3.cc",
+        '  config.final_soft_cap = SoftCap(json, "final_logit_softcapping");\n',
+        '  SoftCap(json, "final_logit_softcapping");\n',
+        "tests/test_config_keys.py",
+    ),
+    planted(
+        "receipts_hold_overrides",
+        "python/llmi/_receipt.py",
+        '                "hf_overrides": json.loads(source["hf_overrides"] or "{}"),\n',
+        "",
+        "tests/test_unread_fields.py",
+    ),
+]
 TOKENIZER: list[Mutant] = [
     planted("truncation of the file is kept", "python/llmi/_tokenizer_json.py", "    tokenizer.no_truncation()\n", "", "tests/test_vocabulary_files.py"),
     planted("padding of the file is kept", "python/llmi/_tokenizer_json.py", "    tokenizer.no_padding()\n", "", "tests/test_vocabulary_files.py"),
