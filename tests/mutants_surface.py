@@ -34,8 +34,8 @@ CONFIG: list[Mutant] = [
     planted(
         "keys_of_gguf_are_accounted_for",
         "csrc/io/gguf_fields.cc",
-        "    if (!read_.contains(key)) unread.push_back({key, value});\n",
-        "    read_.insert(key);\n",
+        "!changes_.contains(key) && !read_.contains(key)) unread",
+        "!read_.insert(key).second) unread",
         "tests/test_unread_fields.py",
     ),
     planted(

@@ -14,15 +14,15 @@
 
 namespace llmi {
 
-// Not for several threads.
+// A view: the file must outlive it. Not for several threads.
 class GgufFields {
  public:
   explicit GgufFields(const GgufFile& file);
 
   const std::string& source() const { return source_; }
   // The key's value becomes another; the key is taken away.
-  void Set(const std::string& key, Json value) { values_[key] = std::move(value); }
-  bool Erase(const std::string& key) { return values_.erase(key) > 0; }
+  void Set(const std::string& key, Json value) { changes_[key] = std::move(value); }
+  void Erase(const std::string& key) { changes_[key] = Json(); }
 
   bool Has(const std::string& key) const { return Find(key) != nullptr; }
   // The value, or nullptr when the key is absent.
@@ -43,8 +43,10 @@ class GgufFields {
  private:
   const Json& Required(const std::string& key) const;
 
+  const GgufFile* file_;
   std::string source_;
-  std::map<std::string, Json> values_;
+  std::map<std::string, Json> changes_;        // null: taken away
+  mutable std::map<std::string, Json> found_;  // values that have been asked for: lists of a file are converted when they are
   mutable std::set<std::string> read_;
 };
 
