@@ -1,7 +1,8 @@
 # Every source of the core, one list a layer.
 set(LLMI_CORE_SOURCES
-  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_fields.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
-  csrc/io/gguf.cc csrc/io/gguf_fields.cc csrc/io/mapped_file.cc csrc/io/safetensors.cc
+  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_cursor.cc csrc/core/json_fields.cc
+  csrc/core/json_lexer.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
+  csrc/io/gguf.cc csrc/io/gguf_fields.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
   csrc/kernels/attention.cc csrc/kernels/attention_weights.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/gated_linear.cc csrc/kernels/linear.cc csrc/kernels/probe.cc
   csrc/kernels/kv_copy.cc csrc/kernels/linear_input.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
   csrc/kernels/cuda/cublas_lt.cc csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc
@@ -11,8 +12,8 @@ set(LLMI_CORE_SOURCES
   csrc/kernels/cpu/reference/rms_norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/vocab.cc
   csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/kv_swap.cc csrc/cache/prefix_tree.cc
   csrc/model/architecture.cc csrc/model/architectures/gemma3.cc csrc/model/architectures/llama.cc csrc/model/config.cc
-  csrc/model/decoder.cc csrc/model/dequantize.cc csrc/model/inert.cc csrc/model/loader.cc csrc/model/overrides.cc csrc/model/pack.cc csrc/model/quantize.cc
-  csrc/model/rope_fields.cc csrc/model/rope_table.cc
+  csrc/model/decoder.cc csrc/model/dequantize.cc csrc/model/file_kind.cc csrc/model/inert.cc csrc/model/loader.cc csrc/model/name_prefix.cc
+  csrc/model/overrides.cc csrc/model/pack.cc csrc/model/quantize.cc csrc/model/rope_fields.cc csrc/model/rope_table.cc
   csrc/model/weights.cc
   csrc/sampling/edits.cc csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc
   csrc/scheduler/scheduler.cc

@@ -22,7 +22,24 @@ def planted(name: str, file: str, old: str, new: str, tests: str) -> Mutant:
     return Mutant("surface", name, file, old, new, tests)
 
 
-FILES: list[Mutant] = []
+MODEL_FILES, IDENTITY = "tests/test_model_files.py", "tests/test_file_identity.py"
+FILES = [
+    planted("a-pipe-is-waited-for", "csrc/io/input_file.cc", "O_RDONLY | O_NONBLOCK | O_CLOEXEC", "O_RDONLY | O_CLOEXEC", MODEL_FILES),
+    planted("a-pipe-is-waited-for-in-python", "python/llmi/_input_file.py", "os.O_RDONLY | os.O_NONBLOCK | ", "os.O_RDONLY | ", MODEL_FILES),
+    planted("lists-of-any-length", "csrc/io/gguf.cc", "if (length > *elements_left)", "if (length > UINT64_MAX - 1)", MODEL_FILES),
+    planted("values-without-number", "csrc/core/json.cc", "if (++num_values_ > kMaxValues)", "if (++num_values_ < 0)", MODEL_FILES),
+    planted("parts-are-not-looked-for", "python/llmi/_layout.py", 'parts, "a split GGUF model")', '[], "a split GGUF model")', MODEL_FILES),
+    planted("a-part-of-another-place", "csrc/io/gguf.cc", "if (count > 1 && index != part)", "if (count > 1 && index > 999)", MODEL_FILES),
+    planted("a-stale-index-counts", "python/llmi/_layout.py", "if WHOLE not in shards and", "if WHOLE in shards and", MODEL_FILES),
+    planted("an-adapter-is-a-model", "csrc/model/file_kind.cc", 'type == "adapter" || is_lora', 'type == "adapters"', MODEL_FILES),
+    planted("names-as-they-are", "csrc/model/name_prefix.cc", "if (prefixes.empty()) return", "if (!prefixes.empty()) return", MODEL_FILES),
+    planted("a-time-set-back", "csrc/io/input_file.cc", "if (!Equal(now.st_ctim, opened_.st_ctim) &&", "if (now.st_size < 0 &&", IDENTITY),
+    planted("another-file-of-the-name", "csrc/io/input_file.cc", "|| named.st_ino != opened_.st_ino", "", IDENTITY),
+    planted("nobody-asks-after-loading", "python/llmi/_llm.py", "        files.check_unchanged()\n        self._files", "        self._files", IDENTITY),
+    planted("files-that-come-and-go", "python/llmi/_model_files.py", "if self.beside != _beside(self.path):", "if not self.files:", IDENTITY),
+    planted("the-digest-of-a-path", "python/llmi/_model_files.py", "digest.update(file.read(offset, _CHUNK_BYTES))", "digest.update(Path(file.path).read_bytes()[offset : offset + _CHUNK_BYTES])", IDENTITY),
+    planted("a-digest-of-what-is-there-now", "python/llmi/_model_files.py", "if problem:\n            raise ModelFileError(", "if not file:\n            raise ModelFileError(", IDENTITY),
+]  # fmt: skip
 CONFIG: list[Mutant] = [
     planted(
         "keys_of_config_json_are_accounted_for",

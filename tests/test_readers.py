@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmi import LLM, ModelFileError, UnsupportedModelError, _core
+from llmi._model_files import open_model
 
 CoreError = _core.CoreError
 
@@ -225,11 +226,12 @@ def test_shards(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps(index))
-    assert [name for name, *_ in _core.read_model_directory(str(tmp_path))] == ["a", "b"]
+    (tmp_path / "config.json").write_text("{}")
+    assert [name for name, *_ in open_model(tmp_path).core.tensors()] == ["a", "b"]
     for wrong in ({"a": "../one.safetensors"}, {"a": "three.safetensors"}, {"c": "one.safetensors"}, {"a": 3}, {"a": ""}):
         path.write_text(json.dumps({"weight_map": wrong}))
-        with pytest.raises(CoreError):
-            _core.read_model_directory(str(tmp_path))
+        with pytest.raises(ModelFileError):
+            open_model(tmp_path)
 
 
 # --- models
@@ -299,13 +301,3 @@ def test_no_python_of_a_model_directory_is_run(tiny_path: Callable[..., Path], t
     (tmp_path / "config.json").write_text(json.dumps(config))
     with LLM(tmp_path, trust_remote_code=True, kv_cache_memory_bytes=1 << 20, max_model_len=64) as llm:
         assert llm.generate("a", max_tokens=1)[0].params_resolved["trust_remote_code"] == (True, "no effect")
-
-
-def test_copy_instead_of_mapping(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def run() -> list[int]:
-        with LLM(tiny_path(), kv_cache_memory_bytes=1 << 20, max_model_len=64) as llm:
-            return llm.generate("abc", max_tokens=8, temperature=0)[0].token_ids
-
-    mapped = run()
-    monkeypatch.setenv("LLMI_LOAD", "copy")
-    assert run() == mapped

@@ -1,7 +1,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,6 +17,7 @@
 #include "core/errors.h"
 #include "core/utf8.h"
 #include "io/gguf.h"
+#include "io/model_files.h"
 #include "io/safetensors.h"
 #include "model/loader.h"
 
@@ -162,8 +165,42 @@ py::dict ConfigDict(const ModelConfig& config) {
 }  // namespace
 
 void RegisterFiles(py::module_& module) {
-  py::class_<GgufFile>(module, "GgufFile", "Metadata and tensor list of a GGUF file.")
-      .def(py::init<const std::string&>(), py::arg("path"))
+  using File = std::shared_ptr<const InputFile>;
+  py::class_<InputFile, std::shared_ptr<InputFile>>(module, "InputFile", "A regular file that stays open. Raises CoreError.")
+      .def(py::init<const std::string&>(), py::arg("path"), py::call_guard<GilReleased>())
+      .def_property_readonly("path", &InputFile::path)
+      .def_property_readonly("name", &InputFile::name)
+      .def_property_readonly("size", &InputFile::size)
+      .def(
+          "read",
+          [](const InputFile& file, uint64_t offset, uint64_t num_bytes) {
+            const uint64_t count = offset < file.size() ? std::min(num_bytes, file.size() - offset) : 0;
+            py::bytes bytes(nullptr, count);
+            char* data = PyBytes_AsString(bytes.ptr());
+            const GilReleased release;
+            file.Read(offset, count, data);
+            return bytes;
+          },
+          py::arg("offset"), py::arg("num_bytes"), "Bytes from `offset` on, fewer where the file ends.")
+      .def("difference", &InputFile::Difference, "What has changed since it was opened, in words; empty: nothing.")
+      .def("check_unchanged", &InputFile::CheckUnchanged);
+  py::class_<ModelFiles, std::shared_ptr<ModelFiles>>(module, "ModelFiles", "The open files of one model. Raises CoreError.")
+      .def(py::init([](const std::string& path, const std::vector<std::shared_ptr<InputFile>>& weights,
+                       const std::shared_ptr<InputFile>& config, const std::shared_ptr<InputFile>& index) {
+             const GilReleased release;
+             return std::make_shared<ModelFiles>(path, std::vector<File>(weights.begin(), weights.end()), config, index);
+           }),
+           py::arg("path"), py::arg("weights"), py::arg("config"), py::arg("index"))
+      .def(py::init<const std::string&>(), py::arg("path"), "A GGUF file, or a directory with config.json and model.safetensors.")
+      .def_property_readonly(
+          "gguf", [](const ModelFiles& files) { return std::const_pointer_cast<GgufFile>(files.gguf()); }, "None for a directory.")
+      .def("tensors", [](const ModelFiles& files) { return TensorList(files.tensors()); }, "[(name, dtype, shape, num_bytes)].");
+  py::implicitly_convertible<std::string, ModelFiles>();
+  py::class_<GgufFile, std::shared_ptr<GgufFile>>(module, "GgufFile", "Metadata and tensor list of a GGUF file.")
+      .def(py::init([](const std::string& path) {
+             return std::make_shared<GgufFile>(std::vector<File>{std::make_shared<const InputFile>(path)});
+           }),
+           py::arg("path"))
       .def(
           "metadata",
           [](const GgufFile& file, const std::set<std::string>& without) {
@@ -174,6 +211,14 @@ void RegisterFiles(py::module_& module) {
             return dict;
           },
           py::arg("without") = std::set<std::string>(), "All metadata, but for these keys.")
+      .def(
+          "text",
+          [](const GgufFile& file, const std::string& key) {
+            const auto found = file.metadata().find(key);
+            const bool is_text = found != file.metadata().end() && found->second.kind == GgufValue::Kind::kString;
+            return is_text ? Text(found->second.string) : py::str();
+          },
+          py::arg("key"), "A string; empty where there is none.")
       .def(
           "strings",
           [](const GgufFile& file, const std::string& key) {
@@ -188,12 +233,13 @@ void RegisterFiles(py::module_& module) {
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
   module.def("alphabet_bytes", &AlphabetBytes, py::arg("texts"), py::arg("alphabet"),
              "Texts as bytes by an alphabet of one character a byte; a character outside it stands for itself.");
-  module.def("read_safetensors", [](const std::string& path) { return TensorList(SafetensorsFile(path)); }, py::arg("path"));
   module.def(
-      "read_model_directory", [](const std::string& path) { return TensorList(*SafetensorsFile::OpenDirectory(path)); }, py::arg("path"));
+      "read_safetensors", [](const std::string& path) { return TensorList(SafetensorsFiles({std::make_shared<const InputFile>(path)})); },
+      py::arg("path"));
+  module.def("read_shard_index", &ReadShardIndex, py::arg("file"), "Names of files by names of tensors.");
   module.def(
-      "load_config", [](const std::string& path, const std::string& overrides) { return ConfigDict(LoadConfig(path, {}, overrides)); },
-      py::arg("path"), py::arg("overrides") = "", "The decoder's numbers, without reading weights. overrides: JSON, or empty.");
+      "load_config", [](const ModelFiles& files, const std::string& overrides) { return ConfigDict(LoadConfig(files, {}, overrides)); },
+      py::arg("files"), py::arg("overrides") = "", "The decoder's numbers, without reading weights. overrides: JSON, or empty.");
 }
 
 }  // namespace llmi

@@ -70,12 +70,11 @@ class TestMatrix {
     view.name = "test";
     view.dtype = ParseDType(dtype);
     view.shape = {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)};
-    view.data = reinterpret_cast<const uint8_t*>(bytes.data());
     view.num_bytes = bytes.size();
     const DTypeInfo& info = Info(view.dtype);
     CheckArgument(view.num_bytes == static_cast<uint64_t>(rows * cols) / info.block_size * info.block_bytes, "wrong number of bytes");
-    static const MappedFile no_file("/proc/self/exe");  // only its Release is called, with bytes it does not hold
-    view.file = &no_file;
+    const MemoryBytes memory(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+    view.source = &memory;
     const WeightFormat weight_format = ParseWeightFormat(format);
     matrix_ = PackedMatrix(TestContext(table, 1), view, weight_format);
   }

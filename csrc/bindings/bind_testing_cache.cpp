@@ -128,7 +128,7 @@ class TestDecoder {
   TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads,
               int64_t block_size, int64_t num_pages, const std::string& overrides)
       : context_(TestContext(table, num_threads)),
-        decoder_(LoadDecoder(context_, path, ParseWeightFormat(dtype), {}, overrides)),
+        decoder_(LoadDecoder(context_, ModelFiles(path), ParseWeightFormat(dtype), {}, overrides)),
         cache_(Groups(ParseKvType(kv_dtype), block_size), num_pages, context_.device) {}
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());

@@ -66,7 +66,7 @@ std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, con
 
 }  // namespace
 
-EngineHandle::EngineHandle(const std::string& path, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
+EngineHandle::EngineHandle(const ModelFiles& files, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
                            const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
                            int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
                            int64_t max_model_len, double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio,
@@ -87,13 +87,13 @@ EngineHandle::EngineHandle(const std::string& path, const std::string& device, c
   config_.audit_each_step = audit_each_step;
   config_.check_wait = &CheckSignals;
   const FloatEnvironmentGuard guard;
-  model_ = LoadConfig(path, layers, overrides);
+  model_ = LoadConfig(files, layers, overrides);
   CheckArgument(!context_.bf16_dots || (model_.hidden_size % 2 == 0 && model_.intermediate_size % 2 == 0),
                 "linear_dtype = 'bf16' takes columns in pairs, and this model has an odd number");
   // Half of the host's memory that is free. A device's is looked at again when all else has its place.
   const uint64_t available = device_ == nullptr ? AvailableMemoryBytes() / 2 : device_->free_bytes();
   ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len, available}, &config_);
-  decoder_ = LoadDecoder(context_, path, ParseWeightFormat(dtype), layers, overrides);
+  decoder_ = LoadDecoder(context_, files, ParseWeightFormat(dtype), layers, overrides);
   if (device_ != nullptr) {
     const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size, true);
     decoder_->Reserve(context_, max_num_batched_tokens, num_logits_rows);

@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "engine/sizing.h"
+#include "io/model_files.h"
 #include "kernels/device.h"
 
 namespace llmi {
@@ -25,7 +26,7 @@ std::unique_ptr<Device> OpenDevice(const std::string& name);
 class EngineHandle {
  public:
   // device: as for OpenDevice.
-  EngineHandle(const std::string& path, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
+  EngineHandle(const ModelFiles& files, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
                const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
                double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio, bool audit_each_step,

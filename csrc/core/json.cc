@@ -5,39 +5,24 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/json_lexer.h"
 #include "core/utf8.h"
 
 namespace llmi {
 
 namespace {
-constexpr int kMaxDepth = 32;
+// A config has some hundred; a list of 150,000 labels is known.
+constexpr int64_t kMaxValues = 1 << 18;
 
 [[noreturn]] void WrongKind(const std::string& field, const char* expected) {
   throw Error(ErrorKind::kModelFile, "field '" + field + "' is not " + expected, field);
 }
 
-void AppendUtf8(std::string* out, uint32_t code) {
-  if (code < 0x80) {
-    out->push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | (code >> 6)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  } else if (code < 0x10000) {
-    out->push_back(static_cast<char>(0xE0 | (code >> 12)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 6) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  } else {
-    out->push_back(static_cast<char>(0xF0 | (code >> 18)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 12) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | ((code >> 6) & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  }
-}
 }  // namespace
 
-class JsonParser {
+class JsonParser : private JsonLexer {
  public:
-  JsonParser(std::string_view text, const std::string& what) : text_(text), what_(what) {}
+  JsonParser(std::string_view text, const std::string& what) : JsonLexer(text, what) {}
 
   Json ParseDocument() {
     Json value = ParseValue(0);
@@ -47,26 +32,9 @@ class JsonParser {
   }
 
  private:
-  [[noreturn]] void Fail(const char* problem) const {
-    throw Error(ErrorKind::kModelFile, what_ + ": not valid JSON at byte " + std::to_string(position_) + " (" + problem + ")", "json");
-  }
-  void SkipSpace() {
-    while (position_ < text_.size() &&
-           (text_[position_] == ' ' || text_[position_] == '\n' || text_[position_] == '\r' || text_[position_] == '\t')) {
-      ++position_;
-    }
-  }
-  char Peek() {
-    if (position_ >= text_.size()) Fail("it ends too early");
-    return text_[position_];
-  }
-  void Expect(std::string_view word) {
-    if (text_.substr(position_, word.size()) != word) Fail("unexpected character");
-    position_ += word.size();
-  }
-
   Json ParseValue(int depth) {
     if (depth > kMaxDepth) Fail("nested too deeply");
+    if (++num_values_ > kMaxValues) Fail("more than 262,144 values");
     SkipSpace();
     Json value;
     switch (Peek()) {
@@ -130,68 +98,11 @@ class JsonParser {
     ++position_;
   }
 
-  uint32_t ParseHex4() {
-    if (text_.size() - position_ < 4) Fail("short \\u escape");
-    uint32_t code = 0;
-    const char* begin = text_.data() + position_;
-    const auto result = std::from_chars(begin, begin + 4, code, 16);
-    if (result.ptr != begin + 4) Fail("bad \\u escape");
-    position_ += 4;
-    return code;
-  }
-
-  std::string ParseString() {
-    Expect("\"");
-    std::string out;
-    for (;;) {
-      const char c = Peek();
-      ++position_;
-      if (c == '"') return out;
-      if (static_cast<unsigned char>(c) < 0x20) Fail("control character in a string");
-      if (c != '\\') {
-        out.push_back(c);
-        continue;
-      }
-      const char escape = Peek();
-      ++position_;
-      switch (escape) {
-        case '"':
-        case '\\':
-        case '/': out.push_back(escape); break;
-        case 'b': out.push_back('\b'); break;
-        case 'f': out.push_back('\f'); break;
-        case 'n': out.push_back('\n'); break;
-        case 'r': out.push_back('\r'); break;
-        case 't': out.push_back('\t'); break;
-        case 'u': {
-          uint32_t code = ParseHex4();
-          if (code >= 0xD800 && code < 0xDC00 && text_.substr(position_, 2) == "\\u") {
-            position_ += 2;
-            const uint32_t low = ParseHex4();
-            if (low < 0xDC00 || low > 0xDFFF) Fail("bad surrogate pair");
-            code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-          } else if (code >= 0xD800 && code < 0xE000) {
-            Fail("lone surrogate");
-          }
-          AppendUtf8(&out, code);
-          break;
-        }
-        default: Fail("unknown escape");
-      }
-    }
-  }
-
   void ParseNumber(Json* value) {
-    const size_t begin = position_;
-    bool integral = true;
-    while (position_ < text_.size()) {
-      const char c = text_[position_];
-      if (c == '.' || c == 'e' || c == 'E') integral = false;
-      if (!((c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E')) break;
-      ++position_;
-    }
-    const char* first = text_.data() + begin;
-    const char* last = text_.data() + position_;
+    const std::string_view number = TakeNumber();
+    const bool integral = number.find_first_of(".eE") == std::string_view::npos;
+    const char* first = number.data();
+    const char* last = number.data() + number.size();
     if (integral) {
       const auto result = std::from_chars(first, last, value->integer_);
       if (result.ec == std::errc() && result.ptr == last) {
@@ -205,9 +116,7 @@ class JsonParser {
     value->kind_ = Json::Kind::kNumber;
   }
 
-  std::string_view text_;
-  const std::string& what_;
-  size_t position_ = 0;
+  int64_t num_values_ = 0;
 };
 
 Json Json::Parse(std::string_view text, const std::string& what) {

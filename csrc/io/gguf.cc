@@ -6,14 +6,18 @@
 #include "core/checked.h"
 #include "core/errors.h"
 #include "core/utf8.h"
+#include "io/header_reader.h"
 
 namespace llmi {
 namespace {
 
 constexpr uint64_t kMaxTensors = 100000;
 constexpr uint64_t kMaxMetadata = 65536;
-constexpr uint64_t kMaxNameBytes = 65535;
+constexpr uint64_t kMaxNameBytes = 1024;  // ggml's own limit for tensors is 64
 constexpr uint64_t kMaxAlignment = 1 << 20;
+// Gemma's vocabulary of 262,144 tokens takes 1.3 million elements and 15 MB.
+constexpr uint64_t kMaxHeaderBytes = 1 << 28;
+constexpr uint64_t kMaxElements = 1 << 22;
 
 enum GgufType : uint32_t {
   kUint8,
@@ -68,53 +72,15 @@ DType TensorType(const std::string& path, const std::string& tensor, uint32_t ty
               tensor);
 }
 
-// A cursor that cannot leave the file.
-class Reader {
- public:
-  explicit Reader(const MappedFile& file) : file_(file) {}
-
-  uint64_t position() const { return position_; }
-  uint64_t remaining() const { return file_.size() - position_; }
-
-  template <typename T>
-  T Read(const std::string& field) {
-    Need(sizeof(T), field);
-    T value;
-    std::memcpy(&value, file_.data() + position_, sizeof(T));
-    position_ += sizeof(T);
-    return value;
-  }
-
-  std::string_view ReadString(const std::string& field) {
-    const uint64_t length = Read<uint64_t>(field);
-    Need(length, field);
-    const std::string_view text(reinterpret_cast<const char*>(file_.data() + position_), length);
-    position_ += length;
-    return text;
-  }
-
-  void Need(uint64_t num_bytes, const std::string& field) const {
-    if (num_bytes > remaining()) {
-      Fail(file_.path(), field,
-           "the file is truncated: " + std::to_string(num_bytes) + " bytes are needed at offset " + std::to_string(position_) + ", " +
-               std::to_string(remaining()) + " are left");
-    }
-  }
-
- private:
-  const MappedFile& file_;
-  uint64_t position_ = 0;
-};
-
 // A key or a tensor name: not empty, not too long, UTF-8. Checked before it stands in any message.
-std::string ReadName(Reader* reader, const std::string& path, const std::string& what) {
+std::string ReadName(HeaderReader* reader, const std::string& path, const std::string& what) {
   const std::string_view name = reader->ReadString(what);
   if (name.empty() || name.size() > kMaxNameBytes) Fail(path, what, "its length is out of range");
   if (!IsUtf8(name)) Fail(path, what, "it is not valid UTF-8");
   return std::string(name);
 }
 
-void ReadScalar(Reader* reader, const std::string& path, const std::string& key, uint32_t type, int64_t* integer, double* number) {
+void ReadScalar(HeaderReader* reader, const std::string& path, const std::string& key, uint32_t type, int64_t* integer, double* number) {
   switch (type) {
     case kUint8: *integer = reader->Read<uint8_t>(key); break;
     case kInt8: *integer = reader->Read<int8_t>(key); break;
@@ -142,10 +108,12 @@ void ReadScalar(Reader* reader, const std::string& path, const std::string& key,
 
 bool IsFloat(uint32_t type) { return type == kFloat32 || type == kFloat64; }
 
-GgufValue ReadArray(Reader* reader, const std::string& path, const std::string& key) {
+GgufValue ReadArray(HeaderReader* reader, const std::string& path, const std::string& key, uint64_t* elements_left) {
   const uint32_t type = reader->Read<uint32_t>(key);
   const uint64_t length = reader->Read<uint64_t>(key);
   if (type >= kNumTypes || type == kArray) Fail(path, key, "an array of type " + std::to_string(type) + " is not allowed");
+  if (length > *elements_left) Fail(path, key, std::to_string(length) + " elements (all lists together may have 4,194,304)");
+  *elements_left -= length;
   // A string takes at least its 8-byte length: nothing is reserved that the file cannot hold.
   reader->Need((CheckedU64(length) * (type == kString ? 8 : ScalarBytes(type))).value(), key);
   GgufValue value;
@@ -174,10 +142,10 @@ GgufValue ReadArray(Reader* reader, const std::string& path, const std::string& 
   return value;
 }
 
-GgufValue ReadValue(Reader* reader, const std::string& path, const std::string& key) {
+GgufValue ReadValue(HeaderReader* reader, const std::string& path, const std::string& key, uint64_t* elements_left) {
   const uint32_t type = reader->Read<uint32_t>(key);
   if (type >= kNumTypes) Fail(path, key, "unknown value type " + std::to_string(type));
-  if (type == kArray) return ReadArray(reader, path, key);
+  if (type == kArray) return ReadArray(reader, path, key, elements_left);
   GgufValue value;
   if (type == kString) {
     value.kind = GgufValue::Kind::kString;
@@ -189,13 +157,19 @@ GgufValue ReadValue(Reader* reader, const std::string& path, const std::string& 
   return value;
 }
 
-struct TensorHeader {
-  TensorView view;
-  uint64_t offset = 0;
-};
+uint64_t Alignment(const std::map<std::string, GgufValue>& metadata, const std::string& path) {
+  const auto found = metadata.find("general.alignment");
+  if (found == metadata.end()) return 32;
+  if (found->second.kind != GgufValue::Kind::kInteger) Fail(path, "general.alignment", "it is not an integer");
+  const auto alignment = static_cast<uint64_t>(found->second.integer);
+  if (alignment == 0 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
+    Fail(path, "general.alignment", std::to_string(found->second.integer) + " is not a power of two up to 1,048,576");
+  }
+  return alignment;
+}
 
-TensorHeader ReadTensorHeader(Reader* reader, const std::string& path) {
-  TensorHeader header;
+GgufFile::TensorHeader ReadTensorHeader(HeaderReader* reader, const std::string& path) {
+  GgufFile::TensorHeader header;
   TensorView& view = header.view;
   view.name = ReadName(reader, path, "tensor name");
   const uint32_t num_dims = reader->Read<uint32_t>(view.name);
@@ -220,44 +194,96 @@ TensorHeader ReadTensorHeader(Reader* reader, const std::string& path) {
 
 }  // namespace
 
-GgufFile::GgufFile(const std::string& path) : file_(path) {
-  Reader reader(file_);
-  if (file_.size() < 4 || std::memcmp(file_.data(), "GGUF", 4) != 0) Fail(path, "magic", "not a GGUF file");
+GgufFile::GgufFile(const std::vector<std::shared_ptr<const InputFile>>& parts) : parts_(parts) {
+  for (size_t part = 0; part < parts_.size(); ++part) AddPart(part);
+}
+
+void GgufFile::AddPart(size_t part) {
+  const InputFile& file = *parts_[part];
+  const std::string& path = file.path();
+  HeaderReader reader(file, &texts_, kMaxHeaderBytes);
+  char magic[4] = {};
+  if (file.size() >= 4) file.Read(0, 4, magic);
+  if (std::memcmp(magic, "GGUF", 4) != 0) Fail(path, "magic", "not a GGUF file");
   reader.Read<uint32_t>("magic");
   const uint32_t version = reader.Read<uint32_t>("version");
+  if (version != 0 && (version & 0xFFFF) == 0) {
+    Fail(path, "version",
+         "a big-endian GGUF file, as s390x and PowerPC have them: take the little-endian one, or convert this (gguf_convert_endian.py of "
+         "llama.cpp)");
+  }
   if (version != 2 && version != 3) Fail(path, "version", "GGUF version " + std::to_string(version) + " (2 and 3 are read)");
   const uint64_t num_tensors = reader.Read<uint64_t>("tensor_count");
   const uint64_t num_metadata = reader.Read<uint64_t>("metadata_kv_count");
   if (num_tensors > kMaxTensors) Fail(path, "tensor_count", std::to_string(num_tensors) + " tensors (at most 100,000)");
   if (num_metadata > kMaxMetadata) Fail(path, "metadata_kv_count", std::to_string(num_metadata) + " entries (at most 65,536)");
+  uint64_t elements_left = kMaxElements;
+  std::map<std::string, GgufValue> metadata;
   for (uint64_t i = 0; i < num_metadata; ++i) {
     const std::string key = ReadName(&reader, path, "metadata key");
-    if (!metadata_.emplace(key, ReadValue(&reader, path, key)).second) Fail(path, key, "the key stands twice");
+    if (!metadata.emplace(key, ReadValue(&reader, path, key, &elements_left)).second) Fail(path, key, "the key stands twice");
   }
   std::vector<TensorHeader> headers;
   for (uint64_t i = 0; i < num_tensors; ++i) headers.push_back(ReadTensorHeader(&reader, path));
+  const uint64_t alignment = Alignment(metadata, path);
+  AddTensors(file, CheckedU64(reader.position()).AlignUp(alignment).value(), alignment, &headers);
+  CheckPart(metadata, part);
+  if (part == 0) metadata_ = std::move(metadata);
+}
 
-  const uint64_t alignment = Has("general.alignment") ? static_cast<uint64_t>(Integer("general.alignment")) : 32;
-  if (alignment == 0 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
-    Fail(path, "general.alignment", std::to_string(alignment) + " is not a power of two up to 1,048,576");
-  }
-  const uint64_t data_begin = CheckedU64(reader.position()).AlignUp(alignment).value();
-  std::sort(headers.begin(), headers.end(), [](const TensorHeader& a, const TensorHeader& b) { return a.offset < b.offset; });
+void GgufFile::AddTensors(const InputFile& file, uint64_t data_begin, uint64_t alignment, std::vector<TensorHeader>* headers) {
+  const std::string& path = file.path();
+  std::sort(headers->begin(), headers->end(), [](const TensorHeader& a, const TensorHeader& b) { return a.offset < b.offset; });
   uint64_t previous_end = 0;
-  for (TensorHeader& header : headers) {
+  const std::string* cut = nullptr;  // the first tensor that the file does not hold whole
+  for (TensorHeader& header : *headers) {
     TensorView& view = header.view;
     if (header.offset % alignment != 0) Fail(path, view.name, "its offset is not aligned");
     if (header.offset < previous_end) Fail(path, view.name, "it overlaps another tensor");
     previous_end = (CheckedU64(header.offset) + view.num_bytes).value();
-    if ((CheckedU64(data_begin) + previous_end).value() > file_.size()) {
-      Fail(path, view.name,
-           "it ends at byte " + std::to_string((CheckedU64(data_begin) + previous_end).value()) + " of a file of " +
-               std::to_string(file_.size()));
-    }
-    view.data = file_.data() + data_begin + header.offset;
-    view.file = &file_;
-    const std::string name = view.name;
-    if (!tensors_.emplace(name, std::move(view)).second) Fail(path, name, "the tensor stands twice");
+    if ((CheckedU64(data_begin) + previous_end).value() > file.size() && cut == nullptr) cut = &view.name;
+    view.offset = data_begin + header.offset;
+    view.source = &file;
+  }
+  if (cut != nullptr) {
+    const uint64_t end = data_begin + previous_end;
+    Fail(path, *cut,
+         "the file is truncated: the last tensor ends at byte " + std::to_string(end) + ", the file has " + std::to_string(file.size()) +
+             " bytes, " + std::to_string(end - file.size()) + " too few (a download that was not finished?)");
+  }
+  for (TensorHeader& header : *headers) {
+    const std::string name = header.view.name;
+    if (!tensors_.emplace(name, std::move(header.view)).second) Fail(path, name, "the tensor stands twice");
+  }
+}
+
+void GgufFile::CheckPart(const std::map<std::string, GgufValue>& metadata, size_t part) const {
+  const std::string& path = parts_[part]->path();
+  const auto number = [&](const std::string& key, uint64_t otherwise) {
+    const auto found = metadata.find(key);
+    if (found == metadata.end()) return otherwise;
+    if (found->second.kind != GgufValue::Kind::kInteger || found->second.integer < 0) Fail(path, key, "it is no count");
+    return static_cast<uint64_t>(found->second.integer);
+  };
+  // A model that was split and merged again says split.count = 0.
+  const uint64_t count = std::max<uint64_t>(number("split.count", 1), 1), index = number("split.no", 0);
+  if (count > 1 && parts_.size() == 1) {
+    Fail(path, "split.count",
+         "part " + std::to_string(index + 1) + " of " + std::to_string(count) +
+             " of a split model, and its name does not tell where the others are: the parts are called NAME-00001-of-" +
+             std::string(5 - std::min<size_t>(5, std::to_string(count).size()), '0') + std::to_string(count) + ".gguf and so on");
+  }
+  if (count != parts_.size()) {
+    Fail(path, "split.count",
+         "the file says that the model has " + std::to_string(count) + " parts, its name says " + std::to_string(parts_.size()));
+  }
+  if (count > 1 && index != part) {
+    Fail(path, "split.no", "the file says that it is part " + std::to_string(index + 1) + ", its name says " + std::to_string(part + 1));
+  }
+  const uint64_t all = number("split.tensors.count", 0);
+  if (count > 1 && part + 1 == parts_.size() && all != 0 && all != tensors_.size()) {
+    Fail(path, "split.tensors.count",
+         "the model has " + std::to_string(all) + " tensors, its parts hold " + std::to_string(tensors_.size()));
   }
 }
 
@@ -274,27 +300,27 @@ std::vector<const TensorView*> GgufFile::Tensors() const {
 
 const GgufValue& GgufFile::Value(const std::string& key) const {
   const auto found = metadata_.find(key);
-  if (found == metadata_.end()) Fail(file_.path(), key, "the metadata lacks this key");
+  if (found == metadata_.end()) Fail(path(), key, "the metadata lacks this key");
   return found->second;
 }
 
 int64_t GgufFile::Integer(const std::string& key) const {
   const GgufValue& value = Value(key);
-  if (value.kind != GgufValue::Kind::kInteger) Fail(file_.path(), key, "it is not an integer");
+  if (value.kind != GgufValue::Kind::kInteger) Fail(path(), key, "it is not an integer");
   return value.integer;
 }
 
 double GgufFile::Number(const std::string& key) const {
   const GgufValue& value = Value(key);
   if (value.kind == GgufValue::Kind::kInteger) return static_cast<double>(value.integer);
-  if (value.kind != GgufValue::Kind::kNumber) Fail(file_.path(), key, "it is not a number");
+  if (value.kind != GgufValue::Kind::kNumber) Fail(path(), key, "it is not a number");
   return value.number;
 }
 
 std::string GgufFile::String(const std::string& key) const {
   const GgufValue& value = Value(key);
-  if (value.kind != GgufValue::Kind::kString) Fail(file_.path(), key, "it is not a string");
-  if (!IsUtf8(value.string)) Fail(file_.path(), key, "it is not valid UTF-8");
+  if (value.kind != GgufValue::Kind::kString) Fail(path(), key, "it is not a string");
+  if (!IsUtf8(value.string)) Fail(path(), key, "it is not valid UTF-8");
   return std::string(value.string);
 }
 

@@ -1,30 +1,24 @@
 #include "io/safetensors.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "core/checked.h"
 #include "core/errors.h"
-#include "core/json.h"
+#include "core/json_cursor.h"
 
 namespace llmi {
 namespace {
 
 constexpr uint64_t kMaxHeaderBytes = uint64_t{16} << 20;  // 50,000 tensors of a large MoE take 6 MB
+constexpr size_t kMaxTensors = 200000;                    // of a model, also in an index
 constexpr size_t kMaxDims = 8;
 
 [[noreturn]] void Fail(const std::string& path, const std::string& field, const std::string& problem) {
   throw Error(ErrorKind::kModelFile, path + ": " + field + ": " + problem, field);
-}
-
-uint64_t NonNegative(const Json& value, const std::string& path, const std::string& field) {
-  const int64_t number = value.AsInteger(field);
-  if (number < 0) Fail(path, field, "a size is negative");
-  return static_cast<uint64_t>(number);
 }
 
 DType ReadDType(const std::string& path, const std::string& tensor, const std::string& name) {
@@ -35,118 +29,163 @@ DType ReadDType(const std::string& path, const std::string& tensor, const std::s
               path + ": tensor '" + tensor + "' has dtype " + name + ", which llmi does not read (it reads F32, F16, BF16)", tensor);
 }
 
-bool FileExists(const std::string& path) {
-  struct stat info{};
-  return stat(path.c_str(), &info) == 0;
+// A tensor as the header describes it.
+struct Entry {
+  std::string name;
+  std::optional<std::string> dtype;
+  std::optional<std::vector<uint64_t>> shape;
+  std::optional<std::vector<uint64_t>> offsets;
+};
+
+std::vector<uint64_t> ReadSizes(JsonCursor* header, size_t most, const std::string& path, const std::string& tensor,
+                                const std::string& problem) {
+  std::vector<uint64_t> sizes;
+  header->Array([&] {
+    if (sizes.size() == most) Fail(path, tensor, problem);
+    sizes.push_back(header->Size());
+  });
+  return sizes;
 }
 
-// Several files behind one name space.
-class ShardedFiles : public TensorFile {
- public:
-  ShardedFiles(const std::string& directory, const std::string& index_path) {
-    const MappedFile index_file(index_path);
-    if (index_file.size() > kMaxHeaderBytes) Fail(index_path, "index", "it is larger than 16 MiB");
-    const std::string_view text(reinterpret_cast<const char*>(index_file.data()), index_file.size());
-    const Json index = Json::Parse(text, index_path);
-    const Json* weight_map = index.IsObject() ? index.Find("weight_map") : nullptr;
-    if (weight_map == nullptr) Fail(index_path, "weight_map", "the index lacks it");
-    std::map<std::string, size_t> shard_of;
-    for (const auto& [tensor, file] : weight_map->AsObject("weight_map")) {
-      const std::string& name = file.AsString(tensor);
-      if (name.empty() || name.find('/') != std::string::npos || name[0] == '.')
-        Fail(index_path, tensor, "its file name leaves the directory");
-      if (!shard_of.contains(name)) {
-        shard_of[name] = shards_.size();
-        shards_.push_back(std::make_unique<SafetensorsFile>(directory + "/" + name));
-      }
-      const TensorView* view = shards_[shard_of[name]]->Find(tensor);
-      if (view == nullptr) Fail(index_path, tensor, "the index names " + name + ", which lacks it");
-      tensors_[tensor] = view;
+Entry ReadEntry(JsonCursor* header, const std::string& path, const std::string& name) {
+  Entry entry;
+  entry.name = name;
+  bool twice = false;
+  header->Object([&](const std::string& key) {
+    if (key == "dtype") {
+      twice |= entry.dtype.has_value();
+      entry.dtype = header->String();
+    } else if (key == "shape") {
+      twice |= entry.shape.has_value();
+      entry.shape = ReadSizes(header, kMaxDims, path, name, "more than 8 dimensions");
+    } else if (key == "data_offsets") {
+      twice |= entry.offsets.has_value();
+      entry.offsets = ReadSizes(header, 2, path, name, "data_offsets are not two numbers");
+    } else {
+      Fail(path, name, "its entry has a key besides dtype, shape and data_offsets: '" + key.substr(0, 64) + "'");
     }
-  }
-
-  const TensorView* Find(const std::string& name) const override {
-    const auto found = tensors_.find(name);
-    return found == tensors_.end() ? nullptr : found->second;
-  }
-  std::vector<const TensorView*> Tensors() const override {
-    std::vector<const TensorView*> views;
-    for (const auto& [name, view] : tensors_) views.push_back(view);
-    return views;
-  }
-
- private:
-  std::vector<std::unique_ptr<SafetensorsFile>> shards_;
-  std::map<std::string, const TensorView*> tensors_;
-};
+  });
+  if (twice) Fail(path, name, "a key of its entry stands twice");
+  if (!entry.dtype || !entry.shape || !entry.offsets) Fail(path, name, "dtype, shape or data_offsets is missing");
+  if (entry.offsets->size() != 2) Fail(path, name, "data_offsets are not two numbers");
+  return entry;
+}
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+SafetensorsFiles::SafetensorsFiles(const std::vector<std::shared_ptr<const InputFile>>& files) : files_(files) {
+  for (const std::shared_ptr<const InputFile>& file : files_) Add(file);
+}
+
+void SafetensorsFiles::Add(const std::shared_ptr<const InputFile>& file) {
+  const std::string& path = file->path();
   uint64_t header_bytes = 0;
-  if (file_.size() < 8) Fail(path, "header length", "the file is truncated");
-  std::memcpy(&header_bytes, file_.data(), 8);
-  if (header_bytes > kMaxHeaderBytes) Fail(path, "header length", std::to_string(header_bytes) + " bytes (at most 16 MiB)");
-  if (header_bytes > file_.size() - 8) Fail(path, "header length", "the header ends outside the file");
-  const Json header = Json::Parse(std::string_view(reinterpret_cast<const char*>(file_.data()) + 8, header_bytes), path);
-  const uint64_t data_bytes = file_.size() - 8 - header_bytes;
-  std::vector<std::pair<uint64_t, uint64_t>> ranges;
-  for (const auto& [name, entry] : header.AsObject("header")) {
-    if (name == "__metadata__") continue;
-    if (!entry.IsObject()) Fail(path, name, "its entry is not an object");
-    const Json* dtype = entry.Find("dtype");
-    const Json* shape = entry.Find("shape");
-    const Json* offsets = entry.Find("data_offsets");
-    if (dtype == nullptr || shape == nullptr || offsets == nullptr) Fail(path, name, "dtype, shape or data_offsets is missing");
+  if (file->size() < 8)
+    Fail(path, "header length", "the file is truncated: it has " + std::to_string(file->size()) + " bytes, and 8 hold it");
+  file->Read(0, 8, &header_bytes);
+  if (header_bytes > kMaxHeaderBytes) {
+    Fail(path, "header length", std::to_string(header_bytes) + " bytes (at most 16 MiB): not a safetensors file, or a damaged one");
+  }
+  if (header_bytes > file->size() - 8) {
+    Fail(path, "header length",
+         "the file is truncated: the header ends at byte 8 + " + std::to_string(header_bytes) + ", the file has " +
+             std::to_string(file->size()) + " bytes");
+  }
+  std::string text(header_bytes, '\0');
+  file->Read(8, header_bytes, text.data());
+  const uint64_t data_begin = 8 + header_bytes;
+  const uint64_t data_bytes = file->size() - data_begin;
+  struct Range {
+    uint64_t begin, end;
+    const std::string* name;
+  };
+  std::vector<Range> ranges;
+  JsonCursor header(text, path);
+  header.Object([&](const std::string& name) {
+    if (name == "__metadata__") return header.Object([&](const std::string&) { header.String(); });
+    const Entry entry = ReadEntry(&header, path, name);
+    if (tensors_.size() >= kMaxTensors) Fail(path, name, "more than 200,000 tensors");
     TensorView view;
     view.name = name;
-    view.dtype = ReadDType(path, name, dtype->AsString("dtype"));
+    view.dtype = ReadDType(path, name, *entry.dtype);
+    view.shape = *entry.shape;
     CheckedU64 num_values(1);
-    if (shape->AsArray("shape").size() > kMaxDims) Fail(path, name, "more than 8 dimensions");
-    for (const Json& extent : shape->AsArray("shape")) {
-      view.shape.push_back(NonNegative(extent, path, name));
-      num_values = num_values * view.shape.back();
-    }
-    if (offsets->AsArray("data_offsets").size() != 2) Fail(path, name, "data_offsets are not two numbers");
-    const uint64_t begin = NonNegative(offsets->AsArray("data_offsets")[0], path, name);
-    const uint64_t end = NonNegative(offsets->AsArray("data_offsets")[1], path, name);
-    if (begin > end || end > data_bytes) {
-      Fail(path, name,
-           "its data [" + std::to_string(begin) + ", " + std::to_string(end) + ") leave the file's " + std::to_string(data_bytes) +
-               " bytes");
-    }
+    for (const uint64_t extent : view.shape) num_values = num_values * extent;
+    const uint64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
+    if (begin > end) Fail(path, name, "its data ends before it begins");
     view.num_bytes = (num_values * Info(view.dtype).block_bytes).value();
     if (view.num_bytes != end - begin)
       Fail(path, name, "its shape needs " + std::to_string(view.num_bytes) + " bytes, it has " + std::to_string(end - begin));
-    view.data = file_.data() + 8 + header_bytes + begin;
-    view.file = &file_;
-    ranges.emplace_back(begin, end);
-    tensors_.emplace(name, std::move(view));
-  }
-  std::sort(ranges.begin(), ranges.end());
+    view.offset = (CheckedU64(data_begin) + begin).value();
+    view.source = file.get();
+    const auto [place, added] = tensors_.emplace(name, std::move(view));
+    if (!added) {
+      Fail(path, name,
+           place->second.source == file.get() ? "duplicate key: the tensor stands twice" : "another file of the model has it, too");
+    }
+    ranges.push_back({begin, end, &place->first});
+  });
+  header.End();
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   uint64_t expected = 0;
-  for (const auto& [begin, end] : ranges) {
-    if (begin != expected) Fail(path, "data_offsets", begin < expected ? "tensors overlap" : "there is a gap between tensors");
-    expected = end;
+  for (const Range& range : ranges) {
+    if (range.begin != expected) {
+      Fail(path, *range.name, range.begin < expected ? "data_offsets: tensors overlap" : "data_offsets: there is a gap before the tensor");
+    }
+    expected = range.end;
   }
-  if (expected != data_bytes) Fail(path, "data_offsets", "the tensors do not cover the file's data");
+  if (expected > data_bytes) {
+    Fail(path, ranges.empty() ? "data" : *ranges.back().name,
+         "the file is truncated: the data ends at byte " + std::to_string(data_begin) + " + " + std::to_string(expected) +
+             ", the file has " + std::to_string(file->size()) + " bytes, " + std::to_string(expected - data_bytes) +
+             " too few (a download that was not finished?)");
+  }
+  if (expected != data_bytes) {
+    Fail(path, "data_offsets",
+         "the tensors do not cover the file's data: " + std::to_string(expected) + " of " + std::to_string(data_bytes) + " bytes");
+  }
 }
 
-std::unique_ptr<TensorFile> SafetensorsFile::OpenDirectory(const std::string& directory) {
-  const std::string index_path = directory + "/model.safetensors.index.json";
-  if (FileExists(index_path)) return std::make_unique<ShardedFiles>(directory, index_path);
-  return std::make_unique<SafetensorsFile>(directory + "/model.safetensors");
+void SafetensorsFiles::CheckIndex(const InputFile& index) const {
+  std::map<std::string, const ByteSource*> sources;
+  for (const std::shared_ptr<const InputFile>& file : files_) sources[file->name()] = file.get();
+  for (const auto& [tensor, name] : ReadShardIndex(index)) {
+    const TensorView* view = Find(tensor);
+    if (view == nullptr || sources[name] != view->source) Fail(index.path(), tensor, "the index names " + name + ", which lacks it");
+  }
 }
 
-const TensorView* SafetensorsFile::Find(const std::string& name) const {
+const TensorView* SafetensorsFiles::Find(const std::string& name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-std::vector<const TensorView*> SafetensorsFile::Tensors() const {
+std::vector<const TensorView*> SafetensorsFiles::Tensors() const {
   std::vector<const TensorView*> views;
   for (const auto& [name, view] : tensors_) views.push_back(&view);
   return views;
+}
+
+std::map<std::string, std::string> ReadShardIndex(const InputFile& index) {
+  const std::string text = index.ReadAll(kMaxHeaderBytes);
+  JsonCursor cursor(text, index.path());
+  std::map<std::string, std::string> names;
+  bool found = false;
+  cursor.Object([&](const std::string& key) {
+    if (key != "weight_map") return cursor.Skip();
+    if (std::exchange(found, true)) Fail(index.path(), key, "the key stands twice");
+    cursor.Object([&](const std::string& tensor) {
+      const std::string name = cursor.String();
+      if (names.size() >= kMaxTensors) Fail(index.path(), key, "more than 200,000 tensors");
+      if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos || name[0] == '.')
+        Fail(index.path(), tensor, "its file name leaves the directory");
+      if (!names.emplace(tensor, name).second) Fail(index.path(), tensor, "the tensor stands twice");
+    });
+  });
+  cursor.End();
+  if (!found) Fail(index.path(), "weight_map", "the index lacks it");
+  return names;
 }
 
 }  // namespace llmi

@@ -1,4 +1,4 @@
-// safetensors: one file, or the shards of an index, as checked views. Specification: the format's README
+// safetensors: one file, or the shards of a model, as checked views. Specification: the format's README
 // (8-byte header length, JSON header, data without gaps or overlaps).
 #pragma once
 
@@ -7,25 +7,32 @@
 #include <string>
 #include <vector>
 
+#include "io/input_file.h"
 #include "io/tensor_file.h"
 
 namespace llmi {
 
-class SafetensorsFile : public TensorFile {
+class SafetensorsFiles : public TensorFile {
  public:
-  // One file. Throws Error(kModelFile) with the tensor or field that is wrong, Error(kUnsupportedModel) for a
-  // dtype that is none of F32, F16, BF16.
-  explicit SafetensorsFile(const std::string& path);
+  // One name space of all the files' tensors. Throws Error(kModelFile) with the tensor or field that is wrong, Error(kUnsupportedModel) for
+  // a dtype that is none of F32, F16, BF16.
+  explicit SafetensorsFiles(const std::vector<std::shared_ptr<const InputFile>>& files);
 
-  // The files of a model directory: model.safetensors.index.json if it is there, else model.safetensors.
-  static std::unique_ptr<TensorFile> OpenDirectory(const std::string& directory);
+  // Throws Error(kModelFile) if a tensor that the index names is not in the file that it names.
+  void CheckIndex(const InputFile& index) const;
 
   const TensorView* Find(const std::string& name) const override;
   std::vector<const TensorView*> Tensors() const override;
 
  private:
-  MappedFile file_;
+  void Add(const std::shared_ptr<const InputFile>& file);
+
+  std::vector<std::shared_ptr<const InputFile>> files_;
   std::map<std::string, TensorView> tensors_;
 };
+
+// The weight_map of a model.safetensors.index.json: names of files by names of tensors. A file's name is one in the same directory.
+// Throws Error(kModelFile).
+std::map<std::string, std::string> ReadShardIndex(const InputFile& index);
 
 }  // namespace llmi

@@ -1,4 +1,4 @@
-// What the two readers have in common: named tensors, each a checked view into a mapped file.
+// What the two readers have in common: named tensors, each with the checked place of its bytes.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,22 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "io/mapped_file.h"
+#include "io/byte_source.h"
 
 namespace llmi {
 
-// shape is row-major, slowest first: [out_features, in_features] for a linear layer. `data` holds num_bytes
-// bytes, checked to lie inside `file`.
+// shape is row-major, slowest first: [out_features, in_features] for a linear layer. The num_bytes bytes at `offset` were checked to lie
+// inside `source` when it was opened.
 struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<uint64_t> shape;
-  const uint8_t* data = nullptr;
   uint64_t num_bytes = 0;
-  const MappedFile* file = nullptr;
+  uint64_t offset = 0;
+  const ByteSource* source = nullptr;
+
+  // `count` of the tensor's bytes, from `begin` on. Throws Error(kModelFile) if they cannot be read.
+  void Read(uint64_t begin, uint64_t count, void* out) const { source->Read(offset + begin, count, out); }
 };
 
 class TensorFile {

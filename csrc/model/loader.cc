@@ -1,7 +1,5 @@
 #include "model/loader.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -10,30 +8,25 @@
 #include "core/json_fields.h"
 #include "io/gguf.h"
 #include "io/gguf_fields.h"
+#include "io/model_files.h"
 #include "io/recorded_tensors.h"
-#include "io/safetensors.h"
 #include "model/architecture.h"
+#include "model/file_kind.h"
 #include "model/inert.h"
+#include "model/name_prefix.h"
 #include "model/overrides.h"
 
 namespace llmi {
 namespace {
 
-bool IsDirectory(const std::string& path) {
-  struct stat info{};
-  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-Json ReadConfigJson(const std::string& path) {
+Json ReadConfigJson(const InputFile& file) {
   constexpr uint64_t kMaxConfigBytes = 1 << 22;
-  const MappedFile file(path);
-  if (file.size() > kMaxConfigBytes) throw Error(ErrorKind::kModelFile, path + ": larger than 4 MiB", "config.json");
-  return Json::Parse(std::string_view(reinterpret_cast<const char*>(file.data()), file.size()), path);
+  return Json::Parse(file.ReadAll(kMaxConfigBytes), file.path());
 }
 
 struct OpenedModel {
-  std::unique_ptr<TensorFile> file;
-  std::unique_ptr<RecordedTensors> tensors;  // of it
+  std::unique_ptr<TensorFile> renamed;       // where the names in the files have another beginning than the family's
+  std::unique_ptr<RecordedTensors> tensors;  // of it, or of the files
   const Architecture* architecture = nullptr;
   ModelConfig config;
   TensorNames names;
@@ -100,11 +93,11 @@ void RefuseUnread(const std::string& path, const OpenedModel& model, Overrides* 
   overrides->CheckMet();
 }
 
-OpenedModel Open(const std::string& path, bool with_tensors, Overrides* overrides) {
+OpenedModel Open(const ModelFiles& files, Overrides* overrides) {
   OpenedModel model;
-  if (IsDirectory(path)) {
-    const std::string config_path = path + "/config.json";
-    Json json = ReadConfigJson(config_path);
+  if (files.gguf() == nullptr) {
+    const std::string& config_path = files.config()->path();
+    Json json = ReadConfigJson(*files.config());
     if (!json.IsObject()) throw Error(ErrorKind::kModelFile, config_path + ": it is not an object", "config.json");
     overrides->Apply(&json);
     const JsonFields fields(json, config_path);
@@ -113,21 +106,20 @@ OpenedModel Open(const std::string& path, bool with_tensors, Overrides* override
     overrides->CheckRead(fields, FieldSource::kConfigJson, model.architecture->name);
     RefuseUnread(fields, FieldSource::kConfigJson, model.architecture->name);
     model.names = model.architecture->hf_names;
-    if (with_tensors) model.file = SafetensorsFile::OpenDirectory(path);
+    model.renamed = WithModelPrefix(files.path(), files.tensors());
+    model.tensors = std::make_unique<RecordedTensors>(model.renamed == nullptr ? files.tensors() : *model.renamed);
   } else {
-    auto gguf = std::make_unique<GgufFile>(path);
-    GgufFields fields(*gguf);
+    RequireModel(*files.gguf());
+    GgufFields fields(*files.gguf());
     overrides->Apply(&fields);
-    model.tensors = std::make_unique<RecordedTensors>(*gguf);
+    model.tensors = std::make_unique<RecordedTensors>(*files.gguf());
     model.architecture = &ArchitectureOf(fields);
     model.config = model.architecture->from_gguf(fields, *model.tensors);
     overrides->CheckRead(fields, FieldSource::kGguf, model.architecture->name);
     RefuseUnread(fields, FieldSource::kGguf, model.architecture->name);
     model.names = model.architecture->gguf_names;
-    model.file = std::move(gguf);
   }
-  if (model.file != nullptr && model.tensors == nullptr) model.tensors = std::make_unique<RecordedTensors>(*model.file);
-  model.config.Validate(path);
+  model.config.Validate(files.path());
   return model;
 }
 
@@ -149,21 +141,21 @@ void KeepLayers(const std::vector<int64_t>& layers, ModelConfig* config) {
 
 }  // namespace
 
-std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const std::string& path, WeightFormat format,
+std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, WeightFormat format,
                                      const std::vector<int64_t>& layers, const std::string& overrides) {
   Overrides changes(overrides);
-  OpenedModel model = Open(path, true, &changes);
+  OpenedModel model = Open(files, &changes);
   // Of the whole model, before any weight is packed: layers that are left out are no unknown tensors.
   LocateWeights(*model.tensors, model.names, model.config);
-  RefuseUnread(path, model, &changes);
+  RefuseUnread(files.path(), model, &changes);
   KeepLayers(layers, &model.config);
   ModelWeights weights = LoadWeights(context, *model.tensors, model.names, model.config, format, layers);
   return std::make_unique<Decoder>(std::move(model.config), std::move(weights));
 }
 
-ModelConfig LoadConfig(const std::string& path, const std::vector<int64_t>& layers, const std::string& overrides) {
+ModelConfig LoadConfig(const ModelFiles& files, const std::vector<int64_t>& layers, const std::string& overrides) {
   Overrides changes(overrides);
-  ModelConfig config = Open(path, false, &changes).config;
+  ModelConfig config = Open(files, &changes).config;
   KeepLayers(layers, &config);
   return config;
 }

@@ -1,9 +1,11 @@
 #include "model/pack.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/bfloat16.h"
@@ -21,6 +23,56 @@ namespace {
 bool AllFinite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
+
+// What the first of several threads threw.
+class FirstError {
+ public:
+  // `body`, of which nothing is thrown.
+  template <typename Body>
+  auto Guard(const Body& body) {
+    return [this, body](int64_t task) {
+      try {
+        body(task);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+    };
+  }
+  void Rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+// The bytes of the source rows that packed rows [begin, end) come of.
+class SourceRows {
+ public:
+  SourceRows(const TensorView& source, int64_t row_bytes, int64_t begin, int64_t end, const std::function<int64_t(int64_t)>& source_row)
+      : row_bytes_(row_bytes), source_row_(source_row), first_(begin) {
+    int64_t last = end - 1;
+    if (source_row) {
+      first_ = last = source_row(begin);
+      for (int64_t row = begin + 1; row < end; ++row) {
+        first_ = std::min(first_, source_row(row));
+        last = std::max(last, source_row(row));
+      }
+    }
+    const auto num_bytes = static_cast<size_t>((last - first_ + 1) * row_bytes);
+    bytes_.reset(new uint8_t[num_bytes]);
+    source.Read(static_cast<uint64_t>(first_ * row_bytes), num_bytes, bytes_.get());
+  }
+  const uint8_t* Row(int64_t row) const { return bytes_.get() + ((source_row_ ? source_row_(row) : row) - first_) * row_bytes_; }
+
+ private:
+  int64_t row_bytes_;
+  const std::function<int64_t(int64_t)>& source_row_;
+  int64_t first_;
+  std::unique_ptr<uint8_t[]> bytes_;
+};
 
 void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_t lane, uint8_t* tile) {
   if (IsRowsPacked(type)) {
@@ -142,25 +194,25 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
   const std::string what = "tensor '" + source.name + "'";
   AlignedBuffer packed(total_bytes, what.c_str(), context.device == nullptr ? arena : nullptr);
   const int64_t row_bytes = num_cols_ / Info(source.dtype).block_size * Info(source.dtype).block_bytes;
-  // Tasks of about 1 MB of the file, each released when done.
-  const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 20) / (row_bytes * kTileRows));
+  // Tasks of about 256 KB of the file, which a core's cache holds between reading and packing.
+  const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 18) / (row_bytes * kTileRows));
   const int64_t num_tasks = (num_tiles + tiles_per_task - 1) / tiles_per_task;
-  std::atomic<bool> has_bad_values = false;
-  context.pool->ParallelFor(num_tasks, context.num_threads, [&](int64_t task) {
+  FirstError error;
+  context.pool->ParallelFor(num_tasks, context.num_threads, error.Guard([&](int64_t task) {
     const DType stored = StoredType(source.dtype, format);
     std::vector<float> values(static_cast<size_t>(num_cols_));
     std::vector<uint8_t> blocks(
         stored == source.dtype ? 0 : static_cast<size_t>(num_cols_ / Info(stored).block_size * Info(stored).block_bytes));
     const int64_t row_begin = task * tiles_per_task * kTileRows;
     const int64_t row_end = std::min(num_rows_, row_begin + tiles_per_task * kTileRows);
+    const SourceRows rows(source, row_bytes, row_begin, row_end, source_row);
     for (int64_t row = row_begin; row < row_end; ++row) {
-      const uint8_t* from = source.data + (source_row ? source_row(row) : row) * row_bytes;
+      const uint8_t* from = rows.Row(row);
       uint8_t* tile = packed.data() + row / kTileRows * tile_bytes;
       if (!blocks.empty()) {
         DequantizeRow(source.dtype, from, num_cols_, values.data());
         if (!AllFinite(values)) {
-          has_bad_values = true;
-          return;
+          throw Error(ErrorKind::kModelFile, "tensor '" + source.name + "' holds NaN or infinity: it cannot be quantised", source.name);
         }
         QuantizeRow(stored, values.data(), num_cols_, blocks.data());
         PackQuantizedRow(type_, stored, blocks.data(), num_cols_, row % kTileRows, tile);
@@ -171,10 +223,8 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
         PackFloatRow(type_, values.data(), num_cols_, row % kTileRows, tile);
       }
     }
-    source.file->Release(source.data + row_begin * row_bytes, static_cast<uint64_t>((row_end - row_begin) * row_bytes));
-  });
-  if (has_bad_values)
-    throw Error(ErrorKind::kModelFile, "tensor '" + source.name + "' holds NaN or infinity: it cannot be quantised", source.name);
+  }));
+  error.Rethrow();
   data_ = context.device == nullptr ? std::move(packed) : PlaceWeights(context, packed.data(), packed.size());
 }
 

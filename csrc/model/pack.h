@@ -33,9 +33,9 @@ class PackedMatrix {
   PackedMatrix() = default;
 
   // Rows of `source` [num_rows, num_cols] in the order source_row(0), source_row(1), ... (null: as stored).
-  // The file's pages are released behind the packing, so that memory holds one copy. arena: where the host keeps it, and outlives it; null:
+  // The file is read piece by piece, so that memory holds one copy. arena: where the host keeps it, and outlives it; null:
   // on its own. A device keeps it itself.
-  // Throws Error(kOutOfMemory) with the arithmetic.
+  // Throws Error(kOutOfMemory) with the arithmetic, Error(kModelFile) if the file cannot be read.
   PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
                const std::function<int64_t(int64_t)>& source_row = nullptr, MemorySource* arena = nullptr);
 

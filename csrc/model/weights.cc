@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -16,6 +17,18 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   std::string text = "[";
   for (uint64_t extent : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
   return text + "]";
+}
+
+bool EqualBytes(const TensorView& a, const TensorView& b) {
+  constexpr uint64_t kChunkBytes = 1 << 20;
+  std::vector<uint8_t> bytes_a(std::min(kChunkBytes, a.num_bytes)), bytes_b(bytes_a.size());
+  for (uint64_t begin = 0; begin < a.num_bytes; begin += kChunkBytes) {
+    const uint64_t count = std::min(kChunkBytes, a.num_bytes - begin);
+    a.Read(begin, count, bytes_a.data());
+    b.Read(begin, count, bytes_b.data());
+    if (std::memcmp(bytes_a.data(), bytes_b.data(), count) != 0) return false;
+  }
+  return a.num_bytes == b.num_bytes;
 }
 
 enum class Bias { kNone, kRequired, kIfStored };
@@ -141,7 +154,9 @@ class Loader {
 
   static std::vector<float> Values(const TensorView& view) {
     std::vector<float> values(view.shape[0]);
-    DequantizeRow(view.dtype, view.data, static_cast<int64_t>(values.size()), values.data());
+    std::vector<uint8_t> bytes(view.num_bytes);
+    view.Read(0, view.num_bytes, bytes.data());
+    DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(values.size()), values.data());
     return values;
   }
 
@@ -245,7 +260,7 @@ void LocateWeights(const TensorFile& file, const TensorNames& names, const Model
 
 bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config) {
   const TensorView& embedding = Tensors(file, names, config).Weight(TensorRole::kEmbedding, 0);
-  return head.dtype == embedding.dtype && head.shape == embedding.shape && std::memcmp(head.data, embedding.data, embedding.num_bytes) == 0;
+  return head.dtype == embedding.dtype && head.shape == embedding.shape && EqualBytes(head, embedding);
 }
 
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,

@@ -170,7 +170,7 @@ def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
     What memory gives swings, so it is read beside the steps (`decode_share`); other work on the machine only lowers a peak, so that is the
     rounds' maximum.
     """
-    config: dict[str, Any] = _core.load_config(llm.model_info.path, llm._results.receipt_source["hf_overrides"])
+    config: dict[str, Any] = _core.load_config(llm._files.core, llm._results.receipt_source["hf_overrides"])
     peak = {name: 1e9 * max(values[name]) for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
     matrix_peak = peak["int8 dot Gop/s" if "a:i8" in llm.model_info.numerics_id else "fp32 fma Gop/s"]
     query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]

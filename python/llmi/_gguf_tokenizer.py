@@ -68,10 +68,9 @@ INERT = {
 ASKING = ("remove_extra_whitespaces", "normalizer.lowercase", "normalizer.strip_accents")
 
 
-def load(path: Path) -> LoadedTokenizer:
+def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
     """Reads the vocabulary of a GGUF file. Raises TokenizerError or ModelFileError."""
     try:
-        file = _core.GgufFile(str(path))
         metadata = file.metadata(without={MERGES})
     except _core.CoreError as error:
         raise from_core(error.args, path) from None

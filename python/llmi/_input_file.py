@@ -141,6 +141,11 @@ def is_there(path: Path) -> bool:
     return os.path.lexists(path)
 
 
+def is_directory(path: Path) -> bool:
+    """False also for a name that no file can have, where Path.is_dir raises."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 def what_it_is(head: bytes) -> str:
     """What a file that begins with these bytes is, in words; "" if they do not tell."""
     if not head:

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmi import _core
 from llmi._errors import from_core
+from llmi._model_files import open_model
 from llmi._overrides import overrides_text
 
 KV_CACHE_DTYPES = ("float16", "bfloat16", "float32", "int8", "fp8")
@@ -129,9 +130,9 @@ def inspect_model(
     hf_overrides: Mapping[str, Any] | None = None,
 ) -> ModelReport:
     """Reads headers only. Raises ModelFileError, UnsupportedModelError."""
+    files = open_model(path)
     try:
-        config = _core.load_config(str(path), overrides_text(hf_overrides))
-        tensors = _core.read_model_directory(str(path)) if path.is_dir() else _core.GgufFile(str(path)).tensors()
+        config = _core.load_config(files.core, overrides_text(hf_overrides))
     except _core.CoreError as error:
-        raise from_core(error.args, path) from None
-    return ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, list_tensors)
+        raise from_core(error.args, files.path) from None
+    return ModelReport(files.path, config, files.core.tensors(), kv_cache_dtype, num_tokens, list_tensors)

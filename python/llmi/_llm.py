@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import itertools
 import json
 import os
@@ -28,6 +27,7 @@ from llmi._errors import (
 from llmi._generation_config import generation_defaults
 from llmi._hooks import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi._kinds import Listed, Text, parse, show
+from llmi._model_files import OpenModel, open_model
 from llmi._options import SEED, option
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, make_memory_report
 from llmi._params import SamplingParams
@@ -154,6 +154,7 @@ class LLM(StaysHere):
         num_threads: int | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
         _layers: Sequence[int] = (),
+        _files: OpenModel | None = None,
         **no_effect: Any,
     ) -> None:
         given = parse_engine(locals())  # each argument in its plain form
@@ -169,19 +170,24 @@ class LLM(StaysHere):
         )  # fmt: skip
         args.validate()
         self._no_effect |= args.no_effect()
-        path = _models.resolve(model, revision)
+        files = _files if _files is not None else open_model(_models.resolve(model, revision))
+        path = files.path
         # Weights are packed while Python reads the vocabulary.
-        loading = Background(lambda: _core.Engine(str(path), **args.for_core()))
+        loading = Background(lambda: _core.Engine(files.core, **args.for_core()))
         try:
             overrides = json.loads(args.overrides or "{}")
-            self.tokenizer = (
-                tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.of_model(path if tokenizer is None else tokenizer, overrides)
-            )
-            config = _core.load_config(str(path), args.overrides)
+            if isinstance(tokenizer, Tokenizer):
+                self.tokenizer = tokenizer
+            elif tokenizer is not None:
+                self.tokenizer = Tokenizer.of_model(tokenizer, overrides)
+            else:
+                self.tokenizer = Tokenizer.of_model(path, overrides, files.core.gguf)
+            config = _core.load_config(files.core, args.overrides)
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
             engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
         except _core.CoreError as error:
+            files.check_unchanged()  # which would be why
             raise from_core(error.args, path) from None
         finally:
             loading.wait()
@@ -196,19 +202,21 @@ class LLM(StaysHere):
         self._num_threads: int = info["num_threads"]
         self._step_weight_bytes: int = info["step_weight_bytes"]
         self._defaults = generation_defaults(path, generation_config, info["max_model_len"])
+        files.check_unchanged()
+        self._files = files
+        digest = files.digest()
         identity = numerics_id(info["weight_types"], args)
         self.model_info = ModelInfo(
             architecture=config["architecture"], num_layers=len(_layers) or config["num_layers"], hidden_size=config["hidden_size"], num_heads=config["num_heads"],
             num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=info["max_model_len"],
-            weight_bytes=info["weight_bytes"], kv_bytes_per_token=info["kv_bytes_per_token"], numerics_id=identity, path=str(path),
+            weight_bytes=info["weight_bytes"], kv_bytes_per_token=info["kv_bytes_per_token"], numerics_id=identity, path=str(path), _digest=digest,
         )  # fmt: skip
         _log.loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"])
         self.last_outputs: Outputs = Outputs()
         self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])
-        model_path = str(path)
         self._results = ResultBuilder(
             self.tokenizer, identity,
-            {"model_path": model_path, "model_sha256": functools.partial(_models.model_sha256, model_path), "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype,
+            {"model_path": str(path), "model_sha256": digest, "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype,
              "hf_overrides": args.overrides, "eos_token_ids": self._builder.eos_token_ids()},
         )  # fmt: skip
         self._speculation = SpeculationFactory(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import os
 from pathlib import Path
@@ -164,17 +163,6 @@ def fetch(name: str) -> Path:
 def sha256_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@functools.lru_cache(maxsize=16)
-def model_sha256(path: str) -> str:
-    """SHA-256 of a file; of a directory: of the sorted lines "digest  name" of its weight and config files."""
-    root = Path(path)
-    if root.is_file():
-        return sha256_of_file(root)
-    files = sorted([*root.glob("*.safetensors"), *root.glob("config.json")])
-    lines = "".join(f"{sha256_of_file(file)}  {file.name}\n" for file in files)
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def cached_models() -> list[tuple[str, Path, int]]:

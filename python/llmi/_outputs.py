@@ -9,7 +9,7 @@ from llmi._errors import import_extra
 from llmi._travel import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -239,13 +239,15 @@ class ModelInfo:
     kv_bytes_per_token: int
     numerics_id: str
     path: str
+    _digest: Callable[[], str] = dataclasses.field(repr=False, compare=False)
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the model file, or of the names and digests of a directory's weight files."""
-        from llmi._models import model_sha256
+        """SHA-256 of the model file; of several files: of the lines "digest  name", sorted by the names.
 
-        return model_sha256(self.path)
+        It is that of what was loaded. Raises ModelFileError if a file was written to since then.
+        """
+        return self._digest()
 
 
 @dataclasses.dataclass(slots=True, repr=False, eq=False)

@@ -89,7 +89,7 @@ class SelfDraft(Alike, DraftModel):
         draft = LLM(
             path, tokenizer=llm.tokenizer, **where, dtype="auto" if self.quantization else dtype, quantization=self.quantization or quantization,
             kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
-            hf_overrides=json.loads(overrides or "{}"), _layers=layers if self.quantization is None else (),
+            hf_overrides=json.loads(overrides or "{}"), _layers=layers if self.quantization is None else (), _files=llm._files,
         )  # fmt: skip
         if self.quantization is not None and draft.model_info.weight_bytes >= llm.model_info.weight_bytes:
             sizes = f"{draft.model_info.weight_bytes / 1e6:.0f} MB, the target {llm.model_info.weight_bytes / 1e6:.0f} MB"

@@ -46,7 +46,7 @@ class RandomDrafter(Drafter):
             self._model = DraftModel(
                 LLM(
                     llm.model_info.path, **where_it_runs(llm.model_info.numerics_id), dtype=source["dtype"], quantization=source["quantization"], kv_cache_dtype=source["kv_cache_dtype"], hf_overrides=json.loads(source["hf_overrides"] or "{}"), kv_cache_memory_bytes=1 << 26,
-                    max_model_len=llm.model_info.max_model_len, tokenizer=llm.tokenizer,
+                    max_model_len=llm.model_info.max_model_len, tokenizer=llm.tokenizer, _files=llm._files,
                 )
             )  # fmt: skip
 

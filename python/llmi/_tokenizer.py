@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmi import _chat, _gguf_tokenizer
+from llmi import _chat, _core, _gguf_tokenizer, _layout
 from llmi._errors import InvalidParamsError, PromptTooLongError, TokenizerError
+from llmi._input_file import is_directory, is_there
 from llmi._kinds import MAX_ENTRIES, Listed, Place, Whole, parse, show
 from llmi._loaded_tokenizer import ListedTokens, LoadedTokenizer, guarded
+from llmi._model_files import open_gguf
 from llmi._options import option
 from llmi._token_bytes import ByteTable, byte_table
 
@@ -32,7 +34,7 @@ class Tokenizer:
     Parameters
     ----------
     path : path
-        A directory with tokenizer.json, a tokenizer.json, or a GGUF file (a vocabulary is enough). Beside tokenizer.json,
+        A directory with tokenizer.json or one GGUF file, a tokenizer.json, or a GGUF file (a vocabulary is enough). Beside tokenizer.json,
         tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json and generation_config.json are read,
         by the rules of transformers 4.57. What they ask for and llmi does not do is named in one UserWarning.
 
@@ -57,21 +59,25 @@ class Tokenizer:
         self._read(path, {})
 
     @classmethod
-    def of_model(cls, path: str | os.PathLike[str], overrides: Mapping[str, Any]) -> Tokenizer:
-        """The tokenizer of a model whose config.json is read with these values over its own; None takes a key away."""
+    def of_model(cls, path: str | os.PathLike[str], overrides: Mapping[str, Any], gguf: _core.GgufFile | None = None) -> Tokenizer:
+        """The tokenizer of a model whose config.json is read with these values over its own; None takes a key away.
+
+        gguf: the file at `path` where it is open already.
+        """
         tokenizer = cls.__new__(cls)
-        tokenizer._read(path, overrides)
+        tokenizer._read(path, overrides, gguf)
         return tokenizer
 
-    def _read(self, path: str | os.PathLike[str], overrides: Mapping[str, Any]) -> None:
+    def _read(self, path: str | os.PathLike[str], overrides: Mapping[str, Any], gguf: _core.GgufFile | None = None) -> None:
         self.path = Path(parse(Place(), "path", path))
-        if self.path.is_dir() or self.path.suffix == ".json":
+        if is_directory(self.path) and not is_there(self.path / "tokenizer.json"):
+            self.path = _layout.gguf_of(self.path) or self.path
+        if is_directory(self.path) or self.path.suffix == ".json":
             from llmi import _tokenizer_directory  # not before a first token of a GGUF
 
-            loaded = _tokenizer_directory.load(self.path, overrides)
+            self._take(_tokenizer_directory.load(self.path, overrides))
         else:
-            loaded = _gguf_tokenizer.load(self.path)
-        self._take(loaded)
+            self._take(_gguf_tokenizer.load(self.path, gguf if gguf is not None else open_gguf(self.path)))
 
     def _take(self, loaded: LoadedTokenizer) -> None:
         self._loaded = loaded

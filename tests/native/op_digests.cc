@@ -62,10 +62,10 @@ std::vector<uint8_t> RandomBlocks(DType dtype, int64_t count) {
 void LinearDigests(const KernelContext& context) {
   constexpr int64_t kRows = 37, kCols = 256, kTokens = 5;
   const std::vector<float> x = Random(kTokens * kCols, 1);
-  const MappedFile no_file("/proc/self/exe");
   for (DType dtype : {DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
     const std::vector<uint8_t> bytes = RandomBlocks(dtype, kRows * kCols / Info(dtype).block_size);
-    const TensorView view = {"t", dtype, {kRows, kCols}, bytes.data(), bytes.size(), &no_file};
+    const MemoryBytes memory(bytes.data(), bytes.size());
+    const TensorView view = {"t", dtype, {kRows, kCols}, bytes.size(), 0, &memory};
     for (WeightFormat format : {WeightFormat::kAsStored, WeightFormat::kF32, WeightFormat::kBF16}) {
       const PackedMatrix matrix(context, view, format);
       const std::string name = std::string(Info(dtype).name) + "/" + std::to_string(static_cast<int>(format));

@@ -16,7 +16,7 @@ ModelConfig FromGguf(const GgufFields& fields, const TensorFile& tensors) {
       throw Error(ErrorKind::kModelFile, fields.source() + ": tensor 'rope_freqs.weight' has the wrong type or size", "rope_freqs.weight");
     }
     config.ropes[0].frequency_divisors.resize(divisors->num_bytes / 4);
-    __builtin_memcpy(config.ropes[0].frequency_divisors.data(), divisors->data, divisors->num_bytes);
+    divisors->Read(0, divisors->num_bytes, config.ropes[0].frequency_divisors.data());
   }
   return config;
 }
