@@ -173,7 +173,98 @@ TOKENIZER: list[Mutant] = [
     planted("a continuation that a token spans", "python/llmi/_scoring.py", "        if not tail:\n", "        if False:\n", "tests/test_tokenizer_settings.py"),
     planted("a pickled tokenizer forgets its wrapping", "python/llmi/_tokenizer.py", '"prefix": loaded.prefix', '"prefix": []', "tests/test_vocabulary_files.py"),
 ]  # fmt: skip
-TEMPLATES: list[Mutant] = []
+TEMPLATES: list[Mutant] = [
+    planted(
+        "templates_have_little_memory",
+        "python/llmi/_chat_worker.py",
+        "(resource.RLIMIT_AS, MAX_MEMORY_BYTES)",
+        "(resource.RLIMIT_AS, MAX_MEMORY_BYTES << 1)",
+        "tests/test_chat_templates.py",
+    ),
+    planted(
+        "templates_have_little_time",
+        "python/llmi/_chat_worker.py",
+        "signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)",
+        "signal.setitimer(signal.ITIMER_PROF, 0)",
+        "tests/test_chat_templates.py",
+    ),
+    planted(
+        "templates_write_little", "python/llmi/_chat_worker.py", "if size > MAX_OUTPUT_CHARS:", "if False:", "tests/test_chat_templates.py"
+    ),
+    planted(
+        "templates_are_not_random", "python/llmi/_chat_environment.py", '        "random": _random,\n', "", "tests/test_chat_templates.py"
+    ),
+    planted(
+        "the_generation_tag_is_known",
+        "python/llmi/_chat_environment.py",
+        'tags = {"generation"}',
+        'tags = {"generations"}',
+        "tests/test_chat_templates.py",
+    ),
+    planted(
+        "content_after_a_template_is_traced",
+        "python/llmi/_chat_traced.py",
+        "return join((other, self)) if",
+        "return str.__add__(other, self) if",
+        "tests/test_chat_templates.py",
+    ),
+    planted(
+        "results_of_filters_are_traced",
+        "python/llmi/_chat_environment.py",
+        "return Traced(result, tracing.mixed(given) * len(result))",
+        "return result",
+        "tests/test_chat_templates.py",
+    ),
+    planted(
+        "halves_of_a_token_are_content",
+        "python/llmi/_chat.py",
+        "        if not found:\n",
+        "        if len(letters(start, start + 1)) == 0:\n",
+        "tests/test_chat_templates.py",
+    ),
+    planted("printed_lists_are_joined", "python/llmi/_chat_recorded.py", "if content._shown:", "if False:", "tests/test_chat_templates.py"),
+    planted(
+        "unused_arguments_are_named",
+        "python/llmi/_chat_worker.py",
+        '"unused": [name for name in request["asked"] if name not in names]',
+        '"unused": []',
+        "tests/test_chat_templates.py",
+    ),
+    planted(
+        "unread_keys_are_named", "python/llmi/_chat_worker.py", '"unread": unread(records)', '"unread": []', "tests/test_chat_templates.py"
+    ),
+    planted(
+        "continued_keeps_all", "python/llmi/_chat_worker.py", " or final.strip() not in text[:place]", "", "tests/test_chat_templates.py"
+    ),
+    planted(
+        "tools_take_their_template",
+        "python/llmi/_chat_templates.py",
+        '    if arguments.get("tools") is not None and "tool_use" in templates:\n        return templates["tool_use"]\n',
+        "",
+        "tests/test_chat_choice.py",
+    ),
+    planted(
+        "a_missing_path_is_no_template",
+        "python/llmi/_chat_templates.py",
+        'raise ChatTemplateError(f"chat_template={given!r:.200} looks like a path',
+        'return str(f"chat_template={given!r:.200} looks like a path',
+        "tests/test_chat_choice.py",
+    ),
+    planted(
+        "a_bad_chat_ends_alone",
+        "python/llmi/_chat_prompts.py",
+        "            prompts.append(error)\n",
+        "            raise\n",
+        "tests/test_chat_choice.py",
+    ),
+    planted(
+        "a_fork_has_its_own_renderer",
+        "python/llmi/_chat_process.py",
+        "os.register_at_fork(after_in_child=renderer.forget)\n",
+        "",
+        "tests/test_chat_choice.py",
+    ),
+]
 PARAMETERS: list[Mutant] = []
 CALLS: list[Mutant] = []
 ENDINGS: list[Mutant] = []

@@ -171,7 +171,7 @@ def test_special_tokens_inside_messages_stay_text(smollm_tokenizer: Tokenizer) -
 def test_continue_final_message(smollm_tokenizer: Tokenizer) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well, "}]
     text = smollm_tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
-    assert str(text).endswith("<|im_start|>assistant\nWell,")
+    assert str(text).endswith("<|im_start|>assistant\nWell, ")  # the template does not trim, so nothing does
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_malformed_chats(smollm_tokenizer: Tokenizer, messages: list[Any]) -> No
         smollm_tokenizer.apply_chat_template(messages)
 
 
-def test_template_arguments_are_listed(smollm_tokenizer: Tokenizer) -> None:
-    with pytest.raises(ChatTemplateError, match="tokenizer"):
+def test_template_arguments_that_are_not_used_are_named(smollm_tokenizer: Tokenizer) -> None:
+    with pytest.warns(UserWarning, match="does not use the argument 'tokenizer'"):
         smollm_tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenizer="x")
 
 

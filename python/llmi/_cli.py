@@ -153,10 +153,12 @@ def _prompt(arguments: argparse.Namespace) -> str:
 
 
 def _chat(arguments: argparse.Namespace) -> int:
+    from llmi._chat_process import renderer
     from llmi._chat_session import ChatSession
 
     params = _sampling(arguments)
     system = typed_text(arguments.system, "--system") if hasattr(arguments, "system") else None
+    renderer.prestart()  # it starts while the model is loaded
     if hasattr(arguments, "prompt"):
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": _prompt(arguments)})

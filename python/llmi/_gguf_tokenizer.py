@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from llmi import _core
+from llmi import _chat_templates, _core
 from llmi._errors import TokenizerError, from_core
 from llmi._gguf_pre_tokenizers import RULES
 from llmi._loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, ListedTokens, LoadedTokenizer, guarded, listed_some
@@ -114,7 +114,8 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
         main_eos_token_id=eos_ids[0] if eos_ids else None,
         prefix=sides["bos"],
         suffix=sides["eos"],
-        chat_template=reader.text("tokenizer.chat_template", "") or None,
+        chat_templates=_chat_templates.of_gguf(metadata, path),
+        template_tokens={},
         listed=listed,
         keeps_bytes=kind.keeps_bytes,
         build_for=kind.build_for,

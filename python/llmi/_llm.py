@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from llmi import _core, _errors, _log, _models, _scoring
 from llmi._background import Background
 from llmi._call import Call
+from llmi._chat_prompts import is_chat, prompts_of
 from llmi._engine_args import EngineArgs, SchedulingPolicy, numerics_id, with_attention_dtype
 from llmi._engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
 from llmi._errors import (
@@ -149,7 +150,7 @@ class LLM(StaysHere):
         waiting_served_ratio: float | None = None,
         speculative_config: Any = None,
         batch_processors: Iterable[BatchLogitsProcessor] = (),
-        chat_template: str | None = None,
+        chat_template: str | os.PathLike[str] | None = None,
         generation_config: str | os.PathLike[str] = "auto",
         num_threads: int | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
@@ -192,7 +193,7 @@ class LLM(StaysHere):
         finally:
             loading.wait()
         if chat_template is not None:
-            self.tokenizer.chat_template = chat_template
+            self.tokenizer.use_chat_template(chat_template)
         self._engine = engine
         _open_engines.add(engine)
         info = engine.info()
@@ -285,7 +286,7 @@ class LLM(StaysHere):
         messages: list[Message] | list[list[Message]],
         sampling_params: SamplingParams | None = None,
         *,
-        chat_template: str | None = None,
+        chat_template: str | os.PathLike[str] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
@@ -294,13 +295,28 @@ class LLM(StaysHere):
     ) -> Outputs:
         """Answer one chat, or several. `max_tokens` runs to the end of the context unless given.
 
-        Raises ChatTemplateError if the model has no chat template, or the template refuses the messages.
+        Parameters
+        ----------
+        messages : list of dict, or list of these
+            Each message has "role" and "content": text, or a list of parts of type "text".
+        chat_template : str or path, optional
+            A template, the path of a file with one, or the name of one of the model's; see Tokenizer.apply_chat_template.
+        add_generation_prompt, continue_final_message : bool
+            Begin an answer, or continue the last message.
+        tools : list of dict, optional
+            JSON schemas of functions.
+        chat_template_kwargs : dict, optional
+            Further variables of the template (`documents`, `enable_thinking`), JSON data. What the template does not look at is named in a UserWarning.
+        **generate_args
+            As for generate(). A chat that cannot be rendered is one request's error (`on_error`).
         """
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
         use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
-        add_generation_prompt = option("add_generation_prompt", add_generation_prompt)
-        continue_final_message = option("continue_final_message", continue_final_message)
-        prompts = self._render(messages, chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs)
+        prompts = prompts_of(
+            self.tokenizer, messages, chat_template=chat_template, add_generation_prompt=option("add_generation_prompt", add_generation_prompt),
+            continue_final_message=option("continue_final_message", continue_final_message), tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )  # fmt: skip
         return self._finish(self._call(prompts, sampling_params, generate_args, to_the_end=True, **options), use_tqdm)
 
     def stream(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> TextStream:
@@ -309,8 +325,8 @@ class LLM(StaysHere):
         `max_tokens` runs to the end of the context unless given.
         """
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
-        if isinstance(prompts, list) and prompts and all(isinstance(entry, Mapping) and "role" in entry for entry in prompts):
-            prompts = self._render(prompts, None, True, False, None, None)
+        if is_chat(prompts):
+            prompts = prompts_of(self.tokenizer, prompts)
         call = self._call(prompts, sampling_params, generate_args, stream=True, to_the_end=True, **options)
         self._submit(call)
         return TextStream(call, self)
@@ -466,27 +482,6 @@ class LLM(StaysHere):
         return f"LLM({Path(info.path).name}, {info.architecture}, {info.weight_bytes / 1e6:.0f} MB, {self._table}, max_model_len={info.max_model_len})"
 
     # --- inner
-
-    def _render(
-        self,
-        messages: Any,
-        template: str | None,
-        add_generation_prompt: bool,
-        continue_final: bool,
-        tools: Any,
-        kwargs: Mapping[str, Any] | None,
-    ) -> list[Prompt]:
-        chats = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        arguments = dict(kwargs or {})
-        if tools is not None:
-            arguments["tools"] = tools
-        if continue_final:
-            arguments["continue_final_message"] = True
-        prompts: list[Prompt] = []
-        for chat in chats:
-            rendered = self.tokenizer.render_chat(chat, template, add_generation_prompt and not continue_final, dict(arguments))
-            prompts.append({"prompt": rendered.text, "prompt_token_ids": self.tokenizer.encode_chat(rendered)})
-        return prompts
 
     def _call(
         self, prompts: Any, sampling_params: Any, params: Mapping[str, Any], *, priority: int | Iterable[int] = 0,

@@ -36,7 +36,8 @@ class LoadedTokenizer:
     eos_token_ids: list[int]
     prefix: list[int]
     suffix: list[int]
-    chat_template: str | None
+    chat_templates: dict[str, str]  # by name
+    template_tokens: dict[str, str]  # what templates call bos_token and so on, where the files say it
     listed: ListedTokens
     main_eos_token_id: int | None  # the one that templates call eos_token
     keeps_bytes: Callable[

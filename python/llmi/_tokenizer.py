@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmi import _chat, _core, _gguf_tokenizer, _layout
+from llmi import _chat, _chat_prompts, _chat_templates, _core, _gguf_tokenizer, _layout
 from llmi._errors import InvalidParamsError, PromptTooLongError, TokenizerError
 from llmi._input_file import is_directory, is_there
 from llmi._kinds import MAX_ENTRIES, Listed, Place, Whole, parse, show
@@ -48,6 +49,7 @@ class Tokenizer:
     vocab_bytes : list of bytes
         The bytes of each id, b"" for specials.
     chat_template : str or None
+        The template named "default". Set it to have another one taken for every chat.
 
     Raises
     ------
@@ -88,7 +90,8 @@ class Tokenizer:
         self._markup: tuple[set[str], list[int], set[str]] | None = None  # texts of special tokens, their lengths, their first characters
         self.bos_token_id: int | None = loaded.bos_token_id
         self.eos_token_ids: frozenset[int] = frozenset(loaded.eos_token_ids)
-        self.chat_template: str | None = loaded.chat_template
+        self._special_pattern: re.Pattern[str] | None = None
+        self.chat_template: str | None = loaded.chat_templates.get(_chat_templates.DEFAULT)
         self.vocab_size: int = len(loaded.listed.texts)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,7 +102,8 @@ class Tokenizer:
         return {
             "path": str(self.path), "library": library, "texts": listed.texts, "special": listed.special, "whole": listed.whole,
             "byte_level": listed.byte_level, "bos_token_id": loaded.bos_token_id, "eos_token_ids": loaded.eos_token_ids,
-            "main_eos_token_id": loaded.main_eos_token_id, "keeps_bytes": loaded.keeps_bytes(), "prefix": loaded.prefix, "suffix": loaded.suffix, "chat_template": self.chat_template,
+            "main_eos_token_id": loaded.main_eos_token_id, "keeps_bytes": loaded.keeps_bytes(), "prefix": loaded.prefix, "suffix": loaded.suffix,
+            "chat_templates": loaded.chat_templates, "template_tokens": loaded.template_tokens, "chat_template": self.chat_template,
         }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -112,12 +116,13 @@ class Tokenizer:
             return guarded(tokenizers.Tokenizer.from_str, path, library)
 
         listed = ListedTokens(state["texts"], state["special"], state["whole"], state["byte_level"])
-        names = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "chat_template")
+        names = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "chat_templates", "template_tokens")
         self._take(
             LoadedTokenizer(
                 build=build, listed=listed, keeps_bytes=lambda: bool(state["keeps_bytes"]), **{name: state[name] for name in names}
             )
         )
+        self.chat_template = state["chat_template"]
 
     @property
     def _bytes(self) -> ByteTable:
@@ -259,28 +264,76 @@ class Tokenizer:
         *,
         tokenize: bool = True,
         add_generation_prompt: bool = False,
-        chat_template: str | None = None,
+        continue_final_message: bool = False,
+        chat_template: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> str | list[int]:
         """A chat as the model's prompt: text, or with `tokenize` its ids.
 
-        Special-token strings inside message contents stay text.
+        Special-token strings inside messages, tools and documents stay text. What the template does not look at is named in a UserWarning.
+
+        Parameters
+        ----------
+        messages : list of dict
+            Each with "role" (a string), "content" (a string, a list of {"type": "text", "text": ...}, or None) and what else
+            the template knows.
+        tokenize : bool
+            False: the text.
+        add_generation_prompt : bool
+            End with the beginning of an answer.
+        continue_final_message : bool
+            End inside the last message, which the answer continues.
+        chat_template : str or path, optional
+            A template, the path of a file with one, or the name of one of the model's. None: the model's "tool_use" where there are
+            `tools`, its "rag" where there are `documents`, else its "default".
+        **kwargs
+            Variables of the template: `tools` and `documents` (lists of dicts), `enable_thinking` and others, all JSON data.
+            `strftime_now="2026-01-31"` sets the clock of templates that write the date.
 
         Raises
         ------
         ChatTemplateError
-            There is no template, it is broken, or it exceeds its limits.
+            There is no template, it is broken, it exceeds its limits (2 s of processor time, 512 MB, 8 Mi characters), or the messages
+            or arguments are malformed.
         """
-        rendered = self.render_chat(messages, chat_template, add_generation_prompt, kwargs)
+        template = self.template_for(chat_template, kwargs)
+        rendered = self.render_chat(messages, template, add_generation_prompt, kwargs, continue_final_message=continue_final_message)
+        _chat_prompts.warn_of(rendered)
         return self.encode_chat(rendered) if tokenize else rendered.text
 
+    def use_chat_template(self, chat_template: str | os.PathLike[str]) -> None:
+        """Takes a template (a text, a path or a name) for every chat. Raises ChatTemplateError."""
+        self.chat_template = _chat_templates.given_template(chat_template, self._loaded.chat_templates)
+
+    def template_for(self, chat_template: Any, kwargs: Mapping[str, Any]) -> str:
+        """The template that a call takes: the one given, the one set, or the model's for these arguments. Raises ChatTemplateError."""
+        templates = self._loaded.chat_templates
+        if chat_template is not None:
+            return _chat_templates.given_template(chat_template, templates)
+        if self.chat_template is not None and self.chat_template != templates.get(_chat_templates.DEFAULT):
+            return self.chat_template
+        return _chat_templates.choose(templates, kwargs, self.path)
+
     def render_chat(
-        self, messages: list[Message], chat_template: str | None, add_generation_prompt: bool, kwargs: dict[str, Any]
+        self,
+        messages: Any,
+        template: str,
+        add_generation_prompt: bool,
+        kwargs: Mapping[str, Any],
+        *,
+        continue_final_message: bool = False,
     ) -> _chat.Rendered:
         """The chat's text, with what is markup in it told apart from what is content."""
-        template = chat_template or self.chat_template
-        specials = _chat.SpecialTokens(bos=self._text_of(self.bos_token_id), eos=self._text_of(self._loaded.main_eos_token_id))
-        return _chat.render(template, messages, specials, list(self.special_tokens.values()), add_generation_prompt, kwargs, self.path)
+        tokens = self._loaded.template_tokens or {
+            "bos_token": self._text_of(self.bos_token_id),
+            "eos_token": self._text_of(self._loaded.main_eos_token_id),
+        }
+        if self._special_pattern is None:
+            self._special_pattern = _chat.special_pattern(self.special_tokens.values())
+        return _chat.render(
+            template, messages, {name: text for name, text in tokens.items() if text}, self._special_pattern, self.path,
+            add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message, kwargs=kwargs,
+        )  # fmt: skip
 
     def encode_chat(self, rendered: _chat.Rendered) -> list[int]:
         """Token ids of a rendered chat."""

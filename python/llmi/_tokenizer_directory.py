@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmi import _tokenizer_json, _tokenizer_settings
+from llmi import _chat_templates, _tokenizer_json, _tokenizer_settings
 from llmi._errors import TokenizerError
 from llmi._input_file import MAX_VOCABULARY_BYTES, is_there, parse_json, read_json, read_text
 from llmi._loaded_tokenizer import MAX_ADDED_CHARACTERS, ListedTokens, LoadedTokenizer, guarded, listed_some
@@ -51,7 +51,6 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
     if unused:
         warnings.warn(f"{directory}: settings of the tokenizer that llmi does not use: {listed_some(unused)}", UserWarning, stacklevel=4)
     steps = {name: data.get(name) for name in ("normalizer", "pre_tokenizer")} | {"byte_fallback": data["model"].get("byte_fallback")}
-    template = _template(directory, files.get(CONFIG, {}))
     return LoadedTokenizer(
         build=lambda: tokenizer,
         bos_token_id=settings_bos,
@@ -59,7 +58,8 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
         main_eos_token_id=settings_eos if settings_eos is not None and "eos_token" in settings.stated else eos[0] if eos else None,
         prefix=prefix,
         suffix=suffix,
-        chat_template=template,
+        chat_templates=_chat_templates.of_directory(directory, files.get(CONFIG, {})),
+        template_tokens=settings.named,
         listed=listed,
         keeps_bytes=lambda: _keeps_bytes(steps, listed, tokenizer),
     )
@@ -70,16 +70,6 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TokenizerError(f"{path}: it is no JSON object", path)
     return value
-
-
-def _template(directory: Path, settings: dict[str, Any]) -> str | None:
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
-    template_file = directory / "chat_template.jinja"
-    if is_there(template_file):
-        template = read_text(template_file, error=TokenizerError)
-    return template
 
 
 def _vocab_size(config: dict[str, Any]) -> int | None:
