@@ -228,7 +228,7 @@ void RegisterFiles(py::module_& module) {
           py::arg("key"), "A list of strings.")
       .def("occurring", &Occurring, py::arg("key"), py::arg("text"), py::arg("joined") = false,
            "[(index, string)] of the strings of a list that occur in `text`; joined: without their first space.")
-      .def("vocabulary_fault", &VocabularyFault, py::arg("with_merges"), py::call_guard<py::gil_scoped_release>(),
+      .def("vocabulary_fault", &VocabularyFault, py::arg("with_merges"), py::call_guard<GilReleased>(),
            "(key, what is wrong) of the first token or merge that is not sound; empty texts if all are.")
       .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
   module.def("alphabet_bytes", &AlphabetBytes, py::arg("texts"), py::arg("alphabet"),

@@ -71,7 +71,8 @@ EngineHandle::EngineHandle(const ModelFiles& files, const std::string& device, c
                            int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
                            int64_t max_model_len, double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio,
                            bool audit_each_step, const std::shared_ptr<PolicyHook>& policy_hook,
-                           const std::shared_ptr<BatchHook>& batch_hook, const std::vector<int64_t>& layers, const std::string& overrides) {
+                           const std::shared_ptr<BatchHook>& batch_hook, const std::vector<int64_t>& layers, const std::string& overrides,
+                           const std::atomic<bool>& dropped) {
   device_ = OpenDevice(device);
   context_.device = device_.get();
   context_.bf16_dots = device == "cpu+bf16";
@@ -93,7 +94,7 @@ EngineHandle::EngineHandle(const ModelFiles& files, const std::string& device, c
   // Half of the host's memory that is free. A device's is looked at again when all else has its place.
   const uint64_t available = device_ == nullptr ? AvailableMemoryBytes() / 2 : device_->free_bytes();
   ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len, available}, &config_);
-  decoder_ = LoadDecoder(context_, files, ParseWeightFormat(dtype), layers, overrides);
+  decoder_ = LoadDecoder(context_, files, ParseWeightFormat(dtype), layers, overrides, &dropped);
   if (device_ != nullptr) {
     const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size, true);
     decoder_->Reserve(context_, max_num_batched_tokens, num_logits_rows);

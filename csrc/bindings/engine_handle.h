@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,13 +26,14 @@ std::unique_ptr<Device> OpenDevice(const std::string& name);
 
 class EngineHandle {
  public:
-  // device: as for OpenDevice.
+  // device: as for OpenDevice. dropped: another thread sets it when nobody wants the model any more; loading then ends between two
+  // matrices.
   EngineHandle(const ModelFiles& files, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
                const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
                bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
                double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
                const std::shared_ptr<PolicyHook>& policy_hook, const std::shared_ptr<BatchHook>& batch_hook,
-               const std::vector<int64_t>& layers, const std::string& overrides);
+               const std::vector<int64_t>& layers, const std::string& overrides, const std::atomic<bool>& dropped);
   // The tokenizer's bytes are known: the engine thread starts.
   void Start(const std::vector<pybind11::bytes>& bytes, const std::map<int64_t, std::string>& special);
   Engine& engine() {

@@ -288,8 +288,7 @@ void Engine::ThreadMain() {
       stepped_.notify_all();
     }
   }
-  const Error closed = failure_.empty() ? Error(ErrorKind::kClosed, "the engine was closed while this request was under way")
-                                        : Error(ErrorKind::kInternal, failure_);
+  const Error closed = failure_.empty() ? ClosedUnderWay() : Error(ErrorKind::kInternal, failure_);
   for (auto& [id, running] : requests_) {
     const bool runs = std::any_of(running->samples.begin(), running->samples.end(), [](const auto& sample) { return !sample->finished; });
     if (runs) FailRequest(*running, closed);

@@ -224,6 +224,8 @@ class Engine {
   void LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
                   const ForwardResult& forward, std::vector<LabResult>* results);
 
+  static Error ClosedUnderWay();  // of a request
+  bool IsClosing() const;
   Error ClosedError() const;    // under the lock
   void CheckNotClosed() const;  // likewise
   void ThreadMain();

@@ -186,9 +186,9 @@ void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason)
 }
 
 void Engine::FailRequest(Running& running, const Error& error) {
-  // Whoever interrupts a hook ends its request: it is an aborted one, not one that failed.
-  const bool aborted = error.kind() == ErrorKind::kInterrupted;
-  if (!aborted) running.request->error = error;
+  // Whoever interrupts a hook ends its request: it is an aborted one, not one that failed, unless the engine closes.
+  const bool aborted = error.kind() == ErrorKind::kInterrupted && !IsClosing();
+  if (!aborted) running.request->error = error.kind() == ErrorKind::kInterrupted ? ClosedUnderWay() : error;
   for (auto& sample : running.samples) FinishSample(running, *sample, aborted ? FinishReason::kAbort : FinishReason::kError);
 }
 

@@ -19,6 +19,13 @@ bool Engine::IsForked() const { return getpid() != pid_; }
 
 Error Engine::ClosedError() const { return Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_); }
 
+Error Engine::ClosedUnderWay() { return Error(ErrorKind::kClosed, "the engine was closed while this request was under way"); }
+
+bool Engine::IsClosing() const {
+  const std::lock_guard lock(mutex_);
+  return closing_;
+}
+
 void Engine::CheckNotClosed() const {
   if (closing_) throw ClosedError();
 }

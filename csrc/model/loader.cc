@@ -142,14 +142,14 @@ void KeepLayers(const std::vector<int64_t>& layers, ModelConfig* config) {
 }  // namespace
 
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, WeightFormat format,
-                                     const std::vector<int64_t>& layers, const std::string& overrides) {
+                                     const std::vector<int64_t>& layers, const std::string& overrides, const std::atomic<bool>* dropped) {
   Overrides changes(overrides);
   OpenedModel model = Open(files, &changes);
   // Of the whole model, before any weight is packed: layers that are left out are no unknown tensors.
   LocateWeights(*model.tensors, model.names, model.config);
   RefuseUnread(files.path(), model, &changes);
   KeepLayers(layers, &model.config);
-  ModelWeights weights = LoadWeights(context, *model.tensors, model.names, model.config, format, layers);
+  ModelWeights weights = LoadWeights(context, *model.tensors, model.names, model.config, format, layers, dropped);
   return std::make_unique<Decoder>(std::move(model.config), std::move(weights));
 }
 

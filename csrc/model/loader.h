@@ -1,6 +1,7 @@
 // From a model's files to a decoder. What the files say is read, known to be inert, or refused by name: nothing is passed over.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,8 +15,10 @@ namespace llmi {
 // Throws Error(kModelFile, kUnsupportedModel, kOutOfMemory). Whether the files changed meanwhile is the caller's to ask.
 // layers: only these of the model's layers, ascending; empty: all. Throws Error(kInvalidArgument) for one that it lacks.
 // overrides: the user's changes to the metadata, as JSON (overrides.h). Throws Error(kInvalidArgument) for one that changes nothing.
+// dropped: as for LoadWeights.
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, WeightFormat format,
-                                     const std::vector<int64_t>& layers = {}, const std::string& overrides = "");
+                                     const std::vector<int64_t>& layers = {}, const std::string& overrides = "",
+                                     const std::atomic<bool>* dropped = nullptr);
 
 // The config alone, without reading weights.
 ModelConfig LoadConfig(const ModelFiles& files, const std::vector<int64_t>& layers = {}, const std::string& overrides = "");

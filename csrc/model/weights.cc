@@ -113,8 +113,13 @@ class Tensors {
 class Loader {
  public:
   Loader(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config, WeightFormat format,
-         const std::vector<int64_t>& source_layers)
-      : context_(context), tensors_(file, names, config), config_(config), format_(format), source_layers_(source_layers) {}
+         const std::vector<int64_t>& source_layers, const std::atomic<bool>* dropped)
+      : context_(context),
+        tensors_(file, names, config),
+        config_(config),
+        format_(format),
+        source_layers_(source_layers),
+        dropped_(dropped) {}
 
   ModelWeights Load() {
     ModelWeights weights;
@@ -131,6 +136,7 @@ class Loader {
 
  private:
   PackedMatrix Matrix(const TensorView& view, const std::function<int64_t(int64_t)>& source_row = nullptr) const {
+    if (dropped_ != nullptr && *dropped_) throw Error(ErrorKind::kInterrupted, "nobody waits for this model any more");
     return {context_, view, format_, source_row, arena_};
   }
 
@@ -197,6 +203,7 @@ class Loader {
   const ModelConfig& config_;
   WeightFormat format_;
   const std::vector<int64_t>& source_layers_;
+  const std::atomic<bool>* dropped_;
   MemorySource* arena_ = nullptr;
 };
 
@@ -264,8 +271,8 @@ bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const Tens
 }
 
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
-                         WeightFormat format, const std::vector<int64_t>& source_layers) {
-  return Loader(context, file, names, config, format, source_layers).Load();
+                         WeightFormat format, const std::vector<int64_t>& source_layers, const std::atomic<bool>* dropped) {
+  return Loader(context, file, names, config, format, source_layers, dropped).Load();
 }
 
 }  // namespace llmi

@@ -1,6 +1,7 @@
 // A model's packed weights, read once from a tensor file.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -63,8 +64,9 @@ void LocateWeights(const TensorFile& file, const TensorNames& names, const Model
 bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config);
 
 // source_layers: the file's numbers of the config's layers; empty: the same.
+// dropped: looked at before each matrix; once it is true nobody wants the model any more: throws Error(kInterrupted). May be null.
 // Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
-                         WeightFormat format, const std::vector<int64_t>& source_layers = {});
+                         WeightFormat format, const std::vector<int64_t>& source_layers = {}, const std::atomic<bool>* dropped = nullptr);
 
 }  // namespace llmi

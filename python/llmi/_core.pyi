@@ -155,6 +155,9 @@ class OutputChannel:
     def __init__(self) -> None: ...
     def wait(self, events: list[OutputEvent], timeout_s: float) -> None: ...
 
+class DropFlag:
+    def set(self) -> None: ...
+
 class Engine:
     def __init__(
         self,

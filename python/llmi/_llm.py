@@ -174,7 +174,8 @@ class LLM(StaysHere):
         files = _files if _files is not None else open_model(_models.resolve(model, revision))
         path = files.path
         # Weights are packed while Python reads the vocabulary.
-        loading = Background(lambda: _core.Engine(files.core, **args.for_core()))
+        dropped = _core.DropFlag()
+        loading = Background(lambda: _core.Engine(files.core, **args.for_core(), dropped=dropped))
         try:
             overrides = json.loads(args.overrides or "{}")
             if isinstance(tokenizer, Tokenizer):
@@ -187,11 +188,13 @@ class LLM(StaysHere):
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
             engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
-        except _core.CoreError as error:
-            files.check_unchanged()  # which would be why
-            raise from_core(error.args, path) from None
-        finally:
+        except BaseException as error:  # Ctrl-C too: packing ends at its next matrix
+            dropped.set()
             loading.wait()
+            if isinstance(error, _core.CoreError):
+                files.check_unchanged()  # which would be why
+                raise from_core(error.args, path) from None
+            raise
         if chat_template is not None:
             self.tokenizer.use_chat_template(chat_template)
         self._engine = engine
@@ -328,8 +331,9 @@ class LLM(StaysHere):
         if is_chat(prompts):
             prompts = prompts_of(self.tokenizer, prompts)
         call = self._call(prompts, sampling_params, generate_args, stream=True, to_the_end=True, **options)
-        self._submit(call)
-        return TextStream(call, self)
+        with call.ending(self._keep):
+            self._submit(call)
+            return TextStream(call, self)
 
     # --- the lab
 

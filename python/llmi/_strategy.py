@@ -12,6 +12,7 @@ from llmi._progress import progress
 from llmi._prompts import PromptList, as_list
 from llmi._request import derive_seed
 from llmi._sequence import OWNER, Capture, TokenSequence, extend
+from llmi._travel import Alike
 
 if TYPE_CHECKING:
     from llmi._llm import LLM
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Generate:
+class Generate(Alike):
     """Yielded by a strategy: continue these prompts in the shared batch. The yield returns their Outputs.
 
     Parameters are those of `LLM.generate`.

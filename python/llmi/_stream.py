@@ -88,6 +88,11 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
 
         Ctrl-C raises GenerationInterrupted, which holds what there was.
         """
+        with self._calls.ending(self._keep):
+            self._show()
+        return self.outputs
+
+    def _show(self) -> None:
         handle = None
         texts: dict[tuple[int, int], str] = {}
         try:
@@ -96,17 +101,15 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
                 handle = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
         except ImportError:
             pass
-        with self._calls.ending(self._keep):
-            for chunk in self:
-                key = (chunk.request_index, chunk.index)
-                texts[key] = texts.get(key, "") + chunk.text
-                if handle is not None:
-                    handle.update({"text/plain": "\n\n".join(texts.values())}, raw=True)
-                else:
-                    print(chunk.text, end="", flush=True)
-            if handle is None:
-                print()
-        return self.outputs
+        for chunk in self:
+            key = (chunk.request_index, chunk.index)
+            texts[key] = texts.get(key, "") + chunk.text
+            if handle is not None:
+                handle.update({"text/plain": "\n\n".join(texts.values())}, raw=True)
+            else:
+                print(chunk.text, end="", flush=True)
+        if handle is None:
+            print()
 
     @property
     def _calls(self) -> Call:
