@@ -22,6 +22,10 @@ def planted(name: str, file: str, old: str, new: str, tests: str) -> Mutant:
     return Mutant("surface", name, file, old, new, tests)
 
 
+ENDINGS_TESTS = "tests/test_endings.py"
+PROCESSES_TESTS = "tests/test_endings_of_processes.py"
+OBJECTS_TESTS = "tests/test_objects_travel.py"
+
 MODEL_FILES, IDENTITY = "tests/test_model_files.py", "tests/test_file_identity.py"
 FILES = [
     planted("a-pipe-is-waited-for", "csrc/io/input_file.cc", "O_RDONLY | O_NONBLOCK | O_CLOEXEC", "O_RDONLY | O_CLOEXEC", MODEL_FILES),
@@ -267,8 +271,130 @@ TEMPLATES: list[Mutant] = [
 ]
 PARAMETERS: list[Mutant] = []
 CALLS: list[Mutant] = []
-ENDINGS: list[Mutant] = []
-OBJECTS: list[Mutant] = []
+ENDINGS: list[Mutant] = [
+    planted(
+        "any_exception_ends_a_call",
+        "python/llmi/_call.py",
+        "        self._call.cancel()\n",
+        "        if isinstance(error, KeyboardInterrupt):\n            self._call.cancel()\n",
+        ENDINGS_TESTS,
+    ),
+    planted("the_end_is_not_torn", "python/llmi/_call.py", "for _ in range(_MAX_TORN):", "for _ in range(1):", ENDINGS_TESTS),
+    planted(
+        "waits_for_a_step_see_signals",
+        "csrc/engine/waiting.cc",
+        "    lock.unlock();\n    try {\n      config_.check_wait();",
+        "    lock.unlock();\n    try {",
+        ENDINGS_TESTS,
+    ),
+    planted(
+        "waits_for_the_thread_see_signals",
+        "csrc/engine/waiting.cc",
+        "    try {\n      config_.check_wait();\n    } catch (...) {\n      dropped",
+        "    try {\n    } catch (...) {\n      dropped",
+        ENDINGS_TESTS,
+    ),
+    planted(
+        "hooks_get_the_interrupt", "python/llmi/_call.py", "            if waited > _WAIT_S:", "            if waited < 0:", ENDINGS_TESTS
+    ),
+    planted("the_interrupt_is_for_ones_own_hooks", "csrc/bindings/gil.cpp", "!scope->Concerns(*request_ids)", "false", ENDINGS_TESTS),
+    planted(
+        "an_interrupted_request_is_aborted",
+        "csrc/bindings/gil.h",
+        "scope.interrupted() ? ErrorKind::kInterrupted : kind",
+        "kind",
+        ENDINGS_TESTS,
+    ),
+    planted(
+        "streams_keep_their_llm",
+        "python/llmi/_stream.py",
+        "        self._llm: LLM | None = llm",
+        "        self._llm: LLM | None = None",
+        ENDINGS_TESTS,
+    ),
+    planted(
+        "a_timeout_ends_no_reader",
+        "python/llmi/_async.py",
+        "            await request.news.wait()\n",
+        "            try:\n                await request.news.wait()\n            except asyncio.CancelledError:\n                self._leave()\n                raise\n",
+        ENDINGS_TESTS,
+    ),
+    planted(
+        "closing_is_told",
+        "csrc/engine/engine.cc",
+        "if (runs) FailRequest(*running, closed);",
+        "if (runs) FailRequest(*running, Error(ErrorKind::kInterrupted, closed.what()));",
+        ENDINGS_TESTS,
+    ),
+    planted(
+        "the_gil_at_the_end",
+        "csrc/bindings/gil.cpp",
+        "    PyEval_RestoreThread(state_);\n  } catch (...) {\n    SleepForEver();",
+        "    PyEval_RestoreThread(state_);\n  } catch (const std::exception&) {\n    SleepForEver();",
+        PROCESSES_TESTS,
+    ),
+    planted(
+        "daemon_threads_end_quietly",
+        "python/llmi/_errors.py",
+        "            if _program_ends and",
+        "            if False and",
+        PROCESSES_TESTS,
+    ),
+    planted(
+        "a_child_leaves_the_engine",
+        "csrc/bindings/engine_handle.cpp",
+        "handle->abandoned_ || (handle->engine_ != nullptr && handle->engine_->IsForked())",
+        "handle->abandoned_",
+        PROCESSES_TESTS,
+    ),
+    planted("loading_is_dropped", "csrc/model/weights.cc", "dropped_ != nullptr && *dropped_", "false", PROCESSES_TESTS),
+]
+OBJECTS: list[Mutant] = [
+    planted(
+        "errors_travel",
+        "python/llmi/_errors.py",
+        "        return _restore, (type(self), self.args), self.__dict__",
+        "        return type(self), self.args, self.__dict__",
+        OBJECTS_TESTS,
+    ),
+    planted(
+        "hooks_travel_as_names",
+        "python/llmi/_outputs.py",
+        '        state["params_resolved"] = {',
+        '        state["ignored"] = {',
+        OBJECTS_TESTS,
+    ),
+    planted("nan_equals_itself", "python/llmi/_travel.py", "        return math.isnan(b)", "        return False", OBJECTS_TESTS),
+    planted(
+        "classes_say_where_they_are",
+        "python/llmi/__init__.py",
+        "            vars(value)[member].__module__ =",
+        "            vars(value)[member].__doc__ =",
+        OBJECTS_TESTS,
+    ),
+    planted(
+        "engines_stay",
+        "python/llmi/_travel.py",
+        "        raise CannotTravelError(type(self).__name__)",
+        "        return object.__reduce_ex__(self, 2)  # type: ignore",
+        OBJECTS_TESTS,
+    ),
+    planted("receipts_are_strict", "python/llmi/_travel.py", "not math.isfinite(value)", "value != value", OBJECTS_TESTS),
+    planted(
+        "receipts_cover_the_prompt",
+        "python/llmi/_receipt.py",
+        "    if version > 1:\n        add(output.prompt_logprobs)\n",
+        "",
+        OBJECTS_TESTS,
+    ),
+    planted(
+        "receipts_stand_alone",
+        "python/llmi/_receipt.py",
+        "receipt._sampling_params, use_tqdm=False)",
+        "use_tqdm=False, **{name: value for name, value in vars(receipt._sampling_params).items() if value != getattr(SamplingParams(), name)})",
+        OBJECTS_TESTS,
+    ),
+]
 PLACES: list[Mutant] = [
     planted(
         "stderr_is_not_always_there", "python/llmi/_progress.py", "    if sys.stderr is not None:", "    if True:", "tests/test_places.py"

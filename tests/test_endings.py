@@ -161,9 +161,15 @@ def test_signals_that_come_again_and_again_do_not_tear_the_end(llm: LLM) -> None
 @pytest.mark.parametrize("call", ["extend", "logits", "cost_curve", "reset_prefix_cache", "memory_report", "get_metrics"])
 def test_waits_for_the_engine_thread_end_too(llm: LLM, call: str) -> None:
     """Another request's hook holds the engine up: who waits for the engine may leave, and what it asked for is not done."""
-    held = threading.Event()
-    stream = llm.stream([1], max_tokens=2, ignore_eos=True, stopping_criteria=[lambda context: held.wait(10) and False])
+    held, inside = threading.Event(), threading.Event()
     sequence = llm.sequence([1, 2, 3], seed=1)
+
+    def hold(context: Any) -> None:
+        inside.set()
+        held.wait(10)
+
+    stream = llm.stream([1], max_tokens=2, ignore_eos=True, stopping_criteria=[hold])
+    assert inside.wait(10)
     calls: dict[str, Callable[[], Any]] = {"extend": lambda: sequence.extend([4]), "logits": lambda: sequence.logits}
     start = time.monotonic()
     assert type(rung(KeyboardInterrupt(), calls.get(call, lambda: getattr(llm, call)()))) is KeyboardInterrupt
@@ -302,9 +308,11 @@ def test_exceptions_beyond_exception_end_their_request_alone(hooked: LLM) -> Non
         raise SystemExit(4)
 
     for hooks in ({"logits_processors": [leave]}, {"stopping_criteria": [leave]}, {"sampler": leave}, {"speculative_config": leave}):
-        bad, good = hooked.generate([[1], [5]], SHORT, on_error="return", speculative_config=[hooks.pop("speculative_config", None), None]) if (
-            "speculative_config" in hooks
-        ) else hooked.generate([[1], [5]], [SHORT.replace(**hooks), SHORT], on_error="return")
+        bad, good = (
+            hooked.generate([[1], [5]], SHORT, on_error="return", speculative_config=[hooks.pop("speculative_config", None), None])
+            if ("speculative_config" in hooks)
+            else hooked.generate([[1], [5]], [SHORT.replace(**hooks), SHORT], on_error="return")
+        )
         assert isinstance(bad.error, llmi.HookError) and isinstance(bad.error.__cause__, SystemExit)
         assert good.error is None and len(good.token_ids) == 4
 
@@ -333,15 +341,13 @@ def test_an_llm_may_go_with_its_last_hook(tiny_path: Callable[..., Path]) -> Non
     """The last reference may be one of a hook's, which the engine's own thread drops."""
     llm = LLM(tiny_path(), kv_cache_memory_bytes=1 << 22)
     gone = weakref.ref(llm)
-    held = [llm]
 
-    def hook(context: Any) -> bool:
-        return bool(held) and slow(context)
+    def hook_of(held: LLM) -> Callable[[Any], bool]:
+        return lambda context: held.model_info.vocab_size == 0 or slow(context)
 
-    stream = llm.stream([1], **LONG, stopping_criteria=[hook])
+    stream = llm.stream([1], **LONG, stopping_criteria=[hook_of(llm)])
     next(stream)
-    stream._llm = None
-    del llm, held, hook
+    del stream, llm
     gc.collect()
     assert wait_until(lambda: gone() is None)
 
@@ -407,7 +413,7 @@ def test_a_cancelled_read_loses_no_text(llm: LLM) -> None:
         while True:
             try:
                 got += take(await asyncio.wait_for(anext(reader), 0.003))
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 timeouts += 1
             except StopAsyncIteration:
                 return got, timeouts

@@ -132,7 +132,7 @@ def test_records_come_back_equal(llm: LLM) -> None:
         for way in WAYS:
             back = way(record)
             assert type(back) is type(record) and back == record, record
-            assert repr(back) == repr(record)
+            assert repr(back) == repr(record) or " object at " in repr(record)
 
 
 def test_records_differ_where_a_value_does(llm: LLM) -> None:
@@ -296,7 +296,12 @@ def test_receipts_see_every_difference(llm: LLM) -> None:
     assert changed.prompt_logprobs is not None and changed.prompt_logprobs[1] is not None
     next(iter(changed.prompt_logprobs[1].values())).logprob += 1e-6
     assert changed.receipt().fields["logprob_digest"] != fields["logprob_digest"], "prompt log-probabilities are in the digest"
-    for path, value in ((("outputs", 0, "finish_reason"), "stop"), (("outputs", 0, "text"), "x"), (("seed",), 6), (("prompt_token_ids",), [1, 2])):
+    for path, value in (
+        (("outputs", 0, "finish_reason"), "stop"),
+        (("outputs", 0, "text"), "x"),
+        (("seed",), 6),
+        (("prompt_token_ids",), [1, 2]),
+    ):
         other = copy.deepcopy(fields)
         place: Any = other
         for key in path[:-1]:
@@ -353,7 +358,7 @@ def test_files_that_are_no_receipts_are_refused(llm: LLM, tmp_path: Path, name: 
     change = HOSTILE[name]
     path = tmp_path / "hostile.json"
     path.write_text(json.dumps({**fields, **change} if isinstance(change, dict) else change))
-    with pytest.raises(InvalidParamsError, match="hostile.json"):
+    with pytest.raises(InvalidParamsError, match=r"hostile\.json"):
         Receipt.load(path)
 
 
@@ -361,7 +366,7 @@ def test_files_that_are_no_json_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "hostile.json"
     for text in ("", "[" * 100_000, '{"format": 1e400}', '{"format": ' + "9" * 5000 + "}", "\0", '{"format": 2'):
         path.write_text(text)
-        with pytest.raises(InvalidParamsError, match="hostile.json"):
+        with pytest.raises(InvalidParamsError, match=r"hostile\.json"):
             Receipt.load(path)
     path.write_bytes(b"\xff\xfe\x00")
     for bad in (path, tmp_path, tmp_path / "none.json", "/dev/zero"):

@@ -452,7 +452,7 @@ class LLM(StaysHere):
 
         Read times to the first token beside `num_running`: they depend on how much runs at once.
         """
-        stats: dict[str, Any] = {**self._engine.stats(), **self._results.log.summary()}
+        stats: dict[str, Any] = {**call_core(self._engine.stats), **self._results.log.summary()}
         busy = stats["busy_time_s"]
         stats["generated_tokens_per_s"] = stats["num_generated_tokens"] / busy if busy else 0.0
         stats["kv_usage"] = 1 - stats["num_free_pages"] / max(stats["num_pages"], 1)
@@ -461,7 +461,7 @@ class LLM(StaysHere):
     def memory_report(self) -> MemoryReport:
         """The KV cache now, with the block tables of all that hold some; draws itself in a notebook."""
         tables = call_core(self._engine.tables)
-        return make_memory_report(self._engine.stats(), tables, self.model_info.weight_bytes, self._page_bytes)
+        return make_memory_report(call_core(self._engine.stats), tables, self.model_info.weight_bytes, self._page_bytes)
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""
