@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import mutants_arguments
+
 
 @dataclass
 class Mutant:
@@ -269,8 +271,8 @@ TEMPLATES: list[Mutant] = [
         "tests/test_chat_choice.py",
     ),
 ]
-PARAMETERS: list[Mutant] = []
-CALLS: list[Mutant] = []
+PARAMETERS = [planted(*entry) for entry in mutants_arguments.PARAMETERS]
+CALLS = [planted(*entry) for entry in mutants_arguments.CALLS]
 ENDINGS: list[Mutant] = [
     planted(
         "any_exception_ends_a_call",

@@ -152,7 +152,8 @@ FAMILIES = {
     "maybe integer": maybe(integer), "maybe number": maybe(number), "maybe flag": maybe(flag), "maybe text": maybe(text), "maybe ids": maybe(ids), "maybe biases": maybe(biases),
     "texts": maybe(either(text, every(text))), "words": maybe(either(text, every(either(text, ids)))), "integer or ids": maybe(either(integer, ids)), "hook": maybe(hook), "hooks": maybe(either(hook, every(hook))),
     "integer or each": either(integer, ids), "texts or none": either(text, every(text)), "objects": maybe(every(lambda value: False)),
-    "path or text": either(maybe(text), lambda value: isinstance(value, Path)), "empty": empty, "of none": of_none, "lists of ids": ids_of_ids, "hook or of none": either(hook, of_none), "policy": lambda value: False,
+    "empty chats": lambda value: listed(value) == [],
+    "content": maybe(either(text, every(text))), "names": maybe(lambda value: isinstance(value, dict) and all(isinstance(key, str) for key in value)), "path or text": either(maybe(text), lambda value: isinstance(value, Path)), "empty": empty, "of none": of_none, "lists of ids": ids_of_ids, "hook or of none": either(hook, of_none), "policy": lambda value: False,
 }  # fmt: skip
 
 
@@ -249,6 +250,13 @@ CALLS = [
     target("SamplingParams.replace.top_k", "maybe integer", lambda llm, value: llm.generate([5], SamplingParams(max_tokens=1).replace(top_k=value))),
     target("stream.prompts", "prompts", lambda llm, value: list(llm.stream(value, max_tokens=1)), "prompt", "chat"),
     target("stream.temperature", "maybe number", lambda llm, value: list(llm.stream([5], max_tokens=1, temperature=value))),
+    target("chat.messages", "empty chats", lambda llm, value: llm.chat(value, max_tokens=1), "message", "chat"),
+    target("chat.messages[0]", "objects", lambda llm, value: llm.chat([value], max_tokens=1), "message", "chat"),
+    target("chat.content", "content", lambda llm, value: llm.chat([{"role": "user", "content": value}], max_tokens=1), "content", "message", "prompt"),
+    target("chat.role", "text", lambda llm, value: llm.chat([{"role": value, "content": "a"}], max_tokens=1), "role", "message"),
+    target("chat.chat_template", "maybe text", lambda llm, value: llm.chat([{"role": "user", "content": "a"}], max_tokens=1, chat_template=value), "template", "text holds", "No such file"),
+    target("chat.chat_template_kwargs", "names", lambda llm, value: llm.chat([{"role": "user", "content": "a"}], max_tokens=1, chat_template_kwargs=value), "template"),
+    target("chat.tools", "empty", lambda llm, value: llm.chat([{"role": "user", "content": "a"}], max_tokens=1, tools=value), "tools"),
     target("chat.add_generation_prompt", "flag", lambda llm, value: llm.chat([{"role": "user", "content": "a"}], max_tokens=1, add_generation_prompt=value)),
     target("chat.continue_final_message", "flag", lambda llm, value: llm.chat([{"role": "user", "content": "a"}], max_tokens=1, continue_final_message=value)),
     target("chat.top_p", "maybe number", lambda llm, value: llm.chat([{"role": "user", "content": "a"}], max_tokens=1, top_p=value)),

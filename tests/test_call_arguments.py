@@ -75,7 +75,7 @@ def test_llm_has_the_tables_arguments() -> None:
     given = {
         name: entry.default
         for name, entry in inspect.signature(LLM.__init__).parameters.items()
-        if name not in ("self", "no_effect", "_layers")
+        if name not in ("self", "no_effect") and not name.startswith("_")
     }
     assert given == {name: option.default for name, option in ENGINE.items()}
 
@@ -130,6 +130,19 @@ def test_every_name_of_the_others_is_decided() -> None:
         name: value for name, value in vars(transformers.GenerationConfig()).items() if name in CALL_FOREIGN and name != "max_length"
     }
     SamplingParams(**neutral)
+
+
+_COMPANIONS = """penalty_alpha low_memory num_beams num_beam_groups early_stopping length_penalty diversity_penalty constraints force_words_ids guidance_scale negative_prompt
+negative_prompt_ids negative_prompt_attention_mask mirostat mirostat_tau mirostat_eta xtc_probability xtc_threshold dry_multiplier dry_base dry_allowed_length dry_penalty_last_n
+dry_sequence_breakers dynatemp_range dynatemp_exponent epsilon_cutoff eta_cutoff typical_p top_h top_n_sigma adaptive_p adaptive_p_decay assistant_model num_assistant_tokens
+num_assistant_tokens_schedule assistant_confidence_threshold prompt_lookup_num_tokens max_matching_ngram_size dola_layers watermarking_config max_time min_length max_length"""
+
+
+@pytest.mark.parametrize("name", _COMPANIONS.split())
+def test_what_belongs_to_a_refused_argument_is_refused(llm: LLM, name: str) -> None:
+    for value in (7.25, "odd"):
+        with pytest.raises(UnsupportedCombinationError, match=name):
+            llm.generate([5], max_tokens=1, **{name: value})
 
 
 def test_docs_name_every_parameter() -> None:

@@ -123,7 +123,7 @@ def test_arguments_of_llm(llm: LLM, path: Path, capsys: pytest.CaptureFixture[st
         arguments: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 20, "max_model_len": 32, "generation_config": "none"}
         return lambda _, value: LLM(path, **arguments | {name: value}).close()
 
-    also = {"speculative_config": ("drafter",), "tokenizer": ("No such file",)}
+    also = {"speculative_config": ("drafter",), "tokenizer": ("No such file",), "chat_template": ("No such file",)}
     targets = [target(f"LLM.{name}", family, load(name), name, *also.get(name, ())) for name, family in ENGINE.items()]
     targets.append(target("LLM.model", "objects", lambda _, value: value if value is None else LLM(value), "model", ""))
     found = failures(llm, targets)

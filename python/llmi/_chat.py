@@ -12,6 +12,7 @@ from typing import Any
 
 from llmi._chat_process import Ended, renderer, why
 from llmi._errors import ChatTemplateError
+from llmi._kinds import show
 
 MAX_TEMPLATE_BYTES = 256 << 10
 MAX_DEPTH = 100
@@ -80,7 +81,7 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
         raise ChatTemplateError(f"{where} is nested more than {MAX_DEPTH} deep")
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise ChatTemplateError(f"{where} has the key {wrong[0]!r:.50}, of type {type(wrong[0]).__name__}: keys of JSON are strings")
+            raise ChatTemplateError(f"{where} has the key {show(wrong[0])}, of type {type(wrong[0]).__name__}: keys of JSON are strings")
         return {
             plain(key, where): plain(entry, f"{where}.{key}" if depth else f"{where}[{key!r}]", depth + 1) for key, entry in value.items()
         }
@@ -96,7 +97,7 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
     """A chat's messages as JSON data. Raises ChatTemplateError that names the message."""
     if not isinstance(messages, list | tuple):
         raise ChatTemplateError(
-            f"a chat is a list of messages, each a dict with 'role' and 'content', not {type(messages).__name__} ({messages!r:.80})"
+            f"a chat is a list of messages, each a dict with 'role' and 'content', not {type(messages).__name__} ({show(messages)})"
         )
     if not messages:
         raise ChatTemplateError("a chat is a list of at least one message")
@@ -104,10 +105,10 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         if not isinstance(message, Mapping):
-            raise ChatTemplateError(f"{where} must be a dict with 'role' and 'content', not {type(message).__name__} ({message!r:.80})")
+            raise ChatTemplateError(f"{where} must be a dict with 'role' and 'content', not {type(message).__name__} ({show(message)})")
         if not isinstance(message.get("role"), str):
             what = (
-                f"its role is {message['role']!r:.50}, of type {type(message['role']).__name__}" if "role" in message else "it has no role"
+                f"its role is {show(message['role'])}, of type {type(message['role']).__name__}" if "role" in message else "it has no role"
             )
             raise ChatTemplateError(f"{where}: {what}; a message is a dict with 'role' (a string) and 'content'")
         content = message.get("content")
@@ -128,7 +129,7 @@ def _check_part(part: Any, where: str) -> None:
         raise ChatTemplateError(f"{where} must be a dict with 'type', or a string, not {type(part).__name__}")
     kind = part.get("type", "text")
     if not isinstance(kind, str):
-        raise ChatTemplateError(f"{where}: its type is {kind!r:.50}, but the type of a part of content is a string such as 'text'")
+        raise ChatTemplateError(f"{where}: its type is {show(kind)}, but the type of a part of content is a string such as 'text'")
     media = kind if MEDIA.match(kind) else None
     if "type" not in part:
         media = next((key for key in part if isinstance(key, str) and MEDIA.match(key)), None)
@@ -144,7 +145,7 @@ def check_names(kwargs: Mapping[str, Any]) -> None:
     """Raises ChatTemplateError if a template cannot be given a variable of one of these names."""
     for name in kwargs:
         if not isinstance(name, str) or not name.isidentifier():
-            raise ChatTemplateError(f"chat_template_kwargs: {name!r:.50} is no name that a template can use")
+            raise ChatTemplateError(f"chat_template_kwargs: {show(name)} is no name that a template can use")
         if name in RESERVED:
             raise ChatTemplateError(
                 f"chat_template_kwargs: {name!r} is set by llmi itself, from the messages, the vocabulary and the call's arguments"
@@ -162,7 +163,7 @@ def checked_arguments(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     for name in ("tools", "documents"):
         value = arguments[name]
         if value is not None and not (isinstance(value, list) and all(isinstance(entry, dict) for entry in value)):
-            raise ChatTemplateError(f"{name} must be a list of dicts, not {kwargs[name]!r:.80}")
+            raise ChatTemplateError(f"{name} must be a list of dicts, not {show(kwargs[name])}")
     return arguments, _clock(arguments)
 
 
@@ -174,7 +175,7 @@ def _clock(arguments: dict[str, Any]) -> str:
         return datetime.datetime.fromisoformat(given).isoformat()
     except (TypeError, ValueError):
         raise ChatTemplateError(
-            f"strftime_now is what the template's clock says, such as '2026-01-31' or '2026-01-31T12:00', not {given!r:.50}"
+            f"strftime_now is what the template's clock says, such as '2026-01-31' or '2026-01-31T12:00', not {show(given)}"
         ) from None
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi._chat import Rendered, check_names
 from llmi._errors import ChatTemplateError, InvalidParamsError, LlmiError
+from llmi._kinds import show
 from llmi._prompts import ChatPrompt
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def as_chats(messages: Any) -> list[Any]:
     """One chat, or several, as a list of chats. Raises ChatTemplateError for what is neither."""
     if not isinstance(messages, list | tuple):
         raise ChatTemplateError(
-            f"messages must be a chat (a list of dicts with 'role' and 'content') or a list of chats, not {type(messages).__name__} ({messages!r:.80})"
+            f"messages must be a chat (a list of dicts with 'role' and 'content') or a list of chats, not {type(messages).__name__} ({show(messages)})"
         )
     if not messages:
         raise ChatTemplateError("messages is empty: a chat is a list of at least one message")

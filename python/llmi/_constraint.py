@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from llmi._errors import ConstraintError
+from llmi._kinds import show
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +66,7 @@ class ConstraintProcessor:
         slot["constraint"] = (num_output, state)
         mask = self._mask(state, len(logits))
         if not mask.any():
-            raise ConstraintError(f"{self.__name__}: state {state!r:.80} allows no token and is not final")
+            raise ConstraintError(f"{self.__name__}: state {show(state)} allows no token and is not final")
         logits[~mask] = -np.inf
 
     def _mask(self, state: Any, vocab_size: int) -> NDArray[np.bool_]:

@@ -442,5 +442,5 @@ def plain_proposal(proposal: Any) -> tuple[list[int], list[int] | None]:
     if ids.size == 0:
         return [], None
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise TypeError(f"a proposal is a flat list of token ids, not {proposal!r:.80}")
+        raise TypeError(f"a proposal is a flat list of token ids, not {show(proposal)}")
     return [int(token) for token in ids], None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -11,6 +12,7 @@ from llmi import _core
 from llmi._engine_options import DEFAULT_GPU_MEMORY_UTILIZATION
 from llmi._errors import DeviceError, UnsupportedCombinationError
 from llmi._hooks import BatchRunner
+from llmi._kinds import Listed, Real, parse
 from llmi._log import log
 
 NUMERICS_VERSION = 3
@@ -41,6 +43,9 @@ class SchedulingPolicy(Protocol):
         ...
 
 
+_KEY = Listed(Real(-math.inf, math.inf, "a number"), "a tuple of numbers", 64)
+
+
 class PolicyRunner:
     """Between the core and a policy object."""
 
@@ -51,7 +56,8 @@ class PolicyRunner:
         """The key's floats."""
         priority, arrival_time_s, num_prompt_tokens, num_tokens, max_new_tokens, num_preemptions, now_s = fields
         info = RequestInfo(str(request_id), priority, arrival_time_s, num_prompt_tokens, num_tokens, max_new_tokens, num_preemptions)
-        return [float(value) for value in self._policy.key(info, now_s)]
+        parsed: list[float] = parse(_KEY, "the policy's key", self._policy.key(info, now_s))
+        return parsed
 
 
 @dataclasses.dataclass

@@ -123,6 +123,10 @@ def _of_mapping(
                 raise UnsupportedCombinationError(f"a prompt dict with {key!r}: {_REFUSED_KEYS[key]}", str(key), name)
         elif key not in _KEYS:
             unknown.append(show(key) + (f" (it is {_KEY_HINTS[key]!r} here)" if key in _KEY_HINTS else ""))
+    if "role" in prompt:
+        raise InvalidParamsError(
+            f"a prompt dict with 'role' is a message of a chat: give the chat, a list of messages, to chat(), not {show(prompt)}", name
+        )
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if unknown or (text is None and ids is None):
         given = f"unknown {', '.join(unknown)}" if unknown else f"not {show(list(prompt))}"

@@ -197,6 +197,8 @@ class RequestBuilder:
         core.top_k = max(params.top_k, 0)
         core.max_tokens = max_tokens
         core.seed = seed
+        if wrong := [token for token in own_eos(params) if token >= self.vocab_size]:
+            raise InvalidParamsError(f"eos_token_id holds token id {wrong[0]}, outside [0, {self.vocab_size})", "eos_token_id")
         core.stop = params.stop_list()
         core.stop_token_ids = [*(params.stop_token_ids or []), *own_eos(params), *self.stop_tokens(params)]
         core.eos_token_ids = self.eos_token_ids() if params.eos_token_id is None else []
@@ -354,9 +356,9 @@ class ResultBuilder:
             return None
         error = from_core(submission.request.error)
         hooks = submission.hooks
-        from llmi._errors import ConstraintError, DraftError, HookError
+        if hooks.error is not None:
+            from llmi._errors import ConstraintError, DraftError, HookError
 
-        if hooks.error is not None and isinstance(error, HookError):  # not where the engine was closed meanwhile
             kind = DraftError if hooks.failed_in_drafter else ConstraintError if isinstance(hooks.error, ConstraintError) else HookError
             error = kind(f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id)
             error.__cause__ = hooks.error

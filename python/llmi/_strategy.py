@@ -93,7 +93,7 @@ class _Task:
         try:
             self.step = self.generator.send(value)
             if not isinstance(self.step, Generate | Mapping):
-                raise InvalidParamsError(f"a strategy yields {{sequence: tokens}} or Generate(...), not {self.step!r:.60}", "strategy")
+                raise InvalidParamsError(f"a strategy yields {{sequence: tokens}} or Generate(...), not {show(self.step)}", "strategy")
         except StopIteration as stop:
             self.done, self.result = True, stop.value
             self.close()

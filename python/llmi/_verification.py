@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmi._drafters import Draft
 from llmi._errors import call_core
-from llmi._kinds import Real, parse
+from llmi._kinds import Listed, Real, Whole, parse
 from llmi._travel import Alike
 
 if TYPE_CHECKING:
@@ -125,6 +125,10 @@ class Typical(Alike, Verification):
         return float(target_probs[token_id] > min(self.epsilon, self.delta * float(np.exp(-entropy))))
 
 
+_NODES = Listed(Whole(0, 2**31 - 1, "a node index, an integer of 0 or more"), "a list of node indices", 1 << 16)
+_TOKEN = Whole(0, 2**31 - 1, "a token id, an integer of 0 or more")
+
+
 class VerificationRunner:
     """Between the core and a Verification: point masses become rows."""
 
@@ -135,7 +139,7 @@ class VerificationRunner:
     def verify(self, rows: Any, token_ids: Any) -> tuple[list[int], int]:
         """The judgement on a draft; rows is the core's DraftRows."""
         path, next_token = self._verification.verify(VerifyContext(rows, token_ids, self._sampling_params))
-        return [int(node) for node in path], int(next_token)
+        return parse(_NODES, "accepted", path), parse(_TOKEN, "next token", next_token)
 
     def accept_probability(self, token_id: int, target: F64, draft: F32) -> float:
         """The rule's answer."""
