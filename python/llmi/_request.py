@@ -356,9 +356,9 @@ class ResultBuilder:
             return None
         error = from_core(submission.request.error)
         hooks = submission.hooks
-        if hooks.error is not None:
-            from llmi._errors import ConstraintError, DraftError, HookError
+        from llmi._errors import ConstraintError, DraftError, HookError
 
+        if hooks.error is not None and isinstance(error, HookError):  # not where the engine was closed meanwhile
             kind = DraftError if hooks.failed_in_drafter else ConstraintError if isinstance(hooks.error, ConstraintError) else HookError
             error = kind(f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id)
             error.__cause__ = hooks.error

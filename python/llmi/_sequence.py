@@ -308,6 +308,8 @@ class TokenSequence(StaysHere):
         except _core.CoreError as error:
             if hooks is not None and hooks.error is not None:
                 raise hooks.error from None
+            if error.args[1].startswith("KeyboardInterrupt"):  # it came between two hooks
+                raise KeyboardInterrupt from None
             raise from_core(error.args) from None
         return law, token, params
 
