@@ -195,6 +195,19 @@ def test_hugging_face_names_everywhere(llm: LLM, how: str) -> None:
         assert params.replace(top_p=1.0) == SamplingParams(**ours), "values are in their plain form at submission"
 
 
+def test_a_generation_config_as_keywords(llm: LLM) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GenerationConfig(max_new_tokens=2, do_sample=False, repetition_penalty=1.5, num_beams=1)
+    ours = llm.generate([5], max_tokens=2, temperature=0, repetition_penalty=1.5)
+    assert llm.generate([5], **config.to_dict()) == ours, "what the error for generation_config= advises"
+    with pytest.raises(UnsupportedCombinationError, match="max_length"):
+        llm.generate([5], **transformers.GenerationConfig().to_dict())
+    with pytest.raises(UnsupportedCombinationError, match="to_dict"):
+        llm.generate([5], generation_config=config)
+    with pytest.raises(InvalidParamsError, match="max_length"):
+        llm.generate([5], max_new_tokens=2, max_length="x")
+
+
 def test_eos_token_id_replaces(llm: LLM) -> None:
     end = min(llm.tokenizer.eos_token_ids)
     plain = llm.generate([5, 6], temperature=0, max_tokens=6, ignore_eos=True)[0].token_ids

@@ -105,7 +105,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused(_GUIDED, guided_decoding=(), guided_json=(), guided_regex=(), guided_choice=(), guided_grammar=(), guided_options_request=(), json_schema=(),
              regex=(), ebnf=(), grammar=(), structural_tag=(), response_format=(), prefix_allowed_tokens_fn=()),
     # Other ways to give prompts and parameters.
-    _refused("give its fields as keywords: **generation_config.to_diff_dict()", generation_config=()),
+    _refused("give its fields as keywords: **generation_config.to_dict()", generation_config=()),
     _refused("the prompt is the first argument: a string, token ids, or a list of these", inputs=(), input_ids=(), inputs_embeds=(), prompt_embeds=(),
              attention_mask=(), position_ids=(), encoder_outputs=(), decoder_input_ids=(), past_key_values=(), multi_modal_data=(), image_data=()),
     _refused("a prompt that is too long is refused: cut it before", truncate_prompt_tokens=(), truncation=False),
@@ -131,6 +131,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
     _inert("nothing is compiled", compile_config=_OBJECT, disable_compile=Flag()),
     _inert("as in vLLM with tokenizers of tokenizer.json", spaces_between_special_tokens=Flag()),
     _inert("it says who calls", is_assistant=Flag()),
+    _inert("it says where the parameters came from", transformers_version=Text(), _from_model_config=Flag(), _commit_hash=Text()),
 )  # fmt: skip
 
 #: What other engines call what llmi has, where the letters do not show it.

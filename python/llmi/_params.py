@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 from llmi._foreign_options import CALL_FOREIGN, CALL_HINTS
-from llmi._kinds import TOKEN_IDS, Bias, Flag, Object, entries_of, materialised, parse, refuse, show
+from llmi._kinds import TOKEN_IDS, Bias, Flag, Maybe, Object, Whole, entries_of, materialised, parse, refuse, show
 from llmi._options import SAMPLING, DefaultInt, is_streamer, unknown
 
 if TYPE_CHECKING:
@@ -172,6 +172,9 @@ SamplingParams.__init__ = _init  # type: ignore[method-assign]
 ALIASES = {alias: option.name for option in SAMPLING.values() for alias in option.aliases}
 #: Those that mean something of their own; see `canonical`.
 _STREAMER = Object("a transformers streamer, with put() and end()", is_streamer)
+#: What counts the prompt, too, and says nothing beside the count of new tokens.
+_OUTRANKED = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+_LENGTH = Maybe(Whole(0, 2**63 - 1))
 _TRANSLATED = ("do_sample", "streamer", "suppress_tokens", "sequence_bias")
 
 
@@ -199,6 +202,8 @@ def canonical(params: Mapping[str, Any], where: str) -> tuple[dict[str, Any], di
                 if other != parsed and not isinstance(result[field], DefaultInt):
                     raise InvalidParamsError(f"{source[field]} and {name} contradict each other: {show(other)} and {show(parsed)}", field)
             result[field], source[field] = parsed, name
+        elif name in _OUTRANKED and params.get(_OUTRANKED[name]) is not None:  # as in transformers
+            no_effect[name] = parse(_LENGTH, name, value)
         elif name in CALL_FOREIGN:
             CALL_FOREIGN[name].check(value, where)
             if CALL_FOREIGN[name].inert is not None and value is not None:
