@@ -78,7 +78,7 @@ PLACES = {
     "OpenMP's list": Place(GENERATE, 0, "", {"OMP_NUM_THREADS": "1,2"}),
     "OpenMP's nonsense": Place(GENERATE, 2, "OMP_NUM_THREADS", {"OMP_NUM_THREADS": "none"}),
     "instruction set": Place(GENERATE, 2, "LLMI_ISA", {"LLMI_ISA": "mmx"}),
-    "way to load": Place(GENERATE, 2, "LLMI_LOAD = 'mmap'", {"LLMI_LOAD": "mmap"}),
+    "audit": Place(GENERATE, 2, "LLMI_AUDIT = 'yes'", {"LLMI_AUDIT": "yes"}),
     "misspelt": Place(GENERATE, 0, "did you mean LLMI_NUM_THREADS?", {"LLMI_NUM_THREAD": "2"}),
     "no command": Place("llmi", 2, "usage: llmi"),
     "wrong flag": Place("llmi chat --temp 0.5", 2, "unrecognized arguments: --temp"),

@@ -14,7 +14,6 @@ VARIABLES: dict[str, tuple[str, ...] | None] = {
     "LLMI_CUBLASLT": None,
     "LLMI_EMULATE_CUDA": ("0", "1"),
     "LLMI_ISA": None,
-    "LLMI_LOAD": ("map", "copy"),
     "LLMI_NUM_THREADS": None,
 }
 _told: set[str] = set()

@@ -70,8 +70,8 @@ class LLM(StaysHere):
     Parameters
     ----------
     model : path or str, optional
-        A .gguf file, a directory with config.json and safetensors, a hub name, or a name that llmi knows. None: the
-        default small model, SmolLM2-135M-Instruct.
+        A .gguf file (of a split one, any part), a directory with config.json and safetensors or with one GGUF model, a hub name, or a name
+        that llmi knows. None: the default small model, SmolLM2-135M-Instruct.
     tokenizer : path or Tokenizer, optional
         None: the model's own.
     dtype : {"auto", "float32", "float16", "bfloat16"}
