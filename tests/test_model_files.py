@@ -246,6 +246,19 @@ def test_directory_of_gguf(source: Path, tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_gguf_of_another_name(source: Path, tmp_path: Path) -> None:
+    whole = load(gguf_model.write(tmp_path / "a.gguf", source))
+    shutil.copy(tmp_path / "a.gguf", tmp_path / "ggml-model.bin")
+    assert load(tmp_path / "ggml-model.bin") == whole
+    (tmp_path / "old.bin").write_bytes(b"tjgg" + bytes(100))
+    with pytest.raises(ModelFileError, match="GGJT"):
+        load(tmp_path / "old.bin")
+    for name in ("a.gguf-split-a", "a.gguf.part1of2", "a.gguf.001", "a.gguf.aa"):
+        (tmp_path / name).write_bytes((tmp_path / "a.gguf").read_bytes()[:5000])
+        with pytest.raises(ModelFileError, match=r"a piece of a file.*cat a[.]gguf"):
+            load(tmp_path / name)
+
+
 def shard(model: Path, count: int) -> list[Path]:
     """Splits model.safetensors; the whole stays."""
     raw = (model / "model.safetensors").read_bytes()

@@ -16,7 +16,7 @@ constexpr uint64_t kMaxMetadata = 65536;
 constexpr uint64_t kMaxNameBytes = 1024;  // ggml's own limit for tensors is 64
 constexpr uint64_t kMaxAlignment = 1 << 20;
 // Gemma's vocabulary of 262,144 tokens takes 1.3 million elements and 15 MB.
-constexpr uint64_t kMaxHeaderBytes = 1 << 28;
+constexpr uint64_t kMaxHeaderBytes = 1 << 27;
 constexpr uint64_t kMaxElements = 1 << 22;
 
 enum GgufType : uint32_t {

@@ -17,6 +17,7 @@ WANTED = "a model's directory holds config.json, model.safetensors (or its shard
 MERGE = "merge it into its base model first (peft: model.merge_and_unload().save_pretrained(NEW)) and load what that saves"
 _GGUF_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _SHARD = re.compile(r"model-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
+_PIECE = re.compile(r"(?P<whole>.+\.gguf)[.-](split-[a-z]|part[-_]?\w+|\d{2,3}|a[a-z])", re.IGNORECASE)
 _MAX_PARTS = 1000
 _MAX_SHOWN = 8
 # By how their names end: what they are and how they become something that llmi reads.
@@ -72,8 +73,11 @@ def find(path: Path) -> Layout:
             raise UnsupportedModelError(f"{path}: an adapter (LoRA), not a model: {MERGE}", path)
         step = f"give its directory, {folder}" if is_there(folder / CONFIG) else f"put it into a directory; {WANTED}"
         raise ModelFileError(f"{path}: weights alone, without config.json and tokenizer.json: {step}", path)
-    if foreign := _foreign(path):
+    if (foreign := _foreign(path)) and not _is_ggml(path):
         raise ModelFileError(f"{path}: {foreign}", path)
+    if piece := _PIECE.fullmatch(path.name):
+        whole = piece["whole"]
+        raise ModelFileError(f"{path}: a piece of a file that was cut: join all pieces first, in order: cat {whole}?* > {whole}", path)
     return Layout(*_gguf(path))
 
 
@@ -112,6 +116,14 @@ def _files(directory: Path) -> list[Path]:
         return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:
         raise ModelFileError(f"{directory}: {error.strerror}", directory) from None
+
+
+def _is_ggml(path: Path) -> bool:
+    """By its first bytes: older GGUF files are called .bin, too, and the formats before it always were."""
+    try:
+        return _core.InputFile(str(path)).read(0, 4) in (b"GGUF", b"lmgg", b"fmgg", b"tjgg", b"algg")
+    except _core.CoreError:
+        return False
 
 
 def _shown(names: Iterable[str]) -> str:
