@@ -252,13 +252,16 @@ class Engine {
 
   static bool IsJudged(const LogitsRow& row);
   // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
+  void ProposeWholeDrafts();
   void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
+  void Propose(const std::vector<Sample*>& samples, StepPlan plan);
   std::vector<DraftCall> ChooseDrafts(const std::vector<Sample*>& samples, StepPlan* plan);
   DrafterHistory& History(Drafter* drafter);
   void TakePrior(Sample& sample);
   void AskDrafter(DraftCall& call);
   void ChooseLengthOfDraft(Sample& sample, DraftContext& context, StepPlan* plan);
   void TakeDraft(Sample& sample, DraftContext& context);
+  void CheckFits(const Sample& sample, const Draft& draft) const;
   // The decode trace (trace.cc).
   LawObserver StageObserver();
   void RecordTrace(Running& running, Sample& sample, const float* raw, int32_t token, int32_t child);

@@ -49,6 +49,7 @@ struct Engine::Sample {
   Detokenizer detokenizer;
   // Speculation: the draft of the step under way, where its walk stands, and what was learnt.
   Draft draft;
+  std::optional<Draft> whole_draft;  // proposed for the last token, and waits for a step that has room for all of it
   int32_t walk = kWalkRoot;
   std::vector<float> judged_rows;                   // raw logits [1 + nodes, vocab_size], while a draft waits for its judge
   std::optional<RowVerdict> planned;                // what a judge has decided for the row at hand
@@ -66,6 +67,8 @@ struct Engine::Sample {
   bool finished = false;
   bool finish_streamed = false;
 
+  // Its drafts are accepted and rejected: lengths enter the result, so they follow from the sequence alone.
+  bool judges_drafts() const;
   HookContext hook_context() const;
 };
 
@@ -78,6 +81,10 @@ struct Engine::Running {
   int64_t prompt_len() const { return static_cast<int64_t>(request->prompt_token_ids.size()); }
   SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }
 };
+
+inline bool Engine::Sample::judges_drafts() const {
+  return running->request->speculation && running->request->speculation->verification != VerificationKind::kCoupled;
+}
 
 inline HookContext Engine::Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
 

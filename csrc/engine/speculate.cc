@@ -36,12 +36,13 @@ bool Engine::MayDraft(const ScheduledPiece& piece) const {
   return sample.running->request->speculation.has_value() && piece.sequence->kv.num_tokens + 1 == piece.sequence->num_tokens;
 }
 
-// Most nodes of a draft: what was asked for, as far as the step has rows left. CutDepth sees to the last token wanted.
+// Most nodes of a draft: what was asked for; where drafts may be cut, as far as the step has rows left. CutDepth sees to the last token
+// wanted.
 int64_t Engine::DraftLimit(const Sample& sample, int64_t room) const {
   const Request& request = *sample.running->request;
   const int64_t wanted = request.speculation->num_tokens < 0 ? kMaxAutoLength : request.speculation->num_tokens;
-  const bool judged = request.speculation->verification == VerificationKind::kJudge;
-  return std::min({wanted, room, judged ? kMaxJudgedNodes : kMaxDraftNodes});
+  const bool whole = request.speculation->verification == VerificationKind::kJudge;
+  return std::min({wanted, sample.judges_drafts() ? kMaxDraftNodes : room, whole ? kMaxJudgedNodes : kMaxDraftNodes});
 }
 
 int64_t Engine::ChosenLength(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan) {
@@ -65,6 +66,20 @@ int64_t Engine::ChosenLength(const Sample& sample, int32_t confidence, int64_t l
   return ChooseLength(rates, costs_, question);
 }
 
+// Before a step is scheduled: drafts that will be accepted and rejected. Each token of a sequence has one, and all of it goes into the
+// step that computes that token, which may not be the next (scheduler.h). Chance of the batch has no part in it.
+void Engine::ProposeWholeDrafts() {
+  std::vector<Sample*> samples;
+  for (ScheduledSequence* sequence : scheduler_->running()) {
+    auto* sample = static_cast<Sample*>(sequence->owner);
+    if (sample->finished || !sample->started || !sample->judges_drafts() || sample->whole_draft) continue;
+    sample->whole_draft.emplace();
+    samples.push_back(sample);
+  }
+  Propose(samples, {0, static_cast<double>(samples.size())});
+}
+
+// The drafts of a step that is scheduled: the whole ones, and others in the room that is left.
 void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
   std::vector<Sample*> samples;
   StepPlan plan = {0, static_cast<double>(pieces->size())};
@@ -74,9 +89,22 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
     sample->confidence = 0;
     sample->walk = kWalkRoot;
     sample->num_accepted = 0;
-    plan.num_rows += piece.num_new;
-    if (MayDraft(piece)) samples.push_back(sample);
+    plan.num_rows += piece.num_new + piece.num_drafted;
+    const bool draws = piece.sequence->kv.num_tokens + piece.num_new == piece.sequence->num_tokens;
+    if (sample->whole_draft && draws) {
+      sample->draft = std::move(*sample->whole_draft);
+      sample->whole_draft.reset();
+      sample->scheduled.num_drafted = 0;
+    } else if (MayDraft(piece) && !sample->judges_drafts()) {
+      samples.push_back(sample);
+    }
   }
+  Propose(samples, plan);
+  // Requests that failed here have given their blocks back.
+  std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
+}
+
+void Engine::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   if (samples.empty()) return;
   if (drafters_.size() > kMaxKnownDrafters) drafters_.clear();
   std::vector<DraftCall> calls = ChooseDrafts(samples, &plan);
@@ -87,8 +115,6 @@ void Engine::ProposeDrafts(std::vector<ScheduledPiece>* pieces) {
       TakeDraft(*call.samples[i], call.contexts[i]);
     }
   }
-  // Requests that failed here have given their blocks back.
-  std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
 }
 
 // Who drafts how much in this step: one call for each drafter, with all sequences that it drafts for.
@@ -213,21 +239,42 @@ void Engine::AskDrafter(DraftCall& call) {
 void Engine::TakeDraft(Sample& sample, DraftContext& context) {
   if (sample.finished) return;  // a sibling failed
   Running& running = *sample.running;
+  const int64_t tokens_left = running.request->params.max_tokens - static_cast<int64_t>(running.output(sample).token_ids.size());
+  Draft draft;
   try {
     if (context.error) throw *context.error;
     CheckDraft(&context.draft, decoder_->config().vocab_size, context.max_nodes);
+    draft = CutDepth(context.draft, tokens_left - 1);
+    if (sample.judges_drafts()) CheckFits(sample, draft);
   } catch (const Error& error) {
     FailRequest(running, error);
     return;
   }
-  const int64_t tokens_left = running.request->params.max_tokens - static_cast<int64_t>(running.output(sample).token_ids.size());
-  Draft draft = CutDepth(context.draft, tokens_left - 1);
-  // Blocks for drafts come from free ones only: nothing is preempted for a guess.
-  if (draft.size() == 0 || !cache_->TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) return;
+  if (draft.size() == 0) return;
+  if (!sample.judges_drafts() && !cache_->TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) {
+    return;  // blocks come from free ones only: nothing is preempted for a guess
+  }
   if (running.request->speculation->drafter->wants_observe()) {
     sample.draft_logprobs.assign(static_cast<size_t>(draft.size()), std::numeric_limits<float>::quiet_NaN());
   }
-  sample.draft = std::move(draft);
+  if (sample.judges_drafts()) {
+    sample.scheduled.num_drafted = draft.size();
+    sample.whole_draft = std::move(draft);
+  } else {
+    sample.draft = std::move(draft);
+  }
+}
+
+// A tree has more nodes than tokens may follow: with little cache it may not fit even alone.
+void Engine::CheckFits(const Sample& sample, const Draft& draft) const {
+  const auto last_len = static_cast<int64_t>(sample.tokens.size()) + draft.size();
+  const int64_t pages = cache_->groups().MaxPages(last_len, std::max(config_.block_size, 1 + draft.size()));
+  if (pages <= config_.num_pages) return;
+  const int64_t page_bytes = cache_->groups().page_bytes();
+  throw Error::OutOfMemory("a draft of " + std::to_string(draft.size()) + " tokens behind " + std::to_string(sample.tokens.size()) +
+                               " needs " + std::to_string(pages) + " KV pages, the cache has " + std::to_string(config_.num_pages) +
+                               ": lower num_speculative_tokens or raise kv_cache_memory_bytes",
+                           static_cast<uint64_t>(pages * page_bytes), static_cast<uint64_t>(config_.num_pages * page_bytes));
 }
 
 // Under acceptance and rejection: the nodes that are judged for what follows the row of `node`.

@@ -30,6 +30,7 @@ void Engine::RunStep() {
 // Null: there is nothing to do.
 std::unique_ptr<Engine::LaunchedStep> Engine::LaunchStep() {
   SetPolicyKeys();
+  ProposeWholeDrafts();
   std::vector<ScheduledPiece> pieces = scheduler_->Schedule(PromptBudget());
   if (pieces.empty()) {
     // Only a static batch whose rows have all ended, or hold the pages that others wait for, may come here: it ends now.
@@ -175,6 +176,7 @@ void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason)
   const bool keeps_row = config_.scheduler.policy == SchedulingPolicy::kStatic && scheduler_->num_running() > 1 &&
                          reason != FinishReason::kAbort && sample.scheduled.kv.num_tokens > 0;
   sample.scheduled.finished = true;
+  sample.scheduled.num_drafted = 0;
   if (keeps_row) {
     sample.scheduled.num_tokens = sample.scheduled.kv.num_tokens;
   } else {

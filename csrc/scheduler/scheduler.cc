@@ -15,6 +15,14 @@ std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
   return sequence.token_ids == nullptr ? std::span<const int32_t>() : *sequence.token_ids;
 }
 
+// Rows behind the next token: a draft goes with the last token that is known.
+int64_t Drafted(const ScheduledSequence& sequence) { return Missing(sequence) == 1 ? sequence.num_drafted : 0; }
+
+// Most tokens of one piece: the last one, with its draft, has a step of its own.
+int64_t MostAtOnce(const ScheduledSequence& sequence) {
+  return Missing(sequence) > 1 && sequence.num_drafted > 0 ? Missing(sequence) - 1 : Missing(sequence);
+}
+
 bool Overtaken(const ScheduledSequence& sequence) { return sequence.num_overtaken >= kMaxOvertaken; }
 
 // Most tokens that the prefix cache may give: the last one is always computed, as its row is what the next is drawn from.
@@ -107,32 +115,45 @@ void Scheduler::OrderWaiting() {
 }
 
 void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces) {
+  size_t num_counted = 0;
+  int64_t behind = 0;
   for (size_t i = 0; i < running_.size(); ++i) {
     ScheduledSequence* sequence = running_[i];
+    if (num_counted != running_.size()) {  // at first, and when some were preempted
+      num_counted = running_.size();
+      behind = 0;
+      for (size_t j = i; j < num_counted; ++j) behind += 1 + Drafted(*running_[j]);
+    }
+    // One token, with its draft, stays set aside for each running sequence behind this one.
+    behind -= 1 + Drafted(*sequence);
     // A finished row of a static batch computes its last token again, into the slot that it has.
     if (sequence->finished) cache_->TryRollback(&sequence->kv, 1);
-    // One token stays set aside for each running sequence behind this one.
-    const auto behind = static_cast<int64_t>(running_.size() - i - 1);
-    int64_t num_new = std::min(Missing(*sequence), std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0));
+    const int64_t most = MostAtOnce(*sequence);
+    ScheduledPiece piece = {sequence, std::min(most, std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0)), Drafted(*sequence)};
     const bool is_prompt = Missing(*sequence) > 1;
-    if (is_prompt) num_new = std::min(num_new, *prompt_budget);
-    if (!config_.chunked_prefill && num_new < Missing(*sequence)) num_new = Missing(*sequence);
-    if (num_new <= 0) continue;
-    bool preempted_itself = false;
-    while (!cache_->TryReserve(&sequence->kv, num_new)) {
-      if (running_.back() == sequence && num_new > 1) {  // nobody behind: go on with a smaller piece
-        num_new /= 2;
-        continue;
-      }
-      preempted_itself = running_.back() == sequence;
-      PreemptLast();
-      if (preempted_itself) break;
-    }
-    if (preempted_itself) break;
-    pieces->push_back({sequence, num_new});
-    *budget -= num_new;
-    if (is_prompt) *prompt_budget -= std::min(num_new, *prompt_budget);
+    if (is_prompt) piece.num_new = std::min(piece.num_new, *prompt_budget);
+    if (!config_.chunked_prefill && piece.num_new < most) piece.num_new = most;
+    if (piece.num_new <= 0) continue;
+    if (piece.num_drafted > 0 && piece.num_new + piece.num_drafted > *budget && !pieces->empty()) continue;  // it waits a step
+    if (!ReserveRunning(&piece, pieces->empty())) continue;
+    pieces->push_back(piece);
+    *budget -= piece.num_new + piece.num_drafted;
+    if (is_prompt) *prompt_budget -= std::min(piece.num_new, *prompt_budget);
   }
+}
+
+bool Scheduler::ReserveRunning(ScheduledPiece* piece, bool alone) {
+  while (!cache_->TryReserve(&piece->sequence->kv, piece->num_new + piece->num_drafted)) {
+    const bool is_last = running_.back() == piece->sequence;
+    if (is_last && piece->num_new > 1) {  // nobody behind: go on with a smaller piece
+      piece->num_new /= 2;
+      continue;
+    }
+    if (is_last && piece->num_drafted > 0 && !alone) return false;  // it waits a step, and keeps what it has
+    PreemptLast();
+    if (is_last) return false;
+  }
+  return true;
 }
 
 void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces) {
@@ -148,16 +169,20 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
       GiveBack(sequence);
       break;
     }
-    int64_t num_new = std::min({Missing(*sequence), *budget, *prompt_budget});
-    if (!config_.chunked_prefill && num_new < Missing(*sequence)) {
+    const int64_t most = MostAtOnce(*sequence);
+    const int64_t num_drafted = Drafted(*sequence);
+    int64_t num_new = std::min({most, *budget, *prompt_budget});
+    if (!config_.chunked_prefill && num_new < most) {
       if (!pieces->empty()) break;
-      num_new = Missing(*sequence);
+      num_new = most;
     }
-    if (!FitsBesideRunning(*sequence, cache_->PagesNeeded(sequence->kv, num_new))) break;
-    if (!cache_->TryReserve(&sequence->kv, num_new)) {
+    if (num_drafted > 0 && num_new + num_drafted > *budget && !pieces->empty()) break;  // it waits a step
+    if (!FitsBesideRunning(*sequence, cache_->PagesNeeded(sequence->kv, num_new + num_drafted))) break;
+    if (!cache_->TryReserve(&sequence->kv, num_new + num_drafted)) {
       // Alone, it begins with what fits; blocks behind a window come back as it goes.
       while (num_new > 1 && !cache_->TryReserve(&sequence->kv, num_new)) num_new /= 2;
-      if (cache_->PagesNeeded(sequence->kv, num_new) > 0 && !cache_->TryReserve(&sequence->kv, num_new)) break;
+      const int64_t num_rows = num_new + num_drafted;
+      if (cache_->PagesNeeded(sequence->kv, num_rows) > 0 && !cache_->TryReserve(&sequence->kv, num_rows)) break;
     }
     waiting_.pop_front();
     sequence->host_copy = nullptr;
@@ -168,8 +193,8 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     for (ScheduledSequence* other : waiting_) other->num_overtaken += other->arrival < sequence->arrival ? 1 : 0;
     AddRunning(sequence);
     seats += sequence->num_seats;
-    pieces->push_back({sequence, num_new});
-    *budget -= num_new;
+    pieces->push_back({sequence, num_new, num_drafted});
+    *budget -= num_new + num_drafted;
     *prompt_budget -= std::min(num_new, *prompt_budget);
   }
 }

@@ -49,6 +49,7 @@ struct ScheduledSequence {
   int64_t num_overtaken = 0;             // later arrivals that were admitted before it
   int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
   int64_t num_cached = 0;                // tokens that the prefix cache gave when it first ran
+  int64_t num_drafted = 0;               // rows that go into a step behind its last token: all of them, or the token waits a step
   KvSequence kv;                         // kv.num_tokens of them are computed
   bool finished = false;                 // a static batch keeps its finished rows
   int64_t num_preemptions = 0;
@@ -59,6 +60,8 @@ struct ScheduledSequence {
 struct ScheduledPiece {
   ScheduledSequence* sequence;
   int64_t num_new;  // tokens to compute on top of kv.num_tokens
+  // Rows of its draft behind them: sequence->num_drafted if these reach its last token, else 0. Blocks are reserved for them, too.
+  int64_t num_drafted = 0;
 };
 
 struct SchedulerConfig {
@@ -91,6 +94,7 @@ class Scheduler {
   // Reserves pages for the returned pieces. Empty while work exists only if nothing fits (a caller's error:
   // admission refuses what cannot run alone).
   // prompt_budget: most prompt tokens in a step that decodes too, so that a long prompt does not stall them.
+  // A step exceeds its token budget only if its first piece is one token with a longer draft.
   std::vector<ScheduledPiece> Schedule(int64_t prompt_budget = INT64_MAX);
   const std::deque<ScheduledSequence*>& waiting() const { return waiting_; }
   const std::vector<ScheduledSequence*>& running() const { return running_; }
@@ -117,6 +121,8 @@ class Scheduler {
   void AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
   int64_t ExpectedTokens(const ScheduledSequence& sequence) const;
   bool OutgrowsPool(const ScheduledSequence& newcomer) const;
+  // Gives a running sequence blocks for its piece, from those behind it if need be; false if it does not run in this step.
+  bool ReserveRunning(ScheduledPiece* piece, bool alone);
   void GiveBack(ScheduledSequence* sequence);  // all its pages; it stays known to the cache
   void PreemptLast();
   void AttachPrefix(ScheduledSequence* sequence);

@@ -38,7 +38,11 @@ _MAX_KEPT = 64  # core drafters that an LLM keeps for the next call
 
 
 class LengthPolicy(Protocol):
-    """Chooses how many tokens to draft; may not look at drawn tokens."""
+    """Chooses how many tokens to draft; may not look at drawn tokens.
+
+    Under verification other than "coupled", lengths enter the result: tokens then depend on costs and on other sequences exactly as far
+    as the policy looks at `cost_curve` and `num_running`.
+    """
 
     def choose(self, acceptance: F32, cost_curve: F32, num_running: int) -> int:
         """A length.
@@ -68,13 +72,15 @@ class SpeculativeConfig:
     drafter : Drafter, callable, or a list of them
         Several propose one merged tree, earlier ones first.
     num_speculative_tokens : int, "auto", or LengthPolicy
-        Most tokens in a draft. "auto" picks, at each step, the length with the most expected tokens per second from
-        the measured cost of a step and the acceptance seen, down to none.
+        Most tokens in a draft. "auto" picks, at each step, the length with the most expected tokens per second from the cost of a step
+        and the acceptance seen, down to none; under verification other than "coupled" from a fixed table of costs and this sequence's
+        own acceptance.
     verification : {"coupled", "rejection", "block", "typical"} or Verification
         "coupled": the very tokens of plain decoding, at any temperature. "rejection": accepts with probability
-        min(1, target / draft), else draws from what is left; the law is exactly the target's, the tokens depend on the
-        drafter. "block": the same law, chains only, judged as a whole: accepts more. "typical", and a Verification of your
-        own, may change the law.
+        min(1, target / draft), else draws from what is left; the law is exactly the target's. "block": the
+        same law, chains only, judged as a whole: accepts more. "typical", and a Verification of your own, may change the law.
+        All but "coupled" make tokens depend on the drafter and on num_speculative_tokens too, and on nothing else of the run: a draft
+        goes whole into a step that has room for it.
     """
 
     drafter: Any
