@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmi._drafters import DraftContext, Drafter, DraftModel
-from llmi._errors import InvalidParamsError
 from llmi._params import SamplingParams
 from llmi._speculation import parse_speculation
+from llmi._testing_rules import assert_exact_verification
 from llmi._verification import Verification
 
 if TYPE_CHECKING:
@@ -79,61 +79,6 @@ def exact_distribution(llm: LLM, prompt: Any, sampling_params: SamplingParams, *
             sequence.close()
         law = grown
     return law
-
-
-def verification_law(verification: Any, target: Iterable[Any], draft: Iterable[Any], *, num_siblings: int = 1) -> dict[int, Fraction]:
-    """The exact law of the token that a verification emits at one position, in fractions.
-
-    Sums over all ordered draws of siblings from `draft`, without replacement: with a lossless rule the result is `target`.
-
-    Parameters
-    ----------
-    verification : "rejection" or Verification
-        Its accept_probability and residual get arrays of Fractions; a rule that cannot reckon with these gets float64 ones.
-    target, draft : probabilities [vocab_size]
-        Fractions, or numbers that are taken as they are.
-    num_siblings : int
-    """
-    rule = Verification() if verification == "rejection" else verification
-    if not isinstance(rule, Verification) or rule.judges_whole_drafts:
-        raise InvalidParamsError(
-            f"verification_law needs 'rejection' or accept_probability and residual, not {verification!r}", "verification"
-        )
-    law: dict[int, Fraction] = {}
-
-    def add(token: int, mass: Fraction) -> None:
-        if mass:
-            law[token] = law.get(token, Fraction(0)) + mass
-
-    def visit(left: list[Fraction], rest: list[Fraction], mass: Fraction, siblings: int, whole: list[Fraction]) -> None:
-        total = sum(rest)
-        if siblings == 0 or total == 0:
-            final = left if any(left) else whole
-            for token, probability in enumerate(final):
-                add(token, mass * probability / sum(final))
-            return
-        row = [probability / total for probability in rest]
-        for token, probability in enumerate(row):
-            if not probability:
-                continue
-            accepted = Fraction(_with_fractions(rule.accept_probability, token, left, row))
-            add(token, mass * probability * accepted)
-            if accepted < 1:
-                remaining = [Fraction(value) for value in _with_fractions(rule.residual, left, row)]
-                others = [Fraction(0) if other == token else value for other, value in enumerate(rest)]
-                visit(remaining, others, mass * probability * (1 - accepted), siblings - 1, whole)
-
-    probabilities = [Fraction(value) for value in target]
-    visit(probabilities, [Fraction(value) for value in draft], Fraction(1), num_siblings, probabilities)
-    return law
-
-
-def _with_fractions(function: Any, *args: Any) -> Any:
-    """Calls with arrays of Fractions, or of float64 where the function cannot reckon with them."""
-    try:
-        return function(*(np.array(arg, object) if isinstance(arg, list) else arg for arg in args))
-    except (TypeError, AttributeError):
-        return function(*(np.array([float(value) for value in arg]) if isinstance(arg, list) else arg for arg in args))
 
 
 def assert_same_distribution(
@@ -229,8 +174,12 @@ def assert_lossless(
 ) -> None:
     """Fails if speculation changes what is generated.
 
-    Coupled: tokens, text and log-probabilities equal those without, over samplers x batch sizes 1, 5 and 16. Rejection, or
-    a Verification that calls itself lossless: the law of the first two tokens equals the exact one.
+    Coupled: tokens, text and log-probabilities equal those without, over samplers x batch sizes 1, 5 and 16. Rejection,
+    block, or a Verification that calls itself lossless: the law of the first three tokens equals the exact one, by draws.
+    A Verification is enumerated before: its accept_probability and residual in fractions, over standing pairs of laws, for drawn
+    drafts or point masses, as the drafter gives; its verify by summing over its draws and finding the thresholds of its coins. So
+    a rule that is a little too lenient is found, which draws would not show. A verify that is too long for that is judged by draws
+    alone.
 
     Parameters
     ----------
@@ -256,7 +205,11 @@ def assert_lossless(
     try:
         if config.verification != "coupled":
             assert isinstance(config.verification, str) or config.verification.lossless, "this Verification calls itself lossy"
-            _assert_exact_law(config, target, prompts, sampling_params, num_tokens * 20, false_alarm)
+            texts = list(prompts) if prompts is not None else [[1, 2, 3, 1, 2]]
+            samplers = list(sampling_params) if sampling_params is not None else [SamplingParams(temperature=0.8), SamplingParams(top_k=4)]
+            if isinstance(config.verification, Verification):
+                assert_exact_verification(target, config, texts, samplers)
+            _assert_exact_law(config, target, texts, samplers, num_tokens * 20, false_alarm)
             return
         samplers = list(sampling_params) if sampling_params is not None else list(SAMPLERS)
         texts = list(prompts) if prompts is not None else _prompts(target.model_info.vocab_size, 16)
@@ -288,9 +241,7 @@ def _prompts(vocab_size: int, count: int) -> list[list[int]]:
     return prompts
 
 
-def _assert_exact_law(config: Any, llm: LLM, prompts: Any, sampling_params: Any, num_draws: int, false_alarm: float) -> None:
-    texts = list(prompts) if prompts is not None else [[1, 2, 3, 1, 2]]
-    samplers = list(sampling_params) if sampling_params is not None else [SamplingParams(temperature=0.8), SamplingParams(top_k=4)]
+def _assert_exact_law(config: Any, llm: LLM, texts: list[Any], samplers: list[SamplingParams], num_draws: int, false_alarm: float) -> None:
     cases = len(texts) * len(samplers)
     for text in texts:
         for sampler in samplers:

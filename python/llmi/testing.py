@@ -12,7 +12,8 @@ import numpy as np
 
 from llmi._drafters import Drafter
 from llmi._outputs import Outputs
-from llmi._testing_laws import RandomDrafter, assert_lossless, assert_same_distribution, exact_distribution, verification_law
+from llmi._testing_laws import RandomDrafter, assert_lossless, assert_same_distribution, exact_distribution
+from llmi._testing_rules import verification_law
 
 __all__ = [
     "assert_lossless",
