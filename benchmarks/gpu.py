@@ -92,7 +92,7 @@ def cublas_lt() -> str | None:
 
 def copy_bandwidth() -> float:
     """Bytes a second that copies within the device read and write, now."""
-    return _core.measure_device_copy(device(), 1 << 28)
+    return _core.testing.measure_device_copy(device(), 1 << 28)
 
 
 def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
@@ -110,7 +110,7 @@ def measure_draws(num_rows: int, vocab_size: int) -> dict[str, float]:
         params = _core.SamplingParams()
         for field, value in fields.items():
             setattr(params, field, value)
-        seconds = _core.measure_device_draws(device(), params, num_rows, vocab_size, int(name.endswith("rejected")))
+        seconds = _core.testing.measure_device_draws(device(), params, num_rows, vocab_size, int(name.endswith("rejected")))
         result |= {f"{name}, us": seconds * 1e6, f"{name}, in reads of the logits": seconds / read_seconds}
     return result
 
@@ -131,9 +131,9 @@ def measure_linear(shape: dict[str, int]) -> dict[str, float]:
     for name, (kind, options) in kinds.items():
         where = device() + options
         for rows in (1, 2, 4, 8, 16, 32):
-            seconds, weight_bytes = _core.measure_device_linear(where, kind, rows, **shape)
+            seconds, weight_bytes = _core.testing.measure_device_linear(where, kind, rows, **shape)
             result[f"{name}, {rows} rows, share of copy"] = weight_bytes / seconds / bandwidth
-        seconds, _ = _core.measure_device_linear(where, kind, 512, **shape)
+        seconds, _ = _core.testing.measure_device_linear(where, kind, 512, **shape)
         result[f"{name}, 512 rows, operations/s"] = 2 * 512 * shape["num_outputs"] * shape["num_cols"] / seconds
     return result
 
@@ -147,9 +147,9 @@ def measure_attention(thousand: int, heads: dict[str, int], operations_per_s: fl
     result = {}
     for kv_dtype in ("float16", "bfloat16"):  # the CPU's order of sums; tensor cores
         for name, contexts in {"uniform": [4 * thousand] * 32, "skewed": [128 * thousand] + [4 * thousand] * 31}.items():
-            seconds = _core.measure_device_attention(device(), kv_dtype, contexts, 1, **heads)
+            seconds = _core.testing.measure_device_attention(device(), kv_dtype, contexts, 1, **heads)
             result[f"{kv_dtype}, decode, {name}, time over its bytes' at copy speed"] = seconds * bandwidth / (sum(contexts) * token_bytes)
-        seconds = _core.measure_device_attention(device(), kv_dtype, [length], length, **heads)
+        seconds = _core.testing.measure_device_attention(device(), kv_dtype, [length], length, **heads)
         result[f"{kv_dtype}, prompt, share of the matrix rate"] = operations / seconds / operations_per_s
     return result
 
@@ -265,7 +265,7 @@ def serve(path: Path, engine: dict[str, Any], shape: dict[str, Any], requests: d
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     # Before anything is tuned: what the promise's rules for this GPU rest on (docs/decisions/0022).
-    instructions = _core.probe_matrix_instructions() if device() == "cuda" else {}
+    instructions = _core.testing.probe_matrix_instructions() if device() == "cuda" else {}
     for name, answers in instructions.items():
         print(name, answers)
     if not arguments.no_checks:

@@ -5,7 +5,7 @@ set(LLMI_CORE_SOURCES
   csrc/io/gguf.cc csrc/io/gguf_fields.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
   csrc/kernels/attention.cc csrc/kernels/attention_weights.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/gated_linear.cc csrc/kernels/linear.cc csrc/kernels/probe.cc
   csrc/kernels/kv_copy.cc csrc/kernels/linear_input.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
-  csrc/kernels/cuda/cublas_lt.cc csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc
+  csrc/kernels/cuda/cublas_lt.cc
   csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
   csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc
   csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc
@@ -29,6 +29,13 @@ set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
   csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
-  csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_system.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_cache.cpp
-  csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp
+  csrc/bindings/bind_system.cpp
   csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)
+
+# What tests and benchmarks alone need: the emulated device, questions to matrix instructions, and their bindings.
+set(LLMI_TESTING_CORE_SOURCES csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc)
+set(LLMI_NO_TESTING_CORE_SOURCES csrc/kernels/no_cuda/emulated_device.cc)
+set(LLMI_TESTING_BINDING_SOURCES
+  csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_cache.cpp
+  csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp)
+set(LLMI_NO_TESTING_BINDING_SOURCES csrc/bindings/bind_no_testing.cpp)

@@ -286,17 +286,17 @@ def test_device_probes(device: str) -> None:
     """What the benchmark measures: a layer's packed bytes, and seconds of it and of attention."""
     name = "emulated" if device == "emulated" else "cuda"
     for kind, block_bytes in {"bf16": 64, "fp16": 64, "q8_0": 34, "q4_0": 18, "q4_1": 20}.items():
-        seconds, weight_bytes = _core.measure_device_linear(name, kind, 3, 64, 96)
+        seconds, weight_bytes = _core.testing.measure_device_linear(name, kind, 3, 64, 96)
         assert seconds > 0 and weight_bytes == 64 * 3 * block_bytes
     for kind, super_block_bytes in {"q4_k": 148, "q6_k": 212}.items():  # the file's 144 and 210, with whole cache lines
-        seconds, weight_bytes = _core.measure_device_linear(name, kind, 3, 64, 512)
+        seconds, weight_bytes = _core.testing.measure_device_linear(name, kind, 3, 64, 512)
         assert seconds > 0 and weight_bytes == 64 * 2 * super_block_bytes
     heads = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 64}
-    assert _core.measure_device_attention(name, "float16", [100, 3], 3, **heads) > 0
+    assert _core.testing.measure_device_attention(name, "float16", [100, 3], 3, **heads) > 0
     with pytest.raises(_core.CoreError, match="bf16, fp16, q4_0, q4_1, q4_k, q6_k or q8_0"):
-        _core.measure_device_linear(name, "q5_0", 1, 64, 64)
+        _core.testing.measure_device_linear(name, "q5_0", 1, 64, 64)
     for shape in ((0, 64, 64), (1, 0, 64), (1, 60, 64), (1, 64, 48)):
         with pytest.raises(_core.CoreError, match="a device probe"):
-            _core.measure_device_linear(name, "bf16", *shape)
+            _core.testing.measure_device_linear(name, "bf16", *shape)
     with pytest.raises(_core.CoreError, match="contexts hold the rows"):
-        _core.measure_device_attention(name, "float16", [100, 2], 3, **heads)
+        _core.testing.measure_device_attention(name, "float16", [100, 2], 3, **heads)

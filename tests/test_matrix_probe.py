@@ -77,36 +77,36 @@ def aligned_by_all_columns(d: Array, a: Array, b: Array) -> Array:
 )  # fmt: skip
 @pytest.mark.parametrize("num_columns", [8, 72])
 def test_each_question_is_failed_by_an_instruction_of_its_own(add: Any, fails: str | None, num_columns: int) -> None:
-    answers = _core.ask_matrix_product(by_calls(add), num_columns)
+    answers = _core.testing.ask_matrix_product(by_calls(add), num_columns)
     assert {name for name in QUESTIONS if not answers[name]} == ({fails} if fails else set())
     assert answers["error"] < {exact: 4, one_by_one: 64}.get(add, 2000)
 
 
 def test_a_wrong_product_shows_in_its_error() -> None:
-    assert _core.ask_matrix_product(lambda a, b: by_calls(exact)(a, b[::-1].copy()), 16)["error"] > 1e5
-    assert math.isnan(_core.ask_matrix_product(lambda a, b: np.full((64, 16), np.nan, np.float32), 16)["error"])
+    assert _core.testing.ask_matrix_product(lambda a, b: by_calls(exact)(a, b[::-1].copy()), 16)["error"] > 1e5
+    assert math.isnan(_core.testing.ask_matrix_product(lambda a, b: np.full((64, 16), np.nan, np.float32), 16)["error"])
 
 
 def test_equal_bits_are_those_of_the_columns_that_both_have() -> None:
     right, other = by_calls(exact), by_calls(one_by_one)
-    assert _core.give_equal_bits(right, 256, right, 8) and _core.give_equal_bits(right, 8, right, 64)
-    assert not _core.give_equal_bits(right, 16, other, 16)
+    assert _core.testing.give_equal_bits(right, 256, right, 8) and _core.testing.give_equal_bits(right, 8, right, 64)
+    assert not _core.testing.give_equal_bits(right, 16, other, 16)
 
 
 def test_products_of_another_size_are_refused() -> None:
     with pytest.raises(_core.CoreError, match="64 rows of all columns"):
-        _core.ask_matrix_product(lambda a, b: np.zeros((64, 8), np.float32), 16)
+        _core.testing.ask_matrix_product(lambda a, b: np.zeros((64, 8), np.float32), 16)
     with pytest.raises(_core.CoreError, match="8 to 256 columns"):
-        _core.ask_matrix_product(by_calls(exact), 0)
+        _core.testing.ask_matrix_product(by_calls(exact), 0)
 
 
 def test_the_first_gpu_is_asked_and_where_there_is_none_it_says_why() -> None:
     why = _core.system_info()["why_no_cuda"]
     if why:
         with pytest.raises(_core.CoreError, match=re.escape(why)):
-            _core.probe_matrix_instructions()
+            _core.testing.probe_matrix_instructions()
         return
-    probed = _core.probe_matrix_instructions()
+    probed = _core.testing.probe_matrix_instructions()
     assert next(iter(probed)) == "mma.m16n8k16"
     for answers in probed.values():
         assert answers["error"] < 4096

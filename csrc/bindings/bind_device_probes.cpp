@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/bindings.h"
+#include "bindings/bind_testing.h"
 #include "bindings/gil.h"
 #include "bindings/engine_handle.h"
 #include "cache/kv_cache.h"

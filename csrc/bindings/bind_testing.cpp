@@ -421,11 +421,13 @@ void RegisterSampling(py::module_& module) {
 }  // namespace
 
 void RegisterTesting(py::module_& module) {
-  RegisterOps(module);
-  RegisterSampling(module);
-  RegisterTestingCache(module);
-  RegisterTestingScheduler(module);
-  RegisterTestingSpeculative(module);
+  py::module_ testing = module.def_submodule("testing", "Inner classes and ops, for tests and benchmarks.");
+  RegisterOps(testing);
+  RegisterSampling(testing);
+  RegisterDeviceProbes(testing);
+  RegisterTestingCache(testing);
+  RegisterTestingScheduler(testing);
+  RegisterTestingSpeculative(testing);
 }
 
 }  // namespace llmi

@@ -47,6 +47,8 @@ using PlacedFloats = Placed<float>;
 inline PlacedFloats Place(const KernelContext& context, const FloatArray& array) {
   return {context, array.data(), static_cast<size_t>(array.size())};
 }
+
+void RegisterDeviceProbes(pybind11::module_& module);
 void RegisterTestingCache(pybind11::module_& module);
 void RegisterTestingScheduler(pybind11::module_& module);
 void RegisterTestingSpeculative(pybind11::module_& module);

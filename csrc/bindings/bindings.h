@@ -10,7 +10,7 @@ void RegisterFiles(pybind11::module_& module);
 void RegisterEngine(pybind11::module_& module);
 void RegisterLab(pybind11::module_& module);
 void RegisterSystem(pybind11::module_& module);
-void RegisterDeviceProbes(pybind11::module_& module);
+// Adds the submodule `testing`, in builds with LLMI_TESTING.
 void RegisterTesting(pybind11::module_& module);
 
 }  // namespace llmi

@@ -7,7 +7,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   llmi::RegisterLab(module);
   llmi::RegisterEngine(module);
   llmi::RegisterSystem(module);
-  llmi::RegisterDeviceProbes(module);
-  pybind11::module_ testing = module.def_submodule("testing", "Inner classes and ops, for the tests.");
-  llmi::RegisterTesting(testing);
+  llmi::RegisterTesting(module);
 }
