@@ -19,6 +19,7 @@
 #include "io/gguf.h"
 #include "io/model_files.h"
 #include "io/safetensors.h"
+#include "engine/sizing.h"
 #include "model/loader.h"
 
 namespace py = pybind11;
@@ -240,6 +241,24 @@ void RegisterFiles(py::module_& module) {
   module.def(
       "load_config", [](const ModelFiles& files, const std::string& overrides) { return ConfigDict(LoadConfig(files, {}, overrides)); },
       py::arg("files"), py::arg("overrides") = "", "The decoder's numbers, without reading weights. overrides: JSON, or empty.");
+  module.def(
+      "expected_tensors",
+      [](const ModelFiles& files, const std::string& overrides) {
+        std::vector<std::pair<std::string, std::vector<uint64_t>>> tensors;
+        for (ExpectedTensor& tensor : LoadExpectedTensors(files, overrides))
+          tensors.emplace_back(std::move(tensor.name), std::move(tensor.shape));
+        return tensors;
+      },
+      py::arg("files"), py::arg("overrides") = "",
+      "Names and shapes of the tensors that a model of this config has; no weights are looked at.");
+  module.def(
+      "workspace_bytes",
+      [](const ModelFiles& files, int64_t num_rows, const std::string& overrides) {
+        const ModelConfig config = LoadConfig(files, {}, overrides);
+        return Decoder::WorkspaceBytes(config, num_rows, LogitsRowsAtOnce(config.vocab_size, false));
+      },
+      py::arg("files"), py::arg("num_rows"), py::arg("overrides") = "",
+      "Memory beside weights and cache, for steps of so many rows on the host.");
 }
 
 }  // namespace llmi

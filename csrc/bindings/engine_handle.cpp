@@ -91,13 +91,23 @@ EngineHandle::EngineHandle(const ModelFiles& files, const std::string& device, c
   model_ = LoadConfig(files, layers, overrides);
   CheckArgument(!context_.bf16_dots || (model_.hidden_size % 2 == 0 && model_.intermediate_size % 2 == 0),
                 "linear_dtype = 'bf16' takes columns in pairs, and this model has an odd number");
-  // Half of the host's memory that is free. A device's is looked at again when all else has its place.
-  const uint64_t available = device_ == nullptr ? AvailableMemoryBytes() / 2 : device_->free_bytes();
-  ResolveSizes(model_, {kv_cache_memory_bytes, max_model_len, available}, &config_);
-  decoder_ = LoadDecoder(context_, files, ParseWeightFormat(dtype), layers, overrides, &dropped);
+  SizingRequest sizes = {kv_cache_memory_bytes, max_model_len, 0};
+  CheckSizes(model_, sizes, config_);
+  const WeightFormat format = ParseWeightFormat(dtype);
+  const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size, device_ != nullptr);
+  const int64_t num_rows = std::max(max_num_batched_tokens, 1 + kMaxDraftNodes);
+  const auto admit = [&](const std::function<WeightPlan(WeightFormat)>& plan) {
+    const uint64_t free_bytes = device_ == nullptr ? AvailableMemoryBytes() : device_->free_bytes();
+    const ModelNeeds needs = {plan(format), plan(WeightFormat::kQ8_0), plan(WeightFormat::kQ4_0),
+                              Decoder::WorkspaceBytes(model_, num_rows, num_logits_rows), num_rows};
+    CheckModelFits(model_, sizes, config_, needs, free_bytes);
+    // A device's memory is looked at again when all else has its place.
+    sizes.available_bytes = device_ == nullptr ? HostCacheBytes(model_, sizes, config_, needs, free_bytes) : free_bytes;
+    ResolveSizes(model_, sizes, &config_);
+  };
+  decoder_ = LoadDecoder(context_, files, format, layers, overrides, admit, &dropped);
   if (device_ != nullptr) {
-    const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size, true);
-    decoder_->Reserve(context_, max_num_batched_tokens, num_logits_rows);
+    decoder_->Reserve(context_, num_rows, num_logits_rows);
     device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
     if (kv_cache_memory_bytes == 0) {
       const uint64_t left = DeviceCacheBytes(device_->total_bytes(), device_->free_bytes(), gpu_memory_utilization);

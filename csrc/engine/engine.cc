@@ -14,6 +14,16 @@
 
 namespace llmi {
 
+namespace {
+
+// Tokens of the prompt that the model reads: where nothing is drawn, the last one is only scored.
+int64_t NumInputs(const Request& request) {
+  const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
+  return request.params.max_tokens == 0 ? std::max<int64_t>(1, prompt_len - 1) : prompt_len;
+}
+
+}  // namespace
+
 void OutputChannel::Push(OutputEvent event) {
   {
     const std::lock_guard lock(mutex_);
@@ -77,7 +87,7 @@ void Engine::Check(const Request& request) {
                   "prompt token id " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size_) + ")", "prompt_token_ids");
     }
   }
-  const int64_t last_len = prompt_len + std::max<int64_t>(0, request.params.max_tokens - 1);
+  const int64_t last_len = NumInputs(request) + std::max<int64_t>(0, request.params.max_tokens - 1);
   if (last_len > config_.max_model_len) {
     throw Error(ErrorKind::kInvalidArgument,
                 std::to_string(prompt_len) + " prompt tokens and max_tokens = " + std::to_string(request.params.max_tokens) +
@@ -190,7 +200,7 @@ void Engine::TakeIncoming() {
       sample->tokens = request->prompt_token_ids;
       sample->scheduled.arrival = num_submitted_++;
       sample->scheduled.priority = request->priority;
-      sample->scheduled.num_tokens = static_cast<int64_t>(sample->tokens.size());
+      sample->scheduled.num_tokens = NumInputs(*request);
       sample->scheduled.max_new_tokens = request->params.max_tokens;
       sample->scheduled.token_ids = &sample->tokens;
       sample->scheduled.cache_salt = request->cache_salt;

@@ -65,6 +65,8 @@ void Engine::ProcessRows(LaunchedStep* step) {
           const bool all_scored = row.position + 2 == running.prompt_len();
           row.sample->scheduled.first_wanted_row = all_scored ? INT64_MAX : row.position + 1;
         } else if (running.request->params.max_tokens == 0) {
+          const bool scores = running.request->params.num_prompt_logprobs >= 0 && row.position + 1 < running.prompt_len();
+          if (scores) ProcessPromptRow(running, row.position, raw);
           FinishSample(running, *row.sample, FinishReason::kLength);
         } else {
           if (row.node == kWalkRoot) row.sample->emit_time_s = NowSeconds();

@@ -10,8 +10,27 @@ namespace {
 
 std::string Grouped(int64_t number) {
   std::string text = std::to_string(number);
-  for (int64_t place = static_cast<int64_t>(text.size()) - 3; place > 0; place -= 3) text.insert(static_cast<size_t>(place), ",");
+  for (int64_t place = static_cast<int64_t>(text.size()) - 3; place > 0; place -= 3) text.insert(static_cast<size_t>(place), 1, ',');
   return text;
+}
+
+std::string Megabytes(uint64_t bytes) { return Grouped(static_cast<int64_t>(bytes / 1000000)) + " MB"; }
+
+KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config) {
+  std::vector<int64_t> windows;
+  for (const LayerConfig& layer : model.layers) windows.push_back(layer.window);
+  return {windows, model.num_kv_heads, model.head_dim, config.kv_type, config.block_size};
+}
+
+// Of the sequence that must fit: the length that is asked for, or a block.
+int64_t OneSequenceLength(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config) {
+  return request.max_model_len > 0 ? request.max_model_len : std::min(config.block_size, model.max_position);
+}
+
+uint64_t OneSequenceBytes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config) {
+  const KvGroups groups = GroupsOf(model, config);
+  const int64_t pages = groups.MaxPages(OneSequenceLength(model, request, config), config.block_size);
+  return static_cast<uint64_t>(pages) * static_cast<uint64_t>(groups.page_bytes());
 }
 
 }  // namespace
@@ -20,17 +39,16 @@ uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double util
   const auto allowed = static_cast<uint64_t>(static_cast<double>(total_bytes) * utilization);
   const uint64_t taken = total_bytes - free_bytes;
   if (taken < allowed) return allowed - taken;
-  const auto megabytes = [](uint64_t bytes) { return Grouped(static_cast<int64_t>(bytes / 1000000)) + " MB"; };
-  throw Error::OutOfMemory("gpu_memory_utilization = " + std::to_string(utilization) + " allows " + megabytes(allowed) +
-                               " of the device's " + megabytes(total_bytes) + ", and " + megabytes(taken) +
+  throw Error::OutOfMemory("gpu_memory_utilization = " + std::to_string(utilization) + " allows " + Megabytes(allowed) +
+                               " of the device's " + Megabytes(total_bytes) + ", and " + Megabytes(taken) +
                                " are taken, weights and workspaces included: nothing is left for the KV cache; raise it, or lower "
                                "max_num_batched_tokens",
                            taken, allowed);
 }
 
-void ResolveSizes(const ModelConfig& model, const SizingRequest& request, EngineConfig* config) {
-  if (config->scheduler.max_num_seqs < 1) throw Error(ErrorKind::kInvalidArgument, "max_num_seqs must be 1 or more", "max_num_seqs");
-  if (config->scheduler.max_num_batched_tokens < 1) {
+void CheckSizes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config) {
+  if (config.scheduler.max_num_seqs < 1) throw Error(ErrorKind::kInvalidArgument, "max_num_seqs must be 1 or more", "max_num_seqs");
+  if (config.scheduler.max_num_batched_tokens < 1) {
     throw Error(ErrorKind::kInvalidArgument, "max_num_batched_tokens must be 1 or more", "max_num_batched_tokens");
   }
   if (request.max_model_len > model.max_position) {
@@ -38,9 +56,49 @@ void ResolveSizes(const ModelConfig& model, const SizingRequest& request, Engine
                 "max_model_len = " + Grouped(request.max_model_len) + " exceeds the model's " + Grouped(model.max_position),
                 "max_model_len");
   }
-  std::vector<int64_t> windows;
-  for (const LayerConfig& layer : model.layers) windows.push_back(layer.window);
-  const KvGroups groups(windows, model.num_kv_heads, model.head_dim, config->kv_type, config->block_size);
+}
+
+uint64_t HostCacheBytes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
+                        uint64_t free_bytes) {
+  const uint64_t left = free_bytes - std::min(free_bytes, needs.weights.num_bytes() + needs.workspace_bytes);
+  return std::min(left, std::max(free_bytes / 2, request.max_model_len > 0 ? OneSequenceBytes(model, request, config) : 0));
+}
+
+void CheckModelFits(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
+                    uint64_t free_bytes) {
+  const bool asked = request.kv_cache_memory_bytes > 0;
+  const uint64_t cache = asked ? static_cast<uint64_t>(request.kv_cache_memory_bytes) : OneSequenceBytes(model, request, config);
+  const uint64_t weights = needs.weights.num_bytes();
+  const uint64_t needed = weights + needs.workspace_bytes + cache;
+  if (needed <= free_bytes) return;
+  std::string types;
+  for (const auto& [type, bytes] : needs.weights.bytes_by_type) types += (types.empty() ? "" : ", ") + type + " " + Megabytes(bytes);
+  const int64_t length = OneSequenceLength(model, request, config);
+  std::string advice;
+  const auto advise = [&](const std::string& text) { advice += (advice.empty() ? "" : ", or ") + text; };
+  const uint64_t rest = needs.workspace_bytes + cache;
+  for (const auto& [name, plan] : {std::pair("q8_0", &needs.at_q8_0), std::pair("q4_0", &needs.at_q4_0)}) {
+    const uint64_t smaller = plan->num_bytes();
+    if (smaller == 0 || smaller >= weights || smaller + rest > free_bytes) continue;
+    advise(std::string("quantization='") + name + "' (" + Megabytes(smaller) + " of weights)");
+    break;
+  }
+  if (advice.empty() && weights + needs.workspace_bytes > free_bytes) advise("take a smaller model, or a file with fewer bits a weight");
+  if (asked) advise("lower kv_cache_memory_bytes");
+  if (!asked && request.max_model_len > 0) advise("lower max_model_len, or kv_cache_dtype='int8'");
+  if (needs.workspace_bytes > needed / 8) advise("lower max_num_batched_tokens");
+  std::string text = "the model needs ";
+  text += Megabytes(needed) + ", " + Megabytes(free_bytes) + " are free: weights " + Megabytes(weights) + " (" + types + ") + KV cache ";
+  text += Megabytes(cache) + " (";
+  text += asked ? "kv_cache_memory_bytes" : std::string("one sequence of ").append(Grouped(length)).append(" tokens");
+  text +=
+      ") + workspace " + Megabytes(needs.workspace_bytes) + " (steps of " + Grouped(needs.workspace_rows) + " tokens). To make it fit: ";
+  throw Error::OutOfMemory(text + advice, needed, free_bytes);
+}
+
+void ResolveSizes(const ModelConfig& model, const SizingRequest& request, EngineConfig* config) {
+  CheckSizes(model, request, *config);
+  const KvGroups groups = GroupsOf(model, *config);
   const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : model.max_position;
   int64_t bytes = request.kv_cache_memory_bytes;
   if (bytes == 0) {

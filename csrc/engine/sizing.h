@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/engine.h"
+#include "model/weights.h"
 
 namespace llmi {
 
@@ -25,6 +26,26 @@ struct SizingRequest {
 // What a device's cache may take when weights and workspaces are in place, so that `utilization` of the device's memory is in use, that of
 // others included. Throws Error(kOutOfMemory) with the arithmetic if nothing is left.
 uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization);
+
+// What a model takes besides its cache.
+struct ModelNeeds {
+  WeightPlan weights;
+  WeightPlan at_q8_0, at_q4_0;  // if they were quantised as they are loaded
+  uint64_t workspace_bytes = 0;
+  int64_t workspace_rows = 0;
+};
+
+// Throws Error(kInvalidArgument) for a length that exceeds the model's, and limits below 1.
+void CheckSizes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config);
+
+// Throws Error(kOutOfMemory) with the whole sum, unless weights, workspace and cache fit into free_bytes: the cache that is asked for,
+// or that of one sequence of max_model_len, or of one block.
+void CheckModelFits(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
+                    uint64_t free_bytes);
+
+// What the host's cache may take: half of what is free, or what one sequence of max_model_len needs, but no more than the model leaves.
+uint64_t HostCacheBytes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
+                        uint64_t free_bytes);
 
 // Fills config->num_pages and max_model_len. Throws Error(kOutOfMemory) with the arithmetic where a given length
 // does not fit, Error(kInvalidArgument) where it exceeds the model's.

@@ -155,6 +155,18 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   if (context.device != nullptr) context.device->ReserveInputs(std::max(most_values, most_activated));
 }
 
+uint64_t Decoder::WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows) {
+  const int64_t query_size = config.num_heads * config.head_dim;
+  const int64_t mlp_rows = std::min(num_rows, kMlpRows);
+  int64_t rotary = 0;
+  for (const RopeConfig& rope : config.ropes) rotary += rope.rotary_dim;
+  // x, its norm, last rows; query, key, value and what is attended; a share of the MLP; logits; forms of what layers read.
+  const int64_t floats = num_rows * (3 * config.hidden_size + 2 * query_size + 2 * config.num_kv_heads * config.head_dim + rotary) +
+                         mlp_rows * 3 * config.intermediate_size + num_logits_rows * config.vocab_size;
+  const int64_t values = num_rows * std::max(config.hidden_size, query_size) + mlp_rows * config.intermediate_size;
+  return FloatBytes(floats + values / 32 * 5) + static_cast<uint64_t>(values);
+}
+
 LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
                            FormsRoom& room) {
   LinearInput input;

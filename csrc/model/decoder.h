@@ -52,6 +52,9 @@ class Decoder {
   // Takes the memory that a Forward of so many rows needs, and the logits of so many, at once instead of as it comes.
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
 
+  // Bytes that these are.
+  static uint64_t WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows);
+
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
   // Not re-entrant: workspaces belong to the object.
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);

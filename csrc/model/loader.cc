@@ -142,13 +142,17 @@ void KeepLayers(const std::vector<int64_t>& layers, ModelConfig* config) {
 }  // namespace
 
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, WeightFormat format,
-                                     const std::vector<int64_t>& layers, const std::string& overrides, const std::atomic<bool>* dropped) {
+                                     const std::vector<int64_t>& layers, const std::string& overrides, const Admission& admit,
+                                     const std::atomic<bool>* dropped) {
   Overrides changes(overrides);
   OpenedModel model = Open(files, &changes);
   // Of the whole model, before any weight is packed: layers that are left out are no unknown tensors.
   LocateWeights(*model.tensors, model.names, model.config);
   RefuseUnread(files.path(), model, &changes);
   KeepLayers(layers, &model.config);
+  if (admit) {
+    admit([&](WeightFormat wanted) { return PlanWeights(context, *model.tensors, model.names, model.config, wanted, layers); });
+  }
   ModelWeights weights = LoadWeights(context, *model.tensors, model.names, model.config, format, layers, dropped);
   return std::make_unique<Decoder>(std::move(model.config), std::move(weights));
 }
@@ -158,6 +162,12 @@ ModelConfig LoadConfig(const ModelFiles& files, const std::vector<int64_t>& laye
   ModelConfig config = Open(files, &changes).config;
   KeepLayers(layers, &config);
   return config;
+}
+
+std::vector<ExpectedTensor> LoadExpectedTensors(const ModelFiles& files, const std::string& overrides) {
+  Overrides changes(overrides);
+  const OpenedModel model = Open(files, &changes);
+  return ExpectedTensors(model.names, model.config);
 }
 
 }  // namespace llmi

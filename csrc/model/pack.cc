@@ -176,21 +176,25 @@ AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_
   return copy;
 }
 
+PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols) {
+  PackedType type = PackedTypeOf(dtype, format);
+  if (context.device != nullptr) type = context.device->OwnForm(type);
+  return {type, static_cast<uint64_t>(NumTiles(num_rows)) * static_cast<uint64_t>(PackedTileBytes(type, num_cols))};
+}
+
 PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
                            const std::function<int64_t(int64_t)>& source_row, MemorySource* arena)
-    : type_(PackedTypeOf(source.dtype, format)),
-      num_rows_(static_cast<int64_t>(source.shape[0])),
-      num_cols_(static_cast<int64_t>(source.shape[1])) {
+    : num_rows_(static_cast<int64_t>(source.shape[0])), num_cols_(static_cast<int64_t>(source.shape[1])) {
   if (const DType stored = StoredType(source.dtype, format); num_cols_ % Info(stored).block_size != 0) {
     throw Error(ErrorKind::kInvalidArgument,
                 "tensor '" + source.name + "' has " + std::to_string(num_cols_) + " columns: " + Info(stored).name +
                     " needs a multiple of " + std::to_string(Info(stored).block_size),
                 "quantization");
   }
-  if (context.device != nullptr) type_ = context.device->OwnForm(type_);
+  const auto [type, total_bytes] = PackedFormOf(context, source.dtype, format, num_rows_, num_cols_);
+  type_ = type;
   const int64_t num_tiles = NumTiles(num_rows_);
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
-  const auto total_bytes = static_cast<size_t>(num_tiles) * static_cast<size_t>(tile_bytes);
   const std::string what = "tensor '" + source.name + "'";
   AlignedBuffer packed(total_bytes, what.c_str(), context.device == nullptr ? arena : nullptr);
   const int64_t row_bytes = num_cols_ / Info(source.dtype).block_size * Info(source.dtype).block_bytes;

@@ -49,6 +49,13 @@ class PackedMatrix {
   AlignedBuffer data_;
 };
 
+// What a matrix of so many rows and columns becomes.
+struct PackedForm {
+  PackedType type;
+  uint64_t num_bytes;
+};
+PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols);
+
 // The type that a matrix is stored in before it is packed: its own, or what it is quantised to.
 DType StoredType(DType dtype, WeightFormat format);
 PackedType PackedTypeOf(DType dtype, WeightFormat format);

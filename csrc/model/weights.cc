@@ -236,7 +236,53 @@ void VisitMatrices(const ModelWeights& weights, const Visit& visit) {
   }
 }
 
+// Each role that the model has, in each layer that has it.
+template <typename Visit>
+void VisitTensors(const TensorNames& names, const ModelConfig& config, const Visit& visit) {
+  for (size_t i = 0; i < static_cast<size_t>(TensorRole::kCount); ++i) {
+    const auto role = static_cast<TensorRole>(i);
+    if (!FormOf(role, config)) continue;
+    const bool in_each_layer = names[i].find("{}") != std::string::npos;
+    for (int64_t layer = 0; layer < (in_each_layer ? config.num_layers : 1); ++layer) visit(role, layer);
+  }
+}
+
 }  // namespace
+
+uint64_t WeightPlan::num_bytes() const {
+  uint64_t total = 0;
+  for (const auto& [type, bytes] : bytes_by_type) total += bytes;
+  return total;
+}
+
+WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
+                       WeightFormat format, const std::vector<int64_t>& source_layers) {
+  const Tensors tensors(file, names, config);
+  WeightPlan plan;
+  VisitTensors(names, config, [&](TensorRole role, int64_t layer) {
+    const int64_t source = source_layers.empty() ? layer : source_layers[static_cast<size_t>(layer)];
+    const TensorView& view = tensors.Weight(role, source);
+    if (view.shape.size() == 1) {
+      plan.bytes_by_type[PackedTypeName(PackedType::kF32)] += view.shape[0] * sizeof(float);
+      return;
+    }
+    const PackedForm form =
+        PackedFormOf(context, view.dtype, format, static_cast<int64_t>(view.shape[0]), static_cast<int64_t>(view.shape[1]));
+    plan.bytes_by_type[PackedTypeName(form.type)] += form.num_bytes;
+  });
+  return plan;
+}
+
+std::vector<ExpectedTensor> ExpectedTensors(const TensorNames& names, const ModelConfig& config) {
+  std::vector<ExpectedTensor> tensors;
+  VisitTensors(names, config, [&](TensorRole role, int64_t layer) {
+    const TensorForm form = *FormOf(role, config);
+    const std::string name = TensorName(names, role, layer);
+    tensors.push_back({name + ".weight", form.shape});
+    if (form.bias == Bias::kRequired) tensors.push_back({name + ".bias", {form.shape[0]}});
+  });
+  return tensors;
+}
 
 uint64_t ModelWeights::num_bytes() const {
   uint64_t total = 0;
@@ -254,15 +300,10 @@ std::string ModelWeights::TypeNames() const {
 
 void LocateWeights(const TensorFile& file, const TensorNames& names, const ModelConfig& config) {
   const Tensors tensors(file, names, config);
-  for (size_t i = 0; i < static_cast<size_t>(TensorRole::kCount); ++i) {
-    const auto role = static_cast<TensorRole>(i);
-    if (!FormOf(role, config)) continue;
-    const bool in_each_layer = names[i].find("{}") != std::string::npos;
-    for (int64_t layer = 0; layer < (in_each_layer ? config.num_layers : 1); ++layer) {
-      tensors.Weight(role, layer);
-      tensors.BiasOf(role, layer);
-    }
-  }
+  VisitTensors(names, config, [&](TensorRole role, int64_t layer) {
+    tensors.Weight(role, layer);
+    tensors.BiasOf(role, layer);
+  });
 }
 
 bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config) {

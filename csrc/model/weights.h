@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/huge_arena.h"
@@ -62,6 +64,21 @@ void LocateWeights(const TensorFile& file, const TensorNames& names, const Model
 
 // Whether a head is the embedding once more: its values, in the same type.
 bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config);
+
+// What the weights of a model will take, before any is read.
+struct WeightPlan {
+  std::map<std::string, uint64_t> bytes_by_type;  // by name of the packed type
+  uint64_t num_bytes() const;
+};
+WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
+                       WeightFormat format, const std::vector<int64_t>& source_layers = {});
+
+// A tensor that a model of this config has: its name and shape.
+struct ExpectedTensor {
+  std::string name;
+  std::vector<uint64_t> shape;
+};
+std::vector<ExpectedTensor> ExpectedTensors(const TensorNames& names, const ModelConfig& config);
 
 // source_layers: the file's numbers of the config's layers; empty: the same.
 // dropped: looked at before each matrix; once it is true nobody wants the model any more: throws Error(kInterrupted). May be null.
