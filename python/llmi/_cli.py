@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
+from llmi._capacity import add_options as add_inspect_options
 from llmi._console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi._errors import InvalidParamsError, LlmiError
-from llmi._inspect import KV_CACHE_DTYPES
 from llmi._sampling_flags import add_flags, given
 
 EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cached."
@@ -67,9 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
     )
     inspect.add_argument("model", nargs="?", help="a path or name", default=argparse.SUPPRESS)
-    inspect.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16", help="type of the KV cache")
-    inspect.add_argument("--tokens", type=int, default=2048, help="context length for the sums")
-    inspect.add_argument("--tensors", action="store_true", default=argparse.SUPPRESS, help="list the tensors too")
+    add_inspect_options(inspect)
 
     commands.add_parser("doctor", help="what runs on this machine", description="What runs on this machine, and why.")
 
@@ -186,10 +184,12 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 def _inspect(arguments: argparse.Namespace) -> int:
     from llmi import _models
+    from llmi._capacity import report_text
     from llmi._inspect import inspect_model
 
     path = _models.resolve(getattr(arguments, "model", None))
-    show(str(inspect_model(path, arguments.kv_cache_dtype, arguments.tokens, hasattr(arguments, "tensors"))))
+    report = inspect_model(path, arguments.kv_cache_dtype, arguments.tokens, hasattr(arguments, "tensors"))
+    show(report_text(report, arguments))
     return 0
 
 
