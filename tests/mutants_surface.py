@@ -480,7 +480,17 @@ COMMAND_LINE: list[Mutant] = [
     planted("messages_of_several_lines", "python/llmi/_chat_lines.py", "% 2 == 1", "% 2 == 2", "tests/test_chat_command.py"),
     planted("history_is_bounded", "python/llmi/_chat_lines.py", "lines[-MAX_HISTORY:]", "lines", "tests/test_chat_command.py"),
 ]
-ARITHMETIC: list[Mutant] = []
-PROMISE: list[Mutant] = []
+ARITHMETIC: list[Mutant] = [
+    planted("the workspace is left out of the sum", "csrc/engine/sizing.cc", "weights + needs.workspace_bytes + cache;", "weights + cache;", "tests/test_memory_arithmetic.py"),
+    planted("a scored prompt's last token is read", "csrc/engine/engine.cc", "std::max<int64_t>(1, prompt_len - 1)", "prompt_len", "tests/test_memory_arithmetic.py"),
+    planted("windows do not count in operations", "python/llmi/_inspect.py", "if not window or num_tokens <= window:", "if window >= 0:", "tests/test_memory_arithmetic.py"),
+    planted("rolling windows are a token short", "python/llmi/_scoring.py", "end - max_length - 1", "end - max_length", "tests/test_memory_arithmetic.py"),
+    planted("wheels with test parts", "pyproject.toml", 'LLMI_TESTING = "OFF"', 'LLMI_TESTING = "ON"', "tests/test_build_options.py"),
+]  # fmt: skip
+PROMISE: list[Mutant] = [
+    planted("judged drafts are cut to the step's room", "csrc/engine/speculate.cc", "sample.judges_drafts() ? kMaxDraftNodes : room", "room", "tests/test_promise.py"),
+    planted("a waiting draft is proposed again", "csrc/engine/speculate.cc", "!sample->judges_drafts() || sample->whole_draft) continue", "!sample->judges_drafts()) continue", "tests/test_promise.py"),
+    planted("a rule may be a tenth off", "python/llmi/_testing_rules.py", "ROUNDING = 1e-9", "ROUNDING = 0.1", "tests/test_promise.py"),
+]  # fmt: skip
 
 SURFACE = [*FILES, *CONFIG, *TOKENIZER, *TEMPLATES, *PARAMETERS, *CALLS, *ENDINGS, *OBJECTS, *PLACES, *COMMAND_LINE, *ARITHMETIC, *PROMISE]

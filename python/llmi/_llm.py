@@ -407,9 +407,10 @@ class LLM(StaysHere):
     def perplexity(
         self, texts: Prompt | Iterable[Prompt], *, max_length: int | None = None, stride: int | None = None, use_tqdm: bool | None = None
     ) -> list[Perplexity]:
-        """Perplexity of each text. Each token is scored once, in windows of `max_length` (the context) tokens.
+        """Perplexity of each text. Each token is scored once, in windows in which the model reads at most `max_length` (the context) tokens.
 
-        stride=None: lm-eval's rolling rule. Else windows begin `stride` tokens apart and see what stands before.
+        stride=None: the windows of lm-eval's loglikelihood_rolling, `max_length` scored tokens each. Else windows are `stride` tokens
+        apart and see what stands before.
         """
         return _scoring.perplexity(self, texts, max_length, stride, use_tqdm)
 

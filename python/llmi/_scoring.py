@@ -82,8 +82,9 @@ def loglikelihood(llm: LLM, pairs: Iterable[tuple[Prompt, Prompt]], use_tqdm: bo
     for context, continuation in encoded:
         if not continuation:
             raise InvalidParamsError("a continuation has no token", "pairs")
-        if len(context) + len(continuation) > llm.model_info.max_model_len:
-            raise PromptTooLongError(len(context) + len(continuation), llm.model_info.max_model_len)
+        num_inputs = len(context) + len(continuation) - 1  # the last token is only scored
+        if num_inputs > llm.model_info.max_model_len:
+            raise PromptTooLongError(num_inputs, llm.model_info.max_model_len)
     scored = score(llm, [context + continuation for context, continuation in encoded], shown)
     results = []
     for (context, _), (logprobs, ranks) in zip(encoded, scored, strict=True):
@@ -95,19 +96,16 @@ def loglikelihood(llm: LLM, pairs: Iterable[tuple[Prompt, Prompt]], use_tqdm: bo
 def windows(num_tokens: int, max_length: int, stride: int | None) -> list[tuple[int, int, int]]:
     """(begin, end, first scored) over `num_tokens` tokens, of which token 0 is the prefix.
 
-    Without a stride, lm-eval's rule: disjoint windows of max_length scored tokens, each seeing at most max_length
-    tokens. With one, windows start `stride` apart. Each token is scored once.
+    The model reads the tokens from begin to end - 1, at most max_length of them, and scores those from the first scored to the end. Each
+    token is scored once. Without a stride, lm-eval's rule (rolling windows, context_len=1, made disjoint): max_length tokens are scored
+    a window; the first one begins with the prefix, each later one with the last token scored before it, and the last one, if it is
+    short, reads as many tokens before it as fit. With a stride, windows are `stride` apart, and all read max_length tokens.
     """
     result = []
     scored = 1
     while scored < num_tokens:
-        if stride is None:
-            end = min(num_tokens, scored + max_length - 1)
-            begin = max(0, end - max_length)
-        else:
-            end = min(num_tokens, max_length if scored == 1 else scored + stride)
-            begin = max(0, end - max_length)
-        result.append((begin, end, scored))
+        end = min(num_tokens, scored + (max_length if stride is None or scored == 1 else stride))
+        result.append((max(0, end - max_length - 1), end, scored))
         scored = end
     return result
 
