@@ -37,10 +37,25 @@ class PlainSequence:
     computed: int = 0
     pages: int = 0
     overtaken: int = 0
+    most_drafted: int = 0
+    started: bool = False
 
     @property
     def missing(self) -> int:
         return self.known - self.computed
+
+    @property
+    def draft(self) -> int:
+        """Rows that its last token takes along, whole."""
+        return min(self.most_drafted, self.left - 1) if self.started else 0
+
+    @property
+    def behind(self) -> int:
+        return self.draft if self.missing == 1 else 0
+
+    @property
+    def most(self) -> int:
+        return self.missing - 1 if self.missing > 1 and self.draft else self.missing
 
 
 @dataclass
@@ -147,27 +162,32 @@ class PlainScheduler:
         index = 0
         while index < len(self.running):
             sequence = self.running[index]
-            behind = len(self.running) - index - 1
+            behind = sum(1 + other.behind for other in self.running[index + 1 :])
             index += 1
-            is_prompt = sequence.missing > 1
-            count = min(sequence.missing, max(budget[0] - behind, 1 if budget[0] > 0 else 0))
+            is_prompt, draft = sequence.missing > 1, sequence.behind
+            count = min(sequence.most, max(budget[0] - behind, 1 if budget[0] > 0 else 0))
             if is_prompt:
                 count = min(count, budget[1])
             if not self.chunked:
-                count = max(count, sequence.missing)
-            if count <= 0:
+                count = max(count, sequence.most)
+            if count <= 0 or (draft and count + draft > budget[0] and pieces):
                 continue
-            count = int(count)
-            while not self.reserve(sequence, count):
+            count, waits = int(count), False
+            while not waits and not self.reserve(sequence, count + draft):
                 if self.running[-1] is sequence and count > 1:
                     count //= 2
                     continue
                 itself = self.running[-1] is sequence
+                if itself and draft and pieces:
+                    waits = True
+                    continue
                 self.preempt_last()
                 if itself:
                     return
+            if waits:
+                continue
             pieces.append((sequence, count))
-            budget[0] -= count
+            budget[0] -= count + draft
             if is_prompt:
                 budget[1] -= min(count, budget[1])
 
@@ -176,16 +196,18 @@ class PlainScheduler:
             sequence = self.waiting[0]
             if self.running and len(self.running) + 1 > self.max_num_seqs:
                 return
-            count = int(min(sequence.missing, *budget))
-            if not self.chunked and count < sequence.missing:
+            count, draft = int(min(sequence.most, *budget)), sequence.behind
+            if not self.chunked and count < sequence.most:
                 if pieces:
                     return
-                count = sequence.missing
+                count = sequence.most
+            if draft and count + draft > budget[0] and pieces:
+                return
             if self.running:
-                needed = max(0, blocks(sequence.computed + count) - sequence.pages)
+                needed = max(0, blocks(sequence.computed + count + draft) - sequence.pages)
                 if needed + len(self.running) > self.free() or self.outgrows(sequence):
                     return
-            while not self.reserve(sequence, count):
+            while not self.reserve(sequence, count + draft):
                 if count == 1:
                     return
                 count //= 2
@@ -194,7 +216,7 @@ class PlainScheduler:
                 other.overtaken += other.number < sequence.number
             self.run(sequence)
             pieces.append((sequence, count))
-            budget[0] -= count
+            budget[0] -= count + draft
             budget[1] -= min(count, budget[1])
 
 
@@ -210,11 +232,12 @@ class Pair:
         self.plain = PlainScheduler(policy, num_pages, seats, budget, chunked, ratio)
         self.alive: dict[int, PlainSequence] = {}
         self.cancels = rng.choice([0.01, 0.1])  # who sees many leave early admits too many
+        self.drafted = rng.choice([0, 0, 3, 20])
 
     def add(self, prompt: int, new: int, priority: int) -> None:
         key = [float(priority), -float(prompt)]
-        number = self.core.add([1] * prompt, new, priority, key)
-        self.alive[number] = PlainSequence(number, prompt, new, priority, key)
+        number = self.core.add([1] * prompt, new, priority, key, self.drafted)
+        self.alive[number] = PlainSequence(number, prompt, new, priority, key, most_drafted=self.drafted)
         self.plain.wait(self.alive[number])
 
     def cancel(self, choice: int) -> None:
@@ -231,8 +254,10 @@ class Pair:
         for sequence, count in pieces:
             sequence.computed += count
             if sequence.missing == 0:
+                sequence.pages = blocks(sequence.computed)
                 sequence.known += 1
                 sequence.left -= 1
+                sequence.started = True
                 if sequence.left == 0:
                     over.append(sequence.number)
                     self.plain.remove(self.alive.pop(sequence.number))

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -28,11 +29,12 @@ class TestScheduler {
     for (auto& [id, request] : requests_) cache_.Free(&request->scheduled.kv);
   }
 
-  int64_t Add(std::vector<int32_t> token_ids, int64_t max_new_tokens, int64_t priority, std::vector<double> key) {
+  int64_t Add(std::vector<int32_t> token_ids, int64_t max_new_tokens, int64_t priority, std::vector<double> key, int64_t num_drafted) {
     auto request = std::make_unique<Request>();
     request->id = next_++;
     request->tokens = std::move(token_ids);
     request->left = max_new_tokens;
+    request->num_drafted = num_drafted;
     ScheduledSequence& scheduled = request->scheduled;
     scheduled.owner = request.get();
     scheduled.arrival = static_cast<uint64_t>(request->id);
@@ -65,10 +67,14 @@ class TestScheduler {
       request.tokens.push_back(static_cast<int32_t>(request.tokens.size() * 7919 % 1000));
       ++piece.sequence->num_tokens;
       --piece.sequence->max_new_tokens;
-      if (--request.left > 0) continue;
+      --request.left;
+      if (piece.num_drafted > 0) cache_.Trim(&piece.sequence->kv);  // none of them is ever right
+      piece.sequence->num_drafted = std::min(request.num_drafted, std::max<int64_t>(0, request.left - 1));
+      if (request.left > 0) continue;
       ended.push_back(request.id);
       if (config_.policy == SchedulingPolicy::kStatic) {
         piece.sequence->finished = true;
+        piece.sequence->num_drafted = 0;
         piece.sequence->num_tokens = piece.sequence->kv.num_tokens;
       } else {
         Finish(request);
@@ -106,6 +112,7 @@ class TestScheduler {
     int64_t id = 0;
     std::vector<int32_t> tokens;
     int64_t left = 0;
+    int64_t num_drafted = 0;  // for each token after the first
     ScheduledSequence scheduled;
   };
   void Finish(Request& request) {
@@ -129,7 +136,7 @@ void RegisterTestingScheduler(py::module_& module) {
            py::kw_only(), py::arg("windows"), py::arg("num_pages"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"),
            py::arg("chunked_prefill") = true, py::arg("with_prefixes") = true, py::arg("waiting_served_ratio") = 0.0)
       .def("add", &TestScheduler::Add, py::arg("token_ids"), py::arg("max_new_tokens"), py::arg("priority") = 0,
-           py::arg("key") = std::vector<double>())
+           py::arg("key") = std::vector<double>(), py::arg("num_drafted") = 0)
       .def("cancel", &TestScheduler::Cancel)
       .def("step", &TestScheduler::Step, py::arg("prompt_budget") = INT64_MAX)
       .def("time_steps", &TestScheduler::TimeSteps, py::arg("num_steps"))
