@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import llmi
-from llmi import LLM, _core
+from llmi import LLM
 from llmi._capacity import parse_bytes, parse_count, parse_rate
 from llmi._inspect import decode_flops, inspect_model, prefill_flops
 from llmi._scoring import windows
@@ -35,7 +35,8 @@ def huge_model(path: Path, num_layers: int = 4, **fields: Any) -> Path:
     (path / "config.json").write_text(json.dumps(config))
     header: dict[str, Any] = {}
     offset = 0
-    for name, shape in _core.expected_tensors(str(path / "config.json")):
+    (path / "model.safetensors").unlink()
+    for name, _, shape, _ in inspect_model(path).tensors:
         size = 4 * int(np.prod([int(extent) for extent in shape], dtype=object))
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
@@ -88,7 +89,7 @@ def test_what_is_foretold_is_what_is_packed(tmp_path: Path, dtype: str, quantiza
         packed = llm.model_info.weight_bytes
     with pytest.raises(llmi.OutOfMemoryError) as caught:
         LLM(path, kv_cache_memory_bytes=9 * 10**12, **options)
-    workspace = _core.workspace_bytes(str(path), 2048)
+    workspace = inspect_model(path).workspace_bytes
     vectors = 0.02 * packed  # norms
     assert 0 <= caught.value.needed_bytes - 9 * 10**12 - workspace - packed < vectors + 1
 
