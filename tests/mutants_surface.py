@@ -482,7 +482,7 @@ COMMAND_LINE: list[Mutant] = [
 ]
 ARITHMETIC: list[Mutant] = [
     planted("the workspace is left out of the sum", "csrc/engine/sizing.cc", "weights + needs.workspace_bytes + cache;", "weights + cache;", "tests/test_memory_arithmetic.py"),
-    planted("a scored prompt's last token is read", "csrc/engine/engine.cc", "std::max<int64_t>(1, prompt_len - 1)", "prompt_len", "tests/test_memory_arithmetic.py"),
+    planted("a scored prompt's last token is read", "csrc/engine/engine.cc", "std::max<int64_t>(1, prompt_len - 1) : prompt_len", "prompt_len : prompt_len", "tests/test_memory_arithmetic.py"),
     planted("windows do not count in operations", "python/llmi/_inspect.py", "if not window or num_tokens <= window:", "if window >= 0:", "tests/test_memory_arithmetic.py"),
     planted("rolling windows are a token short", "python/llmi/_scoring.py", "end - max_length - 1", "end - max_length", "tests/test_memory_arithmetic.py"),
     planted("wheels with test parts", "pyproject.toml", 'LLMI_TESTING = "OFF"', 'LLMI_TESTING = "ON"', "tests/test_build_options.py"),

@@ -19,7 +19,8 @@ namespace {
 // Tokens of the prompt that the model reads: where nothing is drawn, the last one is only scored.
 int64_t NumInputs(const Request& request) {
   const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
-  return request.params.max_tokens == 0 ? std::max<int64_t>(1, prompt_len - 1) : prompt_len;
+  const bool only_scored = request.params.max_tokens == 0 && request.params.num_prompt_logprobs >= 0 && request.source == nullptr;
+  return only_scored ? std::max<int64_t>(1, prompt_len - 1) : prompt_len;
 }
 
 }  // namespace
