@@ -259,9 +259,12 @@ def test_threads_take_turns() -> None:
 
 
 PROGRAMS = {
-    "a fork": "import os; ask(); first = renderer._process; child = os.fork(); text = ask('child' if child == 0 else 'parent')\n"
-    "if child == 0: os._exit(text != 'child' or renderer._process is first)\n"
-    "assert os.waitpid(child, 0)[1] == 0 and text == 'parent' and renderer._process is first",
+    # While another thread waits for an answer, which holds the lock.
+    "a fork": "import os, signal, threading, time\nask(); first = renderer._process\n"
+    "def busy():\n  try: ask('{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}', True)\n  except ChatTemplateError: pass\n"
+    "thread = threading.Thread(target=busy); thread.start(); time.sleep(0.3); child = os.fork()\n"
+    "if child == 0: signal.alarm(30); os._exit(ask('child') != 'child' or renderer._process is first)\n"
+    "assert os.waitpid(child, 0)[1] == 0; thread.join(); assert ask('parent') == 'parent'",
     "an interrupt": "import signal, threading; ask(); signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))\n"
     "signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
     "try: ask('{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}', True)\n"
