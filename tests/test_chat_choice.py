@@ -296,3 +296,18 @@ def test_programs(name: str, tmp_path: Path) -> None:
     if (tmp_path / "pid").exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_nothing_of_it_is_loaded_before_a_chat() -> None:
+    program = (
+        "import sys; from llmi import LLM; print([name for name in ('subprocess', 'jinja2', 'llmi._chat_process') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_a_stream_of_a_bad_chat_raises(llm: LLM) -> None:
+    bad = [{"role": "user", "content": 5}]
+    with pytest.raises(ChatTemplateError, match=r"messages\[0\]"):
+        list(llm.stream(bad, max_tokens=1))
+    stream = llm.stream(bad, max_tokens=1, on_error="return")
+    assert list(stream) == [] and stream.outputs[0].outputs[0].finish_reason == "error"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from llmi import ChatTemplateError, _chat
+from llmi._chat_process import renderer
 from template_parity import CONVERSATIONS, compare, reference
 
 SPECIAL = "<|im_end|>"
@@ -106,9 +107,9 @@ def test_hostile_templates_end_within_their_limits(name: str) -> None:
 
 def test_a_set_has_one_order() -> None:
     template = "{{ (dict.fromkeys(messages[0].content).keys() - ['z'])|list|join }}"
-    _chat.renderer.close()
+    renderer.close()
     first = render(template, [{"role": "user", "content": "the quick brown fox"}]).text
-    _chat.renderer.close()
+    renderer.close()
     assert render(template, [{"role": "user", "content": "the quick brown fox"}]).text == first
 
 

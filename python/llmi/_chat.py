@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import datetime
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmi._chat_process import Ended, renderer, why
 from llmi._errors import ChatTemplateError
 from llmi._kinds import show
 
@@ -168,6 +166,8 @@ def checked_arguments(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _clock(arguments: dict[str, Any]) -> str:
+    import datetime
+
     if "strftime_now" not in arguments:
         return datetime.datetime.now().isoformat()
     given = arguments.pop("strftime_now")
@@ -239,6 +239,8 @@ def _text_to_continue(content: Any) -> bool:
 
 
 def _ask(request: dict[str, Any], path: Path) -> dict[str, Any]:
+    from llmi._chat_process import Ended, renderer, why  # generate() does without
+
     try:
         answer = renderer.ask(request)
     except TimeoutError:
