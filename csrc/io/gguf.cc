@@ -310,13 +310,6 @@ int64_t GgufFile::Integer(const std::string& key) const {
   return value.integer;
 }
 
-double GgufFile::Number(const std::string& key) const {
-  const GgufValue& value = Value(key);
-  if (value.kind == GgufValue::Kind::kInteger) return static_cast<double>(value.integer);
-  if (value.kind != GgufValue::Kind::kNumber) Fail(path(), key, "it is not a number");
-  return value.number;
-}
-
 std::string GgufFile::String(const std::string& key) const {
   const GgufValue& value = Value(key);
   if (value.kind != GgufValue::Kind::kString) Fail(path(), key, "it is not a string");

@@ -40,7 +40,6 @@ class GgufFile : public TensorFile {
 
   // Typed metadata; throw Error(kModelFile) if the key is missing or of another kind.
   int64_t Integer(const std::string& key) const;
-  double Number(const std::string& key) const;
   std::string String(const std::string& key) const;
   bool Has(const std::string& key) const { return metadata_.contains(key); }
 
