@@ -84,11 +84,14 @@ void RefuseUnread(const std::string& path, const OpenedModel& model, Overrides* 
   }
   if (!unknown.empty()) {
     const std::string first = unknown[0].substr(1, unknown[0].size() - 2);
-    throw Error(ErrorKind::kUnsupportedModel,
-                path + ": " + std::to_string(unknown.size()) + " tensors have no place in the model: " + Listed(unknown) +
-                    ". The numbers might be wrong without them. To leave them out, name them (* stands for any text): hf_overrides={\"" +
-                    first + "\": None}",
-                first);
+    throw Error(
+        ErrorKind::kUnsupportedModel,
+        path + ": " + std::to_string(unknown.size()) + " tensors have no place in the model: " + Listed(unknown) +
+            (first.find(".lora_") == std::string::npos ? ""
+                                                       : ". An adapter (LoRA): merge it into the model first (merge_and_unload of peft)") +
+            ". The numbers might be wrong without them. To leave them out, name them (* stands for any text): hf_overrides={\"" + first +
+            "\": None}",
+        first);
   }
   overrides->CheckMet();
 }

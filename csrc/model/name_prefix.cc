@@ -31,15 +31,15 @@ class RenamedTensors : public TensorFile {
   std::map<std::string, TensorView> tensors_;
 };
 
+// Layers that peft has wrapped.
 void RefuseAdapters(const std::string& path, const std::vector<const TensorView*>& tensors) {
   for (const TensorView* view : tensors) {
-    for (const char* mark : {".lora_A.", ".lora_B.", ".base_layer.", "lora_embedding_A", ".lokr_", ".hada_w"}) {
-      if (view->name.find(mark) == std::string::npos) continue;
-      throw Error(ErrorKind::kUnsupportedModel,
-                  path + ": tensor '" + view->name +
-                      "' is an adapter's (LoRA): merge it into its base model first (merge_and_unload of peft) and load what that saves",
-                  view->name);
-    }
+    if (view->name.find(".base_layer.") == std::string::npos) continue;
+    throw Error(
+        ErrorKind::kUnsupportedModel,
+        path + ": tensor '" + view->name +
+            "' lies below an adapter (LoRA): merge the adapter into the model first (merge_and_unload of peft) and load what that saves",
+        view->name);
   }
 }
 

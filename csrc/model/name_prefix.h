@@ -9,7 +9,7 @@
 namespace llmi {
 
 // The same tensors by the names "model.*" and "lm_head.*"; null if they have these names already. tensors outlives it.
-// path: for messages. Throws Error(kUnsupportedModel) for an adapter's tensors, Error(kModelFile) if several beginnings fit.
+// path: for messages. Throws Error(kUnsupportedModel) for layers below an adapter, Error(kModelFile) if several beginnings fit.
 std::unique_ptr<TensorFile> WithModelPrefix(const std::string& path, const TensorFile& tensors);
 
 }  // namespace llmi
