@@ -32,13 +32,14 @@ from llmi._params import ALIASES, FIELDS
 from llmi._prompts import as_list, tokenize
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4)
+SIZE = 301
 CHAT = [{"role": "user", "content": "x"}]
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model whose vocabulary has a special token "<|x|>", id 300, that is no end of text."""
-    path = llmi.testing.tiny_model(vocab_size=301, num_layers=1, path=tmp_path_factory.mktemp("arguments"))
+    path = llmi.testing.tiny_model(vocab_size=SIZE, num_layers=1, path=tmp_path_factory.mktemp("arguments"))
     data = json.loads((path / "tokenizer.json").read_text())
     data["model"]["vocab"]["<|x|>"] = len(data["model"]["vocab"])
     data["added_tokens"].append(data["added_tokens"][0] | {"id": data["model"]["vocab"]["<|x|>"], "content": "<|x|>"})
@@ -346,6 +347,46 @@ def test_hooks_that_return_something_else(llm: LLM, hook: dict[str, Any], says: 
         llm.generate([5, 6], max_tokens=2, **hook)
     outputs = llm.generate([[5], [6]], [SamplingParams(max_tokens=2, **hook), GREEDY], on_error="return")
     assert isinstance(outputs[0].error, HookError) and outputs[1].error is None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "final", "says"),
+    [
+        ([1.5], True, "1.5"), ([True, False], True, "True"), ("12", True, "12"), (np.array([1.0]), True, "1.0"), ([-1], True, "-1"), ([301], True, "outside"), (np.ones(SIZE, np.int8), True, "a mask is of bools"),
+        (np.ones(SIZE + 1, np.bool_), True, "mask of shape"), ([5], "no", "is_final"), ([5], None, "is_final"), ([5], 1, "is_final"),
+    ],
+)  # fmt: skip
+def test_constraints_that_say_something_else(llm: LLM, allowed: Any, final: Any, says: str) -> None:
+    class Odd(llmi.Constraint[int]):
+        def initial_state(self) -> int:
+            return 0
+
+        def allowed(self, state: int) -> Any:
+            return allowed
+
+        def advance(self, state: int, token_id: int) -> int:
+            return state
+
+        def is_final(self, state: int) -> Any:
+            return final
+
+    with pytest.raises(llmi.ConstraintError, match=says):
+        llm.generate([5, 6], max_tokens=2, structured_outputs=Odd())
+
+
+def test_drafters_that_say_something_else(llm: LLM) -> None:
+    for name, value in (("expected_acceptance", "0.5"), ("expected_acceptance", True), ("capture", [1])):
+        drafter = type("Odd", (llmi.Drafter,), {name: value, "propose": lambda self, context: None})()
+        with pytest.raises(InvalidParamsError, match=f"Odd.{name}"):
+            llm.generate([5, 6], max_tokens=4, speculative_config=drafter)
+    for proposal in ([1.5], [True], "12", [[1]], 5):
+        with pytest.raises(llmi.DraftError):
+            llm.generate([5, 6], max_tokens=8, ignore_eos=True, speculative_config=lambda context, proposal=proposal: proposal)
+
+
+def test_the_labs_hooks_say_it_too(llm: LLM) -> None:
+    with llm.sequence([5, 6]) as sequence, pytest.raises(HookError, match=r"1\.9"):
+        sequence.sample(SamplingParams(sampler=lambda context, law: 1.9))
 
 
 def test_hooks_that_return_numpys_values(llm: LLM) -> None:

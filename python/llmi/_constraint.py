@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from llmi._errors import ConstraintError
-from llmi._kinds import show
+from llmi._errors import ConstraintError, InvalidParamsError
+from llmi._kinds import plain, show
+from llmi._prompts import token_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,11 +81,19 @@ class ConstraintProcessor:
                 raise ConstraintError(f"{self.__name__}.allowed returned a mask of shape {allowed.shape}, not [{vocab_size}]")
             mask[: len(allowed)] = allowed[:vocab_size]
         else:
-            ids = np.fromiter(allowed, np.int64)
-            if len(ids) and not (ids.min() >= 0 and ids.max() < vocab_size):
+            try:
+                ids = np.asarray(token_list(allowed, "allowed"), np.int64)
+            except InvalidParamsError as error:
+                raise ConstraintError(f"{self.__name__}.allowed returns bool [vocab_size] or token ids: {error}") from None
+            if len(ids) == vocab_size > 2 and ids.max() <= 1:
+                raise ConstraintError(f"{self.__name__}.allowed returned {vocab_size} numbers 0 and 1: a mask is of bools")
+            if len(ids) and ids.max() >= vocab_size:
                 raise ConstraintError(f"{self.__name__}.allowed returned a token id outside [0, {vocab_size})")
             mask[ids] = True
-        mask[self._eos] = self.constraint.is_final(state)
+        final = plain(self.constraint.is_final(state))
+        if not isinstance(final, bool):
+            raise ConstraintError(f"{self.__name__}.is_final returns True or False, not {show(final)}")
+        mask[self._eos] = final
         if key is not None and len(self._memo) < _MAX_MEMO:
             self._memo[key] = mask
         return mask

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from llmi._errors import UnsupportedCombinationError
+from llmi._errors import HookError, UnsupportedCombinationError
 from llmi._kinds import TOKEN_ID_LIMIT, Whole, plain, show
 from llmi._options import SAMPLING, is_streamer
 
@@ -132,9 +132,9 @@ def _row(result: Any, vocab_size: int) -> NDArray[np.float32]:
     """What a logits processor returned, as float32 [vocab_size]."""
     row = np.asarray(result)
     if row.dtype.kind not in "iuf":
-        raise TypeError(f"a logits processor returns None or an array of numbers, not {show(result)}")
+        raise HookError(f"a logits processor returns None or an array of numbers, not {show(result)}")
     if row.shape != (vocab_size,):
-        raise ValueError(f"a logits processor returned an array of shape {list(row.shape)}, not [vocab_size] = [{vocab_size}]")
+        raise HookError(f"a logits processor returned an array of shape {list(row.shape)}, not [vocab_size] = [{vocab_size}]")
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused next
         return np.ascontiguousarray(row, dtype=np.float32)
 
@@ -143,7 +143,7 @@ def _check_row(logits: NDArray[np.float32]) -> None:
     """Raises for NaN and infinity, which no law can be made of; -inf bans."""
     largest = logits.max()
     if not largest < np.inf:
-        raise ValueError("a logits processor left NaN or infinity among the logits")
+        raise HookError("a logits processor left NaN or infinity among the logits")
 
 
 def _token(drawn: Any, vocab_size: int) -> int:
@@ -151,9 +151,9 @@ def _token(drawn: Any, vocab_size: int) -> int:
     try:
         token = Whole(-TOKEN_ID_LIMIT, TOKEN_ID_LIMIT).parse("token", drawn)
     except ValueError:
-        raise TypeError(f"a sampler returns a token id, an integer, not {show(drawn)}") from None
+        raise HookError(f"a sampler returns a token id, an integer, not {show(drawn)}") from None
     if not 0 <= token < vocab_size:
-        raise ValueError(f"a sampler returned token id {token}, outside [0, {vocab_size})")
+        raise HookError(f"a sampler returned token id {token}, outside [0, {vocab_size})")
     return token
 
 
@@ -164,7 +164,7 @@ def _reason(verdict: Any) -> str | None:
         return verdict or None
     if verdict is None or isinstance(verdict, bool):
         return "" if verdict else None
-    raise TypeError(f"a stopping criterion returns True, False or a string, not {show(verdict)}")
+    raise HookError(f"a stopping criterion returns True, False or a string, not {show(verdict)}")
 
 
 class BatchLogitsProcessor(Protocol):
@@ -231,7 +231,7 @@ class BatchRunner:
         for processor in self._processors:
             result = processor.apply(contexts, logits)  # type: ignore[func-returns-value]
             if result is not None and result is not logits:
-                raise TypeError(f"{type(processor).__name__}.apply returned {show(result)}: it changes logits in place and returns None")
+                raise HookError(f"{type(processor).__name__}.apply returned {show(result)}: it changes logits in place and returns None")
 
 
 class RequestHooks:

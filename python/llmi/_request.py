@@ -360,7 +360,11 @@ class ResultBuilder:
 
         if hooks.error is not None and isinstance(error, HookError):  # not where the engine was closed meanwhile
             kind = DraftError if hooks.failed_in_drafter else ConstraintError if isinstance(hooks.error, ConstraintError) else HookError
-            error = kind(f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}", hooks.failed_hook, hooks.request_id)
+            own = type(hooks.error) is HookError  # it returned what it may not
+            what = (
+                f"{hooks.failed_hook}: {hooks.error}" if own else f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}"
+            )
+            error = kind(what, hooks.failed_hook, hooks.request_id)
             error.__cause__ = hooks.error
         return error
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmi import _core
 from llmi._drafters import DraftContext, Drafter, DraftModel, PromptLookup, as_drafter, drafter_name, plain_proposal
 from llmi._errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
-from llmi._kinds import Choice, Either, Object, Place, Text, Whole, callable_object, dimensions, parse, show
+from llmi._kinds import Choice, Either, Object, Place, Real, Text, Whole, callable_object, dimensions, parse, show
 from llmi._options import nearest
 from llmi._travel import Record
 from llmi._verification import Typical, Verification, VerificationRunner
@@ -195,12 +195,10 @@ class DrafterRunner:
         self._contexts: dict[tuple[int, int], DraftContext] = {}
         self._batched = type(drafter).propose_batch is not Drafter.propose_batch
         self.wants_observe = type(drafter).observe is not Drafter.observe
-        self.expected_acceptance = float(drafter.expected_acceptance)
+        named = f"{type(drafter).__name__}.expected_acceptance"
+        self.expected_acceptance: float = parse(Real(-1e300, 1e300, "a number in [0, 1]"), named, drafter.expected_acceptance)
         if not 0 <= self.expected_acceptance <= 1:
-            raise InvalidParamsError(
-                f"{type(drafter).__name__}.expected_acceptance must lie in [0, 1], not {drafter.expected_acceptance!r}",
-                "expected_acceptance",
-            )
+            raise InvalidParamsError(f"{named} must lie in [0, 1], not {drafter.expected_acceptance!r}", "expected_acceptance")
         self.hidden_layers = _hidden_layers(drafter, llm.model_info.num_layers)
 
     def propose(self, wanted: list[tuple[Any, ...]]) -> list[tuple[list[int], list[int] | None, str | None, Any]]:
@@ -288,8 +286,10 @@ def _hidden_layers(drafter: Drafter, num_layers: int) -> list[int]:
     """The layers of its `capture`, counted from the embedding's output."""
     if drafter.capture is None:
         return []
-    from llmi._sequence import capture_layers
+    from llmi._sequence import Capture, capture_layers
 
+    if not isinstance(drafter.capture, Capture):
+        raise InvalidParamsError(f"{type(drafter).__name__}.capture must be None or a Capture, not {show(drafter.capture)}", "capture")
     hidden, logits, attention = capture_layers(drafter.capture, num_layers)
     if logits or attention:
         raise UnsupportedCombinationError(
