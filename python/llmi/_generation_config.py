@@ -31,6 +31,7 @@ _INERT = {
     "cache_implementation": "the cache is llmi's own",
     "cache_config": "the cache is llmi's own",
     "chat_format": "the chat template says it",
+    "trust_remote_code": "no code of a model is ever run",
 }
 #: Of speculation by transformers: nothing without its own drafter, which the call names.
 _SPECULATION = frozenset(
