@@ -305,7 +305,8 @@ def test_nothing_of_it_is_loaded_before_a_chat() -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
-def test_a_stream_of_a_bad_chat_raises(llm: LLM) -> None:
+def test_a_stream_of_a_bad_chat_raises(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm.tokenizer, "chat_template", SHOW)
     bad = [{"role": "user", "content": 5}]
     with pytest.raises(ChatTemplateError, match=r"messages\[0\]"):
         list(llm.stream(bad, max_tokens=1))
