@@ -225,7 +225,7 @@ def test_many_added_tokens_take_little_time(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="characters"):
         load(
             write(
-                tmp_path / "model", byte_level(), PLAIN | {"additional_special_tokens": ["x" * 3_000_000, "y" * 3_000_000]}, vocab_size=400
+                tmp_path / "long", byte_level(), PLAIN | {"additional_special_tokens": ["x" * 3_000_000, "y" * 3_000_000]}, vocab_size=400
             )
         )
     assert time.monotonic() - start < 20
