@@ -150,6 +150,7 @@ TOKENIZER: list[Mutant] = [
     planted("truncation of the file is kept", "python/llmi/_tokenizer_json.py", "    tokenizer.no_truncation()\n", "", "tests/test_vocabulary_files.py"),
     planted("padding of the file is kept", "python/llmi/_tokenizer_json.py", "    tokenizer.no_padding()\n", "", "tests/test_vocabulary_files.py"),
     planted("dropout of the file is kept", "python/llmi/_tokenizer_json.py", "        tokenizer.model.dropout = None\n", "        pass\n", "tests/test_vocabulary_files.py"),
+    planted("a key may stand twice", "python/llmi/_tokenizer_directory.py", ", unique_keys=True", "", "tests/test_vocabulary_files.py"),
     planted("gaps are filled up", "python/llmi/_loaded_tokenizer.py", "MAX_UNUSED_IDS = 65_536", "MAX_UNUSED_IDS = 1 << 60", "tests/test_vocabulary_files.py"),
     planted("bool is an id", "python/llmi/_tokenizer_json.py", "or isinstance(value, bool) or", "or", "tests/test_tokenizer_settings.py"),
     planted("panics pass", "python/llmi/_loaded_tokenizer.py", '!= "PanicException"', '== "PanicException"', "tests/test_vocabulary_files.py"),

@@ -354,6 +354,20 @@ def test_files_that_are_no_json_object(name: str, text: str, tmp_path: Path) -> 
         Tokenizer(path)
 
 
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    """The library takes the first of two types, Python the last of two keys: what is checked must be what is read."""
+    path = directory(tmp_path / "model", lambda data: None)
+    text = (path / "tokenizer.json").read_text()
+    for old, new in (
+        ('"type": "BPE"', '"type": "WordPiece", "type": "BPE"'),
+        ('"<eos>": 0', '"<eos>": 100000000, "<eos>": 0'),
+        ('"version"', '"model": {}, "version"'),
+    ):
+        (path / "tokenizer.json").write_text(text.replace(old, new, 1))
+        with pytest.raises(TokenizerError, match=r"tokenizer\.json: .*stands twice"):
+            Tokenizer(path)
+
+
 def test_what_training_left_is_switched_off(tmp_path: Path) -> None:
     """Truncation, padding (of 100 million) and dropout: a prompt's tokens are those of its text."""
     plain = Tokenizer(

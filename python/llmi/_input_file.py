@@ -125,15 +125,24 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_SETTINGS_BYTES,
     return parse_json(read_text(path, max_bytes, error), path, error)
 
 
-def parse_json(text: str, path: Path, error: type[ModelFileError] = ModelFileError) -> Any:
-    """The JSON value that the text of the file `path` holds."""
+def parse_json(text: str, path: Path, error: type[ModelFileError] = ModelFileError, *, unique_keys: bool = False) -> Any:
+    """The JSON value that the text of the file `path` holds. unique_keys: a key that stands twice is refused, too: two readers may take another one each."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object_of if unique_keys else None)
     except RecursionError:
         raise error(f"{path}: not valid JSON: it is nested too deeply", path) from None
     except ValueError as problem:
         kind = what_it_is(text[:4096].encode()) if text.strip() else "an empty file"
         raise error(f"{path}: not valid JSON: {f'this is {kind}' if kind else problem}", path) from None
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r:.60} stands twice")
+    return entries
 
 
 def is_there(path: Path) -> bool:

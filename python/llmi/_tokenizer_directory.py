@@ -25,7 +25,7 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
     if not is_there(file):
         raise TokenizerError(f"{directory}: tokenizer.json is missing", path)
     text = read_text(file, MAX_VOCABULARY_BYTES, TokenizerError)
-    data = parse_json(text, file, TokenizerError)
+    data = parse_json(text, file, TokenizerError, unique_keys=True)
     checked = _tokenizer_json.check(data, file)
     files = {name: _object(directory / name) for name in (CONFIG, SPECIALS, ADDED) if is_there(directory / name)}
     configs = {name: _object(directory / name) for name in MODEL_CONFIGS if is_there(directory / name)}
