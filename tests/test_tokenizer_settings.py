@@ -295,6 +295,16 @@ def test_markup_in_a_prompt(tmp_path: Path) -> None:
     assert llm.chat(chat, max_tokens=1)[0].prompt_token_ids == whole
     assert llm.chat([{"role": "user", "content": "<s>"}], max_tokens=1)[0].prompt_token_ids.count(whole[0]) == 1
     assert llm.tokenizer.markup_in("a </s> <s>") == "</s>" and llm.tokenizer.markup_in("a < s>" * 1000) is None
+    lab: list[Any] = [
+        lambda prompt, **kwargs: llm.loglikelihood([(prompt, "a")], **kwargs)[0].logprob, lambda prompt, **kwargs: llm.perplexity(prompt, **kwargs)[0].nll,
+    ]  # fmt: skip
+    for way, ids in zip(lab, (whole, whole[1:]), strict=True):
+        with pytest.warns(UserWarning, match="parse_special"):
+            plain = way(text)
+        assert way(text, parse_special=False) == plain != way(text, parse_special=True) == way(ids)
+    with pytest.warns(UserWarning, match="parse_special"):
+        assert llm.sequence(text).token_ids.tolist() == letters
+    assert llm.sequence({"prompt": text, "parse_special": True}).token_ids.tolist() == whole
     llm.close()
 
 

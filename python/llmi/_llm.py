@@ -396,23 +396,26 @@ class LLM(StaysHere):
 
     # --- scoring
 
-    def loglikelihood(self, pairs: Iterable[tuple[Prompt, Prompt]], *, use_tqdm: bool | None = None) -> list[LogLikelihood]:
+    def loglikelihood(
+        self, pairs: Iterable[tuple[Prompt, Prompt]], *, parse_special: bool | None = None, use_tqdm: bool | None = None
+    ) -> list[LogLikelihood]:
         """log P(continuation | context) for each pair; an empty context is beginning-of-text.
 
         Texts are encoded by lm-eval's rule: together, and the continuation is what stands behind as many tokens as the context alone has. Where one
-        token spans the join and nothing is left, as in ("hello wor", "ld"), the continuation is encoded alone.
+        token spans the join and nothing is left, as in ("hello wor", "ld"), the continuation is encoded alone. parse_special as in generate.
         """
-        return _scoring.loglikelihood(self, pairs, use_tqdm)
+        return _scoring.loglikelihood(self, pairs, parse_special, use_tqdm)
 
     def perplexity(
-        self, texts: Prompt | Iterable[Prompt], *, max_length: int | None = None, stride: int | None = None, use_tqdm: bool | None = None
-    ) -> list[Perplexity]:
+        self, texts: Prompt | Iterable[Prompt], *, max_length: int | None = None, stride: int | None = None, parse_special: bool | None = None,
+        use_tqdm: bool | None = None,
+    ) -> list[Perplexity]:  # fmt: skip
         """Perplexity of each text. Each token is scored once, in windows in which the model reads at most `max_length` (the context) tokens.
 
         stride=None: the windows of lm-eval's loglikelihood_rolling, `max_length` scored tokens each. Else windows are `stride` tokens
-        apart and see what stands before.
+        apart and see what stands before. parse_special as in generate.
         """
-        return _scoring.perplexity(self, texts, max_length, stride, use_tqdm)
+        return _scoring.perplexity(self, texts, max_length, stride, parse_special, use_tqdm)
 
     # --- stepping by hand
 

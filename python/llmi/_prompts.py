@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi._errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
@@ -153,7 +153,7 @@ def _own_parse_special(prompt: Any) -> bool | None:
     return None if value is None else bool(option("parse_special", value))
 
 
-def warn_of_markup(prompts: list[Prompt], tokenizer: Tokenizer) -> None:
+def warn_of_markup(prompts: Iterable[Prompt], tokenizer: Tokenizer, stacklevel: int = 5) -> None:
     """One warning if texts hold names of special tokens and nobody said what they mean: such a text is often a chat that was rendered already."""
     for prompt in prompts:
         is_text = isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is None and prompt.get("parse_special") is None
@@ -162,9 +162,9 @@ def warn_of_markup(prompts: list[Prompt], tokenizer: Tokenizer) -> None:
         if found is not None:
             warnings.warn(
                 f"the prompt holds {found!r}, which names a special token, and is read as plain text, letter by letter. Give the messages to chat(), or say "
-                "parse_special=True if the token is meant; parse_special=False if the text is, which ends this warning",
+                "parse_special=True (in the call or in a prompt dict) if the token is meant; parse_special=False if the text is, which ends this warning",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=stacklevel,
             )
             return
 

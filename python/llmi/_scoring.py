@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi._errors import InvalidParamsError, PromptTooLongError
 from llmi._kinds import Text, entries_of, parse, refuse, show
 from llmi._options import option
 from llmi._outputs import LogLikelihood, Perplexity
-from llmi._prompts import Prompt, as_list, tokenize
+from llmi._prompts import Prompt, as_list, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,25 +33,27 @@ def prefix_token(llm: LLM) -> int:
     raise InvalidParamsError("the model has no token to stand before a text", "prompt")
 
 
-def encode_pair(llm: LLM, context: Prompt, continuation: Prompt) -> tuple[list[int], list[int]]:
+def encode_pair(llm: LLM, context: Prompt, continuation: Prompt, parse_special: bool = False) -> tuple[list[int], list[int]]:
     """Ids of both, by lm-eval's rule: spaces at the context's end move over; the continuation is what the joint text has behind as many tokens as
     the context alone has. Where a token spans the join and nothing is left, the continuation is encoded alone."""
     if isinstance(context, str) and isinstance(continuation, str):
         for part in (context, continuation):
             parse(Text(empty=True), "pairs", part)
         if context == "":
-            return [prefix_token(llm)], llm.tokenizer.encode(continuation, add_special_tokens=False)
+            return [prefix_token(llm)], llm.tokenizer.encode(continuation, add_special_tokens=False, parse_special=parse_special)
         num_spaces = len(context) - len(context.rstrip())
         if num_spaces:
             context, continuation = context[:-num_spaces], context[-num_spaces:] + continuation
-        encode = llm.tokenizer.encode
-        context_ids = encode(context, add_special_tokens=False)
-        tail = encode(context + continuation, add_special_tokens=False)[len(context_ids) :]
+        encode, prefix = llm.tokenizer.encode, llm.tokenizer._loaded.prefix
+        context_ids = encode(context, add_special_tokens=False, parse_special=parse_special)
+        tail = encode(context + continuation, add_special_tokens=False, parse_special=parse_special)[len(context_ids) :]
         if not tail:
-            tail = encode(continuation, add_special_tokens=False)
-        return [*llm.tokenizer._loaded.prefix, *context_ids] or [prefix_token(llm)], tail
-    context_ids = tokenize(context, llm.tokenizer, "pairs")[1]
-    continuation_ids = tokenize(continuation, llm.tokenizer, "pairs")[1]
+            tail = encode(continuation, add_special_tokens=False, parse_special=parse_special)
+        if not (parse_special and prefix and context_ids[: len(prefix)] == prefix):  # else the text has it itself
+            context_ids = prefix + context_ids
+        return context_ids or [prefix_token(llm)], tail
+    context_ids = tokenize(context, llm.tokenizer, "pairs", parse_special)[1]
+    continuation_ids = tokenize(continuation, llm.tokenizer, "pairs", parse_special)[1]
     return context_ids or [prefix_token(llm)], continuation_ids
 
 
@@ -75,10 +77,22 @@ def score(llm: LLM, sequences: list[list[int]], use_tqdm: bool | None) -> list[t
     return [(request.prompt_token_logprobs, request.prompt_token_ranks) for request in requests]
 
 
-def loglikelihood(llm: LLM, pairs: Iterable[tuple[Prompt, Prompt]], use_tqdm: bool | None) -> list[LogLikelihood]:
+def _asked_special(parse_special: bool | None, texts: list[Prompt], llm: LLM) -> bool:
+    """Whether names of special tokens are these tokens; a warning where there are some and nobody said it."""
+    if parse_special is None:
+        warn_of_markup(texts, llm.tokenizer)
+        return False
+    return bool(option("parse_special", parse_special))
+
+
+def loglikelihood(
+    llm: LLM, pairs: Iterable[tuple[Prompt, Prompt]], parse_special: bool | None, use_tqdm: bool | None
+) -> list[LogLikelihood]:
     """log P(continuation | context) for each pair."""
     shown = option("use_tqdm", use_tqdm)
-    encoded = [encode_pair(llm, *pair) for pair in pairs_of(pairs)]
+    given = pairs_of(pairs)
+    special = _asked_special(parse_special, [text for pair in given for text in pair], llm)
+    encoded = [encode_pair(llm, pair[0], pair[1], special) for pair in given]
     for context, continuation in encoded:
         if not continuation:
             raise InvalidParamsError("a continuation has no token", "pairs")
@@ -110,7 +124,9 @@ def windows(num_tokens: int, max_length: int, stride: int | None) -> list[tuple[
     return result
 
 
-def perplexity(llm: LLM, texts: Any, max_length: int | None, stride: int | None, use_tqdm: bool | None) -> list[Perplexity]:
+def perplexity(
+    llm: LLM, texts: Any, max_length: int | None, stride: int | None, parse_special: bool | None, use_tqdm: bool | None
+) -> list[Perplexity]:
     """Perplexity of each text; every token is scored once."""
     max_length, stride, shown = option("max_length", max_length), option("stride", stride), option("use_tqdm", use_tqdm)
     limit = llm.model_info.max_model_len if max_length is None else max_length
@@ -121,11 +137,16 @@ def perplexity(llm: LLM, texts: Any, max_length: int | None, stride: int | None,
     jobs: list[tuple[int, int, int]] = []  # text, begin of its logprobs within its window, window
     sequences: list[list[int]] = []
     sizes = []
-    for index, text in enumerate(as_list(texts)):
+    given = as_list(texts)
+    special = _asked_special(parse_special, given, llm)
+    for index, text in enumerate(given):
         if isinstance(text, str):
-            ids = llm.tokenizer.encode(parse(Text(empty=True), f"texts[{index}]", text), add_special_tokens=False)
+            ids = llm.tokenizer.encode(parse(Text(empty=True), f"texts[{index}]", text), add_special_tokens=False, parse_special=special)
         else:
-            ids = tokenize(text, llm.tokenizer, "texts")[1]
+            ids = tokenize(text, llm.tokenizer, "texts", special)[1]
+        wrapped = isinstance(text, Mapping) and text.get("prompt_token_ids") is None
+        if (special or wrapped) and ids[:1] == [prefix_token(llm)] and len(ids) > 1:  # it is there already
+            ids = ids[1:]
         if not ids:
             raise InvalidParamsError(f"text {index} has no token", "texts")
         sizes.append(len(text.encode()) if isinstance(text, str) else len(llm.tokenizer.decode(ids).encode()))

@@ -22,7 +22,7 @@ from llmi._errors import InvalidParamsError, LlmiError, call_core, from_core
 from llmi._hooks import RequestHooks
 from llmi._kinds import Listed, Whole, array_of, parse, show
 from llmi._options import SEED, option
-from llmi._prompts import token_list, tokenize
+from llmi._prompts import token_list, tokenize, warn_of_markup
 from llmi._travel import StaysHere
 
 if TYPE_CHECKING:
@@ -328,6 +328,7 @@ def open_sequence(llm: LLM, prompt: Any, seed: int | None, capture: Capture | No
             if seed is not None:
                 child.seed = seed
             return child
+    warn_of_markup([prompt], llm.tokenizer, stacklevel=4)
     text, ids = (prompt.text, prompt.token_ids.tolist()) if isinstance(prompt, TokenSequence) else tokenize(prompt, llm.tokenizer, "prompt")
     for token in ids:
         if token >= llm.model_info.vocab_size:
