@@ -53,6 +53,9 @@ def encode_pair(llm: LLM, context: Prompt, continuation: Prompt, parse_special: 
             context_ids = prefix + context_ids
         return context_ids or [prefix_token(llm)], tail
     context_ids = tokenize(context, llm.tokenizer, "pairs", parse_special)[1]
+    if isinstance(continuation, str):  # which stands behind something: it is not wrapped
+        text = parse(Text(empty=True), "pairs", continuation)
+        return context_ids or [prefix_token(llm)], llm.tokenizer.encode(text, add_special_tokens=False, parse_special=parse_special)
     continuation_ids = tokenize(continuation, llm.tokenizer, "pairs", parse_special)[1]
     return context_ids or [prefix_token(llm)], continuation_ids
 
