@@ -1,0 +1,482 @@
+"""Hostile inputs for tests/fuzz_surface.py: one generator for each area, from a seed alone.
+
+A case is a function of (area, seed): it prepares files in a folder of its own and returns the calls to try on them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Call = Callable[[], object]
+
+#: Values that stand where others are expected.
+ODD: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 7, 255, 2**31, -(2**31), 2**63, 2**64, 10**30, 0.0, 0.5, -1.5, 1e308, math.nan, math.inf, -math.inf, "", "x", "yes",
+    "0", "\x00", "\ud83d", "a" * 5000, "\U0001f600", [], [[]], [None], [0, 1], ["x"], [1.5], {}, {"x": 1}, {"": None}, [[0] * 100] * 10,
+]  # fmt: skip
+WORDS = ["rope_scaling", "rope_parameters", "type", "factor", "layer_types", "num_hidden_layers", "vocab_size", "eos_token_id", "id", "content", "special", "vocab",
+         "merges", "normalizer", "pre_tokenizer", "decoder", "post_processor", "model", "truncation", "padding", "dropout", "unk_token", "pattern", "Regex",
+         "prepend_scheme", "behavior", "chat_template", "added_tokens_decoder", "bos_token", "quantization_config", "architectures", "head_dim"]  # fmt: skip
+REGEXES = [
+    "(a+)+b",
+    "(?:a|a)*c",
+    "\\p{L}{1000}",
+    "(",
+    "[",
+    "(?<=x)y",
+    "(a|b|ab)*" * 20,
+    "\\1",
+    "(?i:x)" * 200,
+    "x{0,100000}",
+    ".*.*.*.*=.*",
+]
+
+
+def odd(rng: random.Random) -> Any:
+    """A value of any kind; now and then deep or large."""
+    roll = rng.random()
+    if roll < 0.02:
+        deep: Any = 0
+        for _ in range(rng.choice([30, 60, 150])):
+            deep = [deep]
+        return deep
+    if roll < 0.04:
+        return [rng.randrange(-5, 300) for _ in range(rng.choice([1000, 50_000]))]
+    if roll < 0.06:
+        return {str(i): i for i in range(rng.choice([1000, 20_000]))}
+    if roll < 0.1:
+        return rng.choice(REGEXES)
+    return copy.deepcopy(rng.choice(ODD))
+
+
+def places(tree: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) of a JSON tree, vocabularies thinned."""
+    found: list[tuple[Any, Any]] = []
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        for key in keys if len(keys) <= 60 else [*keys][::37]:
+            found.append((node, key))
+            if isinstance(node[key], dict | list):
+                stack.append(node[key])
+    return found
+
+
+def mutate_json(rng: random.Random, tree: Any, times: int) -> None:
+    """Changes `tree` in so many places: a value replaced, removed, doubled, renamed, or moved from elsewhere."""
+    for _ in range(times):
+        spots = places(tree)
+        if not spots:
+            return
+        node, key = rng.choice(spots)
+        action = rng.randrange(6)
+        if action <= 2:
+            node[key] = odd(rng)
+        elif action == 3 and isinstance(node, dict):
+            node[rng.choice(WORDS)] = odd(rng)
+        elif action == 4:
+            other, other_key = rng.choice(spots)
+            node[key] = copy.deepcopy(other[other_key]) if len(repr(other[other_key])) < 100_000 else None
+        elif isinstance(node, dict):
+            node.pop(key)
+        else:
+            node.insert(int(key), odd(rng))
+
+
+def mutate_bytes(rng: random.Random, data: bytes, times: int, limit: int | None = None) -> bytes:
+    """Bytes flipped, cut, doubled, or overwritten by large numbers, within the first `limit`."""
+    raw = bytearray(data)
+    for _ in range(times):
+        if not raw:
+            break
+        at = rng.randrange(min(len(raw), limit or len(raw)))
+        action = rng.randrange(6)
+        if action == 0:
+            raw[at] = rng.randrange(256)
+        elif action == 1:
+            raw[at] ^= 1 << rng.randrange(8)
+        elif action == 2:
+            raw[at : at + 8] = struct.pack("<Q", rng.choice([0, 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1, 2**40, len(raw)]))
+        elif action == 3:
+            raw[at : at + 4] = struct.pack("<I", rng.choice([0, 1, 2, 8, 9, 12, 13, 255, 2**31, 2**32 - 1]))
+        elif action == 4:
+            del raw[at : len(raw) if rng.random() < 0.2 else at + rng.randrange(1, 40)]
+        else:
+            raw[at:at] = raw[at : at + rng.randrange(1, 40)]
+    return bytes(raw)
+
+
+def write_json(rng: random.Random, path: Path, tree: Any) -> None:
+    """The tree as text; now and then torn, doubled, in another encoding, or with a key twice."""
+    text = json.dumps(tree, ensure_ascii=rng.random() < 0.5)
+    data = text.encode("utf-8", "surrogatepass")
+    roll = rng.random()
+    if roll < 0.08:
+        data = mutate_bytes(rng, data, rng.randrange(1, 6))
+    elif roll < 0.1:
+        data = text.encode("utf-16", "surrogatepass")
+    elif roll < 0.12:
+        data = b"\xef\xbb\xbf" + data
+    elif roll < 0.125:
+        data = data.replace(b":", b":" + b"[" * 100_000, 1)
+    elif roll < 0.14:
+        data = data.replace(b"}", b', "id": 1, "id": 2}', 1)
+    path.write_bytes(data)
+
+
+# --- GGUF
+
+
+def gguf_text(text: str | bytes) -> bytes:
+    raw = text.encode() if isinstance(text, str) else text
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def gguf_value(value: Any) -> bytes:
+    """A typed value: ("u32", 5), a string, or a list of strings, ints or floats."""
+    formats = {"u32": (4, "I"), "i32": (5, "i"), "f32": (6, "f"), "bool": (7, "?"), "u64": (10, "Q"), "f64": (12, "d"), "u8": (0, "B")}
+    if isinstance(value, tuple):
+        number, code = formats[value[0]]
+        return struct.pack("<I" + code, number, value[1])
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + gguf_text(value)
+    if value and isinstance(value[0], str):
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(gguf_text(entry) for entry in value)
+    number, code = (6, "f") if value and isinstance(value[0], float) else (5, "i")
+    return struct.pack("<IIQ", 9, number, len(value)) + struct.pack(f"<{len(value)}{code}", *value)
+
+
+def gguf_metadata(byte_level: bool) -> dict[str, Any]:
+    """A tiny Llama with a byte-level or a SentencePiece vocabulary."""
+    from llmi._token_bytes import byte_level_alphabet
+
+    if byte_level:
+        tokens = ["<eos>", *byte_level_alphabet(), "he", "ll"]
+        own: dict[str, Any] = {"model": "gpt2", "pre": "gpt-2", "merges": ["h e", "l l"], "token_type": [3] + [1] * (len(tokens) - 1)}
+    else:
+        tokens = ["<unk>", "<s>", "</s>", *[f"<0x{byte:02X}>" for byte in range(256)], "▁", "h", "e", "he"]
+        own = {
+            "model": "llama",
+            "scores": [-float(i) for i in range(len(tokens))],
+            "token_type": [2, 3, 3] + [6] * 256 + [1] * 4,
+            "unknown_token_id": ("u32", 0),
+        }
+    numbers = {"block_count": 1, "context_length": 64, "embedding_length": 32, "feed_forward_length": 32, "attention.head_count": 2, "attention.head_count_kv": 1,
+               "rope.dimension_count": 16}  # fmt: skip
+    return {
+        "general.architecture": "llama",
+        **{f"llama.{key}": ("u32", value) for key, value in numbers.items()},
+        "llama.attention.layer_norm_rms_epsilon": ("f32", 1e-5),
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.eos_token_id": ("u32", 0),
+        **{f"tokenizer.ggml.{key}": value for key, value in own.items()},
+    }
+
+
+def write_gguf(
+    path: Path, metadata: dict[str, bytes], tensors: list[tuple[str, tuple[int, ...], int, int]], data: bytes, alignment: int = 32
+) -> None:
+    head = (
+        b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(gguf_text(key) + value for key, value in metadata.items())
+    )
+    for name, shape, kind, offset in tensors:
+        head += gguf_text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape)) + struct.pack("<IQ", kind, offset)
+    path.write_bytes(head + b"\0" * (-len(head) % alignment) + data)
+
+
+def gguf_tensors(vocab_size: int) -> tuple[list[tuple[str, tuple[int, ...], int, int]], bytes]:
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (vocab_size, 32), "output_norm": (32,), "blk.0.attn_norm": (32,), "blk.0.ffn_norm": (32,), "blk.0.attn_q": (32, 32), "blk.0.attn_k": (16, 32),
+        "blk.0.attn_v": (16, 32), "blk.0.attn_output": (32, 32), "blk.0.ffn_gate": (32, 32), "blk.0.ffn_up": (32, 32), "blk.0.ffn_down": (32, 32),
+    }  # fmt: skip
+    tensors, offset = [], 0
+    for name, shape in shapes.items():
+        tensors.append((f"{name}.weight", shape, 0, offset))
+        offset += math.prod(shape) * 4
+    return tensors, struct.pack("<f", 0.01) * (offset // 4)
+
+
+# --- templates
+
+ATOMS = ["messages", "messages[0].content", "x", "ns.x", "'a'", "'ab' * 1000", "[1]", "1", "range(1000)", "range(100000)", "{}", "namespace", "none", "loop.index", "''",
+         "messages[0]", "'é'", "10 ** 30", "0.5", "true", "bos_token", "tools", "cycler('a', 'b')", "dict(a=1)", "lipsum", "joiner(',')", "self", "caller",
+         "messages.__class__", "''.__class__.__mro__", "raise_exception", "strftime_now('%Y')"]  # fmt: skip
+FILTERS = ["length", "upper", "list", "join(',')", "replace('a', 'b' * 1000)", "tojson", "tojson(indent=1000)", "indent(1000)", "center(100000)", "wordwrap(1)", "batch(2)",
+           "sort", "reverse", "string", "trim", "first", "last", "random", "unique", "sum", "map('upper')", "select", "items", "escape", "default('x')", "int", "float", "format",
+           "xmlattr", "urlize", "pprint", "groupby('x')", "dictsort", "slice(100000)", "attr('__class__')", "truncate(5)", "title", "striptags"]  # fmt: skip
+METHODS = [".zfill(100000000)", ".ljust(100000000)", ".split('a')", ".replace('a', 'aa' * 100)", ".join(messages)", ".format(1)", ".strip()", ".items()", ".append(1)", ".upper()",
+           ".expandtabs(100000000)", ".encode()", ".__add__('x')", "[0]", "[-1]", "[1:]", "[::-1]", ".get('x')", ".count('')", ".center(99999999)", ".update({})"]  # fmt: skip
+
+
+def expression(rng: random.Random, depth: int = 0) -> str:
+    text = rng.choice(ATOMS)
+    for _ in range(rng.randrange(3)):
+        roll = rng.random()
+        if roll < 0.4:
+            text = f"({text})|{rng.choice(FILTERS)}"
+        elif roll < 0.6:
+            text = f"({text}){rng.choice(METHODS)}"
+        elif depth < 2:
+            text = f"({text}) {rng.choice(['+', '~', '*', '%', '**', '//', '-', 'in', 'and', 'or', 'is', '=='])} ({expression(rng, depth + 1)})"
+    return text
+
+
+def template(rng: random.Random, depth: int = 0) -> str:
+    parts = []
+    for _ in range(rng.randrange(1, 4)):
+        body = template(rng, depth + 1) if depth < 3 else "y"
+        roll = rng.randrange(10)
+        if roll == 0:
+            parts.append(f"{{% for x in {expression(rng)} %}}{body}{{% endfor %}}")
+        elif roll == 1:
+            parts.append(f"{{% for x in range({rng.choice([3, 1000, 100000])}) %}}{body}{{% endfor %}}")
+        elif roll == 2:
+            parts.append(
+                f"{{% set ns = namespace(x={expression(rng)}) %}}{{% for i in range(60) %}}{{% set ns.x = ns.x {rng.choice('+~')} ns.x %}}{{% endfor %}}"
+            )
+        elif roll == 3:
+            parts.append(f"{{% macro m(x) %}}{body}{{{{ m(x) }}}}{{% endmacro %}}{{{{ m(1) }}}}")
+        elif roll == 4:
+            parts.append(f"{{% if {expression(rng)} %}}{body}{{% else %}}{body}{{% endif %}}")
+        elif roll == 5:
+            parts.append(f"{{% set x = {expression(rng)} %}}{body}")
+        elif roll == 6:
+            parts.append(f"{{% generation %}}{body}{{% endgeneration %}}")
+        elif roll == 7:
+            parts.append(rng.choice(["{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}", "{% include 'x' %}", "{% extends 'x' %}", "{% call m() %}{% endcall %}",
+                                     "{% filter upper %}x{% endfilter %}", "{% raw %}x{% endraw %}", "{{", "{%", "{# ", "{% break %}", "{{ '" + "x" * 10000 + "' }}"]))  # fmt: skip
+        else:
+            parts.append(f"{{{{ {expression(rng)} }}}}")
+    return "".join(parts)
+
+
+# --- areas
+
+
+def _engine(path: Path) -> object:
+    from llmi import LLM
+
+    with LLM(path, kv_cache_memory_bytes=1 << 20, num_threads=1) as llm:
+        llm.generate("hello", max_tokens=2, min_tokens=1, temperature=0.7, seed=1)
+        return llm.generate([3, 4], max_tokens=2)
+
+
+def _tokenizer(path: Path) -> object:
+    from llmi import Tokenizer
+
+    tokenizer = Tokenizer(path)
+    ids = tokenizer.encode("hello <eos> wörld 123\n")
+    tokenizer.encode("he" * 3000, parse_special=True)
+    tokenizer.decode(ids)
+    return tokenizer.vocab_bytes, tokenizer.special_tokens, tokenizer.eos_token_ids
+
+
+def _chat(path: Path) -> object:
+    from llmi import Tokenizer
+
+    return Tokenizer(path).apply_chat_template([{"role": "user", "content": "hello"}])
+
+
+def _inspect(path: Path) -> object:
+    from llmi._inspect import inspect_model
+
+    return str(inspect_model(path))
+
+
+def _tiny(folder: Path, rng: random.Random) -> Path:
+    from llmi.testing import tiny_model
+
+    return tiny_model(rng.choice(["llama", "gemma3"]), vocab_size=260, num_layers=2, hidden_size=32, path=folder)
+
+
+def config(rng: random.Random, folder: Path) -> list[Call]:
+    """config.json and generation_config.json."""
+    path = _tiny(folder, rng)
+    tree = json.loads((path / "config.json").read_text())
+    generation = {"eos_token_id": 0, "temperature": 0.7, "top_p": 0.9, "do_sample": True}
+    if rng.random() < 0.3:
+        tree["rope_scaling"] = {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    if rng.random() < 0.3:
+        tree["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    mutate_json(rng, tree if rng.random() < 0.8 else generation, rng.randrange(1, 5))
+    write_json(rng, path / "config.json", tree)
+    if rng.random() < 0.4:
+        write_json(rng, path / "generation_config.json", generation)
+    return [lambda: _engine(path), lambda: _inspect(path)]
+
+
+def tokenizer(rng: random.Random, folder: Path) -> list[Call]:
+    """tokenizer.json and what lies beside it."""
+    path = _tiny(folder, rng)
+    trees = {
+        "tokenizer.json": json.loads((path / "tokenizer.json").read_text()),
+        "tokenizer_config.json": {"eos_token": "<eos>", "bos_token": {"content": "<eos>"}, "add_bos_token": True, "tokenizer_class": "LlamaTokenizerFast",
+                                  "added_tokens_decoder": {"259": {"content": "<x>", "special": True}}, "chat_template": "{{ messages[0].content }}"},
+        "special_tokens_map.json": {"eos_token": "<eos>"},
+        "added_tokens.json": {"<y>": 258},
+    }  # fmt: skip
+    if rng.random() < 0.3:
+        trees["tokenizer.json"]["normalizer"] = {"type": "Replace", "pattern": {"Regex": rng.choice(REGEXES)}, "content": "x"}
+    if rng.random() < 0.3:
+        trees["tokenizer.json"]["pre_tokenizer"] = {
+            "type": "Split",
+            "pattern": {"Regex": rng.choice(REGEXES)},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    chosen = rng.choice([*trees, "tokenizer.json", "tokenizer.json"])
+    mutate_json(rng, trees[chosen], rng.randrange(1, 4))
+    for name in {"tokenizer.json", "tokenizer_config.json", chosen}:
+        write_json(rng, path / name, trees[name])
+    return [lambda: _tokenizer(path), lambda: _chat(path)]
+
+
+def templates(rng: random.Random, folder: Path) -> list[Call]:
+    """Chat templates."""
+    from llmi import Tokenizer
+
+    loaded = Tokenizer(_tiny(folder, rng))
+    text = template(rng) if rng.random() < 0.95 else "".join(chr(rng.randrange(32, 127)) for _ in range(200))
+    chat = [{"role": "user", "content": "hello <eos>"}, {"role": "assistant", "content": "x" * rng.choice([1, 1000])}]
+    return [lambda: loaded.apply_chat_template(chat, chat_template=text, tokenize=False)]
+
+
+def gguf(rng: random.Random, folder: Path) -> list[Call]:
+    """GGUF files: metadata of other types and values, torn headers, tensors elsewhere."""
+    path = folder / "m.gguf"
+    values = gguf_metadata(rng.random() < 0.5)
+    vocab_size = len(values["tokenizer.ggml.tokens"])
+    metadata = {key: gguf_value(value) for key, value in values.items()}
+    tensors, data = gguf_tensors(vocab_size)
+    simple = [
+        ("u32", 0),
+        ("u32", 2**32 - 1),
+        ("i32", -1),
+        ("f32", math.nan),
+        ("f64", 1e300),
+        ("bool", True),
+        ("u64", 2**63),
+        ("u8", 7),
+        "",
+        "x",
+        "\x00",
+        ["a", ""],
+        [1, 2],
+        [0.5],
+    ]
+    for _ in range(rng.randrange(4)):
+        key = rng.choice(
+            [
+                *metadata,
+                "general.alignment",
+                "tokenizer.chat_template",
+                "tokenizer.ggml.bos_token_id",
+                "tokenizer.ggml.add_bos_token",
+                "llama.rope.scaling.type",
+            ]
+        )
+        if rng.random() < 0.2:
+            metadata.pop(key, None)
+        else:
+            metadata[key] = gguf_value(rng.choice(simple) if rng.random() < 0.8 else rng.choice(list(values.values())))
+    if rng.random() < 0.3:
+        at = rng.randrange(len(tensors))
+        name, shape, kind, offset = tensors[at]
+        tensors[at] = rng.choice([(name + "x", shape, kind, offset), (name, shape[::-1], kind, offset), (name, (2**33, 2**33), kind, offset), (name, shape, rng.randrange(40), offset),
+                                  (name, shape, kind, offset + 2**40), (name, (*shape, 0), kind, offset)])  # fmt: skip
+    write_gguf(path, metadata, tensors, data)
+    if rng.random() < 0.5:
+        raw = path.read_bytes()
+        path.write_bytes(mutate_bytes(rng, raw, rng.randrange(1, 5), limit=len(raw) - len(data)))
+    return [lambda: _engine(path), lambda: _tokenizer(path), lambda: _inspect(path)]
+
+
+def safetensors(rng: random.Random, folder: Path) -> list[Call]:
+    """safetensors headers, and the index of shards."""
+    path = _tiny(folder, rng)
+    raw = (path / "model.safetensors").read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
+    if rng.random() < 0.2:
+        index = {"metadata": {}, "weight_map": dict.fromkeys(header, "model.safetensors")}
+        mutate_json(rng, index, rng.randrange(1, 4))
+        write_json(rng, path / "model.safetensors.index.json", index)
+        return [lambda: _engine(path), lambda: _inspect(path)]
+    if rng.random() < 0.7:
+        mutate_json(rng, header, rng.randrange(1, 4))
+    text = json.dumps(header).encode("utf-8", "surrogatepass")
+    whole = struct.pack("<Q", rng.choice([len(text)] * 8 + [0, 2**40, 2**64 - 1])) + text + data
+    if rng.random() < 0.4:
+        whole = mutate_bytes(rng, whole, rng.randrange(1, 4), limit=8 + len(text))
+    (path / "model.safetensors").write_bytes(whole)
+    return [lambda: _engine(path), lambda: _inspect(path)]
+
+
+_model: list[Any] = []
+
+
+def arguments(rng: random.Random, folder: Path) -> list[Call]:
+    """Arguments of calls: any value for any of them, several at once."""
+    import dataclasses
+
+    from llmi import LLM, SamplingParams
+
+    if not _model:  # one engine for all cases of a process
+        from llmi.testing import tiny_model
+
+        _model.append(LLM(tiny_model(vocab_size=260, hidden_size=32), kv_cache_memory_bytes=1 << 20, num_threads=1))
+        _model[0].tokenizer.chat_template = "{{ messages[0].content }}"
+    llm: Any = _model[0]
+    names = [field.name for field in dataclasses.fields(SamplingParams)]
+    others = [
+        "max_new_tokens",
+        "do_sample",
+        "eos_token_id",
+        "stop_strings",
+        "sequence_bias",
+        "suppress_tokens",
+        "bad_words_ids",
+        "priority",
+        "trace",
+        "use_tqdm",
+        "on_error",
+    ]
+    given = {rng.choice([*names, *others]): odd(rng) for _ in range(rng.randrange(1, 4))}
+    prompt = (
+        "ab"
+        if rng.random() < 0.6
+        else rng.choice(
+            [odd(rng), {"prompt": odd(rng)}, {"prompt_token_ids": odd(rng)}, [odd(rng)], {"prompt": "a", "cache_salt": odd(rng)}]
+        )
+    )
+    given.setdefault("max_tokens", 2)
+    chat = [{"role": "user", "content": "hi"}] if rng.random() < 0.6 else odd(rng)
+    return [
+        lambda: llm.generate(prompt, **given),
+        lambda: llm.chat(chat, **given),
+        lambda: list(llm.stream(prompt, **given)),
+    ]
+
+
+AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
+    "config": config,
+    "tokenizer": tokenizer,
+    "template": templates,
+    "gguf": gguf,
+    "safetensors": safetensors,
+    "arguments": arguments,
+}

@@ -1,0 +1,29 @@
+"""The fuzzer of the surface finds what it looks for, and a case is a function of its name."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from fuzz_inputs import AREAS
+from fuzz_surface import fuzz
+
+
+@pytest.mark.parametrize(
+    ("planted", "kind"), [("crash", "crash"), ("slow", "hang"), ("hang", "hang"), ("memory", "memory"), ("unclear", "unclear error")]
+)
+def test_planted_faults_are_found(planted: str, kind: str) -> None:
+    report = fuzz([planted], first_seed=0, seconds=60, num_cases=1, max_call_s=0.9 if planted in ("slow", "hang") else 5.0)
+    assert report["kinds"] == {kind: 1}
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_a_case_is_a_function_of_its_name(area: str, tmp_path: Path) -> None:
+    contents = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        assert AREAS[area](random.Random(f"{area}:7"), folder)
+        contents.append({path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()})
+    assert contents[0] == contents[1]
