@@ -98,10 +98,10 @@ class AsyncLLM(StaysHere):
     def __init__(self, model: str | os.PathLike[str] | None = None, *, llm: LLM | None = None, **engine_args: Any) -> None:
         from llmi._llm import LLM
 
-        if llm is not None and not isinstance(llm, LLM):
-            raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
         if llm is not None and (model is not None or engine_args):
             raise InvalidParamsError("give llm or a model with engine arguments, not both", "llm")
+        if llm is not None and not isinstance(llm, LLM):
+            raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
         self.llm = llm if llm is not None else LLM(model, **engine_args)
         self._owned = llm is None
         self._names = itertools.count()
