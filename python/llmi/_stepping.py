@@ -57,10 +57,10 @@ class Stepping:
                     self._advance(call)
                     touched = {chunk.request_index for chunk in call.chunks} | call.take_finished()
                     call.chunks.clear()
-            outputs = [call.output(index) for index in sorted(touched)]
-            if call.done:
-                end(call.outputs())
-            return outputs
+                outputs = [call.output(index) for index in sorted(touched)]
+                if call.done:
+                    end(call.outputs())
+                return outputs
 
     def finish(self, keep: Keep) -> Outputs:
         """Runs all to their end."""
