@@ -20,6 +20,7 @@ import pytest
 
 import llmi
 from llmi import LLM, InvalidParamsError, Receipt, SamplingParams, SpeculativeConfig, UnsupportedCombinationError, testing
+from llmi._model_files import ModelDigest
 
 WAYS: list[Callable[[Any], Any]] = [
     *(lambda value, protocol=protocol: pickle.loads(pickle.dumps(value, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)),
@@ -69,6 +70,8 @@ def everything(value: Any) -> Any:
         return {key: everything(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return (type(value), [everything(entry) for entry in value], everything(getattr(value, "__dict__", {})))
+    if isinstance(value, ModelDigest):  # of open files here, of their digest there
+        return value()
     if callable(value) and hasattr(value, "__qualname__"):
         return value.__qualname__
     if type(value).__module__.split(".")[0] == "llmi" and hasattr(value, "__dict__"):

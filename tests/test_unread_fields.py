@@ -372,7 +372,7 @@ def test_an_object_is_replaced_as_a_whole(tmp_path: Path) -> None:
         ({"rope_theta": {1, 2}}, "rope_theta"),
         ({"rope_theta": 1j}, "rope_theta"),
     ],
-    ids=str,
+    ids=lambda value: "a function" if callable(value) else str(value),
 )
 @pytest.mark.parametrize("is_gguf", [False, True])
 def test_overrides_that_change_nothing_are_refused(overrides: Any, message: str, is_gguf: bool, tmp_path: Path) -> None:
