@@ -229,7 +229,13 @@ TEMPLATES: list[Mutant] = [
         "        if len(letters(start, start + 1)) == 0:\n",
         "tests/test_chat_templates.py",
     ),
-    planted("printed_lists_are_joined", "python/llmi/_chat_recorded.py", "if content._shown:", "if False:", "tests/test_chat_templates.py"),
+    planted(
+        "printed_lists_are_joined",
+        "python/llmi/_chat_recorded.py",
+        "if content._shown or not content:",
+        "if not content:",
+        "tests/test_chat_templates.py",
+    ),
     planted(
         "unused_arguments_are_named",
         "python/llmi/_chat_worker.py",

@@ -28,7 +28,7 @@ from llmi import LLM, PromptLookup, SamplingParams, SpeculativeConfig
 from llmi.testing import assert_lossless, assert_same_distribution, assert_same_tokens, exact_distribution, random_drafter, tiny_model, verification_law
 
 path = tiny_model("gemma3", vocab_size=16)
-with LLM(path, kv_cache_memory_bytes=1 << 24, max_model_len=64) as llm:
+with LLM(path, kv_cache_memory_bytes=1 << 24, max_model_len=256) as llm:
     law = exact_distribution(llm, [1, 2], SamplingParams(top_k=2, seed=1), num_tokens=2)
     assert len(law) == 4
     assert_lossless(PromptLookup(), llm, num_tokens=50)

@@ -20,6 +20,7 @@ from llmi import (
     LLM,
     HookError,
     InvalidParamsError,
+    NonFiniteLogitsError,
     PromptTooLongError,
     RequestErrors,
     SamplingParams,
@@ -338,7 +339,7 @@ def test_a_sequence_of_a_sequence_has_its_seed(llm: LLM) -> None:
     [
         ({"sampler": lambda c, law: 1.9}, "1.9"), ({"sampler": lambda c, law: None}, "None"), ({"sampler": lambda c, law: True}, "True"), ({"sampler": lambda c, law: 301}, "301"),
         ({"sampler": lambda c, law: -1}, "-1"), ({"sampler": lambda c, law: 10**30}, "integer"), ({"logits_processors": lambda c, x: x[:-1]}, r"\[300\]"), ({"logits_processors": lambda c, x: x > 0}, "array"),
-        ({"logits_processors": lambda c, x: 0.5}, "shape"), ({"logits_processors": lambda c, x: x[None]}, "shape"), ({"logits_processors": lambda c, x: x * np.nan}, "NaN"), ({"logits_processors": lambda c, x: x.fill(np.inf)}, "infinity"),
+        ({"logits_processors": lambda c, x: 0.5}, "shape"), ({"logits_processors": lambda c, x: x[None]}, "shape"),
         ({"logits_processors": lambda c, x: "no"}, "array"), ({"stopping_criteria": lambda c: 1}, "True, False or a string"), ({"stopping_criteria": lambda c: [True]}, "True, False"), ({"stopping_criteria": lambda c: np.array([True, False])}, "True, False"),
     ],
 )  # fmt: skip
@@ -347,6 +348,12 @@ def test_hooks_that_return_something_else(llm: LLM, hook: dict[str, Any], says: 
         llm.generate([5, 6], max_tokens=2, **hook)
     outputs = llm.generate([[5], [6]], [SamplingParams(max_tokens=2, **hook), GREEDY], on_error="return")
     assert isinstance(outputs[0].error, HookError) and outputs[1].error is None
+
+
+@pytest.mark.parametrize("hook", [lambda c, x: x * np.nan, lambda c, x: x.fill(np.inf)], ids=["NaN", "infinity"])
+def test_logits_that_are_no_numbers(llm: LLM, hook: Any) -> None:
+    with pytest.raises(NonFiniteLogitsError, match="a logits processor left NaN or infinity"):
+        llm.generate([5, 6], max_tokens=2, logits_processors=hook)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,9 @@ def test_editing_history_and_keys(model: Path, tmp_path: Path) -> None:
     terminal = Terminal(model, tmp_path, "--max-tokens", "2")
     terminal.type("first\n")
     terminal.type("\x1b[A\x1b[D\x1b[DX\n")  # Up, twice Left
-    terminal.type("never sent\x03", "\n")  # Ctrl-C clears the line
+    terminal.type("never sent", "sent")
+    time.sleep(0.3)  # Python looks for signals when readline waits, not while it draws
+    terminal.type("\x03", "\n")  # Ctrl-C clears the line
     terminal.type("\x1b[200~pasted\n  two\x1b[201~\n")  # a paste with a newline in it
     terminal.type("one\\\n", "... ")
     terminal.type("more\n")
@@ -114,7 +116,7 @@ def test_editing_history_and_keys(model: Path, tmp_path: Path) -> None:
     again = Terminal(model, tmp_path, "--max-tokens", "2")
     shown = again.type("\x1b[A" * 4, "one")
     assert "one" in shown
-    time.sleep(0.3)  # Python looks for signals when readline waits, not while it draws
+    time.sleep(0.3)
     again.type("\x03")
     again.type("/bye\n", "")
     assert again.status() == 0
@@ -209,7 +211,7 @@ BAD_LINES = {
     "/load": "needs the name of a file",
     "/load /nowhere/x": "No such file",
     "/load /dev/zero": "not a regular file",
-    "/save /dev/null": "is no saved chat",
+    "/save CONFIG": "is no saved chat",
     "/save /nowhere/x": "cannot be written",
     "/save ~nobody-at-all/x": "~nobody-at-all/x",
     "x" * 200: "this message has 203 tokens; the context holds 128",
@@ -218,7 +220,7 @@ BAD_LINES = {
 
 def test_a_bad_line_is_an_error_line(model: Path) -> None:
     """Each is one line on stderr; the next question is answered as if it had not been there."""
-    lines = "".join(f"{line}\n" for line in BAD_LINES)
+    lines = "".join(f"{line}\n" for line in BAD_LINES).replace("CONFIG", str(model / "config.json"))
     done = piped(model, f"{lines}one\n", "--max-model-len", "128")
     shown = done.stderr.splitlines()
     assert len(shown) == len(BAD_LINES)

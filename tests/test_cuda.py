@@ -250,10 +250,10 @@ def test_the_cache_takes_its_share_of_the_device(tiny_path: Callable[..., Path],
 
 @pytest.mark.parametrize("share", [0, 1.01, -0.5, "most", float("nan")])
 def test_a_share_of_memory_that_is_none(tiny_path: Callable[..., Path], share: Any) -> None:
-    with pytest.raises(llmi.InvalidParamsError, match=r"gpu_memory_utilization must lie in \(0, 1\]"):
+    with pytest.raises(llmi.InvalidParamsError, match=r"gpu_memory_utilization must be a number in \(0, 1\]"):
         LLM(tiny_path(), gpu_memory_utilization=share)
-    with pytest.raises(llmi.UnsupportedCombinationError, match="bounded by kv_cache_memory_bytes"):
-        LLM(tiny_path(), device="cpu", gpu_memory_utilization=0.5)
+    with LLM(tiny_path(), device="cpu", gpu_memory_utilization=0.5, kv_cache_memory_bytes=1 << 22) as llm:
+        assert llm.generate([[1]], max_tokens=1)[0].params_resolved["gpu_memory_utilization"] == (0.5, "no effect")
 
 
 def test_without_a_gpu_the_reason_is_given(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from features import has_bits_of_its_own
 from llmi import _core
+from llmi._model_files import open_model
 
 T = _core.testing
 DIGESTS = Path(__file__).parent / "data" / "logits_digests.json"
@@ -95,7 +96,7 @@ def logits_of(path: Path, dtype: str, kv: str, table: str, count: int) -> np.nda
     if dtype == "bf16dot":  # linear_dtype="bf16"
         dtype, table = "bfloat16", table + "+bf16"
     decoder = T.Decoder(str(path), dtype=dtype, kv_dtype=kv, table=table, num_pages=64)
-    vocab_size = _core.load_config(str(path))["vocab_size"]
+    vocab_size = _core.load_config(open_model(path).core)["vocab_size"]
     logits, _ = decoder.forward([(decoder.new_sequence(), ids(count, vocab_size), None)])
     return np.asarray(logits)
 

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from features import expect_short_answers
 from llmi import LLM, Outputs, SamplingParams, _core, _models
+from llmi._model_files import open_model
 from llmi.testing import assert_same_tokens
 
 COUNTS = ("num_preemptions", "num_recomputed_tokens", "num_copies_on_write", "num_window_blocks_returned")
@@ -198,7 +199,7 @@ def check_model(
     """Compares configurations of one model with solo runs; returns what was counted."""
     import os
 
-    vocab_size = _core.load_config(str(model))["vocab_size"]
+    vocab_size = _core.load_config(open_model(model).core)["vocab_size"]
     prompts, params = make_prompts(vocab_size, num_prompts, longest), make_params(num_prompts, max_tokens)
     counts = dict.fromkeys(COUNTS, 0)
     base: dict[str, Any] = {"dtype": dtype, "max_model_len": longest + max_tokens + 16}

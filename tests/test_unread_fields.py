@@ -445,7 +445,8 @@ IN_USE: dict[str, dict[str, Any]] = {
 def test_configs_in_use(name: str, tmp_path: Path) -> None:
     """Nothing in them is refused: each is written as its publisher or library writes it."""
     (tmp_path / "config.json").write_text(json.dumps(IN_USE[name]))
-    assert _core.load_config(str(tmp_path))["hidden_size"] == IN_USE[name]["hidden_size"]
+    files = _core.ModelFiles(str(tmp_path), [], _core.InputFile(str(tmp_path / "config.json")), None)
+    assert _core.load_config(files)["hidden_size"] == IN_USE[name]["hidden_size"]
 
 
 GGUF_IN_USE: dict[str, dict[str, Any]] = {

@@ -73,7 +73,7 @@ def is_taken(record: Recorded) -> bool:
     content = dict.get(record, "content")
     if not isinstance(content, Parts):
         return True
-    if content._shown:
+    if content._shown or not content:  # no parts are no text
         return False
     return all(
         not part._shown and ("text" not in part or "text" in part._read) if isinstance(part, Recorded) else False for part in content

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from llmi._errors import HookError, UnsupportedCombinationError
+from llmi._errors import HookError, NonFiniteLogitsError, UnsupportedCombinationError
 from llmi._kinds import TOKEN_ID_LIMIT, Whole, plain, show
 from llmi._options import SAMPLING, is_streamer
 
@@ -143,7 +143,7 @@ def _check_row(logits: NDArray[np.float32]) -> None:
     """Raises for NaN and infinity, which no law can be made of; -inf bans."""
     largest = logits.max()
     if not largest < np.inf:
-        raise HookError("a logits processor left NaN or infinity among the logits")
+        raise NonFiniteLogitsError("a logits processor left NaN or infinity among the logits")
 
 
 def _token(drawn: Any, vocab_size: int) -> int:

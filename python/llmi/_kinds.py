@@ -190,7 +190,7 @@ class Choice:
             word = self.spellings.get(str(word), str(word))
             if word in self.words:
                 return word
-        error = refuse(name, self.says or "one of " + ", ".join(repr(entry) for entry in self.words), value)
+        error = refuse(name, self.says or "one of " + ", ".join(self.words), value)
         raise UnsupportedCombinationError(str(error), name, self.unavailable_in) if self.unavailable_in and isinstance(word, str) else error
 
 
