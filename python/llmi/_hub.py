@@ -1,4 +1,4 @@
-"""Models of the hub (huggingface.co), by way of huggingface_hub and its cache; imported when a model's name means one."""
+"""Models of the hub, by way of huggingface_hub and its cache; imported when a model's name means one."""
 
 from __future__ import annotations
 
