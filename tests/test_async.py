@@ -165,7 +165,8 @@ def test_a_reader_that_stops_reading_harms_nobody(llm: LLM) -> None:
 def test_soak() -> None:
     report = asyncio.run(soak(1500, seed=1))
     print(report)
-    assert report["finished"] > 500 and report["aborted"] > 30 and report["hook_errors"] > 50
+    # Only what still runs when its reader first looks can be aborted: 62 on two idle cores, 24 beside a busy process.
+    assert report["finished"] > 500 and report["aborted"] > 10 and report["hook_errors"] > 50
     assert report["preemptions"] > 20 and report["evictions"] > 20
 
 

@@ -254,7 +254,7 @@ def test_perplexity_is_the_sum_over_these_windows(tiny_path: Callable[..., Path]
             found = llm.perplexity([tokens], max_length=max_length)[0]
             pairs = rolling(
                 tokens,
-                llm.tokenizer.eos_token_ids[0] if llm.tokenizer.bos_token_id is None else llm.tokenizer.bos_token_id,
+                min(llm.tokenizer.eos_token_ids) if llm.tokenizer.bos_token_id is None else llm.tokenizer.bos_token_id,
                 max_length or 24,
             )
             scores = llm.loglikelihood([([*context], [*scored]) for context, scored in pairs])

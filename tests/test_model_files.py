@@ -374,6 +374,10 @@ PATHS: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 
 
+#: `inspect` needs no weights where there is a config.json.
+CONFIG_IS_ENOUGH = {"no weights", "a config", "pytorch_model.bin", "pytorch shards", "ckpt", "onnx", "flax", "tensorflow"}
+
+
 @pytest.mark.parametrize("way", ["LLM", "inspect"])
 @pytest.mark.parametrize("kind", PATHS)
 def test_path_that_is_no_model(source: Path, tmp_path: Path, kind: str, way: str) -> None:
@@ -382,6 +386,9 @@ def test_path_that_is_no_model(source: Path, tmp_path: Path, kind: str, way: str
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         whole = source / name
         (tmp_path / name).write_bytes(whole.read_bytes() if whole.is_file() else b'{"base_model_name_or_path": "some/base"}')
+    if way == "inspect" and kind in CONFIG_IS_ENOUGH:
+        assert "parameters" in str(inspect_model(tmp_path / given))
+        return
     with pytest.raises(ModelFileError, match=f"(?s){message}"):
         WAYS[way](tmp_path / given)
 
@@ -389,7 +396,7 @@ def test_path_that_is_no_model(source: Path, tmp_path: Path, kind: str, way: str
 # --- bounded time and memory
 
 HOSTILE = """
-import resource, struct, sys, time
+import struct, sys, time
 from pathlib import Path
 from llmi import LLM, LlmiError, Tokenizer
 from llmi._inspect import inspect_model
@@ -455,7 +462,8 @@ for name, make in files.items():
         seconds = time.perf_counter() - started
         if seconds > 4:
             print("WRONG:", name, way, f"{seconds:.1f} s")
-    print(name, f"{seconds:.2f} s", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, "MB", text[:150].replace(str(folder), ""), flush=True)
+    peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])  # ru_maxrss would begin with what the parent held
+    print(name, f"{seconds:.2f} s", peak >> 10, "MB", text[:150].replace(str(folder), ""), flush=True)
 """
 
 

@@ -208,9 +208,13 @@ def inspect_model(
 
 def _config_alone(path: Path) -> Path | None:
     """The config.json that `path` is, or that it holds without weights."""
-    if path.is_dir() and (path / "config.json").is_file() and not [*path.glob("*.safetensors*"), *path.glob("*.gguf")]:
-        return path / "config.json"
-    return path if path.suffix == ".json" and path.is_file() else None
+    try:
+        if path.is_dir() and (path / "config.json").is_file() and not [*path.glob("*.safetensors*"), *path.glob("*.gguf")]:
+            return path / "config.json"
+        is_config = path.suffix == ".json" and not path.name.endswith(".index.json") and path.is_file()
+    except OSError:  # a name that is too long, a folder that cannot be read: opening it says so
+        return None
+    return path if is_config else None
 
 
 def _tensors_of(path: Path, core: _core.ModelFiles, overrides: str) -> tuple[list[tuple[str, str, list[int], int]], str]:
