@@ -258,7 +258,7 @@ void RegisterFiles(py::module_& module) {
         return Decoder::WorkspaceBytes(config, num_rows, LogitsRowsAtOnce(config.vocab_size, false));
       },
       py::arg("files"), py::arg("num_rows"), py::arg("overrides") = "",
-      "Memory beside weights and cache, for steps of so many rows on the host.");
+      "Memory beside weights and cache, for steps of `num_rows` rows on the host.");
 }
 
 }  // namespace llmi

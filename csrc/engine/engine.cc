@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "core/fp_env.h"
 #include "engine/running.h"
+#include "engine/sizing.h"
 #include "kernels/device.h"
 
 namespace llmi {
@@ -44,16 +45,6 @@ std::vector<OutputEvent> OutputChannel::TakeAll() {
   events_.clear();
   return events;
 }
-
-namespace {
-
-KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config) {
-  std::vector<int64_t> windows;
-  for (const LayerConfig& layer : model.layers) windows.push_back(layer.window);
-  return KvGroups(windows, model.num_kv_heads, model.head_dim, config.kv_type, config.block_size);
-}
-
-}  // namespace
 
 Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens)
     : decoder_(std::move(decoder)),

@@ -16,12 +16,6 @@ std::string Grouped(int64_t number) {
 
 std::string Megabytes(uint64_t bytes) { return Grouped(static_cast<int64_t>(bytes / 1000000)) + " MB"; }
 
-KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config) {
-  std::vector<int64_t> windows;
-  for (const LayerConfig& layer : model.layers) windows.push_back(layer.window);
-  return {windows, model.num_kv_heads, model.head_dim, config.kv_type, config.block_size};
-}
-
 // Of the sequence that must fit: the length that is asked for, or a block.
 int64_t OneSequenceLength(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config) {
   return request.max_model_len > 0 ? request.max_model_len : std::min(config.block_size, model.max_position);
@@ -34,6 +28,12 @@ uint64_t OneSequenceBytes(const ModelConfig& model, const SizingRequest& request
 }
 
 }  // namespace
+
+KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config) {
+  std::vector<int64_t> windows;
+  for (const LayerConfig& layer : model.layers) windows.push_back(layer.window);
+  return {windows, model.num_kv_heads, model.head_dim, config.kv_type, config.block_size};
+}
 
 uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization) {
   const auto allowed = static_cast<uint64_t>(static_cast<double>(total_bytes) * utilization);

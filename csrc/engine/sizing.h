@@ -17,6 +17,9 @@ inline int64_t LogitsRowsAtOnce(int64_t vocab_size, bool on_device) {
   return std::max<int64_t>(1, std::min(max_rows, max_floats / vocab_size));
 }
 
+// The KV groups of the model's layers, for this type of cache and size of blocks.
+KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config);
+
 struct SizingRequest {
   int64_t kv_cache_memory_bytes = 0;  // 0: no more than the limits can use of what may be taken
   int64_t max_model_len = 0;          // 0: the model's, or what the cache holds

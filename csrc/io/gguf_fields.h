@@ -1,5 +1,5 @@
 // The metadata of a GGUF file as the model's readers see it: each key that is asked for is noted, as in JsonFields, and a user's
-// overrides stand in the place of the file's values. The tokenizer's keys (tokenizer.*) are not among them: it has a reader of its own.
+// overrides replace the file's values. The tokenizer's keys (tokenizer.*) are not among them: it has a reader of its own.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ class PackedMatrix {
   AlignedBuffer data_;
 };
 
-// What a matrix of so many rows and columns becomes.
+// The packed type and size of a matrix of num_rows rows and num_cols columns.
 struct PackedForm {
   PackedType type;
   uint64_t num_bytes;

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 else:
     from llmi._lazy_numpy import np
 
-DEFAULTS = SamplingParams()
-
 
 @dataclasses.dataclass
 class Submission:

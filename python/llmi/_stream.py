@@ -41,28 +41,18 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
 
     def __next__(self) -> StreamChunk:
         call = self._calls
-        while True:
-            is_over = self._is_over  # looked at first: what ends a stream comes after its last chunk
-            if (chunk := self._next_chunk()) is not None:
-                return chunk
-            if is_over:
-                self._end()
-                raise StopIteration
+        while (chunk := self._poll(StopIteration)) is None:
             with call.ending(self._keep):
                 call.wait()
+        return chunk
 
     def __aiter__(self) -> TextStream:
         return self
 
     async def __anext__(self) -> StreamChunk:
-        while True:
-            is_over = self._is_over  # looked at first: what ends a stream comes after its last chunk
-            if (chunk := self._next_chunk()) is not None:
-                return chunk
-            if is_over:
-                self._end()
-                raise StopAsyncIteration
+        while (chunk := self._poll(StopAsyncIteration)) is None:
             await self._news()
+        return chunk
 
     def __enter__(self) -> TextStream:
         return self
@@ -116,19 +106,18 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
         assert self._call is not None
         return self._call
 
-    @property
-    def _is_over(self) -> bool:
-        return self._closed or self._calls.done
-
-    def _next_chunk(self) -> StreamChunk | None:
+    def _poll(self, over: type[StopIteration | StopAsyncIteration]) -> StreamChunk | None:
+        """The next chunk that has come, None while there may be more; raises `over`, or the request's error, behind the last."""
+        is_over = self._closed or self._calls.done  # looked at first: what ends a stream comes after its last chunk
         try:
             return self._calls.chunks.popleft()
         except IndexError:
+            pass
+        if not is_over:
             return None
-
-    def _end(self) -> None:
         self._llm = None
         self._calls.raise_errors()
+        raise over
 
     def _keep(self, outputs: Outputs) -> None:
         if self._llm is not None:
