@@ -48,6 +48,9 @@ def piped(model: Path, text: str, *arguments: str, status: int = 0) -> subproces
     return done
 
 
+PROMPT = "\x1b[?2004h> "  # readline's, which reads keys from here on: a Ctrl-D before it would be the terminal's
+
+
 class Terminal:
     """`llmi chat` at a pseudo-terminal."""
 
@@ -71,13 +74,13 @@ class Terminal:
         assert text.encode() in seen, seen
         return seen.decode(errors="replace")
 
-    def type(self, text: str, until: str = "\x1b[?2004h> ") -> str:
+    def type(self, text: str, until: str = PROMPT) -> str:
         os.write(self.fd, text.encode())
         return self.until(until)
 
-    def save(self, path: Path) -> list[str]:
+    def save(self, path: Path, until: str = PROMPT) -> list[str]:
         """The texts of the conversation."""
-        self.type(f"/save {path}\n", "saved ")
+        assert "saved " in self.type(f"/save {path}\n", until)
         return [message["content"] for message in json.loads(path.read_text())["messages"] if message["role"] == "user"]
 
     def status(self) -> int:
@@ -178,7 +181,7 @@ def test_without_readline(model: Path, tmp_path: Path) -> None:
     terminal = Terminal(model, tmp_path, "--max-tokens", "2", start=start)
     terminal.type("plain\n", "> ")
     terminal.type("\x03", "\n")
-    assert terminal.save(tmp_path / "chat.json") == ["plain"]
+    assert terminal.save(tmp_path / "chat.json", "saved ") == ["plain"]
     terminal.type("\x04", "")
     assert terminal.status() == 0
 

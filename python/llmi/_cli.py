@@ -133,9 +133,8 @@ def _print_stream(stream: Any, before: str = "") -> None:
     """Prints chunks as they come, once the request stands; Ctrl-C ends the answer."""
     from llmi import GenerationInterrupted
 
-    error = stream.outputs[0].error
-    if error is not None:
-        raise error
+    if stream._refused is not None:
+        raise stream._refused
     show(before, end="")
     try:
         for chunk in stream:

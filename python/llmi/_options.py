@@ -197,7 +197,7 @@ def parse_all(options: Mapping[str, Option], values: Mapping[str, Any]) -> dict[
 
 
 def one_or_each(name: str, kind: Kind, value: Any, num_prompts: int) -> list[Any]:
-    """One value for all prompts, or one for each: a list of so many."""
+    """The value of each prompt: one value repeated, or a list with one for each prompt."""
     entries = None if isinstance(value, str) else entries_of(name, value)
     if entries is None:
         return [parse(kind, name, value)] * num_prompts

@@ -325,7 +325,7 @@ class StreamChunk:
 
 
 def named_hooks(name: str, value: Any) -> Any:
-    """A parameter's value, with names in the place of Python hooks."""
+    """A parameter's value, with names instead of Python hooks."""
     if name in ("logits_processors", "stopping_criteria"):
         return tuple(_hook_name(hook) for hook in value)
     if name in ("sampler", "structured_outputs") and value is not None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from llmi._call import Call
+    from llmi._errors import LlmiError
     from llmi._llm import LLM
 
 
@@ -35,6 +36,11 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
     def outputs(self) -> Outputs:
         """Results so far."""
         return self._calls.outputs()
+
+    @property
+    def _refused(self) -> LlmiError | None:
+        """The error of the first prompt, where it was refused before it ran; `outputs` would tell too, but takes 0.1 s at its first use."""
+        return self._calls.submissions[0].error
 
     def __iter__(self) -> TextStream:
         return self
