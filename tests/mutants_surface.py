@@ -482,7 +482,11 @@ COMMAND_LINE: list[Mutant] = [
         "tests/test_chat_command.py",
     ),
     planted(
-        "generate_checks_first", "python/llmi/_cli.py", "    if error is not None:\n        raise error\n", "", "tests/test_chat_command.py"
+        "generate_checks_first",
+        "python/llmi/_cli.py",
+        "    if stream._refused is not None:\n        raise stream._refused\n",
+        "",
+        "tests/test_chat_command.py",
     ),
     planted("messages_of_several_lines", "python/llmi/_chat_lines.py", "% 2 == 1", "% 2 == 2", "tests/test_chat_command.py"),
     planted("history_is_bounded", "python/llmi/_chat_lines.py", "lines[-MAX_HISTORY:]", "lines", "tests/test_chat_command.py"),

@@ -123,14 +123,18 @@ READ = {
 }
 
 
-@pytest.mark.parametrize(("way", "name"), [(way, name) for way, names in READ.items() for name in names])
-@pytest.mark.parametrize("kind", PUT)
-def test_in_the_place_of_a_directorys_file(model: Path, kind: str, way: str, name: str) -> None:
-    put, message = PUT[kind]
+def _is_refused(model: Path, way: str, name: str, put: Callable[[Path], Any], message: str) -> None:
+    """With what `put` makes in the place of the file, the error names the file and says what is there."""
     (model / name).unlink()
     put(model / name)
     with pytest.raises(ModelFileError, match=f"(?s){name.replace('.', '[.]')}.*({message})"):
         WAYS[way](model)
+
+
+@pytest.mark.parametrize(("way", "name"), [(way, name) for way, names in READ.items() for name in names])
+@pytest.mark.parametrize("kind", PUT)
+def test_in_the_place_of_a_directorys_file(model: Path, kind: str, way: str, name: str) -> None:
+    _is_refused(model, way, name, *PUT[kind])
 
 
 @pytest.mark.parametrize("way", ["LLM", "inspect"])
@@ -146,11 +150,7 @@ def test_in_the_place_of_safetensors(model: Path, kind: str, way: str) -> None:
 @pytest.mark.parametrize("kind", ["empty", "zeros", "web page", "zip", "torch.save"])
 @pytest.mark.parametrize(("way", "name"), [(way, name) for way, names in READ.items() for name in names if name.endswith("json")])
 def test_in_the_place_of_json(model: Path, kind: str, way: str, name: str) -> None:
-    put, message = WRITTEN[kind]
-    (model / name).unlink()
-    put(model / name)
-    with pytest.raises(ModelFileError, match=f"(?s){name.replace('.', '[.]')}.*({message})"):
-        WAYS[way](model)
+    _is_refused(model, way, name, *WRITTEN[kind])
 
 
 # --- GGUF files that are something else

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from llmi._errors import ModelFileError
+from llmi._gguf_parts import part_of
 
 #: Taken in this order where a repository holds several and none is asked for: all that llmi reads, the usual choice first, then the
 #: smaller before the larger.
 PREFERRED_TYPES = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_0", "Q6_K", "Q8_0", "BF16", "F16", "F32")
-_PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 _REPOSITORY = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)", re.ASCII)
 FORMS = "user/repository, user/repository:TYPE (such as Q4_K_M), or user/repository/file.gguf"
@@ -57,24 +57,24 @@ class Choice:
 
 def _parts_of(file: str, files: Iterable[str]) -> tuple[str, ...]:
     """All parts of the set that `file` belongs to."""
-    match = _PART.search(file)
-    if match is None:
+    part = part_of(file)
+    if part is None:
         return (file,)
-    total = int(match.group(2))
-    if not 1 <= total <= 99_999:
-        raise ModelFileError(f"{file}: a set of {total} parts is none", file)
-    wanted = [f"{file[: match.start()]}-{index:05d}-of-{match.group(2)}{file[match.end() :]}" for index in range(1, total + 1)]
+    if part.count < 1:
+        raise ModelFileError(f"{file}: a set of {part.count} parts is none", file)
+    wanted = part.all_names()
     missing = sorted({*wanted} - {*files})
     if missing:
         raise ModelFileError(
-            f"{file}: the repository lacks {len(missing)} of the set's {total} parts, the first being {missing[0]}", missing[0]
+            f"{file}: the repository lacks {len(missing)} of the set's {part.count} parts, the first being {missing[0]}", missing[0]
         )
     return tuple(wanted)
 
 
 def _is_type(file: str, type_name: str) -> bool:
     """Whether a file's name, or its folder's, ends in the name of a type: Q4_K does not stand for Q4_K_M."""
-    stem = _PART.sub("", file)[: -len(".gguf")]
+    part = part_of(file)
+    stem = part.stem if part else file[: -len(".gguf")]
     pattern = re.compile(rf"(?:^|[-._]){re.escape(type_name)}$", re.IGNORECASE)
     return any(pattern.search(part) for part in PurePosixPath(stem).parts)
 
@@ -86,7 +86,7 @@ def _listed(files: Iterable[str]) -> str:
 
 def _gguf(name: HubName, files: list[str]) -> Choice:
     models = [file for file in files if file.lower().endswith(".gguf") and not _NO_MODEL.search(PurePosixPath(file).name)]
-    firsts = [file for file in models if (match := _PART.search(file)) is None or int(match.group(1)) == 1]
+    firsts = [file for file in models if (part := part_of(file)) is None or part.number == 1]
     if name.file is not None:
         if name.file not in files:
             raise ModelFileError(f"{name.repository} on the hub has no {name.file}; its GGUF files: {_listed(firsts) or 'none'}", name.file)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from llmi import _core
 from llmi._errors import ModelFileError, UnsupportedModelError, from_core
+from llmi._gguf_parts import part_of
 from llmi._input_file import is_directory, is_there, read_json, what_it_is
 from llmi._log import log
 
 INDEX, WHOLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"
 WANTED = "a model's directory holds config.json, model.safetensors (or its shards) and tokenizer.json, or one .gguf file"
 MERGE = "merge it into its base model first (peft: model.merge_and_unload().save_pretrained(NEW)) and load what that saves"
-_GGUF_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _SHARD = re.compile(r"model-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 _PIECE = re.compile(r"(?P<whole>.+\.gguf)[.-](split-[a-z]|part[-_]?\w+|\d{2,3}|a[a-z])", re.IGNORECASE)
 _MAX_PARTS = 1000
@@ -86,8 +86,8 @@ def gguf_of(directory: Path) -> Path | None:
     ggufs = [path for path in _files(directory) if path.suffix.lower() == ".gguf"]
     sets: dict[str, Path] = {}
     for path in ggufs:
-        part = _GGUF_PART.fullmatch(path.name)
-        sets.setdefault(f"{part['stem']}-of-{part['count']}" if part else path.name, path)
+        part = part_of(path.name)
+        sets.setdefault(f"{part.stem}-of-{part.count}" if part else path.name, path)
     models = [path for path in sets.values() if "mmproj" not in path.name.lower()]
     if len(models) > 1:
         models = [path for path in models if _is_model(path)]
@@ -142,14 +142,12 @@ def _foreign(path: Path) -> str:
 
 def _gguf(path: Path) -> tuple[Path, list[Path]]:
     """(first part, all parts)."""
-    part = _GGUF_PART.fullmatch(path.name)
+    part = part_of(path.name)
     if part is None:
         return path, [path]
-    count = int(part["count"])
-    if not 1 <= int(part["number"]) <= count <= _MAX_PARTS:
-        raise ModelFileError(f"{path}: part {int(part['number'])} of {count}: a model has 1 to {_MAX_PARTS} parts", path)
-    names = [f"{part['stem']}-{number:05}-of-{part['count']}{path.suffix}" for number in range(1, count + 1)]
-    parts = [path.parent / name for name in names]
+    if not 1 <= part.number <= part.count <= _MAX_PARTS:
+        raise ModelFileError(f"{path}: part {part.number} of {part.count}: a model has 1 to {_MAX_PARTS} parts", path)
+    parts = [path.parent / name for name in part.all_names()]
     _require(path, parts, "a split GGUF model")
     return parts[0], parts
 
