@@ -30,6 +30,7 @@ void StoreRow(const LinearArgs& args, const LinearPart& part, int64_t tile, int6
 template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
 [[gnu::noinline]] void FreeQuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   constexpr bool kMinimum = HasMinimumPacked(T);
+  constexpr ActivationForm kForm = kFine ? ActivationForm::kFine : ActivationForm::kCoarse;
   const int64_t num_blocks = part.weights.num_cols / kBlockSize;
   constexpr int64_t kBlockBytes = PackedGroupBytes(T);
   static_assert(PackedGroupBlocks(T) == 1);
@@ -44,9 +45,9 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
   }
   const auto add_block = [&](F32x16* chain) {
     if (kAsksAhead<T, MR> && row == 0) PrefetchBytes(data + kPrefetchBytes, kBlockBytes);
-    AddBlock<T, MR, kFine>(data, 0, SuperScales<T>(data), x, chain, kMinimaApart ? minima : chain);
+    AddBlock<T, MR, kForm>(data, 0, SuperScales<T>(data), x, chain, kMinimaApart ? minima : chain);
     data += kBlockBytes;
-    x.template Next<kFine>();
+    x.template Next<kForm>();
   };
   int64_t block = 0;
   for (; block + kChains <= num_blocks; block += kChains) {

@@ -279,7 +279,7 @@ void RegisterEngine(py::module_& module) {
       .def("set", [](DropFlag& flag) { flag.value = true; }, "Nobody wants the model that is being loaded any more.");
   py::class_<EngineHandle, std::unique_ptr<EngineHandle, EngineHandleDeleter>>(module, "Engine")
       .def(py::init([](const ModelFiles& files, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
-                       const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
+                       int activation_bits, const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
                        int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
                        int64_t max_model_len, double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio,
                        bool audit_each_step, const py::object& policy_object, const py::object& batch_object,
@@ -289,13 +289,13 @@ void RegisterEngine(py::module_& module) {
              std::shared_ptr<BatchHook> batch_hook;
              if (!batch_object.is_none()) batch_hook = std::make_shared<PyBatchHook>(batch_object);
              const GilReleased release;
-             return std::unique_ptr<EngineHandle, EngineHandleDeleter>(
-                 new EngineHandle(files, device, dtype, kv_dtype, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
-                                  chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, gpu_memory_utilization, prefix_caching,
-                                  waiting_served_ratio, audit_each_step, policy_hook, batch_hook, layers, overrides, dropped.value));
+             return std::unique_ptr<EngineHandle, EngineHandleDeleter>(new EngineHandle(
+                 files, device, dtype, kv_dtype, activation_bits, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
+                 chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, gpu_memory_utilization, prefix_caching,
+                 waiting_served_ratio, audit_each_step, policy_hook, batch_hook, layers, overrides, dropped.value));
            }),
-           py::arg("files"), py::kw_only(), py::arg("device"), py::arg("dtype"), py::arg("kv_dtype"), py::arg("isa"),
-           py::arg("num_threads"), py::arg("policy"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"),
+           py::arg("files"), py::kw_only(), py::arg("device"), py::arg("dtype"), py::arg("kv_dtype"), py::arg("activation_bits") = 8,
+           py::arg("isa"), py::arg("num_threads"), py::arg("policy"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"),
            py::arg("chunked_prefill"), py::arg("block_size"), py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"),
            py::arg("gpu_memory_utilization"), py::arg("prefix_caching"), py::arg("waiting_served_ratio"), py::arg("audit_each_step"),
            py::arg("policy_object"), py::arg("batch_object"), py::arg("layers"), py::arg("overrides"), py::arg("dropped"))

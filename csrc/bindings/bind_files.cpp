@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/engine_handle.h"
 #include "bindings/gil.h"
 #include "core/errors.h"
 #include "core/utf8.h"
@@ -253,11 +254,11 @@ void RegisterFiles(py::module_& module) {
       "Names and shapes of the tensors that a model of this config has; no weights are looked at.");
   module.def(
       "workspace_bytes",
-      [](const ModelFiles& files, int64_t num_rows, const std::string& overrides) {
+      [](const ModelFiles& files, int64_t num_rows, const std::string& overrides, int activation_bits) {
         const ModelConfig config = LoadConfig(files, {}, overrides);
-        return Decoder::WorkspaceBytes(config, num_rows, LogitsRowsAtOnce(config.vocab_size, false));
+        return Decoder::WorkspaceBytes(config, num_rows, LogitsRowsAtOnce(config.vocab_size, false), HasTwoBytes(activation_bits));
       },
-      py::arg("files"), py::arg("num_rows"), py::arg("overrides") = "",
+      py::arg("files"), py::arg("num_rows"), py::arg("overrides") = "", py::arg("activation_bits") = 8,
       "Memory beside weights and cache, for steps of `num_rows` rows on the host.");
 }
 

@@ -88,23 +88,30 @@ struct TestActivations {
   Placed<int8_t> codes;
   PlacedFloats scales, sums;
   Placed<int32_t> half_sums;
+  std::optional<Placed<int8_t>> low;
   QuantizedRows rows;
 
-  TestActivations(const KernelContext& context, int64_t num_rows, int64_t num_cols, bool fine)
+  TestActivations(const KernelContext& context, int64_t num_rows, int64_t num_cols, bool fine, int bits)
       : codes(context, static_cast<size_t>(num_rows * num_cols)),
         scales(context, static_cast<size_t>(num_rows * num_cols / (fine ? 16 : 32))),
         sums(context, static_cast<size_t>(num_rows * num_cols / 32)),
         half_sums(context, static_cast<size_t>(num_rows * num_cols / 16)),
-        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine} {}
+        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine} {
+    if (HasTwoBytes(bits)) rows.low = low.emplace(context, static_cast<size_t>(num_rows * num_cols)).data();
+  }
 
-  py::tuple Fetch() const { return py::make_tuple(codes.Fetch(), scales.Fetch(), sums.Fetch(), half_sums.Fetch()); }
+  // Codes, scales, sums and half sums; with 16 bits the low bytes, too.
+  py::tuple Fetch() const {
+    if (!low) return py::make_tuple(codes.Fetch(), scales.Fetch(), sums.Fetch(), half_sums.Fetch());
+    return py::make_tuple(codes.Fetch(), scales.Fetch(), sums.Fetch(), half_sums.Fetch(), low->Fetch());
+  }
 };
 
 // What `produce` writes, [num_rows, num_cols], and the forms of it that it made: codes, scales, sums, half sums and, on the CPU, bf16.
 template <typename Produce>
-py::tuple ProducedForms(const KernelContext& context, int64_t num_rows, int64_t num_cols, bool fine, const Produce& produce) {
+py::tuple ProducedForms(const KernelContext& context, int64_t num_rows, int64_t num_cols, bool fine, int bits, const Produce& produce) {
   PlacedFloats out(context, static_cast<size_t>(num_rows * num_cols));
-  const TestActivations activations(context, num_rows, num_cols, fine);
+  const TestActivations activations(context, num_rows, num_cols, fine, bits);
   py::array_t<uint16_t> rounded(context.device == nullptr ? num_rows * num_cols : 0);
   produce(out.data(), LinearInput{activations.rows, context.device == nullptr ? rounded.mutable_data() : nullptr});
   return py::make_tuple(out.Fetch(), activations.Fetch(), rounded);
@@ -112,7 +119,7 @@ py::tuple ProducedForms(const KernelContext& context, int64_t num_rows, int64_t 
 
 // The forms that gated_linear makes of its output; bias is that of both layers.
 py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, const TestMatrix& up, const FloatArray& x,
-                          const std::vector<float>& bias, bool fine, int num_threads) {
+                          const std::vector<float>& bias, bool fine, int num_threads, int bits) {
   const KernelContext context = TestContext(table, num_threads);
   const int64_t num_rows = x.shape(0);
   const int64_t size = gate.view().num_rows;
@@ -120,8 +127,8 @@ py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, cons
   PlacedFloats placed_bias(context, bias.data(), bias.size());
   PlacedFloats gate_up(context, static_cast<size_t>(num_rows * 2 * size));
   PlacedFloats out(context, static_cast<size_t>(num_rows * size));
-  const TestActivations activations(context, num_rows, x.shape(1), false);
-  const TestActivations made(context, num_rows, size, fine);
+  const TestActivations activations(context, num_rows, x.shape(1), false, bits);
+  const TestActivations made(context, num_rows, size, fine, bits);
   ConvertInput(context, placed_x.data(), num_rows, x.shape(1), {activations.rows});
   const LinearPart parts[] = {{gate.view(), placed_bias.data(), 0}, {up.view(), placed_bias.data(), size}};
   LinearArgs args{};
@@ -139,7 +146,7 @@ py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, cons
 
 FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x,
                       const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads, bool fine,
-                      const std::optional<std::vector<std::pair<int64_t, int64_t>>>& tiles) {
+                      const std::optional<std::vector<std::pair<int64_t, int64_t>>>& tiles, int bits) {
   const KernelContext context = TestContext(table, num_threads);
   std::vector<LinearPart> parts;
   std::deque<PlacedFloats> placed_biases;
@@ -168,7 +175,7 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   args.out_stride = width;
   args.accumulate = residual.has_value();
   LinearInput input;
-  if (quantized) input.quantized = activations.emplace(context, x.shape(0), x.shape(1), fine).rows;
+  if (quantized) input.quantized = activations.emplace(context, x.shape(0), x.shape(1), fine, bits).rows;
   std::vector<uint16_t> rounded(context.bf16_dots ? static_cast<size_t>(x.size()) : 0);
   if (context.bf16_dots) input.rounded = rounded.data();
   ConvertInput(context, placed_x.data(), x.shape(0), x.shape(1), input);
@@ -203,16 +210,16 @@ void RegisterOps(py::module_& module) {
   });
   module.def(
       "quantize_rows",
-      [](const std::string& table, const FloatArray& x, bool fine) {
+      [](const std::string& table, const FloatArray& x, bool fine, int bits) {
         const KernelContext context = TestContext(table, 1);
-        const TestActivations activations(context, x.shape(0), x.shape(1), fine);
+        const TestActivations activations(context, x.shape(0), x.shape(1), fine, bits);
         ConvertInput(context, Place(context, x).data(), x.shape(0), x.shape(1), {activations.rows});
         return activations.Fetch();
       },
-      py::arg("table"), py::arg("x"), py::arg("fine") = false);
+      py::arg("table"), py::arg("x"), py::arg("fine") = false, py::arg("bits") = 8);
   module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"),
              py::arg("biases") = std::vector<std::vector<float>>{}, py::arg("residual") = py::none(), py::arg("num_threads") = 1,
-             py::arg("fine") = false, py::arg("tiles") = py::none());
+             py::arg("fine") = false, py::arg("tiles") = py::none(), py::arg("bits") = 8);
   module.def("embedding", [](const std::string& table, const TestMatrix& matrix, const std::vector<int32_t>& ids, float scale) {
     const KernelContext context = TestContext(table, 1);
     FloatArray out({static_cast<py::ssize_t>(ids.size()), static_cast<py::ssize_t>(matrix.view().num_cols)});
@@ -235,14 +242,17 @@ void RegisterOps(py::module_& module) {
         return out;
       },
       py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("num_groups") = 1, py::arg("residual") = py::none());
-  module.def("rms_norm_forms", [](const std::string& table, const FloatArray& x, const FloatArray& weight, float eps, bool fine,
-                                  int num_threads) {
-    const KernelContext context = TestContext(table, num_threads);
-    const int64_t size = x.shape(1);
-    return ProducedForms(context, x.shape(0), size, fine, [&](float* out, const LinearInput& input) {
-      RmsNorm(context, {Place(context, x).data(), size, out, size, x.shape(0), 1, size, Place(context, weight).data(), eps, false}, input);
-    });
-  });
+  module.def(
+      "rms_norm_forms",
+      [](const std::string& table, const FloatArray& x, const FloatArray& weight, float eps, bool fine, int num_threads, int bits) {
+        const KernelContext context = TestContext(table, num_threads);
+        const int64_t size = x.shape(1);
+        return ProducedForms(context, x.shape(0), size, fine, bits, [&](float* out, const LinearInput& input) {
+          RmsNorm(context, {Place(context, x).data(), size, out, size, x.shape(0), 1, size, Place(context, weight).data(), eps, false},
+                  input);
+        });
+      },
+      py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("fine"), py::arg("num_threads"), py::arg("bits") = 8);
   module.def("rope", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t rotary_dim, const FloatArray& cosine,
                         const FloatArray& sine) {
     const KernelContext context = TestContext(table, 1);
@@ -274,15 +284,18 @@ void RegisterOps(py::module_& module) {
     placed.Fetch(out.mutable_data());
     return out;
   });
-  module.def("gated_activation_forms", [](const std::string& table, const FloatArray& gate_up, bool fine, int num_threads) {
-    const KernelContext context = TestContext(table, num_threads);
-    const int64_t size = gate_up.shape(1) / 2;
-    return ProducedForms(context, gate_up.shape(0), size, fine, [&](float* out, const LinearInput& input) {
-      GatedActivation(context, Activation::kSilu, Place(context, gate_up).data(), gate_up.shape(0), size, out, input);
-    });
-  });
+  module.def(
+      "gated_activation_forms",
+      [](const std::string& table, const FloatArray& gate_up, bool fine, int num_threads, int bits) {
+        const KernelContext context = TestContext(table, num_threads);
+        const int64_t size = gate_up.shape(1) / 2;
+        return ProducedForms(context, gate_up.shape(0), size, fine, bits, [&](float* out, const LinearInput& input) {
+          GatedActivation(context, Activation::kSilu, Place(context, gate_up).data(), gate_up.shape(0), size, out, input);
+        });
+      },
+      py::arg("table"), py::arg("gate_up"), py::arg("fine"), py::arg("num_threads"), py::arg("bits") = 8);
   module.def("gated_linear_forms", &TestGatedLinear, py::arg("table"), py::arg("gate"), py::arg("up"), py::arg("x"), py::arg("bias"),
-             py::arg("fine") = false, py::arg("num_threads") = 1);
+             py::arg("fine") = false, py::arg("num_threads") = 1, py::arg("bits") = 8);
   module.def("log_sum_exp",
              [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
   for (const auto& [name, kernel] : {std::pair{"probe_fma", &KernelTable::probe_fma}, std::pair{"probe_bf16", &KernelTable::probe_bf16}}) {
@@ -294,7 +307,7 @@ void RegisterOps(py::module_& module) {
   }
   module.def("probe_dots", [](const std::string& table, int64_t iterations, const py::bytes& block, const FloatArray& x) {
     const KernelContext context = TestContext(table, 1);
-    const TestActivations a(context, x.shape(0), x.shape(1), false);
+    const TestActivations a(context, x.shape(0), x.shape(1), false, 8);
     ConvertInput(context, x.data(), x.shape(0), x.shape(1), {a.rows});
     FloatArray out({kProbeDotRows, int64_t{16}});
     const std::string bytes = block;

@@ -49,6 +49,11 @@ std::unique_ptr<Device> OpenDevice(const std::string& name) {
   return nullptr;
 }
 
+bool HasTwoBytes(int activation_bits) {
+  CheckArgument(activation_bits == 8 || activation_bits == 16, "activation_bits must be 8 or 16");
+  return activation_bits == 16;
+}
+
 namespace {
 
 std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special,
@@ -67,7 +72,7 @@ std::shared_ptr<TokenBytes> ParseTokens(const std::vector<py::bytes>& bytes, con
 }  // namespace
 
 EngineHandle::EngineHandle(const ModelFiles& files, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
-                           const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
+                           int activation_bits, const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
                            int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
                            int64_t max_model_len, double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio,
                            bool audit_each_step, const std::shared_ptr<PolicyHook>& policy_hook,
@@ -76,6 +81,7 @@ EngineHandle::EngineHandle(const ModelFiles& files, const std::string& device, c
   device_ = OpenDevice(device);
   context_.device = device_.get();
   context_.bf16_dots = device == "cpu+bf16";
+  context_.wide_activations = HasTwoBytes(activation_bits);
   context_.table = &GetKernelTable(isa);
   context_.pool = &ThreadPool::Shared();
   context_.num_threads = num_threads > 0 ? num_threads : ThreadPool::DefaultNumThreads();
@@ -99,7 +105,7 @@ EngineHandle::EngineHandle(const ModelFiles& files, const std::string& device, c
   const auto admit = [&](const std::function<WeightPlan(WeightFormat)>& plan) {
     const uint64_t free_bytes = device_ == nullptr ? AvailableMemoryBytes() : device_->free_bytes();
     const ModelNeeds needs = {plan(format), plan(WeightFormat::kQ8_0), plan(WeightFormat::kQ4_0),
-                              Decoder::WorkspaceBytes(model_, num_rows, num_logits_rows), num_rows};
+                              Decoder::WorkspaceBytes(model_, num_rows, num_logits_rows, context_.wide_activations), num_rows};
     CheckModelFits(model_, sizes, config_, needs, free_bytes);
     // A device's memory is looked at again when all else has its place.
     sizes.available_bytes = device_ == nullptr ? HostCacheBytes(model_, sizes, config_, needs, free_bytes) : free_bytes;

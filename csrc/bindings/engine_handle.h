@@ -24,14 +24,17 @@ SchedulingPolicy ParsePolicy(const std::string& name);
 // memory, for tests. Null for "cpu", and "cpu+bf16" where bf16 layers take pairs of bf16; throws Error(kDevice) where there is none such.
 std::unique_ptr<Device> OpenDevice(const std::string& name);
 
+// Whether activations of quantised layers have two bytes: 16 bits, not 8. Throws Error(kInvalidArgument) for other numbers.
+bool HasTwoBytes(int activation_bits);
+
 class EngineHandle {
  public:
   // device: as for OpenDevice. dropped: another thread sets it when nobody wants the model any more; loading then ends between two
   // matrices.
   EngineHandle(const ModelFiles& files, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
-               const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs, int64_t max_num_batched_tokens,
-               bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes, int64_t max_model_len,
-               double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
+               int activation_bits, const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
+               int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
+               int64_t max_model_len, double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio, bool audit_each_step,
                const std::shared_ptr<PolicyHook>& policy_hook, const std::shared_ptr<BatchHook>& batch_hook,
                const std::vector<int64_t>& layers, const std::string& overrides, const std::atomic<bool>& dropped);
   // The tokenizer's bytes are known: the engine thread starts.

@@ -13,6 +13,8 @@ struct KernelContext {
   int num_threads = 1;
   Device* device = nullptr;  // where ops run, if not on the CPU; op arguments then point into its memory
   bool bf16_dots = false;    // on the CPU: bf16 weights meet activations rounded to bf16, in pairs
+  // Quantised weights meet activations of two bytes, not one (quantize_rows.h).
+  bool wide_activations = false;
 };
 
 }  // namespace llmi

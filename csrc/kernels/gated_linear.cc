@@ -19,7 +19,13 @@ constexpr int64_t kMaxColumns = kMaxBlocks * kBlockSize;
 
 QuantizedRows RowsFrom(const QuantizedRows& x, int64_t row) {
   const int64_t blocks = row * (x.num_cols / kBlockSize);
-  return {x.num_cols, x.codes + row * x.num_cols, x.scales + blocks * (x.fine ? 2 : 1), x.sums + blocks, x.half_sums + 2 * blocks, x.fine};
+  return {x.num_cols,
+          x.codes + row * x.num_cols,
+          x.scales + blocks * (x.fine ? 2 : 1),
+          x.sums + blocks,
+          x.half_sums + 2 * blocks,
+          x.fine,
+          x.low == nullptr ? nullptr : x.low + row * x.num_cols};
 }
 
 // Output columns [begin, begin + num_columns) of a layer as a layer of their own.
@@ -36,6 +42,7 @@ struct Scratch {
   alignas(64) float up[kRowsAtOnce * kMaxColumns];
   alignas(64) float activated[kRowsAtOnce * kMaxColumns];
   alignas(64) int8_t codes[kRowsAtOnce * kMaxColumns];
+  alignas(64) int8_t low[kRowsAtOnce * kMaxColumns];
   float scales[kRowsAtOnce * kMaxBlocks * 2];
   float sums[kRowsAtOnce * kMaxBlocks];
   int32_t half_sums[kRowsAtOnce * kMaxBlocks * 2];
@@ -62,12 +69,14 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activatio
   args.out = scratch.up;
   table.linear_quantized(args, ColumnsOf(layers.parts[1], begin * kBlockSize, columns), 0, columns / kTileRows);
   table.gated_activation(activation, scratch.gate, scratch.up, num_rows * columns, scratch.activated);
-  const QuantizedRows own = {columns, scratch.codes, scratch.scales, scratch.sums, scratch.half_sums, out.fine};
+  const QuantizedRows own = {
+      columns, scratch.codes, scratch.scales, scratch.sums, scratch.half_sums, out.fine, out.low == nullptr ? nullptr : scratch.low};
   table.quantize_rows(scratch.activated, 0, num_rows, own);
   const QuantizedRows to = RowsFrom(out, row);
   const int64_t all_blocks = out.num_cols / kBlockSize;
   const int64_t scales = out.fine ? 2 : 1;
   CopyColumns(own.codes, num_rows, columns, to.codes + begin * kBlockSize, out.num_cols);
+  if (out.low != nullptr) CopyColumns(own.low, num_rows, columns, to.low + begin * kBlockSize, out.num_cols);
   CopyColumns(own.scales, num_rows, scales * num_blocks, to.scales + scales * begin, scales * all_blocks);
   CopyColumns(own.sums, num_rows, num_blocks, to.sums + begin, all_blocks);
   CopyColumns(own.half_sums, num_rows, 2 * num_blocks, to.half_sums + 2 * begin, 2 * all_blocks);
@@ -76,7 +85,7 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activatio
 }  // namespace
 
 // A thread makes whole blocks of the input of who reads them: gate and up, 8 bytes a column, stay in its cache, and what goes on to
-// other cores is one byte a column.
+// other cores is one or two bytes a column.
 void GatedLinear(const KernelContext& context, const LinearArgs& layers, Activation activation, float* out, const LinearInput& input) {
   CheckArgument(layers.num_parts == 2 && !layers.accumulate, "gated_linear: parts are gate and up, not added to anything");
   const PackedView& gate = layers.parts[0].weights;

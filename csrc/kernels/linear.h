@@ -8,6 +8,7 @@
 //   quantised weights:  for each block of 32 columns, d = exact integer sum of code x activation code,
 //                       acc = fma(float(d), scale_w * scale_x, acc), then, with minima,
 //                       acc = fma(minimum, sum_x, acc); kQ6K does the scale step for each 16 columns
+//     activations of two bytes: the same, with whole codes: d is at most 1.4e8
 //     fine activations: d0, d1 of 16 columns each, acc = fma(fma(float(d1), scale_x1, float(d0) * scale_x0), scale_w, acc);
 //                       kQ6K: acc = fma(float(d0) * scale_x0, scale_w0, acc), then the same with d1
 // Then acc = acc + bias if there is one; out = out + acc if accumulate, else acc.

@@ -9,6 +9,7 @@ namespace llmi {
 void CheckInput(const KernelContext& context, int64_t num_cols, const LinearInput& input) {
   CheckArgument(input.quantized.codes == nullptr || (num_cols % kBlockSize == 0 && input.quantized.num_cols == num_cols),
                 "linear_input: quantised columns must be those of x, and a multiple of 32");
+  CheckArgument(input.quantized.low == nullptr || !input.quantized.fine, "linear_input: codes of two bytes have a scale for 32 columns");
   CheckInternal(input.rounded == nullptr || context.device == nullptr, "linear_input: rounded on the CPU");
 }
 

@@ -1,10 +1,14 @@
-// quantize_rows: fp32 activations to int8, per token in blocks of 32 columns, which share a scale, or, where out.fine, have one
-// for each 16.
+// quantize_rows: fp32 activations to codes of one or two bytes, per token in blocks of 32 columns, which share a scale, or, where
+// out.fine, have one for each 16.
 //
-//   scale = max|x| / 127 of the columns that share it;  code = round_to_even(x * (127 / max|x|)), 0 where max|x| < 2^-100
+//   y = x * (127 / max|x|) of the columns that share a scale, 0 where max|x| < 2^-100
+//   one byte:   code = round_to_even(y);  scale = max|x| / 127
+//   two bytes (out.low not null; never fine):  high = round_to_even(y), low = round_to_even(256 (y - high)), at least -127 and at most
+//     127;  code = 256 high + low;  scale = max|x| / 127 / 256
 //
 // x            [num_rows, num_cols] fp32, num_cols a multiple of 32
-// out.codes    [num_rows, num_cols] int8 in [-127, 127]
+// out.codes    [num_rows, num_cols] int8 in [-127, 127]: codes, or their high bytes
+// out.low      [num_rows, num_cols] int8 in [-127, 127]: low bytes; null: codes are one byte
 // out.scales   [num_rows, num_cols / 32] fp32; fine: [num_rows, num_cols / 16]
 // out.sums     [num_rows, num_cols / 32] fp32: scale times the sum of the block's codes; fine: of the first half, plus of the second
 // out.half_sums [num_rows, num_cols / 16] int32: sums of 16 codes
@@ -16,6 +20,11 @@
 
 namespace llmi {
 
+// A step of a low byte, in steps of its high byte.
+constexpr float kLowStep = 0x1p-8f;
+
+enum class ActivationForm : uint8_t { kCoarse, kFine, kTwoBytes };
+
 struct QuantizedRows {
   int64_t num_cols;
   int8_t* codes;
@@ -23,6 +32,11 @@ struct QuantizedRows {
   float* sums;
   int32_t* half_sums;
   bool fine = false;
+  int8_t* low = nullptr;
+
+  ActivationForm form() const {
+    return low != nullptr ? ActivationForm::kTwoBytes : fine ? ActivationForm::kFine : ActivationForm::kCoarse;
+  }
 };
 
 }  // namespace llmi

@@ -35,6 +35,9 @@ float* ReserveFloats(const KernelContext& context, AlignedBuffer& buffer, int64_
   return buffer.as<float>();
 }
 
+// Codes of one byte, or of two: all high bytes, then all low ones.
+int64_t CodeBytes(int64_t num_values, bool wide) { return wide ? 2 * num_values : num_values; }
+
 size_t FloatBytes(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
 // One segment's part of a layer's cache, fetched from a device.
@@ -149,13 +152,13 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   const int64_t most_values = num_rows * std::max(config_.hidden_size, query_size);
   const int64_t most_activated = mlp_rows * config_.intermediate_size;
   for (const auto& [room, values] : {std::pair(&forms_, most_values), std::pair(&activated_forms_, most_activated)}) {
-    room->codes.Reserve(static_cast<size_t>(values), "activations", context.device);
+    room->codes.Reserve(static_cast<size_t>(CodeBytes(values, context.wide_activations)), "activations", context.device);
     ReserveFloats(context, room->scales, values / 32 * 5);
   }
   if (context.device != nullptr) context.device->ReserveInputs(std::max(most_values, most_activated));
 }
 
-uint64_t Decoder::WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows) {
+uint64_t Decoder::WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
   const int64_t query_size = config.num_heads * config.head_dim;
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
   int64_t rotary = 0;
@@ -164,7 +167,7 @@ uint64_t Decoder::WorkspaceBytes(const ModelConfig& config, int64_t num_rows, in
   const int64_t floats = num_rows * (3 * config.hidden_size + 2 * query_size + 2 * config.num_kv_heads * config.head_dim + rotary) +
                          mlp_rows * 3 * config.intermediate_size + num_logits_rows * config.vocab_size;
   const int64_t values = num_rows * std::max(config.hidden_size, query_size) + mlp_rows * config.intermediate_size;
-  return FloatBytes(floats + values / 32 * 5) + static_cast<uint64_t>(values);
+  return FloatBytes(floats + values / 32 * 5) + static_cast<uint64_t>(CodeBytes(values, wide_activations));
 }
 
 LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
@@ -176,12 +179,13 @@ LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::
     return std::any_of(readers.begin(), readers.end(), [&](const PackedMatrix* matrix) { return wanted(matrix->view().type); });
   };
   if (any(IsQuantizedPacked)) {
-    room.codes.Reserve(static_cast<size_t>(num_values), "activations", context.device);
+    const bool wide = context.wide_activations;
+    room.codes.Reserve(static_cast<size_t>(CodeBytes(num_values, wide)), "activations", context.device);
+    auto* codes = room.codes.as<int8_t>();
     // Per 32 values at most two scales, a sum and two half sums.
     float* scales = ReserveFloats(context, room.scales, num_values / 32 * 5);
-    input.quantized = {
-        num_cols, room.codes.as<int8_t>(), scales, scales + num_values / 16, reinterpret_cast<int32_t*>(scales + num_values / 32 * 3),
-        fine};
+    auto* half_sums = reinterpret_cast<int32_t*>(scales + num_values / 32 * 3);
+    input.quantized = {num_cols, codes, scales, scales + num_values / 16, half_sums, fine && !wide, wide ? codes + num_values : nullptr};
   }
   if (context.bf16_dots && any([](PackedType type) { return type == PackedType::kBF16; })) {
     room.rounded.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), "activations", nullptr);

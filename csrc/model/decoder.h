@@ -53,7 +53,7 @@ class Decoder {
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
 
   // Bytes that these are.
-  static uint64_t WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows);
+  static uint64_t WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
 
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
   // Not re-entrant: workspaces belong to the object.
@@ -76,8 +76,8 @@ class Decoder {
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
-  // Room for the forms of x that these weights read, until the next Input of the same room; fine where its rounding shows most
-  // (decisions/0013).
+  // Room for the forms of x that these weights read, until the next Input of the same room; fine where the rounding of one byte shows
+  // most (decisions/0013).
   struct FormsRoom {
     AlignedBuffer codes, scales, rounded;
   };

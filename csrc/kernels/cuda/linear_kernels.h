@@ -86,6 +86,7 @@ struct Int8Rows {
     visit(x.scales);
     visit(x.sums);
     visit(x.half_sums);
+    visit(x.low);
   }
 
   LLMI_HD void SumBlock(const PackedView& w, const uint8_t* tile, int64_t column, int64_t index, int64_t first_row, int64_t end_row,
@@ -123,10 +124,19 @@ struct Int8Rows {
     return {{Fma(static_cast<float>(dots[1]), x_scales[1], first), 0.0f}, {row.Scale(index, 0), 0.0f}};
   }
 
-  LLMI_HD BlockSum Sum(const reference::PackedRow& row, int64_t index, const uint32_t* codes, int64_t x_block) const {
-    const uint32_t* x_codes = reinterpret_cast<const uint32_t*>(x.codes + x_block * kBlockSize);
-    int32_t dots[2] = {0, 0};
+  // dots of the block's halves, added to what they hold.
+  LLMI_HD static void AddDots(const uint32_t* codes, const int8_t* x_bytes, int32_t* dots) {
+    const uint32_t* x_codes = reinterpret_cast<const uint32_t*>(x_bytes);
     for (int group = 0; group < 8; ++group) dots[group / 4] = DotOfFour(codes[group], x_codes[group], dots[group / 4]);
+  }
+
+  LLMI_HD BlockSum Sum(const reference::PackedRow& row, int64_t index, const uint32_t* codes, int64_t x_block) const {
+    int32_t dots[2] = {0, 0};
+    AddDots(codes, x.codes + x_block * kBlockSize, dots);
+    if (x.low != nullptr) {
+      for (int32_t& dot : dots) dot *= 256;
+      AddDots(codes, x.low + x_block * kBlockSize, dots);
+    }
     return FromDots(row, index, dots, x_block);
   }
 

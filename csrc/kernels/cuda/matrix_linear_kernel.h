@@ -56,9 +56,22 @@ struct MatrixLinearKernel {
           typename Warp::template PerLane<uint32_t> x_second;
           typename Warp::template PerLane<MatrixD> dots_first;
           typename Warp::template PerLane<MatrixD> dots_second;
-          warp.ForEachLane([&](int lane) { LoadRow(group_row + lane / 4, num_blocks, index, lane % 4, &x_first[lane], &x_second[lane]); });
-          warp.MultiplyAdd(first_half, x_first, dots_first);
-          warp.MultiplyAdd(second_half, x_second, dots_second);
+          const auto multiply = [&](const int8_t* codes) {
+            warp.ForEachLane(
+                [&](int lane) { LoadRow(codes, group_row + lane / 4, num_blocks, index, lane % 4, &x_first[lane], &x_second[lane]); });
+            warp.MultiplyAdd(first_half, x_first, dots_first);
+            warp.MultiplyAdd(second_half, x_second, dots_second);
+          };
+          multiply(rows.x.codes);
+          if (rows.x.low != nullptr) {
+            warp.ForEachLane([&](int lane) {
+              for (int i = 0; i < 4; ++i) {
+                dots_first[lane].values[i] *= 256;
+                dots_second[lane].values[i] *= 256;
+              }
+            });
+            multiply(rows.x.low);
+          }
           warp.ForEachLane([&](int lane) {
             for (int i = 0; i < 4; ++i) {
               const int64_t row = group_row + MatrixColumn(lane, i);
@@ -92,12 +105,13 @@ struct MatrixLinearKernel {
     }
   }
 
-  // Four columns of each half of a block of x; zero past the last row.
-  LLMI_HD void LoadRow(int64_t row, int64_t num_blocks, int64_t index, int word, uint32_t* first, uint32_t* second) const {
+  // Four columns of each half of a block of x, of its codes or low bytes; zero past the last row.
+  LLMI_HD void LoadRow(const int8_t* codes, int64_t row, int64_t num_blocks, int64_t index, int word, uint32_t* first,
+                       uint32_t* second) const {
     if (row >= output.num_rows) return;
-    const uint32_t* codes = reinterpret_cast<const uint32_t*>(rows.x.codes + (row * num_blocks + index) * kBlockSize);
-    *first = codes[word];
-    *second = codes[word + 4];
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(codes + (row * num_blocks + index) * kBlockSize);
+    *first = words[word];
+    *second = words[word + 4];
   }
 };
 

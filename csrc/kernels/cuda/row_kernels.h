@@ -211,6 +211,7 @@ struct QuantizeRowsKernel {
     visit(out.scales);
     visit(out.sums);
     visit(out.half_sums);
+    visit(out.low);
   }
 
   template <typename Block>

@@ -7,14 +7,16 @@ namespace llmi::avx512 {
 namespace {
 
 constexpr int kLinearRows = 8;  // rows of x per pass over a tile: 8 sums + 8 weight registers of 32
+constexpr int LinearRows(PackedType /*type*/, ActivationForm /*form*/) { return kLinearRows; }
 constexpr bool kReadsOneRowUnasked = true;
 
 struct Vnni {
   static __m512i Broadcast(int32_t x) { return _mm512_set1_epi32(x); }
+  static __m512i Add256(__m512i low, __m512i high) { return _mm512_add_epi32(low, _mm512_slli_epi32(high, 8)); }
   static __m512i Dot(__m512i total, __m512i w, __m512i a) { return _mm512_dpbusd_epi32(total, w, a); }
 };
 
-template <PackedType T, int MR, int kDots>
+template <PackedType T, int MR, int kDots, bool kLow>
 void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
   constexpr int kHighBits = PackedHighBits(T);
   __m512i w[8];
@@ -37,7 +39,7 @@ void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
       w[i] = _mm512_ternarylogic_epi64(w[i], moved, mask, 0xF8);  // w | (moved & mask)
     }
   }
-  VnniDots<Vnni, T, MR, kDots>(w, x, [&](int index, __m512i total) { dots[index] = {_mm512_cvtepi32_ps(total)}; });
+  VnniDots<Vnni, T, MR, kDots, kLow>(w, x, [&](int index, __m512i total) { dots[index] = {_mm512_cvtepi32_ps(total)}; });
 }
 
 }  // namespace

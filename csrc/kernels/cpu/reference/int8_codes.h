@@ -31,6 +31,12 @@ LLMI_HD inline int32_t RoundToInt(float x) {
   return static_cast<int32_t>(__builtin_bit_cast(uint32_t, shifted) - 0x4B400000u);
 }
 
+// The low byte of a code whose high byte is round(y).
+LLMI_HD inline int32_t LowCode(float y, int32_t high) {
+  const int32_t low = RoundToInt((y - static_cast<float>(high)) * 256.0f);
+  return low > 127 ? 127 : low < -127 ? -127 : low;
+}
+
 LLMI_HD inline int32_t Int8Code(const AbsMax& absmax, float value) {
   return absmax.poison == 0.0f ? RoundToInt(value * absmax.inverse) : 0;
 }

@@ -7,14 +7,17 @@
 namespace llmi::reference {
 namespace {
 
+int32_t ActivationCode(const QuantizedRows& x, int64_t index) {
+  return x.low != nullptr ? 256 * x.codes[index] + x.low[index] : x.codes[index];
+}
+
 float QuantizedDot(const PackedRow& w, const QuantizedRows& x, int64_t row) {
   const int64_t num_blocks = x.num_cols / kBlockSize;
   float accumulator = 0.0f;
   for (int64_t block = 0; block < num_blocks; ++block) {
     const int64_t x_block = row * num_blocks + block;
-    const int8_t* codes = x.codes + x_block * kBlockSize;
     int32_t dots[2] = {0, 0};
-    for (int64_t k = 0; k < kBlockSize; ++k) dots[k / 16] += (w.Code(block, k) - w.Offset()) * codes[k];
+    for (int64_t k = 0; k < kBlockSize; ++k) dots[k / 16] += (w.Code(block, k) - w.Offset()) * ActivationCode(x, x_block * kBlockSize + k);
     const float x_scale = x.scales[x_block * (x.fine ? 2 : 1)];
     if (x.fine) {
       const float first = static_cast<float>(dots[0]) * x_scale;

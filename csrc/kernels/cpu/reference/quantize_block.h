@@ -14,11 +14,18 @@ LLMI_HD inline void QuantizeBlock(const float* x, int64_t block, const Quantized
   const AbsMax second = out.fine ? FindAbsMax(values + kBlockSize / 2, kBlockSize / 2) : first;
   int32_t half_sums[2] = {0, 0};
   for (int i = 0; i < kBlockSize; ++i) {
-    const int32_t code = Int8Code(i < kBlockSize / 2 ? first : second, values[i]);
-    out.codes[block * kBlockSize + i] = static_cast<int8_t>(code);
+    const AbsMax& absmax = i < kBlockSize / 2 ? first : second;
+    const int32_t high = Int8Code(absmax, values[i]);
+    int32_t code = high;
+    if (out.low != nullptr) {
+      const int32_t low = absmax.poison == 0.0f ? LowCode(values[i] * absmax.inverse, high) : 0;
+      out.low[block * kBlockSize + i] = static_cast<int8_t>(low);
+      code = 256 * high + low;
+    }
+    out.codes[block * kBlockSize + i] = static_cast<int8_t>(high);
     half_sums[i / 16] += code;
   }
-  const float scale = Int8Scale(first);
+  const float scale = out.low != nullptr ? Int8Scale(first) * kLowStep : Int8Scale(first);
   if (out.fine) {
     const float second_scale = Int8Scale(second);
     out.scales[2 * block] = scale;

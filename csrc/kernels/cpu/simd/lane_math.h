@@ -51,6 +51,13 @@ inline float FoldMax(F32x16 a) {
 
 inline void CopyBytes(void* to, const void* from, int64_t num_bytes) { __builtin_memcpy(to, from, static_cast<size_t>(num_bytes)); }
 
+// The low bytes of codes whose high bytes are y rounded to nearest even, |y| < 2^22 (kernels/quantize_rows.h); not rounded yet.
+inline F32x16 LowBytes(F32x16 y) {
+  const F32x16 magic = Set1(12582912.0f);
+  const F32x16 low = Mul(Sub(y, Sub(Add(y, magic), magic)), Set1(256.0f));
+  return Min(Max(low, Set1(-127.0f)), Set1(127.0f));
+}
+
 // Absmax quantisation of a block to int8 (kernels/quantize_rows.h), from its magnitudes and 0 x its values.
 struct AbsMax {
   bool finite;

@@ -30,14 +30,15 @@ struct SuperScales {
 };
 
 // The dots of a group's block, scaled and added to the sums of MR rows; its minima to `minima`, which may be those sums.
-template <PackedType T, int MR, bool kFine>
+template <PackedType T, int MR, ActivationForm kForm>
 inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& super, const BlockOfRows<MR>& x, F32x16* sums,
                      F32x16* minima) {
   constexpr bool kMinimum = HasMinimumPacked(T);
   constexpr int kScales = T == PackedType::kQ6K ? 2 : 1;
+  constexpr bool kFine = kForm == ActivationForm::kFine;
   constexpr int kDots = kFine ? 2 : kScales;
   F32x16 dots[MR * kDots];
-  BlockDots<T, MR, kDots>(group + block * PackedCodeBytes(T), x, dots);
+  BlockDots<T, MR, kDots, kForm == ActivationForm::kTwoBytes>(group + block * PackedCodeBytes(T), x, dots);
   const uint8_t* own = group + PackedScaleOffset(T, block);
   F32x16 scales[kScales];
   F32x16 minimum = Zero();
@@ -69,7 +70,7 @@ inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& 
 }
 
 // Not inlined: each pass wants all registers for itself.
-template <PackedType T, int MR, bool kFine>
+template <PackedType T, int MR, ActivationForm kForm>
 [[gnu::noinline]] void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   const int64_t num_blocks = part.weights.num_cols / kBlockSize;
   constexpr int64_t kBlocks = PackedGroupBlocks(T);
@@ -82,9 +83,9 @@ template <PackedType T, int MR, bool kFine>
   for (int m = 0; m < MR; ++m) sums[m] = Zero();
   for (int64_t first = 0; first < num_blocks; first += kBlocks, group += PackedGroupBytes(T)) {
     const SuperScales<T> super(group);
-    for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kFine>()) {
+    for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kForm>()) {
       if (kAsksAhead<T, MR> && row == 0) PrefetchBytes(group + block * kShare + kPrefetchBytes, kShare);
-      AddBlock<T, MR, kFine>(group, block, super, x, sums, sums);
+      AddBlock<T, MR, kForm>(group, block, super, x, sums, sums);
     }
   }
   StoreTile(args, part, tile, row, sums);
@@ -97,6 +98,7 @@ void AskForRows(const QuantizedRows& x, int64_t row, int64_t num_rows) {
     PrefetchBytes(static_cast<const uint8_t*>(data) + row * row_bytes, num_rows * row_bytes);
   };
   ask(x.codes, x.num_cols);
+  if (x.low != nullptr) ask(x.low, x.num_cols);
   ask(x.scales, (x.fine ? 8 : 4) * blocks);
   ask(x.sums, 4 * blocks);
   ask(x.half_sums, 8 * blocks);
@@ -114,16 +116,19 @@ void TileByTile(const LinearArgs& args, int64_t tile_begin, int64_t tile_end, co
   }
 }
 
-template <PackedType T, bool kFine>
+template <PackedType T, ActivationForm kForm>
 void QuantizedTiles(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  TileByTile<kLinearRows>(args, tile_begin, tile_end,
-                          [&]<int MR>(int64_t tile, int64_t row) { QuantizedTile<T, MR, kFine>(args, part, tile, row); });
+  TileByTile<LinearRows(T, kForm)>(args, tile_begin, tile_end,
+                                   [&]<int MR>(int64_t tile, int64_t row) { QuantizedTile<T, MR, kForm>(args, part, tile, row); });
 }
 
 template <PackedType T>
 void QuantizedPart(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
-  if (args.quantized.fine) return QuantizedTiles<T, true>(args, part, tile_begin, tile_end);
-  QuantizedTiles<T, false>(args, part, tile_begin, tile_end);
+  switch (args.quantized.form()) {
+    case ActivationForm::kCoarse: return QuantizedTiles<T, ActivationForm::kCoarse>(args, part, tile_begin, tile_end);
+    case ActivationForm::kFine: return QuantizedTiles<T, ActivationForm::kFine>(args, part, tile_begin, tile_end);
+    case ActivationForm::kTwoBytes: return QuantizedTiles<T, ActivationForm::kTwoBytes>(args, part, tile_begin, tile_end);
+  }
 }
 
 }  // namespace
