@@ -72,7 +72,7 @@ def test_linear_equals_reference(table: str, dtype: str, shape: tuple[int, int],
     bias = rand(rows, seed=1).tolist()
     residual = rand(num_rows, rows, seed=2)
     weights = packed("reference", dtype, rows, cols)
-    for kwargs in ({}, {"biases": [bias]}, {"residual": residual}, {"fine": True}):
+    for kwargs in ({}, {"biases": [bias]}, {"residual": residual}, {"fine": True}, {"bits": 16}):
         expected = T.linear("reference", [weights], x, **kwargs)
         assert same(T.linear(table, [packed(table, dtype, rows, cols)], x, **kwargs, num_threads=2), expected)
 
@@ -138,10 +138,11 @@ def test_quantized_linear_against_float64(dtype: str, fine: bool) -> None:
 def test_saturation_extremes(table: str, dtype: str) -> None:
     """All weights the most that there is (-128), all activations +-127: 16-bit products reach 32,512."""
     blocks, weight = extreme_blocks(dtype, 16, 256)
-    for sign, fine in itertools.product((1.0, -1.0), (False, True)):
+    modes: list[dict[str, Any]] = [{}, {"fine": True}, {"bits": 16}]
+    for sign, mode in itertools.product((1.0, -1.0), modes):
         x = np.full((3, 256), 127.0 * sign, np.float32)
-        expected = T.linear("reference", [T.PackedMatrix("reference", dtype, blocks, 16, 256)], x, fine=fine)
-        assert same(T.linear(table, [T.PackedMatrix(table, dtype, blocks, 16, 256)], x, fine=fine), expected)
+        expected = T.linear("reference", [T.PackedMatrix("reference", dtype, blocks, 16, 256)], x, **mode)
+        assert same(T.linear(table, [T.PackedMatrix(table, dtype, blocks, 16, 256)], x, **mode), expected)
         assert np.allclose(expected, weight * 127 * sign * 256, rtol=1e-6)
 
 

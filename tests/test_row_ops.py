@@ -53,38 +53,42 @@ def test_rms_norm(table: str, groups: int) -> None:
     assert same(fused, residual + expected)
 
 
+# How activations become codes: a scale for 32 columns, for 16, and codes of two bytes.
+MODES = [(False, 8), (True, 8), (False, 16)]
+
+
 # 21 rows: more than one task of several threads, and than are converted at once; 96 columns leave blocks over, 4,096 take rows in fours.
-@pytest.mark.parametrize("fine", [False, True])
+@pytest.mark.parametrize(("fine", "bits"), MODES)
 @pytest.mark.parametrize("shape", [(1, 96), (21, 96), (21, 576), (9, 4096)])
-def test_forms_made_on_the_way(table: str, shape: tuple[int, int], fine: bool) -> None:
+def test_forms_made_on_the_way(table: str, shape: tuple[int, int], fine: bool, bits: int) -> None:
     """What rms_norm and gated_activation make of their outputs is what the ops on their own make of them."""
     x, weight, gate_up = rand(*shape), rand(shape[1], seed=1), rand(shape[0], 2 * shape[1], seed=2, scale=4.0)
     x[-1, -1] = gate_up[0, 0] = np.inf
     for out, forms, rounded, expected in (
-        (*T.rms_norm_forms(table, x, weight, 1e-6, fine, 3), T.rms_norm(table, x, weight, 1e-6)),
-        (*T.gated_activation_forms(table, gate_up, fine, 3), T.gated_activation(table, "silu", gate_up)),
+        (*T.rms_norm_forms(table, x, weight, 1e-6, fine, 3, bits), T.rms_norm(table, x, weight, 1e-6)),
+        (*T.gated_activation_forms(table, gate_up, fine, 3, bits), T.gated_activation(table, "silu", gate_up)),
     ):
         assert same(out.reshape(shape), expected)
-        for made, apart in zip(forms, T.quantize_rows(table, expected, fine=fine), strict=True):
+        for made, apart in zip(forms, T.quantize_rows(table, expected, fine=fine, bits=bits), strict=True):
             assert np.array_equal(made, apart, equal_nan=made.dtype.kind == "f")
         if not table.startswith(("emulated", "cuda")):
-            bits = np.where(np.isnan(expected), np.float32(0), through_bf16(expected)).view(np.uint32) >> 16
-            assert np.array_equal(np.where(np.isnan(expected.ravel()), 0, rounded), bits.ravel())
+            bf16 = np.where(np.isnan(expected), np.float32(0), through_bf16(expected)).view(np.uint32) >> 16
+            assert np.array_equal(np.where(np.isnan(expected.ravel()), 0, rounded), bf16.ravel())
 
 
 # 96 columns are fewer blocks than threads may take, 1,056 leave one over; 15 and 16 rows are made apart and together, 101 in parts.
-@pytest.mark.parametrize("fine", [False, True])
+@pytest.mark.parametrize(("fine", "bits"), MODES)
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
 @pytest.mark.parametrize(("num_rows", "size"), [(1, 96), (15, 96), (16, 96), (49, 96), (17, 1056), (101, 1056)])
-def test_gated_linear(table: str, num_rows: int, size: int, dtype: str, fine: bool) -> None:
+def test_gated_linear(table: str, num_rows: int, size: int, dtype: str, fine: bool, bits: int) -> None:
     """Gate, up, activation and conversion in one op have the bits of the ops one by one."""
     x, bias = rand(num_rows, 256), rand(size, seed=1)
     x[-1, -1] = np.inf
     gate, up = (packed(table, dtype, size, 256, seed=seed) for seed in (2, 3))
-    apart = T.linear(table, [gate, up], x, [bias.tolist(), bias.tolist()])
-    expected = T.gated_activation_forms(table, apart, fine, 1)[1]
+    apart = T.linear(table, [gate, up], x, [bias.tolist(), bias.tolist()], bits=bits)
+    expected = T.gated_activation_forms(table, apart, fine, 1, bits)[1]
     for threads in (1, 3):
-        for made, wanted in zip(T.gated_linear_forms(table, gate, up, x, bias.tolist(), fine, threads), expected, strict=True):
+        for made, wanted in zip(T.gated_linear_forms(table, gate, up, x, bias.tolist(), fine, threads, bits), expected, strict=True):
             assert np.array_equal(made, wanted, equal_nan=made.dtype.kind == "f")
 
 
