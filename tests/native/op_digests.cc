@@ -59,6 +59,31 @@ std::vector<uint8_t> RandomBlocks(DType dtype, int64_t count) {
   return bytes;
 }
 
+struct Activations {
+  std::vector<int8_t> codes, low;
+  std::vector<float> scales, sums;
+  std::vector<int32_t> half_sums;
+  QuantizedRows rows;
+
+  Activations(int64_t num_rows, int64_t num_cols, bool fine, bool two_bytes)
+      : codes(static_cast<size_t>(num_rows * num_cols)),
+        low(two_bytes ? codes.size() : 0),
+        scales(codes.size() / 16),
+        sums(codes.size() / 32),
+        half_sums(codes.size() / 16),
+        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine, two_bytes ? low.data() : nullptr} {}
+  Activations(const Activations&) = delete;
+  Activations& operator=(const Activations&) = delete;
+
+  // No activations have such codes, but dots of them fit, too.
+  void FillWithLargest() {
+    for (int8_t& code : codes) code = 127;
+    for (int8_t& code : low) code = 127;
+    for (int32_t& sum : half_sums) sum = 16 * (256 * 127 + 127);
+    for (size_t block = 0; block < sums.size(); ++block) sums[block] = scales[block] * static_cast<float>(32 * (256 * 127 + 127));
+  }
+};
+
 void LinearDigests(const KernelContext& context) {
   constexpr int64_t kRows = 37, kCols = 256, kTokens = 5;
   const std::vector<float> x = Random(kTokens * kCols, 1);
@@ -69,16 +94,14 @@ void LinearDigests(const KernelContext& context) {
     for (WeightFormat format : {WeightFormat::kAsStored, WeightFormat::kF32, WeightFormat::kBF16}) {
       const PackedMatrix matrix(context, view, format);
       const std::string name = std::string(Info(dtype).name) + "/" + std::to_string(static_cast<int>(format));
-      for (bool fine : {false, true}) {
-        std::vector<int8_t> codes(x.size());
-        std::vector<float> scales(x.size() / 16), sums(x.size() / 32);
-        std::vector<int32_t> half_sums(x.size() / 16);
-        const QuantizedRows quantized = {kCols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine};
-        ConvertInput(context, x.data(), kTokens, kCols, {quantized});
+      for (const char* form : {"linear ", "linear, fine ", "linear, two bytes ", "linear, 127 in both bytes "}) {
+        Activations activations(kTokens, kCols, form == std::string("linear, fine "), std::string(form).ends_with("bytes "));
+        ConvertInput(context, x.data(), kTokens, kCols, {activations.rows});
+        if (form == std::string("linear, 127 in both bytes ")) activations.FillWithLargest();
         std::vector<float> out(kTokens * kRows);
         const LinearPart part = {matrix.view(), nullptr, 0};
-        Linear(context, {&part, 1, kTokens, x.data(), kCols, quantized, out.data(), kRows, false});
-        Print(context.table->name, std::string(fine ? "linear, fine " : "linear ") + name, out);
+        Linear(context, {&part, 1, kTokens, x.data(), kCols, activations.rows, out.data(), kRows, false});
+        Print(context.table->name, form + name, out);
       }
       std::vector<float> rows(2 * kCols);
       const int32_t ids[] = {36, 3};

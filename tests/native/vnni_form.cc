@@ -1,5 +1,6 @@
 // Linear layers of the avx_vnni table against the reference, bit for bit. Built with AVX-512's form of VPDPBUSD, so that a
 // machine without AVX-VNNI can run them too (tests/test_ops.py). Prints how many outputs were compared.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -38,16 +39,23 @@ int main() {
   int64_t compared = 0;
   for (PackedType type : {PackedType::kQ4, PackedType::kQ4Min, PackedType::kQ4K, PackedType::kQ5, PackedType::kQ6K, PackedType::kQ8}) {
     const std::vector<uint8_t> tiles = RandomTiles(type, kCols, 3, random);
-    for (int64_t i = 0; i < 18; ++i) {
-      const int64_t rows = i / 2 + 1;
-      const bool fine = i % 2 != 0;
+    for (int64_t i = 0; i < 36; ++i) {
+      const int64_t rows = i / 4 + 1;
+      const bool fine = i % 4 == 1;
+      const bool two_bytes = i % 4 > 1;
       std::vector<float> x(static_cast<size_t>(rows * kCols));
       for (float& value : x) value = normal(random);
-      std::vector<int8_t> codes(x.size());
+      std::vector<int8_t> codes(x.size()), low(x.size());
       std::vector<float> scales(x.size() / 16), sums(x.size() / 32);
       std::vector<int32_t> half_sums(x.size() / 16);
-      const llmi::QuantizedRows quantized = {kCols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine};
+      const llmi::QuantizedRows quantized = {
+          kCols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine, two_bytes ? low.data() : nullptr};
       llmi::reference::quantize_rows(x.data(), 0, rows, quantized);
+      if (i % 4 == 3) {  // the largest of both bytes
+        std::fill(codes.begin(), codes.end(), int8_t{127});
+        std::fill(low.begin(), low.end(), int8_t{127});
+        std::fill(half_sums.begin(), half_sums.end(), 16 * (256 * 127 + 127));
+      }
       const llmi::LinearPart part = {{type, kOutputs, kCols, tiles.data()}, nullptr, 0};
       std::vector<float> expected(static_cast<size_t>(rows * kOutputs)), got(expected.size());
       llmi::LinearArgs args = {&part, 1, rows, nullptr, 0, quantized, expected.data(), kOutputs, false};
