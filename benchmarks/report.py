@@ -46,16 +46,23 @@ def main(
     table: Callable[[dict[str, Any]], str],
     marker: Callable[[dict[str, Any]], str] = lambda result: Path(sys.argv[0]).stem,
 ) -> int:
-    """Runs, prints the table, writes JSON; `--readme FILE` puts the table of a written result between its markers."""
+    """Runs, prints the table, writes JSON; `--readme FILE ..` puts the table of written results between its markers.
+
+    Where results have the same entry, the first one's counts.
+    """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--output", type=Path, help="write the result here, as JSON")
-    parser.add_argument("--readme", type=Path, help="put the table in the README or docs in from this result")
+    parser.add_argument(
+        "--readme", type=Path, nargs="+", help="put the table in the README or docs in from this result, and from further ones"
+    )
     options = parser.parse_args()
     if options.readme:
-        result = json.loads(options.readme.read_text())
+        result: dict[str, Any] = {}
+        for file in reversed(options.readme):
+            result |= json.loads(file.read_text())
         write_table(marker(result), table(result))
         return 0
-    result = {**header(), **run(options)}
+    result = header() | run(options)
     print(table(result))
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
