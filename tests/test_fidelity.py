@@ -137,6 +137,23 @@ def test_summary_of_texts() -> None:
     assert result["other languages"]["same_top"] == pytest.approx(2 / 3)
 
 
+def test_the_table_has_both_results(exact: LLM) -> None:
+    """A row for each mode, with the speeds that a second result has of it."""
+    passages = [*fidelity.answers(exact, ["Why?"]), *OTHER, *(fidelity.Passage(kind, [1, 2]) for kind in fidelity.WINDOWS)]
+    judged = [
+        {
+            mode: fidelity.Judged([0.5] * len(p.token_ids), [0] * len(p.token_ids), [True] * len(p.token_ids))
+            for mode in ("8 bits", "16 bits")
+        }
+        for p in passages
+    ]
+    result: dict[str, Any] = {"models": {"tiny.Q4_1.gguf": {"modes": fidelity.summary(passages, judged)}}}
+    assert fidelity.table(result).splitlines()[2].startswith("| tiny | 8 bits | 5.0e-01 | 5.0e-01 | 0 of 1 (0 of 1) | 5.0e-01 |")
+    result["speeds"] = {"tiny.Q4_1.gguf": {"results": {"16 bits: decode 1": {"median": 1234.5}}}}
+    head, _, narrow, wide = fidelity.table(result).splitlines()
+    assert head.count("|") == narrow.count("|") == wide.count("|") and "1,234" in wide and "1,234" not in narrow
+
+
 def test_committed_passages(smollm: LLM) -> None:
     """200 questions, none twice; position 1,000 lies in the last rows of its windows; texts are begun as the model begins them."""
     questions = (ROOT / "benchmarks" / "questions.txt").read_text(encoding="utf-8").splitlines()
