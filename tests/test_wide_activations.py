@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical_linear import BLOCK, Array, Weights, canonical_linear, codes_of, weights_of
+from canonical_linear import BLOCK, Array, Codes, Weights, canonical_linear, codes_of, weights_of
 from llmi import _core
 from quantization import extreme_blocks, random_blocks
 from test_ops import packed, rand, same
@@ -172,6 +172,27 @@ def test_rows_of_a_large_call(table: str, dtype: str) -> None:
         for begin in (0, 17, 512 - count):
             part = x[begin : begin + count].copy()
             assert same(T.linear(table, [matrix], part, bits=16), whole[begin : begin + count])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_127_in_both_bytes(table: str, dtype: str) -> None:
+    """No activations have such codes, as the largest have low bytes of nothing; dots of them are as exact."""
+    rows, cols = 37, 512
+    data = random_blocks(dtype, rows, cols)
+    x, signs = rand(33, cols), np.where(rand(33, cols, seed=1) < 0, -1, 1)
+    signs[0], signs[1], signs[2] = 1, -1, np.where(np.arange(cols) % 2, 1, -1)
+    high = (127 * signs).astype(np.int8).reshape(33, -1, BLOCK)
+    low = (127 * np.where(np.arange(33)[:, None] < 5, signs, np.roll(signs, 3, axis=1))).astype(np.int8).reshape(33, -1, BLOCK)
+    whole = 256 * high.astype(np.int64) + low
+    scales = codes_of(x, bits=16).scales
+    made = Codes(whole, high, low, scales, scales[..., 0] * whole.sum(-1).astype(np.float32), np.zeros(0))
+    for name, weights in (("random", data), ("extreme", extreme_blocks(dtype, rows, cols)[0])):
+        expected = canonical_linear(weights_of(dtype, weights, rows, cols), made)
+        matrix = T.PackedMatrix(table, dtype, weights, rows, cols)
+        for count in (1, 5, 9, 33):
+            bytes_ = np.stack([high[:count].reshape(count, cols), low[:count].reshape(count, cols)])
+            got = T.linear(table, [matrix], x[:count].copy(), bits=16, codes=bytes_)
+            assert same(got, expected[:count]), (name, count)
 
 
 def bound_of_codes(x: Array, weights: Array, share: float) -> Array:

@@ -84,6 +84,8 @@ class TestMatrix {
   PackedMatrix matrix_;
 };
 
+using CodeBytes = py::array_t<int8_t, py::array::c_style>;
+
 struct TestActivations {
   Placed<int8_t> codes;
   PlacedFloats scales, sums;
@@ -98,6 +100,24 @@ struct TestActivations {
         half_sums(context, static_cast<size_t>(num_rows * num_cols / 16)),
         rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine} {
     if (HasTwoBytes(bits)) rows.low = low.emplace(context, static_cast<size_t>(num_rows * num_cols)).data();
+  }
+
+  // High bytes, then low ones, in the place of x's, whose scales stay.
+  void Replace(const KernelContext& context, const CodeBytes& bytes) {
+    const size_t count = static_cast<size_t>(bytes.size()) / 2;
+    CheckArgument(low && codes.Fetch().size() == static_cast<py::ssize_t>(count), "codes of 16 bits: two bytes for each value of x");
+    const int8_t* high = bytes.data();
+    const FloatArray scale = scales.Fetch();
+    std::vector<int32_t> of_halves(count / 16);
+    std::vector<float> of_blocks(count / 32);
+    for (size_t i = 0; i < count; ++i) of_halves[i / 16] += 256 * high[i] + high[count + i];
+    for (size_t b = 0; b < of_blocks.size(); ++b) {
+      of_blocks[b] = scale.data()[b] * static_cast<float>(of_halves[2 * b] + of_halves[2 * b + 1]);
+    }
+    ToDevice(context, codes.data(), high, count);
+    ToDevice(context, low->data(), high + count, count);
+    ToDevice(context, half_sums.data(), of_halves.data(), of_halves.size() * sizeof(int32_t));
+    ToDevice(context, sums.data(), of_blocks.data(), of_blocks.size() * sizeof(float));
   }
 
   // Codes, scales, sums and half sums; with 16 bits the low bytes, too.
@@ -146,7 +166,8 @@ py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, cons
 
 FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x,
                       const std::vector<std::vector<float>>& biases, const std::optional<FloatArray>& residual, int num_threads, bool fine,
-                      const std::optional<std::vector<std::pair<int64_t, int64_t>>>& tiles, int bits) {
+                      const std::optional<std::vector<std::pair<int64_t, int64_t>>>& tiles, int bits,
+                      const std::optional<CodeBytes>& codes) {
   const KernelContext context = TestContext(table, num_threads);
   std::vector<LinearPart> parts;
   std::deque<PlacedFloats> placed_biases;
@@ -179,6 +200,7 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   std::vector<uint16_t> rounded(context.bf16_dots ? static_cast<size_t>(x.size()) : 0);
   if (context.bf16_dots) input.rounded = rounded.data();
   ConvertInput(context, placed_x.data(), x.shape(0), x.shape(1), input);
+  if (codes && activations) activations->Replace(context, *codes);
   args.quantized = input.quantized;
   args.x_bf16 = input.rounded;
   if (tiles) {
@@ -219,7 +241,7 @@ void RegisterOps(py::module_& module) {
       py::arg("table"), py::arg("x"), py::arg("fine") = false, py::arg("bits") = 8);
   module.def("linear", &TestLinear, py::arg("table"), py::arg("matrices"), py::arg("x"),
              py::arg("biases") = std::vector<std::vector<float>>{}, py::arg("residual") = py::none(), py::arg("num_threads") = 1,
-             py::arg("fine") = false, py::arg("tiles") = py::none(), py::arg("bits") = 8);
+             py::arg("fine") = false, py::arg("tiles") = py::none(), py::arg("bits") = 8, py::arg("codes") = py::none());
   module.def("embedding", [](const std::string& table, const TestMatrix& matrix, const std::vector<int32_t>& ids, float scale) {
     const KernelContext context = TestContext(table, 1);
     FloatArray out({static_cast<py::ssize_t>(ids.size()), static_cast<py::ssize_t>(matrix.view().num_cols)});

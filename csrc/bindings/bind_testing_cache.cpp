@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "bindings/bind_testing.h"
+#include "bindings/engine_handle.h"
 #include "cache/kv_cache.h"
 #include "core/fp_env.h"
 #include "kernels/attention.h"
@@ -126,10 +127,12 @@ class TestCache {
 class TestDecoder {
  public:
   TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads,
-              int64_t block_size, int64_t num_pages, const std::string& overrides)
+              int64_t block_size, int64_t num_pages, const std::string& overrides, int activation_bits)
       : context_(TestContext(table, num_threads)),
         decoder_(LoadDecoder(context_, ModelFiles(path), ParseWeightFormat(dtype), {}, overrides)),
-        cache_(Groups(ParseKvType(kv_dtype), block_size), num_pages, context_.device) {}
+        cache_(Groups(ParseKvType(kv_dtype), block_size), num_pages, context_.device) {
+    context_.wide_activations = HasTwoBytes(activation_bits);
+  }
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
   }
@@ -274,9 +277,9 @@ void RegisterTestingCache(py::module_& module) {
       .def_property_readonly("num_window_blocks_returned", [](TestCache& test) { return test.cache().num_window_blocks_returned(); });
   py::class_<TestDecoder>(module, "Decoder")
       .def(py::init<const std::string&, const std::string&, const std::string&, const std::string&, int, int64_t, int64_t,
-                    const std::string&>(),
+                    const std::string&, int>(),
            py::arg("path"), py::arg("dtype") = "auto", py::arg("kv_dtype") = "float16", py::arg("table") = "", py::arg("num_threads") = 2,
-           py::arg("block_size") = 16, py::arg("num_pages") = 4096, py::arg("overrides") = "")
+           py::arg("block_size") = 16, py::arg("num_pages") = 4096, py::arg("overrides") = "", py::arg("activation_bits") = 8)
       .def("new_sequence", &TestDecoder::NewSequence)
       .def("free", &TestDecoder::Free)
       .def("rollback", &TestDecoder::Rollback)
