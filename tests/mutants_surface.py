@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import mutants_activation_bits
 import mutants_arguments
 
 
@@ -280,6 +281,7 @@ TEMPLATES: list[Mutant] = [
 ]
 PARAMETERS = [planted(*entry) for entry in mutants_arguments.PARAMETERS]
 CALLS = [planted(*entry) for entry in mutants_arguments.CALLS]
+ACTIVATION_BITS = [planted(*entry) for entry in mutants_activation_bits.ACTIVATION_BITS]
 ENDINGS: list[Mutant] = [
     planted(
         "any_exception_ends_a_call",
@@ -504,4 +506,18 @@ PROMISE: list[Mutant] = [
     planted("a rule may be a tenth off", "python/llmi/_testing_rules.py", "ROUNDING = 1e-9", "ROUNDING = 0.1", "tests/test_promise.py"),
 ]  # fmt: skip
 
-SURFACE = [*FILES, *CONFIG, *TOKENIZER, *TEMPLATES, *PARAMETERS, *CALLS, *ENDINGS, *OBJECTS, *PLACES, *COMMAND_LINE, *ARITHMETIC, *PROMISE]
+SURFACE = [
+    *FILES,
+    *CONFIG,
+    *TOKENIZER,
+    *TEMPLATES,
+    *PARAMETERS,
+    *CALLS,
+    *ACTIVATION_BITS,
+    *ENDINGS,
+    *OBJECTS,
+    *PLACES,
+    *COMMAND_LINE,
+    *ARITHMETIC,
+    *PROMISE,
+]

@@ -183,7 +183,7 @@ PARAMETERS = {
     "early_stopping": "maybe flag", "guidance_scale": "maybe number", "streamer": "nothing", "max_length": "nothing", "xtc_threshold": "maybe number",
 }  # fmt: skip
 ENGINE = {
-    "tokenizer": "objects", "revision": "maybe text", "device": "objects", "dtype": "objects", "quantization": "objects", "kv_cache_dtype": "objects", "attention_dtype": "objects",
+    "tokenizer": "objects", "revision": "maybe text", "device": "objects", "dtype": "objects", "quantization": "objects", "activation_bits": "integer", "kv_cache_dtype": "objects", "attention_dtype": "objects",
     "linear_dtype": "objects", "deterministic": "flag", "seed": "maybe integer", "max_model_len": "maybe integer", "max_num_seqs": "integer", "max_num_batched_tokens": "integer",
     "block_size": "integer", "kv_cache_memory_bytes": "maybe integer", "gpu_memory_utilization": "number", "enable_chunked_prefill": "flag", "enable_prefix_caching": "flag",
     "scheduling_policy": "objects", "waiting_served_ratio": "maybe number", "speculative_config": "hook", "batch_processors": "objects", "generation_config": "objects",
@@ -311,6 +311,7 @@ CALLS = [
     target("SelfDraft.skip_layers", "maybe ids", lambda llm, value: llmi.SelfDraft(skip_layers=value)),
     target("SelfDraft.exit_layer", "maybe integer", lambda llm, value: llmi.SelfDraft(exit_layer=value), "exit_layer", "SelfDraft"),
     target("SelfDraft.quantization", "nothing", lambda llm, value: llmi.SelfDraft(quantization=value), "quantization", "SelfDraft"),
+    target("SelfDraft.activation_bits", "integer", lambda llm, value: llmi.SelfDraft(exit_layer=1, activation_bits=value)),
     target("Typical.epsilon", "number", lambda llm, value: llmi.Typical(value)),
     target("Typical.delta", "number", lambda llm, value: llmi.Typical(0.1, value)),
     target("TokenTree.token_ids", "ids", lambda llm, value: llmi.TokenTree(value)),

@@ -40,17 +40,18 @@ def test_generate_says_that_it_is_raw(smollm_path: Path) -> None:
     assert result.stdout.startswith("The capital of France is Paris") and "raw" in result.stderr
 
 
-def test_chat_keeps_history(smollm: LLM) -> None:
-    """The second answer is the one that the whole conversation gives."""
+def test_chat_keeps_history(smollm_path: Path) -> None:
+    """The second answer is the one that the whole conversation gives; the bits are those of activation_bits=16."""
     questions = ["My name is Ada.", "Spell it backwards."]
     shown = llmi("chat", "--max-tokens", "12", input=f"{questions[0]}\n\n{questions[1]}\n").stdout
     messages: list[dict[str, str]] = []
     wanted = ""  # no prompts: standard output holds the answers alone
-    for question in questions:
-        messages.append({"role": "user", "content": question})
-        expected = smollm.chat(messages, temperature=0, max_tokens=12)[0].text
-        wanted += expected + "\n"
-        messages.append({"role": "assistant", "content": expected})
+    with LLM(smollm_path, activation_bits=16, kv_cache_memory_bytes=1 << 28) as llm:
+        for question in questions:
+            messages.append({"role": "user", "content": question})
+            expected = llm.chat(messages, temperature=0, max_tokens=12)[0].text
+            wanted += expected + "\n"
+            messages.append({"role": "assistant", "content": expected})
     assert shown == wanted
 
 

@@ -122,6 +122,9 @@ EngineHandle::EngineHandle(const ModelFiles& files, const std::string& device, c
   }
   weight_bytes_ = decoder_->weights().num_bytes();
   weight_types_ = decoder_->weights().TypeNames();
+  has_quantized_layers_ = decoder_->weights().HasQuantizedLayers();
+  // The id of a model of floats names no mode, so none may enter what tokens depend on.
+  context_.wide_activations = context_.wide_activations && has_quantized_layers_;
   // An embedding of its own is looked up, not read through.
   const ModelWeights& weights = decoder_->weights();
   step_weight_bytes_ = weight_bytes_ - (weights.head.num_bytes() > 0 ? weights.embedding.num_bytes() : 0);
@@ -183,6 +186,7 @@ py::dict EngineHandle::Info() const {
   dict["weight_bytes"] = weight_bytes_;
   dict["step_weight_bytes"] = step_weight_bytes_;
   dict["weight_types"] = weight_types_;
+  dict["has_quantized_layers"] = has_quantized_layers_;
   dict["table"] = context_.table->name;
   dict["device"] = device_ == nullptr ? "cpu" : device_->name();
   dict["num_threads"] = context_.num_threads;

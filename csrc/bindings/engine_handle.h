@@ -64,6 +64,7 @@ class EngineHandle {
   uint64_t weight_bytes_ = 0;
   uint64_t step_weight_bytes_ = 0;  // that one step reads
   std::string weight_types_;
+  bool has_quantized_layers_ = false;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Engine> engine_;
   bool abandoned_ = false;  // its thread was still in a hook at the end of the program

@@ -298,6 +298,15 @@ std::string ModelWeights::TypeNames() const {
   return text;
 }
 
+bool ModelWeights::HasQuantizedLayers() const {
+  bool found = false;
+  VisitMatrices(*this, [&](const PackedMatrix& matrix) {
+    const bool is_looked_up = &matrix == &embedding && head.num_bytes() > 0;
+    found = found || (!is_looked_up && IsQuantizedPacked(matrix.view().type));
+  });
+  return found;
+}
+
 void LocateWeights(const TensorFile& file, const TensorNames& names, const ModelConfig& config) {
   const Tensors tensors(file, names, config);
   VisitTensors(names, config, [&](TensorRole role, int64_t layer) {

@@ -56,6 +56,8 @@ struct ModelWeights {
   uint64_t num_bytes() const;
   // Names of the packed types in use, as in "q4_1+q8_0", for the numerics id.
   std::string TypeNames() const;
+  // Whether a matrix that is multiplied is quantised; an embedding beside a head of its own is only looked up.
+  bool HasQuantizedLayers() const;
 };
 
 // Looks for every tensor of the model, and reads none. Throws Error(kModelFile) naming the tensor that is missing or does not match the

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
+from llmi._engine_args import dots_of_a_weight
 from llmi._params import SamplingParams
 from llmi._progress import progress
 
@@ -42,6 +43,7 @@ class BenchReport:
         facts = self.facts
         lines = [
             f"{facts['model']}, {facts['threads']} threads of {facts['cpu']} ({facts['table']}), medians of {facts['rounds']} rounds",
+            facts["numerics_id"],
             "",
         ]
         for name, entry in self.results.items():
@@ -165,14 +167,16 @@ def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
 
 
 def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
-    """Decode: weights that a step reads, over what memory gives. Prefill: its operations over the peak of their kind.
+    """Decode: weights that a step reads, over what memory gives. Prefill: its operations over the peak of their kind; 16-bit activations
+    take two int8 dots for each weight.
 
     What memory gives swings, so it is read beside the steps (`decode_share`); other work on the machine only lowers a peak, so that is the
     rounds' maximum.
     """
     config: dict[str, Any] = _core.load_config(llm._files.core, llm._results.receipt_source["hf_overrides"])
     peak = {name: 1e9 * max(values[name]) for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
-    matrix_peak = peak["int8 dot Gop/s" if "a:i8" in llm.model_info.numerics_id else "fp32 fma Gop/s"]
+    dots = dots_of_a_weight(llm.model_info.numerics_id)
+    matrix_peak = peak["int8 dot Gop/s"] / dots if dots else peak["fp32 fma Gop/s"]
     query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]
     layers, hidden = llm.model_info.num_layers, config["hidden_size"]
     weights = layers * (2 * hidden * query + 2 * hidden * kv + 3 * hidden * config["intermediate_size"])

@@ -74,9 +74,10 @@ class Machine:
 def measure_machine(report: ModelReport) -> Machine:
     """A short measurement, about a third of a second; arithmetic of the kind that the weights' types take."""
     ceilings = _core.measure_ceilings(int(_core.system_info()["num_threads"]), _PROBED_BYTES)
-    quantized = any(dtype.upper().startswith("Q") for _, dtype, shape, _ in report.tensors if len(shape) == 2)
-    name, kind = ("dots_ops_per_s", "int8 dots") if quantized else ("fma_ops_per_s", "fp32 fma")
-    return Machine(ceilings["read_bytes_per_s"], ceilings[name], kind)
+    if not report.has_quantized_layers:
+        return Machine(ceilings["read_bytes_per_s"], ceilings["fma_ops_per_s"], "fp32 fma")
+    dots = report.activation_bits // 8
+    return Machine(ceilings["read_bytes_per_s"], ceilings["dots_ops_per_s"] / dots, "int8 dots" + (", two a weight" if dots > 1 else ""))
 
 
 def bound_lines(report: ModelReport, machine: Machine) -> list[str]:
@@ -166,6 +167,13 @@ def device_lines(
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `llmi inspect` behind the model."""
     parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16", help="type of the KV cache")
+    parser.add_argument(
+        "--activation-bits",
+        type=int,
+        choices=(8, 16),
+        default=8,
+        help="what quantised layers round their inputs to: llmi chat and llmi generate take 16, LLM() and llmi bench 8",
+    )
     parser.add_argument("--tokens", type=parse_count, default=2048, help="context length for the sums")
     absent = argparse.SUPPRESS
     parser.add_argument("--tensors", action="store_true", default=absent, help="list the tensors too")

@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     chat.add_argument("--system", help="a system message", default=argparse.SUPPRESS)
     _add_model_options(chat)
+    _add_activation_bits(chat, None)
     _add_sampling_options(chat, "to the end of the context")
 
     generate = commands.add_parser(
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the text to continue; - or nothing: standard input, without the newline at its end",
     )
     _add_model_options(generate)
+    _add_activation_bits(generate, None)
     _add_sampling_options(generate, "256")
 
     inspect = commands.add_parser(
@@ -77,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--rounds", type=int, default=3, help="times each work is measured")
     bench.add_argument("--output", help="write the result here, as JSON", default=argparse.SUPPRESS)
     _add_model_options(bench)
+    _add_activation_bits(bench, 8)
 
     replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
     replay.add_argument("receipt", help="a file that Receipt.save wrote")
@@ -107,6 +110,23 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-threads", type=int, default=argparse.SUPPRESS, help="(default: the CPUs that this process may use)")
 
 
+def _add_activation_bits(parser: argparse.ArgumentParser, default: int | None) -> None:
+    """None: 16 where the model has quantised layers, and nothing where it has none."""
+    parser.add_argument(
+        "--activation-bits",
+        type=int,
+        choices=(8, 16),
+        default=argparse.SUPPRESS if default is None else default,
+        help="what quantised layers round their inputs to"
+        + (
+            " (default: 16 where the model has such layers: the answers are then nearly those of fp32 arithmetic, and one sequence, which"
+            " waits for memory most of the time, takes a few per cent longer; LLM() in Python has 8 unless told)"
+            if default is None
+            else ""
+        ),
+    )
+
+
 def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: str) -> None:
     add_flags(parser, {"temperature": "0", "max_tokens": max_tokens, "seed": "drawn"})
 
@@ -127,6 +147,13 @@ def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
         name: getattr(arguments, name) for name in ("revision", "dtype", "max_model_len", "num_threads") if hasattr(arguments, name)
     }
     return LLM(getattr(arguments, "model", None), **engine_args)
+
+
+def _load_for_one(arguments: argparse.Namespace) -> Any:
+    """For one person who waits for an answer: 16-bit activations, unless the model has no use for them or the person says otherwise."""
+    if hasattr(arguments, "activation_bits"):
+        return _load(arguments, activation_bits=arguments.activation_bits)
+    return _load(arguments, activation_bits=16, _prefers_activation_bits=True)
 
 
 def _print_stream(stream: Any, before: str = "") -> None:
@@ -159,12 +186,12 @@ def _chat(arguments: argparse.Namespace) -> int:
     if hasattr(arguments, "prompt"):
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": _prompt(arguments)})
-        llm = _load(arguments)
+        llm = _load_for_one(arguments)
         _print_stream(llm.stream(messages, **params))
         return 0
     if sys.stdin is None or sys.stdin.closed:
         raise InvalidParamsError("standard input is closed: give the question by -p", "prompt")
-    return ChatSession(_load(arguments), params, system).run()
+    return ChatSession(_load_for_one(arguments), params, system).run()
 
 
 def _generate(arguments: argparse.Namespace) -> int:
@@ -174,7 +201,7 @@ def _generate(arguments: argparse.Namespace) -> int:
             raise InvalidParamsError("give the text to continue: -p TEXT, or a file by < FILE", "prompt")
         arguments.prompt = "-"
     prompt = _prompt(arguments)
-    llm = _load(arguments)
+    llm = _load_for_one(arguments)
     if llm.tokenizer.chat_template:
         note("llmi: raw continuation of a chat model; `llmi chat` gives answers")
     _print_stream(llm.stream(prompt, **params), prompt)
@@ -187,7 +214,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from llmi._inspect import inspect_model
 
     path = _models.resolve(getattr(arguments, "model", None))
-    report = inspect_model(path, arguments.kv_cache_dtype, arguments.tokens, hasattr(arguments, "tensors"))
+    report = inspect_model(
+        path, arguments.kv_cache_dtype, arguments.tokens, hasattr(arguments, "tensors"), activation_bits=arguments.activation_bits
+    )
     show(report_text(report, arguments))
     return 0
 
@@ -209,7 +238,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise InvalidParamsError("--rounds must be 1 or more", "rounds")
     if hasattr(arguments, "output") and not Path(arguments.output).parent.is_dir():
         raise InvalidParamsError(f"--output: there is no folder {Path(arguments.output).parent}", "output")
-    with _load(arguments, enable_prefix_caching=False) as llm:
+    with _load(arguments, activation_bits=arguments.activation_bits, enable_prefix_caching=False) as llm:
         report = run_bench(llm, arguments.rounds)
     show(str(report))
     if hasattr(arguments, "output"):

@@ -165,6 +165,7 @@ class Engine:
         *,
         device: str,
         dtype: str,
+        activation_bits: int,
         kv_dtype: str,
         isa: str,
         num_threads: int,

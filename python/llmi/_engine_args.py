@@ -18,6 +18,7 @@ from llmi._log import log
 NUMERICS_VERSION = 3
 # In a numerics id:
 _CUBLAS = "cublaslt"
+_WIDE_BITS, _WIDE = 16, "i16"
 #: linear_dtype that rounds activations: the type of weights it is for, and what a numerics id calls it on the devices that have it.
 _ROUNDED = {"bf16": ("bf16", {"cpu": "bf16dot", "cuda": "bf16mma"}), "fp16": ("f16", {"cuda": "f16mma"})}
 
@@ -67,6 +68,8 @@ class EngineArgs:
     device: str
     dtype: str
     quantization: str | None
+    activation_bits: int
+    prefers_activation_bits: bool  # 16 of them are for quantised layers; a model that has none runs all the same
     kv_cache_dtype: str
     linear_dtype: str
     deterministic: bool
@@ -88,7 +91,7 @@ class EngineArgs:
 
     #: Those that come from LLM's arguments as they are.
     OPTIONS: ClassVar[tuple[str, ...]] = (
-        "device", "dtype", "quantization", "kv_cache_dtype", "linear_dtype", "deterministic", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size",
+        "device", "dtype", "quantization", "activation_bits", "kv_cache_dtype", "linear_dtype", "deterministic", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size",
         "kv_cache_memory_bytes", "gpu_memory_utilization", "enable_chunked_prefill", "enable_prefix_caching", "waiting_served_ratio", "scheduling_policy", "num_threads", "seed",
     )  # fmt: skip
 
@@ -99,6 +102,13 @@ class EngineArgs:
         if self.quantization is not None and self.dtype != "auto":
             raise UnsupportedCombinationError(
                 f"dtype = {self.dtype!r} keeps weights as floats: give quantization or dtype, not both", "quantization", "dtype"
+            )
+        if self.needs_quantized_layers and self.dtype != "auto":
+            raise UnsupportedCombinationError(
+                f"activation_bits = {self.activation_bits} is for quantised layers, and dtype = {self.dtype!r} makes floats of all weights, whose"
+                " inputs are not rounded: leave one of them out",
+                "activation_bits",
+                "dtype",
             )
         if self.linear_dtype in _ROUNDED and self._device_kind not in _ROUNDED[self.linear_dtype][1]:
             raise UnsupportedCombinationError(
@@ -122,6 +132,11 @@ class EngineArgs:
                 "enable_chunked_prefill",
                 "max_num_batched_tokens",
             )
+
+    @property
+    def needs_quantized_layers(self) -> bool:
+        """Whether somebody asked for 16-bit activations, and did not only prefer them."""
+        return self.activation_bits == _WIDE_BITS and not self.prefers_activation_bits
 
     @property
     def resolved_device(self) -> str:
@@ -163,7 +178,7 @@ class EngineArgs:
     def for_core(self) -> dict[str, Any]:
         """Keyword arguments of the core's Engine."""
         return {
-            "device": self._core_device, "dtype": self.quantization or self.dtype, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
+            "device": self._core_device, "dtype": self.quantization or self.dtype, "activation_bits": self.activation_bits, "kv_dtype": self.kv_type, "isa": "", "num_threads": self.num_threads or 0, "policy": self.scheduling_policy if isinstance(self.scheduling_policy, str) else "custom",
             "max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens, "chunked_prefill": self.enable_chunked_prefill,
             "block_size": self.block_size, "kv_cache_memory_bytes": self.kv_cache_memory_bytes or 0, "max_model_len": self.max_model_len or 0,
             "gpu_memory_utilization": float(self.gpu_memory_utilization),
@@ -186,10 +201,22 @@ def with_attention_dtype(kv_cache_dtype: str, attention_dtype: str) -> str:
     return kv_cache_dtype
 
 
-def numerics_id(weight_types: str, args: EngineArgs) -> str:
-    """All that may move a bit besides model file, prompt, parameters and seed."""
+def numerics_id(weight_types: str, has_quantized_layers: bool, args: EngineArgs) -> str:
+    """All that may move a bit besides model file, prompt, parameters and seed.
+
+    Raises UnsupportedCombinationError where an argument is for weights that the model does not have.
+    """
     quantized = any(name.startswith("q") for name in weight_types.split("+"))
+    if args.needs_quantized_layers and not has_quantized_layers:
+        raise UnsupportedCombinationError(
+            f"activation_bits = {args.activation_bits} is for quantised layers, and this model's weights are {weight_types}, as dtype = {args.dtype!r}"
+            " has them: their inputs are not rounded; leave activation_bits out, or give quantization = 'q8_0' or 'q4_0'",
+            "activation_bits",
+            "dtype",
+        )
     activations = "i8b32b16" if quantized else "f32"
+    if has_quantized_layers and args.activation_bits == _WIDE_BITS:
+        activations = _WIDE
     kind = args._device_kind
     if args.linear_dtype in _ROUNDED or not args.deterministic:
         rounded = args.linear_dtype in _ROUNDED
@@ -209,11 +236,22 @@ def numerics_id(weight_types: str, args: EngineArgs) -> str:
     return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1"
 
 
+def _activations(numerics_id: str) -> list[str]:
+    return numerics_id.partition("-a:")[2].partition("-kv:")[0].split("+")
+
+
+def dots_of_a_weight(numerics_id: str) -> int:
+    """Integer products that a weight takes with each row of its layer's input: one for each byte; 0 where layers read floats."""
+    activations = _activations(numerics_id)
+    return 2 if _WIDE in activations else 1 if any(name.startswith("i8") for name in activations) else 0
+
+
 def where_it_runs(numerics_id: str) -> dict[str, Any]:
     """Arguments of an engine that has the bits of one with this id, besides the types of weights and cache."""
-    activations = numerics_id.partition("-a:")[2].partition("-kv:")[0].split("+")
+    activations = _activations(numerics_id)
     return {
         "device": "cuda" if "-cuda-" in numerics_id else "cpu",
+        "activation_bits": _WIDE_BITS if _WIDE in activations else 8,
         "linear_dtype": next((dtype for dtype, (_, names) in _ROUNDED.items() if set(names.values()) & set(activations)), "auto"),
         "deterministic": promises_bits(numerics_id),
     }

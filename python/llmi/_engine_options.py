@@ -41,6 +41,17 @@ class _BlockSize:
         return size
 
 
+class _ActivationBits:
+    """8 or 16."""
+
+    def parse(self, name: str, value: Any) -> int:
+        rule = "one of the integers 8 and 16"
+        bits = Whole(8, 16, rule).parse(name, value)
+        if bits not in (8, 16):
+            raise refuse(name, rule, value)
+        return bits
+
+
 class _Overrides:
     """A mapping whose values JSON has; its plain form is that JSON."""
 
@@ -55,6 +66,7 @@ ENGINE = table(
     Option("device", Choice(("auto", "cpu", "cuda")), "auto", "Where the model runs."),
     Option("dtype", Choice(("auto", "float32", "float16", "bfloat16"), _DTYPES), "auto", "Weights as stored, or converted."),
     Option("quantization", Maybe(Choice(("q8_0", "q4_0"), unavailable_in="LLM", says="None, q8_0 or q4_0")), None, "Quantise weights as they are loaded."),
+    Option("activation_bits", _ActivationBits(), 8, "Bits of what quantised layers read: 8 or 16."),
     Option("kv_cache_dtype", Choice(("auto", *KV_CACHE_DTYPES), _DTYPES), "auto", "Numbers of the KV cache."),
     Option("attention_dtype", Choice(("auto", "float32", "bf16")), "auto", "Arithmetic of attention."),
     Option("linear_dtype", Choice(("auto", "float32", "bf16", "fp16")), "auto", "Arithmetic of layers."),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmi import _core, _layout
-from llmi._errors import InvalidParamsError, from_core
+from llmi._errors import InvalidParamsError, UnsupportedCombinationError, from_core
 from llmi._model_files import open_model
 from llmi._overrides import overrides_text
 
@@ -87,6 +87,7 @@ class ModelReport:
     workspace_bytes: int  # activations of the longest step that the engine makes by default, on the host
     list_tensors: bool = False
     assumed: str = ""
+    activation_bits: int = 8  # of what quantised layers read
 
     @property
     def num_params(self) -> int:
@@ -101,6 +102,12 @@ class ModelReport:
     @property
     def weight_bytes(self) -> int:
         return sum(num_bytes for _, _, _, num_bytes in self.tensors)
+
+    @property
+    def has_quantized_layers(self) -> bool:
+        """An embedding beside a head of its own is looked up, and multiplied with nothing."""
+        looked_up = "" if self.config["tied_embeddings"] else "token_embd.weight"
+        return any(dtype.upper().startswith("Q") for name, dtype, shape, _ in self.tensors if len(shape) == 2 and name != looked_up)
 
     @property
     def width(self) -> int:
@@ -161,7 +168,8 @@ class ModelReport:
             f"  KV cache     2 x {c['num_layers']} layers x {c['num_kv_heads']} KV heads x {head_bytes}"
             f" = {per_token:,} bytes a token, {per_token / 1e6:,.2f} MB ({self.kv_cache_dtype})",
             f"               {tokens:,} tokens: {kv / 1e6:,.1f} MB{counted}",
-            f"  activations  {self.workspace_bytes / 1e6:,.1f} MB for steps of {STEP_TOKENS:,} tokens",
+            f"  activations  {self.workspace_bytes / 1e6:,.1f} MB for steps of {STEP_TOKENS:,} tokens"
+            + (f"; quantised layers read {self.activation_bits}-bit ones" if self.has_quantized_layers else ""),
             f"  this machine {available / 1e6:,.0f} MB free: weights and activations {'fit' if room > 0 else 'DO NOT FIT'}, {rest}",
             f"  operations   prefill of {tokens:,}: {prefill / 1e9:,.1f} GFLOP{counted}, {prefill / read:,.0f} operations a byte of weights and cache",
             f"               a token at context {tokens:,}: {decode / 1e9:,.2f} GFLOP{counted}"
@@ -178,6 +186,7 @@ def inspect_model(
     num_tokens: int = 2048,
     list_tensors: bool = False,
     hf_overrides: Mapping[str, Any] | None = None,
+    activation_bits: int = 8,
 ) -> ModelReport:
     """Reads headers only; of a config.json, or a directory without weights, the config alone.
 
@@ -186,6 +195,8 @@ def inspect_model(
     ModelFileError, UnsupportedModelError
     InvalidParamsError
         For a count of tokens outside [1, 10^12].
+    UnsupportedCombinationError
+        For 16-bit activations where no layer is quantised.
     """
     if not 1 <= num_tokens <= MOST_TOKENS:
         raise InvalidParamsError(f"tokens must lie in [1, {MOST_TOKENS:,}], not {num_tokens:,}", "tokens")
@@ -200,10 +211,18 @@ def inspect_model(
             core = _core.ModelFiles(str(config_file), [], _layout.open_input(config_file, "json"), None)
             tensors, assumed = _tensors_of(config_file, core, overrides)
         config = _core.load_config(core, overrides)
-        workspace_bytes = _core.workspace_bytes(core, STEP_TOKENS, overrides)
+        workspace_bytes = _core.workspace_bytes(core, STEP_TOKENS, overrides, activation_bits)
     except _core.CoreError as error:
         raise from_core(error.args, path) from None
-    return ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed)
+    report = ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, activation_bits)
+    if activation_bits == 16 and not report.has_quantized_layers:
+        types = ", ".join(sorted({dtype for _, dtype, _, _ in tensors}))
+        raise UnsupportedCombinationError(
+            f"activation_bits = 16 is for quantised layers, and this model's dtype is {types}: its layers round nothing that they read",
+            "activation_bits",
+            "dtype",
+        )
+    return report
 
 
 def _config_alone(path: Path) -> Path | None:

@@ -35,6 +35,8 @@ class SelfDraft(Alike, DraftModel):
         The same layers at lower bits (see LLM).
     shortlist : int, optional
         See DraftModel.
+    activation_bits : {8, 16}
+        Of the draft's quantised layers (see LLM), whatever the target has: 8 draft faster, and the target's own verification decides.
     """
 
     expected_acceptance = 0.8
@@ -46,6 +48,7 @@ class SelfDraft(Alike, DraftModel):
         exit_layer: int | None = None,
         quantization: str | None = None,
         shortlist: int | None = SHORTLIST,
+        activation_bits: int = 8,
     ) -> None:
         given = {"skip_layers": skip_layers, "exit_layer": exit_layer, "quantization": quantization}
         if sum(value is not None for value in given.values()) != 1:
@@ -56,6 +59,7 @@ class SelfDraft(Alike, DraftModel):
         self.quantization: str | None = ENGINE["quantization"].parse(quantization)
         self.draft_sample_method = "probabilistic"
         self.shortlist = checked_shortlist(shortlist)
+        self.activation_bits: int = ENGINE["activation_bits"].parse(activation_bits)
         self._target: tuple[Any, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,7 +87,7 @@ class SelfDraft(Alike, DraftModel):
 
         layers = self._kept(llm.model_info.num_layers)
         kv_bytes = llm.memory_report().kv_bytes * len(layers) // llm.model_info.num_layers
-        where = where_it_runs(llm.model_info.numerics_id)
+        where = where_it_runs(llm.model_info.numerics_id) | {"activation_bits": self.activation_bits}
         if self.quantization:
             where |= {"linear_dtype": "auto", "deterministic": True}
         draft = LLM(
@@ -113,7 +117,6 @@ class SelfDraft(Alike, DraftModel):
         return kept
 
     def __repr__(self) -> str:
-        for name in ("skip_layers", "exit_layer", "quantization"):
-            if getattr(self, name) is not None:
-                return f"SelfDraft({name}={getattr(self, name)!r})"
-        return "SelfDraft()"
+        given = [name for name in ("skip_layers", "exit_layer", "quantization") if getattr(self, name) is not None]
+        given += ["activation_bits"] if self.activation_bits != ENGINE["activation_bits"].default else []
+        return f"SelfDraft({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"
