@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant("kernels", "d of the first super-block for all", "csrc/kernels/cpu/simd/linear.h", "super(group);", "super(part.weights.data);", OPS),
     Mutant("kernels", "high bits of the first half for both", "csrc/kernels/cpu/avx2/codes.h", "4 + i * kHighBits / 8", "4", OPS),
     Mutant("kernels", "high bits packed from the first half", "csrc/model/pack.cc", "words[vector * count + i] >> 4", "words[i] >> 4", OPS),
-    Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels/cpu/avx2/block_dots.h", " && PackedHighBits(T) == 0;", ";", OPS),
+    Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels/cpu/avx2/block_dots.h", " && PackedHighBits(type) == 0; }", "; }", OPS),
     Mutant("kernels", "half sums where half as many would stand", "csrc/kernels/gated_linear.cc", "to.half_sums + 2 * begin", "to.half_sums + begin", "tests/test_row_ops.py"),
     Mutant("kernels", "new rows of a task's first spans alone", "csrc/kernels/attention.cc", "row_of(spans.end), kv_head", "row_of(spans.first + 1), kv_head", ATTENTION),
     Mutant("kernels", "tiles of the first segment for all", "csrc/kernels/attention.cc", "std::max<int64_t>(0, begin - before)", "std::max<int64_t>(0, begin)", MATRIX),
