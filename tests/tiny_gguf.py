@@ -57,10 +57,11 @@ def write(
     path: Path,
     directory: Path,
     metadata: dict[str, Any] | None = None,
-    tensors: dict[str, np.ndarray[Any, Any]] | None = None,
+    tensors: dict[str, Any] | None = None,
     without: Collection[str] = (),
 ) -> Path:
-    """The directory's model, with further metadata (None: without the key), and with and without tensors. Returns the file's path."""
+    """The directory's model, with further metadata (None: without the key), and with and without tensors: an array, or (the bytes
+    of its rows as an array, their type). Returns the file's path."""
     import gguf
 
     config = json.loads((directory / "config.json").read_text())
@@ -103,12 +104,60 @@ def write(
             writer.add_array(key, value)
     for name, tensor in (tensors_of(directory) | (tensors or {})).items():
         if name not in without:
-            writer.add_tensor(name, tensor)
+            data, kind = tensor if isinstance(tensor, tuple) else (tensor, None)
+            writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+#: Types of matrices, by the end of their names: every quantised one, and each maker of codes meets several.
+MIXED = {
+    "attn_q": "Q4_K", "attn_k": "Q6_K", "attn_v": "Q5_0", "attn_output": "Q4_1", "ffn_gate": "Q4_0", "ffn_up": "Q4_K", "ffn_down": "Q8_0", "token_embd": "Q6_K",
+}  # fmt: skip
+
+
+def mixed_gguf(path: Path, **overrides: Any) -> Path:
+    """A tiny llama of 256 columns with matrices of all quantised types, random codes with scales such that weights are of the usual size."""
+    import gguf
+
+    directory = tiny_model(path=path / "directory", **{"vocab_size": 258, "num_layers": 2, "hidden_size": 256, **overrides})
+    rng = np.random.default_rng(7)
+    tensors = {}
+    for name, values in tensors_of(directory).items():
+        dtype = MIXED.get(name.rsplit(".", 2)[-2])
+        if dtype is None or values.ndim == 1:
+            continue
+        kind = getattr(gguf.GGMLQuantizationType, dtype)
+        if dtype in ("Q4_K", "Q6_K"):
+            tensors[name] = (_super_blocks(dtype, values, rng), kind)
+        else:
+            tensors[name] = (gguf.quantize(values, kind), kind)
+    return write(path / "mixed.gguf", directory, tensors=tensors)
+
+
+def _super_blocks(dtype: str, values: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Random codes about zero, of the values' size."""
+    count, size = values.size // 256, float(values.std())
+    if dtype == "Q6_K":  # codes of -32 to 31 have a deviation of 18.5, scales of 8 to 15
+        scales = rng.integers(8, 16, (count, 16), dtype=np.int8).view(np.uint8)
+        parts = [rng.integers(0, 256, (count, 192), dtype=np.uint8), scales]
+        d = np.full((count, 1), size / 18.5 / 11.5)
+        parts.append(d.astype(np.float16).view(np.uint8))
+    else:  # codes of 0 to 15 have a mean of 7.5 and a deviation of 4.6: scales and minima of 8 to 15, so six bits with the upper two empty
+        scale = rng.integers(8, 16, (count, 8), dtype=np.uint8)
+        lower = scale[:, :4]
+        packed = np.concatenate([lower, lower, scale[:, 4:] | scale[:, 4:] << 4], axis=1)
+        d = np.full((count, 1), size / 4.6 / 11.5)
+        parts = [
+            d.astype(np.float16).view(np.uint8),
+            (7.5 * d).astype(np.float16).view(np.uint8),
+            packed,
+            rng.integers(0, 256, (count, 128), dtype=np.uint8),
+        ]
+    return np.concatenate(parts, axis=1).reshape(len(values), -1)
 
 
 def tiny_gguf(path: Path, architecture: str = "llama", metadata: dict[str, Any] | None = None, **overrides: Any) -> tuple[Path, Path]:
