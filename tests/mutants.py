@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources, and the tests named beside it must fail.
 
-    python tests/mutants.py [--only NAME] [--group kernels|speculation|memory|scheduling|sampling|cuda|surface]
+    python tests/mutants.py [--only NAME] [--group kernels|speculation|memory|scheduling|sampling|cuda|precision|surface]
 
 Builds a copy of the repository in a temporary directory (cmake, ninja and pybind11 must be there). Exits with 1 if a bug
 is missed.
@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from mutants_precision import PRECISION
 from mutants_surface import SURFACE, Mutant
 
 ROOT = Path(__file__).parent.parent
@@ -222,6 +223,7 @@ MUTANTS = [
            "", SCHEDULER),
     Mutant("scheduling", "priorities upside down", "csrc/scheduler/scheduler.cc", "return a->priority < b->priority;", "return a->priority > b->priority;", SCHEDULER),
     Mutant("scheduling", "no token set aside for decodes", "csrc/scheduler/scheduler.cc", "*budget - behind,", "*budget,", SCHEDULER),
+    *PRECISION,
     *SURFACE,
 ]  # fmt: skip
 
@@ -243,7 +245,7 @@ def build(source: Path, target: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
-    parser.add_argument("--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda", "surface"))
+    parser.add_argument("--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda", "precision", "surface"))
     arguments = parser.parse_args()
     chosen = [
         mutant
