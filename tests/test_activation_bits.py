@@ -31,25 +31,23 @@ PROMPTS = [[1, 2, 3, 1, 2], [4], [*range(5, 60)]]
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of three layers whose weights are Q8_0, all but the norms."""
     folder = tmp_path_factory.mktemp("bits")
-    return quantized_file(folder / "tiny.gguf", tiny_model(vocab_size=258, num_layers=3, path=folder / "directory"), lambda name: True)
+    return quantized_file(folder / "tiny.gguf", tiny_model(vocab_size=258, num_layers=3, path=folder / "directory"), lambda name: "Q8_0")
 
 
-def quantized_file(path: Path, directory: Path, chosen: Callable[[str], bool]) -> Path:
-    """The directory's model as a GGUF, those of its matrices as Q8_0 that are chosen by name."""
+def quantized_file(path: Path, directory: Path, type_of: Callable[[str], str]) -> Path:
+    """The directory's model as a GGUF, its matrices in the type that type_of says by their names, such as "Q8_0"."""
     import gguf
 
     whole = tiny_gguf.write(path.with_suffix(".f32"), directory)
-    reader, kind = gguf.GGUFReader(str(whole)), gguf.GGMLQuantizationType.Q8_0
+    reader = gguf.GGUFReader(str(whole))
     writer = gguf.GGUFWriter(str(path), reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
             is_array = field.types[0] == gguf.GGUFValueType.ARRAY
             writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if is_array else None)
     for tensor in reader.tensors:
-        if len(tensor.shape) == 2 and chosen(tensor.name):
-            writer.add_tensor(tensor.name, gguf.quantize(tensor.data, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(tensor.name, tensor.data)
+        kind = gguf.GGMLQuantizationType[type_of(tensor.name) if len(tensor.shape) == 2 else "F32"]
+        writer.add_tensor(tensor.name, gguf.quantize(tensor.data, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -95,7 +93,7 @@ def test_it_is_refused_where_no_layer_is_quantised(tiny_path: Callable[..., Path
     only_looked_up = quantized_file(
         tmp_path / "embedding.gguf",
         tiny_model(vocab_size=258, tie_word_embeddings=False, path=tmp_path / "d"),
-        lambda name: name == "token_embd.weight",
+        lambda name: "Q8_0" if name == "token_embd.weight" else "F32",
     )
     for file, arguments in (
         (tiny_path(), {}),
@@ -110,12 +108,14 @@ def test_it_is_refused_where_no_layer_is_quantised(tiny_path: Callable[..., Path
         LLM(file, activation_bits=8, **SMALL, **arguments).close()
     with LLM(tiny_path(), activation_bits=16, quantization="q4_0", **SMALL) as llm:
         assert "-a:i16-" in llm.model_info.numerics_id, "layers that are quantised as they are loaded"
+    with pytest.raises(UnsupportedCombinationError, match="dtype = 'float32' makes floats of all weights"):
+        LLM(tmp_path / "no-such-file", activation_bits=16, dtype="float32")
 
 
 def test_a_file_of_quantised_and_of_float_layers(tmp_path: Path) -> None:
     """Float layers read the same in both modes; what differs are the quantised ones."""
     directory = tiny_model(vocab_size=258, num_layers=2, path=tmp_path / "directory")
-    mixed = quantized_file(tmp_path / "mixed.gguf", directory, lambda name: "ffn" in name)
+    mixed = quantized_file(tmp_path / "mixed.gguf", directory, lambda name: "Q8_0" if "ffn" in name else "F32")
     logits = {}
     for bits in (8, 16):
         with LLM(mixed, activation_bits=bits, kv_cache_dtype="float32", **SMALL) as llm:
@@ -150,12 +150,18 @@ def test_ids(path: Path, wide: LLM, narrow: LLM) -> None:
     assert where_it_runs("llmi3-cpu-w:bf16-a:f32-kv:i8-attn:f32-tp1")["activation_bits"] == 8, "an int8 cache is no activation"
 
 
-def test_modes_together(tmp_path: Path) -> None:
-    """Layers of bf16 round to bf16, quantised ones to 16 bits; the id says both."""
+def test_layers_of_bf16_beside_quantised_ones(tmp_path: Path) -> None:
+    """Each kind of layer rounds what it reads in its own way; the id says both, and an engine is built by it."""
     directory = tiny_model(vocab_size=258, num_layers=2, path=tmp_path / "directory")
-    mixed = quantized_file(tmp_path / "mixed.gguf", directory, lambda name: "ffn" in name)
-    with pytest.raises(UnsupportedCombinationError, match="is for bf16 weights"):
-        LLM(mixed, activation_bits=16, linear_dtype="bf16", **SMALL)
+    mixed = quantized_file(tmp_path / "mixed.gguf", directory, lambda name: "Q8_0" if "ffn" in name else "BF16")
+    with LLM(mixed, activation_bits=16, linear_dtype="bf16", **SMALL) as llm:
+        assert "-w:bf16+q8-a:i16+bf16dot-" in llm.model_info.numerics_id
+        receipt = llm.generate([PROMPTS[2]], DRAWN)[0].receipt()
+        plain = llm.generate(PROMPTS, DRAWN)
+        assert_same_tokens(llm.generate(PROMPTS, DRAWN, speculative_config=SelfDraft(exit_layer=1)), plain)
+    assert receipt._engine_arguments["activation_bits"] == 16 and receipt._engine_arguments["linear_dtype"] == "bf16"
+    with LLM(mixed, **receipt._engine_arguments, **SMALL) as again:
+        assert llmi.replay(receipt, again)
 
 
 @pytest.mark.parametrize("device_name", ["cpu", "cuda"])
