@@ -1,4 +1,4 @@
-# The CUDA backend. Its kernels are common sources, which the host emulates in tests; one file is compiled by nvcc.
+# The CUDA backend. Its kernels are common sources, which the host emulates in tests; nvcc compiles two files.
 # -fmad=false for the reason of -ffp-contract=off: an fma happens where the source says so.
 if((LLMI_SANITIZE OR CMAKE_CROSSCOMPILING) AND LLMI_CUDA STREQUAL "AUTO")
   set(LLMI_CUDA OFF)

@@ -57,10 +57,11 @@ def test_a_first_token_needs_no_numpy(tiny_path: Callable[..., Path]) -> None:
 
 
 def test_a_first_text_of_the_command_line_needs_no_numpy(tiny_path: Callable[..., Path]) -> None:
+    # Of many tokens: the metrics of a request that has ended load numpy.
     code = (
         "import sys; from llmi import _cli; show, seen = _cli.show, []\n"
         "def noted(text, end='\\n'): seen.append('numpy' in sys.modules); show(text, end)\n"
-        "_cli.show = noted; _cli.main(['generate', '-m', sys.argv[1], '-p', 'ab', '--max-tokens', '9', '--ignore-eos']); print(seen[:2], file=sys.stderr)"
+        "_cli.show = noted; _cli.main(['generate', '-m', sys.argv[1], '-p', 'ab', '--max-tokens', '200', '--ignore-eos']); print(seen[:2], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tiny_path())], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[False, False]", "of the prompt and of the first text"

@@ -294,7 +294,7 @@ void RegisterEngine(py::module_& module) {
                  chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, gpu_memory_utilization, prefix_caching,
                  waiting_served_ratio, audit_each_step, policy_hook, batch_hook, layers, overrides, dropped.value));
            }),
-           py::arg("files"), py::kw_only(), py::arg("device"), py::arg("dtype"), py::arg("kv_dtype"), py::arg("activation_bits") = 8,
+           py::arg("files"), py::kw_only(), py::arg("device"), py::arg("dtype"), py::arg("kv_dtype"), py::arg("activation_bits"),
            py::arg("isa"), py::arg("num_threads"), py::arg("policy"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"),
            py::arg("chunked_prefill"), py::arg("block_size"), py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"),
            py::arg("gpu_memory_utilization"), py::arg("prefix_caching"), py::arg("waiting_served_ratio"), py::arg("audit_each_step"),
