@@ -27,7 +27,7 @@ PRECISION = [
     planted("high bytes worth 128", "kernels/cpu/avx512/block_dots.h", "_mm512_slli_epi32(high, 8)", "_mm512_slli_epi32(high, 7)", OPS),
     planted("low bytes of a block's first half for both", "kernels/cpu/simd/vnni_dots.h", "x.LowCodes(m) + 4 * first", "x.LowCodes(m)", OPS),
     planted("low bytes of the first four columns for all", "kernels/cpu/avx2/block_dots.h", "BroadcastFour(x.LowCodes(m) + 4 * i)", "BroadcastFour(x.LowCodes(m))", OPS),
-    planted("sums of minima without low bytes", "kernels/cpu/simd/quantize_rows.h", "return Fma(high, Set1(256.0f), low);", "return Mul(high, Set1(256.0f));", OPS),
+    planted("sums of minima without low bytes", "kernels/cpu/simd/quantize_rows.h", "return Fma(high, Set1(256.0f), low);", "return Fma(low, Zero(), Mul(high, Set1(256.0f)));", OPS),
     planted("half sums without low bytes", "kernels/cpu/simd/quantize_rows.h", "sums[i] = 256 * sums[i] + low_sums[i]", "sums[i] = 256 * sums[i] + 0 * low_sums[i]", OPS),
     planted("sums of high bytes in the reference", "kernels/cpu/reference/quantize_block.h", "code = 256 * high + low;", "code = 256 * high;", OPS),
     planted("low bytes with the other sign", "kernels/cpu/reference/int8_codes.h", "(y - static_cast<float>(high)) * 256.0f", "(static_cast<float>(high) - y) * 256.0f", OPS),

@@ -155,10 +155,13 @@ def test_prompt_logprobs_and_scores(tiny_path: Callable[..., Path]) -> None:
         assert llm.get_metrics()["num_preemptions"] > 0
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "gemma-3-270m"])
-def test_real_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "bits", "slice_of"), [("smollm2-135m-instruct", 8, 3), ("gemma-3-270m", 8, 3), ("smollm2-135m-instruct", 16, 1)]
+)
+def test_real_models(name: str, bits: int, slice_of: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice of the full grid, on real weights."""
-    report = check_model(_models.fetch(name), "auto", num_prompts=8, longest=520, max_tokens=12, slice_of=3, monkeypatch=monkeypatch)
+    sizes: dict[str, Any] = {"num_prompts": 8, "longest": 520, "max_tokens": 12, "slice_of": slice_of}
+    report = check_model(_models.fetch(name), "auto", bits, **sizes, monkeypatch=monkeypatch)
     print(report)
 
 
@@ -188,6 +191,7 @@ def test_covering_array() -> None:
 def check_model(
     model: Path,
     dtype: str,
+    activation_bits: int,
     *,
     num_prompts: int,
     longest: int,
@@ -202,19 +206,26 @@ def check_model(
     vocab_size = _core.load_config(open_model(model).core)["vocab_size"]
     prompts, params = make_prompts(vocab_size, num_prompts, longest), make_params(num_prompts, max_tokens)
     counts = dict.fromkeys(COUNTS, 0)
-    base: dict[str, Any] = {"dtype": dtype, "max_model_len": longest + max_tokens + 16}
+    base: dict[str, Any] = {"dtype": dtype, "activation_bits": activation_bits, "max_model_len": longest + max_tokens + 16}
     solo = run(model, prompts, params, 1, counts, kv_cache_memory_bytes=1 << 28, **base)
     isas = [isa for isa in _core.system_info()["tables"] if isa != "reference"] or ["reference"]
     axes = ((7, 32, 1), (7, 100, 512, 16), (16, 64, 32), (2, 1), (False, True), isas)
     grid = covering_array(axes) if pairs else list(itertools.product(*axes))
     if slice_of:
         grid = [grid[i] for i in np.random.default_rng(1).permutation(len(grid))[:slice_of]] + [(32, 512, 16, 2, True, isas[-1])]
-    for batch, chunk, block, threads, tight, isa in tqdm(grid, desc=f"{model.name} {dtype}", disable=None):
+    for batch, chunk, block, threads, tight, isa in tqdm(grid, desc=f"{model.name} {dtype} {activation_bits}", disable=None):
         (monkeypatch.setenv if monkeypatch else os.environ.__setitem__)("LLMI_ISA", isa)
         engine = {**base, "max_num_batched_tokens": chunk, "block_size": block, "num_threads": threads}
         memory = tight_pool(model, longest, max_tokens, engine) if tight else 1 << 29
         assert_same_tokens(run(model, prompts, params, batch, counts, kv_cache_memory_bytes=memory, **engine), solo)
-    return {"model": model.name, "dtype": dtype, "configurations": len(grid), "prompts": num_prompts, **counts}
+    return {
+        "model": model.name,
+        "dtype": dtype,
+        "activation_bits": activation_bits,
+        "configurations": len(grid),
+        "prompts": num_prompts,
+        **counts,
+    }
 
 
 def make_q8_0(source: Path, target: Path) -> Path:
@@ -248,11 +259,13 @@ def full(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         smollm, gemma = _models.fetch("smollm2-135m-instruct"), _models.fetch("gemma-3-270m")
         q8_0 = make_q8_0(smollm, Path(scratch) / "smollm2-q8_0.gguf")
-        models = [(smollm, "auto"), (q8_0, "auto"), (smollm, "bfloat16"), (smollm, "float32"), (gemma, "auto")]
-        for model, dtype in models[arguments.first : arguments.last]:
+        models = [(smollm, "auto", 8), (q8_0, "auto", 8), (smollm, "bfloat16", 8), (smollm, "float32", 8), (gemma, "auto", 8)]
+        models += [(smollm, "auto", 16), (q8_0, "auto", 16), (gemma, "auto", 16)]
+        for model, dtype, activation_bits in models[arguments.first : arguments.last]:
             report = check_model(
                 model,
                 dtype,
+                activation_bits,
                 num_prompts=arguments.prompts,
                 longest=arguments.longest,
                 max_tokens=arguments.max_tokens,

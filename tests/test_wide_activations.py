@@ -195,6 +195,19 @@ def test_127_in_both_bytes(table: str, dtype: str) -> None:
             assert same(got, expected[:count]), (name, count)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_that_are_not_finite(table: str, dtype: str, mode: str) -> None:
+    """Each makes its own row NaN, and no other; what is too small to count gives nothing."""
+    matrix, x = packed(table, dtype, 37, 512), rand(12, 512)
+    clean = T.linear(table, [matrix], x, **MODES[mode])
+    x[1, 5], x[4, 511], x[9, 256], x[11] = np.nan, np.inf, -np.inf, 2.0**-100
+    got = T.linear(table, [matrix], x, **MODES[mode])
+    bad = [1, 4, 9]
+    assert np.isnan(got[bad]).all() and not got[11].any()
+    assert same(np.delete(got, [*bad, 11], axis=0), np.delete(clean, [*bad, 11], axis=0))
+
+
 def bound_of_codes(x: Array, weights: Array, share: float) -> Array:
     """[rows of x, rows of weights]: a share of each block's largest activation times the block's absolute sum of weights, over all blocks."""
     largest = np.abs(x.astype(np.float64)).reshape(len(x), -1, BLOCK).max(-1)

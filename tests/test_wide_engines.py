@@ -18,6 +18,7 @@ import test_matrix
 import test_prefix_cache
 import test_promise
 import test_sequences
+import test_shortlist
 import test_speculation
 from features import DEVICES, crowded_llm, make_request
 from llmi import LLM, Capture, Outputs, SamplingParams, SelfDraft, SpeculativeConfig, _core
@@ -186,16 +187,31 @@ def test_receipts(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_drafts_of_the_targets_own_weights(mixed: Path, mode: dict[str, Any]) -> None:
-    """A part of the vocabulary, of the layers, and other weights."""
+    """Of 8 bits unless asked; of a part of the layers, and of the vocabulary."""
     prompts, params = [[1, 2, 3], [4], [7, 8]], SamplingParams(max_tokens=30, seed=2, ignore_eos=True, logprobs=1)
-    for options in ({"exit_layer": 1}, {"skip_layers": [1], "shortlist": 64}):
-        drafter = SelfDraft(**options)
+    options: list[tuple[int, dict[str, Any]]] = [
+        (8, {"exit_layer": 1}),
+        (8, {"skip_layers": [1], "shortlist": 64}),
+        (16, {"skip_layers": [0], "shortlist": 64, "activation_bits": 16}),
+    ]
+    for bits, option in options:
+        drafter = SelfDraft(**option)
         with LLM(mixed, kv_cache_memory_bytes=1 << 23, max_model_len=128, **mode) as llm:
             plain = llm.generate(prompts, params)
             drafted = llm.generate(prompts, params, speculative_config=SpeculativeConfig(drafter, 3))
             assert_same_tokens(drafted, plain)
-            assert sum(out.outputs[0].spec_decode_metrics.num_draft_tokens for out in drafted) > 60
-            assert "-a:i8" in drafter.llm.model_info.numerics_id, "drafts are made of 8 bits"
+            assert test_speculation.count(drafted)[1] > 60
+            assert f"-a:i{bits}" in drafter.llm.model_info.numerics_id
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_part_of_the_vocabulary(
+    tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, mode: dict[str, Any], device: str
+) -> None:
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1")
+    path = tiny_path(vocab_size=test_shortlist.VOCAB, num_layers=2)
+    with LLM(path, quantization="q8_0", device=device, kv_cache_memory_bytes=1 << 23, max_model_len=128, **mode) as llm:
+        test_shortlist.test_logits_are_those_of_the_whole(llm)
 
 
 def test_sixteen_bits_are_near_exact_activations(mixed: Path) -> None:
