@@ -114,17 +114,31 @@ class Llama:
         self.output.close()
 
 
-def log_softmax(row: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Of one row [vocab_size], in float64."""
-    values = row.astype(np.float64)
-    values -= values.max()
-    values -= np.log(np.exp(values).sum())
-    return values
+class Truth:
+    """One law of fp32's at a time, and the KL divergence of others from it, in float64. Its arrays are kept: fresh pages cost more."""
 
+    def __init__(self, vocab_size: int) -> None:
+        self.log_probs, self.probs, self._values, self._powers = (np.empty(vocab_size) for _ in range(4))
 
-def divergence(exact: np.ndarray[Any, np.dtype[np.float64]], other: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """KL(exact || other) in nats, of log-probabilities [vocab_size]."""
-    return float((np.exp(exact) * (exact - other)).sum())
+    def _shift(self, row: Rows, out: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+        """`out` is the row less its maximum; returns the logarithm of the sum of exp(out), whose terms are in _powers."""
+        np.subtract(row, row.max(), out=out, dtype=np.float64)
+        np.exp(out, out=self._powers)
+        return float(np.log(self._powers.sum()))
+
+    def take(self, row: Rows) -> None:
+        """From the logits [vocab_size]."""
+        log_sum = self._shift(row, self.log_probs)
+        self.log_probs -= log_sum
+        np.exp(self.log_probs, out=self.probs)
+
+    def divergence(self, row: Rows) -> float:
+        """KL(this law || that of the logits), in nats."""
+        log_sum = self._shift(row, self._values)
+        self._values -= log_sum
+        np.subtract(self.log_probs, self._values, out=self._values)
+        self._values *= self.probs
+        return float(self._values.sum())
 
 
 @dataclasses.dataclass
@@ -140,13 +154,16 @@ def judge(exact: Source, modes: Mapping[str, Source], passage: Passage) -> dict[
     """Every mode's rows against fp32's. An answer that is not fp32's own greedy one is refused."""
     judged = {name: Judged() for name in modes}
     tops: list[int] = []
+    truth: Truth | None = None
     others = [source(passage) for source in modes.values()]
     for true_rows, *mode_rows in zip(exact(passage), *others, strict=True):
         for i, true_row in enumerate(true_rows):
-            truth, top = log_softmax(true_row), int(true_row.argmax())
+            truth = truth or Truth(len(true_row))
+            truth.take(true_row)
+            top = int(true_row.argmax())
             tops.append(top)
             for entry, rows in zip(judged.values(), mode_rows, strict=True):
-                entry.kl.append(divergence(truth, log_softmax(rows[i])))
+                entry.kl.append(truth.divergence(rows[i]))
                 entry.top.append(int(rows[i].argmax()))
                 entry.same_top.append(entry.top[-1] == top)
     if passage.answer and tops != list(passage.answer):
@@ -255,7 +272,7 @@ def of_model(model: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     questions = (report.ROOT / "benchmarks" / "questions.txt").read_text(encoding="utf-8").splitlines()[: arguments.questions]
 
     def load(options: dict[str, Any]) -> LLM:
-        return LLM(model, kv_cache_memory_bytes=1 << 28, max_model_len=2048, max_num_seqs=8, num_threads=arguments.threads, **options)
+        return LLM(model, kv_cache_memory_bytes=1 << 28, max_model_len=2048, max_num_seqs=32, num_threads=arguments.threads, **options)
 
     def source(llm: LLM) -> Source:
         return lambda passage: engine_rows(llm, passage)
@@ -322,5 +339,5 @@ if __name__ == "__main__":
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--questions", type=int, default=200, help="how many of the file's, from the first on")
     parser.add_argument("--llama-python", help="the Python of an environment with llama-cpp-python")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, help="of each engine; no bit of llmi's depends on it")
     sys.exit(report.main(parser, run, table))

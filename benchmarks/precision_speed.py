@@ -73,9 +73,15 @@ def of_model(model: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         for name in WORKS
     }
     turns = turns_of_one(engines, arguments.threads, arguments.turns, arguments.far_gb_s)
+    kernels = engines[8]._table
     for llm in engines.values():
         llm.close()
-    return {"results": {name: summary(entries) for name, entries in values.items()}, "time over 8 bits": ratios, "decode 1 by turns": turns}
+    return {
+        "table": kernels,
+        "results": {name: summary(entries) for name, entries in values.items()},
+        "time over 8 bits": ratios,
+        "decode 1 by turns": turns,
+    }
 
 
 def layer_alone(kind: str, outputs: int, cols: int, threads: int, rounds: int) -> dict[str, Any]:
@@ -108,9 +114,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         place: {kind: layer_alone(kind, *shape, arguments.threads, 3 * arguments.rounds) for kind in LAYER_TYPES}
         for place, shape in LAYERS.items()
     }
+    speeds = {model.name: of_model(model, arguments) for model in models}
     return {
-        "table": _core.system_info()["table"], "threads": arguments.threads, "rounds": arguments.rounds,
-        "speeds": {model.name: of_model(model, arguments) for model in models}, "layer alone": layers,
+        "table": next(iter(speeds.values()))["table"], "threads": arguments.threads, "rounds": arguments.rounds,
+        "speeds": speeds, "layer alone": layers,
     }  # fmt: skip
 
 
