@@ -204,6 +204,20 @@ def test_drafts_of_the_targets_own_weights(mixed: Path, mode: dict[str, Any]) ->
             assert f"-a:i{bits}" in drafter.llm.model_info.numerics_id
 
 
+def test_steps_and_drafts_on_the_device(mixed: Path, monkeypatch: pytest.MonkeyPatch, mode: dict[str, Any]) -> None:
+    """Steps of one and of several rows are played as graphs; batches shrink, drafts make rows of one sequence."""
+    prompts = [[5, 6, 7, 8] * 6, [9, 9, 4] * 4, [1, 2, 3]]
+    params = [SamplingParams(temperature=0.5, max_tokens=10 + 9 * i, seed=i, logprobs=1, ignore_eos=True) for i in range(3)]
+    options: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 128, **mode}
+    with LLM(mixed, **options) as cpu, LLM(mixed, **options, **there(monkeypatch, "emulated")) as llm:
+        expected = cpu.generate(prompts, params)
+        assert_same_tokens(llm.generate(prompts, params), expected)
+        assert llm.get_metrics()["num_graph_replays"] > 15
+        drafted = llm.generate(prompts, params, speculative_config=SpeculativeConfig(test_speculation.Replay(expected), 9))
+        assert_same_tokens(drafted, expected)
+        assert test_speculation.count(drafted)[2] > 20
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_part_of_the_vocabulary(
     tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, mode: dict[str, Any], device: str
