@@ -15,4 +15,4 @@ export PYTHONPATH="$build/package" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$(c++
 python -m pytest -c "$root/pyproject.toml" -p no:cacheprovider --rootdir "$root" --timeout 900 -n 2 --dist worksteal \
   "$root/tests/test_readers.py" "$root/tests/test_cache.py" "$root/tests/test_detokenizer.py" "$root/tests/test_attention.py" "$root/tests/test_ops.py" "$root/tests/test_row_ops.py" "$root/tests/test_wide_activations.py" "$root/tests/test_engine.py" \
   "$root/tests/test_prefix_cache.py" "$root/tests/test_scheduler.py" "$root/tests/test_speculation.py" "$root/tests/test_sequences.py" "$root/tests/test_kv_types.py" "$root/tests/test_tensor_cores.py" "$root/tests/test_ahead.py" \
-  -k "not memory_comes_back and not fork_leaves and not copy_instead and not real_model and not text_and_scores and not configs_are_checked and not outputs_replay"
+  -m "not unsanitized"

@@ -247,6 +247,7 @@ def test_close(tiny_path: Callable[..., Path]) -> None:
         llm.generate([1])
 
 
+@pytest.mark.unsanitized
 def test_memory_comes_back(tiny_path: Callable[..., Path]) -> None:
     def mapped() -> int:
         return int(Path("/proc/self/statm").read_text().split()[0]) * 4096
@@ -261,6 +262,7 @@ def test_memory_comes_back(tiny_path: Callable[..., Path]) -> None:
     assert outputs[0].token_ids
 
 
+@pytest.mark.unsanitized
 def test_fork_leaves_a_clear_error(tiny: LLM) -> None:
     tiny.generate([1], SAMPLED)
     read, write = os.pipe()

@@ -135,6 +135,7 @@ def test_a_number_that_is_not_finite_is_not_lost(table: str) -> None:
 
 
 @pytest.mark.parametrize("engine", [{"kv_cache_dtype": "int8"}, {"attention_dtype": "bf16"}], ids=str)
+@pytest.mark.unsanitized
 def test_outputs_replay(smollm_path: Path, engine: dict[str, str]) -> None:
     """A receipt names the cache's type, and a replay uses it."""
     with LLM(smollm_path, kv_cache_memory_bytes=1 << 24, **engine) as llm:  # type: ignore[arg-type]

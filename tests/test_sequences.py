@@ -222,6 +222,7 @@ def test_capture(llm: LLM) -> None:
         llm.sequence([1], capture=Capture(attention=(0,)))
 
 
+@pytest.mark.unsanitized
 def test_text_and_scores(smollm: LLM) -> None:
     sequence = smollm.sequence("The capital of France is", seed=0)
     while len(sequence) < sequence.prompt_len + 3:

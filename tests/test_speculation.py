@@ -319,6 +319,7 @@ def test_bad_drafters_end_their_request_alone(tiny: LLM, name: str) -> None:
     assert tiny.get_metrics()["num_running"] == 0
 
 
+@pytest.mark.unsanitized
 def test_configs_are_checked(tiny: LLM, smollm_path: Path) -> None:
     with pytest.raises(llmi.InvalidParamsError, match="num_speculative_tokens"):
         SpeculativeConfig(llmi.PromptLookup(), 0)
@@ -346,6 +347,7 @@ def test_padded_vocabulary_of_a_draft_model(tiny: LLM, tiny_path: Callable[..., 
         )
 
 
+@pytest.mark.unsanitized
 def test_real_model(smollm: LLM, text: str) -> None:
     """On real weights, with the copy-heavy prompts that lookup is for."""
     prompts = [f"Text: {text[i : i + 600]}\nThe same text once more: {text[i : i + 60]}" for i in (0, 3000)]
