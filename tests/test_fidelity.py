@@ -87,6 +87,23 @@ def test_answers_and_their_positions(exact: LLM, rounded: LLM) -> None:
     assert chat["rounded"]["positions"] == sum(len(passage.answer) for passage in passages) == sum(chat["rounded"]["answers_that_long"])
 
 
+def test_modes_of_a_real_model(smollm_path: Path) -> None:
+    """The first question by each mode: with 16 bits fp32's answer, at a divergence thousands of times smaller than with 8."""
+    options: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 26, "max_model_len": 512, "num_threads": 1}
+    with LLM(smollm_path, **options, **fidelity.EXACT) as exact:
+        (passage,) = fidelity.answers(exact, ["What is the capital of France?"])
+        engines = {name: LLM(smollm_path, **options, **mode) for name, mode in fidelity.MODES.items()}
+        judged = fidelity.judge(source(exact), {name: source(llm) for name, llm in engines.items()}, passage)
+        assert exact.tokenizer.decode(list(passage.answer)) == "The capital of France is Paris."
+    for name, llm in engines.items():
+        wide = name.startswith("16")
+        assert ("a:i16-" in llm.model_info.numerics_id) == wide and ("kv:f32" in llm.model_info.numerics_id) == name.endswith("fp32 KV")
+        assert tuple(judged[name].top) == passage.answer or not wide
+        assert np.mean(judged[name].kl) < 5e-6 if wide else np.mean(judged[name].kl) > 1e-4
+        llm.close()
+    assert np.mean(judged["16 bits, fp32 KV"].kl) < np.mean(judged["16 bits"].kl)
+
+
 def test_an_answer_that_fp32_does_not_give_is_refused(exact: LLM) -> None:
     passage = fidelity.answers(exact, ["Why?"])[0]
     wrong = fidelity.Passage("chat", passage.token_ids, passage.first, (passage.answer[0] ^ 1, *passage.answer[1:]), 0)
