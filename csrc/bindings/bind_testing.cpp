@@ -336,9 +336,8 @@ void RegisterOps(py::module_& module) {
     TestContext(table, 1).table->probe_dots(iterations, reinterpret_cast<const uint8_t*>(bytes.data()), a.rows, out.mutable_data());
     return out;
   });
-  // Which thread ran each task, region after region; -1 for one that did not run exactly once. Task 0 of each region takes so long.
-  // Of each region, which of its threads ran a task: -1 if not once. The first waits, so long at most, until all others have run: -1 if
-  // they have not.
+  // For each region, the thread that ran each task: -1 for a task that did not run exactly once. Task 0 waits until all other tasks have
+  // run, at most first_waits_s seconds; if they have not, its entry is -1.
   module.def("threads_of_tasks", [](int num_threads, const std::vector<int64_t>& sizes, double first_waits_s) {
     const GilReleased released;
     ThreadPool pool(num_threads);

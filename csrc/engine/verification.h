@@ -1,7 +1,7 @@
 // One row under acceptance and rejection: its law, its coins, its verdict.
 //
-// Noise (numerics.md): drafts are drawn with purpose 1, accepted with 2, what is left is drawn with 3, each keyed by the round; other
-// coins have purpose 4. A row without drafts behind it draws as plain decoding does.
+// Noise (docs/numerics.md): drafts are drawn with purpose 1 and accepted with 2; what a rejection leaves is drawn with 3. Each is keyed by
+// the round. Other coins have purpose 4. A row without drafts behind it draws as plain decoding does.
 #pragma once
 
 #include <cstdint>

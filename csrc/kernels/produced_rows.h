@@ -11,7 +11,7 @@
 
 namespace llmi {
 
-// Throws Error(kArgument) if x of so many columns has no such forms.
+// Throws Error(kInvalidArgument) if rows of num_cols columns cannot be converted to the forms that `input` names.
 void CheckInput(const KernelContext& context, int64_t num_cols, const LinearInput& input);
 
 // Calls produce(begin, end) over [0, num_rows) in parallel, which fills these rows of x [num_rows, num_cols], and converts them. A task has

@@ -1,4 +1,5 @@
-// The processed distribution: the one function that sampling, verification and logprobs call.
+// The processed distribution of a row, called its "law" throughout the code: one function computes it, which sampling, verification and
+// log-probabilities call.
 //
 // Order: masks (allowed ids, bad words, stop ids before min_tokens), bias, penalties (repetition, frequency,
 // presence); then what the user's processors do; then temperature, min-p, top-k, top-p. Ranking is by logit
@@ -51,7 +52,7 @@ void FilterLogits(const KernelContext& context, const SamplingParams& params, co
 void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
                    float* logits, int64_t vocab_size, const LawObserver& observer = nullptr);
 
-// Coordinates of the noise of one draw (numerics.md): the token at `position` of sample `sample_index`.
+// Coordinates of the noise of one draw (docs/numerics.md): the token at `position` of sample `sample_index`.
 struct NoiseKey {
   uint64_t seed = 0;
   int64_t position = 0;

@@ -87,7 +87,8 @@ class SamplingParams:
     detokenize, skip_special_tokens, include_stop_str_in_output : bool
         What text the output holds.
     output_kind : {"cumulative", "delta", "final"}
-        Accepted for compatibility; streams give deltas, results are whole.
+        What each step of `AsyncLLM.generate` holds: all text so far, the new text, or one output at the end. Other calls
+        take it without effect: `stream` gives deltas, `generate` whole results.
     """
 
     n: int = 1

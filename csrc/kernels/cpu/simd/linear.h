@@ -7,11 +7,11 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// Weights are asked for so far ahead that a few rows' arithmetic hides behind their reading: the processor's own prefetching
-// ends at each 4 KB page, and from the next one on it takes over. Past a thread's task lies what it takes next.
+// Distance of explicit prefetches: far enough that the arithmetic of a few rows hides behind reading. The hardware prefetcher stops at each
+// 4 KB page and resumes in the next one. The bytes after a thread's task belong to its next task.
 constexpr int64_t kPrefetchBytes = 7 * 1024;
-// Whether the processor alone keeps more reads under way than such requests leave it: where arithmetic is over soon (the instruction
-// set's kReadsOneRowUnasked). Super-blocks take longer to unpack.
+// True if the kernel prefetches explicitly. False for one row of plain blocks on CPUs where the hardware prefetcher alone is faster
+// (the instruction set's kReadsOneRowUnasked). Super-blocks take longer to unpack, so they are always prefetched.
 template <PackedType T, int MR>
 constexpr bool kAsksAhead = MR > 1 || IsSuperBlockPacked(T) || !kReadsOneRowUnasked;
 
