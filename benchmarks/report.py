@@ -17,6 +17,8 @@ import llmi
 from llmi import _core
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Pages with tables between markers.
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "results.md")
 
 
 def header() -> dict[str, Any]:
@@ -29,13 +31,13 @@ def header() -> dict[str, Any]:
 
 
 def by_processor(name: str, result: dict[str, Any]) -> str:
-    """Where the table of a result stands: each kind of processor has one."""
+    """The name of a result's markers: each kind of processor has a table of its own."""
     return name if result["table"].startswith("avx512") else f"{name} avx2"
 
 
 def write_table(name: str, table: str) -> None:
-    """Replaces what stands between the benchmark's markers, in the README or in docs/performance.md."""
-    for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
+    """Replaces the text between the benchmark's markers, in whichever page has them."""
+    for path in PAGES:
         pattern = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
         path.write_text(re.sub(pattern, lambda match: f"{match[1]}{table}\n{match[2]}", path.read_text(), flags=re.DOTALL))
 
