@@ -1,4 +1,4 @@
-"""llmi beside its peers on the same model, interleaved in one run: medians and spread, as JSON.
+"""llmi and its peers on the same model, interleaved in one run: medians and spread, as JSON.
 
     python benchmarks/compare.py [--model FILE.gguf] [--llama-bin DIR [--llama-q4_0 FILE] [--also TYPE=FILE ..]]
         [--peers-python PYTHON --peers-dir DIR] [--rounds 5] [--output benchmarks/results/NAME.json]
@@ -309,29 +309,30 @@ def readme_table(result: dict[str, Any]) -> str:
 
     works = {
         "prefill, 512 tokens": "prefill 512", "prefill, 2,048 tokens": "prefill 2048", "decode, 1 sequence": "decode 1",
-        "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32", "32 requests, 128 tokens in and 64 out": REQUESTS,
+        "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32", "32 requests end to end, 128 tokens in and 64 out": REQUESTS,
     }  # fmt: skip
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
     own = [name for name in ("llmi", BF16, BF16_WEIGHTS, Q4_0) if f"{name} prefill 512" in results]
     after_pause = results.get("first token after a pause s")
-    pause = f" ({after_pause['median']:.2f} s after a pause of five)" if after_pause else ""
+    pause = f", {after_pause['median']:.2f} s after five idle seconds" if after_pause else ""
     ratios = result["ratios"]
     shares = {
-        "decoding one sequence": DECODE_SHARE, "a prompt of 512": "prefill 512, share of its bound",
-        "a layer of 4 bits alone": "linear layer alone, 512 tokens, share of int8 peak",
+        "decode of one sequence {} of read bandwidth": DECODE_SHARE,
+        "prefill of 512 tokens {} of the arithmetic peak": "prefill 512, share of its bound",
+        "one 4-bit layer {} of the int8 peak": "linear layer alone, 512 tokens, share of int8 peak",
     }  # fmt: skip
-    reached = ", ".join(f"{name} {ratios[key]:.2f}" for name, key in shares.items() if key in ratios)
+    reached = ", ".join(words.format(f"{ratios[key]:.0%}") for words, key in shares.items() if key in ratios)
     lines = [
-        f"Tokens a second, {result['model']}, {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"
+        f"Tokens per second, {result['model']}, {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"
         f" {next(iter(results.values()))['rounds']} interleaved rounds (`benchmarks/compare.py`, commit {result['commit'][:10]}):",
         "",
         f"| | {' | '.join((*own, *(COLUMNS[name] for name in peers)))} |",
         f"| --- |{' --- |' * (len(own) + len(peers))}",
         *(f"| {name} | {' | '.join(cell(f'{who} {work}') for who in (*own, *peers))} |" for name, work in works.items()),
         "",
-        f"First token of `llmi generate -p` {results['first token s']['median']:.2f} s after process start{pause}; loading takes"
-        f" {result['memory']['load_mb']:.0f} MB at its peak for {result['memory']['packed_weights_mb']:.0f} MB of packed weights."
-        f" Of what this machine's memory and arithmetic give: {reached}.",
+        f"Time from process start to the first token of `llmi generate -p`: {results['first token s']['median']:.2f} s warm{pause}. Loading takes at most"
+        f" {result['memory']['load_mb']:.0f} MB for {result['memory']['packed_weights_mb']:.0f} MB of packed weights."
+        + (f" Share of the hardware's limit: {reached}." if reached else ""),
     ]
     return "\n".join(lines)
 

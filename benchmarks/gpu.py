@@ -4,7 +4,7 @@
 
 First what its matrix instructions do with bits. Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
 weights in the shapes of Qwen3 0.6B, Llama 3.2 1B and 8 layers of Llama 3.1 8B; its layers, attention and draws alone; nano-vllm's list of requests;
-how long the device has nothing to do; transformers beside it, where it is installed; shares of the bandwidth that copies reach in the same process.
+how long the device has nothing to do; transformers next to it, where it is installed; shares of the bandwidth that copies reach in the same process.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def measure_linear(shape: dict[str, int]) -> dict[str, float]:
 
 
 def measure_attention(thousand: int, heads: dict[str, int], operations_per_s: float) -> dict[str, float]:
-    """Decode of 32 contexts of 4K and of one of 128K beside 31 of 4K against their bytes; a prompt of 8K against a matrix product's rate."""
+    """Decode of 32 contexts of 4K and of one of 128K among 31 of 4K against their bytes; a prompt of 8K against a matrix product's rate."""
     bandwidth = copy_bandwidth()
     token_bytes = 2 * 2 * heads["num_kv_heads"] * heads["head_dim"]
     length = 8 * thousand

@@ -1,4 +1,4 @@
-"""What Python in the step costs: hooks of 32 sequences off and on, by turns; a step with them over one without.
+"""What Python in the step costs: hooks of 32 sequences off and on, interleaved; a step with them over one without.
 
     python benchmarks/hooks.py [--rounds 7] [--sequences 32] [--output FILE.json]
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """One sentence."""
     costs = "; ".join(f"{name}: {max(entry['ratio'] - 1, 0):.0%}" for name, entry in result["over"].items())
-    return f"Python in the step of {result['sequences']} sequences, over a step without it (`benchmarks/hooks.py`): {costs}."
+    return f"Overhead of a Python hook per step, {result['sequences']} sequences (`benchmarks/hooks.py`): {costs}."
 
 
 if __name__ == "__main__":

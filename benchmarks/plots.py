@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 
 
 def speculation(result: dict[str, Any], path: Path) -> None:
-    """Speed-up by kind of prompt with its 95 % interval, beside what was forecast from costs and acceptance."""
+    """Speed-up by kind of prompt with its 95 % interval, compared with what was forecast from costs and acceptance."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     names = list(result["kinds"])
     for i, name in enumerate(names):
@@ -34,7 +34,7 @@ def speculation(result: dict[str, Any], path: Path) -> None:
 
 
 def scheduling(result: dict[str, Any], path: Path) -> None:
-    """Each ratio beside its ideal: what sharing, batching and memory could give at most."""
+    """Each ratio compared with its ideal: what sharing, batching and memory could give at most."""
     rows = {
         "prefix cache, 922 of 1,024 tokens shared": (result["shared_prefix"]["speed_up"], 7.9),
         "continuous over static batching": (result["continuous"]["ratio"], result["continuous"]["bound"]),

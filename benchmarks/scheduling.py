@@ -1,8 +1,8 @@
-"""Memory and scheduling: what sharing, batching and chunking are worth, each beside its baseline in the same run.
+"""Memory and scheduling: what sharing, batching and chunking gain, each compared with its baseline in the same run.
 
     python benchmarks/scheduling.py [--rounds 3] [--peers-python PYTHON] [--output benchmarks/results/NAME.json]
 
-PYTHON, of an environment with torch and transformers, has transformers' continuous-batching scheduler beside.
+PYTHON, of an environment with torch and transformers, also measures transformers' continuous-batching scheduler.
 
 `--readme FILE.json` writes the README's table from a result.
 """
@@ -231,7 +231,7 @@ def first_tokens(rounds: int) -> dict[str, float]:
 
 
 def stall(rounds: int) -> dict[str, float]:
-    """A prompt of 4,000 tokens beside 8 readers: the worst gap over one without it, and its first token over that of unchunked prefill."""
+    """A prompt of 4,000 tokens while 8 streams are read: the worst gap over one without it, and its first token over that of unchunked prefill."""
     long_prompt = prompts_of(np.random.default_rng(4), [4000])[0]
 
     async def main() -> list[tuple[float, float, float, float]]:
@@ -273,22 +273,22 @@ def table(result: dict[str, Any]) -> str:
     stall_, shared, pool, continuous = result["stall"], result["shared_prefix"], result["small_pool"], result["continuous"]
     waste, first = result["kv_waste"], result["first_tokens"]
     peer = result.get("peer_scheduler")
-    beside = "256 requests of 100 to 1,024 tokens in and out, no model: transformers' continuous-batching scheduler over ours, time"
+    alone = "Scheduler alone, 256 requests of 100 to 1,024 tokens in and out: times faster than transformers' continuous-batching scheduler"
     return "\n".join(
         [
-            "| what | seen |",
+            "| measured | result |",
             "| --- | --- |",
-            f"| scheduler and block pool, a step of 256 sequences | {result['scheduler_step_us']:.0f} us |",
-            *([f"| {beside} | {peer['times_faster']:.0f} |"] if peer else []),
-            f"| prefix tree, match and insert 1,000 tokens | {result['prefix_us_per_1000_tokens']:.0f} us |",
-            f"| KV slots allocated and empty, a sequence (half a block is 7.5); more than that, of the tokens held "
+            f"| Scheduler and block pool: time of a step of 256 sequences | {result['scheduler_step_us']:.0f} us |",
+            *([f"| {alone} | {peer['times_faster']:.0f} |"] if peer else []),
+            f"| Prefix tree: time to match and insert 1,000 tokens | {result['prefix_us_per_1000_tokens']:.0f} us |",
+            f"| Unused KV slots per sequence (7.5 is the minimum for 16-slot blocks); other waste, of the tokens held "
             f"| {waste['tokens_a_sequence']:.2f}; {waste['share_over_half_a_block']:.2%} |",
-            f"| Poisson arrivals at 0.7 of static batches' capacity: median time to first token, static over continuous "
+            f"| Median time to first token under load (Poisson arrivals, 70 % of static batching's capacity): times lower than with static batching "
             f"| {first['times_shorter']:.0f} |",
-            f"| 32 prompts of 1,024 tokens, 922 shared: prefix cache on over off | {shared['speed_up']:.1f} |",
-            f"| continuous over static batching, lengths 16 to 512 (at most {continuous['bound']:.2f}) | {continuous['ratio']:.2f} |",
-            f"| room for a quarter of the requests' KV: throughput kept; tokens recomputed | {pool['throughput']:.2f}; {pool['recomputed_share']:.1%} |",
-            f"| a prompt of 4,000 tokens beside 8 readers: worst gap, in quiet gaps; its first token, in unchunked time "
+            f"| 32 prompts of 1,024 tokens, 922 of them shared: speed-up by the prefix cache | {shared['speed_up']:.1f} |",
+            f"| Speed-up by continuous over static batching, lengths 16 to 512 (limit {continuous['bound']:.2f}) | {continuous['ratio']:.2f} |",
+            f"| KV memory for a quarter of the requests: share of the throughput kept; of the tokens computed again | {pool['throughput']:.2f}; {pool['recomputed_share']:.1%} |",
+            f"| While a prompt of 4,000 tokens is prefilled: longest gap of 8 streams over their normal gap; the prompt's first token over its time unchunked "
             f"| {stall_['gap_ratio']:.1f}; {stall_['ttft_ratio']:.1f} |",
         ]
     )
