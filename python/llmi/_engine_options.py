@@ -60,9 +60,9 @@ class _Overrides:
 
 
 ENGINE = table(
-    Option("model", Maybe(Place()), None, "A file, a directory, a hub name, or a name that llmi knows."),
-    Option("tokenizer", Maybe(Either((Object("a Tokenizer", _is_tokenizer), Place()), "None, a path or a Tokenizer")), None, "None: the model's own."),
-    Option("revision", Maybe(Text(4096)), None, "Of a hub repository."),
+    Option("model", Maybe(Place()), None, "A file, a directory, a hub name, or a name that llmi knows; None: SmolLM2-135M-Instruct."),
+    Option("tokenizer", Maybe(Either((Object("a Tokenizer", _is_tokenizer), Place()), "None, a path or a Tokenizer")), None, "A tokenizer or a directory with one; None: the model's own."),
+    Option("revision", Maybe(Text(4096)), None, "Branch, tag or commit of a hub repository."),
     Option("device", Choice(("auto", "cpu", "cuda")), "auto", "Where the model runs."),
     Option("dtype", Choice(("auto", "float32", "float16", "bfloat16"), _DTYPES), "auto", "Weights as stored, or converted."),
     Option("quantization", Maybe(Choice(("q8_0", "q4_0"), unavailable_in="LLM", says="None, q8_0 or q4_0")), None, "Quantise weights as they are loaded."),
@@ -89,7 +89,7 @@ ENGINE = table(
     Option("waiting_served_ratio", Maybe(Real(0, 1e6, "None or a number in (0, 1e6]", open_low=True)), None, "When decodes pause for a prefill."),
     Option("speculative_config", Object("", lambda value: True), None, "How requests speculate."),
     Option("batch_processors", Objects("objects with apply(contexts, logits)", _is_batch_processor), (), "Logits processors for every request."),
-    Option("chat_template", Maybe(Either((Text(1 << 20), Place()), "None, a template or a path")), None, "In place of the model's own."),
+    Option("chat_template", Maybe(Either((Text(1 << 20), Place()), "None, a template or a path")), None, "Replaces the model's own chat template."),
     Option("generation_config", Place(), "auto", "'auto': the model's file; 'none' or 'vllm': none; else a path."),
     Option("num_threads", Maybe(Whole(1, 256, "None or an integer in [1, 256]")), None, "Threads of the CPU."),
     Option("hf_overrides", _Overrides(), None, "Changes to the model's config."),

@@ -130,7 +130,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
     _inert("there is one process", synced_gpus=Flag()),
     _inert("nothing is compiled", compile_config=_OBJECT, disable_compile=Flag()),
     _inert("as in vLLM with tokenizers of tokenizer.json", spaces_between_special_tokens=Flag()),
-    _inert("it says who calls", is_assistant=Flag()),
+    _inert("it names the caller", is_assistant=Flag()),
     _inert("it says where the parameters came from", transformers_version=Text(), _from_model_config=Flag(), _commit_hash=Text()),
 )  # fmt: skip
 
