@@ -123,7 +123,7 @@ __all__ = ["__version__", "testing", *_HOME]
 
 
 class _Package(ModuleType):
-    """llmi itself. Classes and functions of its modules say that they are from where users find them, also to who sends them elsewhere."""
+    """llmi itself. Its classes and functions name the module in which users find them, so that pickles name it too."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -1,4 +1,4 @@
-"""What drafters are worth, before they are used: replays of recorded outputs, and a forecast of the gain."""
+"""The gain of drafters before they are used: replays of recorded outputs, and a prediction of the speed-up."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _replay(drafter: Drafter, context: DraftContext, ids: list[int], row: ArenaR
                     break
                 node = children[0]
                 accepted += 1
-            limit = len(ids) - position - 1  # what lies deeper an engine cuts
+            limit = len(ids) - position - 1  # an engine cuts deeper nodes
             depth = min(max(depths), limit)
             for i in range(min(depth, accepted + 1, _MAX_LENGTH)):
                 row.tried[i] += 1
@@ -188,7 +188,7 @@ def _replay(drafter: Drafter, context: DraftContext, ids: list[int], row: ArenaR
 
 @dataclasses.dataclass(slots=True)
 class ForecastRow:
-    """What one configuration promises: the best draft length, and tokens per second over plain decoding there."""
+    """The prediction for one configuration: the best draft length, and its tokens per second over plain decoding."""
 
     name: str
     acceptance: list[float]
@@ -226,7 +226,7 @@ def speculation_forecast(
     """Predicts what speculation would gain for one sequence, from one plain run, replays, and the measured cost of a step.
 
     The expected gain at length K: (1 + a1 + a1 a2 + ... ) tokens for a step of 1 + K rows, over one token for one row
-    (Leviathan et al., 2023, with the machine's own cost curve in place of a constant). Drafting itself counts as free.
+    (Leviathan et al., 2023, with the machine's own cost curve instead of a constant). Drafting itself counts as free.
     """
     outputs = llm.generate(list(prompts), sampling_params, speculative_config=None, use_tqdm=False)
     curve = llm.cost_curve()

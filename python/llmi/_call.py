@@ -38,12 +38,12 @@ class Call:
         self.pending = set()
         self.chunks: collections.deque[StreamChunk] = collections.deque()  # of streams, for their reader
         self._events: list[Any] = []  # the core appends: an exception that comes while it does loses nothing
-        self._lock = threading.Lock()  # of who takes events in
+        self._lock = threading.Lock()  # held by the thread that takes events in
         self._finished: set[int] = set()
         self._partial: dict[int, dict[int, PartialOutput]] = {}
 
     def __del__(self) -> None:
-        if getattr(self, "pending", None):  # nobody can ask for the rest any more
+        if getattr(self, "pending", None):  # the rest can no longer be taken
             self.abort()
 
     @property
@@ -131,7 +131,7 @@ class Call:
         """The result at `index`, partial if it runs still."""
         submission = self.submissions[index]
         running = submission.request is not None and submission.request.id in self.pending
-        # While the engine works on a request, its record is not looked at: only what has arrived here is.
+        # While the engine works on a request, its record is not read: only the events that have arrived are.
         return self.results.output(submission, partial=self._partial.get(index, {}) if running else None)
 
     def outputs(self) -> Outputs:

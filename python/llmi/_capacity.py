@@ -81,7 +81,7 @@ def measure_machine(report: ModelReport) -> Machine:
 
 
 def bound_lines(report: ModelReport, machine: Machine) -> list[str]:
-    """Each phase beside the ridge."""
+    """Each phase compared with the ridge."""
     tokens = report.num_tokens
     read = report.weight_bytes + report.kv_bytes(tokens)
     lines = [
@@ -96,7 +96,7 @@ def bound_lines(report: ModelReport, machine: Machine) -> list[str]:
 
 
 def memory_lines(report: ModelReport, memory_bytes: int) -> list[str]:
-    """How many sequences of the report's length fit, beside the weights and with the memory for the cache alone."""
+    """How many sequences of the report's length fit, next to the weights, and with all memory for the cache."""
     tokens = report.num_tokens
     left = memory_bytes - report.weight_bytes - report.workspace_bytes
     lines = [f"  in {memory_bytes / 1e6:,.0f} MB"]
@@ -183,7 +183,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=parse_bytes, default=absent, help="how many sequences of --tokens fit: bytes, as 80e9, 80GB or 64GiB"
     )
-    parser.add_argument("--qps", type=parse_rate, default=absent, help="devices needed for so many requests a second")
+    parser.add_argument("--qps", type=parse_rate, default=absent, help="devices needed for this number of requests a second")
     parser.add_argument(
         "--one-device-qps",
         type=parse_rate,
@@ -195,7 +195,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def report_text(report: ModelReport, arguments: argparse.Namespace) -> str:
-    """What `llmi inspect` prints for these options."""
+    """The text that `llmi inspect` prints for these options."""
     wanted: float | None = getattr(arguments, "qps", None)
     one_device: float | None = getattr(arguments, "one_device_qps", None)
     memory: int | None = getattr(arguments, "memory", None)

@@ -155,7 +155,7 @@ def check_names(kwargs: Mapping[str, Any]) -> None:
 
 
 def checked_arguments(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """What a template is given beside the messages, as JSON data, and the time on its clock (ISO 8601)."""
+    """The values that a template gets in addition to the messages, as JSON data, and the time on its clock (ISO 8601)."""
     check_names(kwargs)
     arguments = {"tools": None, "documents": None} | {name: plain(value, name) for name, value in kwargs.items()}
     for name in ("tools", "documents"):
@@ -270,7 +270,7 @@ def _strings(value: Any) -> Iterable[str]:
 
 
 def _spans_by_text(text: str, pattern: re.Pattern[str], chat: Any, arguments: Any, path: Path) -> list[list[Any]]:
-    """Where it is not known which characters are content: fine as long as no content names a special token."""
+    """For a chat in which it is not known which characters are content: fine as long as no content names a special token."""
     named = {match.group() for string in _strings([chat, arguments]) for match in pattern.finditer(string)}
     return [[match.start(), match.end(), UNKNOWN] for match in pattern.finditer(text) if match.group() in named]
 

@@ -30,7 +30,7 @@ MAX_CACHED_CHARS = 1 << 20  # of templates whose code is kept
 
 
 class Refused(TemplateError):
-    """What raise_exception raises."""
+    """The error that raise_exception raises."""
 
 
 # --- the environment
@@ -126,7 +126,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return __self.kept(call(__context, __obj, *args, **kwargs), [list(args), kwargs])
 
     def kept(self, result: Any, given: list[Any]) -> Any:
-        """A result of something that does not keep origins, with that of what it was given."""
+        """A result of something that does not keep origins, with the origin of its input."""
         if not isinstance(result, str) or isinstance(result, Traced) or tracing.holds(given, result):
             return result
         if not tracing.letters_in(given):

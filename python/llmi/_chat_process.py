@@ -162,7 +162,7 @@ def _ended(process: subprocess.Popen[bytes]) -> Ended:
 
 
 def why(ended: Ended) -> str:
-    """What ended the process, in words."""
+    """The reason why the process ended, in words."""
     if ended.signal == signal.SIGPROF:
         return "it takes more than 2 s of processor time"
     if ended.signal is None:

@@ -80,7 +80,7 @@ def prompts_of(
             if len(chats) > 1:
                 error.args = (f"chat {index}: {error}", *error.args[1:])
             prompts.append(error)
-    # Of several chats one may use what another leaves aside: an argument is named if none uses it, a key if one does not.
+    # One chat may use what another ignores: an argument is named if none uses it, a key if one does not.
     dropped = [
         what
         for what in dict.fromkeys(what for names in unused for what in names)

@@ -29,7 +29,7 @@ HELP = """\
 /system TEXT      set the system message; alone: show it
 /set NAME VALUE   set a sampling parameter (default: back to the start); alone: show all
 /save FILE        write the conversation and its parameters, as JSON
-/load FILE        go on with a saved conversation
+/load FILE        continue a saved conversation
 /stats            tokens and times of the last answer
 /help             this list
 /bye              end (also /exit, /quit, Ctrl-D)
@@ -100,7 +100,7 @@ class ChatSession:
         return True
 
     def ask(self, text: str) -> None:
-        """Answers one message. Raises LlmiError, and then the conversation is what it was before."""
+        """Answers one message. Raises LlmiError, and then the conversation is unchanged."""
         turn = [{"role": "user", "content": text}]
         ids, first, params = self._fit(turn)
         if first > self.first_turn:

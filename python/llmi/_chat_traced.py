@@ -132,7 +132,7 @@ class Traced(str):
         return traced(new).join(self.split(old, count))
 
     def _changed(self, text: str) -> Traced:
-        """What changes characters one by one, or the whole."""
+        """Operations that change characters one by one, or the whole."""
         return Traced(text, self.origin if len(text) == len(self) else mixed((self,)) * len(text))
 
 

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", help="what runs on this machine", description="What runs on this machine, and why.")
 
     bench = commands.add_parser(
-        "bench", help="speed, beside this machine's ceilings", description="Speed of a model, beside what bounds it.", epilog=EPILOG
+        "bench", help="speed, compared with this machine's limits", description="Speed of a model, compared with its limits.", epilog=EPILOG
     )
     bench.add_argument("--rounds", type=int, default=3, help="times each work is measured")
     bench.add_argument("--output", help="write the result here, as JSON", default=argparse.SUPPRESS)
@@ -150,7 +150,7 @@ def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
 
 
 def _load_for_one(arguments: argparse.Namespace) -> Any:
-    """For one person who waits for an answer: 16-bit activations, unless the model has no use for them or the person says otherwise."""
+    """For a person at a terminal: 16-bit activations, unless the model has no use for them or the person says otherwise."""
     if hasattr(arguments, "activation_bits"):
         return _load(arguments, activation_bits=arguments.activation_bits)
     return _load(arguments, activation_bits=16, _prefers_activation_bits=True)

@@ -23,7 +23,7 @@ def prepare_streams() -> None:
     """Gives the process three streams that can be used.
 
     A closed one becomes /dev/null: else the next file opened would take its number, and messages would be written into that file. What
-    the terminal's encoding lacks is printed as \\u2026; input that is not of its encoding is kept and looked at later.
+    the terminal's encoding lacks is printed as \\u2026; input that is not of its encoding is kept and checked later.
     """
     with contextlib.suppress(OSError):
         for number in (0, 1, 2):

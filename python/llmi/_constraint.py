@@ -32,7 +32,7 @@ class Constraint(Generic[S]):
         raise NotImplementedError
 
     def allowed(self, state: S) -> NDArray[np.bool_] | Iterable[int]:
-        """What may come: bool [vocab_size], or token ids. Remembered for each hashable state."""
+        """The allowed tokens: bool [vocab_size], or token ids. Remembered for each hashable state."""
         raise NotImplementedError
 
     def advance(self, state: S, token_id: int) -> S:

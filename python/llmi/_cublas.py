@@ -1,4 +1,4 @@
-"""Where cuBLASLt lies: it is no part of llmi and is asked for by deterministic=False alone."""
+"""The place of cuBLASLt: it is no part of llmi, and only deterministic=False needs it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _tokens_html(output: CompletionOutput) -> str:
-    """Tokens coloured by probability where log-probabilities were asked for."""
+    """Tokens coloured by probability where the request has log-probabilities."""
     if not output.logprobs:
         return html.escape(output.text)
     spans = []

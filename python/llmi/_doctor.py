@@ -1,4 +1,4 @@
-"""What runs on this machine, and why."""
+"""Shows which parts run on this machine, and why."""
 
 from __future__ import annotations
 

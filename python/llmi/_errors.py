@@ -66,7 +66,7 @@ class UnsupportedCombinationError(InvalidParamsError):
 
 
 class PromptTooLongError(InvalidParamsError):
-    """The prompt does not fit into the context. Of a very long text only the least number of tokens is known."""
+    """The prompt does not fit into the context. For a very long text only the least number of tokens is known."""
 
     def __init__(self, num_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
         super().__init__(
@@ -142,7 +142,7 @@ class EngineBusyError(EngineError):
 
 
 class DeviceError(EngineError):
-    """The machine lacks what was asked for."""
+    """The machine lacks a device or feature that the options need."""
 
 
 class MissingExtraError(LlmiError, ImportError):
@@ -185,7 +185,7 @@ class RequestErrors(LlmiError, ExceptionGroup[LlmiError]):
         return type(self), (self.errors, self.outputs), self.__dict__
 
     def derive(self, excs: Sequence[Any]) -> ExceptionGroup[Any]:
-        """What `except*` and split() give on: a plain group."""
+        """The group that `except*` and split() pass on: a plain one."""
         return ExceptionGroup(self.message, excs)
 
 

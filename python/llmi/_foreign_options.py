@@ -45,7 +45,7 @@ class Foreign:
 
 
 def _refused(why: str, **names: Any) -> list[Foreign]:
-    """Of one feature: each name with its neutral value, or a tuple of these."""
+    """The names of one feature, each with its neutral value or a tuple of these."""
     return [Foreign(name, why, neutral if isinstance(neutral, tuple) else (neutral,)) for name, neutral in names.items()]
 
 
@@ -70,7 +70,7 @@ _TOTAL = "it counts the prompt in transformers: give max_tokens and min_tokens (
 _HOOK = "write it as a logits processor: logits_processors=[f(context, logits)]"
 _LORA = "adapters are not loaded"
 
-#: Of generate, chat, stream, enqueue, AsyncLLM.generate and SamplingParams.
+#: Arguments of generate, chat, stream, enqueue, AsyncLLM.generate and SamplingParams.
 CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
     # Filters and samplers of transformers and llama.cpp, with what belongs to them.
     _refused(_HOOK, typical_p=1.0, typical=1.0, epsilon_cutoff=0.0, eta_cutoff=0.0, top_h=(), top_n_sigma=(-1.0, -1, 0.0, 0), tfs_z=1.0, top_a=0.0,
@@ -147,7 +147,7 @@ CALL_HINTS = {
 }  # fmt: skip
 
 _ONE = "there is one process on one device"
-#: Of LLM.
+#: Arguments of LLM.
 ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused("it runs on one device", tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1, prefill_context_parallel_size=1,
              decode_context_parallel_size=1, enable_expert_parallel=False, n_gpu_layers=(), device_map=("auto", "cpu"), distributed_executor_backend=("mp", "uni")),

@@ -33,7 +33,7 @@ _INERT = {
     "chat_format": "the chat template says it",
     "trust_remote_code": "no code of a model is ever run",
 }
-#: Of speculation by transformers: nothing without its own drafter, which the call names.
+#: Keys of transformers' speculation: no effect without its own drafter, which the call names.
 _SPECULATION = frozenset(
     {
         "num_assistant_tokens",

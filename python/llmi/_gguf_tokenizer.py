@@ -28,11 +28,11 @@ END_MARKERS = (
     "<EOT>",
     "</s>",
 )
-#: Files list markup as user-defined tokens now and then; it is control tokens all the same: user text never becomes it. Not "</s>", which is an HTML tag,
+#: Files list markup as user-defined tokens now and then; they count as control tokens: user text never becomes it. Not "</s>", which is an HTML tag,
 #: too. What looks like <|this|> is what llama.cpp's converter takes for special.
 UNMISTAKABLE = {*END_MARKERS[:-1], "<start_of_turn>", "<bos>", "<eos>", "<pad>", "<mask>", "[INST]", "[/INST]", "[BOS]", "[EOS]"}
 
-#: Characters looked at while merges are found, and merges: Gemma's 262,144 tokens take 11 million and 600,000.
+#: Characters read while merges are found, and merges: Gemma's 262,144 tokens take 11 million and 600,000.
 MAX_MERGE_WORK, MAX_MERGES = 1 << 28, 1 << 22
 
 GGML = "tokenizer.ggml."
@@ -64,7 +64,7 @@ INERT = {
     "chat_template": "read elsewhere",
     "chat_templates": "read elsewhere",
 }
-#: Keys that change texts in kinds that llmi does not read: named in a warning where they ask for something.
+#: Keys that change texts in kinds that llmi does not read: named in a warning where they are set.
 ASKING = ("remove_extra_whitespaces", "normalizer.lowercase", "normalizer.strip_accents")
 
 
@@ -157,7 +157,7 @@ def _is_markup(text: str) -> bool:
 
 
 def _notes(reader: _Metadata, model: str) -> list[str]:
-    """What a user should know: keys that ask for what is not done, and a rule that is missing."""
+    """The warnings for a user: keys that llmi does not apply, and a missing rule."""
     known = (
         USED | {f"{GGML}{name}_token_id" for name in ID_KEYS} | {f"tokenizer.{name}" for name in INERT} | {GGML + name for name in INERT}
     )

@@ -68,7 +68,7 @@ def _own_form(hook: Any) -> Any:
 
 
 def _torch() -> Any:
-    """It is there, as its hook is; by name, so that a type checker does not read it all for who imports llmi."""
+    """An attribute exists if its hook does; by name, so that a type checker of a program that imports llmi does not read it all."""
     return importlib.import_module("torch")
 
 

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from llmi._errors import ModelFileError
 from llmi._gguf_parts import part_of
 
-#: Taken in this order where a repository holds several and none is asked for: all that llmi reads, the usual choice first, then the
+#: Taken in this order where a repository holds several and the name chooses none: all types that llmi reads, the usual choice first, then the
 #: smaller before the larger.
 PREFERRED_TYPES = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_0", "Q6_K", "Q8_0", "BF16", "F16", "F32")
 _NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
@@ -143,7 +143,7 @@ def choose(name: HubName, files: Iterable[str]) -> Choice:
     if name.file is not None or name.type_name is not None or (has_gguf and not (weights and "config.json" in top)):
         return _gguf(name, files)
     if weights and "config.json" in top:
-        if "model.safetensors" in top or "model.safetensors.index.json" in top:  # beside them, the same weights under other names
+        if "model.safetensors" in top or "model.safetensors.index.json" in top:  # the same weights may be there twice, under other names
             weights = [file for file in weights if file.startswith("model")]
         beside = [file for file in files if file in top and file.endswith((".json", ".jinja", ".model"))]
         beside += [file for file in files if file.startswith("additional_chat_templates/") and file.endswith(".jinja")]

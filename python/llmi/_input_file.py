@@ -24,7 +24,7 @@ _KINDS = {
 }
 
 LFS_POINTER = (
-    "a git-LFS pointer: the clone holds 130 bytes of text in place of the file. Run `git lfs install` and `git lfs pull` there,"
+    "a git-LFS pointer: the clone holds 130 bytes of text instead of the file. Run `git lfs install` and `git lfs pull` there,"
     " or download the file itself"
 )
 

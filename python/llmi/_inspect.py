@@ -105,7 +105,7 @@ class ModelReport:
 
     @property
     def has_quantized_layers(self) -> bool:
-        """An embedding beside a head of its own is looked up, and multiplied with nothing."""
+        """An embedding of a model with its own head is only looked up, not multiplied."""
         looked_up = "" if self.config["tied_embeddings"] else "token_embd.weight"
         return any(dtype.upper().startswith("Q") for name, dtype, shape, _ in self.tensors if len(shape) == 2 and name != looked_up)
 

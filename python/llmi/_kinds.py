@@ -108,7 +108,7 @@ def iterable(value: Any) -> bool:
 
 
 def materialised(name: str, value: Any) -> Any:
-    """What can be read only once, as a tuple that can be read again; all else as it is."""
+    """A value that can be read only once, as a tuple that can be read again; others unchanged."""
     return tuple(entries_of(name, value) or ()) if isinstance(value, Iterator) else value
 
 

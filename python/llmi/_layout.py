@@ -262,7 +262,7 @@ def open_input(path: Path, form: str) -> _core.InputFile:
 
 
 def _described(head: bytes) -> str:
-    """What is in the place of weights, in words; "" if the first bytes do not tell."""
+    """The kind of a file that should hold weights, in words; "" if the first bytes do not tell."""
     if kind := what_it_is(head):
         return f"this is {kind}"
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmi._errors import TokenizerError
 
-#: A vocabulary's ids lie below this: the largest published ones have a sixty-fourth of it.
+#: A vocabulary's ids are below this: the largest published ones have a sixty-fourth of it.
 MAX_TOKEN_IDS = 1 << 24
 #: Ids that no token has are kept small: a table of all ids is made.
 MAX_UNUSED_IDS = 65_536

@@ -34,12 +34,12 @@ class Log:
         return self._logger
 
     def info(self, message: str, *args: object) -> None:
-        """What was loaded, shortened or chosen."""
+        """Logs what was loaded, shortened or chosen."""
         if (logger := self._find()) is not None:
             logger.info(message, *args, stacklevel=2)
 
     def warning(self, message: str, *args: object) -> None:
-        """What may surprise."""
+        """Logs what may surprise."""
         if (logger := self._find()) is not None:
             logger.warning(message, *args, stacklevel=2)
 
@@ -48,7 +48,7 @@ log = Log()
 
 
 def loaded(info: ModelInfo, args: EngineArgs, core: dict[str, Any], model_len: int, num_pages: int) -> None:
-    """What LLM() has loaded, and why its sizes are what they are.
+    """Logs what LLM() has loaded, and the reasons for its sizes.
 
     Parameters
     ----------

@@ -11,16 +11,16 @@ from typing import Any
 from llmi import _core, _layout
 from llmi._errors import LlmiError, ModelFileError, from_core
 
-#: Of a directory: what else makes tokens of texts, and texts of tokens.
+#: Further files of a directory that make tokens of texts, and texts of tokens.
 BESIDE_WEIGHTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json", "chat_template.jinja",
                   "chat_template.json")  # fmt: skip
 _CHUNK_BYTES = 1 << 22
 
 
 class ModelDigest:
-    """SHA-256 of the files that were loaded, computed when it is first asked for; it can be pickled.
+    """SHA-256 of the files that were loaded, computed when it is first read; it can be pickled.
 
-    Of one file: its own. Of several: of the lines "digest  name", sorted by the names. The files are read through the descriptors that the
+    For one file it is the file's own; for several, the digest of the lines "digest  name", sorted by the names. The files are read through the descriptors that the
     model was loaded by: they are the files of that time even if others have their names by now.
 
     >>> digest()
@@ -105,7 +105,7 @@ class OpenModel:
     beside: list[Path]
 
     def digest(self) -> ModelDigest:
-        """Of what was loaded."""
+        """The digest of the loaded files."""
         return ModelDigest(self.path, list(self.files))
 
     def check_unchanged(self) -> None:

@@ -1,4 +1,4 @@
-"""Where models come from: paths, the local cache, the hub, and wheels of the Python registry."""
+"""The sources of models: paths, the local cache, the hub, and wheels of the Python registry."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _found(name: str, revision: str | None) -> Path:
 
         return _hub.fetch(hub_name, revision)
     elif name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        log.info("%s is a path here, so the hub is not asked for it", name)
+        log.info("%s is a path here, so the hub is not queried", name)
     if revision is not None:
         log.warning("revision = %r has no effect: %s is not of the hub", revision, path)
     return path

@@ -117,7 +117,7 @@ class RequestOutput:
         return self.outputs[0].token_ids
 
     def receipt(self) -> Receipt:
-        """What another machine needs to reproduce this output bit for bit, as JSON."""
+        """The facts that another machine needs to reproduce this output bit for bit, as JSON."""
         from llmi._receipt import Receipt
 
         return Receipt.of(self)
@@ -225,7 +225,7 @@ class Perplexity(Record):
 
 @dataclasses.dataclass(slots=True)
 class ModelInfo:
-    """What was loaded. `kv_bytes_per_token` counts all layers; `sha256` is computed when first asked for."""
+    """The loaded model. `kv_bytes_per_token` counts all layers; `sha256` is computed when it is first read."""
 
     architecture: str
     num_layers: int

@@ -1,4 +1,4 @@
-"""hf_overrides: the user's changes to what a model file says, beside the file."""
+"""hf_overrides: the user's changes to the contents of a model file, which stays as it is."""
 
 from __future__ import annotations
 

@@ -53,14 +53,14 @@ class SamplingParams:
         Most tokens to generate; None goes on to the end of the context. One that does not fit there is refused, the
         default shortened.
     min_tokens : int
-        End-of-text and stop ids are masked, and stop strings not looked at, before so many tokens.
+        Before this many tokens, end-of-text and stop ids are masked, and stop strings are ignored.
     stop : str or list of str, optional
         Generation ends where one appears in the text; it is cut off unless `include_stop_str_in_output`. The text of a
         special token ends it at that token.
     stop_token_ids : list of int, optional
-        Ids that end generation beside the model's own end-of-text ids.
+        Ids that end generation, in addition to the model's own end-of-text ids.
     eos_token_id : int or list of int, optional
-        Ids that end a text in place of the model's own; an empty list: none. `stop_reason` is the id.
+        Ids that end a text instead of the model's own; an empty list: none. `stop_reason` is the id.
     ignore_eos : bool
         Go on past end-of-text.
     presence_penalty, frequency_penalty : float
@@ -140,7 +140,7 @@ class SamplingParams:
             raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
 
     def _materialise(self) -> None:
-        """What can be read only once is read now, so that it is there for each prompt and for the next call."""
+        """Reads iterators into tuples, so that every prompt and the next call get their values."""
         for name in SAMPLING:
             value = getattr(self, name)
             if (again := materialised(name, value)) is not value:
@@ -173,7 +173,7 @@ SamplingParams.__init__ = _init  # type: ignore[method-assign]
 ALIASES = {alias: option.name for option in SAMPLING.values() for alias in option.aliases}
 #: Those that mean something of their own; see `canonical`.
 _STREAMER = Object("a transformers streamer, with put() and end()", is_streamer)
-#: What counts the prompt, too, and says nothing beside the count of new tokens.
+#: Limits that count the prompt too, and have no effect together with a limit of new tokens.
 _OUTRANKED = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 _LENGTH = Maybe(Whole(0, 2**63 - 1))
 _TRANSLATED = ("do_sample", "streamer", "suppress_tokens", "sequence_bias")

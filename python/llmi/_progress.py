@@ -26,7 +26,7 @@ def interactive() -> bool:
 
 
 class _NoBar:
-    """What stands for a bar that nobody would see."""
+    """Replaces a bar that would not be seen."""
 
     def update(self, count: float) -> None:
         """Nothing."""

@@ -15,7 +15,7 @@ EXPONENTIAL = "it repeats a group that itself has alternatives or repeats someth
 
 @dataclasses.dataclass
 class _Part:
-    """What is known of a group, or of the item before."""
+    """Facts about a group, or about the item before."""
 
     ambiguous: bool = False  # it may match a text in several ways, or texts of several lengths
     repeat: int = 1  # how often its longest part is repeated, where that is bounded

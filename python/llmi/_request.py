@@ -113,7 +113,7 @@ def resolve_params(
 
 
 def take_options(generate_args: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Takes a call's own options out of its keywords; what is left are SamplingParams fields."""
+    """Takes a call's own options out of its keywords; the rest are SamplingParams fields."""
     return {name: generate_args.pop(name) for name in names if name in generate_args}
 
 
@@ -259,7 +259,7 @@ class RequestBuilder:
             ids = list(word)
             if len(ids) == 1 and ids[0] in self.ends(params):
                 log.info(
-                    "bad_words_ids: end-of-text (id %d) may come all the same, as in transformers (ignore_eos goes on past it)", ids[0]
+                    "bad_words_ids: end-of-text (id %d) may still be generated, as in transformers (ignore_eos continues past it)", ids[0]
                 )
                 continue
             for length in range(1, min(len(ids) - 1, len(prompt_token_ids)) + 1):
@@ -281,7 +281,7 @@ def own_eos(params: SamplingParams) -> list[int]:
 
 
 class PartialOutput:
-    """What has arrived of one continuation; has the core's field names."""
+    """The part of one continuation that has arrived; it has the core's field names."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []

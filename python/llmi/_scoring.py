@@ -61,7 +61,7 @@ def encode_pair(llm: LLM, context: Prompt, continuation: Prompt, parse_special: 
 
 
 def pairs_of(pairs: Any) -> list[list[Any]]:
-    """What was given as pairs, each [context, continuation]."""
+    """The given pairs, each [context, continuation]."""
     entries = entries_of("pairs", pairs)
     if entries is None:
         raise refuse("pairs", "a list of (context, continuation)", pairs)

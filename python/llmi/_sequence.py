@@ -1,6 +1,6 @@
 """Token sequences of the lab: read logits, extend, fork, roll back; any decoding idea in a few lines.
 
-Sequences share cache blocks copy-on-write and live beside running requests. Their cache may be evicted and is computed
+Sequences share cache blocks copy-on-write and exist while requests run. Their cache may be evicted and is computed
 again when needed; no bit changes.
 """
 
@@ -68,7 +68,7 @@ class TokenSequence(StaysHere):
     llm : LLM
     prompt_len : int
     parent : TokenSequence or None
-        What it was forked from.
+        The sequence from which it was forked.
     seed : int
         The key of its noise.
     """
@@ -120,7 +120,7 @@ class TokenSequence(StaysHere):
 
     @property
     def logits(self) -> F32:
-        """Raw logits after the last token, float32 [vocab_size], read-only; computed when first asked for."""
+        """Raw logits after the last token, float32 [vocab_size], read-only; computed when they are first read."""
         if self._logits is None:
             _extend(self.llm, {self: []})
         assert self._logits is not None

@@ -77,7 +77,7 @@ class SpeculativeConfig:
         own acceptance.
     verification : {"coupled", "rejection", "block", "typical"} or Verification
         "coupled": the very tokens of plain decoding, at any temperature. "rejection": accepts with probability
-        min(1, target / draft), else draws from what is left; the law is exactly the target's. "block": the
+        min(1, target / draft), else draws from the rest; the law is exactly the target's. "block": the
         same law, chains only, judged as a whole: accepts more. "typical", and a Verification of your own, may change the law.
         All but "coupled" make tokens depend on the drafter and on num_speculative_tokens too, and on nothing else of the run: a draft
         goes whole into a step that has room for it.
@@ -157,7 +157,7 @@ class SpeculativeConfig:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class SpecDecodeMetrics(Record):
-    """What speculation did for one continuation.
+    """Counts of one continuation's speculation.
 
     `acceptance_rate` is accepted / drafted; `mean_acceptance_length` is 1 + accepted / drafts: tokens per verifying
     step. `num_accepted_tokens_per_pos[i]` counts drafts whose token at depth i + 1 was accepted.
@@ -234,7 +234,7 @@ class DrafterRunner:
         return results
 
     def observe(self, request_id: int, index: int, num_accepted: int, target_logprobs: F32) -> None:
-        """What became of a sequence's last draft."""
+        """Reports the result of a sequence's last draft."""
         context = self._contexts.get((request_id, index))
         if context is None:
             return

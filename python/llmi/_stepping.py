@@ -27,7 +27,7 @@ class Stepping:
 
     def add(self, call: Call, submit: Callable[[Call, int], None]) -> None:
         """Queues the requests of `call` with those that are there."""
-        call_core(self._engine.check_open)  # in the child of a fork the lock may be held for ever
+        call_core(self._engine.check_open)  # in the child of a fork the lock may never be released
         with self._lock:
             whole = self._call or Call(self._engine, self._results, [], "return")
             first = len(whole.submissions)

@@ -114,7 +114,7 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
 
     def _poll(self, over: type[StopIteration | StopAsyncIteration]) -> StreamChunk | None:
         """The next chunk that has come, None while there may be more; raises `over`, or the request's error, behind the last."""
-        is_over = self._closed or self._calls.done  # looked at first: what ends a stream comes after its last chunk
+        is_over = self._closed or self._calls.done  # read first: the end of a stream comes after its last chunk
         try:
             return self._calls.chunks.popleft()
         except IndexError:

@@ -13,10 +13,10 @@ from llmi._errors import InvalidParamsError
 from llmi._params import SamplingParams
 from llmi._verification import Verification, VerifyContext
 
-#: Rules that reckon in float64 are right to so much, in total variation.
+#: Tolerance for rules that compute in float64, in total variation.
 ROUNDING = 1e-9
 _NUM_PAIRS = 60
-_GRID = 16  # a coin's range is looked at in so many parts before its thresholds are found
+_GRID = 16  # parts into which a coin's range is divided before its thresholds are found
 _BISECTIONS = 40
 _MOST_RUNS = 200_000
 _SIBLINGS_AT_MOST = 3
@@ -36,7 +36,7 @@ def verification_law(verification: Any, target: Any, draft: Any, *, num_siblings
     Parameters
     ----------
     verification : "rejection" or Verification
-        Its accept_probability and residual get arrays of Fractions; a rule that cannot reckon with these gets float64 ones.
+        Its accept_probability and residual get arrays of Fractions; a rule that cannot compute with these gets float64 ones.
     target, draft : probabilities [vocab_size]
         Fractions, or numbers that are taken as they are.
     num_siblings : int
@@ -76,7 +76,7 @@ def verification_law(verification: Any, target: Any, draft: Any, *, num_siblings
 
 
 def _with_fractions(function: Any, *args: Any) -> Any:
-    """Calls with arrays of Fractions, or of float64 where the function cannot reckon with them."""
+    """Calls with arrays of Fractions, or of float64 where the function cannot compute with them."""
     try:
         return function(*(np.array(arg, object) if isinstance(arg, list) else arg for arg in args))
     except (TypeError, AttributeError):
@@ -172,7 +172,7 @@ class _NotEnumerable(Exception):
 
 
 class _Wanted(BaseException):
-    """The judge asks for a chance that the script does not hold; no `except Exception` of its own sees this."""
+    """The judge draws a number that the script does not hold; no `except Exception` of its own sees this."""
 
     def __init__(self, key: tuple[Any, ...], probs: Any) -> None:
         self.key, self.probs = key, probs
@@ -331,7 +331,7 @@ def assert_exact_judge(rule: Verification, *, point_masses: bool) -> bool:
 
 
 def assert_exact_verification(llm: Any, config: Any, prompts: list[Any], samplers: list[SamplingParams]) -> None:
-    """Enumerates a Verification of the user's own, for drafts of the kind that it meets under this speculation."""
+    """Enumerates a user's Verification, for drafts of the kind that it meets under this speculation."""
     point_masses = not meets_laws(llm, config, prompts, samplers)
     if config.verification.judges_whole_drafts:
         assert_exact_judge(config.verification, point_masses=point_masses)

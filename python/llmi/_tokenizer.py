@@ -35,9 +35,9 @@ class Tokenizer:
     Parameters
     ----------
     path : path
-        A directory with tokenizer.json or one GGUF file, a tokenizer.json, or a GGUF file (a vocabulary is enough). Beside tokenizer.json,
+        A directory with tokenizer.json or one GGUF file, a tokenizer.json, or a GGUF file (a vocabulary is enough). Next to tokenizer.json,
         tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json and generation_config.json are read,
-        by the rules of transformers 4.57. What they ask for and llmi does not do is named in one UserWarning.
+        by the rules of transformers 4.57. Settings that llmi does not apply are named in one UserWarning.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ class Tokenizer:
     def encode_prompt(self, text: str, parse_special: bool | None = None, max_model_len: int | None = None) -> list[int]:
         """Token ids of a prompt's text; where its own markup begins as the model wraps a text, it is not wrapped twice.
 
-        Raises PromptTooLongError before anything is encoded if the text cannot fit: if it has more bytes than so many of the longest token.
+        Raises PromptTooLongError before anything is encoded if the text cannot fit: if it has more bytes than that number of longest tokens.
         """
         if max_model_len is not None and len(text) > max_model_len and self._loaded.keeps_bytes():
             longest = max(max(map(len, self.vocab_bytes)), *(len(name.encode()) for name in self.special_tokens.values()), 1)
@@ -208,7 +208,7 @@ class Tokenizer:
     def markup_in(self, text: str) -> str | None:
         """The first string in `text` that names a special token, as the beginning of a chat that was rendered already does; None if there is none.
 
-        Only the first 65,536 characters are looked at.
+        Only the first 65,536 characters are checked.
         """
         if self._markup is None:
             texts = {text for text in self.special_tokens.values() if text.strip()}
@@ -343,7 +343,7 @@ class Tokenizer:
         return ids
 
     def decode_stream(self) -> DecodeStream:
-        """An incremental decoder: `.step(token_id)` gives whole characters, `.flush()` what is left."""
+        """An incremental decoder: `.step(token_id)` gives whole characters, `.flush()` the rest."""
         return DecodeStream(self)
 
     def _text_of(self, token_id: int | None) -> str:

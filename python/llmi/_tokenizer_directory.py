@@ -1,4 +1,4 @@
-"""The tokenizer of a model directory: tokenizer.json, and the files beside it that say more."""
+"""The tokenizer of a model directory: tokenizer.json, and the other files of the directory with settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL_CONFIGS = ("generation_config.json", "config.json")  # in the order in whi
 
 
 def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
-    """Reads a directory, or the tokenizer.json in one with what is beside it; `overrides` lie over config.json. Raises TokenizerError."""
+    """Reads a directory, or the tokenizer.json in one with the files next to it; `overrides` change config.json. Raises TokenizerError."""
     directory = path if path.is_dir() else path.parent
     file = path / "tokenizer.json" if path.is_dir() else path
     if not is_there(file):
@@ -82,7 +82,7 @@ def _vocab_size(config: dict[str, Any]) -> int | None:
 
 
 def _add_tokens(tokenizer: Any, settings: Settings, model_vocab: int | None, directory: Path) -> list[str]:
-    """Adds the tokens that stand beside tokenizer.json, as transformers does. Returns what could not be added, in words."""
+    """Adds the tokens that are listed outside tokenizer.json, as transformers does. Returns what could not be added, in words."""
     from tokenizers import AddedToken
 
     present = tokenizer.get_added_tokens_decoder().values()

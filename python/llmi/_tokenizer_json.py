@@ -1,4 +1,4 @@
-"""tokenizer.json, looked at before the tokenizers library reads it: ids, expressions, and the kinds whose tokens' bytes are known."""
+"""tokenizer.json, checked before the tokenizers library reads it: ids, expressions, and the kinds whose tokens' bytes are known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmi._loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, MAX_UNUS
 FILE = "tokenizer.json"
 MAX_STEPS = 64
 MAX_NESTED = 8
-#: A normalizer may write at most so many characters for one.
+#: The most characters that a normalizer may write for one.
 MAX_GROWTH = 64
 SPACE = "\u2581"
 

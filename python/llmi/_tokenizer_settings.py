@@ -15,22 +15,22 @@ NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 #: Lists of further ones: transformers 4 has the first name, and an object under the second; transformers 5 a list under the second.
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 USED = (*NAMED, *LISTS, "tokenizer_class", "add_bos_token", "add_eos_token", "added_tokens_decoder", "add_prefix_space", "chat_template")
-#: Ids that transformers writes when it converts a GGUF: looked at, but the texts count.
+#: Ids that transformers writes when it converts a GGUF: they are read, but the texts count.
 IDS = tuple(f"{name}_id" for name in NAMED)
-#: Keys that ask for nothing where they are false.
+#: Keys without effect where they are false.
 ASKING = ("do_lower_case", "fix_mistral_regex", "remove_space", "keep_accents", "strip_accents", "add_dummy_prefix_space")
 #: Keys that change no token, and why.
 INERT = {
     **dict.fromkeys(IDS, "the text counts, as in transformers"),
     **dict.fromkeys(("model_type", "vocab_size"), "config.json's counts"),
-    "trim_offsets": "where a token begins in the text is not asked for",
+    "trim_offsets": "where a token begins in the text is not used",
     **dict.fromkeys(("model_max_length", "max_len", "max_length"), "the model's own length rules; nothing is cut in silence"),
     **dict.fromkeys(("padding_side", "pad_to_multiple_of", "pad_token_type_id", "padding"), "nothing is padded"),
     **dict.fromkeys(("truncation_side", "truncation_strategy", "stride", "truncation"), "nothing is cut"),
     **dict.fromkeys(("model_input_names", "return_token_type_ids", "return_attention_mask", "return_tensors"), "names of tensors"),
     "clean_up_tokenization_spaces": "text is the bytes of its tokens: a clean-up would write what the model did not",
     "spaces_between_special_tokens": "text is the bytes of its tokens",
-    "split_special_tokens": "text is split always; parse_special asks for the tokens",
+    "split_special_tokens": "text is split always; parse_special reads the tokens",
     "legacy": "a rule of SentencePiece files, which tokenizer.json has applied already",
     "sp_model_kwargs": "options of SentencePiece files, which are not read",
     "errors": "what is no UTF-8 becomes U+FFFD",
@@ -93,7 +93,7 @@ class Token:
 
 @dataclasses.dataclass
 class Settings:
-    """What the files beside tokenizer.json say."""
+    """The settings in the files next to tokenizer.json."""
 
     kind: str  # the class, without "Fast"
     named: dict[str, str]  # bos_token and its like, by text

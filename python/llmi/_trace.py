@@ -127,7 +127,7 @@ class DecodeTrace(Alike):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TraceDifference(Record):
-    """Where two traces part: the output position, both tokens (None past an end), and the log-probability gaps."""
+    """The first difference of two traces: the output position, both tokens (None past an end), and the log-probability gaps."""
 
     position: int
     token_id: int | None

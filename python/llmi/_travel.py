@@ -1,4 +1,4 @@
-"""What goes to other processes and comes back equal, and what stays where it was made."""
+"""Objects that go to other processes and come back equal, and objects that stay where they were made."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Verification:
         return ratio
 
     def residual(self, target_probs: F64, draft_probs: F64) -> F64:
-        """What is left of the target after a rejection: by default the normalised positive part of target - draft."""
+        """The rest of the target after a rejection: by default the normalised positive part of target - draft."""
         left: F64 = np.maximum(target_probs - draft_probs, 0)
         total = left.sum()
         return left / total if total > 0 else left
@@ -97,7 +97,7 @@ class VerifyContext:
         return law
 
     def target_token(self, row: int) -> int:
-        """What plain decoding emits at a row."""
+        """The token that plain decoding emits at a row."""
         return int(call_core(self._rows.target_token, row - 1))
 
     def uniform(self, row: int, lane: int = 0) -> float:
