@@ -64,7 +64,7 @@ int64_t KvCache::PagesNeeded(const KvSequence& sequence, int64_t num_new) const 
 }
 
 bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim) {
-  // What is reclaimed may have shared blocks with this sequence: the need is counted anew each time.
+  // Reclaimed blocks may have been shared with this sequence, so its need is counted again each time.
   if (!MakeRoom([&] { return PagesNeeded(*sequence, num_new); }, reclaim)) return false;
   const int64_t first_written = sequence->num_tokens / groups_.block_size();
   const int64_t num_blocks = NumBlocks(sequence->num_tokens + num_new);

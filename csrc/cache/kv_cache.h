@@ -40,7 +40,7 @@ struct KvHostCopy {
 
 class KvCache {
  public:
-  // device: where its pages lie; null: the host.
+  // device: the memory of its pages; null: the host's.
   KvCache(KvGroups groups, int64_t num_pages, Device* device = nullptr);
 
   const KvGroups& groups() const { return groups_; }

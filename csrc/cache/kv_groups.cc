@@ -76,7 +76,7 @@ int64_t KvGroups::MaxPages(int64_t num_tokens, int64_t max_chunk) const {
 }
 
 int64_t KvGroups::FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) const {
-  // That token's position is num_tokens: it sees the positions from num_tokens + 1 - window on.
+  // The next token's position is num_tokens: it sees the positions from num_tokens + 1 - window on.
   return group.window == 0 ? 0 : std::max<int64_t>(0, num_tokens + 1 - group.window) / block_size_;
 }
 

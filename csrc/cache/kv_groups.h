@@ -32,7 +32,7 @@ class KvGroups {
   int64_t pages_per_block() const;  // of a logical block in every group
   int group_of_layer(int layer) const { return layer_places_[static_cast<size_t>(layer)].group; }
 
-  // Where `layer` finds its part of the cache in an arena of pages.
+  // The part of the cache that belongs to `layer`, in an arena of pages.
   KvView View(int layer, uint8_t* arena) const;
 
   // Pages that a lone sequence of num_tokens needs at most at any one time, all groups together, when it is

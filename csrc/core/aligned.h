@@ -1,4 +1,4 @@
-// Owned memory, 64-byte aligned and zeroed, huge pages asked for. Failure is an Error with the arithmetic.
+// Owned memory, 64-byte aligned and zeroed, in huge pages where the system has them. Failure is an Error with the arithmetic.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace llmi {
 
-// Where memory comes from, if not from the system: an accelerator. The host may not touch it.
+// A source of memory other than the system: an accelerator. The host may not touch its memory.
 class MemorySource {
  public:
   MemorySource() = default;
@@ -48,7 +48,7 @@ class AlignedBuffer {
 
  private:
   uint8_t* data_ = nullptr;
-  size_t num_bytes_ = 0;  // as asked for
+  size_t num_bytes_ = 0;  // as given
   size_t mapped_bytes_ = 0;
   MemorySource* source_ = nullptr;
 };

@@ -30,7 +30,7 @@ LLMI_HD static inline float FlushingFma(float a, float b, float c) {
   c = FlushSubnormal(c);
   const float sum = Fma(a, b, c);
   if (sum != 0x1p-126f && sum != -0x1p-126f) return FlushSubnormal(sum);
-  // Tiny is what lies below 2^-126 after rounding to 24 bits of any exponent: a part of what rounds to 2^-126 here.
+  // A sum is tiny if it is below 2^-126 after rounding to 24 bits of any exponent: some of the sums that round to 2^-126 here.
   const double product = static_cast<double>(a) * static_cast<double>(b);
   const double addend = static_cast<double>(c);
   const double total = product + addend;

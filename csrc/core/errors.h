@@ -18,7 +18,7 @@ enum class ErrorKind {
   kHook,              // user code raised
   kDraft,             // a drafter raised, or proposed what it may not
   kBusy,              // the engine was called from inside one of its own hooks
-  kDevice,            // the machine lacks what was asked for
+  kDevice,            // the machine lacks a device or a feature that the options need
   kClosed,            // the engine is closed
   kInterrupted,       // its caller no longer waits for it
   kInternal,          // a broken invariant

@@ -12,7 +12,8 @@ namespace llmi {
 
 class JsonCursor : private JsonLexer {
  public:
-  // Both outlive it. Throws Error(kModelFile) if the text is not UTF-8; all others throw it with `what` where the text is not as asked for.
+  // Both outlive it. Throws Error(kModelFile) if the text is not UTF-8; all others throw it with `what` where the text has another form
+  // than the call expects.
   JsonCursor(std::string_view text, const std::string& what);
 
   // Calls member(key) for each member; it takes the value by one of these functions.

@@ -1,5 +1,5 @@
-// A JSON object as its readers see it. Each member that is asked for is noted, so that what nobody has asked for can be named:
-// a key that changes the model and is not read would give wrong numbers without a word.
+// A JSON object as its readers see it. Each member that is looked up is noted, so that members without a reader can be named:
+// a key that changes the model and is not read would give wrong numbers silently.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class JsonFields {
   bool Bool(const std::string& key, bool fallback) const;
   std::string String(const std::string& key, const std::string& fallback) const;
 
-  // Where null means the same as absent.
+  // For keys whose null means the same as absent.
   std::optional<int64_t> OptionalInteger(const std::string& key) const;
   std::optional<double> OptionalNumber(const std::string& key) const;
   std::optional<std::string> OptionalString(const std::string& key) const;

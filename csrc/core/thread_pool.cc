@@ -17,8 +17,8 @@ namespace llmi {
 namespace {
 
 constexpr int kMaxThreads = 256;
-// About 20 us of spinning: longer than the serial gaps between two ops of a step (1 to 5 us), shorter than
-// what a process beside us would feel.
+// About 20 us of spinning: longer than the serial gaps between two ops of a step (1 to 5 us), too short
+// to slow another process noticeably.
 constexpr int kSpinIterations = 2000;
 
 void CpuRelax() {

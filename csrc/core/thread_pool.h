@@ -1,6 +1,6 @@
 // The process's one pool of worker threads. Work is split into numbered tasks, of which each thread has a range of its own, so that
-// it reads memory in one stream; who is done takes from the ends of the others' ranges, so a thread that loses its core delays one
-// task and no more. Which thread runs a task never enters a result. Between regions workers spin briefly, then sleep.
+// it reads memory in one stream; a thread that has finished takes from the ends of the others' ranges, so a thread that loses its core
+// delays one task and no more. Which thread runs a task never enters a result. Between regions workers spin briefly, then sleep.
 #pragma once
 
 #include <atomic>
@@ -54,8 +54,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   std::atomic<bool> stopping_{false};
 
-  // epoch << 32 | end << 16 | begin of what is left. A task is claimed by compare-and-swap, so a worker that slept through a region
-  // can neither take from it nor hold it up.
+  // epoch << 32 | end << 16 | begin of the tasks that are not claimed. A task is claimed by compare-and-swap, so a worker that slept
+  // through a region can neither take from it nor hold it up.
   struct alignas(64) Range {
     std::atomic<uint64_t> left{0};
     bool TakeFirst(int64_t* task);

@@ -1,4 +1,4 @@
-// The metadata of a GGUF file as the model's readers see it: each key that is asked for is noted, as in JsonFields, and a user's
+// The metadata of a GGUF file as the model's readers see it: each key that is looked up is noted, as in JsonFields, and a user's
 // overrides replace the file's values. The tokenizer's keys (tokenizer.*) are not among them: it has a reader of its own.
 #pragma once
 
@@ -46,7 +46,7 @@ class GgufFields {
   const GgufFile* file_;
   std::string source_;
   std::map<std::string, Json> changes_;        // null: taken away
-  mutable std::map<std::string, Json> found_;  // values that have been asked for: lists of a file are converted when they are
+  mutable std::map<std::string, Json> found_;  // values that were looked up: lists of a file are converted then
   mutable std::set<std::string> read_;
 };
 

@@ -25,7 +25,7 @@ class InputFile : public ByteSource {
   // Throws Error(kModelFile) if it is larger than max_bytes.
   std::string ReadAll(uint64_t max_bytes) const;
 
-  // What has changed since it was opened, in words; empty if its size, its times and its inode are the same. A file that was deleted, or
+  // The changes since it was opened, in words; empty if its size, its times and its inode are the same. A file that was deleted, or
   // given a further name, is the same.
   std::string Difference() const;
   // Throws Error(kModelFile) if there is a difference, or if the path now leads to another file.

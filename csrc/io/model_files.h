@@ -16,7 +16,7 @@ class ModelFiles {
   using File = std::shared_ptr<const InputFile>;
 
   // path: the model's, for messages. Without a config the weights are the parts of a GGUF, else safetensors, none of them where only the
-  // config is asked for. index: null, or what the shards are checked by. Throws as GgufFile and SafetensorsFiles do.
+  // config is needed. index: null, or what the shards are checked by. Throws as GgufFile and SafetensorsFiles do.
   ModelFiles(std::string path, const std::vector<File>& weights, File config, File index);
   // A GGUF file, or a directory with config.json and model.safetensors.
   explicit ModelFiles(const std::string& path);

@@ -1,4 +1,4 @@
-// A tensor file as the model's readers see it: each tensor that is asked for is noted, so that what nobody has asked for can be named.
+// A tensor file as the model's readers see it: each tensor that is looked up is noted, so that tensors without a reader can be named.
 #pragma once
 
 #include <set>

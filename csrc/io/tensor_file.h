@@ -11,7 +11,7 @@
 
 namespace llmi {
 
-// shape is row-major, slowest first: [out_features, in_features] for a linear layer. The num_bytes bytes at `offset` were checked to lie
+// shape is row-major, slowest first: [out_features, in_features] for a linear layer. The num_bytes bytes at `offset` were checked to be
 // inside `source` when it was opened.
 struct TensorView {
   std::string name;

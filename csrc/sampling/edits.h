@@ -27,7 +27,7 @@ class DrawList {
            int64_t after = -1);
   // The row that was added last judges such a token next. law: that it was drawn from, which outlives the list; empty: a point mass.
   void AddDrafted(int32_t token_id, std::span<const float> law, double uniform);
-  // What it draws with when all are rejected.
+  // The noise of the draw when all are rejected.
   void SetNoiseAfterRejection(const NoiseKey& key) { rows_.back().noise_after_rejection = NoiseOf(key); }
   DrawBatch batch() const;
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }

@@ -35,7 +35,7 @@ struct ByRank {
   bool operator()(int32_t a, int32_t b) const { return law[a] > law[b] || (law[a] == law[b] && a < b); }
 };
 
-// Keeps the first top_k by rank. One pass: what does not beat the last of those found so far is passed over.
+// Keeps the first top_k by rank. One pass that skips every token below the last one found so far.
 void KeepTopK(int64_t top_k, float* law, int64_t vocab_size) {
   const auto kept = static_cast<size_t>(top_k);
   std::vector<int32_t> ids;
@@ -163,7 +163,7 @@ double LogExponential(const NoiseKey& key, int64_t token_id) { return RaceScore(
 int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law, int64_t vocab_size) {
   using Runner = std::pair<double, int64_t>;  // score, id: the least wins
   const auto score = [&](int64_t id) { return Runner{RaceScore(NoiseWord(key, id), law[id]), id}; };
-  // The likeliest token first: its score lets nearly all others be passed over.
+  // The likeliest token first: its score lets the loop skip nearly all others.
   const int64_t likeliest = ArgMax(context, law, vocab_size);
   CheckInternal(likeliest >= 0, "draw: the law holds NaN or infinity, or keeps no token");
   Runner winner = score(likeliest);

@@ -145,7 +145,7 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
 bool Scheduler::ReserveRunning(ScheduledPiece* piece, bool alone) {
   while (!cache_->TryReserve(&piece->sequence->kv, piece->num_new + piece->num_drafted)) {
     const bool is_last = running_.back() == piece->sequence;
-    if (is_last && piece->num_new > 1) {  // nobody behind: go on with a smaller piece
+    if (is_last && piece->num_new > 1) {  // no other sequence follows: continue with a smaller piece
       piece->num_new /= 2;
       continue;
     }
@@ -199,8 +199,8 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
   }
 }
 
-// Whether a sequence that takes so many pages leaves each running one a block to grow, so that an admission is not undone at once,
-// and is not expected to outgrow the pool beside them.
+// Whether a sequence that takes num_pages leaves each running one a block to grow, so that an admission is not undone at once,
+// and is not expected to outgrow the pool together with them.
 bool Scheduler::FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const {
   if (running_.empty()) return true;
   const int64_t reserve = cache_->groups().pages_per_block() * num_running();
@@ -213,7 +213,7 @@ bool Scheduler::RestoreCopy(ScheduledSequence* sequence) {
   const int64_t known = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt);
   if (known + cache_->groups().block_size() < copy.num_tokens) {
     if (!FitsBesideRunning(*sequence, copy.num_pages + cache_->groups().pages_per_block())) return false;
-    GiveBack(sequence);  // its place in the prefix tree, if it looked there before
+    GiveBack(sequence);  // its place in the prefix tree, if it has one
     if (cache_->TryRestore(&sequence->kv, copy, Tokens(*sequence), sequence->cache_salt)) {
       num_restored_tokens_ += copy.num_tokens;
     } else {  // alone, and still no room: it is computed again, piece by piece

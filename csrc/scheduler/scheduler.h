@@ -5,7 +5,7 @@
 // budget, after one token has been set aside for every running decode (Sarathi-Serve). When pages run out the
 // youngest running sequence gives its pages back and is computed again later, from what the prefix cache still has, or, on a
 // device, takes its blocks back from the host, where that is cheaper; results do not change by a bit. So that
-// this stays rare, a sequence waits while those that run are expected to outgrow the pool beside it ("past-future"
+// this stays rare, a sequence waits while it and the running ones together are expected to outgrow the pool ("past-future"
 // scheduling: Gong et al., 2025).
 #pragma once
 

@@ -35,7 +35,7 @@ std::vector<int32_t> Draft::Depths() const {
 
 namespace {
 
-// What is wrong with the draft, or nothing.
+// The fault of the draft in words, or nothing.
 std::string Fault(const Draft& draft, int64_t vocab_size) {
   for (int32_t id : draft.token_ids) {
     if (id < 0 || id >= vocab_size) return "token id " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size) + ")";

@@ -30,7 +30,7 @@ struct DraftContext {
   uint32_t round = 0;       // of verification, for the noise of drawn drafts
   bool wants_laws = false;  // the draft's laws, where its tokens are drawn
   DrafterState* state = nullptr;
-  // {layer: [hidden_size]} of the row that the last token was drawn from; layers that some drafter of the step asks for.
+  // {layer: [hidden_size]} of the row that the last token was drawn from; layers that some drafter of the step captures.
   const std::map<int, std::vector<float>>* hidden_states = nullptr;
 
   Draft draft;
@@ -56,8 +56,8 @@ class Drafter {
   virtual const std::vector<int>& hidden_layers() const { return kNoLayers; }
   // Fills draft, or error, of each context. Drafts are checked by the caller.
   virtual void Propose(std::span<DraftContext*> contexts) = 0;
-  // After the walk over a draft: how deep it went, and the target's log-probability of each node (NaN where the walk did
-  // not come by). Called only where wants_observe; an error ends this request alone.
+  // After the walk over a draft: how deep it went, and the target's log-probability of each node (NaN for nodes that
+  // the walk did not reach). Called only where wants_observe; an error ends this request alone.
   virtual bool wants_observe() const { return false; }
   virtual void Observe(uint64_t /*request_id*/, int64_t /*sample_index*/, int64_t /*num_accepted*/,
                        std::span<const float> /*target_logprobs*/) {}

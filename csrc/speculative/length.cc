@@ -13,7 +13,7 @@ constexpr double kStatedWeight = 10.0;  // more of it, for each unit that it lie
 constexpr double kPriorWeight = 1.0;    // of the expected rate, in drafts: light, or a drafter that never hits would keep a rate that pays
 constexpr double kHistoryWeight = 3.0;  // of other sequences, in drafts
 constexpr double kMargin = 1.01;
-constexpr double kPriceFade = 0.999;  // a drafter that is too dear is tried every 200 steps or so
+constexpr double kPriceFade = 0.999;  // a drafter that is too slow is tried about every 200 steps
 
 }  // namespace
 

@@ -34,8 +34,8 @@ class AcceptanceRecord {
   std::array<double, kMaxDraftDepth> accepted_{};
 };
 
-// Seconds a unit of a drafter's work, learnt from what was seen. One slow call on a busy machine must not end drafting: what is
-// seen counts up to twice the price, and the price fades while nothing is asked for, so that it is found out again some time.
+// Seconds a unit of a drafter's work, learnt from what was seen. One slow call on a busy machine must not end drafting: one
+// measurement counts up to twice the price, and the price fades while nothing is drafted, so that it is measured again later.
 class Price {
  public:
   void Learn(double seen);

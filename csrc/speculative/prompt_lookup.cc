@@ -17,7 +17,7 @@ uint64_t HashNgram(std::span<const int32_t> token_ids, int64_t end, int64_t n) {
   return hash;
 }
 
-// Confidence i + 1: at least so many of the last tokens stand before the place found. Rates as seen on chats of six kinds.
+// Confidence i + 1: at least kMatchLengths[i] of the last tokens precede the place found. Rates as measured on chats of six kinds.
 constexpr int64_t kMatchLengths[] = {1, 2, 3, 5, 9};
 constexpr double kMatchRates[] = {0.3, 0.5, 0.55, 0.75, 0.9};
 static_assert(std::size(kMatchLengths) + 1 == kNumConfidences && std::size(kMatchRates) == std::size(kMatchLengths));

@@ -62,7 +62,7 @@ DraftVerdict BlockVerification::Judge(DraftRows& rows) const {
   const auto law_of = [&](int64_t node) {
     return draft.laws.empty() ? std::span<const float>() : std::span<const float>(draft.laws[static_cast<size_t>(node)]);
   };
-  // What is left for the token after the first `length` ones, were they the longest beginning; bears: the joint ratio so far.
+  // The law of the token after the first `length` ones, if they are the longest accepted beginning; bears: the joint ratio so far.
   const auto left_after = [&](int64_t length, double bears) {
     const std::span<const double> target = rows.Target(static_cast<int32_t>(length) - 1);
     std::vector<double> left(target.size());

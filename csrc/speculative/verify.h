@@ -12,7 +12,7 @@
 
 namespace llmi {
 
-// Where chance comes from: the engine keys it by position and round, tests supply it.
+// The source of chance: the engine keys it by position and round, tests supply it.
 class VerifyNoise {
  public:
   virtual ~VerifyNoise() = default;
@@ -34,7 +34,7 @@ class AcceptanceRule {
   // Of the node's token; target [vocab_size] is normalised, and what earlier siblings left. draft: the law that the node
   // was drawn from; empty: a point mass.
   virtual double AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const;
-  // What is left of the target when the node is rejected, normalised.
+  // The rest of the target when the node is rejected, normalised.
   virtual void Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const;
 };
 
@@ -43,7 +43,7 @@ struct RowVerdict {
   int32_t child = -1;  // the node that holds it, or -1: the walk ends
 };
 
-// The token after `node` (-1: the root): an accepted child's, or one drawn from what is left. target: its processed law.
+// The token after `node` (-1: the root): an accepted child's, or one drawn from the rest. target: its processed law.
 RowVerdict VerifyRow(const Draft& draft, int32_t node, std::vector<double> target, const AcceptanceRule& rule, VerifyNoise& noise);
 
 // --- verification of a whole draft at once
@@ -58,7 +58,7 @@ class DraftRows {
   virtual std::span<const double> Target(int32_t node) = 0;
   // Raw logits [vocab_size] after `node`.
   virtual std::span<const float> Logits(int32_t node) = 0;
-  // What plain decoding emits after `node`.
+  // The token that plain decoding emits after `node`.
   virtual int32_t TargetToken(int32_t node) = 0;
   // In (0, 1), for the acceptance of one node.
   virtual double Uniform(int32_t node) = 0;
