@@ -52,7 +52,7 @@ MUTANTS = [
     Mutant("kernels", "high bits packed from the first half", "csrc/model", "PackCodes", "words[vector * count + i] >> 4", "words[i] >> 4", OPS),
     Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels", "SumsPairs", " && PackedHighBits(type) == 0; }", "; }", OPS),
     Mutant("kernels", "half sums where half as many would stand", "csrc/kernels", "ComputeBlocks", "to.half_sums + 2 * begin", "to.half_sums + begin", "tests/test_row_ops.py"),
-    Mutant("kernels", "new rows of a task's first spans alone", "csrc/kernels", "WriteSpans", "row_of(spans.end), kv_head", "row_of(spans.first + 1), kv_head", ATTENTION),
+    Mutant("kernels", "new rows of a task's first spans alone", "csrc/kernels", "WriteSpans", ".row_end = row_of(spans.end)", ".row_end = row_of(spans.first + 1)", ATTENTION),
     Mutant("kernels", "tiles of the first segment for all", "csrc/kernels", "KvWrite", "std::max<int64_t>(0, begin - before)", "std::max<int64_t>(0, begin)", MATRIX),
     Mutant("kernels", "first pair of x for all", "csrc/kernels", "SumPairs", "Set1Pair(x + m * num_cols + k)", "Set1Pair(x + m * num_cols)", BF16_LAYERS),
     Mutant("kernels", "a NaN among 16 blocks", "csrc/kernels", "QuantizeBlocks", "!= 0xFFFF) return false", "== 0) return false", ROW_OPS),

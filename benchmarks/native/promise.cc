@@ -191,7 +191,12 @@ class Step {
     out->scales.resize(size / 16);
     out->sums.resize(size / 32);
     out->half_sums.resize(size / 16);
-    out->rows = {num_cols, out->codes.data(), out->scales.data(), out->sums.data(), out->half_sums.data(), fine};
+    out->rows = {.num_cols = num_cols,
+                 .codes = out->codes.data(),
+                 .scales = out->scales.data(),
+                 .sums = out->sums.data(),
+                 .half_sums = out->half_sums.data(),
+                 .fine = fine};
     table_.quantize_rows(out->x.data(), 0, num_rows, out->rows);
   }
 
@@ -226,9 +231,16 @@ class Step {
     Quantize(num_rows, num_cols, fine && !is_float, &activations);
     std::vector<float> out(static_cast<size_t>(num_rows * width));
     const auto call = [&, num_rows](int64_t layer, const auto& kernel) {
-      const LinearPart part = {weights_of(layer), nullptr, 0};
-      kernel(LinearArgs{&part, 1, num_rows, activations.x.data(), num_cols, activations.rows, out.data(), width, false}, part,
-             width / kTileRows);
+      const LinearPart part = {.weights = weights_of(layer)};
+      kernel(LinearArgs{.parts = &part,
+                        .num_parts = 1,
+                        .num_rows = num_rows,
+                        .x = activations.x.data(),
+                        .x_stride = num_cols,
+                        .quantized = activations.rows,
+                        .out = out.data(),
+                        .out_stride = width},
+             part, width / kTileRows);
     };
     Op op = {name, layers, {}, &out, {}};
     if (is_float) op.error = [&] { return ErrorOf(weights_of(0), activations.x, out); };
@@ -246,7 +258,14 @@ class Step {
     const std::vector<float> x = Random(work.rows * shape_.hidden, 4);
     const std::vector<float> weight = Random(shape_.hidden, 5);
     std::vector<float> out(x.size());
-    const RmsNormArgs args = {x.data(), shape_.hidden, out.data(), shape_.hidden, work.rows, 1, shape_.hidden, weight.data(), 1e-6f, false};
+    const RmsNormArgs args = {.x = x.data(),
+                              .x_stride = shape_.hidden,
+                              .out = out.data(),
+                              .out_stride = shape_.hidden,
+                              .num_rows = work.rows,
+                              .size = shape_.hidden,
+                              .weight = weight.data(),
+                              .eps = 1e-6f};
     Op op = {"norms", 2 * shape_.layers + 1, {[&](int64_t) { table_.rms_norm(args, 0, args.num_rows); }}, &out, {}};
     for (NormVariant variant : FreeNorms()) op.variants.push_back([&, variant](int64_t) { variant(args); });
     return Measure(work.name, op, shape_.rounds);
@@ -267,23 +286,35 @@ class Step {
     std::vector<AttentionSegment> segments;
     std::vector<int32_t> positions;
     for (int64_t s = 0; s < num_sequences; ++s) {
-      segments.push_back({s * rows_each, rows_each, work.context, block_table.data() + s * blocks_each, nullptr});
+      segments.push_back({.row_begin = s * rows_each,
+                          .num_rows = rows_each,
+                          .base_len = work.context,
+                          .block_table = block_table.data() + s * blocks_each});
       for (int64_t row = 0; row < rows_each; ++row) positions.push_back(static_cast<int32_t>(work.context + row));
     }
     const int64_t width = shape_.heads * shape_.head_dim;
     const std::vector<float> q = Random(work.rows * width, 9);
     std::vector<float> out(q.size());
     const auto args_of = [&](int64_t layer) -> AttentionArgs {
-      const KvView kv = {reinterpret_cast<uint8_t*>(arena.data()) + layer * layer_bytes,
-                         page_bytes,
-                         0,
-                         0,
-                         1,
-                         kBlock,
-                         static_cast<int32_t>(shape_.kv_heads),
-                         static_cast<int32_t>(shape_.head_dim),
-                         KvType::kF16};
-      return {kv, segments.data(), num_sequences, positions.data(), q.data(), width, shape_.heads, 0.125f, 0.0f, 0, out.data(), width};
+      const KvView kv = {.base = reinterpret_cast<uint8_t*>(arena.data()) + layer * layer_bytes,
+                         .page_bytes = page_bytes,
+                         .layer_offset = 0,
+                         .page_index = 0,
+                         .pages_per_block = 1,
+                         .block_size = kBlock,
+                         .num_kv_heads = static_cast<int32_t>(shape_.kv_heads),
+                         .head_dim = static_cast<int32_t>(shape_.head_dim),
+                         .type = KvType::kF16};
+      return {.kv = kv,
+              .segments = segments.data(),
+              .num_segments = num_sequences,
+              .positions = positions.data(),
+              .q = q.data(),
+              .q_stride = width,
+              .num_heads = shape_.heads,
+              .scale = 0.125f,
+              .out = out.data(),
+              .out_stride = width};
     };
     const std::vector<AttentionTask> tasks = AttentionTasks(args_of(0));
     const auto call = [&](int64_t layer, const auto& kernel) {

@@ -103,12 +103,23 @@ std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::str
   AlignedBuffer sums = Filled(device.get(), num_rows * num_cols / 8, 0);
   AlignedBuffer half_sums = Filled(device.get(), num_rows * num_cols / 4, 0);
   AlignedBuffer out = Filled(device.get(), num_rows * num_outputs * static_cast<int64_t>(sizeof(float)), 0);
-  QuantizedRows quantized = {num_cols, codes.as<int8_t>(), scales.as<float>(), sums.as<float>(), half_sums.as<int32_t>()};
+  const QuantizedRows quantized = {.num_cols = num_cols,
+                                   .codes = codes.as<int8_t>(),
+                                   .scales = scales.as<float>(),
+                                   .sums = sums.as<float>(),
+                                   .half_sums = half_sums.as<int32_t>()};
   device->QuantizeRows(x.as<float>(), num_rows, quantized);
   const KernelContext context = {&GetKernelTable("reference"), &ThreadPool::Shared(), 1, device.get()};
   const double seconds = SecondsEach(device.get(), out.data(), [&](int i) {
-    const LinearPart part = {{type, num_outputs, num_cols, weights.data() + i % copies * num_bytes}, nullptr, 0};
-    Linear(context, {&part, 1, num_rows, x.as<float>(), num_cols, quantized, out.as<float>(), num_outputs, false});
+    const LinearPart part = {.weights = {type, num_outputs, num_cols, weights.data() + i % copies * num_bytes}};
+    Linear(context, {.parts = &part,
+                     .num_parts = 1,
+                     .num_rows = num_rows,
+                     .x = x.as<float>(),
+                     .x_stride = num_cols,
+                     .quantized = quantized,
+                     .out = out.as<float>(),
+                     .out_stride = num_outputs});
   });
   return {seconds, num_bytes};
 }
@@ -143,8 +154,16 @@ double MeasureAttention(const std::string& name, const std::string& kv_dtype, co
   AlignedBuffer out = Filled(device.get(), num_bytes, 0);
   const KernelContext context = {&GetKernelTable("reference"), &ThreadPool::Shared(), 1, device.get()};
   const double seconds = SecondsEach(device.get(), out.data(), [&](int) {
-    PagedAttention(context, {view, segments.data(), static_cast<int64_t>(segments.size()), positions.data(), q.as<float>(), width,
-                             num_heads, 0.1f, 0.0f, 0, out.as<float>(), width});
+    PagedAttention(context, {.kv = view,
+                             .segments = segments.data(),
+                             .num_segments = static_cast<int64_t>(segments.size()),
+                             .positions = positions.data(),
+                             .q = q.as<float>(),
+                             .q_stride = width,
+                             .num_heads = num_heads,
+                             .scale = 0.1f,
+                             .out = out.as<float>(),
+                             .out_stride = width});
   });
   for (KvSequence& sequence : sequences) cache.Free(&sequence);
   return seconds;

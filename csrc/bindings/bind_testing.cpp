@@ -98,7 +98,12 @@ struct TestActivations {
         scales(context, static_cast<size_t>(num_rows * num_cols / (fine ? 16 : 32))),
         sums(context, static_cast<size_t>(num_rows * num_cols / 32)),
         half_sums(context, static_cast<size_t>(num_rows * num_cols / 16)),
-        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine} {
+        rows{.num_cols = num_cols,
+             .codes = codes.data(),
+             .scales = scales.data(),
+             .sums = sums.data(),
+             .half_sums = half_sums.data(),
+             .fine = fine} {
     if (HasTwoBytes(bits)) rows.low = low.emplace(context, static_cast<size_t>(num_rows * num_cols)).data();
   }
 
@@ -150,16 +155,16 @@ py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, cons
   const TestActivations activations(context, num_rows, x.shape(1), false, bits);
   const TestActivations made(context, num_rows, size, fine, bits);
   ConvertInput(context, placed_x.data(), num_rows, x.shape(1), {activations.rows});
-  const LinearPart parts[] = {{gate.view(), placed_bias.data(), 0}, {up.view(), placed_bias.data(), size}};
-  LinearArgs args{};
-  args.parts = parts;
-  args.num_parts = 2;
-  args.num_rows = num_rows;
-  args.x = placed_x.data();
-  args.x_stride = x.shape(1);
-  args.quantized = activations.rows;
-  args.out = gate_up.data();
-  args.out_stride = 2 * size;
+  const LinearPart parts[] = {{.weights = gate.view(), .bias = placed_bias.data()},
+                              {.weights = up.view(), .bias = placed_bias.data(), .out_column = size}};
+  const LinearArgs args = {.parts = parts,
+                           .num_parts = 2,
+                           .num_rows = num_rows,
+                           .x = placed_x.data(),
+                           .x_stride = x.shape(1),
+                           .quantized = activations.rows,
+                           .out = gate_up.data(),
+                           .out_stride = 2 * size};
   GatedLinear(context, args, Activation::kSilu, out.data(), {made.rows});
   return made.Fetch();
 }
@@ -177,7 +182,7 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
     const PackedView view = matrices[i]->view();
     const bool has_bias = i < biases.size() && !biases[i].empty();
     if (has_bias) placed_biases.emplace_back(context, biases[i].data(), biases[i].size());
-    parts.push_back({view, has_bias ? placed_biases.back().data() : nullptr, width});
+    parts.push_back({.weights = view, .bias = has_bias ? placed_biases.back().data() : nullptr, .out_column = width});
     width += view.num_rows;
     quantized = quantized || IsQuantizedPacked(view.type);
   }
@@ -186,23 +191,22 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   std::optional<TestActivations> activations;
   PlacedFloats placed_x = Place(context, x);
   PlacedFloats placed_out = Place(context, out);
-  LinearArgs args{};
-  args.parts = parts.data();
-  args.num_parts = static_cast<int64_t>(parts.size());
-  args.num_rows = x.shape(0);
-  args.x = placed_x.data();
-  args.x_stride = x.shape(1);
-  args.out = placed_out.data();
-  args.out_stride = width;
-  args.accumulate = residual.has_value();
   LinearInput input;
   if (quantized) input.quantized = activations.emplace(context, x.shape(0), x.shape(1), fine, bits).rows;
   std::vector<uint16_t> rounded(context.bf16_dots ? static_cast<size_t>(x.size()) : 0);
   if (context.bf16_dots) input.rounded = rounded.data();
   ConvertInput(context, placed_x.data(), x.shape(0), x.shape(1), input);
   if (codes && activations) activations->Replace(context, *codes);
-  args.quantized = input.quantized;
-  args.x_bf16 = input.rounded;
+  const LinearArgs args = {.parts = parts.data(),
+                           .num_parts = static_cast<int64_t>(parts.size()),
+                           .num_rows = x.shape(0),
+                           .x = placed_x.data(),
+                           .x_stride = x.shape(1),
+                           .quantized = input.quantized,
+                           .out = placed_out.data(),
+                           .out_stride = width,
+                           .accumulate = residual.has_value(),
+                           .x_bf16 = input.rounded};
   if (tiles) {
     std::vector<TileRange> ranges;
     for (const auto& [begin, end] : *tiles) ranges.push_back({begin, end});
@@ -258,8 +262,16 @@ void RegisterOps(py::module_& module) {
         if (residual) std::memcpy(out.mutable_data(), residual->data(), static_cast<size_t>(out.nbytes()));
         const KernelContext context = TestContext(table, 1);
         PlacedFloats placed = Place(context, out);
-        RmsNorm(context, {Place(context, x).data(), x.shape(1), placed.data(), x.shape(1), x.shape(0), num_groups, x.shape(1) / num_groups,
-                          Place(context, weight).data(), eps, residual.has_value()});
+        RmsNorm(context, {.x = Place(context, x).data(),
+                          .x_stride = x.shape(1),
+                          .out = placed.data(),
+                          .out_stride = x.shape(1),
+                          .num_rows = x.shape(0),
+                          .num_groups = num_groups,
+                          .size = x.shape(1) / num_groups,
+                          .weight = Place(context, weight).data(),
+                          .eps = eps,
+                          .accumulate = residual.has_value()});
         placed.Fetch(out.mutable_data());
         return out;
       },
@@ -270,7 +282,15 @@ void RegisterOps(py::module_& module) {
         const KernelContext context = TestContext(table, num_threads);
         const int64_t size = x.shape(1);
         return ProducedForms(context, x.shape(0), size, fine, bits, [&](float* out, const LinearInput& input) {
-          RmsNorm(context, {Place(context, x).data(), size, out, size, x.shape(0), 1, size, Place(context, weight).data(), eps, false},
+          RmsNorm(context,
+                  {.x = Place(context, x).data(),
+                   .x_stride = size,
+                   .out = out,
+                   .out_stride = size,
+                   .num_rows = x.shape(0),
+                   .size = size,
+                   .weight = Place(context, weight).data(),
+                   .eps = eps},
                   input);
         });
       },
@@ -280,8 +300,14 @@ void RegisterOps(py::module_& module) {
     const KernelContext context = TestContext(table, 1);
     FloatArray out({x.shape(0), x.shape(1)});
     PlacedFloats placed = Place(context, x);
-    Rope(context, {placed.data(), x.shape(1), x.shape(0), num_heads, x.shape(1) / num_heads, rotary_dim, Place(context, cosine).data(),
-                   Place(context, sine).data()});
+    Rope(context, {.x = placed.data(),
+                   .x_stride = x.shape(1),
+                   .num_rows = x.shape(0),
+                   .num_heads = num_heads,
+                   .head_dim = x.shape(1) / num_heads,
+                   .rotary_dim = rotary_dim,
+                   .cosine = Place(context, cosine).data(),
+                   .sine = Place(context, sine).data()});
     placed.Fetch(out.mutable_data());
     return out;
   });
@@ -415,8 +441,9 @@ void RegisterSampling(py::module_& module) {
   module.def("race_candidates", [](const std::string& table, uint64_t seed, int64_t position, const FloatArray& law, float limit) {
     std::vector<int32_t> ids(static_cast<size_t>(law.size()));
     int64_t count = 0;
-    TestContext(table, 1).table->race_candidates({{seed, static_cast<uint32_t>(position), 0, 0}, law.data(), 0, law.size(), limit},
-                                                 ids.data(), &count);
+    const RaceNoise noise = {.seed = seed, .position = static_cast<uint32_t>(position), .sample_index = 0, .purpose = 0};
+    const RaceArgs race = {.noise = noise, .law = law.data(), .first_id = 0, .size = law.size(), .limit = limit};
+    TestContext(table, 1).table->race_candidates(race, ids.data(), &count);
     ids.resize(static_cast<size_t>(count));
     return ids;
   });

@@ -227,18 +227,36 @@ FloatArray TestAttention(const std::string& table, const FloatArray& q, const Fl
     const int32_t parent = parents ? (*parents)[static_cast<size_t>(i)] : static_cast<int32_t>(i) - 1;
     positions.push_back(parent < 0 ? static_cast<int32_t>(base_len) : positions[static_cast<size_t>(parent)] + 1);
   }
-  const AttentionSegment cached = {0, base_len, 0, sequence.tables[0].data(), nullptr};
-  const AttentionSegment queries = {0, num_rows, base_len, sequence.tables[0].data(), parents ? parents->data() : nullptr};
+  const AttentionSegment cached = {.row_begin = 0, .num_rows = base_len, .base_len = 0, .block_table = sequence.tables[0].data()};
+  const AttentionSegment queries = {.row_begin = 0,
+                                    .num_rows = num_rows,
+                                    .base_len = base_len,
+                                    .block_table = sequence.tables[0].data(),
+                                    .parents = parents ? parents->data() : nullptr};
   const KvView view = cache.View(0);
   PlacedFloats placed_k = Place(context, k);
   PlacedFloats placed_v = Place(context, v);
   const int64_t kv_size = num_kv_heads * head_dim;
-  if (base_len > 0) KvWrite(context, {view, &cached, 1, placed_k.data(), placed_v.data(), kv_size});
+  KvWriteArgs written = {.kv = view, .segments = &cached, .num_segments = 1, .k = placed_k.data(), .v = placed_v.data(), .stride = kv_size};
+  if (base_len > 0) KvWrite(context, written);
+  written.segments = &queries;
+  written.k += base_len * kv_size;
+  written.v += base_len * kv_size;
   FloatArray out({q.shape(0), q.shape(1)});
   PlacedFloats placed(context, static_cast<size_t>(out.size()));
-  WriteAndAttend(context, {view, &queries, 1, placed_k.data() + base_len * kv_size, placed_v.data() + base_len * kv_size, kv_size},
-                 {view, &queries, 1, positions.data(), Place(context, q).data(), q.shape(1), num_heads, scale, soft_cap, window,
-                  placed.data(), q.shape(1)});
+  WriteAndAttend(context, written,
+                 {.kv = view,
+                  .segments = &queries,
+                  .num_segments = 1,
+                  .positions = positions.data(),
+                  .q = Place(context, q).data(),
+                  .q_stride = q.shape(1),
+                  .num_heads = num_heads,
+                  .scale = scale,
+                  .soft_cap = soft_cap,
+                  .window = window,
+                  .out = placed.data(),
+                  .out_stride = q.shape(1)});
   placed.Fetch(out.mutable_data());
   cache.Free(&sequence);
   return out;

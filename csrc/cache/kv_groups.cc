@@ -46,16 +46,16 @@ KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_hea
 
 KvView KvGroups::View(int layer, uint8_t* arena) const {
   const LayerPlace& place = layer_places_[static_cast<size_t>(layer)];
-  return {arena,
-          page_bytes_,
-          place.offset,
-          place.page_index,
-          groups_[static_cast<size_t>(place.group)].pages_per_block,
-          static_cast<int32_t>(block_size_),
-          static_cast<int32_t>(num_kv_heads_),
-          static_cast<int32_t>(head_dim_),
-          type_,
-          place.group};
+  return {.base = arena,
+          .page_bytes = page_bytes_,
+          .layer_offset = place.offset,
+          .page_index = place.page_index,
+          .pages_per_block = groups_[static_cast<size_t>(place.group)].pages_per_block,
+          .block_size = static_cast<int32_t>(block_size_),
+          .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
+          .head_dim = static_cast<int32_t>(head_dim_),
+          .type = type_,
+          .group = place.group};
 }
 
 int64_t KvGroups::pages_per_block() const {

@@ -52,7 +52,8 @@ void WriteSpans(const KernelContext& context, const KvWriteArgs& written, const 
   const AttentionSegment& segment = args.segments[task.segment];
   const int64_t kv_head = AttentionKvHead(args, task);
   const auto row_of = [&](int64_t span) { return std::clamp<int64_t>(span * kAttentionSpan - segment.base_len, 0, segment.num_rows); };
-  context.table->kv_write(written, segment, {row_of(spans.first), row_of(spans.end), kv_head, kv_head + 1});
+  context.table->kv_write(written, segment,
+                          {.row_begin = row_of(spans.first), .row_end = row_of(spans.end), .head_begin = kv_head, .head_end = kv_head + 1});
 }
 
 // Tasks go to threads whole, but for those that are long against all the work: threads share their spans. written, if not null: what
@@ -124,7 +125,8 @@ void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
         const int64_t offset = segment.base_len % kSlotsPerTile;  // of the first row in its tile
         const int64_t row_begin = std::max<int64_t>(0, from * kSlotsPerTile - offset);
         const int64_t row_end = std::min(segment.num_rows, to * kSlotsPerTile - offset);
-        context.table->kv_write(args, segment, {row_begin, row_end, 0, args.kv.num_kv_heads});
+        context.table->kv_write(args, segment,
+                                {.row_begin = row_begin, .row_end = row_end, .head_begin = 0, .head_end = args.kv.num_kv_heads});
       }
       before += num_own;
     }
@@ -142,8 +144,11 @@ std::vector<AttentionTask> AttentionTasks(const AttentionArgs& args) {
       const int64_t num_rows = std::min(rows_per_task, segment.num_rows - row);
       for (int64_t kv_head = 0; kv_head < args.kv.num_kv_heads; ++kv_head) {
         for (int64_t head = 0; head < group; head += heads_per_task) {
-          tasks.push_back({static_cast<int32_t>(s), static_cast<int32_t>(row), static_cast<int32_t>(num_rows),
-                           static_cast<int32_t>(kv_head * group + head), static_cast<int32_t>(std::min(heads_per_task, group - head))});
+          tasks.push_back({.segment = static_cast<int32_t>(s),
+                           .row_begin = static_cast<int32_t>(row),
+                           .num_rows = static_cast<int32_t>(num_rows),
+                           .head_begin = static_cast<int32_t>(kv_head * group + head),
+                           .num_heads = static_cast<int32_t>(std::min(heads_per_task, group - head))});
         }
       }
     }

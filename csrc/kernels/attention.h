@@ -32,7 +32,7 @@ struct AttentionSegment {
   int64_t num_rows;
   int64_t base_len;
   const int32_t* block_table;
-  const int32_t* parents;  // [num_rows] or null
+  const int32_t* parents = nullptr;  // [num_rows] or null
 };
 
 struct AttentionArgs {
@@ -44,9 +44,9 @@ struct AttentionArgs {
   int64_t q_stride;
   int64_t num_heads;  // a multiple of kv.num_kv_heads
   float scale;
-  float soft_cap;  // 0: none
-  int64_t window;  // 0: all positions
-  float* out;      // [total rows, num_heads * head_dim], rows out_stride apart
+  float soft_cap = 0.0f;  // 0: none
+  int64_t window = 0;     // 0: all positions
+  float* out;             // [total rows, num_heads * head_dim], rows out_stride apart
   int64_t out_stride;
 };
 

@@ -19,18 +19,18 @@ constexpr int64_t kMaxColumns = kMaxBlocks * kBlockSize;
 
 QuantizedRows RowsFrom(const QuantizedRows& x, int64_t row) {
   const int64_t blocks = row * (x.num_cols / kBlockSize);
-  return {x.num_cols,
-          x.codes + row * x.num_cols,
-          x.scales + blocks * (x.fine ? 2 : 1),
-          x.sums + blocks,
-          x.half_sums + 2 * blocks,
-          x.fine,
-          x.low == nullptr ? nullptr : x.low + row * x.num_cols};
+  return {.num_cols = x.num_cols,
+          .codes = x.codes + row * x.num_cols,
+          .scales = x.scales + blocks * (x.fine ? 2 : 1),
+          .sums = x.sums + blocks,
+          .half_sums = x.half_sums + 2 * blocks,
+          .fine = x.fine,
+          .low = x.low == nullptr ? nullptr : x.low + row * x.num_cols};
 }
 
 // Output columns [begin, begin + num_columns) of a layer as a layer of their own.
 LinearPart ColumnsOf(const LinearPart& part, int64_t begin, int64_t num_columns) {
-  LinearPart own = {part.weights, part.bias != nullptr ? part.bias + begin : nullptr, 0};
+  LinearPart own = {.weights = part.weights, .bias = part.bias != nullptr ? part.bias + begin : nullptr};
   own.weights.data += begin / kTileRows * PackedTileBytes(part.weights.type, part.weights.num_cols);
   own.weights.num_rows = num_columns;
   return own;
@@ -69,8 +69,13 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activatio
   args.out = scratch.up;
   table.linear_quantized(args, ColumnsOf(layers.parts[1], begin * kBlockSize, columns), 0, columns / kTileRows);
   table.gated_activation(activation, scratch.gate, scratch.up, num_rows * columns, scratch.activated);
-  const QuantizedRows own = {
-      columns, scratch.codes, scratch.scales, scratch.sums, scratch.half_sums, out.fine, out.low == nullptr ? nullptr : scratch.low};
+  const QuantizedRows own = {.num_cols = columns,
+                             .codes = scratch.codes,
+                             .scales = scratch.scales,
+                             .sums = scratch.sums,
+                             .half_sums = scratch.half_sums,
+                             .fine = out.fine,
+                             .low = out.low == nullptr ? nullptr : scratch.low};
   table.quantize_rows(scratch.activated, 0, num_rows, own);
   const QuantizedRows to = RowsFrom(out, row);
   const int64_t all_blocks = out.num_cols / kBlockSize;

@@ -30,20 +30,20 @@ namespace llmi {
 
 struct LinearPart {
   PackedView weights;
-  const float* bias;  // [weights.num_rows] or null
-  int64_t out_column;
+  const float* bias = nullptr;  // [weights.num_rows] or null
+  int64_t out_column = 0;
 };
 
 struct LinearArgs {
   const LinearPart* parts;
   int64_t num_parts;
   int64_t num_rows;
-  const float* x;  // null if every part is quantised
-  int64_t x_stride;
-  QuantizedRows quantized;  // codes null if no part is quantised
+  const float* x = nullptr;  // null if every part is quantised
+  int64_t x_stride = 0;
+  QuantizedRows quantized = {};  // codes null if no part is quantised
   float* out;
   int64_t out_stride;
-  bool accumulate;
+  bool accumulate = false;
   const uint16_t* x_bf16 = nullptr;  // [num_rows, num_cols] bf16, num_cols even: x as bf16 weights meet it, if not as fp32
 };
 

@@ -78,7 +78,8 @@ Ceilings MeasureCeilings(const KernelContext& context, int64_t num_bytes) {
   std::vector<float> scales(kProbeRows, 1.0f);
   std::vector<float> sums(kProbeRows, 96.0f);
   std::vector<int32_t> half_sums(2 * kProbeRows, 48);
-  const QuantizedRows rows = {kBlockSize, codes.data(), scales.data(), sums.data(), half_sums.data()};
+  const QuantizedRows rows = {
+      .num_cols = kBlockSize, .codes = codes.data(), .scales = scales.data(), .sums = sums.data(), .half_sums = half_sums.data()};
   const double dot_seconds = BestSeconds(context, [&](int64_t task) {
     context.table->probe_dots(kDotIterations, block.data(), rows, out.data() + task * kProbeDotRows * 16);
   });

@@ -22,11 +22,11 @@ struct RmsNormArgs {
   float* out;
   int64_t out_stride;
   int64_t num_rows;
-  int64_t num_groups;
+  int64_t num_groups = 1;
   int64_t size;
   const float* weight;
   float eps;
-  bool accumulate;
+  bool accumulate = false;
 };
 
 void RmsNorm(const KernelContext& context, const RmsNormArgs& args, const LinearInput& input = {});

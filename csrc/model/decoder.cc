@@ -100,7 +100,7 @@ std::vector<LinearPart> PartsOf(std::initializer_list<const LinearWeights*> laye
   int64_t column = 0;
   for (const LinearWeights* layer : layers) {
     const PackedView view = layer->matrix.view();
-    parts.push_back({view, layer->bias.empty() ? nullptr : layer->bias.data(), column});
+    parts.push_back({.weights = view, .bias = layer->bias.empty() ? nullptr : layer->bias.data(), .out_column = column});
     column += view.num_rows;
   }
   return parts;
@@ -108,18 +108,16 @@ std::vector<LinearPart> PartsOf(std::initializer_list<const LinearWeights*> laye
 
 LinearArgs ArgsOf(const std::vector<LinearPart>& parts, const float* x, const LinearInput& input, int64_t num_rows, float* out,
                   int64_t out_stride, bool accumulate) {
-  LinearArgs args{};
-  args.parts = parts.data();
-  args.num_parts = static_cast<int64_t>(parts.size());
-  args.num_rows = num_rows;
-  args.x = x;
-  args.x_stride = parts[0].weights.num_cols;
-  args.quantized = input.quantized;
-  args.out = out;
-  args.out_stride = out_stride;
-  args.accumulate = accumulate;
-  args.x_bf16 = input.rounded;
-  return args;
+  return {.parts = parts.data(),
+          .num_parts = static_cast<int64_t>(parts.size()),
+          .num_rows = num_rows,
+          .x = x,
+          .x_stride = parts[0].weights.num_cols,
+          .quantized = input.quantized,
+          .out = out,
+          .out_stride = out_stride,
+          .accumulate = accumulate,
+          .x_bf16 = input.rounded};
 }
 
 }  // namespace
@@ -213,39 +211,69 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
 
   const LinearInput normed = Input(context, rows.num_rows, {&w.query.matrix, &w.key.matrix, &w.value.matrix}, true);
   RmsNorm(context,
-          {rows.x, config_.hidden_size, rows.normed, config_.hidden_size, rows.num_rows, 1, config_.hidden_size, w.attention_norm.data(),
-           eps, false},
+          {.x = rows.x,
+           .x_stride = config_.hidden_size,
+           .out = rows.normed,
+           .out_stride = config_.hidden_size,
+           .num_rows = rows.num_rows,
+           .size = config_.hidden_size,
+           .weight = w.attention_norm.data(),
+           .eps = eps},
           normed);
   Project(context, {&w.query, &w.key, &w.value}, rows.normed, normed, rows.num_rows, qkv, stride, false);
   float* keys = qkv + query_size;
   if (config_.qk_norm) {
-    RmsNorm(context, {qkv, stride, qkv, stride, rows.num_rows, config_.num_heads, config_.head_dim, w.query_norm.data(), eps, false});
-    RmsNorm(context, {keys, stride, keys, stride, rows.num_rows, config_.num_kv_heads, config_.head_dim, w.key_norm.data(), eps, false});
+    RmsNorm(context, {.x = qkv,
+                      .x_stride = stride,
+                      .out = qkv,
+                      .out_stride = stride,
+                      .num_rows = rows.num_rows,
+                      .num_groups = config_.num_heads,
+                      .size = config_.head_dim,
+                      .weight = w.query_norm.data(),
+                      .eps = eps});
+    RmsNorm(context, {.x = keys,
+                      .x_stride = stride,
+                      .out = keys,
+                      .out_stride = stride,
+                      .num_rows = rows.num_rows,
+                      .num_groups = config_.num_kv_heads,
+                      .size = config_.head_dim,
+                      .weight = w.key_norm.data(),
+                      .eps = eps});
   }
   const auto rope = static_cast<size_t>(layer_config.rope);
   const int64_t rotary_dim = ropes_[rope].rotary_dim();
   // Query and key heads stand side by side: one call rotates both.
-  Rope(context, {qkv, stride, rows.num_rows, config_.num_heads + config_.num_kv_heads, config_.head_dim, rotary_dim, rows.cosine[rope],
-                 rows.sine[rope]});
+  Rope(context, {.x = qkv,
+                 .x_stride = stride,
+                 .num_rows = rows.num_rows,
+                 .num_heads = config_.num_heads + config_.num_kv_heads,
+                 .head_dim = config_.head_dim,
+                 .rotary_dim = rotary_dim,
+                 .cosine = rows.cosine[rope],
+                 .sine = rows.sine[rope]});
 
   const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
   segments_ = batch.segments;
   for (size_t s = 0; s < segments_.size(); ++s) segments_[s].block_table = batch.tables[group][s];
   const KvView kv = cache.View(static_cast<int>(layer));
   const auto num_segments = static_cast<int64_t>(segments_.size());
-  const AttentionArgs attention = {kv,
-                                   segments_.data(),
-                                   num_segments,
-                                   batch.positions.data(),
-                                   qkv,
-                                   stride,
-                                   config_.num_heads,
-                                   static_cast<float>(config_.attention_scale),
-                                   static_cast<float>(config_.attention_soft_cap),
-                                   layer_config.window,
-                                   attended,
-                                   query_size};
-  WriteAndAttend(context, {kv, segments_.data(), num_segments, keys, keys + kv_size, stride}, attention);
+  const KvWriteArgs written = {
+      .kv = kv, .segments = segments_.data(), .num_segments = num_segments, .k = keys, .v = keys + kv_size, .stride = stride};
+  const AttentionArgs attention = {.kv = kv,
+                                   .segments = segments_.data(),
+                                   .num_segments = num_segments,
+                                   .positions = batch.positions.data(),
+                                   .q = qkv,
+                                   .q_stride = stride,
+                                   .num_heads = config_.num_heads,
+                                   .scale = static_cast<float>(config_.attention_scale),
+                                   .soft_cap = static_cast<float>(config_.attention_soft_cap),
+                                   .window = layer_config.window,
+                                   .out = attended,
+                                   .out_stride = query_size};
+  WriteAndAttend(context, written, attention);
   for (size_t i = 0; i < batch.attention_layers.size(); ++i) {
     if (batch.attention_layers[i] == layer + 1) result->attention[i] = WantedWeights(context, attention, rows.num_rows, batch.wanted_rows);
   }
@@ -256,8 +284,15 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
     return;
   }
   Project(context, {&w.attention_output}, attended, input, rows.num_rows, rows.normed, config_.hidden_size, false);
-  RmsNorm(context, {rows.normed, config_.hidden_size, rows.x, config_.hidden_size, rows.num_rows, 1, config_.hidden_size,
-                    w.post_attention_norm.data(), eps, true});
+  RmsNorm(context, {.x = rows.normed,
+                    .x_stride = config_.hidden_size,
+                    .out = rows.x,
+                    .out_stride = config_.hidden_size,
+                    .num_rows = rows.num_rows,
+                    .size = config_.hidden_size,
+                    .weight = w.post_attention_norm.data(),
+                    .eps = eps,
+                    .accumulate = true});
 }
 
 void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
@@ -273,7 +308,16 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
     float* x = rows.x + begin * hidden;
     float* normed = rows.normed + begin * hidden;
     const LinearInput gate_input = Input(context, num_rows, {&w.gate.matrix, &w.up.matrix});
-    RmsNorm(context, {x, hidden, normed, hidden, num_rows, 1, hidden, w.mlp_norm.data(), eps, false}, gate_input);
+    RmsNorm(context,
+            {.x = x,
+             .x_stride = hidden,
+             .out = normed,
+             .out_stride = hidden,
+             .num_rows = num_rows,
+             .size = hidden,
+             .weight = w.mlp_norm.data(),
+             .eps = eps},
+            gate_input);
     const LinearInput down_input = Input(context, num_rows, {&w.down.matrix}, false, activated_forms_);
     const std::vector<LinearPart> gate_and_up = PartsOf({&w.gate, &w.up});
     GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false), config_.activation, activated,
@@ -282,7 +326,15 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
       Project(context, {&w.down}, activated, down_input, num_rows, x, hidden, true);
     } else {
       Project(context, {&w.down}, activated, down_input, num_rows, normed, hidden, false);
-      RmsNorm(context, {normed, hidden, x, hidden, num_rows, 1, hidden, w.post_mlp_norm.data(), eps, true});
+      RmsNorm(context, {.x = normed,
+                        .x_stride = hidden,
+                        .out = x,
+                        .out_stride = hidden,
+                        .num_rows = num_rows,
+                        .size = hidden,
+                        .weight = w.post_mlp_norm.data(),
+                        .eps = eps,
+                        .accumulate = true});
     }
   }
 }
@@ -378,8 +430,14 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
 
 void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) {
   const int64_t hidden = config_.hidden_size;
-  RmsNorm(context,
-          {rows, hidden, rows, hidden, num_rows, 1, hidden, weights_.final_norm.data(), static_cast<float>(config_.norm_eps), false});
+  RmsNorm(context, {.x = rows,
+                    .x_stride = hidden,
+                    .out = rows,
+                    .out_stride = hidden,
+                    .num_rows = num_rows,
+                    .size = hidden,
+                    .weight = weights_.final_norm.data(),
+                    .eps = static_cast<float>(config_.norm_eps)});
 }
 
 void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, float* logits) {
@@ -403,20 +461,18 @@ float* Decoder::LogitsThere(const KernelContext& context, const float* hidden, i
 // hidden and out lie where the ops run.
 void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
   const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
-  const LinearPart part = {matrix.view(), nullptr, 0};
+  const LinearPart part = {.weights = matrix.view()};
   const LinearInput input = Input(context, num_rows, {&matrix}, true);
   ConvertInput(context, hidden, num_rows, config_.hidden_size, input);
-  LinearArgs args{};
-  args.parts = &part;
-  args.num_parts = 1;
-  args.num_rows = num_rows;
-  args.x = hidden;
-  args.x_stride = config_.hidden_size;
-  args.quantized = input.quantized;
-  args.out = out;
-  args.out_stride = config_.vocab_size;
-  args.accumulate = false;
-  args.x_bf16 = input.rounded;
+  const LinearArgs args = {.parts = &part,
+                           .num_parts = 1,
+                           .num_rows = num_rows,
+                           .x = hidden,
+                           .x_stride = config_.hidden_size,
+                           .quantized = input.quantized,
+                           .out = out,
+                           .out_stride = config_.vocab_size,
+                           .x_bf16 = input.rounded};
   if (shortlist == nullptr) {
     Linear(context, args);
   } else {

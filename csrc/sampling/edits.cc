@@ -95,8 +95,18 @@ void DrawList::AddDrafted(int32_t token_id, std::span<const float> law, double u
 
 DrawBatch DrawList::batch() const {
   const auto size = [](const auto& list) { return static_cast<int64_t>(list.size()); };
-  return {rows_.data(),    size(rows_),    masks_.data(),   size(masks_),   penalties_.data(), size(penalties_),
-          allowed_.data(), size(allowed_), drafted_.data(), size(drafted_), laws_.data(),      size(laws_)};
+  return {.rows = rows_.data(),
+          .num_rows = size(rows_),
+          .masks = masks_.data(),
+          .num_masks = size(masks_),
+          .penalties = penalties_.data(),
+          .num_penalties = size(penalties_),
+          .allowed = allowed_.data(),
+          .num_allowed = size(allowed_),
+          .drafted = drafted_.data(),
+          .num_drafted = size(drafted_),
+          .laws = laws_.data(),
+          .num_laws = size(laws_)};
 }
 
 }  // namespace llmi

@@ -71,7 +71,13 @@ struct Activations {
         scales(codes.size() / 16),
         sums(codes.size() / 32),
         half_sums(codes.size() / 16),
-        rows{num_cols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine, two_bytes ? low.data() : nullptr} {}
+        rows{.num_cols = num_cols,
+             .codes = codes.data(),
+             .scales = scales.data(),
+             .sums = sums.data(),
+             .half_sums = half_sums.data(),
+             .fine = fine,
+             .low = two_bytes ? low.data() : nullptr} {}
   Activations(const Activations&) = delete;
   Activations& operator=(const Activations&) = delete;
 
@@ -99,8 +105,15 @@ void LinearDigests(const KernelContext& context) {
         ConvertInput(context, x.data(), kTokens, kCols, {activations.rows});
         if (form == std::string("linear, 127 in both bytes ")) activations.FillWithLargest();
         std::vector<float> out(kTokens * kRows);
-        const LinearPart part = {matrix.view(), nullptr, 0};
-        Linear(context, {&part, 1, kTokens, x.data(), kCols, activations.rows, out.data(), kRows, false});
+        const LinearPart part = {.weights = matrix.view()};
+        Linear(context, {.parts = &part,
+                         .num_parts = 1,
+                         .num_rows = kTokens,
+                         .x = x.data(),
+                         .x_stride = kCols,
+                         .quantized = activations.rows,
+                         .out = out.data(),
+                         .out_stride = kRows});
         Print(context.table->name, form + name, out);
       }
       std::vector<float> rows(2 * kCols);
@@ -115,7 +128,14 @@ void RowDigests(const KernelContext& context) {
   std::vector<float> x = Random(4 * 256, 2);
   const std::vector<float> weight = Random(256, 3);
   std::vector<float> out(x.size());
-  RmsNorm(context, {x.data(), 256, out.data(), 256, 4, 1, 256, weight.data(), 1e-6f, false});
+  RmsNorm(context, {.x = x.data(),
+                    .x_stride = 256,
+                    .out = out.data(),
+                    .out_stride = 256,
+                    .num_rows = 4,
+                    .size = 256,
+                    .weight = weight.data(),
+                    .eps = 1e-6f});
   Print(context.table->name, "rms_norm", out);
   RopeConfig rope;
   rope.theta = 500000.0;
@@ -125,7 +145,14 @@ void RowDigests(const KernelContext& context) {
   std::vector<float> cosine(4 * 32), sine(4 * 32);
   table.Compute(context, positions, 4, cosine.data(), sine.data());
   Print(context.table->name, "rope table", cosine);
-  Rope(context, {x.data(), 256, 4, 4, 64, 64, cosine.data(), sine.data()});
+  Rope(context, {.x = x.data(),
+                 .x_stride = 256,
+                 .num_rows = 4,
+                 .num_heads = 4,
+                 .head_dim = 64,
+                 .rotary_dim = 64,
+                 .cosine = cosine.data(),
+                 .sine = sine.data()});
   Print(context.table->name, "rope", x);
   std::vector<float> activated(4 * 128);
   for (Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
@@ -145,18 +172,29 @@ void AttentionDigests(const KernelContext& context) {
       KvSequence sequence;
       cache.Init(&sequence);
       if (!cache.TryReserve(&sequence, kSlots)) return;
-      const AttentionSegment all = {0, kSlots, 0, sequence.tables[0].data(), nullptr};
-      KvWrite(context, {cache.View(0), &all, 1, k.data(), v.data(), kKvHeads * kHeadDim});
+      const AttentionSegment all = {.row_begin = 0, .num_rows = kSlots, .base_len = 0, .block_table = sequence.tables[0].data()};
+      KvWrite(context,
+              {.kv = cache.View(0), .segments = &all, .num_segments = 1, .k = k.data(), .v = v.data(), .stride = kKvHeads * kHeadDim});
       for (const int32_t* tree : {static_cast<const int32_t*>(nullptr), parents.data()}) {
         std::vector<int32_t> positions;
         for (int32_t i = 0; i < 9; ++i) {
           const int32_t parent = tree != nullptr ? tree[i] : i - 1;
           positions.push_back(parent < 0 ? kSlots - 9 : positions[static_cast<size_t>(parent)] + 1);
         }
-        const AttentionSegment queries = {0, 9, kSlots - 9, sequence.tables[0].data(), tree};
+        const AttentionSegment queries = {
+            .row_begin = 0, .num_rows = 9, .base_len = kSlots - 9, .block_table = sequence.tables[0].data(), .parents = tree};
         std::vector<float> out(q.size());
-        PagedAttention(context, {cache.View(0), &queries, 1, positions.data(), q.data(), kHeads * kHeadDim, kHeads, 0.17f, 0.0f, window,
-                                 out.data(), kHeads * kHeadDim});
+        PagedAttention(context, {.kv = cache.View(0),
+                                 .segments = &queries,
+                                 .num_segments = 1,
+                                 .positions = positions.data(),
+                                 .q = q.data(),
+                                 .q_stride = kHeads * kHeadDim,
+                                 .num_heads = kHeads,
+                                 .scale = 0.17f,
+                                 .window = window,
+                                 .out = out.data(),
+                                 .out_stride = kHeads * kHeadDim});
         Print(context.table->name, "attention", out);
       }
       cache.Free(&sequence);

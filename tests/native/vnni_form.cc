@@ -48,17 +48,23 @@ int main() {
       std::vector<int8_t> codes(x.size()), low(x.size());
       std::vector<float> scales(x.size() / 16), sums(x.size() / 32);
       std::vector<int32_t> half_sums(x.size() / 16);
-      const llmi::QuantizedRows quantized = {
-          kCols, codes.data(), scales.data(), sums.data(), half_sums.data(), fine, two_bytes ? low.data() : nullptr};
+      const llmi::QuantizedRows quantized = {.num_cols = kCols,
+                                             .codes = codes.data(),
+                                             .scales = scales.data(),
+                                             .sums = sums.data(),
+                                             .half_sums = half_sums.data(),
+                                             .fine = fine,
+                                             .low = two_bytes ? low.data() : nullptr};
       llmi::reference::quantize_rows(x.data(), 0, rows, quantized);
       if (i % 4 == 3) {  // the largest of both bytes
         std::fill(codes.begin(), codes.end(), int8_t{127});
         std::fill(low.begin(), low.end(), int8_t{127});
         std::fill(half_sums.begin(), half_sums.end(), 16 * (256 * 127 + 127));
       }
-      const llmi::LinearPart part = {{type, kOutputs, kCols, tiles.data()}, nullptr, 0};
+      const llmi::LinearPart part = {.weights = {type, kOutputs, kCols, tiles.data()}};
       std::vector<float> expected(static_cast<size_t>(rows * kOutputs)), got(expected.size());
-      llmi::LinearArgs args = {&part, 1, rows, nullptr, 0, quantized, expected.data(), kOutputs, false};
+      llmi::LinearArgs args = {
+          .parts = &part, .num_parts = 1, .num_rows = rows, .quantized = quantized, .out = expected.data(), .out_stride = kOutputs};
       llmi::reference::linear_quantized(args, part, 0, 3);
       args.out = got.data();
       llmi::avx_vnni::linear_quantized(args, part, 0, 3);
