@@ -78,10 +78,14 @@ def _blocks(text: str, anchor: str) -> list[tuple[int, int]]:
         if not word.search(line):
             continue
         last = first + 1
-        while last < len(lines) and (lines[last][0] in "#\n" or _indent(lines[last]) > _indent(line) or lines[last].lstrip()[0] in ")]"):
+        while last < len(lines) and _continues(lines[last], _indent(line)):
             last += 1
         blocks.append((begins[first], begins[last]))
     return blocks
+
+
+def _continues(line: str, indent: int) -> bool:
+    return not line.strip() or line.startswith("#") or _indent(line) > indent or line.lstrip()[0] in ")]"
 
 
 def _indent(line: str) -> int:
