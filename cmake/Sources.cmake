@@ -3,8 +3,8 @@ set(LLMI_CORE_SOURCES
   csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_cursor.cc csrc/core/json_fields.cc
   csrc/core/json_lexer.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
   csrc/io/gguf.cc csrc/io/gguf_fields.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
-  csrc/kernels/attention.cc csrc/kernels/attention_weights.cc csrc/kernels/embedding.cc csrc/kernels/gated_activation.cc csrc/kernels/gated_linear.cc csrc/kernels/linear.cc csrc/kernels/probe.cc
-  csrc/kernels/kv_copy.cc csrc/kernels/linear_input.cc csrc/kernels/rms_norm.cc csrc/kernels/rope.cc csrc/kernels/tables.cc csrc/kernels/vocab.cc
+  csrc/kernels/ops/attention.cc csrc/kernels/ops/attention_weights.cc csrc/kernels/ops/embedding.cc csrc/kernels/ops/gated_activation.cc csrc/kernels/ops/gated_linear.cc csrc/kernels/ops/linear.cc csrc/kernels/ops/probe.cc
+  csrc/kernels/ops/kv_copy.cc csrc/kernels/ops/linear_input.cc csrc/kernels/ops/rms_norm.cc csrc/kernels/ops/rope.cc csrc/kernels/dispatch/tables.cc csrc/kernels/ops/vocab.cc
   csrc/kernels/cuda/cublas_lt.cc
   csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
   csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc

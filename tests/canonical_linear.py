@@ -1,4 +1,4 @@
-"""Quantised layers in NumPy: the codes of activations and the canonical order of sums, bit for bit (kernels/quantize_rows.h, kernels/linear.h)."""
+"""Quantised layers in NumPy: the codes of activations and the canonical order of sums, bit for bit (kernels/ops/quantize_rows.h, kernels/ops/linear.h)."""
 
 from __future__ import annotations
 

@@ -53,6 +53,23 @@ def test_layers(path: Path) -> None:
         assert name != "regex", "std::regex is exponential on hostile input"
 
 
+# What headers of a folder of csrc/kernels may include of the others. Sources of ops run ops, so they include dispatch as well.
+KERNEL_HEADERS = {"layout": set(), "draws": set(), "ops": {"layout"}, "dispatch": {"layout", "draws", "ops"}}
+
+
+def test_folders_of_kernels() -> None:
+    kernels = ROOT / "csrc/kernels"
+    assert not [path for path in kernels.iterdir() if path.is_file()]
+    for path in SOURCES:
+        folder = path.relative_to(kernels).parts[0] if path.is_relative_to(kernels) else ""
+        if folder not in KERNEL_HEADERS:
+            continue
+        above = {"dispatch"} if path.suffix != ".h" else set()
+        for name in includes(path):
+            if name.startswith("kernels/"):
+                assert name.split("/")[1] in KERNEL_HEADERS[folder] | {folder} | above, f"{path}: {name}"
+
+
 def test_instruction_set_files_use_no_containers() -> None:
     for path in SOURCES:
         if any(part in path.parts for part in ("simd", "avx2", "avx_vnni", "avx512", "avx512_bf16")):
@@ -69,10 +86,8 @@ def test_file_size(path: Path) -> None:
 
 
 def test_headers_stand_alone(tmp_path: Path) -> None:
-    """Each header compiles by itself (the ISA headers are parts of one file, and pybind11's need Python)."""
-    headers = [
-        p for p in SOURCES if p.suffix == ".h" and not any(part in p.parts for part in ("simd", "avx2", "avx_vnni", "avx512", "bindings"))
-    ]
+    """Each header compiles by itself (those named -inl.h are parts of an instruction set's one file, and pybind11's need Python)."""
+    headers = [path for path in SOURCES if path.suffix == ".h" and not path.name.endswith("-inl.h") and "bindings" not in path.parts]
     lines = [f'#include "{path.relative_to(ROOT / "csrc")}"\n' for path in headers]
     for index, line in enumerate(lines):
         (tmp_path / f"{index}.cc").write_text(line)

@@ -1,5 +1,5 @@
 // Attention free to reorder: one softmax over the whole context, no spans to merge; values of few queries in two chains.
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 
 #include "free_order.h"
 
@@ -7,7 +7,7 @@
 #define kAttentionSpan kFreeContext  // the kernels' own code below, with one span
 #include "free_lanes.h"
 
-#include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/attention-inl.h"
 
 namespace llmi {
 namespace free_order {

@@ -3,12 +3,12 @@
 
 #if defined(__AVX512VNNI__)
 #define LLMI_FREE_ISA avx512
-#include "kernels/cpu/avx512/lanes.h"
+#include "kernels/cpu/avx512/lanes-inl.h"
 #else
 #define LLMI_FREE_ISA avx2
-#include "kernels/cpu/avx2/lanes.h"
+#include "kernels/cpu/avx2/lanes-inl.h"
 #endif
 
 #include "core/half.h"
-#include "kernels/kernel_table.h"
-#include "kernels/cpu/simd/lane_math.h"
+#include "kernels/dispatch/kernel_table.h"
+#include "kernels/cpu/simd/lane_math-inl.h"

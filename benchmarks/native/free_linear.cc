@@ -4,9 +4,9 @@
 
 #include "free_order.h"
 #if defined(__AVX512VNNI__)
-#include "kernels/cpu/avx512/block_dots.h"
+#include "kernels/cpu/avx512/block_dots-inl.h"
 #else
-#include "kernels/cpu/avx2/block_dots.h"
+#include "kernels/cpu/avx2/block_dots-inl.h"
 #endif
 
 // The kernels' own passes over rows, loads and prefetches, in a namespace of this file's.
@@ -15,8 +15,8 @@
 namespace llmi::free_order {
 using namespace LLMI_FREE_ISA;  // BlockDots and how many rows it takes
 }
-#include "kernels/cpu/simd/linear.h"
-#include "kernels/cpu/simd/linear_float.h"
+#include "kernels/cpu/simd/linear-inl.h"
+#include "kernels/cpu/simd/linear_float-inl.h"
 
 namespace llmi {
 namespace free_order {

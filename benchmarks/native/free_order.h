@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/attention.h"
-#include "kernels/linear.h"
-#include "kernels/rms_norm.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/rms_norm.h"
 
 namespace llmi {
 

@@ -16,10 +16,10 @@
 #include "core/fp_env.h"
 #include "core/philox.h"
 #include "free_order.h"
-#include "kernels/attention_tasks.h"
-#include "kernels/gated_activation.h"
-#include "kernels/quantize_rows.h"
-#include "kernels/tables.h"
+#include "kernels/dispatch/tables.h"
+#include "kernels/ops/attention_tasks.h"
+#include "kernels/ops/gated_activation.h"
+#include "kernels/ops/quantize_rows.h"
 
 namespace llmi {
 namespace {

@@ -20,12 +20,12 @@
 #include "core/aligned.h"
 #include "core/errors.h"
 #include "core/thread_pool.h"
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 #include "kernels/cuda/matrix_probe.h"
-#include "kernels/device.h"
-#include "kernels/linear.h"
-#include "kernels/quantize_rows.h"
-#include "kernels/tables.h"
+#include "kernels/dispatch/device.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/quantize_rows.h"
+#include "kernels/dispatch/tables.h"
 #include "sampling/edits.h"
 
 namespace py = pybind11;

@@ -7,10 +7,10 @@
 #include "core/cpu_features.h"
 #include "core/system_limits.h"
 #include "core/thread_pool.h"
-#include "kernels/device.h"
-#include "kernels/probe.h"
-#include "kernels/tables.h"
-#include "kernels/vocab.h"
+#include "kernels/dispatch/device.h"
+#include "kernels/dispatch/tables.h"
+#include "kernels/ops/probe.h"
+#include "kernels/ops/vocab.h"
 
 namespace py = pybind11;
 

@@ -9,9 +9,9 @@
 
 #include "core/errors.h"
 #include "core/thread_pool.h"
-#include "kernels/context.h"
-#include "kernels/tables.h"
-#include "kernels/transfer.h"
+#include "kernels/dispatch/tables.h"
+#include "kernels/dispatch/transfer.h"
+#include "kernels/ops/context.h"
 
 namespace llmi {
 

@@ -11,7 +11,7 @@
 #include "bindings/engine_handle.h"
 #include "cache/kv_cache.h"
 #include "core/fp_env.h"
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 #include "model/loader.h"
 
 namespace py = pybind11;

@@ -6,7 +6,7 @@
 
 #include "bindings/bind_testing.h"
 #include "engine/verification.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 #include "speculative/length.h"
 #include "speculative/prompt_lookup.h"
 #include "speculative/verify.h"

@@ -9,7 +9,7 @@
 #include "core/fp_env.h"
 #include "core/system_limits.h"
 #include "core/thread_pool.h"
-#include "kernels/tables.h"
+#include "kernels/dispatch/tables.h"
 #include "model/loader.h"
 
 namespace py = pybind11;

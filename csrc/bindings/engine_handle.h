@@ -13,7 +13,7 @@
 #include "engine/engine.h"
 #include "engine/sizing.h"
 #include "io/model_files.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/errors.h"
-#include "kernels/transfer.h"
+#include "kernels/dispatch/transfer.h"
 
 namespace llmi {
 

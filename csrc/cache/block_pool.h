@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/aligned.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi {
 

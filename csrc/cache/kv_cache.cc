@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "kernels/kv_copy.h"
+#include "kernels/ops/kv_copy.h"
 
 namespace llmi {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "kernels/kv_layout.h"
+#include "kernels/layout/kv_layout.h"
 
 namespace llmi {
 

@@ -2,7 +2,7 @@
 #include <chrono>
 
 #include "cache/kv_cache.h"
-#include "kernels/transfer.h"
+#include "kernels/dispatch/transfer.h"
 
 namespace llmi {
 

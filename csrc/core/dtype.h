@@ -24,7 +24,7 @@ constexpr DTypeInfo kDTypeInfos[] = {
 constexpr const DTypeInfo& Info(DType dtype) { return kDTypeInfos[static_cast<uint8_t>(dtype)]; }
 constexpr bool IsQuantized(DType dtype) { return Info(dtype).block_size > 1; }
 
-// kInt8: codes, and an fp16 scale for each 16 of a token's head. kBF16: in pairs, as bf16 dots take them (kernels/kv_layout.h).
+// kInt8: codes, and an fp16 scale for each 16 of a token's head. kBF16: in pairs, as bf16 dots take them (kernels/layout/kv_layout.h).
 // kF8: e4m3.
 enum class KvType : uint8_t { kF16, kF32, kInt8, kBF16, kF8 };
 LLMI_HD constexpr uint32_t KvTypeBytes(KvType type) {

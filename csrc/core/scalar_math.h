@@ -1,6 +1,6 @@
 // Elementary functions in one fixed order of fma steps, so that no libm enters the forward pass or the
 // sampler and every machine gives the same bits. Each fp32 function here is the definition that the SIMD
-// lanes repeat step by step (kernels/cpu/simd/lane_math.h).
+// lanes repeat step by step (kernels/cpu/simd/lane_math-inl.h).
 #pragma once
 
 #include <cstdint>

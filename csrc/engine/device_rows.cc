@@ -4,8 +4,8 @@
 
 #include "engine/running.h"
 #include "engine/verification.h"
-#include "kernels/device.h"
-#include "kernels/transfer.h"
+#include "kernels/dispatch/device.h"
+#include "kernels/dispatch/transfer.h"
 #include "sampling/edits.h"
 
 namespace llmi {

@@ -11,7 +11,7 @@
 #include "core/fp_env.h"
 #include "engine/running.h"
 #include "engine/sizing.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi {
 

@@ -10,7 +10,7 @@
 #include "engine/running.h"
 #include "engine/sizing.h"
 #include "engine/verification.h"
-#include "kernels/vocab.h"
+#include "kernels/ops/vocab.h"
 #include "sampling/law.h"
 
 namespace llmi {

@@ -10,7 +10,7 @@
 
 #include "core/errors.h"
 #include "engine/running.h"
-#include "kernels/vocab.h"
+#include "kernels/ops/vocab.h"
 
 namespace llmi {
 namespace {

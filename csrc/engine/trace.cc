@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/running.h"
-#include "kernels/vocab.h"
+#include "kernels/ops/vocab.h"
 #include "sampling/law.h"
 
 namespace llmi {

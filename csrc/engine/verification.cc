@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/verify.h"
-#include "kernels/vocab.h"
+#include "kernels/draws/verify.h"
+#include "kernels/ops/vocab.h"
 
 namespace llmi {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/context.h"
+#include "kernels/ops/context.h"
 #include "sampling/edits.h"
 #include "sampling/law.h"
 #include "sampling/params.h"

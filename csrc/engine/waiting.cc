@@ -6,7 +6,7 @@
 
 #include "core/errors.h"
 #include "engine/running.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/errors.h"
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 
 namespace llmi {
 namespace {

@@ -4,14 +4,14 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "kernels/attention_weights.h"
-#include "kernels/embedding.h"
-#include "kernels/gated_linear.h"
-#include "kernels/linear.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
-#include "kernels/transfer.h"
-#include "kernels/vocab.h"
+#include "kernels/dispatch/transfer.h"
+#include "kernels/ops/attention_weights.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/gated_linear.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/vocab.h"
 
 namespace llmi {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
-#include "kernels/attention.h"
-#include "kernels/context.h"
-#include "kernels/linear_input.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/context.h"
+#include "kernels/ops/linear_input.h"
 #include "model/config.h"
 #include "model/rope_table.h"
 #include "model/shortlist.h"

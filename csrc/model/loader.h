@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/model_files.h"
-#include "kernels/context.h"
+#include "kernels/ops/context.h"
 #include "model/decoder.h"
 
 namespace llmi {

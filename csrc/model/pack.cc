@@ -12,8 +12,8 @@
 #include "core/errors.h"
 #include "core/half.h"
 #include "core/thread_pool.h"
-#include "kernels/device.h"
-#include "kernels/transfer.h"
+#include "kernels/dispatch/device.h"
+#include "kernels/dispatch/transfer.h"
 #include "model/dequantize.h"
 #include "model/quantize.h"
 

@@ -7,8 +7,8 @@
 
 #include "core/aligned.h"
 #include "io/tensor_file.h"
-#include "kernels/context.h"
-#include "kernels/packed_weights.h"
+#include "kernels/layout/packed_weights.h"
+#include "kernels/ops/context.h"
 
 namespace llmi {
 

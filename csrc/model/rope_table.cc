@@ -1,7 +1,7 @@
 #include "model/rope_table.h"
 
 #include "core/scalar_math.h"
-#include "kernels/row_tasks.h"
+#include "kernels/dispatch/row_tasks.h"
 
 namespace llmi {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/context.h"
+#include "kernels/ops/context.h"
 #include "model/config.h"
 
 namespace llmi {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/linear.h"
+#include "kernels/ops/linear.h"
 
 namespace llmi {
 

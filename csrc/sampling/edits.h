@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/draw.h"
+#include "kernels/draws/draw.h"
 #include "sampling/law.h"
 
 namespace llmi {

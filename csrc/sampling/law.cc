@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "core/errors.h"
-#include "kernels/kernel_table.h"
-#include "kernels/row_tasks.h"
-#include "kernels/vocab.h"
+#include "kernels/dispatch/kernel_table.h"
+#include "kernels/dispatch/row_tasks.h"
+#include "kernels/ops/vocab.h"
 #include "sampling/edits.h"
 
 namespace llmi {

@@ -3,7 +3,7 @@
 //
 // Order: masks (allowed ids, bad words, stop ids before min_tokens), bias, penalties (repetition, frequency,
 // presence); then what the user's processors do; then temperature, min-p, top-k, top-p. Ranking is by logit
-// descending, id ascending; top-p counts integer masses (kernels/vocab.h), so its set is the same everywhere.
+// descending, id ascending; top-p counts integer masses (kernels/ops/vocab.h), so its set is the same everywhere.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/context.h"
-#include "kernels/race.h"
+#include "kernels/draws/race.h"
+#include "kernels/ops/context.h"
 #include "sampling/params.h"
 
 namespace llmi {

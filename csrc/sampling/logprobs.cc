@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/vocab.h"
+#include "kernels/ops/vocab.h"
 
 namespace llmi {
 namespace {

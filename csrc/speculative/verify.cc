@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "kernels/verify.h"
+#include "kernels/draws/verify.h"
 
 namespace llmi {
 namespace {

@@ -22,7 +22,7 @@ class VerifyNoise {
   virtual int32_t Draw(std::span<const double> probs, bool after_rejection) = 0;
 };
 
-// In the order of kernels/verify.h.
+// In the order of kernels/draws/verify.h.
 double SumOfLaw(std::span<const double> weights);
 
 // How a node is judged. The defaults are exact; a user's own rule may be lossy.

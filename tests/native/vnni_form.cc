@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/half.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Where each head of each row goes: the walk that every table's kv_write shares.
 #pragma once
 
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 
 namespace llmi {
 namespace {

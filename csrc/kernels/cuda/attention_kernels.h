@@ -5,14 +5,14 @@
 #include <cstddef>
 
 #include "core/scalar_math.h"
-#include "kernels/attention.h"
 #include "kernels/cpu/reference/attention_path.h"
 #include "kernels/cpu/reference/kv_store.h"
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/span_plan.h"
-#include "kernels/kv_elements.h"
-#include "kernels/kv_slot.h"
+#include "kernels/layout/kv_elements.h"
+#include "kernels/layout/kv_slot.h"
+#include "kernels/ops/attention.h"
 
 namespace llmi::cuda {
 

@@ -1,4 +1,5 @@
-// draw: rows of logits to tokens (kernels/draw.h), in two launches; a third for rows whose drafted tokens are judged (verify_kernel.h).
+// draw: rows of logits to tokens (kernels/draws/draw.h), in two launches; a third for rows whose drafted tokens are judged
+// (verify_kernel.h).
 //
 // DrawScanKernel, a block a chunk of 4,096 ids: is the row finite; then masks, bias and penalties, written in place; then the
 // chunk's best token, and the maxima of 16 groups of its ids, which bound the k-th largest logit from below.

@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "kernels/cuda/block.h"
-#include "kernels/draw.h"
-#include "kernels/vocab.h"
+#include "kernels/draws/draw.h"
+#include "kernels/ops/vocab.h"
 
 namespace llmi::cuda {
 

@@ -27,7 +27,7 @@
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/row_kernels.h"
 #include "kernels/cuda/verify_kernel.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi::cuda {
 

@@ -9,7 +9,7 @@
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/packed_block.h"
 #include "kernels/cuda/block.h"
-#include "kernels/linear.h"
+#include "kernels/ops/linear.h"
 
 namespace llmi::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "core/errors.h"
 #include "kernels/cuda/matrix_probe.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/aligned.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/span_plan.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi::cuda {
 

@@ -10,8 +10,8 @@
 #include "kernels/cpu/reference/quantize_block.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/half_format.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
+#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/rope.h"
 
 namespace llmi::cuda {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 
 namespace llmi::cuda {
 

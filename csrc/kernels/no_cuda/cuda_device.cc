@@ -1,7 +1,7 @@
 // Builds without CUDA.
 #include "core/errors.h"
 #include "kernels/cuda/matrix_probe.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi {
 

@@ -1,6 +1,6 @@
 // Builds without LLMI_TESTING.
 #include "core/errors.h"
-#include "kernels/device.h"
+#include "kernels/dispatch/device.h"
 
 namespace llmi {
 

@@ -1,11 +1,11 @@
 // What the avx512_bf16 table does by dots of bf16: attention and linear layers, bf16 pairs by their own
 // instruction. The other kernels are avx512's.
 #define LLMI_ISA_NAMESPACE avx512_bf16
-#include "kernels/cpu/avx512/lanes.h"
+#include "kernels/cpu/avx512/lanes-inl.h"
 
 #include "core/half.h"
-#include "kernels/kernel_table.h"
-#include "kernels/cpu/simd/lane_math.h"
-#include "kernels/cpu/simd/attention.h"
-#include "kernels/cpu/simd/linear_bf16.h"
-#include "kernels/cpu/simd/probe_bf16.h"
+#include "kernels/dispatch/kernel_table.h"
+#include "kernels/cpu/simd/lane_math-inl.h"
+#include "kernels/cpu/simd/attention-inl.h"
+#include "kernels/cpu/simd/linear_bf16-inl.h"
+#include "kernels/cpu/simd/probe_bf16-inl.h"

@@ -1,10 +1,10 @@
 // Quantised linear layers of the avx_vnni table, whose other kernels are avx2's: int8 dots in one instruction where avx2 takes three.
 #define LLMI_ISA_NAMESPACE avx_vnni
-#include "kernels/cpu/avx2/lanes.h"
+#include "kernels/cpu/avx2/lanes-inl.h"
 
 #include "core/half.h"
-#include "kernels/kernel_table.h"
-#include "kernels/cpu/simd/lane_math.h"
-#include "kernels/cpu/avx_vnni/block_dots.h"
-#include "kernels/cpu/simd/linear.h"
-#include "kernels/cpu/simd/probe.h"
+#include "kernels/dispatch/kernel_table.h"
+#include "kernels/cpu/simd/lane_math-inl.h"
+#include "kernels/cpu/avx_vnni/block_dots-inl.h"
+#include "kernels/cpu/simd/linear-inl.h"
+#include "kernels/cpu/simd/probe-inl.h"

@@ -1,12 +1,12 @@
-#include "kernels/attention.h"
+#include "kernels/ops/attention.h"
 
 #include <memory>
 
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/attention_path.h"
 #include "kernels/cpu/reference/lanes.h"
-#include "kernels/kernel_table.h"
-#include "kernels/kv_elements.h"
+#include "kernels/dispatch/kernel_table.h"
+#include "kernels/layout/kv_elements.h"
 
 namespace llmi::reference {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/scalar_math.h"
-#include "kernels/attention.h"
 #include "kernels/cpu/reference/lanes.h"
+#include "kernels/ops/attention.h"
 
 namespace llmi::reference {
 namespace {

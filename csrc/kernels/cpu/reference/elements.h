@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/scalar_math.h"
-#include "kernels/gated_activation.h"
+#include "kernels/ops/gated_activation.h"
 
 namespace llmi::reference {
 namespace {

@@ -1,7 +1,7 @@
-#include "kernels/embedding.h"
+#include "kernels/ops/embedding.h"
 
 #include "kernels/cpu/reference/packed_block.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 

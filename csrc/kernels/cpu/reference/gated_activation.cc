@@ -1,7 +1,7 @@
-#include "kernels/gated_activation.h"
+#include "kernels/ops/gated_activation.h"
 
 #include "kernels/cpu/reference/elements.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 

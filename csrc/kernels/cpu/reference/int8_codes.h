@@ -1,4 +1,4 @@
-// Absmax quantisation of a block of fp32 values to int8: the definition in kernels/quantize_rows.h.
+// Absmax quantisation of a block of fp32 values to int8: the definition in kernels/ops/quantize_rows.h.
 #pragma once
 
 #include <stdint.h>

@@ -5,7 +5,7 @@
 #include "core/float8.h"
 #include "core/half.h"
 #include "kernels/cpu/reference/int8_codes.h"
-#include "kernels/kv_layout.h"
+#include "kernels/layout/kv_layout.h"
 
 namespace llmi::reference {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/cpu/kv_heads.h"
 #include "kernels/cpu/reference/kv_store.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 

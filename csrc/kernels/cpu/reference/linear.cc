@@ -1,8 +1,8 @@
-#include "kernels/linear.h"
+#include "kernels/ops/linear.h"
 
 #include "core/bfloat16.h"
 #include "kernels/cpu/reference/packed_block.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 namespace {

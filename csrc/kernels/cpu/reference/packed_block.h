@@ -5,7 +5,7 @@
 
 #include "core/half.h"
 #include "core/scalar_math.h"
-#include "kernels/packed_weights.h"
+#include "kernels/layout/packed_weights.h"
 
 // Unnamed: the SIMD files include this, and no inline function may be shared between instruction sets.
 namespace llmi::reference {

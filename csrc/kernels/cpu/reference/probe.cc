@@ -1,9 +1,9 @@
-#include "kernels/probe.h"
+#include "kernels/ops/probe.h"
 
 #include "core/bfloat16.h"
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/packed_block.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 namespace {

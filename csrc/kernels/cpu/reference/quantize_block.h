@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/cpu/reference/int8_codes.h"
-#include "kernels/packed_weights.h"
-#include "kernels/quantize_rows.h"
+#include "kernels/layout/packed_weights.h"
+#include "kernels/ops/quantize_rows.h"
 
 namespace llmi::reference {
 namespace {

@@ -1,8 +1,8 @@
-#include "kernels/quantize_rows.h"
+#include "kernels/ops/quantize_rows.h"
 
 #include "core/bfloat16.h"
 #include "kernels/cpu/reference/quantize_block.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 void quantize_rows(const float* x, int64_t row_begin, int64_t row_end, const QuantizedRows& out) {

@@ -1,7 +1,7 @@
-#include "kernels/rope.h"
+#include "kernels/ops/rope.h"
 
 #include "kernels/cpu/reference/elements.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 

@@ -1,8 +1,8 @@
-#include "kernels/vocab.h"
+#include "kernels/ops/vocab.h"
 
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/lanes.h"
-#include "kernels/kernel_table.h"
+#include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 

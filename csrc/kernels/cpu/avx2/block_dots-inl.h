@@ -1,0 +1,136 @@
+// Integer dots of a packed block by VPMADDUBSW, which saturates at 16 bits. Codes of fewer than 8 bits are the unsigned operand:
+// of 4 bits, eight pairs reach 8 x 2 x 15 x 127 = 30,480 and stay below 32,768; of 5 and 6 bits, a pair 2 x 63 x 127 = 16,002.
+// 8-bit codes become signed weights w, and |w| x sign(a, w) keeps each pair at 2 x 128 x 127 = 32,512 or less. Exact in all cases.
+// A broadcast of four activations serves all 16 rows of the tile; the sums of MR rows of x fill the registers.
+#pragma once
+
+#include "kernels/cpu/avx2/codes-inl.h"
+#include "kernels/cpu/simd/block_of_rows-inl.h"
+
+namespace llmi::avx2 {
+namespace {
+
+constexpr int kLinearRows = 6;
+constexpr bool kReadsOneRowUnasked = false;
+
+inline __m256i BroadcastFour(const int8_t* a) {
+  int32_t four;
+  __builtin_memcpy(&four, a, 4);
+  return _mm256_set1_epi32(four);
+}
+
+// The compiler may not regroup sums across this: it would hold many products at once, and run out of registers.
+inline void InOrder(__m256i& a, __m256i& b) { asm("" : "+x"(a), "+x"(b)); }
+
+// Four columns of eight rows.
+template <PackedType T>
+struct FourColumns {
+  FourColumns(const uint8_t* codes, int i) : w(LoadGroup<T>(codes, i)) {
+    if constexpr (T == PackedType::kQ8) {
+      w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+      magnitude = _mm256_abs_epi8(w);
+    }
+  }
+  __m256i Pairs(__m256i four) const {
+    return T == PackedType::kQ8 ? _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four, w)) : _mm256_maddubs_epi16(w, four);
+  }
+  __m256i w;
+  __m256i magnitude{};
+};
+
+// Pairs are added up in 16 bits before they are widened.
+constexpr bool SumsPairs(PackedType type) { return type != PackedType::kQ8 && PackedHighBits(type) == 0; }
+
+// Low bytes have pair sums of their own, which take the registers of half the rows.
+constexpr int LinearRows(PackedType type, ActivationForm form) {
+  return form == ActivationForm::kTwoBytes && SumsPairs(type) ? kLinearRows / 2 : kLinearRows;
+}
+
+// Sums of rows 0 to 7 and 8 to 15 of the tile for MR rows of x: of pairs in 16 bits, or of fours in 32 bits.
+template <int MR>
+struct TileSums {
+  __m256i lo[MR];
+  __m256i hi[MR];
+};
+
+inline __m256i AddedTo16(bool first, __m256i sum, __m256i pairs) { return first ? pairs : _mm256_add_epi16(sum, pairs); }
+inline __m256i AddedTo32(bool first, __m256i sum, __m256i fours) { return first ? fours : _mm256_add_epi32(sum, fours); }
+
+// Adjacent pairs as fours in 32 bits, times what the pairs' byte is worth.
+inline __m256i Fours(__m256i pairs, int16_t worth) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(worth)); }
+
+// What a step of a code's first byte is worth, in steps of the last.
+template <bool kLow>
+constexpr int16_t kWorth = kLow ? 256 : 1;
+
+// Group `i` of four columns, added to the groups before. `low` has the low bytes' sums where pairs are summed, and is not used otherwise.
+template <PackedType T, int MR, bool kLow>
+inline void AddGroup(const uint8_t* codes, int i, const BlockOfRows<MR>& x, bool first, TileSums<MR>& sums, TileSums<MR>& low) {
+  const FourColumns<T> w_lo(codes, i);
+  const FourColumns<T> w_hi(codes + 32, i);
+  for (int m = 0; m < MR; ++m) {
+    const __m256i four = BroadcastFour(x.Codes(m) + 4 * i);
+    const __m256i pairs_lo = w_lo.Pairs(four);
+    const __m256i pairs_hi = w_hi.Pairs(four);
+    if constexpr (SumsPairs(T)) {
+      sums.lo[m] = AddedTo16(first, sums.lo[m], pairs_lo);
+      sums.hi[m] = AddedTo16(first, sums.hi[m], pairs_hi);
+    } else {
+      sums.lo[m] = AddedTo32(first, sums.lo[m], Fours(pairs_lo, kWorth<kLow>));
+      sums.hi[m] = AddedTo32(first, sums.hi[m], Fours(pairs_hi, kWorth<kLow>));
+    }
+    if constexpr (kLow) {
+      const __m256i low_four = BroadcastFour(x.LowCodes(m) + 4 * i);
+      const __m256i low_pairs_lo = w_lo.Pairs(low_four);
+      const __m256i low_pairs_hi = w_hi.Pairs(low_four);
+      if constexpr (SumsPairs(T)) {
+        low.lo[m] = AddedTo16(first, low.lo[m], low_pairs_lo);
+        low.hi[m] = AddedTo16(first, low.hi[m], low_pairs_hi);
+      } else {
+        sums.lo[m] = _mm256_add_epi32(sums.lo[m], Fours(low_pairs_lo, 1));
+        sums.hi[m] = _mm256_add_epi32(sums.hi[m], Fours(low_pairs_hi, 1));
+      }
+    }
+  }
+  for (int m = 0; m < MR; ++m) {
+    InOrder(sums.lo[m], sums.hi[m]);
+    if constexpr (kLow && SumsPairs(T)) InOrder(low.lo[m], low.hi[m]);
+  }
+}
+
+template <PackedType T, int MR, int kDots, bool kLow>
+inline void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
+  constexpr int32_t kOffset = T == PackedType::kQ8 ? 0 : PackedOffset(T);  // the 8-bit codes are made signed above
+#pragma GCC unroll 2
+  for (int dot = 0; dot < kDots; ++dot) {
+    TileSums<MR> sums;
+    TileSums<MR> low;
+    const int first = dot * (8 / kDots);
+#pragma GCC unroll 8
+    for (int i = first; i < first + 8 / kDots; ++i) {
+      AddGroup<T, MR, kLow>(codes, i, x, i == first, sums, low);
+    }
+    for (int m = 0; m < MR; ++m) {
+      __m256i lo = sums.lo[m];
+      __m256i hi = sums.hi[m];
+      if constexpr (SumsPairs(T)) {
+        lo = Fours(lo, kWorth<kLow>);
+        hi = Fours(hi, kWorth<kLow>);
+        if constexpr (kLow) {
+          lo = _mm256_add_epi32(lo, Fours(low.lo[m], 1));
+          hi = _mm256_add_epi32(hi, Fours(low.hi[m], 1));
+        }
+      }
+      if constexpr (kOffset != 0) {
+        const int32_t* half_sums = x.HalfSums(m);
+        const __m256i offset = _mm256_set1_epi32(kOffset * (kDots == 2 ? half_sums[dot] : half_sums[0] + half_sums[1]));
+        lo = _mm256_sub_epi32(lo, offset);
+        hi = _mm256_sub_epi32(hi, offset);
+      }
+      dots[m * kDots + dot] = {_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmi::avx2

@@ -1,0 +1,268 @@
+// Attention over 16 lanes. Definition and order: kernels/ops/attention.h and cpu/reference/attention.cc.
+#pragma once
+
+#include "kernels/cpu/simd/attention_tiles-inl.h"
+
+namespace llmi::LLMI_ISA_NAMESPACE {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+// One query: a row and a head. Positions [first, last] are visible.
+struct Query {
+  const float* q;
+  float* out;
+  int64_t first;
+  int64_t last;
+};
+
+// A task's queries in order: rows, then heads. Returns how many there are.
+inline int64_t CollectQueries(const AttentionArgs& args, const AttentionTask& task, Query* queries) {
+  const AttentionSegment& segment = args.segments[task.segment];
+  int64_t count = 0;
+  for (int64_t row = segment.row_begin + task.row_begin; row < segment.row_begin + task.row_begin + task.num_rows; ++row) {
+    for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
+      queries[count++] = {args.q + row * args.q_stride + head * args.kv.head_dim,
+                          args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstVisible(args, row),
+                          args.positions[row]};
+    }
+  }
+  return count;
+}
+
+// Masks, scales and caps the scores of one query in tiles [first, end); returns their maximum.
+inline float FinishScores(const AttentionArgs& args, int64_t begin, int64_t end, int64_t first_tile, int64_t end_tile, float* p) {
+  F32x16 peaks = Set1(kMinusInfinity);
+  for (int64_t tile = first_tile; tile < end_tile; ++tile) {
+    F32x16 score = Mul(Load(p + tile * kSlotsPerTile), Set1(args.scale));
+    if (args.soft_cap > 0.0f) score = SoftCap(score, args.soft_cap);
+    const int64_t low = begin - tile * kSlotsPerTile;
+    const int64_t high = end - tile * kSlotsPerTile;
+    if (low > 0 || high < kSlotsPerTile) {
+      const int keep_begin = static_cast<int>(low < 0 ? 0 : low > kSlotsPerTile ? kSlotsPerTile : low);
+      const int keep_end = static_cast<int>(high < 0 ? 0 : high > kSlotsPerTile ? kSlotsPerTile : high);
+      score = KeepLanes(score, keep_begin < keep_end ? keep_begin : 0, keep_begin < keep_end ? keep_end : 0, Set1(kMinusInfinity));
+    }
+    Store(p + tile * kSlotsPerTile, score);
+    peaks = Max(peaks, score);
+  }
+  return FoldMax(peaks);
+}
+
+// The task's queries as the cache's elements take them.
+template <typename Element>
+struct Operands {
+  void Round(const Query* queries, int64_t num_queries, int64_t) {
+    for (int64_t i = 0; i < num_queries; ++i) q[i] = queries[i].q;
+  }
+  const float* q[kMaxTaskQueries] = {};
+};
+template <>
+struct Operands<Bfloat16> {
+  void Round(const Query* queries, int64_t num_queries, int64_t head_dim) {
+    for (int64_t i = 0; i < num_queries; ++i) {
+      q[i] = rounded[i];
+      for (int64_t d = 0; d < head_dim; d += 16) StoreBfloat16(rounded[i] + d, Load(queries[i].q + d));
+    }
+  }
+  const uint16_t* q[kMaxTaskQueries] = {};
+  uint16_t rounded[kMaxTaskQueries][kMaxHeadDim];
+};
+
+// One span for all queries of the task; kAsk: asks for tiles.next meanwhile. Scores, span maximum, exponentials, values. partials: see
+// kernels/ops/attention.h.
+template <typename Element, bool kAsk>
+void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_queries, int64_t span, const SpanTiles& tiles,
+                float* partials) {
+  const int64_t head_dim = args.kv.head_dim;
+  float p[kMaxTaskQueries][kAttentionSpan];
+  int64_t span_first = kAttentionSpan;
+  int64_t span_end = 0;
+  int64_t begin[kMaxTaskQueries];
+  int64_t end[kMaxTaskQueries];
+  for (int64_t i = 0; i < num_queries; ++i) {
+    begin[i] = queries[i].first > span ? queries[i].first - span : 0;
+    end[i] = queries[i].last - span + 1 < kAttentionSpan ? queries[i].last - span + 1 : kAttentionSpan;
+    if (begin[i] >= end[i]) continue;
+    span_first = begin[i] < span_first ? begin[i] : span_first;
+    span_end = end[i] > span_end ? end[i] : span_end;
+  }
+  const int64_t first_tile = span_first / kSlotsPerTile;
+  const int64_t end_tile = (span_end + kSlotsPerTile - 1) / kSlotsPerTile;
+  Operands<Element> operands;
+  operands.Round(queries, num_queries, head_dim);
+  {
+    [[maybe_unused]] const FlushSubnormals<kInPairs<Element>> flush;
+    ScoreSpan<Element, kScoreQueries, kAsk>(operands.q, num_queries, tiles, first_tile, end_tile, head_dim, p);
+  }
+  [[maybe_unused]] uint16_t rounded[kInPairs<Element> ? kMaxTaskQueries : 1][kAttentionSpan];
+  for (int64_t i = 0; i < num_queries; ++i) {
+    float* partial = partials + i * AttentionPartialSize(head_dim);
+    for (int64_t d = 0; d < head_dim; ++d) partial[d] = 0.0f;
+    partial[head_dim + 1] = kAttentionNothingSeen;
+    if (begin[i] >= end[i]) continue;
+    const float maximum = FinishScores(args, begin[i], end[i], first_tile, end_tile, p[i]);
+    F32x16 lanes = Zero();
+    const F32x16 peak = Set1(maximum);
+    for (int64_t tile = begin[i] / kSlotsPerTile; tile <= (end[i] - 1) / kSlotsPerTile; ++tile) {
+      F32x16 weight = Exp(Sub(Load(p[i] + tile * kSlotsPerTile), peak));
+      if constexpr (kInPairs<Element>) {
+        StoreBfloat16(rounded[i] + tile * kSlotsPerTile, weight);
+        weight = LoadBfloat16(rounded[i] + tile * kSlotsPerTile);
+      } else {
+        Store(p[i] + tile * kSlotsPerTile, weight);
+      }
+      lanes = Add(lanes, weight);
+    }
+    partial[head_dim] = maximum;
+    partial[head_dim + 1] = FoldSum(lanes);
+  }
+  [[maybe_unused]] const FlushSubnormals<kInPairs<Element>> flush;
+  if constexpr (kInPairs<Element>) {
+    AddValuesOfAll<Element, kValueQueries, kAsk>(tiles, num_queries, begin, end, head_dim, rounded, partials);
+  } else {
+    AddValuesOfAll<Element, kValueQueries, kAsk>(tiles, num_queries, begin, end, head_dim, p, partials);
+  }
+}
+
+// The tiles of a span that begins at `span`, from where `first` lies and below `end`; the others stay.
+inline void FindTiles(const AttentionArgs& args, const AttentionTask& task, int64_t span, int64_t first, int64_t end, SpanTiles* tiles) {
+  const KvView& kv = args.kv;
+  const int64_t kv_head = AttentionKvHead(args, task);
+  for (int64_t tile = span > first ? 0 : (first - span) / kSlotsPerTile; tile < kTilesPerSpan && span + tile * kSlotsPerTile < end;
+       ++tile) {
+    tiles->k[tile] = KvTile(kv, args.segments[task.segment].block_table, kv_head, span + tile * kSlotsPerTile);
+    tiles->v[tile] = tiles->k[tile] + KvValueOffset(kv);
+  }
+}
+
+// Positions of a task's cached tiles that are seen in place: a tree's own are gathered.
+inline int64_t SharedEnd(const AttentionSegment& segment, int64_t last) {
+  return segment.parents == nullptr ? last + 1 : segment.base_len / kSlotsPerTile * kSlotsPerTile;
+}
+
+// The tiles of what follows a span, as many as the span has: the task's next one, or the first of the next task. False: nothing does.
+inline bool FindNextTiles(const AttentionArgs& args, const AttentionTask& task, int64_t span, int64_t last, SpanTiles* next) {
+  const bool in_task = span + kAttentionSpan <= last;
+  const AttentionTask* of = in_task ? &task : task.next;
+  if (of == nullptr) return false;
+  const AttentionSegment& segment = args.segments[of->segment];
+  const int64_t begin_row = segment.row_begin + of->row_begin;
+  const int64_t first = AttentionFirstVisible(args, begin_row);
+  const int64_t next_span = in_task ? span + kAttentionSpan : first / kAttentionSpan * kAttentionSpan;
+  FindTiles(args, *of, next_span, first, SharedEnd(segment, args.positions[begin_row + of->num_rows - 1]), next);
+  return true;
+}
+
+// Finds the tiles of one span and computes the task's partials.
+template <typename Element>
+void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
+                  float* partials) {
+  const AttentionSegment& segment = args.segments[task.segment];
+  const int64_t kv_head = AttentionKvHead(args, task);
+  const int64_t first = queries[0].first;
+  const int64_t last = queries[num_queries - 1].last;
+  constexpr int64_t kScratchHeadBytes = kMaxHeadDim * sizeof(Element) + (kHasScales<Element> ? 2 * kMaxHeadDim / kKvScaleBlock : 0);
+  alignas(64) uint8_t scratch[2 * kAttentionSpan * kScratchHeadBytes];
+  SpanTiles tiles;
+  const int64_t shared_end = SharedEnd(segment, last);
+  FindTiles(args, task, span, first, shared_end, &tiles);
+  if (segment.parents != nullptr && span + kAttentionSpan > shared_end) {
+    GatherPath<Element>(args, segment, kv_head, task.row_begin, last, span, scratch, &tiles);
+  }
+  SpanTiles next = tiles;
+  if (num_queries <= kScoreQueries && FindNextTiles(args, task, span, last, &next)) {  // more queries wait for their arithmetic
+    tiles.next = &next;
+    AttendSpan<Element, true>(args, queries, num_queries, span, tiles, partials);
+  } else {
+    AttendSpan<Element, false>(args, queries, num_queries, span, tiles, partials);
+  }
+}
+
+void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
+                  float* partials) {
+  switch (args.kv.type) {
+    case KvType::kInt8: return SpanPartials<int8_t>(args, task, queries, num_queries, span, partials);
+    case KvType::kF8: return SpanPartials<Float8>(args, task, queries, num_queries, span, partials);
+    case KvType::kF16: return SpanPartials<uint16_t>(args, task, queries, num_queries, span, partials);
+    case KvType::kBF16: return SpanPartials<Bfloat16>(args, task, queries, num_queries, span, partials);
+    case KvType::kF32: return SpanPartials<float>(args, task, queries, num_queries, span, partials);
+  }
+}
+
+// The spans merged so far, of each query; its values lie in out.
+struct Merged {
+  float max[kMaxTaskQueries];
+  float sum[kMaxTaskQueries];
+};
+
+inline void BeginMerge(const Query* queries, int64_t num_queries, int64_t head_dim, Merged* merged) {
+  for (int64_t i = 0; i < num_queries; ++i) {
+    merged->max[i] = kMinusInfinity;
+    merged->sum[i] = 0.0f;
+    for (int64_t d = 0; d < head_dim; ++d) queries[i].out[d] = 0.0f;
+  }
+}
+
+inline void MergeSpan(const Query* queries, int64_t num_queries, int64_t head_dim, const float* partials, Merged* merged) {
+  for (int64_t i = 0; i < num_queries; ++i) {
+    const float* partial = partials + i * AttentionPartialSize(head_dim);
+    const float span_max = partial[head_dim];
+    const float span_sum = partial[head_dim + 1];
+    if (span_sum == kAttentionNothingSeen) continue;
+    float factors[32];
+    const float merged_max = merged->max[i] > span_max ? merged->max[i] : span_max;
+    Store(factors, Exp(Set1(merged->max[i] - merged_max)));
+    Store(factors + 16, Exp(Set1(span_max - merged_max)));
+    const float keep = factors[0];
+    const float add = factors[16];
+    merged->sum[i] = __builtin_fmaf(span_sum, add, merged->sum[i] * keep);
+    float* out = queries[i].out;
+    for (int64_t d = 0; d < head_dim; d += 16) Store(out + d, Fma(Load(partial + d), Set1(add), Mul(Load(out + d), Set1(keep))));
+    merged->max[i] = merged_max;
+  }
+}
+
+inline void EndMerge(const Query* queries, int64_t num_queries, int64_t head_dim, const Merged& merged) {
+  for (int64_t i = 0; i < num_queries; ++i) {
+    const F32x16 inverse = Set1(1.0f / merged.sum[i]);
+    for (int64_t d = 0; d < head_dim; d += 16) Store(queries[i].out + d, Mul(Load(queries[i].out + d), inverse));
+  }
+}
+
+}  // namespace
+
+void attention(const AttentionArgs& args, const AttentionTask& task) {
+  const int64_t head_dim = args.kv.head_dim;
+  Query queries[kMaxTaskQueries];
+  const int64_t num_queries = CollectQueries(args, task, queries);
+  Merged merged;
+  BeginMerge(queries, num_queries, head_dim, &merged);
+  float partials[kMaxTaskQueries * AttentionPartialSize(kMaxHeadDim)];
+  const SpanRange spans = AttentionSpans(args, task);
+  for (int64_t span = spans.first; span < spans.end; ++span) {
+    SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, partials);
+    MergeSpan(queries, num_queries, head_dim, partials, &merged);
+  }
+  EndMerge(queries, num_queries, head_dim, merged);
+}
+
+void attention_span(const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials) {
+  Query queries[kMaxTaskQueries];
+  const int64_t num_queries = CollectQueries(args, task, queries);
+  SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, partials);
+}
+
+void attention_merge(const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials) {
+  const int64_t head_dim = args.kv.head_dim;
+  Query queries[kMaxTaskQueries];
+  const int64_t num_queries = CollectQueries(args, task, queries);
+  Merged merged;
+  BeginMerge(queries, num_queries, head_dim, &merged);
+  for (int64_t span = 0; span < num_spans; ++span) {
+    MergeSpan(queries, num_queries, head_dim, partials + span * num_queries * AttentionPartialSize(head_dim), &merged);
+  }
+  EndMerge(queries, num_queries, head_dim, merged);
+}
+
+}  // namespace llmi::LLMI_ISA_NAMESPACE

@@ -1,0 +1,75 @@
+// core/scalar_math.h step by step over 16 lanes, and the fixed folds.
+#pragma once
+
+namespace {
+
+inline F32x16 Exp(F32x16 x) {
+  const F32x16 clamped = Min(Set1(88.0f), x);
+  const F32x16 magic = Set1(12582912.0f);
+  const F32x16 shifted = Fma(clamped, Set1(1.44269504088896341f), magic);
+  const F32x16 n = Sub(shifted, magic);
+  F32x16 r = Fma(n, Set1(-0.693359375f), clamped);
+  r = Fma(n, Set1(2.12194440e-4f), r);
+  F32x16 p = Set1(1.9875691500e-4f);
+  p = Fma(p, r, Set1(1.3981999507e-3f));
+  p = Fma(p, r, Set1(8.3334519073e-3f));
+  p = Fma(p, r, Set1(4.1665795894e-2f));
+  p = Fma(p, r, Set1(1.6666665459e-1f));
+  p = Fma(p, r, Set1(5.0000001201e-1f));
+  p = Fma(p, Mul(r, r), r);
+  p = Add(p, Set1(1.0f));
+  return SelectLess(x, Set1(-86.0f), Zero(), ScaleByExponent(p, shifted));
+}
+
+inline F32x16 Silu(F32x16 x) { return Div(x, Add(Set1(1.0f), Exp(Sub(Zero(), x)))); }
+
+inline F32x16 GeluTanh(F32x16 x) {
+  const F32x16 cube = Mul(Mul(x, x), x);
+  const F32x16 minus_2u = Mul(Fma(cube, Set1(0.044715f), x), Set1(-1.5957691216057308f));
+  return Div(x, Add(Set1(1.0f), Exp(minus_2u)));
+}
+
+inline F32x16 SoftCap(F32x16 x, float cap) {
+  const F32x16 e = Exp(Mul(Set1(2.0f), Div(x, Set1(cap))));
+  return Mul(Set1(cap), Sub(Set1(1.0f), Div(Set1(2.0f), Add(Set1(1.0f), e))));
+}
+
+// The fixed tree over 16 lanes: i and i + 8, then 4, 2, 1 apart. In registers: through memory each step would wait for the stores before.
+inline float FoldSum(F32x16 a) {
+  const __m256 eight = _mm256_add_ps(FirstHalf(a), SecondHalf(a));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline float FoldMax(F32x16 a) {
+  const __m256 eight = _mm256_max_ps(FirstHalf(a), SecondHalf(a));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline void CopyBytes(void* to, const void* from, int64_t num_bytes) { __builtin_memcpy(to, from, static_cast<size_t>(num_bytes)); }
+
+// The low bytes of codes whose high bytes are y rounded to nearest even, |y| < 2^22 (kernels/ops/quantize_rows.h); not rounded yet.
+inline F32x16 LowBytes(F32x16 y) {
+  const F32x16 magic = Set1(12582912.0f);
+  const F32x16 low = Mul(Sub(y, Sub(Add(y, magic), magic)), Set1(256.0f));
+  return Min(Max(low, Set1(-127.0f)), Set1(127.0f));
+}
+
+// Absmax quantisation of a block to int8 (kernels/ops/quantize_rows.h), from its magnitudes and 0 x its values.
+struct AbsMax {
+  bool finite;
+  F32x16 inverse;  // what values are multiplied with to become codes
+  float scale;     // NaN if a value is not finite
+};
+
+inline AbsMax FoldAbsMax(F32x16 magnitudes, F32x16 zeros) {
+  const float maximum = FoldMax(Max(magnitudes, Zero()));
+  const float poison = FoldSum(zeros);  // NaN as soon as one value is not finite
+  const bool finite = poison == 0.0f;
+  return {finite, Set1(finite && maximum > 0x1p-100f ? 127.0f / maximum : 0.0f), maximum / 127.0f + poison};
+}
+
+}  // namespace

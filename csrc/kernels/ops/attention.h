@@ -1,0 +1,118 @@
+// kv_write and paged_attention: the one attention op, for prefill, chunks, decode, verification and trees.
+//
+// A batch is a list of segments, one per sequence: `num_rows` new tokens on top of `base_len` cached ones.
+// Row i of a segment lies in slot base_len + i. In a chain its position is its slot; in a tree (parents not
+// null: parents[i] < i, -1 = after the last cached token) it is base_len + depth, and the row sees the cached
+// tokens and its own ancestors only. The row at position t sees positions max(0, t - window + 1) to t.
+//
+// Numerics (per row and head; independent of segments, chunks, blocks and threads):
+//   score[j]  = (sum over d in order, fma, of K[j][d] q[d]) * scale, then soft cap if > 0
+//   spans of 256 positions: m = max over the span; p[j] = exp(score[j] - m);
+//   l = 16 lanes (j mod 16) added in order, folded 8, 4, 2, 1; o = fma(p[j], V[j], o) in order of j
+//   spans merge left to right: M = max(m, m'); o = fma(o', exp(m'-M), o exp(m-M)), l likewise; out = o / l
+// K and V are read back from the cache in its type, for the tokens of this pass too, and widened to fp32 exactly.
+// bf16: q and p[j] are rounded to bf16 as well (l sums the rounded), and two products go into a sum at once: of dimensions d, d + 1
+// and of positions j, j + 1, j even; a position of a pair that the row does not see is zero. Each step is DotPair (core/bfloat16.h).
+// fp8: e4m3 to nearest even, 448 at most (core/float8.h).
+// int8: blocks of 16 values of one token's head, code = round_to_even(x * (127 / max|x|)), scale = fp16(max|x| / 127).
+// Sources: Dao et al., FlashAttention, 2022 (tiles, online softmax); Kwon et al., PagedAttention, 2023.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/layout/kv_layout.h"
+#include "kernels/ops/context.h"
+
+namespace llmi {
+
+constexpr int64_t kAttentionSpan = 256;
+
+struct AttentionSegment {
+  int64_t row_begin;
+  int64_t num_rows;
+  int64_t base_len;
+  const int32_t* block_table;
+  const int32_t* parents = nullptr;  // [num_rows] or null
+};
+
+struct AttentionArgs {
+  KvView kv;
+  const AttentionSegment* segments;
+  int64_t num_segments;
+  const int32_t* positions;  // [total rows]
+  const float* q;            // row r, head h at q + r * q_stride + h * head_dim
+  int64_t q_stride;
+  int64_t num_heads;  // a multiple of kv.num_kv_heads
+  float scale;
+  float soft_cap = 0.0f;  // 0: none
+  int64_t window = 0;     // 0: all positions
+  float* out;             // [total rows, num_heads * head_dim], rows out_stride apart
+  int64_t out_stride;
+};
+
+struct KvWriteArgs {
+  KvView kv;
+  const AttentionSegment* segments;
+  int64_t num_segments;
+  const float* k;  // row r, KV head h at k + r * stride + h * head_dim; v likewise
+  const float* v;
+  int64_t stride;
+};
+
+// Rows of a segment, and KV heads.
+struct KvRange {
+  int64_t row_begin;
+  int64_t row_end;
+  int64_t head_begin;
+  int64_t head_end;
+};
+
+void KvWrite(const KernelContext& context, const KvWriteArgs& args);
+void PagedAttention(const KernelContext& context, const AttentionArgs& args);
+// KvWrite, then PagedAttention: of the same segments, none of which sees what another writes.
+void WriteAndAttend(const KernelContext& context, const KvWriteArgs& written, const AttentionArgs& args);
+
+// A unit of attention work: query rows [row_begin, row_begin + num_rows) of one segment, heads
+// [head_begin, head_begin + num_heads), all of one KV head. At most kMaxTaskQueries row-head pairs. Rows ascend in
+// position: several are of a chain, and of a tree a task has one.
+constexpr int64_t kMaxTaskQueries = 24;
+constexpr int64_t kMaxHeadDim = 512;
+struct AttentionTask {
+  int32_t segment;
+  int32_t row_begin;  // within the segment
+  int32_t num_rows;
+  int32_t head_begin;
+  int32_t num_heads;
+  const AttentionTask* next = nullptr;  // what follows, as a rule in the same thread: its first tiles are asked for meanwhile
+};
+
+// The KV head of a task's queries.
+LLMI_HD static inline int64_t AttentionKvHead(const AttentionArgs& args, const AttentionTask& task) {
+  return task.head_begin / (args.num_heads / args.kv.num_kv_heads);
+}
+
+// The first position that a row at `position` sees.
+LLMI_HD static inline int64_t FirstVisible(int64_t position, int64_t window) {
+  return window > 0 && position + 1 > window ? position + 1 - window : 0;
+}
+LLMI_HD static inline int64_t AttentionFirstVisible(const AttentionArgs& args, int64_t row) {
+  return FirstVisible(args.positions[row], args.window);
+}
+
+// The spans that hold what a task's rows see: span s holds positions [256 s, 256 s + 256).
+struct SpanRange {
+  int64_t first;
+  int64_t end;
+};
+
+LLMI_HD static inline SpanRange AttentionSpans(const AttentionArgs& args, const AttentionTask& task) {
+  const int64_t begin = args.segments[task.segment].row_begin + task.row_begin;
+  return {AttentionFirstVisible(args, begin) / kAttentionSpan, args.positions[begin + task.num_rows - 1] / kAttentionSpan + 1};
+}
+
+// Partials: what one span gives a query, so that threads may share one task's spans. Rows, then heads of the task;
+// each has values o [head_dim], then m, then l, or kAttentionNothingSeen where l would be.
+LLMI_HD static inline constexpr int64_t AttentionPartialSize(int64_t head_dim) { return head_dim + 16; }
+constexpr float kAttentionNothingSeen = -1.0f;
+
+}  // namespace llmi

@@ -1,0 +1,49 @@
+#include "kernels/ops/attention_weights.h"
+
+#include <algorithm>
+
+#include "core/scalar_math.h"
+#include "kernels/layout/kv_elements.h"
+
+namespace llmi {
+namespace {
+
+// Slots that the row sees, ascending: cached ones inside the window, its ancestors, itself.
+std::vector<int64_t> VisibleSlots(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
+  const int64_t first = AttentionFirstVisible(args, segment.row_begin + row);
+  std::vector<int64_t> slots;
+  for (int64_t slot = first; slot < segment.base_len; ++slot) slots.push_back(slot);
+  std::vector<int64_t> own;
+  for (int64_t node = row; node >= 0; node = segment.parents == nullptr ? node - 1 : segment.parents[node]) {
+    if (args.positions[segment.row_begin + node] >= first) own.push_back(segment.base_len + node);
+  }
+  slots.insert(slots.end(), own.rbegin(), own.rend());
+  return slots;
+}
+
+}  // namespace
+
+std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
+  const KvView& kv = args.kv;
+  const int64_t length = segment.base_len + row + 1;
+  std::vector<float> weights(static_cast<size_t>(args.num_heads * length), 0.0f);
+  const std::vector<int64_t> slots = VisibleSlots(args, segment, row);
+  std::vector<double> scores(slots.size());
+  for (int64_t head = 0; head < args.num_heads; ++head) {
+    const float* query = args.q + (segment.row_begin + row) * args.q_stride + head * kv.head_dim;
+    const int64_t kv_head = head / (args.num_heads / kv.num_kv_heads);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slots[i]);
+      const float score = KvScore(kv, tile, slots[i], query) * args.scale;
+      scores[i] = static_cast<double>(args.soft_cap > 0 ? SoftCapF32(score, args.soft_cap) : score);
+    }
+    const double largest = *std::max_element(scores.begin(), scores.end());
+    double total = 0;
+    for (double& score : scores) total += score = ExpF64(score - largest);
+    for (size_t i = 0; i < slots.size(); ++i)
+      weights[static_cast<size_t>(head * length + slots[i])] = static_cast<float>(scores[i] / total);
+  }
+  return weights;
+}
+
+}  // namespace llmi

@@ -1,0 +1,17 @@
+// embedding: out[i] = scale * W[ids[i]], W dequantised exactly as written in packed_weights.h
+// (minimum kinds by one fma).
+//
+// ids  [num_rows] int32 in [0, weights.num_rows), on a device also tokens that it has drawn (Device::Embedding); out [num_rows,
+// weights.num_cols] fp32
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/layout/packed_weights.h"
+#include "kernels/ops/context.h"
+
+namespace llmi {
+
+void Embedding(const KernelContext& context, const PackedView& weights, const int32_t* ids, int64_t num_rows, float scale, float* out);
+
+}  // namespace llmi

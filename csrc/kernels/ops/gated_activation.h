@@ -1,0 +1,19 @@
+// gated_activation: out = act(gate) * up, element by element; act is SiLU or tanh-GELU (core/scalar_math.h).
+//
+// gate_up  num_rows rows of 2 * size fp32: gate, then up; out [num_rows, size], may not overlap gate_up
+// input: the forms of out to make as well (kernels/ops/linear_input.h)
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/ops/context.h"
+#include "kernels/ops/linear_input.h"
+
+namespace llmi {
+
+enum class Activation : uint8_t { kSilu, kGeluTanh };
+
+void GatedActivation(const KernelContext& context, Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out,
+                     const LinearInput& input = {});
+
+}  // namespace llmi

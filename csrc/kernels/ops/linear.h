@@ -1,0 +1,65 @@
+// linear: out = x W^T (+ bias) (+ out), for one or several weight matrices side by side in the output.
+//
+// One order for each output element whatever the number of rows: columns in order, fp32.
+//   float weights:      for each block of 32 columns, sum = fma(w[k], x[k], sum) from zero, w widened to fp32; then
+//                       acc = acc + sum (blocks keep the rounding error near that of a tree of sums)
+//     with x_bf16:      bf16 weights in pairs of columns, sum = DotPair(sum, pair of w, pair of x) (core/bfloat16.h) from zero over all
+//                       pairs: what rounds x to 8 bits needs no blocks
+//   quantised weights:  for each block of 32 columns, d = exact integer sum of code x activation code,
+//                       acc = fma(float(d), scale_w * scale_x, acc), then, with minima,
+//                       acc = fma(minimum, sum_x, acc); kQ6K does the scale step for each 16 columns
+//     activations of two bytes: the same, with whole codes: d is at most 1.4e8
+//     fine activations: d0, d1 of 16 columns each, acc = fma(fma(float(d1), scale_x1, float(d0) * scale_x0), scale_w, acc);
+//                       kQ6K: acc = fma(float(d0) * scale_x0, scale_w0, acc), then the same with d1
+// Then acc = acc + bias if there is one; out = out + acc if accumulate, else acc.
+//
+// x     [num_rows, num_cols] fp32 rows x_stride apart (float weights) or its quantised form
+// out   [num_rows, ...] fp32, rows out_stride apart; part p is written at column parts[p].out_column
+// Errors: column counts that differ, a quantised part without quantised x, x_bf16 with an odd number of columns or on a device.
+#pragma once
+
+#include <stdint.h>
+
+#include <span>
+
+#include "kernels/layout/packed_weights.h"
+#include "kernels/ops/context.h"
+#include "kernels/ops/quantize_rows.h"
+
+namespace llmi {
+
+struct LinearPart {
+  PackedView weights;
+  const float* bias = nullptr;  // [weights.num_rows] or null
+  int64_t out_column = 0;
+};
+
+struct LinearArgs {
+  const LinearPart* parts;
+  int64_t num_parts;
+  int64_t num_rows;
+  const float* x = nullptr;  // null if every part is quantised
+  int64_t x_stride = 0;
+  QuantizedRows quantized = {};  // codes null if no part is quantised
+  float* out;
+  int64_t out_stride;
+  bool accumulate = false;
+  const uint16_t* x_bf16 = nullptr;  // [num_rows, num_cols] bf16, num_cols even: x as bf16 weights meet it, if not as fp32
+};
+
+void Linear(const KernelContext& context, const LinearArgs& args);
+// Throws what Linear would.
+void CheckLinear(const KernelContext& context, const LinearArgs& args);
+
+// On CPUs: so many quantised rows of x stay in the first-level cache while tiles pass by.
+constexpr int64_t kLinearRowsInCache = 48;
+
+// Output columns [begin, end) x kTileRows.
+struct TileRange {
+  int64_t begin;
+  int64_t end;
+};
+// Linear of one part, for these tiles at least: other columns of out are anything.
+void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span<const TileRange> tiles);
+
+}  // namespace llmi

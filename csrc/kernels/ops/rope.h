@@ -1,0 +1,30 @@
+// rope: rotary position embedding in place, halves convention: for i < rotary_dim / 2,
+//   x1 = x[i], x2 = x[i + rotary_dim / 2]
+//   x[i]                  = fma(x1, cos, -(x2 sin))
+//   x[i + rotary_dim / 2] = fma(x2, cos, x1 sin)
+//
+// x     num_rows rows, x_stride apart, each of num_heads heads of head_dim fp32 side by side
+// cosine, sine  [num_rows, rotary_dim / 2] fp32 (RopeTable); rotary_dim / 2 a multiple of 16, or below 16
+// Source: Su et al., RoFormer, 2021.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/ops/context.h"
+
+namespace llmi {
+
+struct RopeArgs {
+  float* x;
+  int64_t x_stride;
+  int64_t num_rows;
+  int64_t num_heads;
+  int64_t head_dim;
+  int64_t rotary_dim;
+  const float* cosine;
+  const float* sine;
+};
+
+void Rope(const KernelContext& context, const RopeArgs& args);
+
+}  // namespace llmi
