@@ -1,4 +1,4 @@
-// Attention free to reorder: one softmax over the whole context, no spans to merge; values of few queries in two chains.
+// Attention that may reorder sums: one softmax over the whole context, no spans to merge; values of few queries in two chains.
 #include "kernels/ops/attention.h"
 
 #include "free_order.h"
@@ -13,7 +13,7 @@ namespace llmi {
 namespace free_order {
 namespace {
 
-// Values of NQ queries that see all of [0, end): even and odd positions in chains of their own.
+// Values of NQ queries that see all of [0, end): even and odd positions are separate chains.
 template <int NQ, int ND>
 void AddInTwoChains(const SpanTiles& tiles, int64_t end, int64_t head_dim, const float (*p)[kFreeContext], float* values) {
   const int64_t stride = AttentionPartialSize(head_dim);

@@ -1,5 +1,5 @@
-// Linear layers and norms free to reorder: several chains a sum, minima apart, one float chain over all columns or over blocks of 64
-// and other register tiles in the place of blocks of 32.
+// Linear layers and norms that may reorder sums: several chains a sum, separate sums of minima, one float chain over all columns or over
+// blocks of 64 instead of 32, and other register tiles.
 #include "free_lanes.h"
 
 #include "free_order.h"
@@ -22,7 +22,7 @@ namespace llmi {
 namespace free_order {
 namespace {
 
-// Tiles that all rows of the weights fill; no bias, nothing to accumulate: what the benchmark asks for.
+// For whole tiles, without bias and without accumulating: the only case in the benchmark.
 void StoreRow(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row, F32x16 value) {
   Store(args.out + row * args.out_stride + part.out_column + tile * kTileRows, value);
 }
@@ -69,7 +69,8 @@ void Quantized(const LinearArgs& args, const LinearPart& part, int64_t num_tiles
   });
 }
 
-// kColumns: of a block that is summed apart; 0 for all columns. Several chains share a block's columns by turns.
+// kColumns: columns of a block that is summed separately; 0: all columns are one block. The columns of a block are dealt out to its chains
+// in turn.
 template <PackedType T, int NT, int MR, int kChains, int64_t kColumns>
 [[gnu::noinline]] void FreeFloatTiles(const LinearArgs& args, const LinearPart& part, int64_t first_tile, int64_t stride, int64_t row) {
   const int64_t num_cols = part.weights.num_cols;

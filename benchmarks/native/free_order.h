@@ -14,7 +14,7 @@ using LinearVariant = void (*)(const LinearArgs& args, const LinearPart& part, i
 using NormVariant = void (*)(const RmsNormArgs& args);
 using AttentionVariant = void (*)(const AttentionArgs& args, const AttentionTask& task);
 
-// Those that exist for the type; the caller times them all and takes the fastest.
+// The variants that exist for the type; the caller times all of them and takes the fastest.
 std::vector<LinearVariant> FreeLinears(PackedType type, bool fine);
 std::vector<NormVariant> FreeNorms();
 std::vector<AttentionVariant> FreeAttentions();  // fp16 cache, contexts up to kFreeContext, chains

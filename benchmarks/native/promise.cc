@@ -1,6 +1,6 @@
-// What fixed order costs (benchmarks/promise.py): each op of a step beside variants that may add in any order, on the same data,
-// by turns, on one thread. Prints a line of JSON for each op of each work: the seconds of all rounds, of the engine's kernel first,
-// and for float weights how far each lies from float64. Ends with 1 if a variant does not compute the op.
+// Measures the cost of a fixed order of sums (benchmarks/promise.py): each op of a step is compared with variants that may add in any
+// order, on the same data, interleaved, on one thread. Prints a line of JSON for each op of each work: the seconds of all rounds, the
+// engine's kernel first, and for float weights each variant's error against float64. Exits with 1 if a variant does not compute the op.
 //
 //   promise LAYERS HIDDEN INTERMEDIATE HEADS KV_HEADS HEAD_DIM VOCAB {q4_1,q8_0,bf16} ROUNDS
 #include <algorithm>

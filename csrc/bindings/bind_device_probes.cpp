@@ -81,7 +81,7 @@ double MeasureDraws(const std::string& name, const SamplingParams& params, int64
   return SecondsEach(device.get(), there.data(), [&](int) { device->Draw(draws.batch(), there.as<float>(), vocab_size); });
 }
 
-// So many matrices by turns that none is still in a cache.
+// Uses enough matrices in turn that none is still in a cache.
 std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::string& type_name, int64_t num_rows, int64_t num_outputs,
                                          int64_t num_cols) {
   const std::map<std::string, PackedType> types = {{"bf16", PackedType::kBF16},  {"fp16", PackedType::kF16}, {"q4_0", PackedType::kQ4},
@@ -210,7 +210,7 @@ void RegisterDeviceProbes(py::module_& module) {
   module.def(
       "measure_device_draws", &MeasureDraws, Release(), py::arg("device"), py::arg("params"), py::arg("num_rows"), py::arg("vocab_size"),
       py::arg("num_drafted") = 0,
-      "Seconds of one draw for each row of logits on the device, and of rejecting so many drafted tokens before it; logits are -3 log E of "
+      "Seconds of one draw for each row of logits on the device, and of rejecting num_drafted tokens before it; logits are -3 log E of "
       "exponentials E.");
   module.def("measure_device_linear", &MeasureLinear, Release(), py::arg("device"), py::arg("type"), py::arg("num_rows"),
              py::arg("num_outputs"), py::arg("num_cols"),

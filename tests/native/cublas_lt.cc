@@ -1,6 +1,6 @@
-// What llmi calls of cuBLASLt, on the host: for tests of how it is called (tests/test_cublas.py). Matrices lie column by column, as in the
-// library's own documentation; sums are in double. It refuses what a plan did not say: other memory than it was aligned for, a workspace
-// that is too small, an algorithm that it did not choose for this product.
+// The functions of cuBLASLt that llmi calls, implemented on the host, for tests of these calls (tests/test_cublas.py). Matrices are stored
+// column by column, as in the library's documentation; sums are in double. A product is refused if it departs from its plan: memory with a
+// smaller alignment, a workspace that is too small, or an algorithm that was not chosen for it.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Where each head of each row goes: the walk that every table's kv_write shares.
+// The loop over rows and heads that every table's kv_write shares.
 #pragma once
 
 #include "kernels/ops/attention.h"
@@ -6,7 +6,7 @@
 namespace llmi {
 namespace {
 
-// One KV head of one row: what to write, the tiles that take it, and its slot in them.
+// One KV head of one row: its values, the tiles to write them to, and its slot in these.
 struct KvHead {
   const float* k;
   const float* v;

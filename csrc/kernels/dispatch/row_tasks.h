@@ -1,4 +1,4 @@
-// Splits rows into contiguous ranges, a few per thread. The split never enters a result: rows are independent.
+// Splits rows into contiguous ranges, a few per thread. Rows are independent, so the split never changes a result.
 #pragma once
 
 #include <algorithm>

@@ -13,7 +13,7 @@ const KernelTable kReference = {"reference", LLMI_FOR_EACH_KERNEL(LLMI_REFERENCE
 #undef LLMI_REFERENCE_ENTRY
 
 #if defined(__x86_64__)
-// A table that is another's but for what `change` sets.
+// A copy of `table` with the entries that `change` sets.
 template <typename Change>
 KernelTable Variant(KernelTable table, const char* name, const Change& change) {
   table.name = name;

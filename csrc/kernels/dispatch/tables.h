@@ -12,7 +12,7 @@ namespace llmi {
 std::vector<std::string> AvailableTables();
 
 // The table `name`; "" means LLMI_ISA from the environment, else the fastest. Throws Error(kDevice) if the
-// machine lacks it, Error(kInvalidArgument) if there is no such table.
+// machine lacks it, Error(kInvalidArgument) if no table has that name.
 const KernelTable& GetKernelTable(const std::string& name);
 
 }  // namespace llmi

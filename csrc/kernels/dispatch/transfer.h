@@ -1,4 +1,4 @@
-// Bytes between the host and wherever a context's ops run.
+// Copies between the host and the memory in which a context's ops run: the device's, or, without a device, the host's own.
 #pragma once
 
 #include <cstddef>

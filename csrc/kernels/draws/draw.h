@@ -1,12 +1,10 @@
-// draw: from rows of raw logits to tokens where the logits lie on a device, without a row coming to the host. Each row goes
-// through what sampling/law.h defines - masks, bias, penalties, temperature, min-p, top-k, top-p, the race - and gives its token.
-//
-// What masks and penalties do to a row is a list of changes of single logits, made on the host (sampling/edits.h) and carried out
-// here or there by the same functions. Top-k and top-p never sort: a token's rank is one integer, its 64-bit rank key, and the set
-// that is kept is that of all keys from the least one that is kept upwards. Sums are of integers, so their order is free.
-//
-// A row that tokens were drafted behind may have these judged first (kernels/draws/verify.h): it gives the first that is accepted, or else
-// a token of what they leave of its law.
+// draw: turns rows of raw logits on a device into tokens, without copying a row to the host. Each row takes the steps that
+// sampling/law.h defines - masks, bias, penalties, temperature, min-p, top-k, top-p, the race - and gives one token.
+// Masks and penalties become a list of changes of single logits. The host makes it (sampling/edits.h); host and device apply it with
+// the same functions. Top-k and top-p never sort: a token's rank is one integer, its 64-bit rank key, and the tokens that are kept are
+// those whose key is at least some threshold. Sums are of integers, so their order is free.
+// If tokens were drafted after a row, the device may judge them first (kernels/draws/verify.h): the row then gives the first accepted
+// one, or else a token drawn from what their rejection leaves of its law.
 #pragma once
 
 #include <stdint.h>
@@ -26,7 +24,7 @@ struct MaskEdit {
   float bias;
 };
 
-// A token of the history, and how often the output has it.
+// A token of the history, and its number of occurrences in the output.
 struct PenaltyEdit {
   int32_t id;
   int32_t count;
@@ -49,18 +47,18 @@ LLMI_HD static inline float PenalisedLogit(const PenaltyEdit& edit, const Penalt
   return logit - penalties.presence;
 }
 
-// What min-p leaves: logits from here on.
+// The least logit that min-p keeps.
 LLMI_HD static inline float MinPLimit(float maximum, double min_p) {
   return static_cast<float>(static_cast<double>(maximum) + LogF64(min_p));
 }
 
-// The mass that the shortest prefix must reach, of `total`.
+// The mass that the kept tokens must reach, of `total`.
 LLMI_HD static inline uint64_t WantedMass(double top_p, uint64_t total) {
   const auto wanted = static_cast<uint64_t>(__builtin_ceil(top_p * static_cast<double>(total)));
   return wanted < total ? wanted : total;
 }
 
-// Of two tokens the one that ranks first (logit descending, id ascending) has the larger key. Zeros are equal whatever their sign.
+// Tokens rank by logit, descending, then by id, ascending; the first has the largest key. Zeros of either sign are equal.
 LLMI_HD static inline uint64_t RankKey(float logit, int64_t id) {
   const auto bits = __builtin_bit_cast(uint32_t, logit + 0.0f);
   const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -71,31 +69,31 @@ LLMI_HD static inline float RankLogit(uint64_t key) {
   return __builtin_bit_cast(float, ordered >> 31 != 0 ? ordered & 0x7FFFFFFFu : ~ordered);
 }
 LLMI_HD static inline int32_t RankId(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
-// The least key of a logit, whatever the id.
+// The least key that any id with this logit has.
 LLMI_HD static inline uint64_t LeastRankKey(float logit) { return RankKey(logit, 0) & ~uint64_t{0xFFFFFFFFu}; }
 
 struct DrawRow {
   int64_t logits_row = 0;
-  int64_t mask_begin = 0, mask_end = 0;        // of the batch's masks, ascending by id; equal ids in the order to be carried out
-  int64_t penalty_begin = 0, penalty_end = 0;  // of its penalties, each id once
-  int64_t after = -1;    // row of the draw before, whose token the history ends with and the penalties do not know; -1: they know all
-  int64_t allowed = -1;  // first word of the bitmap of ids that are left; -1: all
+  int64_t mask_begin = 0, mask_end = 0;        // range in the batch's masks, ascending by id; equal ids in the order of application
+  int64_t penalty_begin = 0, penalty_end = 0;  // range in its penalties, each id once
+  int64_t after = -1;    // row of the previous draw whose token ends the history and is not in the penalties yet; -1: all are
+  int64_t allowed = -1;  // first word of the bitmap of allowed ids; -1: all are allowed
   Penalties penalties;
   float temperature = 1.0f;  // 0: greedy
   double min_p = 0.0;        // 0: off
   int64_t top_k = 0;         // 0: off
   double top_p = 1.0;        // 1: off
   RaceNoise noise = {};
-  int64_t drafted_begin = 0, drafted_end = 0;  // of the batch's drafted tokens, siblings in the order in which they are judged
+  int64_t drafted_begin = 0, drafted_end = 0;  // range in the batch's drafted tokens, siblings in the order in which they are judged
   RaceNoise noise_after_rejection = {};
 
   LLMI_HD bool IsJudged() const { return drafted_begin < drafted_end; }
 };
 
-// What a row gives where no token can be drawn: logits that hold NaN or +inf, or that leave none.
+// The result of a row from which no token can be drawn: its logits hold NaN or +inf, or every token is cut.
 constexpr int32_t kNoToken = -1;
 
-// In: memory of the host.
+// All arrays are in the host's memory.
 struct DrawBatch {
   const DrawRow* rows;
   int64_t num_rows;
@@ -113,10 +111,10 @@ struct DrawBatch {
 
 constexpr int64_t kMostDrawLaws = 64;
 
-// What a batch gave, by row.
+// The results of a batch, by row.
 struct DrawnRows {
   std::span<const int32_t> tokens;
-  std::span<const int32_t> accepted;  // which of the row's drafted tokens that is; -1: none of them, or the row has none
+  std::span<const int32_t> accepted;  // index of the accepted one of the row's drafted tokens; -1: none was accepted, or the row has none
 };
 
 }  // namespace llmi

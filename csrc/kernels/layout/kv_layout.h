@@ -67,7 +67,7 @@ LLMI_HD static inline const uint16_t* KvTileScales(const KvView& kv, const uint8
   return reinterpret_cast<const uint16_t*>(tile + kSlotsPerTile * kv.head_dim);
 }
 
-// The K tile that holds `slot`; its V tile lies block_size / 16 tiles further.
+// The K tile that holds `slot`; its V tile begins KvValueOffset() bytes after it.
 LLMI_HD static inline uint8_t* KvTile(const KvView& kv, const int32_t* block_table, int64_t kv_head, int64_t slot) {
   const int64_t logical = slot / kv.block_size;
   const int64_t tiles_per_block = kv.block_size / kSlotsPerTile;

@@ -1,11 +1,11 @@
-// One slot's K and V of one head to another slot of the same sequence, bit for bit.
+// Copies one slot's K and V of one head to another slot of the same sequence, bit for bit.
 #pragma once
 
 #include "kernels/layout/kv_layout.h"
 
 namespace llmi {
 
-// K's elements or scales, and V's, of every step-th of num_rows dimensions from `first` on.
+// Copies the elements (or scales) of K and V, for every step-th of num_rows dimensions from `first` on.
 template <typename Element>
 LLMI_HD inline void CopySlotElements(bool in_pairs, const Element* k_source, Element* k_target, const Element* v_source, Element* v_target,
                                      int64_t num_rows, int64_t from, int64_t to, int64_t first, int64_t step) {

@@ -26,14 +26,14 @@ void CheckAttention(const AttentionArgs& args) {
   CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
 }
 
-// One work item: spans [begin, end) of a task, or all of it where partials is null.
+// One work item: some spans of a task, or the whole task if partials is null.
 struct Piece {
   size_t task;
   SpanRange spans;
   float* partials;
 };
 
-// Of queries of one KV head in a task at most.
+// Most query heads of one KV head that a task takes.
 int64_t HeadsPerTask(const AttentionArgs& args) { return std::min(args.num_heads / args.kv.num_kv_heads, kMaxTaskQueries); }
 
 // Rows of a chain share each K and V load; a tree's rows each have a path of their own.
@@ -41,12 +41,12 @@ int64_t RowsPerTask(const AttentionArgs& args, const AttentionSegment& segment) 
   return segment.parents != nullptr ? 1 : std::max<int64_t>(1, kMaxTaskQueries / HeadsPerTask(args));
 }
 
-// Whether one task has all of a segment's queries of a KV head: nobody else sees what that task writes.
+// Whether one task has all of a segment's queries of a KV head, so that no other task reads the K and V which it stores.
 bool WritesItsOwn(const AttentionArgs& args, const AttentionSegment& segment) {
   return HeadsPerTask(args) == args.num_heads / args.kv.num_kv_heads && segment.num_rows <= RowsPerTask(args, segment);
 }
 
-// The segment's new rows whose slots lie in these spans, of the task's KV head.
+// Stores K and V of the segment's new rows whose slots are in these spans, for the task's KV head.
 void WriteSpans(const KernelContext& context, const KvWriteArgs& written, const AttentionArgs& args, const AttentionTask& task,
                 const SpanRange& spans) {
   const AttentionSegment& segment = args.segments[task.segment];
@@ -56,8 +56,8 @@ void WriteSpans(const KernelContext& context, const KvWriteArgs& written, const 
                           {.row_begin = row_of(spans.first), .row_end = row_of(spans.end), .head_begin = kv_head, .head_end = kv_head + 1});
 }
 
-// Tasks go to threads whole, but for those that are long against all the work: threads share their spans. written, if not null: what
-// is written first where WritesItsOwn.
+// One thread runs a whole task, unless the task has more than 1 / (4 threads) of all spans: then several threads run its spans, and
+// these are merged afterwards. written: new K and V, which the task stores itself if WritesItsOwn(); null: all are stored.
 void RunTasks(const KernelContext& context, const AttentionArgs& args, const std::vector<AttentionTask>& tasks,
               const KvWriteArgs* written) {
   std::vector<SpanRange> ranges;
@@ -111,7 +111,7 @@ int64_t NumTilesWritten(const AttentionSegment& segment) {
 void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
   CheckCache(args.kv);
   if (context.device != nullptr) return context.device->KvWrite(args);
-  // Tiles are written by one thread each: ranges of all segments' tiles, which begin at multiples of 16 slots.
+  // One thread writes a whole tile, so work is split by tiles (16 slots) over all segments.
   const std::span segments(args.segments, static_cast<size_t>(args.num_segments));
   int64_t num_tiles = 0;
   for (const AttentionSegment& segment : segments) num_tiles += NumTilesWritten(segment);
@@ -153,7 +153,7 @@ std::vector<AttentionTask> AttentionTasks(const AttentionArgs& args) {
       }
     }
   }
-  // Few tasks are done before what they would ask for arrives.
+  // With 8 tasks or fewer no task prefetches for the next one: it would be done before the data arrives.
   constexpr size_t kFewTasks = 8;
   for (size_t t = 1; tasks.size() > kFewTasks && t < tasks.size(); ++t) tasks[t - 1].next = &tasks[t];
   return tasks;
@@ -171,7 +171,7 @@ void WriteAndAttend(const KernelContext& context, const KvWriteArgs& written, co
     context.device->KvWrite(written);
     return context.device->PagedAttention(args);
   }
-  // Few rows are written by who reads them at once: their tile comes from memory once, to one core, and all threads share the writing.
+  // A segment of few rows is written by the tasks that read it: its tile is loaded once, by one core, and all threads share the writing.
   std::vector<AttentionSegment> others;
   std::copy_if(args.segments, args.segments + args.num_segments, std::back_inserter(others),
                [&](const AttentionSegment& segment) { return !WritesItsOwn(args, segment); });

@@ -1,7 +1,7 @@
 // kv_write and paged_attention: the one attention op, for prefill, chunks, decode, verification and trees.
 //
 // A batch is a list of segments, one per sequence: `num_rows` new tokens on top of `base_len` cached ones.
-// Row i of a segment lies in slot base_len + i. In a chain its position is its slot; in a tree (parents not
+// Row i of a segment is stored in slot base_len + i. In a chain its position is its slot; in a tree (parents not
 // null: parents[i] < i, -1 = after the last cached token) it is base_len + depth, and the row sees the cached
 // tokens and its own ancestors only. The row at position t sees positions max(0, t - window + 1) to t.
 //
@@ -11,8 +11,9 @@
 //   l = 16 lanes (j mod 16) added in order, folded 8, 4, 2, 1; o = fma(p[j], V[j], o) in order of j
 //   spans merge left to right: M = max(m, m'); o = fma(o', exp(m'-M), o exp(m-M)), l likewise; out = o / l
 // K and V are read back from the cache in its type, for the tokens of this pass too, and widened to fp32 exactly.
-// bf16: q and p[j] are rounded to bf16 as well (l sums the rounded), and two products go into a sum at once: of dimensions d, d + 1
-// and of positions j, j + 1, j even; a position of a pair that the row does not see is zero. Each step is DotPair (core/bfloat16.h).
+// bf16: q and p[j] are rounded to bf16 as well (l sums the rounded values), and each step adds two products to a sum: of dimensions d and
+// d + 1, or of positions j and j + 1, j even; a position of the pair that the row does not see counts as zero. Each step is DotPair
+// (core/bfloat16.h).
 // fp8: e4m3 to nearest even, 448 at most (core/float8.h).
 // int8: blocks of 16 values of one token's head, code = round_to_even(x * (127 / max|x|)), scale = fp16(max|x| / 127).
 // Sources: Dao et al., FlashAttention, 2022 (tiles, online softmax); Kwon et al., PagedAttention, 2023.
@@ -59,7 +60,7 @@ struct KvWriteArgs {
   int64_t stride;
 };
 
-// Rows of a segment, and KV heads.
+// Rows [row_begin, row_end) of a segment and KV heads [head_begin, head_end).
 struct KvRange {
   int64_t row_begin;
   int64_t row_end;
@@ -69,12 +70,12 @@ struct KvRange {
 
 void KvWrite(const KernelContext& context, const KvWriteArgs& args);
 void PagedAttention(const KernelContext& context, const AttentionArgs& args);
-// KvWrite, then PagedAttention: of the same segments, none of which sees what another writes.
+// KvWrite, then PagedAttention, for the same segments. No segment may see what another one writes.
 void WriteAndAttend(const KernelContext& context, const KvWriteArgs& written, const AttentionArgs& args);
 
 // A unit of attention work: query rows [row_begin, row_begin + num_rows) of one segment, heads
 // [head_begin, head_begin + num_heads), all of one KV head. At most kMaxTaskQueries row-head pairs. Rows ascend in
-// position: several are of a chain, and of a tree a task has one.
+// position: a task has several rows of a chain, but only one of a tree.
 constexpr int64_t kMaxTaskQueries = 24;
 constexpr int64_t kMaxHeadDim = 512;
 struct AttentionTask {
@@ -83,7 +84,7 @@ struct AttentionTask {
   int32_t num_rows;
   int32_t head_begin;
   int32_t num_heads;
-  const AttentionTask* next = nullptr;  // what follows, as a rule in the same thread: its first tiles are asked for meanwhile
+  const AttentionTask* next = nullptr;  // probably this thread's next task: its first tiles are prefetched; null: prefetch nothing
 };
 
 // The KV head of a task's queries.
@@ -110,8 +111,8 @@ LLMI_HD static inline SpanRange AttentionSpans(const AttentionArgs& args, const 
   return {AttentionFirstVisible(args, begin) / kAttentionSpan, args.positions[begin + task.num_rows - 1] / kAttentionSpan + 1};
 }
 
-// Partials: what one span gives a query, so that threads may share one task's spans. Rows, then heads of the task;
-// each has values o [head_dim], then m, then l, or kAttentionNothingSeen where l would be.
+// Partials: the results of one span, which let threads share one task's spans. For each row of the task and each of its heads:
+// o [head_dim], then m, then l, or kAttentionNothingSeen instead of l if the query sees no position of the span.
 LLMI_HD static inline constexpr int64_t AttentionPartialSize(int64_t head_dim) { return head_dim + 16; }
 constexpr float kAttentionNothingSeen = -1.0f;
 

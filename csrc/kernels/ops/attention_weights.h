@@ -1,4 +1,4 @@
-// What a row attends to, for those who look inside: the op itself never has these numbers in memory.
+// The attention weights of a row, for users who inspect them; paged_attention itself never stores them.
 #pragma once
 
 #include <stdint.h>
@@ -9,7 +9,7 @@
 
 namespace llmi {
 
-// Softmax weights [num_heads, base_len + row + 1] of row `row` of a segment, over the slots up to its own; 0 for what it
+// Softmax weights [num_heads, base_len + row + 1] of row `row` of a segment, over the slots up to its own; 0 for slots that it
 // does not see. Scores as in attention.h; the softmax is taken in float64.
 std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSegment& segment, int64_t row);
 

@@ -1,4 +1,4 @@
-// What an op needs to run: which table, which pool, how many threads, or which device. Passed to every op.
+// Where and how an op runs: the kernel table, thread pool and number of threads, or the device. Every op takes one.
 #pragma once
 
 namespace llmi {
@@ -11,9 +11,9 @@ struct KernelContext {
   const KernelTable* table = nullptr;
   ThreadPool* pool = nullptr;
   int num_threads = 1;
-  Device* device = nullptr;  // where ops run, if not on the CPU; op arguments then point into its memory
-  bool bf16_dots = false;    // on the CPU: bf16 weights meet activations rounded to bf16, in pairs
-  // Quantised weights meet activations of two bytes, not one (quantize_rows.h).
+  Device* device = nullptr;  // null: ops run on the CPU; else on this device, and op arguments point into its memory
+  bool bf16_dots = false;    // CPU: bf16 weights are multiplied with activations rounded to bf16, in pairs
+  // Quantised weights are multiplied with activation codes of two bytes instead of one (quantize_rows.h).
   bool wide_activations = false;
 };
 

@@ -1,8 +1,7 @@
 // embedding: out[i] = scale * W[ids[i]], W dequantised exactly as written in packed_weights.h
 // (minimum kinds by one fma).
-//
-// ids  [num_rows] int32 in [0, weights.num_rows), on a device also tokens that it has drawn (Device::Embedding); out [num_rows,
-// weights.num_cols] fp32
+// ids  [num_rows] int32 in [0, weights.num_rows); with a device also ids below zero, which name tokens that it drew (Device::Embedding)
+// out  [num_rows, weights.num_cols] fp32
 #pragma once
 
 #include <stdint.h>

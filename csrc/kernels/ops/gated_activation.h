@@ -1,7 +1,7 @@
 // gated_activation: out = act(gate) * up, element by element; act is SiLU or tanh-GELU (core/scalar_math.h).
 //
 // gate_up  num_rows rows of 2 * size fp32: gate, then up; out [num_rows, size], may not overlap gate_up
-// input: the forms of out to make as well (kernels/ops/linear_input.h)
+// input    other forms of out to make (kernels/ops/linear_input.h)
 #pragma once
 
 #include <stdint.h>

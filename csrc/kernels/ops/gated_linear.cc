@@ -11,7 +11,7 @@
 namespace llmi {
 namespace {
 
-// Few rows read the two layers faster as two streams of weights.
+// Up to here two separate layers are faster: each then reads its weights as one stream.
 constexpr int64_t kFewRows = 15;
 constexpr int64_t kRowsAtOnce = kLinearRowsInCache;
 constexpr int64_t kMaxBlocks = 8;  // of a task's columns
@@ -36,7 +36,7 @@ LinearPart ColumnsOf(const LinearPart& part, int64_t begin, int64_t num_columns)
   return own;
 }
 
-// What one task makes of some rows, before it goes where all columns are.
+// One task's results for some rows, before CopyColumns puts its columns next to the other tasks'.
 struct Scratch {
   alignas(64) float gate[kRowsAtOnce * kMaxColumns];
   alignas(64) float up[kRowsAtOnce * kMaxColumns];
@@ -55,7 +55,7 @@ void CopyColumns(const T* from, int64_t num_rows, int64_t num_columns, T* to, in
   }
 }
 
-// Blocks [begin, begin + num_blocks) of the columns, of rows [row, row + num_rows).
+// Computes blocks [begin, begin + num_blocks) of the columns for rows [row, row + num_rows).
 void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activation activation, const QuantizedRows& out, int64_t begin,
                    int64_t num_blocks, int64_t row, int64_t num_rows) {
   Scratch scratch;
@@ -89,8 +89,8 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activatio
 
 }  // namespace
 
-// A thread makes whole blocks of the input of who reads them: gate and up, 8 bytes a column, stay in its cache, and what goes on to
-// other cores is one or two bytes a column.
+// Each thread computes gate, up, activation and codes for whole blocks of 32 columns. The fp32 values (8 bytes a column for gate and up)
+// stay in its own cache; other cores read the codes alone, one or two bytes a column.
 void GatedLinear(const KernelContext& context, const LinearArgs& layers, Activation activation, float* out, const LinearInput& input) {
   CheckArgument(layers.num_parts == 2 && !layers.accumulate, "gated_linear: parts are gate and up, not added to anything");
   const PackedView& gate = layers.parts[0].weights;

@@ -1,8 +1,7 @@
-// gated_linear: Linear of two parts, gate and up, then GatedActivation of what it gives; the bits of both.
-//
-// layers  parts gate and up, both of `size` output columns; out [num_rows, 2 * size], which the op may leave as it is
-// out     [num_rows, size], may not overlap; where input.quantized alone is wanted, the op may leave it as it is
-// input   kernels/ops/linear_input.h, of out
+// gated_linear: Linear of two parts, gate and up, then GatedActivation of its output, with the same bits as the two ops.
+// layers  parts gate and up, both of `size` output columns; out [num_rows, 2 * size] is scratch and may stay unwritten
+// out     [num_rows, size], may not overlap; may stay unwritten if `input` wants nothing but quantized
+// input   the forms of out to make (kernels/ops/linear_input.h)
 #pragma once
 
 #include "kernels/ops/context.h"

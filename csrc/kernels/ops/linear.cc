@@ -14,8 +14,9 @@ namespace {
 
 constexpr int64_t kMaxParts = 8;
 
-// Tasks of about 32 KB of weights: small enough to balance two threads, large enough to stream; of all parts alike, as threads begin with
-// equal shares of tasks. Float weights, of which four tiles may be read at a time, are the faster the longer each of the four streams is.
+// Quantised weights: about 32 KB a task, small enough to balance two threads, large enough to stream. The size is the same for all parts,
+// as threads begin with equal numbers of tasks. Float weights: a pass reads up to four tiles at a time, as four streams, and long streams
+// are faster, so a task has up to 32 tiles.
 int64_t TilesPerTask(const KernelContext& context, const PackedView& w, int64_t num_tiles, int64_t all_tiles) {
   const auto by_threads = [&](int64_t tiles) { return std::max<int64_t>(1, tiles / (int64_t{4} * context.num_threads)); };
   if (IsQuantizedPacked(w.type))

@@ -1,10 +1,9 @@
 // linear: out = x W^T (+ bias) (+ out), for one or several weight matrices side by side in the output.
-//
-// One order for each output element whatever the number of rows: columns in order, fp32.
+// Each output element is summed in one fixed order, in fp32, for any number of rows: by columns, ascending.
 //   float weights:      for each block of 32 columns, sum = fma(w[k], x[k], sum) from zero, w widened to fp32; then
 //                       acc = acc + sum (blocks keep the rounding error near that of a tree of sums)
 //     with x_bf16:      bf16 weights in pairs of columns, sum = DotPair(sum, pair of w, pair of x) (core/bfloat16.h) from zero over all
-//                       pairs: what rounds x to 8 bits needs no blocks
+//                       pairs; no blocks: rounding x to 8 bits loses more than they would save
 //   quantised weights:  for each block of 32 columns, d = exact integer sum of code x activation code,
 //                       acc = fma(float(d), scale_w * scale_x, acc), then, with minima,
 //                       acc = fma(minimum, sum_x, acc); kQ6K does the scale step for each 16 columns
@@ -15,7 +14,8 @@
 //
 // x     [num_rows, num_cols] fp32 rows x_stride apart (float weights) or its quantised form
 // out   [num_rows, ...] fp32, rows out_stride apart; part p is written at column parts[p].out_column
-// Errors: column counts that differ, a quantised part without quantised x, x_bf16 with an odd number of columns or on a device.
+// Errors (kInvalidArgument): the column counts differ; a part is quantised and x is not; x_bf16 has an odd number of columns, or the
+// context has a device.
 #pragma once
 
 #include <stdint.h>
@@ -44,14 +44,14 @@ struct LinearArgs {
   float* out;
   int64_t out_stride;
   bool accumulate = false;
-  const uint16_t* x_bf16 = nullptr;  // [num_rows, num_cols] bf16, num_cols even: x as bf16 weights meet it, if not as fp32
+  const uint16_t* x_bf16 = nullptr;  // [num_rows, num_cols] bf16, num_cols even: multiplied with bf16 weights instead of x; null: x is
 };
 
 void Linear(const KernelContext& context, const LinearArgs& args);
-// Throws what Linear would.
+// Checks the arguments as Linear does, and throws the same errors.
 void CheckLinear(const KernelContext& context, const LinearArgs& args);
 
-// On CPUs: so many quantised rows of x stay in the first-level cache while tiles pass by.
+// Most quantised rows of x that a CPU thread multiplies with one tile after the other: they stay in its first-level cache.
 constexpr int64_t kLinearRowsInCache = 48;
 
 // Output columns [begin, end) x kTileRows.
@@ -59,7 +59,7 @@ struct TileRange {
   int64_t begin;
   int64_t end;
 };
-// Linear of one part, for these tiles at least: other columns of out are anything.
+// Linear for one part and these tiles. What the other columns of out hold afterwards is unspecified.
 void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span<const TileRange> tiles);
 
 }  // namespace llmi

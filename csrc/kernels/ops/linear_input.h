@@ -1,10 +1,10 @@
-// linear_input: the forms in which linear layers read x beside fp32. RmsNorm and GatedActivation make them of the rows that they
-// have just written, while those are in the first-level cache; ConvertInput makes them of any rows. The bits are the same.
+// linear_input: the forms of x other than fp32 that linear layers read. RmsNorm and GatedActivation make them from the rows that they
+// have just written, while these are in the first-level cache; ConvertInput makes them from any rows. The bits are the same.
 //
 // x          [num_rows, num_cols] fp32
 // quantized  kernels/ops/quantize_rows.h, of num_cols columns; codes null: not wanted
-// rounded    [num_rows, num_cols] bf16, nearest even, a NaN stays one; null: not wanted. On the CPU alone: a GPU's layers round
-//            what they read
+// rounded    [num_rows, num_cols] bf16, nearest even, a NaN stays one; null: not wanted. Must be null with a device, whose layers
+//            round x as they read it
 #pragma once
 
 #include <stdint.h>

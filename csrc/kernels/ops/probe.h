@@ -1,4 +1,4 @@
-// Ceilings of this machine: what its arithmetic and its memory can do at most, for shares in reports.
+// Ceilings of this machine: the highest rates of its arithmetic and its memory, to which reports compare the engine's.
 #pragma once
 
 #include <stdint.h>
@@ -12,7 +12,7 @@
 namespace llmi {
 
 // probe_fma: kProbeChains independent chains of 16 lanes, v = fma(v, 0.5, 1), `iterations` times from 16 chain + lane;
-// out[16] = their sum in order. Lanes that began alike would be computed once for both halves of a pair of registers.
+// out[16] = their sum in order. Each lane begins with another value; else the compiler could compute equal registers once.
 constexpr int64_t kProbeChains = 12;
 constexpr int64_t kProbeFmaOps = kProbeChains * 16 * 2;  // an iteration
 
@@ -33,12 +33,12 @@ struct Ceilings {
   double dots_ops_per_s = 0;  // int8, by the sequence that 4-bit weights use
 };
 
-// What memory gives now: some machines' flips between one value and another half as large from second to second.
+// Measures the current read bandwidth: on some machines it jumps from second to second between one value and another half as large.
 class ReadProbe {
  public:
-  // num_bytes: what is read, out of the caches' reach.
+  // num_bytes: size of the buffer that is read; larger than the caches.
   ReadProbe(const KernelContext& context, int64_t num_bytes);
-  // Of one pass by all threads, each over its share.
+  // The rate of one pass, in which each thread reads its share.
   double BytesPerSecond();
 
  private:
@@ -50,7 +50,7 @@ class ReadProbe {
   std::vector<uint64_t> sums_;  // a cache line apart
 };
 
-// With context.num_threads threads; takes about half a second. num_bytes: what is read, out of the caches' reach.
+// Runs context.num_threads threads, for about half a second. num_bytes: size of the buffer that is read; larger than the caches.
 Ceilings MeasureCeilings(const KernelContext& context, int64_t num_bytes);
 
 }  // namespace llmi

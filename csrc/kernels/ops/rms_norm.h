@@ -5,7 +5,7 @@
 // weight  [size] fp32
 // accumulate: out = out + result (the residual sum of sandwich norms); then out may not be x
 // Sum of squares: 16 lanes (column modulo 16), folded by the fixed tree 8, 4, 2, 1. size: a multiple of 16.
-// input: the forms of out to make as well (kernels/ops/linear_input.h); then rows of out stand one after the other
+// input: other forms of out to make (kernels/ops/linear_input.h); then out_stride must be the length of a row
 // Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
 #pragma once
 

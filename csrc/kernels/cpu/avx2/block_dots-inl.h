@@ -19,7 +19,7 @@ inline __m256i BroadcastFour(const int8_t* a) {
   return _mm256_set1_epi32(four);
 }
 
-// The compiler may not regroup sums across this: it would hold many products at once, and run out of registers.
+// Keeps the compiler from regrouping sums across this point: it would hold many products at once and run out of registers.
 inline void InOrder(__m256i& a, __m256i& b) { asm("" : "+x"(a), "+x"(b)); }
 
 // Four columns of eight rows.
@@ -41,7 +41,7 @@ struct FourColumns {
 // Pairs are added up in 16 bits before they are widened.
 constexpr bool SumsPairs(PackedType type) { return type != PackedType::kQ8 && PackedHighBits(type) == 0; }
 
-// Low bytes have pair sums of their own, which take the registers of half the rows.
+// Low bytes need separate pair sums, and so a pass has registers for half as many rows.
 constexpr int LinearRows(PackedType type, ActivationForm form) {
   return form == ActivationForm::kTwoBytes && SumsPairs(type) ? kLinearRows / 2 : kLinearRows;
 }
@@ -56,14 +56,14 @@ struct TileSums {
 inline __m256i AddedTo16(bool first, __m256i sum, __m256i pairs) { return first ? pairs : _mm256_add_epi16(sum, pairs); }
 inline __m256i AddedTo32(bool first, __m256i sum, __m256i fours) { return first ? fours : _mm256_add_epi32(sum, fours); }
 
-// Adjacent pairs as fours in 32 bits, times what the pairs' byte is worth.
+// Adds adjacent pairs in 32 bits and multiplies by `worth`, the weight of the byte that the pairs are of.
 inline __m256i Fours(__m256i pairs, int16_t worth) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(worth)); }
 
-// What a step of a code's first byte is worth, in steps of the last.
+// One step of a code's first byte, in steps of its last byte.
 template <bool kLow>
 constexpr int16_t kWorth = kLow ? 256 : 1;
 
-// Group `i` of four columns, added to the groups before. `low` has the low bytes' sums where pairs are summed, and is not used otherwise.
+// Adds group `i` of four columns to the sums of the earlier groups. `low`: sums of low bytes, used only if SumsPairs(T).
 template <PackedType T, int MR, bool kLow>
 inline void AddGroup(const uint8_t* codes, int i, const BlockOfRows<MR>& x, bool first, TileSums<MR>& sums, TileSums<MR>& low) {
   const FourColumns<T> w_lo(codes, i);

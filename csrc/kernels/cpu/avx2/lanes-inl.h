@@ -10,12 +10,12 @@
 
 namespace {
 
-// Attention at once: six sums of two registers, as for float weights below.
+// Queries of attention that a pass takes at once: six sums of two registers, as for float weights below.
 constexpr int kScoreQueries = 6;
 constexpr int kValueQueries = 6;
 inline constexpr int ScoreTilesAtOnce(int num_queries) { return num_queries == 1 ? 4 : num_queries == 2 ? 2 : 1; }
 inline constexpr int ValueDimsAtOnce(int num_queries) { return num_queries == 1 ? 4 : num_queries == 2 ? 2 : 1; }
-// Float weights at once: six sums of two registers, two of weights, a broadcast.
+// Rows and tiles of float weights that a pass takes at once: six sums of two registers, two registers of weights, a broadcast.
 constexpr int kFloatRows = 6;
 constexpr int kFloatRowsAlone = kFloatRows;
 inline constexpr int FloatTilesAtOnce(int num_rows) { return num_rows == 1 ? 4 : num_rows <= 3 ? 2 : 1; }
@@ -145,7 +145,7 @@ inline __m256 ScaleByExponent(__m256 p, __m256 shifted) {
 }
 // Adds the low bits of `shifted` to the exponent of p (core/scalar_math.h, ExpF32).
 inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) { return {ScaleByExponent(p.lo, shifted.lo), ScaleByExponent(p.hi, shifted.hi)}; }
-// p[lane] = x, of 16 at p: all are read and stored, so that a load of all that follows at once need not wait for the store's end.
+// p[lane] = x, for 16 elements at p. All 16 are loaded and stored: a load of all of them soon after need not wait for the store.
 inline void SetLane(int8_t* p, int lane, int8_t x) {
   const __m128i index = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   auto* all = reinterpret_cast<__m128i*>(p);
@@ -179,9 +179,9 @@ inline int32_t StoreInt8(int8_t* p, F32x16 a) {
   return _mm_cvtsi128_si32(sum);
 }
 inline __m256 MaxBits(__m256 a, __m256 b) { return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b))); }
-// The larger of what is not negative, by its bits: NaN is the largest.
+// The larger of two values that are not negative, compared by their bits: NaN is the largest.
 inline F32x16 MaxBits(F32x16 a, F32x16 b) { return {MaxBits(a.lo, b.lo), MaxBits(a.hi, b.hi)}; }
-// MaxBits over the lanes of 16 registers: lane i is that of a[i].
+// Lane i is the MaxBits of all lanes of a[i].
 inline F32x16 FoldMaxBits(const F32x16 (&a)[16]) {
   __m256 results[2];
   for (int half = 0; half < 2; ++half) {
@@ -204,9 +204,9 @@ inline F32x16 FoldMaxBits(const F32x16 (&a)[16]) {
 }
 // hadd's quarters in order.
 inline __m256 InOrder(__m256 a) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(a), 0xD8)); }
-// The sums of two neighbours each: first those of a, then those of b.
+// The sums of neighbouring lanes: first a's eight, then b's.
 inline F32x16 AddPairs(F32x16 a, F32x16 b) { return {InOrder(_mm256_hadd_ps(a.lo, a.hi)), InOrder(_mm256_hadd_ps(b.lo, b.hi))}; }
-// The sums of 16 codes each, of 256: as integers at sums, and returned as floats.
+// The 16 sums of 16 codes each: stored as integers at `sums`, and returned as floats.
 inline F32x16 StoreSumsOfCodes(const int8_t* codes, int32_t* sums) {
   __m256i results[2];
   for (int half = 0; half < 2; ++half) {

@@ -1,4 +1,4 @@
-// A packed block's codes in registers of 64 bytes, for its dots (simd/vnni_dots-inl.h).
+// Unpacks a block's codes into registers of 64 bytes for VnniDots (simd/vnni_dots-inl.h).
 #pragma once
 
 #include "kernels/cpu/simd/vnni_dots-inl.h"

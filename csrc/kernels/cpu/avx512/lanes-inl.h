@@ -10,12 +10,13 @@
 
 namespace {
 
-// Attention at once.
+// Queries of attention that a pass takes at once.
 constexpr int kScoreQueries = 8;  // 8 sums in flight hide the fma latency
 constexpr int kValueQueries = 6;  // 6 x 4 sums
 inline constexpr int ScoreTilesAtOnce(int num_queries) { return kScoreQueries / num_queries; }
 inline constexpr int ValueDimsAtOnce(int /*num_queries*/) { return 4; }
-// Float weights at once: 24 sums, and for each tile a register of weights, a broadcast. Up to eight rows that are alone are one pass.
+// Rows and tiles of float weights that a pass takes at once: 24 sums, a register of weights for each tile, a broadcast. Up to eight rows,
+// if they are all, are one pass.
 constexpr int kFloatRows = 6;
 constexpr int kFloatRowsAlone = 8;
 inline constexpr int FloatTilesAtOnce(int num_rows) { return num_rows > kFloatRows ? 3 : 4; }
@@ -34,7 +35,7 @@ inline F32x16 LoadBfloat16(const uint16_t* p) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
-// One register holds them in order at once.
+// In AVX-512 one register holds all 16 in order.
 inline F32x16 LoadBfloat16EvenOdd(const uint16_t* p) { return LoadBfloat16(p); }
 inline F32x16 InOrder(F32x16 a) { return a; }
 inline F32x16 LoadInt8(const int8_t* p) {
@@ -102,7 +103,7 @@ inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
 inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) {
   return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p.v), _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23)))};
 }
-// p[lane] = x, of 16 at p: all are read and stored, so that a load of all that follows at once need not wait for the store's end.
+// p[lane] = x, for 16 elements at p. All 16 are loaded and stored: a load of all of them soon after need not wait for the store.
 inline void SetLane(int8_t* p, int lane, int8_t x) {
   auto* all = reinterpret_cast<__m128i*>(p);
   _mm_storeu_si128(all, _mm_mask_set1_epi8(_mm_loadu_si128(all), static_cast<__mmask16>(1u << lane), x));
@@ -120,11 +121,11 @@ inline int32_t StoreInt8(int8_t* p, F32x16 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(codes));
   return _mm512_reduce_add_epi32(codes);
 }
-// The larger of what is not negative, by its bits: NaN is the largest.
+// The larger of two values that are not negative, compared by their bits: NaN is the largest.
 inline F32x16 MaxBits(F32x16 a, F32x16 b) {
   return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
 }
-// MaxBits over the lanes of 16 registers: lane i is that of a[i].
+// Lane i is the MaxBits of all lanes of a[i].
 inline F32x16 FoldMaxBits(const F32x16 (&a)[16]) {
   F32x16 twos[8], fours[4];
   for (int i = 0; i < 8; ++i) {
@@ -140,13 +141,13 @@ inline F32x16 FoldMaxBits(const F32x16 (&a)[16]) {
   };
   return fold_quarters(fold_quarters(fours[0], fours[1]), fold_quarters(fours[2], fours[3]));
 }
-// The sums of two neighbours each: first those of a, then those of b.
+// The sums of neighbouring lanes: first a's eight, then b's.
 inline F32x16 AddPairs(F32x16 a, F32x16 b) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
   return {_mm512_add_ps(_mm512_permutex2var_ps(a.v, even, b.v), _mm512_permutex2var_ps(a.v, odd, b.v))};
 }
-// The sums of 16 codes each, of 256: as integers at sums, and returned as floats.
+// The 16 sums of 16 codes each: stored as integers at `sums`, and returned as floats.
 inline F32x16 StoreSumsOfCodes(const int8_t* codes, int32_t* sums) {
   __m512i eights[4];
   for (int i = 0; i < 4; ++i) {

@@ -1,5 +1,5 @@
-// What the avx512_bf16 table does by dots of bf16: attention and linear layers, bf16 pairs by their own
-// instruction. The other kernels are avx512's.
+// The kernels of the avx512_bf16 table that use the instruction for dots of bf16 pairs: attention and linear layers. Its other kernels
+// are avx512's.
 #define LLMI_ISA_NAMESPACE avx512_bf16
 #include "kernels/cpu/avx512/lanes-inl.h"
 

@@ -1,4 +1,4 @@
-// Quantised linear layers of the avx_vnni table, whose other kernels are avx2's: int8 dots in one instruction where avx2 takes three.
+// Quantised linear layers of the avx_vnni table, whose other kernels are avx2's: int8 dots by one instruction, for which avx2 needs three.
 #define LLMI_ISA_NAMESPACE avx_vnni
 #include "kernels/cpu/avx2/lanes-inl.h"
 

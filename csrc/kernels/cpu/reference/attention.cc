@@ -11,7 +11,7 @@
 namespace llmi::reference {
 namespace {
 
-// What one span gives one query: see AttentionPartialSize.
+// Computes the partials of one span for one query (AttentionPartialSize).
 void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int64_t row, int64_t head, int64_t span, float* partial) {
   const KvView& kv = args.kv;
   const int64_t kv_head = head / (args.num_heads / kv.num_kv_heads);
@@ -43,7 +43,7 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
   }
   const auto value = [&](int64_t j, int64_t d) { return KvValue(kv, tiles[j - span] + KvValueOffset(kv), slots[j - span], d); };
   if (kv.type == KvType::kBF16) {
-    // Pairs of positions, wherever the row's begin and end: what it does not see is zero.
+    // Pairs of positions begin at even ones, also where the row's range does not: a position that it does not see counts as zero.
     for (int64_t pair = begin / 2 * 2; pair < end; pair += 2) {
       const bool sees[2] = {pair >= begin, pair + 1 < end};
       for (int64_t d = 0; d < kv.head_dim; ++d) {

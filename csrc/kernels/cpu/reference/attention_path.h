@@ -1,4 +1,4 @@
-// What attention's reference and accelerators share: a row's path through its segment, and the merging of spans.
+// Functions that the reference attention and the accelerators share: a row's path through its segment, and the merge of spans.
 #pragma once
 
 #include "core/scalar_math.h"
@@ -18,7 +18,7 @@ LLMI_HD inline int64_t SlotOf(const AttentionSegment& segment, int64_t row, int6
   return segment.base_len + node;
 }
 
-// How a span joins those before it: the greatest peak of all, and the factors of what was summed before and of what is added.
+// How a span is merged into the earlier ones: the new maximum, and the factors of the earlier sums and of the span's.
 struct SpanMerge {
   float peak;
   float keep;

@@ -1,4 +1,4 @@
-// One element of the simplest ops: their scalar definition.
+// The scalar definitions of gated_activation and rope: one element, and one pair.
 #pragma once
 
 #include "core/scalar_math.h"

@@ -10,8 +10,8 @@ namespace {
 
 struct AbsMax {
   float maximum;
-  float inverse;  // what values are multiplied with to become codes
-  float poison;   // NaN as soon as one value is not finite, else zero
+  float inverse;  // codes are the values times this, rounded
+  float poison;   // NaN if any value is not finite, else 0
 };
 
 LLMI_HD inline AbsMax FindAbsMax(const float* values, int64_t size) {

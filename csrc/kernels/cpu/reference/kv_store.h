@@ -1,4 +1,4 @@
-// kv_write for 16 values of one slot's head.
+// kv_write for 16 values of one head in one slot.
 #pragma once
 
 #include "core/bfloat16.h"
@@ -10,7 +10,7 @@
 namespace llmi::reference {
 namespace {
 
-// values [16] go to index(0), index(1), ... of the tile; their scale, in an int8 cache, to index `scale`.
+// Stores values[16] at index(0), index(1), ... of the tile, and for an int8 cache their scale at index `scale` of its scales.
 template <typename Index>
 LLMI_HD inline void StoreElements(const KvView& kv, const float* values, uint8_t* tile, const Index& index, int64_t scale) {
   if (kv.type == KvType::kInt8) {
@@ -32,7 +32,7 @@ LLMI_HD inline void StoreElements(const KvView& kv, const float* values, uint8_t
   }
 }
 
-// Dimensions [16 part, 16 part + 16) of one head's K [head_dim], or V, in a lane of its tile.
+// Stores dimensions [16 part, 16 part + 16) of one head's K or V [head_dim] in a lane of its tile.
 LLMI_HD inline void StoreKeys(const KvView& kv, const float* k, int64_t part, int64_t lane, uint8_t* tile) {
   const int64_t d = part * kKvScaleBlock;
   const bool in_pairs = kv.type == KvType::kBF16;

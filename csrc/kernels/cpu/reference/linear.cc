@@ -59,7 +59,7 @@ float Bf16Dot(const PackedView& w, const uint8_t* tile, int64_t lane, const uint
   return sum;
 }
 
-// dot(tile, lane, row) for each output of the tiles; then bias, then out.
+// Each output of the tiles is dot(tile, lane, row), plus bias, plus out if accumulate.
 template <typename Dot>
 void ForEachOutput(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end, const Dot& dot) {
   const PackedView& w = part.weights;

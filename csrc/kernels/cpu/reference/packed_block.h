@@ -31,7 +31,7 @@ struct PackedRow {  // one row of a quantised tile
     return low | (high & (high_bits == 2 ? 0x03030303u : 0x01010101u)) << 4;
   }
   LLMI_HD int32_t Code(int64_t block, int64_t k) const { return static_cast<int32_t>(CodeWord(block, k / 4) >> (k % 4 * 8) & 255); }
-  // `index` counts the vectors of 16 values: of a block's scales, or of a super-block's d.
+  // index: which vector of 16 values, among a block's scales or a super-block's d.
   LLMI_HD float Half(const uint8_t* at, int64_t index) const {
     return HalfToFloat(reinterpret_cast<const uint16_t*>(at)[index * 16 + lane]);
   }

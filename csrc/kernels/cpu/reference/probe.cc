@@ -8,7 +8,7 @@
 namespace llmi::reference {
 namespace {
 
-// The chains' sums in order; step: v of a chain to its next.
+// The sum of the chains in order; step maps a chain's value to its next.
 template <typename Step>
 void RunProbeChains(int64_t iterations, const Step& step, float* out) {
   for (int64_t lane = 0; lane < 16; ++lane) {

@@ -20,7 +20,7 @@ void softmax_chunk(const float* logits, int64_t size, float* maximum, float* sum
   *sum = FoldSum(lanes);
 }
 
-// The largest value, and whether all are below +infinity (a NaN is not).
+// The largest value, and whether all values are below +infinity (a NaN is not).
 void max_chunk(const float* x, int64_t size, float* maximum, bool* all_below_infinity) {
   float peak = -__builtin_inff();
   bool all_below = true;

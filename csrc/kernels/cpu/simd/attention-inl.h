@@ -16,7 +16,7 @@ struct Query {
   int64_t last;
 };
 
-// A task's queries in order: rows, then heads. Returns how many there are.
+// Lists a task's queries: all heads of its first row, then of the next row. Returns their number.
 inline int64_t CollectQueries(const AttentionArgs& args, const AttentionTask& task, Query* queries) {
   const AttentionSegment& segment = args.segments[task.segment];
   int64_t count = 0;
@@ -49,7 +49,7 @@ inline float FinishScores(const AttentionArgs& args, int64_t begin, int64_t end,
   return FoldMax(peaks);
 }
 
-// The task's queries as the cache's elements take them.
+// The task's queries in the type that is multiplied with the cache's elements.
 template <typename Element>
 struct Operands {
   void Round(const Query* queries, int64_t num_queries, int64_t) {
@@ -69,8 +69,8 @@ struct Operands<Bfloat16> {
   uint16_t rounded[kMaxTaskQueries][kMaxHeadDim];
 };
 
-// One span for all queries of the task; kAsk: asks for tiles.next meanwhile. Scores, span maximum, exponentials, values. partials: see
-// kernels/ops/attention.h.
+// Computes the partials (kernels/ops/attention.h) of one span for all queries of the task: scores, span maximum, exponentials, values.
+// kAsk: prefetches tiles.next meanwhile.
 template <typename Element, bool kAsk>
 void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_queries, int64_t span, const SpanTiles& tiles,
                 float* partials) {
@@ -125,7 +125,8 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
   }
 }
 
-// The tiles of a span that begins at `span`, from where `first` lies and below `end`; the others stay.
+// Finds the tiles of the span that begins at position `span`, from the one that holds `first` to the last one below `end`; the other
+// entries of `tiles` stay.
 inline void FindTiles(const AttentionArgs& args, const AttentionTask& task, int64_t span, int64_t first, int64_t end, SpanTiles* tiles) {
   const KvView& kv = args.kv;
   const int64_t kv_head = AttentionKvHead(args, task);
@@ -136,12 +137,13 @@ inline void FindTiles(const AttentionArgs& args, const AttentionTask& task, int6
   }
 }
 
-// Positions of a task's cached tiles that are seen in place: a tree's own are gathered.
+// End of the positions that are read from the cache's own tiles. Tiles that hold nodes of a tree are gathered (GatherPath).
 inline int64_t SharedEnd(const AttentionSegment& segment, int64_t last) {
   return segment.parents == nullptr ? last + 1 : segment.base_len / kSlotsPerTile * kSlotsPerTile;
 }
 
-// The tiles of what follows a span, as many as the span has: the task's next one, or the first of the next task. False: nothing does.
+// Finds the tiles that are computed after a span, up to one span: the task's next span, or the first one of the next task. False if there
+// is neither.
 inline bool FindNextTiles(const AttentionArgs& args, const AttentionTask& task, int64_t span, int64_t last, SpanTiles* next) {
   const bool in_task = span + kAttentionSpan <= last;
   const AttentionTask* of = in_task ? &task : task.next;
@@ -171,7 +173,7 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
     GatherPath<Element>(args, segment, kv_head, task.row_begin, last, span, scratch, &tiles);
   }
   SpanTiles next = tiles;
-  if (num_queries <= kScoreQueries && FindNextTiles(args, task, span, last, &next)) {  // more queries wait for their arithmetic
+  if (num_queries <= kScoreQueries && FindNextTiles(args, task, span, last, &next)) {  // with more queries arithmetic is the bottleneck
     tiles.next = &next;
     AttendSpan<Element, true>(args, queries, num_queries, span, tiles, partials);
   } else {
@@ -190,7 +192,7 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
   }
 }
 
-// The spans merged so far, of each query; its values lie in out.
+// For each query, the state of the merge after some spans; the merged values are in the query's out.
 struct Merged {
   float max[kMaxTaskQueries];
   float sum[kMaxTaskQueries];

@@ -12,8 +12,8 @@ constexpr int64_t kTilesPerSpan = kAttentionSpan / kSlotsPerTile;
 struct SpanTiles {
   const uint8_t* k[kTilesPerSpan];
   const uint8_t* v[kTilesPerSpan];
-  // The tiles of what is computed next, or null: while one of these is used, that one is asked for. A tile is too short for the
-  // processor's own prefetching, and the next lies elsewhere.
+  // The tiles that are computed next, or null: while a tile is used, the next one with its index is prefetched. A tile is too short for the
+  // hardware prefetcher, and tiles are not consecutive in memory.
   const SpanTiles* next = nullptr;
 };
 
@@ -22,8 +22,8 @@ inline void Prefetch(const uint8_t* data) {
   for (int line = 0; line < kBytes; line += 64) __builtin_prefetch(data + line, 0, 2);
 }
 
-// The cache's element: int8_t (codes with scales), Float8, uint16_t (fp16), Bfloat16 (in pairs) or float. What it is multiplied by is an
-// Operand, and one multiply-add takes kDepth elements a lane: dimensions of K, positions of V.
+// The cache's element: int8_t (codes with scales), Float8, uint16_t (fp16), Bfloat16 (in pairs) or float. It is multiplied with an
+// Operand; one multiply-add takes kDepth elements a lane: dimensions of K, positions of V.
 enum class Bfloat16 : uint16_t {};
 enum class Float8 : uint8_t {};
 template <typename Element>
@@ -61,7 +61,7 @@ template <>
 constexpr bool kHasScales<int8_t> = true;
 
 // Copies the K and V of the row's path into scratch tiles, for the tiles of the span that hold tree nodes.
-// Bytes move, so the bits are those of a chain.
+// Bytes are copied, so the results have the bits of a chain's.
 template <typename Element>
 void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int64_t kv_head, int64_t row, int64_t position, int64_t span,
                 uint8_t* scratch, SpanTiles* tiles) {
@@ -155,7 +155,8 @@ template <typename Element, int NQ, bool kAsk>
 }
 
 // Values of query i += sum over positions [begin, end) of the span, in order, of p[i][j] V[j], for NQ queries that all
-// see those positions, over ND x 16 head dimensions. In pairs, begin and end are even; of a pair, kSeen is seen.
+// see those positions, over ND x 16 head dimensions. With pairs, begin and end are even, and kSeen names the positions of each pair that
+// the queries see.
 enum class Seen { kBoth, kOdd, kEven };
 template <typename Element, int NQ, int ND, Seen kSeen, bool kAsk>
 void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, int64_t dim,
@@ -176,7 +177,7 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
     F32x16 v[ND];
     for (int n = 0; n < ND; ++n) {
       v[n] = LoadElements(elements + 16 * n * kDepth);
-      // Its weight is zero, but a slot that is not written yet may hold NaN.
+      // The weight of the other position is zero, but its slot may hold NaN if it is not written yet.
       if constexpr (kSeen == Seen::kOdd) v[n] = KeepOdd(v[n]);
       if constexpr (kSeen == Seen::kEven) v[n] = KeepEven(v[n]);
       if constexpr (kHasScales<Element>) {
@@ -203,7 +204,7 @@ void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_
   for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1, kSeen, kAsk>(tiles, begin, end, head_dim, dim, p, values);
 }
 
-// One query's, wherever its positions begin and end.
+// The same for one query and any range of positions.
 template <typename Element>
 void AddValuesOfOne(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan],
                     float* values) {
@@ -220,7 +221,7 @@ void AddValuesOfOne(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t 
   }
 }
 
-// Values of NQ queries, each over its own positions [begin[i], end[i]): V is loaded once for those that all see.
+// The same for NQ queries, each over its own positions [begin[i], end[i]): V is loaded once for the positions that all of them see.
 template <typename Element, int NQ, bool kAsk>
 void AddValuesTogether(const SpanTiles& tiles, const int64_t* begin, const int64_t* end, int64_t head_dim,
                        const Operand<Element> (*p)[kAttentionSpan], float* values) {

@@ -1,4 +1,4 @@
-// Dots of bf16 pairs over 16 lanes: one instruction, or what it does by two fma with subnormals flushed.
+// Dots of bf16 pairs over 16 lanes: by one instruction, or by two fma with subnormals flushed, which give the same bits.
 // Definition: core/bfloat16.h.
 #pragma once
 
@@ -23,7 +23,8 @@ inline F32x16 DotPairs(F32x16 a, F32x16 b, F32x16 sum) {
 inline F32x16 DotPairs(F32x16 a, F32x16 b, F32x16 sum) { return Fma(WidenEven(a), WidenEven(b), Fma(WidenOdd(a), WidenOdd(b), sum)); }
 #endif
 
-// While one lives, DotPairs by fma flushes. The compiler may move arithmetic past its making: call a function that is never inlined.
+// While an object of it lives, DotPairs by fma flushes subnormals. The compiler may move arithmetic past its constructor, so the
+// arithmetic must be in a function that is never inlined.
 template <bool kNeeded>
 struct FlushSubnormals {};
 #ifndef __AVX512BF16__

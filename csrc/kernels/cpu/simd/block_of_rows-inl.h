@@ -1,5 +1,5 @@
-// One block of columns of MR quantised rows, the first block to begin with. The rows lie as far apart in codes, scales and sums as
-// the sizes of their elements are, so one offset a row addresses all of them: pointers for each would not fit in the registers.
+// One block of 32 columns of MR quantised rows, at first their first block. A block has a fixed number of bytes in each of the arrays
+// (codes, scales, sums), so one offset per row addresses the row in all of them; a pointer for each would need too many registers.
 #pragma once
 
 #include "kernels/ops/quantize_rows.h"
@@ -48,7 +48,7 @@ class BlockOfRows {
   const float* scales_;
   const float* sums_;
   const int32_t* half_sums_;
-  int64_t offsets_[MR];  // from the first row, in bytes of an array with four a block
+  int64_t offsets_[MR];  // from the first row, in bytes, in an array that has four bytes a block
 };
 
 }  // namespace

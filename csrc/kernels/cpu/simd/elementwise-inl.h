@@ -1,5 +1,5 @@
 // round_bf16, rms_norm, rope, gated_activation and embedding over 16 lanes.
-// Contracts: the op headers in kernels/; definitions: kernels/cpu/reference/.
+// Contracts: the headers in kernels/ops; definitions: kernels/cpu/reference.
 #pragma once
 
 #include "core/bfloat16.h"

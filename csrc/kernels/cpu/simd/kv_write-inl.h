@@ -6,7 +6,7 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// 16 elements of a head: those of V in a row, those of K as its slot's lane of 16 rows of the tile.
+// Stores 16 elements of a head: V's one after the other, K's into the slot's lane of 16 rows of the tile.
 template <bool kIsKey, typename Element>
 void Spread(const Element* row, int lane, Element* out) {
   for (int i = 0; i < 16; ++i) {
@@ -18,7 +18,7 @@ void Spread(const Element* row, int lane, Element* out) {
   }
 }
 
-// One head's K or V as int8: code d of K lies in row d of the tile and scale b in row b of its scales, those of V side by side.
+// One head's K or V as int8. K: code d goes to row d of the tile and scale b to row b of its scales; V: one after the other.
 template <bool kIsKey>
 void WriteInt8(const float* x, int64_t head_dim, int lane, int8_t* codes, uint16_t* scales) {
   constexpr int64_t kStride = kIsKey ? kSlotsPerTile : 1;

@@ -51,7 +51,7 @@ inline float FoldMax(F32x16 a) {
 
 inline void CopyBytes(void* to, const void* from, int64_t num_bytes) { __builtin_memcpy(to, from, static_cast<size_t>(num_bytes)); }
 
-// The low bytes of codes whose high bytes are y rounded to nearest even, |y| < 2^22 (kernels/ops/quantize_rows.h); not rounded yet.
+// The low bytes, before rounding, of codes whose high bytes are y rounded to nearest even; |y| < 2^22 (kernels/ops/quantize_rows.h).
 inline F32x16 LowBytes(F32x16 y) {
   const F32x16 magic = Set1(12582912.0f);
   const F32x16 low = Mul(Sub(y, Sub(Add(y, magic), magic)), Set1(256.0f));
@@ -61,13 +61,13 @@ inline F32x16 LowBytes(F32x16 y) {
 // Absmax quantisation of a block to int8 (kernels/ops/quantize_rows.h), from its magnitudes and 0 x its values.
 struct AbsMax {
   bool finite;
-  F32x16 inverse;  // what values are multiplied with to become codes
+  F32x16 inverse;  // codes are the values times this, rounded
   float scale;     // NaN if a value is not finite
 };
 
 inline AbsMax FoldAbsMax(F32x16 magnitudes, F32x16 zeros) {
   const float maximum = FoldMax(Max(magnitudes, Zero()));
-  const float poison = FoldSum(zeros);  // NaN as soon as one value is not finite
+  const float poison = FoldSum(zeros);  // NaN if any value is not finite, else 0
   const bool finite = poison == 0.0f;
   return {finite, Set1(finite && maximum > 0x1p-100f ? 127.0f / maximum : 0.0f), maximum / 127.0f + poison};
 }

@@ -15,7 +15,7 @@ constexpr int64_t kPrefetchBytes = 7 * 1024;
 template <PackedType T, int MR>
 constexpr bool kAsksAhead = MR > 1 || IsSuperBlockPacked(T) || !kReadsOneRowUnasked;
 
-// What the scales of a super-block's blocks have in common.
+// The factors d and d_min that all scales of a super-block share.
 template <PackedType T>
 struct SuperScales {
   explicit SuperScales(const uint8_t* group) {
@@ -29,7 +29,7 @@ struct SuperScales {
   F32x16 minimum = Zero();
 };
 
-// The dots of a group's block, scaled and added to the sums of MR rows; its minima to `minima`, which may be those sums.
+// Adds the scaled dots of one block to the sums of MR rows, and the minima to `minima`, which may be the same array.
 template <PackedType T, int MR, ActivationForm kForm>
 inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& super, const BlockOfRows<MR>& x, F32x16* sums,
                      F32x16* minima) {
@@ -69,7 +69,7 @@ inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& 
   }
 }
 
-// Not inlined: each pass wants all registers for itself.
+// Not inlined: each pass needs all registers.
 template <PackedType T, int MR, ActivationForm kForm>
 [[gnu::noinline]] void QuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   const int64_t num_blocks = part.weights.num_cols / kBlockSize;
@@ -91,7 +91,7 @@ template <PackedType T, int MR, ActivationForm kForm>
   StoreTile(args, part, tile, row, sums);
 }
 
-// Rows that other cores have made come one line after the other if each is first met when it is multiplied.
+// Prefetches all rows of x before the loop. Other cores wrote them; loading them on first use would stall once per cache line.
 void AskForRows(const QuantizedRows& x, int64_t row, int64_t num_rows) {
   const int64_t blocks = x.num_cols / kBlockSize;
   const auto ask = [&](const void* data, int64_t row_bytes) {
@@ -104,7 +104,7 @@ void AskForRows(const QuantizedRows& x, int64_t row, int64_t num_rows) {
   ask(x.half_sums, 8 * blocks);
 }
 
-// All rows of each tile, so many at a time, in passes: pass<MR>(tile, row).
+// Runs pass<MR>(tile, row) over all tiles for kLinearRowsInCache rows at a time; a pass takes kMost rows or fewer.
 template <int kMost, typename Pass>
 void TileByTile(const LinearArgs& args, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
   for (int64_t first = 0; first < args.num_rows; first += kLinearRowsInCache) {

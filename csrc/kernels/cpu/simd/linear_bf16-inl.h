@@ -1,4 +1,4 @@
-// linear_bf16 over 16 lanes: layers of bf16 weights by dots of bf16 pairs, one chain a sum (kernels/ops/linear.h).
+// linear_bf16 over 16 lanes: layers of bf16 weights by dots of bf16 pairs, one chain of them per sum (kernels/ops/linear.h).
 #pragma once
 
 #include "kernels/cpu/simd/bf16_dots-inl.h"
@@ -7,7 +7,7 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// NT tiles, `stride` elements apart, x MR rows, num_cols apart. Not inlined: what flushes subnormals stays in here.
+// Sums NT tiles, `stride` elements apart, times MR rows of x, num_cols apart. Not inlined: see FlushSubnormals.
 template <int NT, int MR>
 [[gnu::noinline]] void SumPairs(const uint16_t* tile, int64_t stride, int64_t num_cols, const uint16_t* x, F32x16 (&out)[NT][MR]) {
   F32x16 sums[NT][MR];

@@ -13,18 +13,19 @@ F32x16 LoadWeights(const uint8_t* tile, int64_t k) {
   return T == PackedType::kF16 ? LoadHalf(halves) : LoadBfloat16EvenOdd(halves);
 }
 
-// Sums over columns of LoadWeights, as rows of the tile.
+// Sums over columns that LoadWeights loaded, put into the order of the tile's rows.
 template <PackedType T>
 F32x16 SumsInOrder(F32x16 sums) {
   return T == PackedType::kBF16 ? InOrder(sums) : sums;
 }
 
-// Column k of NT tiles that lie stride_bytes apart, times column k of MR rows: added to the sums, or all that they are (kBegins).
+// Multiplies column k of NT tiles, stride_bytes apart, with column k of MR rows of x. kBegins: the products are the sums; else they are
+// added to them.
 template <PackedType T, bool kBegins, int NT, int MR>
 [[gnu::always_inline]] inline void AddColumn(const LinearArgs& args, const uint8_t* tile, int64_t stride_bytes, const float* x, int64_t k,
                                              F32x16 (&sums)[NT][MR]) {
   const auto add = [&](F32x16 weights, F32x16 value, F32x16* sum) { *sum = kBegins ? Mul(weights, value) : Fma(weights, value, *sum); };
-  // Weights that are converted one tile after the other need a register or two, all tiles' at once need more than there are.
+  // Converting one tile after the other needs one or two registers; converting all tiles at once needs more than the CPU has.
   if constexpr (NT > MR && T != PackedType::kF32) {
     F32x16 values[MR];
     for (int m = 0; m < MR; ++m) values[m] = Set1(x[m * args.x_stride + k]);
@@ -42,8 +43,8 @@ template <PackedType T, bool kBegins, int NT, int MR>
   }
 }
 
-// Two streams of weights or more the processor reads ahead by itself. One is asked for in the first pass over a tile, so that what
-// comes hides behind all rows' arithmetic: that is a third of the time.
+// With two streams of weights or more the hardware prefetcher is enough. A single stream is prefetched in the first pass over a tile, so
+// that reading overlaps with the arithmetic of all rows; this saves a third of the time.
 constexpr int64_t kFloatPrefetchBytes = 16 * 1024;
 template <PackedType T, int NT>
 [[gnu::always_inline]] inline void AskAhead(const uint8_t* tile, int64_t column, int64_t row) {
@@ -52,7 +53,7 @@ template <PackedType T, int NT>
 }
 
 // NT tiles x MR rows at once: enough independent chains of fma to hide their latency, and few enough to stay in registers
-// (the instruction set's FloatTilesAtOnce); what the blocks before gave may lie in memory.
+// (the instruction set's FloatTilesAtOnce). The accumulators of earlier blocks may be in memory.
 template <PackedType T, int NT, int MR>
 [[gnu::noinline, gnu::noclone]] void FloatTiles(const LinearArgs& args, const LinearPart& part, int64_t first_tile, int64_t stride,
                                                 int64_t row) {
@@ -67,12 +68,12 @@ template <PackedType T, int NT, int MR>
   const float* x = args.x + row * args.x_stride;
   for (int64_t begin = 0; begin < num_cols; begin += kBlockSize) {
     AskAhead<T, NT>(tile, begin, row);
-    // A block begins with its first product, not with an fma onto zero: that differs in the sign of a zero alone, which the
-    // addition to the blocks before takes away. Registers that are set to zero cost a fiftieth.
+    // A block's sum begins with its first product, not with an fma onto zero. The two differ only in the sign of a zero, which the
+    // addition to the accumulators removes. Setting registers to zero would cost 2 % of the time.
     F32x16 sums[NT][MR];
     AddColumn<T, true>(args, tile, stride * tile_bytes, x, begin, sums);
     const int64_t end = begin + kBlockSize;
-    if (end <= num_cols) {  // a loop of known length: else the compiler keeps the sums in memory
+    if (end <= num_cols) {  // a loop of constant length: otherwise the compiler keeps the sums in memory
       for (int64_t k = begin + 1; k < end; ++k) AddColumn<T, false>(args, tile, stride * tile_bytes, x, k, sums);
     } else {
       for (int64_t k = begin + 1; k < num_cols; ++k) AddColumn<T, false>(args, tile, stride * tile_bytes, x, k, sums);

@@ -1,4 +1,4 @@
-// How linear layers go over rows and tiles, and store what a pass has summed: 16 lanes = 16 output rows.
+// The order in which linear layers visit rows and tiles, and how they store the sums of a pass: 16 lanes = 16 output rows.
 #pragma once
 
 #include "kernels/ops/linear.h"
@@ -6,19 +6,19 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// Always inlined: calls of what does no more than prefetch are dropped.
+// Always inlined: the compiler drops calls of a function that only prefetches.
 [[gnu::always_inline]] inline void PrefetchBytes(const uint8_t* data, int64_t num_bytes) {
   for (int64_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
 }
 
-// What a pass will store, asked for before its sums: rows of a prompt's output lie in pages of their own, and no cache holds them.
+// Prefetches the outputs that a pass will store, before it sums: each row of a prompt's output is in other pages, and in no cache.
 template <int MR>
 [[gnu::always_inline]] inline void AskForOutputs(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   const float* out = args.out + row * args.out_stride + part.out_column + tile * kTileRows;
   for (int m = 0; m < MR; ++m) __builtin_prefetch(out + m * args.out_stride, 1, 3);
 }
 
-// So many rows of the last tile's columns, where the weights end inside it. Rare: one function for all passes.
+// Stores num_rows rows of the last tile if the weights end inside it. Rare, so all passes share one function.
 [[gnu::noinline]] void StoreEdge(const LinearArgs& args, const LinearPart& part, int64_t column, const float* lanes, int num_rows,
                                  float* out) {
   for (int m = 0; m < num_rows; ++m, lanes += kTileRows, out += args.out_stride) {
@@ -29,7 +29,7 @@ template <int MR>
   }
 }
 
-// Always inlined and unrolled: lanes that are handed to a call, or indexed, go through memory.
+// Stores a tile that has 16 rows of weights. Always inlined and unrolled: registers that are passed to a call or indexed go through memory.
 template <int MR>
 [[gnu::always_inline]] inline void StoreWholeTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row,
                                                   const F32x16 (&values)[MR]) {
@@ -43,7 +43,7 @@ template <int MR>
   }
 }
 
-// The same of a tile that may be the last, in which the weights may end.
+// Stores a tile that may be the last one, with fewer than 16 rows of weights.
 template <int MR>
 [[gnu::always_inline]] inline void StoreTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row,
                                              const F32x16 (&values)[MR]) {
@@ -56,7 +56,7 @@ template <int MR>
   StoreEdge(args, part, column, lanes[0], MR, out);
 }
 
-// NT tiles that lie a stride apart: only the last of them may be the weights' last.
+// Stores NT tiles, `stride` tiles apart. Only the last of them can be the last one of the weights.
 template <int NT, int MR>
 [[gnu::always_inline]] inline void StoreTiles(const LinearArgs& args, const LinearPart& part, int64_t first_tile, int64_t stride,
                                               int64_t row, const F32x16 (&values)[NT][MR]) {
@@ -65,8 +65,8 @@ template <int NT, int MR>
   StoreTile(args, part, first_tile + (NT - 1) * stride, row, values[NT - 1]);
 }
 
-// A number of rows, kMost or fewer, as a constant of the pass that takes them all; nothing for none. Reading or unpacking the weights
-// again would cost as much as two rows.
+// Calls pass<num_rows>(), one pass over all rows, for num_rows of kMost or fewer; nothing if it is 0. A second pass, which reads and
+// unpacks the weights again, would cost as much as two rows.
 template <int kMost, typename Pass>
 void WithRows(int64_t num_rows, const Pass& pass) {
   if constexpr (kMost > 0) {
@@ -75,7 +75,7 @@ void WithRows(int64_t num_rows, const Pass& pass) {
   }
 }
 
-// num_rows in passes of kMost at most, as even as can be: pass<MR>(row).
+// Splits num_rows evenly into passes of at most kMost rows: pass<MR>(row).
 template <int kMost, typename Pass>
 void InPasses(int64_t num_rows, const Pass& pass) {
   const int64_t num_passes = (num_rows + kMost - 1) / kMost;
@@ -85,9 +85,9 @@ void InPasses(int64_t num_rows, const Pass& pass) {
   }
 }
 
-// All tiles, NT at a time: pass<NT>(tile, stride), and pass<1> for tiles that are left.
-// The NT tiles lie a stride apart, so that each of NT streams of weights goes on in its next tile: what the processor reads ahead
-// is of use, and no stream starts anew after a tile's few KB.
+// All tiles, NT at a time: pass<NT>(tile, stride), and pass<1> for the remaining tiles.
+// The NT tiles are a stride apart, so that each of the NT streams of weights continues with its next tile: what the hardware prefetcher
+// reads ahead is used, and no stream restarts after the few KB of a tile.
 template <int NT, typename Pass>
 void InStreams(int64_t tile_begin, int64_t tile_end, const Pass& pass) {
   const int64_t stride = (tile_end - tile_begin) / NT;

@@ -4,10 +4,10 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// out[16] = the chains' sum in order; step: v of a chain to its next. Always inlined: steps stay in registers.
+// out[16] = the sum of the chains in order; step maps a chain's value to its next. Always inlined: values stay in registers.
 template <typename Step>
 [[gnu::always_inline]] inline void RunProbeChains(int64_t iterations, const Step& step, float* out) {
-  // Chains by turns in groups that stay in registers on either instruction set.
+  // Chains are interleaved in groups that fit in the registers of either instruction set.
   constexpr int kGroup = 6;
   alignas(64) float lanes[16];
   for (int lane = 0; lane < 16; ++lane) lanes[lane] = static_cast<float>(lane);

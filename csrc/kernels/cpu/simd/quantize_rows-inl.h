@@ -6,7 +6,7 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// Codes of 16 values y, which are at most 127 in magnitude; returns their sum. With low bytes: of whole codes.
+// Stores the codes of 16 values y, |y| <= 127; returns the sum of the codes (with low bytes: of the whole codes).
 int32_t StoreCodes(F32x16 y, int64_t index, const QuantizedRows& out) {
   const int32_t sum = StoreInt8(out.codes + index, y);
   return out.low == nullptr ? sum : 256 * sum + StoreInt8(out.low + index, LowBytes(y));
@@ -33,7 +33,7 @@ void QuantizeBlock(const float* x, int64_t block, const QuantizedRows& out) {
   out.half_sums[2 * block + 1] = sum1;
 }
 
-// Of 16 times 16 codes from `column` on; returns them as floats, which they are exactly.
+// Stores the sums of 16 times 16 codes from `column` on; returns them as floats, exactly.
 template <bool kLow>
 F32x16 StoreHalfSums(int64_t column, const QuantizedRows& out) {
   int32_t* sums = out.half_sums + column / 16;
@@ -45,8 +45,8 @@ F32x16 StoreHalfSums(int64_t column, const QuantizedRows& out) {
   return Fma(high, Set1(256.0f), low);
 }
 
-// 16 blocks at once, so that what folds lanes of one block, and its divisions, serve 16. False, and nothing of worth written, if a
-// value is not finite.
+// Quantises 16 blocks at once, so that each fold over lanes and each division serves 16 blocks. Returns false if a value is not finite;
+// the output is then unspecified.
 template <bool kFine, bool kLow>
 bool QuantizeBlocks(const float* x, int64_t block, const QuantizedRows& out) {
   constexpr int kParts = kFine ? 2 : 1;          // 16 scales each

@@ -1,6 +1,6 @@
 // Integer dots of a packed block by VPDPBUSD, over registers of any width: codes are the unsigned operand, activations the signed
-// one, and the offset enters as the accumulator's start, -offset x (sum of the activation codes). Exact. Low bytes have sums of their
-// own, which take the offset; the high bytes' are 256 times as much.
+// one, and the offset enters as the accumulator's start, -offset x (sum of the activation codes). Exact. Low bytes have
+// separate sums, which begin with the offset; the sums of high bytes begin with zero and count 256 times.
 #pragma once
 
 #include "kernels/cpu/simd/block_of_rows-inl.h"
@@ -8,7 +8,7 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// The dot of so many groups of four columns, added to `total`.
+// Adds the dot of kGroups groups of four columns to `total`.
 template <typename Vnni, int kGroups, typename Register>
 inline Register AddDots(const Register* w, const int8_t* codes, Register total) {
   for (int i = 0; i < kGroups; ++i) {
