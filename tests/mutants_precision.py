@@ -21,7 +21,7 @@ PRECISION = [
     planted("low bytes in the place of the neighbouring piece", "kernels", "ComputeBlocks", "CopyColumns(own.low, num_rows, columns, to.low + begin * kBlockSize, out.num_cols);",
             "CopyColumns(own.low, num_rows, columns, to.low + (begin + 2 * num_blocks <= all_blocks ? begin + num_blocks : 0) * kBlockSize, out.num_cols);", ROW_OPS),
     planted("low bytes of the first rows for those past 48", "kernels", "RowsFrom", "x.low == nullptr ? nullptr : x.low + row * x.num_cols}", "x.low}", ROW_OPS),
-    planted("low bytes of other rows from the ninth on", "kernels", "BlockOfRows", "x.low + first * kBlockSize", "x.low + (row < 8 ? first : 0) * kBlockSize", OPS),
+    planted("low bytes of other rows from the ninth on", "kernels", "ActivationBlock", "x.low + first * kBlockSize", "x.low + (row < 8 ? first : 0) * kBlockSize", OPS),
     planted("no low bytes in the matrix kernel", "kernels", "ComputeTile", "multiply(rows.x.low);", "", OPS),
     planted("high bytes worth one in few rows", "kernels", "Sum", "dot *= 256;", "dot *= 1;", OPS),
     planted("high bytes worth 128", "kernels", "Add256", "_mm512_slli_epi32(high, 8)", "_mm512_slli_epi32(high, 7)", OPS),

@@ -35,8 +35,8 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
   constexpr int64_t kBlockBytes = PackedGroupBytes(T);
   static_assert(PackedGroupBlocks(T) == 1);
   const uint8_t* data = part.weights.data + tile * num_blocks * kBlockBytes;
-  BlockOfRows<MR> x(args.quantized, row);
-  AskForOutputs<MR>(args, part, tile, row);
+  ActivationBlock<MR> x(args.quantized, row);
+  PrefetchOutputs<MR>(args, part, tile, row);
   F32x16 sums[kChains][MR];
   F32x16 minima[MR];
   for (int m = 0; m < MR; ++m) {
@@ -44,7 +44,7 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
     minima[m] = Zero();
   }
   const auto add_block = [&](F32x16* chain) {
-    if (kAsksAhead<T, MR> && row == 0) PrefetchBytes(data + kPrefetchBytes, kBlockBytes);
+    if (kPrefetchesWeights<T, MR> && row == 0) PrefetchBytes(data + kPrefetchBytes, kBlockBytes);
     AddBlock<T, MR, kForm>(data, 0, SuperScales<T>(data), x, chain, kMinimaApart ? minima : chain);
     data += kBlockBytes;
     x.template Next<kForm>();
@@ -78,13 +78,13 @@ template <PackedType T, int NT, int MR, int kChains, int64_t kColumns>
   const uint8_t* tile = part.weights.data + first_tile * PackedTileBytes(T, num_cols);
   const float* x = args.x + row * args.x_stride;
   const int64_t columns = kColumns == 0 ? num_cols : kColumns;
-  for (int n = 0; n < NT; ++n) AskForOutputs<MR>(args, part, first_tile + n * stride, row);
+  for (int n = 0; n < NT; ++n) PrefetchOutputs<MR>(args, part, first_tile + n * stride, row);
   F32x16 totals[NT][MR];
   for (int64_t begin = 0; begin < num_cols; begin += columns) {
     F32x16 sums[kChains][NT][MR];
     for (int c = 0; c < kChains; ++c) AddColumn<T, true>(args, tile, stride_bytes, x, begin + c, sums[c]);
     for (int64_t k = begin + kChains; k < begin + columns; k += kChains) {
-      if (k % kBlockSize < kChains) AskAhead<T, NT>(tile, k, row);
+      if (k % kBlockSize < kChains) PrefetchStream<T, NT>(tile, k, row);
       for (int c = 0; c < kChains; ++c) AddColumn<T, false>(args, tile, stride_bytes, x, k + c, sums[c]);
     }
     for (int n = 0; n < NT; ++n) {

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/draws/race.h"
+#include "kernels/draws/exponential_race.h"
 #include "kernels/ops/context.h"
 #include "sampling/params.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "core/scalar_math.h"
-#include "kernels/cpu/reference/elements.h"
+#include "kernels/cpu/reference/elementwise.h"
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/cpu/reference/packed_block.h"
 #include "kernels/cpu/reference/quantize_block.h"

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "kernels/draws/race.h"
+#include "kernels/draws/exponential_race.h"
 #include "kernels/layout/packed_weights.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/gated_activation.h"

@@ -12,7 +12,7 @@
 #include <span>
 
 #include "core/scalar_math.h"
-#include "kernels/draws/race.h"
+#include "kernels/draws/exponential_race.h"
 #include "kernels/draws/verify.h"
 
 namespace llmi {

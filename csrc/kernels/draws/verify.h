@@ -38,7 +38,7 @@ LLMI_HD static inline double ExactAcceptance(double target, double drafted) { re
 // Weight of a token in the residual after a rejection, not normalised.
 LLMI_HD static inline double ResidualWeight(double target, double drafted) { return target > drafted ? target - drafted : 0.0; }
 
-// The log-weight with which a race (kernels/draws/race.h) draws a token with this probability.
+// The log-weight with which a race (kernels/draws/exponential_race.h) draws a token with this probability.
 LLMI_HD static inline float LogLaw(double probability) {
   return probability > 0 ? static_cast<float>(LogF64(probability)) : -__builtin_inff();
 }

@@ -5,13 +5,13 @@
 #pragma once
 
 #include "kernels/cpu/avx2/codes-inl.h"
-#include "kernels/cpu/simd/block_of_rows-inl.h"
+#include "kernels/cpu/simd/activation_block-inl.h"
 
 namespace llmi::avx2 {
 namespace {
 
 constexpr int kLinearRows = 6;
-constexpr bool kReadsOneRowUnasked = false;
+constexpr bool kHardwarePrefetchesOneRow = false;
 
 inline __m256i BroadcastFour(const int8_t* a) {
   int32_t four;
@@ -65,7 +65,7 @@ constexpr int16_t kWorth = kLow ? 256 : 1;
 
 // Adds group `i` of four columns to the sums of the earlier groups. `low`: sums of low bytes, used only if SumsPairs(T).
 template <PackedType T, int MR, bool kLow>
-inline void AddGroup(const uint8_t* codes, int i, const BlockOfRows<MR>& x, bool first, TileSums<MR>& sums, TileSums<MR>& low) {
+inline void AddGroup(const uint8_t* codes, int i, const ActivationBlock<MR>& x, bool first, TileSums<MR>& sums, TileSums<MR>& low) {
   const FourColumns<T> w_lo(codes, i);
   const FourColumns<T> w_hi(codes + 32, i);
   for (int m = 0; m < MR; ++m) {
@@ -99,7 +99,7 @@ inline void AddGroup(const uint8_t* codes, int i, const BlockOfRows<MR>& x, bool
 }
 
 template <PackedType T, int MR, int kDots, bool kLow>
-inline void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
+inline void BlockDots(const uint8_t* codes, const ActivationBlock<MR>& x, F32x16* dots) {
   constexpr int32_t kOffset = T == PackedType::kQ8 ? 0 : PackedOffset(T);  // the 8-bit codes are made signed above
 #pragma GCC unroll 2
   for (int dot = 0; dot < kDots; ++dot) {

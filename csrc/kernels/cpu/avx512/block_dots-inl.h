@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kLinearRows = 8;  // rows of x per pass over a tile: 8 sums + 8 weight registers of 32
 constexpr int LinearRows(PackedType /*type*/, ActivationForm /*form*/) { return kLinearRows; }
-constexpr bool kReadsOneRowUnasked = true;
+constexpr bool kHardwarePrefetchesOneRow = true;
 
 struct Vnni {
   static __m512i Broadcast(int32_t x) { return _mm512_set1_epi32(x); }
@@ -17,7 +17,7 @@ struct Vnni {
 };
 
 template <PackedType T, int MR, int kDots, bool kLow>
-void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
+void BlockDots(const uint8_t* codes, const ActivationBlock<MR>& x, F32x16* dots) {
   constexpr int kHighBits = PackedHighBits(T);
   __m512i w[8];
   if constexpr (T == PackedType::kQ8) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kLinearRows = 4;
 constexpr int LinearRows(PackedType /*type*/, ActivationForm /*form*/) { return kLinearRows; }
-constexpr bool kReadsOneRowUnasked = false;
+constexpr bool kHardwarePrefetchesOneRow = false;
 
 struct Vnni {
   static __m256i Broadcast(int32_t x) { return _mm256_set1_epi32(x); }
@@ -25,7 +25,7 @@ struct Vnni {
 };
 
 template <PackedType T, int MR, int kDots, bool kLow>
-void BlockDots(const uint8_t* codes, const BlockOfRows<MR>& x, F32x16* dots) {
+void BlockDots(const uint8_t* codes, const ActivationBlock<MR>& x, F32x16* dots) {
   for (int half = 0; half < 2; ++half) {  // rows 0 to 7, then 8 to 15 of the tile
     __m256i w[8];
     for (int i = 0; i < 8; ++i) w[i] = LoadGroup<T>(codes + 32 * half, i);

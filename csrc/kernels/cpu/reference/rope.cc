@@ -1,6 +1,6 @@
 #include "kernels/ops/rope.h"
 
-#include "kernels/cpu/reference/elements.h"
+#include "kernels/cpu/reference/elementwise.h"
 #include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {

@@ -70,8 +70,8 @@ struct Operands<Bfloat16> {
 };
 
 // Computes the partials (kernels/ops/attention.h) of one span for all queries of the task: scores, span maximum, exponentials, values.
-// kAsk: prefetches tiles.next meanwhile.
-template <typename Element, bool kAsk>
+// kPrefetchNext: prefetches tiles.next meanwhile.
+template <typename Element, bool kPrefetchNext>
 void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_queries, int64_t span, const SpanTiles& tiles,
                 float* partials) {
   const int64_t head_dim = args.kv.head_dim;
@@ -93,7 +93,7 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
   operands.Round(queries, num_queries, head_dim);
   {
     [[maybe_unused]] const FlushSubnormals<kInPairs<Element>> flush;
-    ScoreSpan<Element, kScoreQueries, kAsk>(operands.q, num_queries, tiles, first_tile, end_tile, head_dim, p);
+    ScoreSpan<Element, kScoreQueries, kPrefetchNext>(operands.q, num_queries, tiles, first_tile, end_tile, head_dim, p);
   }
   [[maybe_unused]] uint16_t rounded[kInPairs<Element> ? kMaxTaskQueries : 1][kAttentionSpan];
   for (int64_t i = 0; i < num_queries; ++i) {
@@ -119,9 +119,9 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
   }
   [[maybe_unused]] const FlushSubnormals<kInPairs<Element>> flush;
   if constexpr (kInPairs<Element>) {
-    AddValuesOfAll<Element, kValueQueries, kAsk>(tiles, num_queries, begin, end, head_dim, rounded, partials);
+    AddValuesOfAll<Element, kValueQueries, kPrefetchNext>(tiles, num_queries, begin, end, head_dim, rounded, partials);
   } else {
-    AddValuesOfAll<Element, kValueQueries, kAsk>(tiles, num_queries, begin, end, head_dim, p, partials);
+    AddValuesOfAll<Element, kValueQueries, kPrefetchNext>(tiles, num_queries, begin, end, head_dim, p, partials);
   }
 }
 

@@ -106,7 +106,7 @@ void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int6
 }
 
 // Scores, before scaling, of NQ queries against NT K tiles: NQ x NT sums in flight hide the latency of fma.
-template <typename Element, int NQ, int NT, bool kAsk>
+template <typename Element, int NQ, int NT, bool kPrefetchNext>
 void ScoreTiles(const Operand<Element>* const* queries, const SpanTiles& tiles, int64_t tile, int64_t head_dim,
                 float (*p)[kAttentionSpan]) {
   F32x16 sums[NQ][NT];
@@ -120,7 +120,7 @@ void ScoreTiles(const Operand<Element>* const* queries, const SpanTiles& tiles, 
         scales[t] = LoadHalf(reinterpret_cast<const uint16_t*>(tiles.k[tile + t] + kSlotsPerTile * head_dim) + begin);
       }
     }
-    if constexpr (kAsk) {
+    if constexpr (kPrefetchNext) {
       constexpr int kBytes = kKvScaleBlock * kSlotsPerTile * static_cast<int>(sizeof(Element));
       for (int t = 0; t < NT; ++t) Prefetch<kBytes>(tiles.next->k[tile + t] + begin * kSlotsPerTile * int64_t{sizeof(Element)});
     }
@@ -142,23 +142,23 @@ void ScoreTiles(const Operand<Element>* const* queries, const SpanTiles& tiles, 
 }
 
 // The same for any number of queries, NQ and then fewer at a time, over tiles [first, end).
-template <typename Element, int NQ, bool kAsk>
+template <typename Element, int NQ, bool kPrefetchNext>
 [[gnu::noinline]] void ScoreSpan(const Operand<Element>* const* queries, int64_t num_queries, const SpanTiles& tiles, int64_t first,
                                  int64_t end, int64_t head_dim, float (*p)[kAttentionSpan]) {
   constexpr int kTiles = ScoreTilesAtOnce(NQ);
   for (; num_queries >= NQ; num_queries -= NQ, queries += NQ, p += NQ) {
     int64_t tile = first;
-    for (; tile + kTiles <= end; tile += kTiles) ScoreTiles<Element, NQ, kTiles, kAsk>(queries, tiles, tile, head_dim, p);
-    for (; tile < end; ++tile) ScoreTiles<Element, NQ, 1, kAsk>(queries, tiles, tile, head_dim, p);
+    for (; tile + kTiles <= end; tile += kTiles) ScoreTiles<Element, NQ, kTiles, kPrefetchNext>(queries, tiles, tile, head_dim, p);
+    for (; tile < end; ++tile) ScoreTiles<Element, NQ, 1, kPrefetchNext>(queries, tiles, tile, head_dim, p);
   }
-  if constexpr (NQ > 1) ScoreSpan<Element, NQ == 8 ? 4 : NQ - 1, kAsk>(queries, num_queries, tiles, first, end, head_dim, p);
+  if constexpr (NQ > 1) ScoreSpan<Element, NQ == 8 ? 4 : NQ - 1, kPrefetchNext>(queries, num_queries, tiles, first, end, head_dim, p);
 }
 
 // Values of query i += sum over positions [begin, end) of the span, in order, of p[i][j] V[j], for NQ queries that all
 // see those positions, over ND x 16 head dimensions. With pairs, begin and end are even, and kSeen names the positions of each pair that
 // the queries see.
 enum class Seen { kBoth, kOdd, kEven };
-template <typename Element, int NQ, int ND, Seen kSeen, bool kAsk>
+template <typename Element, int NQ, int ND, Seen kSeen, bool kPrefetchNext>
 void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, int64_t dim,
                const Operand<Element> (*p)[kAttentionSpan], float* values) {
   constexpr int kDepth = Arithmetic<Element>::kDepth;
@@ -173,7 +173,7 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
     const int64_t lane = j % kSlotsPerTile;
     const int64_t offset = (lane * head_dim + dim * kDepth) * int64_t{sizeof(Element)};
     const Element* elements = reinterpret_cast<const Element*>(tile + offset);
-    if constexpr (kAsk) Prefetch<kBytes>(tiles.next->v[j / kSlotsPerTile] + offset);
+    if constexpr (kPrefetchNext) Prefetch<kBytes>(tiles.next->v[j / kSlotsPerTile] + offset);
     F32x16 v[ND];
     for (int n = 0; n < ND; ++n) {
       v[n] = LoadElements(elements + 16 * n * kDepth);
@@ -195,13 +195,14 @@ void AddValues(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_
   }
 }
 
-template <typename Element, int NQ, Seen kSeen, bool kAsk>
+template <typename Element, int NQ, Seen kSeen, bool kPrefetchNext>
 void AddValuesAllDims(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan],
                       float* values) {
   constexpr int ND = ValueDimsAtOnce(NQ);
   int64_t dim = 0;
-  for (; dim + 16 * ND <= head_dim; dim += 16 * ND) AddValues<Element, NQ, ND, kSeen, kAsk>(tiles, begin, end, head_dim, dim, p, values);
-  for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1, kSeen, kAsk>(tiles, begin, end, head_dim, dim, p, values);
+  for (; dim + 16 * ND <= head_dim; dim += 16 * ND)
+    AddValues<Element, NQ, ND, kSeen, kPrefetchNext>(tiles, begin, end, head_dim, dim, p, values);
+  for (; dim < head_dim; dim += 16) AddValues<Element, NQ, 1, kSeen, kPrefetchNext>(tiles, begin, end, head_dim, dim, p, values);
 }
 
 // The same for one query and any range of positions.
@@ -222,7 +223,7 @@ void AddValuesOfOne(const SpanTiles& tiles, int64_t begin, int64_t end, int64_t 
 }
 
 // The same for NQ queries, each over its own positions [begin[i], end[i]): V is loaded once for the positions that all of them see.
-template <typename Element, int NQ, bool kAsk>
+template <typename Element, int NQ, bool kPrefetchNext>
 void AddValuesTogether(const SpanTiles& tiles, const int64_t* begin, const int64_t* end, int64_t head_dim,
                        const Operand<Element> (*p)[kAttentionSpan], float* values) {
   int64_t common_begin = begin[0];
@@ -242,20 +243,20 @@ void AddValuesTogether(const SpanTiles& tiles, const int64_t* begin, const int64
     if (begin[i] < own_end) AddValuesOfOne<Element>(tiles, begin[i], own_end, head_dim, p + i, values + i * stride);
   }
   if (!meet) return;
-  AddValuesAllDims<Element, NQ, Seen::kBoth, kAsk>(tiles, common_begin, common_end, head_dim, p, values);
+  AddValuesAllDims<Element, NQ, Seen::kBoth, kPrefetchNext>(tiles, common_begin, common_end, head_dim, p, values);
   for (int i = 0; i < NQ; ++i) {
     if (common_end < end[i]) AddValuesOfOne<Element>(tiles, common_end, end[i], head_dim, p + i, values + i * stride);
   }
 }
 
 // The same for any number of queries, NQ and then fewer at a time.
-template <typename Element, int NQ, bool kAsk>
+template <typename Element, int NQ, bool kPrefetchNext>
 [[gnu::noinline]] void AddValuesOfAll(const SpanTiles& tiles, int64_t num_queries, const int64_t* begin, const int64_t* end,
                                       int64_t head_dim, const Operand<Element> (*p)[kAttentionSpan], float* values) {
   for (; num_queries >= NQ; num_queries -= NQ, begin += NQ, end += NQ, p += NQ, values += NQ * AttentionPartialSize(head_dim)) {
-    AddValuesTogether<Element, NQ, kAsk>(tiles, begin, end, head_dim, p, values);
+    AddValuesTogether<Element, NQ, kPrefetchNext>(tiles, begin, end, head_dim, p, values);
   }
-  if constexpr (NQ > 1) AddValuesOfAll<Element, NQ - 1, kAsk>(tiles, num_queries, begin, end, head_dim, p, values);
+  if constexpr (NQ > 1) AddValuesOfAll<Element, NQ - 1, kPrefetchNext>(tiles, num_queries, begin, end, head_dim, p, values);
 }
 
 }  // namespace

@@ -11,9 +11,9 @@ namespace {
 // 4 KB page and resumes in the next one. The bytes after a thread's task belong to its next task.
 constexpr int64_t kPrefetchBytes = 7 * 1024;
 // True if the kernel prefetches explicitly. False for one row of plain blocks on CPUs where the hardware prefetcher alone is faster
-// (the instruction set's kReadsOneRowUnasked). Super-blocks take longer to unpack, so they are always prefetched.
+// (the instruction set's kHardwarePrefetchesOneRow). Super-blocks take longer to unpack, so they are always prefetched.
 template <PackedType T, int MR>
-constexpr bool kAsksAhead = MR > 1 || IsSuperBlockPacked(T) || !kReadsOneRowUnasked;
+constexpr bool kPrefetchesWeights = MR > 1 || IsSuperBlockPacked(T) || !kHardwarePrefetchesOneRow;
 
 // The factors d and d_min that all scales of a super-block share.
 template <PackedType T>
@@ -31,7 +31,7 @@ struct SuperScales {
 
 // Adds the scaled dots of one block to the sums of MR rows, and the minima to `minima`, which may be the same array.
 template <PackedType T, int MR, ActivationForm kForm>
-inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& super, const BlockOfRows<MR>& x, F32x16* sums,
+inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& super, const ActivationBlock<MR>& x, F32x16* sums,
                      F32x16* minima) {
   constexpr bool kMinimum = HasMinimumPacked(T);
   constexpr int kScales = T == PackedType::kQ6K ? 2 : 1;
@@ -76,15 +76,15 @@ template <PackedType T, int MR, ActivationForm kForm>
   constexpr int64_t kBlocks = PackedGroupBlocks(T);
   constexpr int64_t kShare = PackedGroupBytes(T) / kBlocks;
   const uint8_t* group = part.weights.data + tile * PackedTileBytes(T, part.weights.num_cols);
-  BlockOfRows<MR> x(args.quantized, row);
-  AskForOutputs<MR>(args, part, tile, row);
+  ActivationBlock<MR> x(args.quantized, row);
+  PrefetchOutputs<MR>(args, part, tile, row);
   F32x16 sums[MR];
 #pragma GCC unroll 8
   for (int m = 0; m < MR; ++m) sums[m] = Zero();
   for (int64_t first = 0; first < num_blocks; first += kBlocks, group += PackedGroupBytes(T)) {
     const SuperScales<T> super(group);
     for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kForm>()) {
-      if (kAsksAhead<T, MR> && row == 0) PrefetchBytes(group + block * kShare + kPrefetchBytes, kShare);
+      if (kPrefetchesWeights<T, MR> && row == 0) PrefetchBytes(group + block * kShare + kPrefetchBytes, kShare);
       AddBlock<T, MR, kForm>(group, block, super, x, sums, sums);
     }
   }
@@ -92,16 +92,16 @@ template <PackedType T, int MR, ActivationForm kForm>
 }
 
 // Prefetches all rows of x before the loop. Other cores wrote them; loading them on first use would stall once per cache line.
-void AskForRows(const QuantizedRows& x, int64_t row, int64_t num_rows) {
+void PrefetchRows(const QuantizedRows& x, int64_t row, int64_t num_rows) {
   const int64_t blocks = x.num_cols / kBlockSize;
-  const auto ask = [&](const void* data, int64_t row_bytes) {
+  const auto prefetch = [&](const void* data, int64_t row_bytes) {
     PrefetchBytes(static_cast<const uint8_t*>(data) + row * row_bytes, num_rows * row_bytes);
   };
-  ask(x.codes, x.num_cols);
-  if (x.low != nullptr) ask(x.low, x.num_cols);
-  ask(x.scales, (x.fine ? 8 : 4) * blocks);
-  ask(x.sums, 4 * blocks);
-  ask(x.half_sums, 8 * blocks);
+  prefetch(x.codes, x.num_cols);
+  if (x.low != nullptr) prefetch(x.low, x.num_cols);
+  prefetch(x.scales, (x.fine ? 8 : 4) * blocks);
+  prefetch(x.sums, 4 * blocks);
+  prefetch(x.half_sums, 8 * blocks);
 }
 
 // Runs pass<MR>(tile, row) over all tiles for kLinearRowsInCache rows at a time; a pass takes kMost rows or fewer.
@@ -109,7 +109,7 @@ template <int kMost, typename Pass>
 void TileByTile(const LinearArgs& args, int64_t tile_begin, int64_t tile_end, const Pass& pass) {
   for (int64_t first = 0; first < args.num_rows; first += kLinearRowsInCache) {
     const int64_t rows = args.num_rows - first < kLinearRowsInCache ? args.num_rows - first : kLinearRowsInCache;
-    AskForRows(args.quantized, first, rows);
+    PrefetchRows(args.quantized, first, rows);
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
       InPasses<kMost>(rows, [&]<int MR>(int64_t row) { pass.template operator()<MR>(tile, first + row); });
     }

@@ -31,7 +31,7 @@ template <int NT, int MR>
 void Bf16Tiles(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t stride, int64_t row) {
   const int64_t num_cols = part.weights.num_cols;
   const int64_t tile_size = kTileRows * num_cols;
-  for (int n = 0; n < NT; ++n) AskForOutputs<MR>(args, part, tile + n * stride, row);
+  for (int n = 0; n < NT; ++n) PrefetchOutputs<MR>(args, part, tile + n * stride, row);
   F32x16 sums[NT][MR];
   {
     [[maybe_unused]] const FlushSubnormals<true> flush;

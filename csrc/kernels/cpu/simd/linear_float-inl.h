@@ -47,7 +47,7 @@ template <PackedType T, bool kBegins, int NT, int MR>
 // that reading overlaps with the arithmetic of all rows; this saves a third of the time.
 constexpr int64_t kFloatPrefetchBytes = 16 * 1024;
 template <PackedType T, int NT>
-[[gnu::always_inline]] inline void AskAhead(const uint8_t* tile, int64_t column, int64_t row) {
+[[gnu::always_inline]] inline void PrefetchStream(const uint8_t* tile, int64_t column, int64_t row) {
   if (NT > 1 || row > 0) return;
   PrefetchBytes(tile + PackedTileBytes(T, column) + kFloatPrefetchBytes, PackedTileBytes(T, kBlockSize));
 }
@@ -60,14 +60,14 @@ template <PackedType T, int NT, int MR>
   const int64_t num_cols = part.weights.num_cols;
   const int64_t tile_bytes = PackedTileBytes(T, num_cols);
   const uint8_t* tile = part.weights.data + first_tile * tile_bytes;
-  for (int n = 0; n < NT; ++n) AskForOutputs<MR>(args, part, first_tile + n * stride, row);
+  for (int n = 0; n < NT; ++n) PrefetchOutputs<MR>(args, part, first_tile + n * stride, row);
   F32x16 accumulators[NT][MR];
   for (int n = 0; n < NT; ++n) {
     for (int m = 0; m < MR; ++m) accumulators[n][m] = Zero();
   }
   const float* x = args.x + row * args.x_stride;
   for (int64_t begin = 0; begin < num_cols; begin += kBlockSize) {
-    AskAhead<T, NT>(tile, begin, row);
+    PrefetchStream<T, NT>(tile, begin, row);
     // A block's sum begins with its first product, not with an fma onto zero. The two differ only in the sign of a zero, which the
     // addition to the accumulators removes. Setting registers to zero would cost 2 % of the time.
     F32x16 sums[NT][MR];

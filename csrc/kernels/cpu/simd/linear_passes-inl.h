@@ -13,7 +13,7 @@ namespace {
 
 // Prefetches the outputs that a pass will store, before it sums: each row of a prompt's output is in other pages, and in no cache.
 template <int MR>
-[[gnu::always_inline]] inline void AskForOutputs(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
+[[gnu::always_inline]] inline void PrefetchOutputs(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   const float* out = args.out + row * args.out_stride + part.out_column + tile * kTileRows;
   for (int m = 0; m < MR; ++m) __builtin_prefetch(out + m * args.out_stride, 1, 3);
 }

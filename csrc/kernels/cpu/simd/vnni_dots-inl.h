@@ -3,7 +3,7 @@
 // separate sums, which begin with the offset; the sums of high bytes begin with zero and count 256 times.
 #pragma once
 
-#include "kernels/cpu/simd/block_of_rows-inl.h"
+#include "kernels/cpu/simd/activation_block-inl.h"
 
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
@@ -21,7 +21,7 @@ inline Register AddDots(const Register* w, const int8_t* codes, Register total) 
 
 // w: the block's eight groups of four columns. Vnni has Broadcast and Dot for its registers. store(index in dots, total).
 template <typename Vnni, PackedType T, int MR, int kDots, bool kLow, typename Register, typename Store>
-inline void VnniDots(const Register* w, const BlockOfRows<MR>& x, const Store& store) {
+inline void VnniDots(const Register* w, const ActivationBlock<MR>& x, const Store& store) {
   constexpr int32_t kOffset = PackedOffset(T);
   constexpr int kGroups = 8 / kDots;
   for (int m = 0; m < MR; ++m) {

@@ -1,5 +1,5 @@
 // max_chunk, race_candidates, softmax_chunk and token_masses over 16 lanes: a row of logits.
-// Contracts: kernels/ops/vocab.h, kernels/draws/race.h; definitions: kernels/cpu/reference/vocab.cc.
+// Contracts: kernels/ops/vocab.h, kernels/draws/exponential_race.h; definitions: kernels/cpu/reference/vocab.cc.
 #pragma once
 
 namespace llmi::LLMI_ISA_NAMESPACE {

@@ -8,9 +8,9 @@ namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
 template <int MR>
-class BlockOfRows {
+class ActivationBlock {
  public:
-  BlockOfRows(const QuantizedRows& x, int64_t row) {
+  ActivationBlock(const QuantizedRows& x, int64_t row) {
     const int64_t num_blocks = x.num_cols / kBlockSize;
     const int64_t first = row * num_blocks;
     codes_ = x.codes + first * kBlockSize;
