@@ -1,5 +1,5 @@
-// kv_write and paged_attention. segments, their tables and parents, positions and row_segments lie on the device; a row of segment -1
-// is there to fill up a launch.
+// kv_write and paged_attention. segments, their tables and parents, positions and row_segments are on the device; a row of segment -1
+// pads a launch.
 #pragma once
 
 #include <cstddef>
@@ -69,7 +69,7 @@ struct KvCopySlotKernel {
   }
 };
 
-// What both halves of attention know: what the host planned (span_plan.h), all on the device, and the part of it that a launch does.
+// Arguments of both halves of attention: the host's plan (span_plan.h), all on the device, and the part of it that a launch does.
 struct AttentionPlan {
   AttentionArgs args;
   const int32_t* row_segments;

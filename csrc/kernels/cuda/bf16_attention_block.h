@@ -1,10 +1,11 @@
 // What the kernels of bf16 attention on tensor cores share: q and the softmax's weights are rounded to bf16, products are exact, sums are
 // fp32 in an order of the GPU's own (the numerics id says attn:bf16mma).
 //
-// The cache's words are the instruction's B as they lie: K's hold two dimensions of a position, V's two positions of a dimension. On its
-// M side lie queries, 16 pairs of a row and a head that share the loads: heads of one KV head, and neighbouring rows of a chain. What does
-// not depend on which those are: spans, their maxima, the order of calls (dimensions of a score from zero; positions of a span's values in
-// steps of 16, from zero) and the merging of spans. Its outputs do not depend on each other, so a query has the same bits in any company.
+// The cache's words are the instruction's B without a change of layout: K's hold two dimensions of a position, V's two positions of a
+// dimension. On its M side are queries, 16 pairs of a row and a head that share the loads: heads of one KV head, and neighbouring rows of a
+// chain. What does not depend on which those are: spans, their maxima, the order of calls (dimensions of a score from zero; positions of a
+// span's values in steps of 16, from zero) and the merging of spans. Its outputs do not depend on each other, so a query has the same bits
+// in any company.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@ constexpr int kTileSlots = kSlotsPerTile;
 constexpr int kSpanTiles = kAttentionSpan / kSlotsPerTile;
 static_assert(kBf16AttentionWarps <= kMostWarps);
 
-// What blocks do for 16 x kMatrices queries; of trees too if kTrees (their addresses take registers). A warp has 32 positions of the span's
-// scores, then kDimGroups x 8 dimensions of its values.
+// The work of a block for 16 x kMatrices queries; of trees too if kTrees (their addresses take registers). A warp has 32 positions of the
+// span's scores, then kDimGroups x 8 dimensions of its values.
 template <int kMatrices, int kDimGroups, bool kTrees>
 struct Bf16Attention {
   static constexpr int kQueries = kMatrices * kMatrixQueries;
@@ -412,7 +413,7 @@ struct Bf16Attention {
     }
   }
 
-  // A tile of which some rows do not see all. What no row sees counts as zero: anything may lie there.
+  // A tile of which some rows do not see all. Positions that no row sees count as zero, whatever their memory holds.
   template <typename Warp>
   LLMI_HD void AddMixedTile(const Warp& warp, const Work& work, int tile, bool gathered, const Sight& sight, const Shared& shared,
                             Values<Warp>* values) const {

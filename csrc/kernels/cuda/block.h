@@ -1,7 +1,7 @@
 // Thread blocks, on a GPU and on the host.
 //
 // A kernel is a struct with its arguments and an operator()(block): phases, each block.ForEachThread(f), with a barrier after
-// each. ForEachPointer names the memory it works on. What one phase leaves to the next lies in memory or in a PerWarp, never in variables,
+// each. ForEachPointer names the memory it works on. A phase passes results to the next one in memory or in a PerWarp, never in variables,
 // so that the host can run a phase thread by thread. A kernel that reads what another thread of the same phase writes is wrong: the host
 // runs odd blocks backwards.
 #pragma once
@@ -78,7 +78,7 @@ LLMI_HD inline int32_t DotOfFour(uint32_t a, uint32_t b, int32_t sum) {
 #endif
 }
 
-// Adds to an integer that threads of the block share; returns what it was.
+// Adds to an integer that threads of the block share; returns its old value.
 template <typename T>
 LLMI_HD T AtomicAdd(T* to, T value) {
 #ifdef __CUDA_ARCH__

@@ -39,7 +39,7 @@ void Check(Status status, const char* what) {
   if (status != 0) throw Error(ErrorKind::kDevice, "cuBLASLt: " + std::string(what) + ": status " + std::to_string(status));
 }
 
-// What it may count on: a power of two of bytes, 256 at most.
+// The alignment that it may assume: a power of two of bytes, 256 at most.
 uint32_t Alignment(const void* pointer) { return 1u << std::countr_zero(reinterpret_cast<uintptr_t>(pointer) | 256u); }
 
 // One of the library's objects.
@@ -124,8 +124,8 @@ CublasLt::~CublasLt() {
   library_->destroy(handle_);
 }
 
-// Its matrices lie column by column: x [num_rows, num_cols] is its [num_cols, num_rows], and the product that it is asked for is
-// out^T [num_outputs, num_rows] = W x^T, W as the transpose of what it takes the memory for.
+// Its matrices are stored column by column: x [num_rows, num_cols] is its [num_cols, num_rows], and the product is
+// out^T [num_outputs, num_rows] = W x^T, with W as the transpose of the matrix that it sees in the memory.
 const CublasLt::Plan& CublasLt::PlanOf(const FreeProduct& p) {
   const Shape shape = {p.format,     p.num_rows,           p.num_outputs,  p.num_cols,
                        p.out_stride, Alignment(p.weights), Alignment(p.x), Alignment(p.out)};

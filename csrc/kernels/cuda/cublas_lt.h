@@ -1,5 +1,5 @@
-// Matrix products of bf16 or fp16 by cuBLASLt, a library of the machine's that is loaded when it is asked for (DeviceOptions::cublas_lt).
-// What it adds up in which order is its own affair: bits may depend on the number of rows, the GPU and the library's version.
+// Matrix products of bf16 or fp16 by cuBLASLt, a library of the machine that is loaded when an option names it (DeviceOptions::cublas_lt).
+// Its order of sums is its own: bits may depend on the number of rows, the GPU and the library's version.
 #pragma once
 
 #include <cstddef>

@@ -90,7 +90,7 @@ class CudaRuntime {
     Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToDevice, stream_), "a copy");
   }
 
-  // Bytes on their way to memory that a copy reaches beside the host's work; the slot's, until its next.
+  // Starts a copy to the slot's host memory and returns while it runs; the bytes stay there until the slot's next fetch.
   void Fetch(int slot, const void* from, size_t num_bytes) {
     HostCopy& copy = copies_[slot];
     if (copy.num_bytes < num_bytes) {
@@ -104,7 +104,7 @@ class CudaRuntime {
   }
   const void* Fetched(int slot) const { return copies_[slot].bytes; }
 
-  // Marks lie between what was given before and after.
+  // A mark separates the work launched before it from the work launched after it.
   void Mark(int mark) { Check(cudaEventRecord(marks_[mark], stream_), "a mark"); }
   void WaitForMark(int mark) { Check(cudaEventSynchronize(marks_[mark]), "a step"); }
   double SecondsBetween(int first, int second) {

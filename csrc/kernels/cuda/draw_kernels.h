@@ -40,7 +40,7 @@ struct DrawKernel : LawSelection {
   LLMI_HD void Race(const Block& block, const DrawRow& row, const RowView& view, Shared& shared) const {
     const bool listed = row.top_k > 0 || row.top_p < 1.0;
     block.ForEachThread([&](int thread) {
-      // The likeliest token first: its score lets nearly all others be passed over.
+      // The likeliest token first: its score lets the loop skip nearly all others.
       const int64_t favourite = shared.best;
       double best_score = RaceScore(RaceWords(row.noise, favourite / 4)[favourite % 4], shared.peak);
       int32_t best = shared.best;

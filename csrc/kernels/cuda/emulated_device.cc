@@ -1,4 +1,4 @@
-// The runtime without a GPU: blocks run one after the other, memory lies in a region that is closed to all but kernels and copies.
+// The runtime without a GPU: blocks run one after the other, memory is in a region that is closed to all but kernels and copies.
 #include <sys/mman.h>
 
 #include <chrono>

@@ -31,7 +31,7 @@
 
 namespace llmi::cuda {
 
-// What draws leave from one launch to the next.
+// Results that the launches of a draw pass on.
 struct DrawWork {
   Layout layout;
   int64_t num_chunks;
@@ -149,7 +149,7 @@ class GpuDevice final : public Device {
     plan.args.segments = batch.segments;
     plan.args.positions = batch.positions;
     const auto num_whole = static_cast<int64_t>(placed.plan().whole_groups.size());
-    // A recording serves any groups of so many rows.
+    // A recording serves any groups of this number of rows.
     if (num_whole > 0) LaunchWholeGroups(plan, batch.whole_groups, recording_ ? PlacedBatch::MostWholeGroups(batch.num_rows) : num_whole);
     const std::vector<RowGroup>& groups = placed.plan().groups;
     if (groups.empty()) return;
@@ -327,7 +327,7 @@ class GpuDevice final : public Device {
     }
   }
 
-  // So many items, whose rows have so many spans, as partials; then the rows' merging.
+  // Partials of num_items items, whose rows have num_row_spans spans; then the rows' merging.
   void LaunchSpans(AttentionPlan plan, int64_t span_bytes, int64_t num_items, int64_t num_row_spans, int64_t num_rows) {
     const AttentionArgs& args = plan.args;
     partials_.Reserve(static_cast<size_t>(num_row_spans * span_bytes), kPartialsName, this);

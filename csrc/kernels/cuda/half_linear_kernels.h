@@ -22,7 +22,7 @@ constexpr int kHalfChunk = 128;   // columns whose sum begins at zero
 constexpr int kHalfRows = 8;      // of x in one instruction: a group
 static_assert(kHalfWarps <= kMostWarps);
 
-// What both kernels share.
+// The common part of both kernels.
 template <HalfFormat F>
 struct HalfLinear {
   LinearOutput output;
@@ -41,7 +41,7 @@ struct HalfLinear {
   LLMI_HD uint32_t TwoOfX(int64_t row, int64_t k) const { return OneOfX(row, k) | (OneOfX(row, k + 1) << 16); }
 
   // Adds up to 64 columns of W from `begin` on to sums, group by group; load_x(group, k, lane) gives a lane's part of 16 columns of x. The
-  // weights are asked for before the first is used.
+  // weights are prefetched before the first is used.
   template <int kGroups, typename Warp, typename LoadX>
   LLMI_HD void AddColumns(const Warp& warp, const uint32_t* tile, int64_t begin, int64_t num_rows, const LoadX& load_x,
                           typename Warp::template PerLane<HalfMatrixD>* sums) const {
@@ -89,7 +89,7 @@ struct HalfLinear {
   }
 };
 
-// For up to 32 rows of x. Block y: a tile of W, whose chunks go to the warps by turns.
+// For up to 32 rows of x. Block y: a tile of W, whose chunks go to the warps in rotation.
 template <HalfFormat F>
 struct HalfSplitKernel {
   static constexpr int kGroups = 4;

@@ -1,8 +1,8 @@
 // What a row's law keeps: masks and penalties are done (kernels/cuda/draw_scan_kernel.h), temperature, min-p, top-k and top-p come here.
 // The base of the kernels that draw, a block a row.
 //
-// Where top-k or top-p cut, a list of rank keys of what may be kept is gathered in one pass over the logits, then selected from digit by
-// digit. Nothing depends on the order of the list or of any sum: keys are compared, counts and masses are integers.
+// If top-k or top-p cut, a list of rank keys of the tokens that may be kept is gathered in one pass over the logits, then selected from
+// digit by digit. Nothing depends on the order of the list or of any sum: keys are compared, counts and masses are integers.
 #pragma once
 
 #include <cstddef>
@@ -152,7 +152,7 @@ struct LawSelection {
     });
   }
 
-  // Lists what lies from the floor on and has more than `least_mass`; 0: whatever its mass.
+  // Lists the tokens from the floor on whose mass exceeds `least_mass`; 0: of any mass.
   template <typename Block>
   LLMI_HD void Gather(const Block& block, const RowView& view, Shared& shared, uint64_t least_mass) const {
     block.ForEachThread([&](int thread) {

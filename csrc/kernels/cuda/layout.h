@@ -23,7 +23,7 @@ class Layout {
     if (from != nullptr && count > 0) parts_.push_back({offset, reinterpret_cast<const uint8_t*>(from), size_ - offset});
     return offset;
   }
-  // What goes to a place that was left.
+  // Bytes for a place that was reserved.
   template <typename T>
   void Fill(size_t offset, const T* from, int64_t count) {
     parts_.push_back({offset, reinterpret_cast<const uint8_t*>(from), static_cast<size_t>(count) * sizeof(T)});

@@ -19,7 +19,7 @@ constexpr int kLinearBlocks = kLinearThreads / kTileRows;    // of 32 columns, a
 constexpr int kLinearSums = kLinearBlocks * kLinearThreads;  // block sums at a time: [block][row][column]
 static_assert(kLinearRows * kTileRows == kLinearThreads);
 
-// What both kinds share: where the results go.
+// The common part of both kinds: the place of the results.
 struct LinearOutput {
   PackedView weights;
   const float* bias;

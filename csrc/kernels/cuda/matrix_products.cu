@@ -107,7 +107,7 @@ LLMI_WGMMA(128, LLMI_PLACES_64, LLMI_LIST(LLMI_SUMS_64(0)), "%64, %65, %66, %67"
 LLMI_WGMMA(256, LLMI_PLACES_128, LLMI_LIST(LLMI_SUMS_64(0), LLMI_SUMS_64(64)), "%128, %129, %130, %131", "%132")
 #endif
 
-// B in shared memory as blocks of 8 rows by 8 columns, 128 bytes each; a call's two lie k_bytes apart, the next 8 rows row_bytes.
+// B in shared memory as blocks of 8 rows by 8 columns, 128 bytes each; a call's two are k_bytes apart, the next 8 rows row_bytes.
 constexpr uint32_t kBlockBytes = 128;
 
 // leading and stride: the descriptor's two distances, whose meaning the probe finds out.
@@ -177,7 +177,7 @@ std::vector<float> Multiply(std::span<const uint16_t> a, std::span<const uint16_
 
 template <int N>
 MatrixInstruction WgmmaOf(bool leading_is_k) {
-  // What lies between a call's two blocks, and between 8 rows of B and the next.
+  // The distance of a call's two blocks, and of 8 rows of B from the next 8.
   const uint32_t k_bytes = kBlockBytes;
   const uint32_t row_bytes = 2 * kBlockBytes;
   const uint32_t leading = leading_is_k ? k_bytes : row_bytes;

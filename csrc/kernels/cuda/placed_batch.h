@@ -42,7 +42,7 @@ class PlacedBatch {
     return positions_match && !key_.empty() && key_ == Key(kv, segments, num_segments);
   }
 
-  // Arguments: Device::PlaceBatch. A batch of as many rows lies where the last one did, unless the buffer was too small.
+  // Arguments: Device::PlaceBatch. A batch of as many rows uses the place of the last one, unless the buffer was too small.
   void Place(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
              int64_t num_rows, Device* device, std::vector<uint8_t>* staging) {
     key_.clear();  // nothing matches while this is under way

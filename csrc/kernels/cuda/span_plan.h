@@ -10,8 +10,8 @@
 namespace llmi::cuda {
 
 constexpr int64_t kGroupRows = 16;  // at most
-// Groups of so many rows, if there are more than so many rows in them, are taken whole: a block goes through a group's spans one after the
-// other, enough blocks have work without sharing them out, and no partials go through memory.
+// A group of kRowsOfWholeGroup rows or more is handled by one block (no partials in memory), if such groups have more than kMostSpanRows
+// rows in total, so that enough blocks have work; otherwise its spans are split over blocks.
 constexpr int64_t kRowsOfWholeGroup = 8;
 constexpr int64_t kMostSpanRows = 64;
 constexpr int64_t kMostWholeHeadDim = 256;  // beyond, a block has not registers enough

@@ -1,4 +1,5 @@
-// The drafted tokens of a row, judged where its law lies (kernels/draws/verify.h): the third launch of a draw whose rows have any.
+// The drafted tokens of a row, judged on the device that holds its law (kernels/draws/verify.h): the third launch of a draw whose rows have
+// any.
 #pragma once
 
 #include <cstddef>

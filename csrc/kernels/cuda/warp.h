@@ -1,6 +1,6 @@
 // Warps, on a GPU and on the host: 32 lanes in step, and the matrix instruction that they carry out together.
 //
-// A warp's code is ForEachLane(f) by turns with collective operations. What a lane keeps from one to the next is a PerLane: a
+// A warp's code alternates ForEachLane(f) with collective operations. The values that a lane keeps from one to the next are a PerLane: a
 // register on a GPU, 32 values on the host.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What probe_fma and probe_bf16 have in common: kProbeChains independent chains (kernels/ops/probe.h).
+// The common part of probe_fma and probe_bf16: kProbeChains independent chains (kernels/ops/probe.h).
 #pragma once
 
 namespace llmi::LLMI_ISA_NAMESPACE {
