@@ -50,7 +50,7 @@ struct KvWriteKernel {
   }
 };
 
-// One slot's K and V of one layer to another of the same sequence. Block x: a KV head.
+// Copies one slot's K and V of one layer to another slot of the same sequence. Block x: a KV head.
 struct KvCopySlotKernel {
   KvView kv;
   const int32_t* block_table;
@@ -97,7 +97,7 @@ struct AttentionPlan {
     visit(partials);
   }
 
-  // Of this launch; of group -1 behind the last.
+  // The block's item in this launch; past the last one its group is -1.
   LLMI_HD SpanItem Item(int64_t index) const { return item_begin + index < *num_items ? items[item_begin + index] : SpanItem{-1, 0}; }
   LLMI_HD int64_t FirstSpan(int64_t row) const { return AttentionFirstVisible(args, row) / kAttentionSpan; }
   LLMI_HD int64_t EndSpan(int64_t row) const { return args.positions[row] / kAttentionSpan + 1; }
@@ -214,8 +214,8 @@ struct AttentionSpanKernel {
   }
 };
 
-// The spans of one row and head, left to right: the sums of reference::MergeSpans. Its factors depend on the greatest peak so far alone, so
-// threads find them side by side. Block x: a row; y: a head.
+// Merges the spans of one row and head, left to right, with the sums of reference::MergeSpans. A span's factors depend only on the greatest
+// peak so far, so threads compute them in parallel. Block x: a row; y: a head.
 struct AttentionMergeKernel {
   static constexpr int kSpansAtOnce = kAttentionThreads;
   struct Shared {
@@ -238,7 +238,7 @@ struct AttentionMergeKernel {
   LLMI_HD void operator()(const Block& block) const {
     const int64_t row = plan.row_begin + block.x;
     const int64_t num_spans = plan.begins[row + 1] - plan.begins[row];
-    if (num_spans == 0) return;  // it fills up a launch, or its group is taken whole
+    if (num_spans == 0) return;  // padding of the launch, or a row of a group that is taken whole
     const int64_t head_dim = plan.args.kv.head_dim;
     float* out = plan.args.out + row * plan.args.out_stride + block.y * head_dim;
     Shared& shared = *reinterpret_cast<Shared*>(block.shared);

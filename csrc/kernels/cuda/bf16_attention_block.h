@@ -1,11 +1,11 @@
-// What the kernels of bf16 attention on tensor cores share: q and the softmax's weights are rounded to bf16, products are exact, sums are
-// fp32 in an order of the GPU's own (the numerics id says attn:bf16mma).
+// Shared parts of the kernels of bf16 attention on tensor cores: q and the softmax's weights are rounded to bf16, products are exact, sums
+// are fp32 in the GPU's own order (the numerics id says attn:bf16mma).
 //
-// The cache's words are the instruction's B without a change of layout: K's hold two dimensions of a position, V's two positions of a
-// dimension. On its M side are queries, 16 pairs of a row and a head that share the loads: heads of one KV head, and neighbouring rows of a
-// chain. What does not depend on which those are: spans, their maxima, the order of calls (dimensions of a score from zero; positions of a
-// span's values in steps of 16, from zero) and the merging of spans. Its outputs do not depend on each other, so a query has the same bits
-// in any company.
+// The cache's words are the instruction's operand B without any conversion: a word of K holds two dimensions of a position, a word of V two
+// positions of a dimension. Operand A holds 16 queries, pairs of a row and a head, which share the loads: heads of one KV head, and
+// neighbouring rows of a chain. The choice of these queries changes neither the spans, nor their maxima, nor the order of calls (dimensions
+// of a score from zero; positions of a span's values in steps of 16, from zero), nor the merge of spans. The instruction's outputs do not
+// depend on each other, so a query's bits do not depend on the other queries.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ template <int kMatrices, int kDimGroups, bool kTrees>
 struct Bf16Attention {
   static constexpr int kQueries = kMatrices * kMatrixQueries;
   static constexpr int kMostHeadDim = kDimGroups * 8 * kBf16AttentionWarps;
-  static constexpr int kPad = 4;  // words, so that the lanes that read at once find a bank each
+  static constexpr int kPad = 4;  // words, so that lanes that read at the same time use different banks
   static constexpr int kWeightWords = kAttentionSpan / 2 + kPad;
   static constexpr int kQueryWords = kMostHeadDim / 2 + kPad;
   static constexpr int kPeaks = kBf16AttentionWarps * 4;
@@ -158,7 +158,7 @@ struct Bf16Attention {
   }
 
  private:
-  // Of a span, in positions from its begin: what some row of the group sees, and what all do.
+  // Positions in the span, from its begin: those that some row of the group sees, and those that all rows see.
   struct Sight {
     int begin, end;
     int all_begin, all_end;
@@ -375,7 +375,7 @@ struct Bf16Attention {
     return b;
   }
 
-  // Tiles in order; those that all rows see whole go several at a time, with the reads under way before the first is used.
+  // Tiles in order. Tiles that all rows see whole are taken several at a time, and all are read before the first is used.
   template <typename Warp>
   LLMI_HD void AddValues(const Warp& warp, const Work& work, const Sight& sight, const Shared& shared, Values<Warp>* values) const {
     constexpr int kTiles = 8 / kDimGroups;
@@ -459,7 +459,7 @@ struct Bf16Attention {
     });
   }
 
-  // Zero times infinity is not zero: whether a value that only some rows see is no number.
+  // Whether a value that only some rows see is not finite: for the other rows zero times it would not be zero.
   template <typename Warp>
   LLMI_HD static bool HidesWhatIsNotFinite(const Warp& warp, const typename Warp::template PerLane<HalfMatrixB>& b, int tile,
                                            const Sight& sight) {
@@ -473,7 +473,7 @@ struct Bf16Attention {
     return warp.Any(found);
   }
 
-  // Each of the 16 queries by itself, with the values that it sees: the others' sums are thrown away.
+  // Computes each of the 16 queries separately, with the values that it sees, and discards the sums of the others.
   template <typename Warp>
   LLMI_HD static void AddQueryByQuery(const Warp& warp, const typename Warp::template PerLane<HalfMatrixA>& weights,
                                       const typename Warp::template PerLane<HalfMatrixB>& b, int tile, int matrix, const Shared& shared,

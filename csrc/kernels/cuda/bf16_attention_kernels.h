@@ -1,4 +1,4 @@
-// paged_attention over a bf16 cache on tensor cores, for few rows and for many: the same bits (bf16_attention_block.h).
+// paged_attention over a bf16 cache on tensor cores: one kernel for few rows and one for many, with the same bits (bf16_attention_block.h).
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace llmi::cuda {
 
-// A span of a group each, as partials that AttentionMergeKernel adds up. Block x: an item and a KV head.
+// Each block computes one span of a group, as partials for AttentionMergeKernel. Block x: an item and a KV head.
 template <int kDimGroups>
 struct Bf16SpanKernel {
   using Attention = Bf16Attention<1, kDimGroups, true>;
@@ -61,7 +61,8 @@ struct Bf16SpanKernel {
   }
 };
 
-// Groups that are taken whole: all spans of up to 32 queries, merged as they come. Block x: a group, a KV head and queries of theirs.
+// Groups that are taken whole: a block computes all spans of up to 32 queries and merges each at once. Block x: a group, a KV head, and a
+// chunk of their queries.
 template <int kDimGroups>
 struct Bf16AttentionKernel {
   using Attention = Bf16Attention<2, kDimGroups, false>;
@@ -91,7 +92,7 @@ struct Bf16AttentionKernel {
     using Warp = typename Block::Warp;
     const AttentionPlan& plan = attention.plan;
     const int64_t num_kv_heads = plan.args.kv.num_kv_heads;
-    // The last rows of a prompt see most: they begin first.
+    // The last rows of a prompt see most positions, so their blocks begin first.
     const int64_t group = num_groups - 1 - block.x / (chunks * num_kv_heads);
     const typename Attention::Work work = {groups[group], block.x / chunks % num_kv_heads, static_cast<int>(block.x % chunks) * kQueries};
     if (attention.NumQueries(work) <= 0) return;

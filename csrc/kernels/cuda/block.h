@@ -19,7 +19,7 @@ constexpr int kMostWarps = 8;      // in a block that keeps a PerWarp
 
 struct HostBlock {
   using Warp = HostWarp;
-  // A T of each warp's own, from phase to phase.
+  // One T for each warp, kept from phase to phase.
   template <typename T>
   struct PerWarp {
     T values[kMostWarps] = {};
@@ -34,7 +34,7 @@ struct HostBlock {
   LLMI_HD void ForEachThread(const Phase& phase) const {
     for (int i = 0; i < num_threads; ++i) phase((x + y) % 2 == 0 ? i : num_threads - 1 - i);
   }
-  // Each warp on its own: no barrier after it.
+  // Runs f for each warp, with no barrier afterwards.
   template <typename Body>
   LLMI_HD void ForEachWarp(const Body& body) const {
     for (int i = 0; i < num_threads / kWarpLanes; ++i) body(HostWarp{(x + y) % 2 == 0 ? i : num_threads / kWarpLanes - 1 - i});

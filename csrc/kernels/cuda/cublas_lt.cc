@@ -10,7 +10,7 @@
 namespace llmi::cuda {
 namespace {
 
-// Of cublasLt.h, whose values are the same in CUDA 12 and 13; builds need no such header.
+// Declarations from cublasLt.h, with the same values in CUDA 12 and 13; builds do not need that header.
 using Status = int;  // 0: success
 constexpr int kFloat32 = 0;
 constexpr int kFloat16 = 2;
@@ -94,7 +94,7 @@ struct CublasLt::Library {
     Find("cublasLtMatmulAlgoGetHeuristic", &find);
     Find("cublasLtMatmul", &multiply);
   }
-  // It stays loaded, as the driver's hooks in it may.
+  // The library stays loaded, as the driver may keep hooks in it.
   ~Library() = default;
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;

@@ -11,11 +11,11 @@ namespace {
 
 void Check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // one that can be overcome is forgotten
+  cudaGetLastError();  // clears an error that is not sticky
   throw Error(ErrorKind::kDevice, std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
 }
 
-// Registers are bounded as such: told the threads of a block instead, the compiler spills small kernels to make room for more blocks.
+// Bounds the registers directly: with a bound on the threads of a block, the compiler spills small kernels to make room for more blocks.
 template <typename Kernel>
 __global__ void __maxnreg__(65536 / cuda::kMostThreads) Run(const __grid_constant__ Kernel kernel) {
   extern __shared__ __align__(16) uint8_t shared[];
@@ -135,7 +135,7 @@ class CudaRuntime {
   template <typename Kernel>
   void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
     const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
-    if (shared_bytes > 48 * 1024) {  // what a launch has without asking
+    if (shared_bytes > 48 * 1024) {  // the most that a launch has by default
       Check(cudaFuncSetAttribute(Run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
             "shared memory of a kernel");
     }
@@ -149,7 +149,7 @@ class CudaRuntime {
     size_t num_bytes = 0;
   };
 
-  // Free, and in all.
+  // Free and total bytes.
   static std::pair<uint64_t, uint64_t> Memory() {
     size_t free = 0;
     size_t total = 0;

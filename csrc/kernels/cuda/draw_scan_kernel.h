@@ -1,4 +1,4 @@
-// The first launch of a draw: what a chunk of 4,096 ids says of its row (kernels/cuda/draw_kernels.h).
+// The first launch of a draw: summarises each chunk of 4,096 ids of a row (kernels/cuda/draw_kernels.h).
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ constexpr int kDrawGroups = 16;  // of a chunk
 constexpr int32_t kIsBad = 1;      // NaN or +inf, before or after the changes
 constexpr int32_t kHasLogits = 2;  // above -inf, before them
 
-// What the first kernel says of a chunk.
+// The first kernel's summary of a chunk.
 struct DrawChunk {
   int32_t flags;  // of kIsBad and kHasLogits
   float peak;
   int32_t id;  // of the peak, the lowest; only where peak > -inf
 };
 
-// A DrawBatch on the device, and where it leaves what.
+// A DrawBatch on the device, and the places of its intermediate and final results.
 struct DrawPlan {
   const DrawRow* rows;
   const MaskEdit* masks;

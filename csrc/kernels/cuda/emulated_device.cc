@@ -13,7 +13,7 @@
 namespace llmi {
 namespace {
 
-constexpr size_t kRegionBytes = size_t{4} << 30;  // of addresses; memory is taken as it is touched
+constexpr size_t kRegionBytes = size_t{4} << 30;  // of addresses; pages are allocated when they are touched
 constexpr size_t kMostSharedBytes = 99 * 1024;    // of a block on the smallest GPU that builds are for
 constexpr size_t kAlignment = 4096;               // whole pages, given back one by one
 
@@ -52,7 +52,7 @@ class EmulatedRuntime {
     used_[offset] = size;
     return region_ + offset;  // zero, as fresh pages are
   }
-  // A series of launches and copies, as they were given.
+  // A series of launches and copies, in order.
   using Recording = std::vector<std::function<void()>>;
   template <typename Ops>
   Recording Record(const Ops& ops) {
@@ -111,7 +111,7 @@ class EmulatedRuntime {
     std::memcpy(to, from, num_bytes);
   }
 
-  // By a library of the host's (tests/native/cublas_lt.cc).
+  // Calls a library that runs on the host (tests/native/cublas_lt.cc).
   void Multiply(cuda::CublasLt& library, const cuda::FreeProduct& product) {
     CheckPointers(product);
     if (recording_ != nullptr) {
@@ -143,7 +143,7 @@ class EmulatedRuntime {
   }
 
  private:
-  // While one lives, the region may be touched.
+  // While an object of it lives, the region may be touched.
   class Open {
    public:
     explicit Open(const EmulatedRuntime& runtime) : region_(runtime.region_) { mprotect(region_, kRegionBytes, PROT_READ | PROT_WRITE); }

@@ -1,5 +1,5 @@
 // The device over a runtime, which allocates, copies and launches: CUDA's (cuda_device.cu), or the host's emulation
-// (emulated_device.cc). All else is common, and runs in tests without a GPU.
+// (emulated_device.cc). All other code is common to both, and runs in tests without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -156,7 +156,7 @@ class GpuDevice final : public Device {
     const int64_t span_bytes = plan.SpanStride() * static_cast<int64_t>(sizeof(float));
     const int64_t most_spans = std::max<int64_t>(options_.most_partial_bytes / span_bytes, 1);
     most_spans_ = std::min(most_spans_, most_spans);
-    // A recording allocates nothing, so the ops before it take what it will need.
+    // A recording may not allocate, so the unrecorded calls before it allocate the memory that it needs.
     const int64_t spans_to_come = std::min(replayed_spans_, most_spans);
     partials_.Reserve(static_cast<size_t>(spans_to_come * span_bytes), kPartialsName, this);
     if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_, batch.num_rows);
@@ -314,7 +314,7 @@ class GpuDevice final : public Device {
     }
   }
 
-  // Few rows: the warps of a block share a tile's columns; many: a tile each. The same sums.
+  // Few rows: the warps of a block share the columns of a tile; many rows: each warp has a tile. The sums are the same.
   template <HalfFormat F>
   void LaunchHalfLinear(const HalfLinear<F>& linear, int64_t num_tiles) {
     constexpr int kThreads = kHalfWarps * kWarpLanes;
@@ -366,7 +366,7 @@ class GpuDevice final : public Device {
     }
   }
 
-  // No step is under way when it goes.
+  // Resets both members when Replay returns or throws.
   struct Restore {
     int64_t* replayed_spans;
     bool* recording;
@@ -392,7 +392,7 @@ class GpuDevice final : public Device {
   }
 
   const DeviceOptions options_;
-  std::optional<CublasLt> cublas_lt_;  // outlives the stream that it works on
+  std::optional<CublasLt> cublas_lt_;  // outlives the stream that it uses
   Runtime runtime_;
   // They outlive the buffers, which forget them when they are freed.
   std::map<RecordingKey, typename Runtime::Recording> recordings_;

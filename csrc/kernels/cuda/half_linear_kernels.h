@@ -41,7 +41,7 @@ struct HalfLinear {
   LLMI_HD uint32_t TwoOfX(int64_t row, int64_t k) const { return OneOfX(row, k) | (OneOfX(row, k + 1) << 16); }
 
   // Adds up to 64 columns of W from `begin` on to sums, group by group; load_x(group, k, lane) gives a lane's part of 16 columns of x. The
-  // weights are prefetched before the first is used.
+  // weights are loaded before the first is used.
   template <int kGroups, typename Warp, typename LoadX>
   LLMI_HD void AddColumns(const Warp& warp, const uint32_t* tile, int64_t begin, int64_t num_rows, const LoadX& load_x,
                           typename Warp::template PerLane<HalfMatrixD>* sums) const {

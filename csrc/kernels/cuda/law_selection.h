@@ -1,5 +1,5 @@
-// What a row's law keeps: masks and penalties are done (kernels/cuda/draw_scan_kernel.h), temperature, min-p, top-k and top-p come here.
-// The base of the kernels that draw, a block a row.
+// Selects the tokens that a row's law keeps: by temperature, min-p, top-k and top-p, after masks and penalties
+// (kernels/cuda/draw_scan_kernel.h). Base of the kernels that draw, one block per row.
 //
 // If top-k or top-p cut, a list of rank keys of the tokens that may be kept is gathered in one pass over the logits, then selected from
 // digit by digit. Nothing depends on the order of the list or of any sum: keys are compared, counts and masses are integers.

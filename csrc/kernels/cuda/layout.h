@@ -11,10 +11,10 @@
 
 namespace llmi::cuda {
 
-// Arrays one after the other, each aligned.
+// Arrays that are stored one after the other, each aligned.
 class Layout {
  public:
-  // Their place; `from` null: left as it is.
+  // Adds an array and returns its offset; `from` null: Write leaves it unwritten unless Fill names its contents.
   template <typename T>
   size_t Place(const T* from, int64_t count) {
     constexpr size_t kAlign = 16;
@@ -43,7 +43,7 @@ class Layout {
   size_t size_ = 0;
 };
 
-// In one copy; from `staging`, which is kept from one to the next.
+// Uploads all arrays in one copy from `staging`, a buffer that the caller keeps for the next upload.
 inline const uint8_t* UploadLayout(const Layout& layout, const char* what, Device* device, AlignedBuffer* to,
                                    std::vector<uint8_t>* staging) {
   to->Reserve(layout.size(), what, device);

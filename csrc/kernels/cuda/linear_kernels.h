@@ -1,7 +1,7 @@
 // linear: a block computes one tile of 16 output columns for up to 8 rows of x.
 //
 // Sums inside a block of 32 columns of W do not depend on each other (and are exact where quantised), so threads take a column
-// of the tile and a block each; then 16 x 8 threads add what these gave, in the order of linear.h.
+// of the tile and a block each; then 16 x 8 threads add up these sums, in the order of linear.h.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What a GPU's matrix instructions do with bits: the questions that the promise's rules for CUDA rest on, asked once of a new kind of
-// GPU, before anything is tuned for it (docs/decisions/0022).
+// Measures how a GPU's matrix instructions round and order sums: the properties on which the promise's rules for CUDA rest. Run once on a
+// new kind of GPU, before anything is tuned for it (docs/decisions/0022).
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ struct MatrixAnswers {
   double error = 0;            // largest distance from float64, over the sum of the products' magnitudes, in 2^-24; NaN: some D is
   bool rows_apart = false;     // an output's bits do not depend on other rows of A
   bool columns_apart = false;  // nor on other rows of B
-  bool zeros_neutral = false;  // what a zero is multiplied by moves no bit
+  bool zeros_neutral = false;  // the factor of a zero changes no bit
   bool order_free = false;     // nor does the order of a call's 16 products
 };
 
 MatrixAnswers AskMatrixInstruction(const MatrixInstruction& instruction);
-// Whether both give the same bits, column by column, as far as both have them.
+// Whether both give the same bits in the columns that both have.
 bool GiveEqualBits(const MatrixInstruction& first, const MatrixInstruction& second);
 
-// Of the first GPU: mma.sync first, then those of its own kind. Throws Error(kDevice) with WhyNoCuda().
+// The instructions of the first GPU: mma.sync, then those of its kind. Throws Error(kDevice) with WhyNoCuda().
 std::vector<MatrixInstruction> CudaMatrixInstructions();
 
 }  // namespace llmi::cuda

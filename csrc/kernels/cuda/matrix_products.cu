@@ -1,4 +1,4 @@
-// Products by single instructions, for the questions of matrix_probe.h alone: mma.sync, and wgmma of six widths where the GPU has it.
+// Products by single instructions, only for matrix_probe.h: mma.sync, and wgmma of six widths if the GPU has it.
 #include <cuda_runtime.h>
 
 #include <cmath>

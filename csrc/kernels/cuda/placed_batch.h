@@ -1,4 +1,4 @@
-// A step's segments and positions on the device, with what the host planned for them: one for each KV group.
+// A step's segments and positions on the device, with the host's plan for them: one for each KV group.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace llmi::cuda {
 
 class PlacedBatch {
  public:
-  // As kernels see it; all of it on the device.
+  // The batch as kernels see it; all pointers are the device's.
   struct Kernels {
     int64_t num_rows;
     const AttentionSegment* segments;
@@ -45,7 +45,7 @@ class PlacedBatch {
   // Arguments: Device::PlaceBatch. A batch of as many rows uses the place of the last one, unless the buffer was too small.
   void Place(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
              int64_t num_rows, Device* device, std::vector<uint8_t>* staging) {
-    key_.clear();  // nothing matches while this is under way
+    key_.clear();  // nothing matches until this is done
     std::vector<AttentionSegment> there(segments, segments + num_segments);
     std::vector<int32_t> row_segments;
     std::vector<int32_t> lists;  // tables and parents
@@ -69,7 +69,7 @@ class PlacedBatch {
     begins.resize(static_cast<size_t>(num_rows) + 1, begins.back());
     const auto num_items = static_cast<int32_t>(plan_.items.size());
     Layout layout;
-    // Places depend on the number of rows alone: a segment has a row at least. The items and what segments point at come last.
+    // Offsets depend only on the number of rows, as each segment has at least one row. The items, tables and parents come last.
     const size_t segments_at = layout.Place<AttentionSegment>(nullptr, num_rows);
     const size_t row_segments_at = layout.Place(row_segments.data(), num_rows);
     const size_t positions_at = layout.Place(all_positions.data(), num_rows);

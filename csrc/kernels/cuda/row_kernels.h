@@ -21,7 +21,7 @@ constexpr int kRowThreads = 128;
 struct EmbeddingKernel {
   PackedView weights;
   const int32_t* ids;
-  const int32_t* drawn;  // what ids below zero point at
+  const int32_t* drawn;  // tokens that ids below zero name
   float scale;
   float* out;
 
@@ -38,7 +38,7 @@ struct EmbeddingKernel {
     block.ForEachThread([&](int thread) {
       int32_t id = ids[block.x];
       if (id < 0) id = drawn[~id];
-      if (id < 0) id = 0;  // none could be drawn, and nobody will look at this row
+      if (id < 0) id = 0;  // no token could be drawn, and the row's result is not used
       for (int64_t k = thread; k < weights.num_cols; k += block.num_threads) {
         out[block.x * weights.num_cols + k] = reference::WeightValue(weights, id, k) * scale;
       }
@@ -46,7 +46,7 @@ struct EmbeddingKernel {
   }
 };
 
-// To 16 bits. Block x: a row.
+// Rounds x to 16 bits. Block x: a row.
 struct RoundRowsKernel {
   HalfFormat format;
   const float* x;  // rows x_stride apart

@@ -1,4 +1,4 @@
-// How attention over a batch is shared out among blocks: planned by the host, read by the kernels.
+// The division of a batch's attention among blocks: the host plans it, the kernels read it.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@ constexpr int64_t kGroupRows = 16;  // at most
 // rows in total, so that enough blocks have work; otherwise its spans are split over blocks.
 constexpr int64_t kRowsOfWholeGroup = 8;
 constexpr int64_t kMostSpanRows = 64;
-constexpr int64_t kMostWholeHeadDim = 256;  // beyond, a block has not registers enough
+constexpr int64_t kMostWholeHeadDim = 256;  // a block has too few registers for more
 
-// Rows that a block takes together: in a bf16 cache up to 16 neighbours of a chain, else one. None fills up a launch.
+// Rows that a block takes together: with a bf16 cache up to 16 neighbours of a chain, else one. Padding rows are in no group.
 struct RowGroup {
   int32_t row_begin;
   int32_t num_rows;
@@ -29,14 +29,14 @@ struct SpanItem {
 };
 
 struct SpanPlan {
-  std::vector<RowGroup> groups;        // whose spans are shared out
+  std::vector<RowGroup> groups;        // groups whose spans are split over blocks
   std::vector<RowGroup> whole_groups;  // the others
-  std::vector<int32_t> begins = {0};   // [rows + 1]: where a row's spans begin, among all that are shared out
+  std::vector<int32_t> begins = {0};   // [rows + 1]: where a row's spans begin among all split spans
   std::vector<SpanItem> items;         // group by group
   std::vector<int32_t> group_items;    // [groups + 1]: where a group's items begin
 
   SpanPlan() = default;
-  // Positions unknown (null): groups alone.
+  // positions null: unknown; only the groups are planned.
   SpanPlan(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions) {
     int64_t num_rows = 0;
     int64_t rows_of_large = 0;

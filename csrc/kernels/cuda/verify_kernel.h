@@ -8,7 +8,7 @@
 
 namespace llmi::cuda {
 
-// Block x: a row. The law's weights take the place of the list of keys, once the cuts are known.
+// Block x: a row. Once the cuts are known, the law's weights overwrite the list of keys.
 struct VerifyKernel : LawSelection {
   static_assert(kDrawThreads == kLawLanes, "a thread sums a lane");
   struct Shared : LawSelection::Shared {
@@ -51,7 +51,7 @@ struct VerifyKernel : LawSelection {
                  [&](int64_t id) { return ResidualWeight(Probability(view, shared, id), DraftProbability(id, drafted.id, law)); });
     }
     if (greedy) return give(shared.best, -1);
-    // The laws were equal up to rounding, and all was rejected but for it.
+    // No weight is left: the laws are equal up to rounding, so the target itself is drawn from.
     if (!(shared.sum > 0)) SetWeights(block, view, shared, target);
     Race(block, row, view, shared);
     give(shared.ids[0], -1);

@@ -1,4 +1,4 @@
-// Where and how an op runs: the kernel table, thread pool and number of threads, or the device. Every op takes one.
+// The place where an op runs: the kernel table, thread pool and number of threads, or the device. Every op takes one.
 #pragma once
 
 namespace llmi {
