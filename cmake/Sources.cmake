@@ -20,7 +20,7 @@ set(LLMI_CORE_SOURCES
   csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/ahead.cc csrc/engine/detokenizer.cc csrc/engine/device_rows.cc csrc/engine/engine.cc csrc/engine/judge.cc
-  csrc/engine/lab.cc csrc/engine/plan.cc
+  csrc/engine/lab.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/plan.cc
   csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc
   csrc/engine/verification.cc csrc/engine/waiting.cc)
 
@@ -30,7 +30,7 @@ set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
 set(LLMI_BINDING_SOURCES
   csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
   csrc/bindings/bind_system.cpp
-  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)
+  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/engine_options.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)
 
 # What tests and benchmarks alone need: the emulated device, questions to matrix instructions, and their bindings.
 set(LLMI_TESTING_CORE_SOURCES csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc)

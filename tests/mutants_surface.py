@@ -371,7 +371,7 @@ ENDINGS: list[Mutant] = [
         "a_child_leaves_the_engine",
         "csrc/bindings",
         "Delete",
-        "|| (handle->engine_ != nullptr && …IsForked())",
+        "|| (engine != nullptr && …IsForked())",
         "",
         PROCESSES_TESTS,
     ),

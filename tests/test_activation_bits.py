@@ -17,8 +17,8 @@ import llmi
 import tiny_gguf
 from llmi import LLM, Drafter, InvalidParamsError, SamplingParams, SelfDraft, SpeculativeConfig, UnsupportedCombinationError, _cli
 from llmi._bench import bound_shares
-from llmi._engine_args import where_it_runs
 from llmi._inspect import inspect_model
+from llmi._numerics_id import where_it_runs
 from llmi.testing import assert_lossless, assert_same_tokens, random_drafter, tiny_model
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 256}

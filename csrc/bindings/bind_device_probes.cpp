@@ -15,7 +15,6 @@
 
 #include "bindings/bind_testing.h"
 #include "bindings/gil.h"
-#include "bindings/engine_handle.h"
 #include "cache/kv_cache.h"
 #include "core/aligned.h"
 #include "core/errors.h"
@@ -57,7 +56,7 @@ AlignedBuffer Filled(Device* device, int64_t num_bytes, uint8_t value) {
 }
 
 double MeasureCopy(const std::string& name, int64_t num_bytes) {
-  const std::unique_ptr<Device> device = OpenDevice(name);
+  const std::unique_ptr<Device> device = OpenTestDevice(name);
   const AlignedBuffer from = Filled(device.get(), num_bytes, 0);
   AlignedBuffer to = Filled(device.get(), num_bytes, 0);
   const double seconds = SecondsEach(device.get(), to.data(), [&](int) { device->Copy(to.data(), from.data(), to.size()); });
@@ -66,7 +65,7 @@ double MeasureCopy(const std::string& name, int64_t num_bytes) {
 
 double MeasureDraws(const std::string& name, const SamplingParams& params, int64_t num_rows, int64_t vocab_size, int32_t num_drafted) {
   Validate(params, vocab_size);
-  const std::unique_ptr<Device> device = OpenDevice(name);
+  const std::unique_ptr<Device> device = OpenTestDevice(name);
   std::vector<float> logits(static_cast<size_t>(num_rows * vocab_size));
   for (size_t i = 0; i < logits.size(); ++i) {
     logits[i] = static_cast<float>(RaceScore(static_cast<uint32_t>(i * 2654435761u), 0.0f)) * -3.0f;
@@ -91,7 +90,7 @@ std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::str
   CheckArgument(num_rows > 0 && num_outputs > 0 && num_cols > 0, "a device probe: at least one row, output and column");
   const PackedType host_type = types.at(type_name);
   CheckArgument(num_outputs % kTileRows == 0 && num_cols % PackedGroupColumns(host_type) == 0, "a device probe: whole tiles");
-  const std::unique_ptr<Device> device = OpenDevice(name);
+  const std::unique_ptr<Device> device = OpenTestDevice(name);
   const PackedType type = device->OwnForm(host_type);
   const int64_t num_bytes = num_outputs / kTileRows * PackedTileBytes(type, num_cols);
   constexpr int64_t kManyBytes = int64_t{1} << 28;
@@ -127,7 +126,7 @@ std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::str
 // The last num_rows tokens of each of these contexts, one layer.
 double MeasureAttention(const std::string& name, const std::string& kv_dtype, const std::vector<int64_t>& contexts, int64_t num_rows,
                         int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) {
-  const std::unique_ptr<Device> device = OpenDevice(name);
+  const std::unique_ptr<Device> device = OpenTestDevice(name);
   constexpr int64_t kBlock = 64;
   int64_t num_pages = 0;
   for (const int64_t length : contexts) {

@@ -8,6 +8,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/engine_handle.h"
+#include "bindings/engine_options.h"
 #include "bindings/gil.h"
 #include "bindings/py_drafter.h"
 #include "bindings/py_hooks.h"
@@ -274,31 +275,24 @@ void RegisterEngine(py::module_& module) {
   RegisterParams(module);
   RegisterSpeculation(module);
   RegisterRequest(module);
+  py::class_<PolicyRequest>(module, "PolicyRequest")
+      .def_readonly("id", &PolicyRequest::id)
+      .def_readonly("priority", &PolicyRequest::priority)
+      .def_readonly("arrival_time_s", &PolicyRequest::arrival_time_s)
+      .def_readonly("prompt_len", &PolicyRequest::prompt_len)
+      .def_readonly("num_tokens", &PolicyRequest::num_tokens)
+      .def_readonly("max_new_tokens", &PolicyRequest::max_new_tokens)
+      .def_readonly("num_preemptions", &PolicyRequest::num_preemptions);
   py::class_<DropFlag>(module, "DropFlag")
       .def(py::init<>())
       .def("set", [](DropFlag& flag) { flag.value = true; }, "Nobody wants the model that is being loaded any more.");
   py::class_<EngineHandle, std::unique_ptr<EngineHandle, EngineHandleDeleter>>(module, "Engine")
-      .def(py::init([](const ModelFiles& files, const std::string& device, const std::string& dtype, const std::string& kv_dtype,
-                       int activation_bits, const std::string& isa, int num_threads, const std::string& policy, int64_t max_num_seqs,
-                       int64_t max_num_batched_tokens, bool chunked_prefill, int64_t block_size, int64_t kv_cache_memory_bytes,
-                       int64_t max_model_len, double gpu_memory_utilization, bool prefix_caching, double waiting_served_ratio,
-                       bool audit_each_step, const py::object& policy_object, const py::object& batch_object,
-                       const std::vector<int64_t>& layers, const std::string& overrides, const DropFlag& dropped) {
-             std::shared_ptr<PolicyHook> policy_hook;
-             if (!policy_object.is_none()) policy_hook = std::make_shared<PyPolicy>(policy_object);
-             std::shared_ptr<BatchHook> batch_hook;
-             if (!batch_object.is_none()) batch_hook = std::make_shared<PyBatchHook>(batch_object);
+      .def(py::init([](const ModelFiles& files, const DropFlag& dropped, const py::kwargs& given) {
+             const EngineOptions options = EngineOptionsOf(given);
              const GilReleased release;
-             return std::unique_ptr<EngineHandle, EngineHandleDeleter>(new EngineHandle(
-                 files, device, dtype, kv_dtype, activation_bits, isa, num_threads, policy, max_num_seqs, max_num_batched_tokens,
-                 chunked_prefill, block_size, kv_cache_memory_bytes, max_model_len, gpu_memory_utilization, prefix_caching,
-                 waiting_served_ratio, audit_each_step, policy_hook, batch_hook, layers, overrides, dropped.value));
+             return std::unique_ptr<EngineHandle, EngineHandleDeleter>(new EngineHandle(OpenEngine(files, options, &dropped.value)));
            }),
-           py::arg("files"), py::kw_only(), py::arg("device"), py::arg("dtype"), py::arg("kv_dtype"), py::arg("activation_bits"),
-           py::arg("isa"), py::arg("num_threads"), py::arg("policy"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"),
-           py::arg("chunked_prefill"), py::arg("block_size"), py::arg("kv_cache_memory_bytes"), py::arg("max_model_len"),
-           py::arg("gpu_memory_utilization"), py::arg("prefix_caching"), py::arg("waiting_served_ratio"), py::arg("audit_each_step"),
-           py::arg("policy_object"), py::arg("batch_object"), py::arg("layers"), py::arg("overrides"), py::arg("dropped"))
+           py::arg("files"), py::kw_only(), py::arg("dropped"), "Further arguments: the engine's options by name (engine/options.h).")
       .def("start", &EngineHandle::Start, py::arg("token_bytes"), py::arg("special"))
       .def("info", &EngineHandle::Info)
       .def(

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "bindings/engine_handle.h"
 #include "bindings/gil.h"
 #include "core/errors.h"
 #include "core/utf8.h"
+#include "engine/options.h"
+#include "engine/sizing.h"
 #include "io/gguf.h"
 #include "io/model_files.h"
 #include "io/safetensors.h"
-#include "engine/sizing.h"
 #include "model/loader.h"
 
 namespace py = pybind11;

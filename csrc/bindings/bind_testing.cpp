@@ -9,10 +9,10 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <string_view>
 #include <thread>
 
 #include "bindings/bind_testing.h"
-#include "bindings/engine_handle.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "core/bfloat16.h"
@@ -22,6 +22,7 @@
 #include "core/scalar_math.h"
 #include "core/thread_pool.h"
 #include "engine/detokenizer.h"
+#include "engine/options.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/gated_linear.h"
 #include "kernels/ops/linear.h"
@@ -40,6 +41,27 @@ namespace py = pybind11;
 
 namespace llmi {
 
+std::unique_ptr<Device> OpenTestDevice(const std::string& name) {
+  std::string kind = name;
+  const auto take = [&](std::string_view suffix) {
+    const bool found = kind.ends_with(suffix);
+    if (found) kind.resize(kind.size() - suffix.size());
+    return found;
+  };
+  DeviceOptions options;
+  constexpr std::string_view kLibrary = "+cublaslt:";
+  if (const size_t at = kind.find(kLibrary); at != std::string::npos) {
+    options.cublas_lt = kind.substr(at + kLibrary.size());
+    kind.resize(at);
+  }
+  if (take("+tight")) options.most_partial_bytes = 1 << 16;
+  options.bf16_linear = take("+bf16");
+  options.f16_linear = take("+fp16");
+  if (kind == "cuda") return OpenCudaDevice(options);
+  CheckArgument(kind == "emulated", "a test's device must be cuda or emulated");
+  return OpenEmulatedDevice(options);
+}
+
 KernelContext TestContext(const std::string& table, int num_threads) {
   if (!table.starts_with("emulated") && !table.starts_with("cuda")) {
     const size_t name_size = table.find("+bf16");
@@ -47,7 +69,7 @@ KernelContext TestContext(const std::string& table, int num_threads) {
   }
   static std::map<std::string, Device*> devices;  // for the process's life
   Device*& device = devices[table];
-  if (device == nullptr) device = OpenDevice(table).release();
+  if (device == nullptr) device = OpenTestDevice(table).release();
   return {&GetKernelTable("reference"), &ThreadPool::Shared(), num_threads, device};
 }
 

@@ -4,11 +4,13 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "core/errors.h"
 #include "core/thread_pool.h"
+#include "kernels/dispatch/device.h"
 #include "kernels/dispatch/tables.h"
 #include "kernels/dispatch/transfer.h"
 #include "kernels/ops/context.h"
@@ -17,7 +19,12 @@ namespace llmi {
 
 using FloatArray = pybind11::array_t<float, pybind11::array::c_style>;
 
-// table: one of AvailableTables(), or "emulated" or "cuda": the ops on that device.
+// A device by a name of the tests' own: "cuda" or "emulated", then "+bf16" or "+fp16" for layers of such weights on tensor cores, then
+// "+tight" for little memory for attention's partials, or "+cublaslt:PATH". Throws Error(kDevice) where the machine or the build lacks it,
+// Error(kInvalidArgument) for other names.
+std::unique_ptr<Device> OpenTestDevice(const std::string& name);
+
+// table: one of AvailableTables(), or a name for OpenTestDevice: the ops on that device.
 KernelContext TestContext(const std::string& table, int num_threads);
 
 // An array where the context's ops read and write it.

@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "bindings/bind_testing.h"
-#include "bindings/engine_handle.h"
 #include "cache/kv_cache.h"
 #include "core/fp_env.h"
+#include "engine/options.h"
 #include "kernels/ops/attention.h"
 #include "model/loader.h"
 

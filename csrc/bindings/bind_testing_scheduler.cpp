@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "bindings/bind_testing.h"
-#include "bindings/engine_handle.h"
+#include "engine/options.h"
 #include "scheduler/scheduler.h"
 
 namespace py = pybind11;

@@ -171,10 +171,7 @@ DraftVerdict PyDraftJudge::Judge(DraftRows& rows) const {
 
 std::vector<double> PyPolicy::Key(const PolicyRequest& request, double now_s) {
   return CallHook(ErrorKind::kHook, {request.id}, [&] {
-    auto key = policy_
-                   .Call("key", request.id, request.priority, request.arrival_time_s, request.prompt_len, request.num_tokens,
-                         request.max_new_tokens, request.num_preemptions, now_s)
-                   .cast<std::vector<double>>();
+    auto key = policy_.Call("key", request, now_s).cast<std::vector<double>>();
     for (double value : key) {
       if (value != value) throw Error(ErrorKind::kHook, "the scheduling policy's key holds NaN");
     }

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
-from llmi._engine_args import dots_of_a_weight
 from llmi._params import SamplingParams
 from llmi._progress import progress
 
@@ -173,9 +172,9 @@ def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
     What memory gives swings, so it is read beside the steps (`decode_share`); other work on the machine only lowers a peak, so that is the
     rounds' maximum.
     """
-    config: dict[str, Any] = _core.load_config(llm._files.core, llm._results.receipt_source["hf_overrides"])
+    config: dict[str, Any] = _core.load_config(llm._files.core, llm._engine_args.hf_overrides)
     peak = {name: 1e9 * max(values[name]) for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
-    dots = dots_of_a_weight(llm.model_info.numerics_id)
+    dots = llm._dots_of_a_weight
     matrix_peak = peak["int8 dot Gop/s"] / dots if dots else peak["fp32 fma Gop/s"]
     query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]
     layers, hidden = llm.model_info.num_layers, config["hidden_size"]

@@ -17,7 +17,7 @@ from llmi import _core, _errors, _log, _models, _scoring
 from llmi._background import Background
 from llmi._call import Call
 from llmi._chat_prompts import is_chat, prompts_of
-from llmi._engine_args import EngineArgs, SchedulingPolicy, numerics_id, with_attention_dtype
+from llmi._engine_args import EngineArgs, SchedulingPolicy
 from llmi._engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
 from llmi._errors import (
     EngineBusyError,
@@ -29,6 +29,7 @@ from llmi._generation_config import generation_defaults
 from llmi._hooks import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi._kinds import Listed, Text, parse, show
 from llmi._model_files import OpenModel, open_model
+from llmi._numerics_id import dots_of_a_weight, numerics_id
 from llmi._options import SEED, option
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, make_memory_report
 from llmi._params import SamplingParams
@@ -169,12 +170,7 @@ class LLM(StaysHere):
         model, tokenizer, revision, chat_template = (given[name] for name in ("model", "tokenizer", "revision", "chat_template"))
         generation_config, seed, processors = (given[name] for name in ("generation_config", "seed", "batch_processors"))
         self._batch_runner = BatchRunner(processors) if processors else None
-        dtype, quantization = given["dtype"], given["quantization"]
-        kv_cache_dtype = with_attention_dtype(given["kv_cache_dtype"], given["attention_dtype"])
-        args = EngineArgs(
-            prefers_activation_bits=_prefers_activation_bits, batch_runner=self._batch_runner, layers=_layers, overrides=given["hf_overrides"],
-            **{field: given[field] for field in EngineArgs.OPTIONS} | {"kv_cache_dtype": kv_cache_dtype},
-        )  # fmt: skip
+        args = EngineArgs.of(given, prefers_activation_bits=_prefers_activation_bits, batch_runner=self._batch_runner, layers=_layers)
         args.validate()
         self._no_effect |= args.no_effect()
         files = _files if _files is not None else open_model(_models.resolve(model, revision))
@@ -183,14 +179,14 @@ class LLM(StaysHere):
         dropped = _core.DropFlag()
         loading = Background(lambda: _core.Engine(files.core, **args.for_core(), dropped=dropped))
         try:
-            overrides = json.loads(args.overrides or "{}")
+            overrides = json.loads(args.hf_overrides or "{}")
             if isinstance(tokenizer, Tokenizer):
                 self.tokenizer = tokenizer
             elif tokenizer is not None:
                 self.tokenizer = Tokenizer.of_model(tokenizer, overrides)
             else:
                 self.tokenizer = Tokenizer.of_model(path, overrides, files.core.gguf)
-            config = _core.load_config(files.core, args.overrides)
+            config = _core.load_config(files.core, args.hf_overrides)
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
             engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
@@ -206,11 +202,13 @@ class LLM(StaysHere):
         self._engine = engine
         _open_engines.add(engine)
         info = engine.info()
+        self._engine_args = args
         self._seed = seed
         self._table: str = info["table"]
         self._page_bytes: int = info["page_bytes"]
         self._num_threads: int = info["num_threads"]
         self._step_weight_bytes: int = info["step_weight_bytes"]
+        self._dots_of_a_weight = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], args.activation_bits)
         self._defaults = generation_defaults(path, generation_config, info["max_model_len"])
         files.check_unchanged()
         self._files = files
@@ -226,8 +224,8 @@ class LLM(StaysHere):
         self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])
         self._results = ResultBuilder(
             self.tokenizer, identity,
-            {"model_path": str(path), "model_sha256": digest, "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype,
-             "hf_overrides": args.overrides, "eos_token_ids": self._builder.eos_token_ids()},
+            {"model_path": str(path), "model_sha256": digest, "dtype": args.dtype, "quantization": args.quantization, "kv_cache_dtype": args.kv_cache_dtype,
+             "hf_overrides": args.hf_overrides, "eos_token_ids": self._builder.eos_token_ids()},
         )  # fmt: skip
         self._speculation = SpeculationFactory(self)
         self._builder.speculation = self._speculation

@@ -42,13 +42,17 @@ class DefaultInt(int):
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One argument: what it may be, what it is unless given, what it means, and its names elsewhere."""
+    """One argument: what it may be, what it is unless given, what it means, and its names elsewhere.
+
+    passed_on: the core takes it under this name, as it is (see csrc/engine/options.h).
+    """
 
     name: str
     kind: Kind
     default: Any
     doc: str
     aliases: tuple[str, ...] = ()
+    passed_on: bool = False
 
     def parse(self, value: Any, given_as: str = "") -> Any:
         """The value in its plain form. Raises InvalidParamsError that names the argument as it was given."""

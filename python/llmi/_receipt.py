@@ -9,10 +9,10 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from llmi._engine_args import promises_bits, where_it_runs
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 from llmi._input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
 from llmi._kinds import Place, parse, show
+from llmi._numerics_id import promises_bits, where_it_runs
 from llmi._overrides import overrides_text
 from llmi._params import FIELDS, SamplingParams
 from llmi._request import HOOKS
@@ -226,7 +226,7 @@ def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
             raise InvalidParamsError(
                 f"the receipt is for a model with SHA-256 {fields['model_sha256']}, this one has {llm.model_info.sha256}", "model"
             )
-        if (overrides := llm._results.receipt_source["hf_overrides"]) != overrides_text(receipt._overrides):
+        if (overrides := llm._engine_args.hf_overrides) != overrides_text(receipt._overrides):
             raise InvalidParamsError(
                 f"the receipt's model had hf_overrides = {receipt._overrides}, this one has {json.loads(overrides or '{}')}", "hf_overrides"
             )

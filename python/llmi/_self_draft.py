@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi._drafters import SHORTLIST, DraftContext, DraftModel, checked_shortlist
-from llmi._engine_args import where_it_runs
 from llmi._engine_options import ENGINE
 from llmi._errors import InvalidParamsError, UnsupportedCombinationError
 from llmi._kinds import Listed, Maybe, Whole, parse
@@ -22,7 +20,7 @@ _MIN_KV_BYTES = 1 << 26
 class SelfDraft(Alike, DraftModel):
     """The target's own weights, with layers left out or at lower bits, draft with the target's noise. Give exactly one.
 
-    The draft model is loaded from the target's file when it is first used with it, beside it and with a cache of its own.
+    The draft model is loaded from the target's file at the first use with the target; it is an engine of its own, with its own cache.
     Leaving layers out follows Zhang et al., Draft & Verify, 2024; leaving early, Elhoushi et al., LayerSkip, 2024.
 
     Parameters
@@ -73,27 +71,26 @@ class SelfDraft(Alike, DraftModel):
         return super().propose_batch(contexts)
 
     def _attach(self, llm: LLM) -> None:
-        source = llm._results.receipt_source
-        target = (llm.model_info.path, source["dtype"], source["quantization"], source["kv_cache_dtype"], source["hf_overrides"])
+        args = llm._engine_args
+        target = (llm.model_info.path, args.dtype, args.quantization, args.kv_cache_dtype, args.hf_overrides)
         if self._target == target:
             return
         if self._target is not None:
             raise UnsupportedCombinationError("this SelfDraft belongs to another model: make one for each", "SelfDraft", "LLM")
-        self.llm = self._load(llm, *target)
+        self.llm = self._load(llm)
         self._target = target
 
-    def _load(self, llm: LLM, path: str, dtype: str, quantization: str | None, kv_cache_dtype: str, overrides: str) -> LLM:
+    def _load(self, llm: LLM) -> LLM:
         from llmi._llm import LLM
 
         layers = self._kept(llm.model_info.num_layers)
         kv_bytes = llm.memory_report().kv_bytes * len(layers) // llm.model_info.num_layers
-        where = where_it_runs(llm.model_info.numerics_id) | {"activation_bits": self.activation_bits}
+        same = llm._engine_args.same_bits() | {"activation_bits": self.activation_bits, "_prefers_activation_bits": False}
         if self.quantization:
-            where |= {"linear_dtype": "auto", "deterministic": True}
+            same |= {"dtype": "auto", "quantization": self.quantization, "linear_dtype": "auto", "deterministic": True}
         draft = LLM(
-            path, tokenizer=llm.tokenizer, **where, dtype="auto" if self.quantization else dtype, quantization=self.quantization or quantization,
-            kv_cache_dtype=kv_cache_dtype, max_model_len=llm.model_info.max_model_len, kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
-            hf_overrides=json.loads(overrides or "{}"), _layers=layers if self.quantization is None else (), _files=llm._files,
+            llm.model_info.path, tokenizer=llm.tokenizer, **same, max_model_len=llm.model_info.max_model_len,
+            kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES), _layers=layers if self.quantization is None else (), _files=llm._files,
         )  # fmt: skip
         if self.quantization is not None and draft.model_info.weight_bytes >= llm.model_info.weight_bytes:
             sizes = f"{draft.model_info.weight_bytes / 1e6:.0f} MB, the target {llm.model_info.weight_bytes / 1e6:.0f} MB"

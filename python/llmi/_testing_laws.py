@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -38,14 +37,12 @@ class RandomDrafter(Drafter):
         self._model: DraftModel | None = None
 
     def _attach(self, llm: LLM) -> None:
-        from llmi._engine_args import where_it_runs
         from llmi._llm import LLM
 
-        if self._model is None:  # the target beside itself, exact path or not as it is
-            source = llm._results.receipt_source
+        if self._model is None:  # a second engine of the target's own model, with the target's bits
             self._model = DraftModel(
                 LLM(
-                    llm.model_info.path, **where_it_runs(llm.model_info.numerics_id), dtype=source["dtype"], quantization=source["quantization"], kv_cache_dtype=source["kv_cache_dtype"], hf_overrides=json.loads(source["hf_overrides"] or "{}"), kv_cache_memory_bytes=1 << 26,
+                    llm.model_info.path, **llm._engine_args.same_bits(), kv_cache_memory_bytes=1 << 26,
                     max_model_len=llm.model_info.max_model_len, tokenizer=llm.tokenizer, _files=llm._files,
                 )
             )  # fmt: skip

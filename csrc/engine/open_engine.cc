@@ -1,0 +1,110 @@
+#include "engine/open_engine.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/fp_env.h"
+#include "core/system_limits.h"
+#include "core/thread_pool.h"
+#include "engine/sizing.h"
+#include "kernels/dispatch/tables.h"
+#include "model/loader.h"
+
+namespace llmi {
+namespace {
+
+KernelContext ContextOf(const EngineOptions& options, Device* device) {
+  KernelContext context;
+  context.device = device;
+  context.bf16_dots = device == nullptr && options.linear == LinearArithmetic::kBf16;
+  context.wide_activations = HasTwoBytes(options.activation_bits);
+  context.table = &GetKernelTable(options.table);
+  context.pool = &ThreadPool::Shared();
+  context.num_threads = options.num_threads > 0 ? options.num_threads : ThreadPool::DefaultNumThreads();
+  return context;
+}
+
+// All but the sizes of the cache, which depend on the model.
+EngineConfig ConfigOf(const EngineOptions& options) {
+  EngineConfig config;
+  config.scheduler = options.scheduler;
+  config.block_size = options.block_size;
+  config.kv_type = options.kv_type;
+  config.policy_hook = options.policy_hook;
+  config.batch_hook = options.batch_hook;
+  config.prefix_caching = options.prefix_caching;
+  config.audit_each_step = options.audit_each_step;
+  config.check_wait = options.check_wait;
+  return config;
+}
+
+}  // namespace
+
+OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped)
+    : device_(OpenDevice(options)), context_(ContextOf(options, device_.get())), config_(ConfigOf(options)) {
+  const FloatEnvironmentGuard guard;
+  model_ = LoadConfig(files, options.layers, options.overrides);
+  CheckArgument(!context_.bf16_dots || (model_.hidden_size % 2 == 0 && model_.intermediate_size % 2 == 0),
+                "linear_dtype = 'bf16' takes columns in pairs, and this model has an odd number");
+  Load(files, options, dropped);
+  Describe();
+}
+
+void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped) {
+  SizingRequest sizes = {options.kv_cache_memory_bytes, options.max_model_len, 0};
+  CheckSizes(model_, sizes, config_);
+  const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size, device_ != nullptr);
+  const int64_t num_rows = std::max(options.scheduler.max_num_batched_tokens, 1 + kMaxDraftNodes);
+  const auto admit = [&](const std::function<WeightPlan(WeightFormat)>& plan) {
+    const uint64_t free_bytes = device_ == nullptr ? AvailableMemoryBytes() : device_->free_bytes();
+    const ModelNeeds needs = {plan(options.weights), plan(WeightFormat::kQ8_0), plan(WeightFormat::kQ4_0),
+                              Decoder::WorkspaceBytes(model_, num_rows, num_logits_rows, context_.wide_activations), num_rows};
+    CheckModelFits(model_, sizes, config_, needs, free_bytes);
+    // For a device this is a first estimate: the cache is sized below, when weights and workspace are in its memory.
+    sizes.available_bytes = device_ == nullptr ? HostCacheBytes(model_, sizes, config_, needs, free_bytes) : free_bytes;
+    ResolveSizes(model_, sizes, &config_);
+  };
+  decoder_ = LoadDecoder(context_, files, options.weights, options.layers, options.overrides, admit, dropped);
+  if (device_ == nullptr) return;
+  decoder_->Reserve(context_, num_rows, num_logits_rows);
+  device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
+  if (options.kv_cache_memory_bytes == 0) {
+    const uint64_t left = DeviceCacheBytes(device_->total_bytes(), device_->free_bytes(), options.gpu_memory_utilization);
+    ResolveSizes(model_, {0, options.max_model_len, left}, &config_);
+  }
+}
+
+void OpenedEngine::Describe() {
+  const ModelWeights& weights = decoder_->weights();
+  info_.max_model_len = config_.max_model_len;
+  info_.num_pages = config_.num_pages;
+  info_.block_size = config_.block_size;
+  info_.weight_bytes = weights.num_bytes();
+  info_.step_weight_bytes = info_.weight_bytes - (weights.head.num_bytes() > 0 ? weights.embedding.num_bytes() : 0);
+  info_.weight_types = weights.TypeNames();
+  info_.has_quantized_layers = weights.HasQuantizedLayers();
+  // The numerics id of a model without quantised layers does not name the bits of activations, so nothing may depend on them.
+  context_.wide_activations = context_.wide_activations && info_.has_quantized_layers;
+  info_.table = context_.table->name;
+  info_.device = device_ == nullptr ? "cpu" : device_->name();
+  info_.num_threads = context_.num_threads;
+  const KvGroups groups = GroupsOf(model_, config_);
+  info_.page_bytes = groups.page_bytes();
+  info_.kv_bytes_per_token = groups.BytesPerToken();
+}
+
+void OpenedEngine::Start(TokenBytes tokens) {
+  // A model's head may be padded beyond the tokenizer's ids.
+  const size_t size = std::max(static_cast<size_t>(model_.vocab_size), tokens.bytes.size());
+  tokens.bytes.resize(size);
+  tokens.special.resize(size);
+  engine_ = std::make_unique<Engine>(std::move(decoder_), context_, config_, std::make_shared<const TokenBytes>(std::move(tokens)));
+}
+
+std::unique_ptr<OpenedEngine> OpenEngine(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped) {
+  return std::make_unique<OpenedEngine>(files, options, dropped);
+}
+
+}  // namespace llmi

@@ -1,0 +1,66 @@
+// From a model's files and the options to a running engine.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+#include "engine/options.h"
+#include "io/model_files.h"
+#include "model/config.h"
+
+namespace llmi {
+
+// What loading has chosen and measured.
+struct EngineInfo {
+  int64_t max_model_len = 0;
+  int64_t num_pages = 0;
+  int64_t block_size = 0;
+  uint64_t weight_bytes = 0;
+  uint64_t step_weight_bytes = 0;  // read by one step; an embedding with a separate head is only looked up
+  std::string weight_types;        // as ModelWeights::TypeNames
+  bool has_quantized_layers = false;
+  std::string table;   // of the CPU's kernels
+  std::string device;  // "cpu", or the device's own name
+  int num_threads = 0;
+  int64_t page_bytes = 0;
+  int64_t kv_bytes_per_token = 0;
+};
+
+// A loaded model, and its engine from Start on. Owns the device and everything in the device's memory.
+class OpenedEngine {
+ public:
+  // See OpenEngine.
+  OpenedEngine(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped);
+  OpenedEngine(const OpenedEngine&) = delete;
+  OpenedEngine& operator=(const OpenedEngine&) = delete;
+
+  // Starts the engine's thread. Call it once. tokens: the bytes of each token id; ids beyond the end have no text.
+  void Start(TokenBytes tokens);
+  // Null until Start has been called.
+  Engine* engine() { return engine_.get(); }
+  const Engine* engine() const { return engine_.get(); }
+  const ModelConfig& model() const { return model_; }
+  const EngineInfo& info() const { return info_; }
+
+ private:
+  void Load(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped);
+  void Describe();
+
+  std::unique_ptr<Device> device_;  // outlives everything in its memory
+  KernelContext context_;
+  EngineConfig config_;
+  ModelConfig model_;
+  std::unique_ptr<Decoder> decoder_;  // until Start
+  EngineInfo info_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// Loads the model and chooses the sizes of its cache; OpenedEngine::Start makes it run.
+// dropped: may be null. Another thread sets it when nobody wants the model any more; loading then ends between two matrices.
+// Throws Error(kInvalidArgument, kModelFile, kUnsupportedModel, kOutOfMemory, kDevice).
+std::unique_ptr<OpenedEngine> OpenEngine(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped = nullptr);
+
+}  // namespace llmi

@@ -1,0 +1,50 @@
+#include "engine/options.h"
+
+#include "core/errors.h"
+
+namespace llmi {
+
+SchedulingPolicy ParsePolicy(const std::string& name) {
+  if (name == "fcfs") return SchedulingPolicy::kFcfs;
+  if (name == "priority") return SchedulingPolicy::kPriority;
+  if (name == "static") return SchedulingPolicy::kStatic;
+  if (name == "prefill_first") return SchedulingPolicy::kPrefillFirst;
+  if (name == "shortest_remaining") return SchedulingPolicy::kShortestRemaining;
+  if (name == "longest_prefix") return SchedulingPolicy::kLongestPrefix;
+  if (name == "custom") return SchedulingPolicy::kCustom;
+  throw Error(ErrorKind::kInvalidArgument, "scheduling_policy '" + name + "' is unknown", "scheduling_policy");
+}
+
+DeviceKind ParseDeviceKind(const std::string& name) {
+  if (name == "cpu") return DeviceKind::kCpu;
+  if (name == "cuda") return DeviceKind::kCuda;
+  if (name == "emulated") return DeviceKind::kEmulated;
+  throw Error(ErrorKind::kInvalidArgument, "device must be cpu or cuda", "device");
+}
+
+LinearArithmetic ParseLinearArithmetic(const std::string& name) {
+  if (name == "auto" || name == "float32") return LinearArithmetic::kF32;
+  if (name == "bf16") return LinearArithmetic::kBf16;
+  if (name == "fp16") return LinearArithmetic::kF16;
+  throw Error(ErrorKind::kInvalidArgument, "linear_dtype '" + name + "' is unknown: auto, float32, bf16 or fp16", "linear_dtype");
+}
+
+bool HasTwoBytes(int activation_bits) {
+  CheckArgument(activation_bits == 8 || activation_bits == 16, "activation_bits must be 8 or 16");
+  return activation_bits == 16;
+}
+
+std::unique_ptr<Device> OpenDevice(const EngineOptions& options) {
+  if (options.device == DeviceKind::kCpu) {
+    CheckArgument(options.linear != LinearArithmetic::kF16, "linear_dtype = 'fp16' multiplies on a GPU's tensor cores");
+    CheckArgument(options.cublas_lt.empty(), "cuBLASLt multiplies on a GPU");
+    return nullptr;
+  }
+  DeviceOptions device;
+  device.cublas_lt = options.cublas_lt;
+  device.bf16_linear = options.cublas_lt.empty() && options.linear == LinearArithmetic::kBf16;
+  device.f16_linear = options.cublas_lt.empty() && options.linear == LinearArithmetic::kF16;
+  return options.device == DeviceKind::kCuda ? OpenCudaDevice(device) : OpenEmulatedDevice(device);
+}
+
+}  // namespace llmi

@@ -1,0 +1,99 @@
+// What an engine is opened with: one field for each option.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "engine/engine.h"
+#include "kernels/dispatch/device.h"
+#include "model/pack.h"
+#include "scheduler/scheduler.h"
+
+namespace llmi {
+
+enum class DeviceKind : uint8_t {
+  kCpu,
+  kCuda,
+  kEmulated,  // the host runs CUDA's kernels; in builds with LLMI_TESTING alone
+};
+
+// How layers of bf16 and fp16 weights treat their input. Layers of other weights ignore it.
+enum class LinearArithmetic : uint8_t {
+  kF32,   // they read it as fp32
+  kBf16,  // layers of bf16 weights round it to bf16: pairs of products on the CPU, tensor cores on a GPU
+  kF16,   // layers of fp16 weights round it to fp16, on a GPU's tensor cores alone
+};
+
+struct EngineOptions {
+  DeviceKind device = DeviceKind::kCpu;
+  LinearArithmetic linear = LinearArithmetic::kF32;
+  // cuBLASLt, a path or a name that the linker finds: on a GPU it multiplies layers of bf16 and fp16 weights instead of llmi's kernels,
+  // whatever `linear` says, in an order of sums of its own. Empty: llmi's kernels.
+  std::string cublas_lt;
+  WeightFormat weights = WeightFormat::kAsStored;
+  int activation_bits = 8;  // of what quantised layers read: 8 or 16
+  KvType kv_type = KvType::kF16;
+  std::string table;    // name of the CPU's kernel table; empty: $LLMI_ISA, or the best of the machine
+  int num_threads = 0;  // 0: ThreadPool::DefaultNumThreads()
+
+  SchedulerConfig scheduler;
+  std::shared_ptr<PolicyHook> policy_hook;  // orders waiting requests under SchedulingPolicy::kCustom
+  std::shared_ptr<BatchHook> batch_hook;    // engine-wide logits processors; may be null
+  std::function<void()> check_wait;         // see EngineConfig; may be empty
+
+  int64_t block_size = 16;              // tokens in a block of the KV cache
+  int64_t kv_cache_memory_bytes = 0;    // 0: half of the host's free memory, or what gpu_memory_utilization leaves
+  int64_t max_model_len = 0;            // 0: the model's limit, or what the cache holds
+  double gpu_memory_utilization = 0.9;  // share of a GPU's memory that may be in use, weights and other programs included
+  bool prefix_caching = true;
+  bool audit_each_step = false;
+
+  std::vector<int64_t> layers;  // only these layers of the model, ascending; empty: all
+  std::string overrides;        // changes to the model's metadata, as JSON (model/overrides.h); empty: none
+};
+
+// Calls visit(name, field) for each option that has a plain value. Names are those of LLM's arguments, where LLM has such an argument.
+template <typename Options, typename Visit>
+void VisitOptions(Options& options, const Visit& visit) {
+  visit("device", options.device);
+  visit("linear_dtype", options.linear);
+  visit("cublas_lt", options.cublas_lt);
+  visit("dtype", options.weights);
+  visit("activation_bits", options.activation_bits);
+  visit("kv_cache_dtype", options.kv_type);
+  visit("table", options.table);
+  visit("num_threads", options.num_threads);
+  visit("scheduling_policy", options.scheduler.policy);
+  visit("policy_hook", options.policy_hook);
+  visit("max_num_seqs", options.scheduler.max_num_seqs);
+  visit("max_num_batched_tokens", options.scheduler.max_num_batched_tokens);
+  visit("waiting_served_ratio", options.scheduler.waiting_served_ratio);
+  visit("enable_chunked_prefill", options.scheduler.chunked_prefill);
+  visit("batch_hook", options.batch_hook);
+  visit("block_size", options.block_size);
+  visit("kv_cache_memory_bytes", options.kv_cache_memory_bytes);
+  visit("max_model_len", options.max_model_len);
+  visit("gpu_memory_utilization", options.gpu_memory_utilization);
+  visit("enable_prefix_caching", options.prefix_caching);
+  visit("audit_each_step", options.audit_each_step);
+  visit("layers", options.layers);
+  visit("hf_overrides", options.overrides);
+}
+
+// The choice of this name. Each throws Error(kInvalidArgument) for an unknown name.
+SchedulingPolicy ParsePolicy(const std::string& name);
+DeviceKind ParseDeviceKind(const std::string& name);              // cpu, cuda, emulated
+LinearArithmetic ParseLinearArithmetic(const std::string& name);  // auto, float32, bf16, fp16
+
+// Whether codes of activations have two bytes: true for 16 bits, false for 8. Throws Error(kInvalidArgument) for other numbers.
+bool HasTwoBytes(int activation_bits);
+
+// Null for the CPU. Throws Error(kDevice) if the machine or the build lacks the device, Error(kInvalidArgument) for arithmetic that the
+// CPU lacks.
+std::unique_ptr<Device> OpenDevice(const EngineOptions& options);
+
+}  // namespace llmi
