@@ -1,0 +1,79 @@
+"""An engine that C++ opens without Python gives the tokens and logits that Python gets."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny_gguf
+from llmi import LLM, SamplingParams, _core
+from llmi.testing import tiny_model
+
+ROOT = Path(__file__).parent.parent
+PROMPT = [*range(1, 19)]
+
+
+def core_library() -> Path:
+    """The newest libllmi_core.a of this checkout, unless a source is newer."""
+    libraries = sorted((ROOT / "build").glob("*/libllmi_core.a"), key=lambda path: path.stat().st_mtime)
+    if not libraries:
+        pytest.skip("no libllmi_core.a in build/: the core was built elsewhere")
+    sources = [path for suffix in ("h", "cc", "cu") for path in (ROOT / "csrc").rglob(f"*.{suffix}")]
+    if any(path.stat().st_mtime > libraries[-1].stat().st_mtime for path in sources):
+        pytest.skip(f"{libraries[-1].relative_to(ROOT)} is older than the sources: build the core first")
+    return libraries[-1]
+
+
+def cuda_flags(library: Path) -> list[str]:
+    """What a library with the CUDA backend is linked with besides."""
+    for line in (library.parent / "CMakeCache.txt").read_text().splitlines():
+        if line.startswith("CMAKE_CUDA_COMPILER:") and (compiler := Path(line.partition("=")[2])).is_file():
+            return [f"-L{compiler.parent.parent / 'lib64'}", "-lcudart_static", "-lrt"]
+    return []
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("c++") is None or not (ROOT / "csrc").is_dir():
+        pytest.skip("no compiler, or no sources")
+    library = core_library()
+    program = tmp_path_factory.mktemp("native") / "open_engine"
+    flags = ["-std=c++20", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
+    source = str(ROOT / "tests/native/open_engine.cc")
+    subprocess.run(
+        ["c++", *flags, source, str(library), "-o", str(program), *cuda_flags(library), "-lpthread", "-ldl"], check=True, timeout=300
+    )
+    return program
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("device_name", ["cpu", "emulated"])
+def test_opened_by_cpp(program: Path, architecture: str, device_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device_name == "emulated" and not hasattr(_core, "testing"):
+        pytest.skip("this build has no emulated device")
+    path = tiny_gguf.write(tmp_path / "tiny.gguf", tiny_model(architecture, vocab_size=258, num_layers=3, path=tmp_path / "directory"))
+    done = subprocess.run([str(program), str(path), device_name], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1")
+    device = "cpu" if device_name == "cpu" else "cuda"
+    with LLM(path, device=device, max_num_batched_tokens=16, kv_cache_memory_bytes=1 << 23, max_model_len=256) as llm:
+        params = SamplingParams(n=3, temperature=0.9, seed=2, max_tokens=24, ignore_eos=True)
+        outputs = llm.generate(PROMPT, params)[0].outputs
+        assert [line[0] for line in lines] == ["tokens"] * 3 + ["logits"]
+        assert [[int(token) for token in line[1:]] for line in lines[:3]] == [output.token_ids for output in outputs]
+        assert len({tuple(output.token_ids) for output in outputs}) == 3
+        with llm.sequence(PROMPT) as sequence, sequence.fork() as fork:
+            sequence.extend([20, 21])
+            fork.extend([30])
+            assert [int(word, 16) for word in lines[3][1:]] == fork.logits.view(np.uint32).tolist()
+
+
+def test_a_model_that_is_not_there(program: Path, tmp_path: Path) -> None:
+    done = subprocess.run([str(program), str(tmp_path / "none.gguf"), "cpu"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and "none.gguf" in done.stderr and done.stdout == ""
