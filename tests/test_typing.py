@@ -1,4 +1,4 @@
-"""mypy, strict, on user code against the shipped types."""
+"""mypy, strict, on user code against the shipped types; the core's types against the built module."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from llmi import _core
 
 GOOD = """
 from collections.abc import Generator
@@ -59,3 +61,13 @@ def test_user_code(tmp_path: Path) -> None:
             check=False,
         )
         assert result.returncode == status, result.stdout
+
+
+def test_the_stub_is_that_of_the_core(tmp_path: Path) -> None:
+    """Each class, function and attribute of _core.pyi is in the built module, and the other way round; what is read-only is so in both."""
+    pytest.importorskip("mypy", reason="the extra `lint` brings mypy")
+    allowed = tmp_path / "allowed"
+    allowed.write_text("" if hasattr(_core, "testing") else "llmi._core.testing\n")
+    command = [sys.executable, "-m", "mypy.stubtest", "llmi._core", "--concise", "--allowlist", str(allowed)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -405,7 +405,7 @@ def test_the_core_checks_ids_that_end_a_text(token_id: int, tmp_path: Path, monk
             _core.law(llm._engine, _core.SamplingParams(), [1, token_id], 1, np.zeros(257, np.float32), None, 0, "")
         sequence = _core.LabSequence([1, token_id], [], [], [])
         with pytest.raises(_core.CoreError, match="token id"):
-            _core.lab_extend(llm._engine, [(sequence, [], [], False, True)])
+            _core.lab_extend(llm._engine, [_core.LabExtension(sequence=sequence, token_ids=[], parents=[], is_tree=False, wants_last=True)])
 
 
 # --- files in use load

@@ -183,11 +183,7 @@ void RegisterRequest(py::module_& module) {
       .def_readonly("stop_reason", &SampleOutput::stop_reason)
       .def_property_readonly("trace", [](const SampleOutput& output) { return TraceColumns(output.trace); })
       .def_property_readonly("candidates", [](const SampleOutput& output) { return CandidateColumns(output.candidates); })
-      .def_property_readonly("speculation", [](const SampleOutput& output) {
-        const SpeculationStats& stats = output.speculation;
-        return py::make_tuple(stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens, stats.num_accepted_per_position,
-                              stats.draft_time_s, stats.verify_time_s);
-      });
+      .def_readonly("speculation", &SampleOutput::speculation);
   py::class_<Request, std::shared_ptr<Request>>(module, "Request")
       .def(py::init([](uint64_t id, std::vector<int32_t> prompt, const SamplingParams& params, int64_t n, int64_t priority, bool stream,
                        bool stepped, const py::object& hooks, const std::optional<SpeculationConfig>& speculation,
@@ -275,14 +271,6 @@ void RegisterEngine(py::module_& module) {
   RegisterParams(module);
   RegisterSpeculation(module);
   RegisterRequest(module);
-  py::class_<PolicyRequest>(module, "PolicyRequest")
-      .def_readonly("id", &PolicyRequest::id)
-      .def_readonly("priority", &PolicyRequest::priority)
-      .def_readonly("arrival_time_s", &PolicyRequest::arrival_time_s)
-      .def_readonly("prompt_len", &PolicyRequest::prompt_len)
-      .def_readonly("num_tokens", &PolicyRequest::num_tokens)
-      .def_readonly("max_new_tokens", &PolicyRequest::max_new_tokens)
-      .def_readonly("num_preemptions", &PolicyRequest::num_preemptions);
   py::class_<DropFlag>(module, "DropFlag")
       .def(py::init<>())
       .def("set", [](DropFlag& flag) { flag.value = true; }, "Nobody wants the model that is being loaded any more.");

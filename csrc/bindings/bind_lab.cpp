@@ -61,27 +61,30 @@ py::dict Attention(const std::map<int, std::vector<std::vector<float>>>& layers,
   return dict;
 }
 
-// [(logits [num_rows, vocab_size], {layer: hidden}, {layer: logits [1 or num_rows, vocab_size]}, {layer: attention})]
-py::list Extend(EngineHandle& handle,
-                const std::vector<std::tuple<SequencePointer, std::vector<int32_t>, std::vector<int32_t>, bool, bool>>& wanted) {
-  std::vector<LabExtension> extensions;
-  for (const auto& [sequence, token_ids, parents, is_tree, wants_last] : wanted) {
-    extensions.push_back({sequence, token_ids, parents, is_tree, wants_last});
-  }
+// A LabResult as arrays.
+struct PyLabResult {
+  py::array logits;        // [num_rows, vocab_size]
+  py::dict hidden_states;  // {layer: [num_rows, hidden_size]}
+  py::dict layer_logits;   // {layer: [1 or num_rows, vocab_size]}
+  py::dict attention;      // {layer: [num_rows, num_heads, slots]}
+};
+
+std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExtension>& extensions) {
   std::vector<LabResult> results;
   {
     const GilReleased release;
     results = handle.engine().LabExtend(extensions);
   }
-  py::list list;
+  std::vector<PyLabResult> arrays;
   for (LabResult& result : results) {
     int64_t num_layer_rows = 1;
     for (const auto& [layer, values] : result.layer_logits) num_layer_rows = static_cast<int64_t>(values.size()) / handle.vocab_size();
-    list.append(py::make_tuple(Matrix(std::move(result.logits), result.num_rows, handle.vocab_size()),
-                               Layers(std::move(result.hidden_states), result.num_rows),
-                               Layers(std::move(result.layer_logits), num_layer_rows), Attention(result.attention, handle.num_heads())));
+    arrays.push_back({.logits = Matrix(std::move(result.logits), result.num_rows, handle.vocab_size()),
+                      .hidden_states = Layers(std::move(result.hidden_states), result.num_rows),
+                      .layer_logits = Layers(std::move(result.layer_logits), num_layer_rows),
+                      .attention = Attention(result.attention, handle.num_heads())});
   }
-  return list;
+  return arrays;
 }
 
 // What sampling and verification do to a row of logits; with draw, also the token that this noise draws.
@@ -157,6 +160,17 @@ void RegisterLab(py::module_& module) {
       .def_property_readonly("block_table", [](const LabSequence& sequence) {
         return sequence.has_cache ? sequence.kv.tables : std::vector<std::vector<int32_t>>();
       });
+  py::class_<LabExtension>(module, "LabExtension")
+      .def(py::init([](const SequencePointer& sequence, std::vector<int32_t> token_ids, std::vector<int32_t> parents, bool is_tree,
+                       bool wants_last) { return LabExtension{sequence, std::move(token_ids), std::move(parents), is_tree, wants_last}; }),
+           py::kw_only(), py::arg("sequence"), py::arg("token_ids"), py::arg("parents"), py::arg("is_tree"), py::arg("wants_last"))
+      .def_readonly("token_ids", &LabExtension::token_ids)
+      .def_readonly("is_tree", &LabExtension::is_tree);
+  py::class_<PyLabResult>(module, "LabResult")
+      .def_readonly("logits", &PyLabResult::logits)
+      .def_readonly("hidden_states", &PyLabResult::hidden_states)
+      .def_readonly("layer_logits", &PyLabResult::layer_logits)
+      .def_readonly("attention", &PyLabResult::attention);
   py::class_<Shortlist>(module, "Shortlist")
       .def(py::init([](int64_t vocab_size, const std::vector<int32_t>& token_ids) {
              CheckTokens(token_ids, vocab_size);

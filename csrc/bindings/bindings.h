@@ -7,6 +7,7 @@ namespace llmi {
 
 void RegisterErrors(pybind11::module_& module);
 void RegisterFiles(pybind11::module_& module);
+void RegisterRecords(pybind11::module_& module);
 void RegisterEngine(pybind11::module_& module);
 void RegisterLab(pybind11::module_& module);
 void RegisterSystem(pybind11::module_& module);

@@ -50,22 +50,27 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
           const auto found = context->hidden_states->find(layer);
           if (found != context->hidden_states->end()) hidden[py::int_(layer)] = CopyArray(found->second.data(), found->second.size());
         }
-        list.append(py::make_tuple(context->request_id, context->sample_index,
-                                   CopyArray(context->token_ids.data(), context->token_ids.size()), context->prompt_len, context->max_nodes,
-                                   context->round, context->wants_laws, hidden));
+        list.append(PyDraftQuery{.request_id = context->request_id,
+                                 .sample_index = context->sample_index,
+                                 .token_ids = CopyArray(context->token_ids.data(), context->token_ids.size()),
+                                 .prompt_len = context->prompt_len,
+                                 .max_nodes = context->max_nodes,
+                                 .round = context->round,
+                                 .wants_laws = context->wants_laws,
+                                 .hidden_states = hidden});
       }
-      // One (token_ids, parents, message, rows) for each context; a message is an error.
       const auto proposals = runner_.Call("propose", list).cast<py::list>();
       CheckInternal(proposals.size() == contexts.size(), "a drafter's runner lost a context");
       for (size_t i = 0; i < contexts.size(); ++i) {
-        const auto fields = proposals[i].cast<py::tuple>();
-        if (!fields[2].is_none()) {
-          contexts[i]->error = Error(ErrorKind::kDraft, fields[2].cast<std::string>());
+        const py::object proposal = proposals[i];
+        const py::object error = proposal.attr("error"), laws = proposal.attr("laws"), parents = proposal.attr("parents");
+        if (!error.is_none()) {
+          contexts[i]->error = Error(ErrorKind::kDraft, error.cast<std::string>());
           continue;
         }
-        contexts[i]->draft.token_ids = fields[0].cast<std::vector<int32_t>>();
-        if (!fields[3].is_none()) contexts[i]->draft.laws = fields[3].cast<std::vector<std::vector<float>>>();
-        if (!fields[1].is_none()) contexts[i]->draft.parents = fields[1].cast<std::vector<int32_t>>();
+        contexts[i]->draft.token_ids = proposal.attr("token_ids").cast<std::vector<int32_t>>();
+        if (!laws.is_none()) contexts[i]->draft.laws = laws.cast<std::vector<std::vector<float>>>();
+        if (!parents.is_none()) contexts[i]->draft.parents = parents.cast<std::vector<int32_t>>();
       }
     });
   } catch (const Error& error) {

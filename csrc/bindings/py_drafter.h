@@ -1,6 +1,7 @@
-// Drafters, length and scheduling policies written in Python. The runner is llmi._speculation.DrafterRunner.
+// Drafters, acceptance rules, length and scheduling policies written in Python.
 #pragma once
 
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -13,6 +14,19 @@
 
 namespace llmi {
 
+// What a drafter written in Python is asked for one sequence. Fields are those of DraftContext; arrays are copies.
+struct PyDraftQuery {
+  uint64_t request_id;
+  int64_t sample_index;
+  pybind11::array_t<int32_t> token_ids;
+  int64_t prompt_len;
+  int64_t max_nodes;
+  uint32_t round;
+  bool wants_laws;
+  pybind11::dict hidden_states;  // {layer: [hidden_size]}
+};
+
+// `runner` is llmi._speculation.DrafterRunner; its propose() returns a llmi._speculation.Proposal for each query.
 class PyDrafter : public Drafter {
  public:
   PyDrafter(pybind11::object runner, std::string name)

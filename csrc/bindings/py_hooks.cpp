@@ -103,8 +103,12 @@ void PyBatchHook::ApplyTogether(std::span<Row> rows, float* logits, int64_t voca
     py::list list;
     for (const Row& row : rows) {
       const HookContext& context = row.context;
-      list.append(py::make_tuple(static_cast<const PyHooks*>(row.hooks)->hooks(), context.sample_index, context.slot, CopyTokens(context),
-                                 context.prompt_len, py::bytes(*context.output_text)));
+      list.append(PyBatchRow{.hooks = static_cast<const PyHooks*>(row.hooks)->hooks(),
+                             .sample_index = context.sample_index,
+                             .slot = context.slot,
+                             .token_ids = CopyTokens(context),
+                             .prompt_len = context.prompt_len,
+                             .output_text = py::bytes(*context.output_text)});
     }
     // A message for each row that failed.
     const auto messages = runner_.Call("apply", list, matrix, before).cast<std::vector<std::optional<std::string>>>();

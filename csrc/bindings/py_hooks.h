@@ -38,6 +38,16 @@ class PyHooks : public RequestHooks {
   bool has_criteria_;
 };
 
+// A row of logits for the engine-wide processors, with its request's hooks; arrays are copies.
+struct PyBatchRow {
+  pybind11::object hooks;  // llmi._hooks.RequestHooks
+  int64_t sample_index;
+  int64_t slot;
+  pybind11::array_t<int32_t> token_ids;  // prompt and output
+  int64_t prompt_len;
+  pybind11::bytes output_text;
+};
+
 // The engine-wide processors; the object is llmi._hooks.BatchRunner.
 class PyBatchHook : public BatchHook {
  public:

@@ -51,7 +51,7 @@ class _Pump:
         self.by_name: dict[str, _Request] = {}
         self.lock = threading.Lock()
         self.closed = False
-        self._events: list[Any] = []
+        self._events: list[_core.OutputEvent] = []
         self.thread = threading.Thread(target=self._run, name="llmi-async", daemon=True)
         self.thread.start()
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmi import _core
 from llmi._errors import GenerationInterrupted, LlmiError, RequestErrors, call_core, from_core
@@ -28,7 +28,7 @@ class Call:
 
     pending: set[int]
 
-    def __init__(self, engine: Any, results: ResultBuilder, submissions: list[Submission], on_error: str) -> None:
+    def __init__(self, engine: _core.Engine, results: ResultBuilder, submissions: list[Submission], on_error: str) -> None:
         self.engine = engine
         self.results = results
         self.submissions = submissions
@@ -37,7 +37,7 @@ class Call:
         self.index_of: dict[int, int] = {}
         self.pending = set()
         self.chunks: collections.deque[StreamChunk] = collections.deque()  # of streams, for their reader
-        self._events: list[Any] = []  # the core appends: an exception that comes while it does loses nothing
+        self._events: list[_core.OutputEvent] = []  # the core appends: an exception that comes while it does loses nothing
         self._lock = threading.Lock()  # held by the thread that takes events in
         self._finished: set[int] = set()
         self._partial: dict[int, dict[int, PartialOutput]] = {}
@@ -107,7 +107,7 @@ class Call:
                     if chunk is not None:
                         self.chunks.append(chunk)
 
-    def take(self, event: Any) -> StreamChunk | None:
+    def take(self, event: _core.OutputEvent) -> StreamChunk | None:
         """Takes in one event; returns its text, or None at a request's end."""
         index = self.index_of.get(event.request.id)
         if index is None:  # withdrawn

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from llmi import _core
     from llmi._params import SamplingParams
 else:
     from llmi._lazy_numpy import np
@@ -184,14 +185,14 @@ class BatchRunner:
     def __init__(self, processors: Iterable[BatchLogitsProcessor]) -> None:
         self._processors = list(processors)
 
-    def apply(self, entries: list[tuple[Any, ...]], logits: NDArray[np.float32], before: NDArray[np.float32]) -> list[str | None]:
-        """For each (hooks, index, slot, token ids, prompt length, output text): a message if its row failed. before: a copy of logits.
+    def apply(self, entries: list[_core.BatchRow], logits: NDArray[np.float32], before: NDArray[np.float32]) -> list[str | None]:
+        """For each row of logits a message if it failed, else None. before: a copy of logits.
 
         If a processor raises, the rows are tried one by one, so that only its own requests end.
         """
         rows = [
-            (hooks, hooks._context(index, slot, token_ids, prompt_len, output, logits[i]))
-            for i, (hooks, index, slot, token_ids, prompt_len, output) in enumerate(entries)
+            (row.hooks, row.hooks._context(row.sample_index, row.slot, row.token_ids, row.prompt_len, row.output_text, logits[i]))
+            for i, row in enumerate(entries)
         ]
         states = [copy.deepcopy(context.state) for _, context in rows]
         try:

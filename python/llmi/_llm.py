@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from llmi._sequence import Capture, TokenSequence
 
 R = TypeVar("R")
-_open_engines: weakref.WeakSet[Any] = weakref.WeakSet()
+_open_engines: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
 
 
 _EXIT_S = 5.0  # how long the program's end waits for engines whose hooks do not return
@@ -127,7 +127,7 @@ class LLM(StaysHere):
     ModelFileError, UnsupportedModelError, TokenizerError, OutOfMemoryError, InvalidParamsError, DeviceError
     """
 
-    _engine: Any = None  # until it is loaded
+    _engine: _core.Engine  # from the end of loading on
 
     def __init__(
         self,
@@ -477,7 +477,7 @@ class LLM(StaysHere):
 
     def close(self) -> None:
         """End all requests and give back weights and cache. Outputs stay; later calls raise EngineClosedError."""
-        if self._engine is not None:
+        if "_engine" in self.__dict__:  # else loading failed
             self._engine.close()
 
     def __enter__(self) -> LLM:
@@ -543,7 +543,7 @@ class LLM(StaysHere):
         call.raise_errors()
         return outputs
 
-    def _score(self, sequences: list[list[int]], use_tqdm: bool | None) -> list[Any]:
+    def _score(self, sequences: list[list[int]], use_tqdm: bool | None) -> list[_core.Request]:
         """Core requests that scored `sequences` as prompts."""
         submissions = []
         for ids in sequences:
@@ -556,4 +556,4 @@ class LLM(StaysHere):
         call = Call(self._engine, self._results, submissions, "raise")
         self._run_to_end(call, use_tqdm)
         call.raise_errors()
-        return [submission.request for submission in submissions]
+        return [submission.request for submission in submissions if submission.request is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
@@ -21,9 +21,14 @@ from llmi._travel import strict_json
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
-    from llmi._speculation import SpeculationFactory, SpeculativeConfig
+    from llmi._speculation import SpecDecodeMetrics, SpeculationFactory, SpeculativeConfig
     from llmi._tokenizer import Tokenizer
+    from llmi._trace import DecodeTrace
+
+    #: At one position: ids, raw and processed log-probabilities, and ranks of the tokens that are reported.
+    CoreLogprobs = tuple[list[int], list[float], list[float], list[int]]
 else:
     from llmi._lazy_numpy import np
 
@@ -38,12 +43,12 @@ class Submission:
     resolved: dict[str, tuple[Any, str]]
     seed: int
     hooks: RequestHooks
-    request: Any = None  # _core.Request
-    core_params: Any = None  # _core.SamplingParams
+    request: _core.Request | None = None
+    core_params: _core.SamplingParams | None = None
     speculation: SpeculativeConfig | None = None
     cache_salt: str = ""
     trace: bool = False
-    source: Any = None  # the core's sequence that the prompt continues
+    source: _core.LabSequence | None = None  # the sequence that the prompt continues
     stop_names: dict[Any, str] = dataclasses.field(default_factory=dict)  # stop strings that are special tokens, by id
     error: LlmiError | None = None  # refused at submission
     what: str = ""  # which prompt it is, for errors: "prompt 3: "
@@ -186,7 +191,9 @@ class RequestBuilder:
             source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace,
         )  # fmt: skip
 
-    def core_params(self, params: SamplingParams, seed: int, max_tokens: int, prompt_token_ids: list[int] | None = None) -> Any:
+    def core_params(
+        self, params: SamplingParams, seed: int, max_tokens: int, prompt_token_ids: list[int] | None = None
+    ) -> _core.SamplingParams:
         """The core's form of resolved parameters."""
         core = _core.SamplingParams()
         for name in ("temperature", "top_p", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
@@ -286,14 +293,15 @@ class PartialOutput:
     def __init__(self) -> None:
         self.token_ids: list[int] = []
         self.text = ""
-        self.logprobs: list[Any] = []
+        self.logprobs: list[CoreLogprobs] = []
         self.cumulative_logprob = 0.0
         self.finish_reason: str | None = None
-        self.stop_reason = None
-        self.trace: dict[str, Any] = {}
-        self.speculation: tuple[int, int, int, list[int], float, float] = (0, 0, 0, [], 0.0, 0.0)
+        self.stop_reason: int | str | None = None
+        self.trace: dict[str, NDArray[Any]] = {}
+        self.candidates: dict[str, NDArray[Any]] = {}
+        self.speculation = _core.SpeculationStats()
 
-    def add(self, event: Any) -> None:
+    def add(self, event: _core.OutputEvent) -> None:
         """Takes in an event's news."""
         self.token_ids += event.token_ids
         self.text += event.text
@@ -311,14 +319,14 @@ class ResultBuilder:
         self.receipt_source = receipt_source
         self.log = MetricsLog()
 
-    def finished(self, request: Any) -> None:
+    def finished(self, request: _core.Request) -> None:
         """Takes a finished core request's times into the aggregate."""
         self.log.add(request_metrics(request))
 
     def output(self, submission: Submission, partial: Mapping[int, PartialOutput] | None = None) -> RequestOutput:
         """The result of a submission; with `partial`, what has arrived of one that still runs."""
         request, params = submission.request, submission.params
-        samples: list[Any]
+        samples: Sequence[PartialOutput | _core.SampleOutput]
         if partial is not None:
             samples = [partial.get(index) or PartialOutput() for index in range(params.n)]
             request = None
@@ -368,7 +376,7 @@ class ResultBuilder:
             error.__cause__ = hooks.error
         return error
 
-    def _completion(self, index: int, sample: Any, submission: Submission) -> CompletionOutput:
+    def _completion(self, index: int, sample: PartialOutput | _core.SampleOutput, submission: Submission) -> CompletionOutput:
         params, speculation = submission.params, submission.speculation
         with_logprobs = params.logprobs is not None
         return CompletionOutput(
@@ -383,17 +391,17 @@ class ResultBuilder:
             trace=self._trace(sample) if submission.trace and sample.trace else None,
         )
 
-    def _trace(self, sample: Any) -> Any:
+    def _trace(self, sample: PartialOutput | _core.SampleOutput) -> DecodeTrace:
         from llmi._trace import make_trace
 
         return make_trace(sample.trace, sample.candidates, self.tokenizer)
 
-    def _prompt_logprobs(self, request: Any, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
+    def _prompt_logprobs(self, request: _core.Request | None, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
         if params.prompt_logprobs is None or request is None:
             return None
         return [None, *(self._entries(entry) for entry in request.prompt_logprobs)]
 
-    def _entries(self, entry: tuple[list[int], list[float], list[float], list[int]]) -> dict[int, Logprob]:
+    def _entries(self, entry: CoreLogprobs) -> dict[int, Logprob]:
         result: dict[int, Logprob] = {}
         for token, raw, processed, rank in zip(*entry, strict=True):
             if token not in result:
@@ -406,7 +414,7 @@ class ResultBuilder:
         return token < len(self.tokenizer.vocab_bytes)
 
 
-def _spec_metrics(speculation: SpeculativeConfig, counts: Any) -> Any:
+def _spec_metrics(speculation: SpeculativeConfig, counts: _core.SpeculationStats) -> SpecDecodeMetrics:
     from llmi._speculation import spec_metrics
 
     return spec_metrics(speculation, counts)
@@ -421,7 +429,7 @@ def _plain_params(params: SamplingParams) -> dict[str, Any]:
     return {name: strict_json(getattr(params, name)) for name in FIELDS if name not in (*HOOKS, "seed")}
 
 
-def request_metrics(request: Any) -> RequestMetrics:
+def request_metrics(request: _core.Request | None) -> RequestMetrics:
     """Times of a core request; NaN where it has not come so far."""
     nan = float("nan")
     if request is None or request.finish_time_s == 0:

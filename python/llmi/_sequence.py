@@ -73,7 +73,9 @@ class TokenSequence(StaysHere):
         The key of its noise.
     """
 
-    def __init__(self, llm: LLM, core: Any, prompt_len: int, seed: int, prompt_text: str | None, parent: TokenSequence | None) -> None:
+    def __init__(
+        self, llm: LLM, core: _core.LabSequence, prompt_len: int, seed: int, prompt_text: str | None, parent: TokenSequence | None
+    ) -> None:
         self.llm = llm
         self.prompt_len = prompt_len
         self.parent = parent
@@ -193,7 +195,7 @@ class TokenSequence(StaysHere):
         nodes = parse(_NODES, "path", path)
         if not self._core.has_tree:
             raise InvalidParamsError("commit: no tree is pending", "path")
-        logits, hidden, layers, attention = self._tree
+        logits, hidden, layers, attention = self._tree.logits, self._tree.hidden_states, self._tree.layer_logits, self._tree.attention
         num_before = self._core.num_tokens
         self._forget()  # before: an exception may come on the way back
         call_core(_core.lab_commit, self.llm._engine, self._core, nodes)
@@ -272,7 +274,7 @@ class TokenSequence(StaysHere):
 
     # --- inner
 
-    _tree: tuple[F32, dict[int, F32], dict[int, F32], dict[int, F32]]
+    _tree: _core.LabResult  # of the tree that waits for commit or rollback
 
     def _owned_by_drafter(self, prompt_len: int, sample_index: int) -> None:
         self.prompt_len = prompt_len
@@ -395,7 +397,11 @@ def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree])
         is_tree = isinstance(new, TokenTree)
         ids = new.token_ids.tolist() if isinstance(new, TokenTree) else token_list(new, "tokens")
         parents = new.parents.tolist() if isinstance(new, TokenTree) else []
-        wanted.append((sequence._core, ids, parents, is_tree and bool(ids), not ids and sequence._logits is None))
+        wanted.append(
+            _core.LabExtension(
+                sequence=sequence._core, token_ids=ids, parents=parents, is_tree=is_tree and bool(ids), wants_last=not ids and sequence._logits is None
+            )
+        )  # fmt: skip
     try:
         return _take_rows(tokens, wanted, call_core(_core.lab_extend, llm._engine, wanted))
     except LlmiError:  # the sequences are as before
@@ -406,17 +412,20 @@ def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree])
         raise
 
 
-def _take_rows(tokens: Mapping[TokenSequence, Any], wanted: list[Any], results: list[Any]) -> dict[TokenSequence, F32]:
+def _take_rows(
+    sequences: Iterable[TokenSequence], wanted: list[_core.LabExtension], results: list[_core.LabResult]
+) -> dict[TokenSequence, F32]:
     rows: dict[TokenSequence, F32] = {}
-    for (sequence, _), (logits, hidden, layers, attention), entry in zip(tokens.items(), results, wanted, strict=True):
-        rows[sequence] = logits if entry[1] else logits[:0]
+    for sequence, result, extension in zip(sequences, results, wanted, strict=True):
+        logits = result.logits
+        rows[sequence] = logits if extension.token_ids else logits[:0]
         if len(logits) == 0:
             continue
-        if entry[3]:
+        if extension.is_tree:
             sequence._forget()
-            sequence._tree = (logits, hidden, layers, attention)
+            sequence._tree = result
             continue
         sequence._logits = logits[-1]
-        sequence._hidden_states, sequence._attention = hidden, attention
-        sequence._layer_logits = {layer: values[-1] for layer, values in layers.items()}
+        sequence._hidden_states, sequence._attention = result.hidden_states, result.attention
+        sequence._layer_logits = {layer: values[-1] for layer, values in result.layer_logits.items()}
     return rows

@@ -185,6 +185,19 @@ def parse_speculation(value: Any) -> SpeculativeConfig | None:
     return SpeculativeConfig(value)
 
 
+@dataclasses.dataclass(slots=True)
+class Proposal:
+    """What the core gets for one sequence.
+
+    parents: None for a chain. laws: dense rows that the tokens were drawn from; None: point masses. error: ends the request alone.
+    """
+
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    parents: list[int] | None = None
+    laws: list[F32] | None = None
+    error: str | None = None
+
+
 class DrafterRunner:
     """Between the core and one Python drafter: keeps a DraftContext for each sequence, catches what goes wrong."""
 
@@ -201,9 +214,9 @@ class DrafterRunner:
             raise InvalidParamsError(f"{named} must lie in [0, 1], not {drafter.expected_acceptance!r}", "expected_acceptance")
         self.hidden_layers = _hidden_layers(drafter, llm.model_info.num_layers)
 
-    def propose(self, wanted: list[tuple[Any, ...]]) -> list[tuple[list[int], list[int] | None, str | None, Any]]:
-        """For each (request id, index, token ids, prompt length, most nodes, round, wants laws, hidden states): (ids, parents, message, rows)."""
-        contexts: list[DraftContext | None] = [self._context(*entry) for entry in wanted]
+    def propose(self, wanted: list[_core.DraftQuery]) -> list[Proposal]:
+        """A proposal for each query."""
+        contexts = [self._context(query) for query in wanted]
         present = [context for context in contexts if context is not None]
         proposals: dict[int, Any] = {}
         if self._batched and present:
@@ -217,20 +230,20 @@ class DrafterRunner:
             except BaseException as error:
                 for context in present:
                     self._fail(context, error)
-                return [([], None, self._message(error), None) for _ in wanted]
-        results: list[tuple[list[int], list[int] | None, str | None, Any]] = []
+                return [Proposal(error=self._message(error)) for _ in wanted]
+        results: list[Proposal] = []
         for entry in contexts:
             if entry is None:  # its call was dropped: nobody waits for it
-                results.append(([], None, None, None))
+                results.append(Proposal())
                 continue
             try:
                 proposal = proposals[id(entry)] if self._batched else self._drafter.propose(entry)
-                results.append((*plain_proposal(proposal), None, _rows(proposal, entry) if entry._round else None))
+                results.append(Proposal(*plain_proposal(proposal), _rows(proposal, entry) if entry._round else None))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 self._fail(entry, error)
-                results.append(([], None, self._message(error), None))
+                results.append(Proposal(error=self._message(error)))
         return results
 
     def observe(self, request_id: int, index: int, num_accepted: int, target_logprobs: F32) -> None:
@@ -250,17 +263,8 @@ class DrafterRunner:
         if context is not None:
             context._close()
 
-    def _context(
-        self,
-        request_id: int,
-        index: int,
-        token_ids: I32,
-        prompt_len: int,
-        num_nodes: int,
-        round: int,
-        wants_laws: bool,
-        hidden_states: dict[int, F32],
-    ) -> DraftContext | None:
+    def _context(self, query: _core.DraftQuery) -> DraftContext | None:
+        request_id, index = query.request_id, query.sample_index
         context = self._contexts.get((request_id, index))
         if context is None:
             submission, llm = self.submissions.get(request_id), self._llm()
@@ -269,9 +273,9 @@ class DrafterRunner:
             context = self._contexts[request_id, index] = DraftContext(llm, submission, index)
             first = self._contexts.get((request_id, 0))
             context.state = copy.deepcopy(first.state) if first is not None and index else None
-        context.token_ids, context.prompt_len, context.num_speculative_tokens = token_ids, prompt_len, num_nodes
-        context._round = round if wants_laws else 0
-        context.hidden_states = hidden_states
+        context.token_ids, context.prompt_len, context.num_speculative_tokens = query.token_ids, query.prompt_len, query.max_nodes
+        context._round = query.round if query.wants_laws else 0
+        context.hidden_states = query.hidden_states
         return context
 
     def _fail(self, context: DraftContext, error: BaseException) -> None:
@@ -316,7 +320,7 @@ class SpeculationFactory:
 
     def __init__(self, llm: LLM) -> None:
         self._llm = weakref.ref(llm)
-        self._built: dict[int, tuple[object, Any, DrafterRunner | None]] = {}  # by identity; the key object is kept alive
+        self._built: dict[int, tuple[object, _core.Drafter, DrafterRunner | None]] = {}  # by identity; the key object is kept alive
 
     def check(self, config: SpeculativeConfig) -> None:
         """Raises if a drafter does not fit this LLM."""
@@ -325,7 +329,7 @@ class SpeculationFactory:
         for drafter in config._drafters:
             drafter._attach(llm)
 
-    def build(self, config: SpeculativeConfig, submission: Submission, request_id: int) -> Any:
+    def build(self, config: SpeculativeConfig, submission: Submission, request_id: int) -> _core.SpeculationConfig:
         """The core's SpeculationConfig for one request."""
         parts = []
         for drafter in config._drafters:
@@ -344,17 +348,17 @@ class SpeculationFactory:
             combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length, kind, rule, request_id
         )
 
-    def _union(self, config: SpeculativeConfig, parts: list[Any]) -> Any:
+    def _union(self, config: SpeculativeConfig, parts: list[_core.Drafter]) -> _core.Drafter:
         if id(config) not in self._built:
             self._keep(id(config), (config, _core.UnionDrafter(parts), None))
         return self._built[id(config)][1]
 
-    def _keep(self, key: int, entry: tuple[object, Any, DrafterRunner | None]) -> None:
+    def _keep(self, key: int, entry: tuple[object, _core.Drafter, DrafterRunner | None]) -> None:
         self._built[key] = entry
         while len(self._built) > _MAX_KEPT:  # requests under way hold what they need themselves
             self._built.pop(next(iter(self._built)))
 
-    def _core_drafter(self, drafter: Drafter) -> tuple[Any, DrafterRunner | None]:
+    def _core_drafter(self, drafter: Drafter) -> tuple[_core.Drafter, DrafterRunner | None]:
         known = self._built.get(id(drafter))
         if known is not None:
             return known[1], known[2]
@@ -368,9 +372,9 @@ class SpeculationFactory:
         return core, runner
 
 
-def spec_metrics(config: SpeculativeConfig, counts: tuple[int, int, int, list[int], float, float]) -> SpecDecodeMetrics:
+def spec_metrics(config: SpeculativeConfig, counts: _core.SpeculationStats) -> SpecDecodeMetrics:
     """From the core's counts."""
-    num_drafts, num_draft_tokens, num_accepted, per_position, draft_time_s, verify_time_s = counts
+    num_drafts, num_draft_tokens, num_accepted = counts.num_drafts, counts.num_draft_tokens, counts.num_accepted_tokens
     return SpecDecodeMetrics(
         drafter="+".join(drafter_name(drafter) for drafter in config._drafters),
         verification=config.verification_name,
@@ -378,9 +382,9 @@ def spec_metrics(config: SpeculativeConfig, counts: tuple[int, int, int, list[in
         num_drafts=num_drafts,
         num_draft_tokens=num_draft_tokens,
         num_accepted_tokens=num_accepted,
-        num_accepted_tokens_per_pos=per_position,
+        num_accepted_tokens_per_pos=counts.num_accepted_per_position,
         acceptance_rate=num_accepted / num_draft_tokens if num_draft_tokens else float("nan"),
         mean_acceptance_length=1 + num_accepted / num_drafts if num_drafts else float("nan"),
-        draft_time_s=draft_time_s,
-        verify_time_s=verify_time_s,
+        draft_time_s=counts.draft_time_s,
+        verify_time_s=counts.verify_time_s,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmi._call import Call
 from llmi._errors import call_core
 from llmi._outputs import Outputs, RequestOutput
 
 if TYPE_CHECKING:
+    from llmi import _core
     from llmi._request import ResultBuilder
 
 Keep = Callable[[Outputs], None]
@@ -19,7 +20,7 @@ Keep = Callable[[Outputs], None]
 class Stepping:
     """The enqueued requests of one engine. `keep` gets the results when all have ended, however they did."""
 
-    def __init__(self, engine: Any, results: ResultBuilder) -> None:
+    def __init__(self, engine: _core.Engine, results: ResultBuilder) -> None:
         self._engine = engine
         self._results = results
         self._call: Call | None = None

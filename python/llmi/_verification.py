@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from llmi._drafters import Draft
 from llmi._errors import call_core
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from llmi import _core
     from llmi._params import SamplingParams
 
+    I32 = NDArray[np.int32]
     F32 = NDArray[np.float32]
     F64 = NDArray[np.float64]
 else:
@@ -80,7 +82,7 @@ class VerifyContext:
     sampling_params : SamplingParams
     """
 
-    def __init__(self, rows: Any, token_ids: Any, sampling_params: SamplingParams) -> None:
+    def __init__(self, rows: _core.DraftRows, token_ids: I32, sampling_params: SamplingParams) -> None:
         self._rows = rows
         self.draft = Draft(rows.token_ids, rows.parents, [np.asarray(row, np.float32) for row in rows.laws] or None)
         self.token_ids = token_ids
@@ -136,7 +138,7 @@ class VerificationRunner:
         self._verification = verification
         self._sampling_params = sampling_params
 
-    def verify(self, rows: Any, token_ids: Any) -> tuple[list[int], int]:
+    def verify(self, rows: _core.DraftRows, token_ids: I32) -> tuple[list[int], int]:
         """The judgement on a draft; rows is the core's DraftRows."""
         path, next_token = self._verification.verify(VerifyContext(rows, token_ids, self._sampling_params))
         return parse(_NODES, "accepted", path), parse(_TOKEN, "next token", next_token)

@@ -1,0 +1,51 @@
+// Records that cross between the core and Python: their fields have names on both sides.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.h"
+#include "bindings/py_drafter.h"
+#include "bindings/py_hooks.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+
+void RegisterRecords(py::module_& module) {
+  py::class_<PolicyRequest>(module, "PolicyRequest")
+      .def_readonly("id", &PolicyRequest::id)
+      .def_readonly("priority", &PolicyRequest::priority)
+      .def_readonly("arrival_time_s", &PolicyRequest::arrival_time_s)
+      .def_readonly("prompt_len", &PolicyRequest::prompt_len)
+      .def_readonly("num_tokens", &PolicyRequest::num_tokens)
+      .def_readonly("max_new_tokens", &PolicyRequest::max_new_tokens)
+      .def_readonly("num_preemptions", &PolicyRequest::num_preemptions);
+  py::class_<PyDraftQuery>(module, "DraftQuery")
+      .def_readonly("request_id", &PyDraftQuery::request_id)
+      .def_readonly("sample_index", &PyDraftQuery::sample_index)
+      .def_readonly("token_ids", &PyDraftQuery::token_ids)
+      .def_readonly("prompt_len", &PyDraftQuery::prompt_len)
+      .def_readonly("max_nodes", &PyDraftQuery::max_nodes)
+      .def_readonly("round", &PyDraftQuery::round)
+      .def_readonly("wants_laws", &PyDraftQuery::wants_laws)
+      .def_readonly("hidden_states", &PyDraftQuery::hidden_states);
+  py::class_<PyBatchRow>(module, "BatchRow")
+      .def_readonly("hooks", &PyBatchRow::hooks)
+      .def_readonly("sample_index", &PyBatchRow::sample_index)
+      .def_readonly("slot", &PyBatchRow::slot)
+      .def_readonly("token_ids", &PyBatchRow::token_ids)
+      .def_readonly("prompt_len", &PyBatchRow::prompt_len)
+      .def_readonly("output_text", &PyBatchRow::output_text);
+  py::class_<SpeculationStats>(module, "SpeculationStats")
+      .def(py::init<>())
+      .def_readonly("num_drafts", &SpeculationStats::num_drafts)
+      .def_readonly("num_draft_tokens", &SpeculationStats::num_draft_tokens)
+      .def_readonly("num_accepted_tokens", &SpeculationStats::num_accepted_tokens)
+      .def_readonly("num_accepted_per_position", &SpeculationStats::num_accepted_per_position)
+      .def_readonly("draft_time_s", &SpeculationStats::draft_time_s)
+      .def_readonly("verify_time_s", &SpeculationStats::verify_time_s);
+}
+
+}  // namespace llmi
