@@ -251,7 +251,7 @@ void RegisterRequest(py::module_& module) {
           if (getpid() == pid) delete channel;
         });
       }))
-      // Waits so long for an event, then appends all there are to `events`. Nothing is lost to an exception that comes on the way back:
+      // Waits up to timeout_s for an event, then appends all events of the channel to `events`. An exception on the way back loses none:
       // what was taken is in the list. Several threads may wait: the list has the channel's order.
       .def(
           "wait",
@@ -273,7 +273,7 @@ void RegisterEngine(py::module_& module) {
   RegisterRequest(module);
   py::class_<DropFlag>(module, "DropFlag")
       .def(py::init<>())
-      .def("set", [](DropFlag& flag) { flag.value = true; }, "Nobody wants the model that is being loaded any more.");
+      .def("set", [](DropFlag& flag) { flag.value = true; }, "Ends the loading of the model: its caller has given up.");
   py::class_<EngineHandle, std::unique_ptr<EngineHandle, EngineHandleDeleter>>(module, "Engine")
       .def(py::init([](const ModelFiles& files, const DropFlag& dropped, const py::kwargs& given) {
              const EngineOptions options = EngineOptionsOf(given);

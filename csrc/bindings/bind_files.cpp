@@ -259,7 +259,7 @@ void RegisterFiles(py::module_& module) {
         return Decoder::WorkspaceBytes(config, num_rows, LogitsRowsAtOnce(config.vocab_size, false), HasTwoBytes(activation_bits));
       },
       py::arg("files"), py::arg("num_rows"), py::arg("overrides") = "", py::arg("activation_bits") = 8,
-      "Memory beside weights and cache, for steps of `num_rows` rows on the host.");
+      "Memory besides weights and cache, for steps of `num_rows` rows on the host.");
 }
 
 }  // namespace llmi

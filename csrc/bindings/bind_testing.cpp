@@ -129,7 +129,7 @@ struct TestActivations {
     if (HasTwoBytes(bits)) rows.low = low.emplace(context, static_cast<size_t>(num_rows * num_cols)).data();
   }
 
-  // High bytes, then low ones, in the place of x's, whose scales stay.
+  // Takes `bytes`, high bytes first, then low ones, instead of the codes of x; the scales of x stay.
   void Replace(const KernelContext& context, const CodeBytes& bytes) {
     const size_t count = static_cast<size_t>(bytes.size()) / 2;
     CheckArgument(low && codes.Fetch().size() == static_cast<py::ssize_t>(count), "codes of 16 bits: two bytes for each value of x");

@@ -14,7 +14,7 @@
 
 namespace llmi {
 
-// What a drafter written in Python is asked for one sequence. Fields are those of DraftContext; arrays are copies.
+// One sequence for which a drafter written in Python proposes tokens. Fields are those of DraftContext; arrays are copies.
 struct PyDraftQuery {
   uint64_t request_id;
   int64_t sample_index;

@@ -59,7 +59,7 @@ class OpenedEngine {
 };
 
 // Loads the model and chooses the sizes of its cache; OpenedEngine::Start makes it run.
-// dropped: may be null. Another thread sets it when nobody wants the model any more; loading then ends between two matrices.
+// dropped: may be null. Another thread sets it when the caller has given up; loading then ends between two matrices.
 // Throws Error(kInvalidArgument, kModelFile, kUnsupportedModel, kOutOfMemory, kDevice).
 std::unique_ptr<OpenedEngine> OpenEngine(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped = nullptr);
 

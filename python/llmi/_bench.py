@@ -1,4 +1,4 @@
-"""`llmi bench`: what a model does on this machine, each number beside the ceiling that bounds it, interleaved in one run."""
+"""`llmi bench`: what a model does on this machine, each number next to the ceiling that bounds it, interleaved in one run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def decode_share(llm: LLM) -> float:
 
 
 def step_ratio(llm: LLM, num_sequences: int) -> float:
-    """c(M): time of a step of so many sequences over that of one, at the same context."""
+    """c(M): time of a step of num_sequences sequences over that of one, at the same context."""
     return num_sequences / beside(partial(decode_tokens_per_s, llm, 1, 9), partial(decode_tokens_per_s, llm, num_sequences, 9), _STEP_PAIRS)
 
 
@@ -109,7 +109,7 @@ def interleave(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
 
 
 class Ceilings:
-    """What reading and arithmetic can do at most, probed round by round beside the works."""
+    """What reading and arithmetic can do at most, probed in each round next to the work."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -144,7 +144,7 @@ def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
 
 
 def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
-    """Measures `llm`, which should have its prefix cache off, and the machine's ceilings beside it.
+    """Measures `llm`, which should have its prefix cache off, and the machine's ceilings in the same rounds.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
     """Decode: weights that a step reads, over what memory gives. Prefill: its operations over the peak of their kind; 16-bit activations
     take two int8 dots for each weight.
 
-    What memory gives swings, so it is read beside the steps (`decode_share`); other work on the machine only lowers a peak, so that is the
+    What memory gives swings, so it is read next to the steps (`decode_share`); other work on the machine only lowers a peak, so that is the
     rounds' maximum.
     """
     config: dict[str, Any] = _core.load_config(llm._files.core, llm._engine_args.hf_overrides)

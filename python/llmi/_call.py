@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WAIT_S = 0.1  # how often Python looks for Ctrl-C while the engine works
 _CANCEL_S = 60.0  # how long to wait for requests that were aborted: their hook may be blocked in C code
-_INSIST_S = 5.0  # after so long, another Ctrl-C ends that wait
+_INSIST_S = 5.0  # after this time another Ctrl-C ends that wait
 _MAX_TORN = 100  # exceptions during it, before it is given up
 
 
@@ -153,7 +153,7 @@ class Call:
                 self.engine.interrupt_hook(sorted(self.pending))
             try:
                 self.wait()
-            except LlmiError:  # closed: what has come is all there is
+            except LlmiError:  # closed: no more events come
                 return
 
     def cancel(self) -> None:
@@ -193,7 +193,7 @@ class Call:
 
 class Ending:
     """The one place that says how a wait ends early: whatever exception ends it (Ctrl-C, a signal handler's, a progress bar's,
-    SystemExit, MemoryError) ends the call's requests, which nobody waits for any more.
+    SystemExit, MemoryError) ends the call's requests: their caller has given up.
 
     Ctrl-C leaves as GenerationInterrupted with the partial results; any other exception as it is. `keep` gets the results.
     """

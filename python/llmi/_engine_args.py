@@ -144,7 +144,7 @@ class EngineArgs:
 
     @property
     def needs_quantized_layers(self) -> bool:
-        """Whether somebody asked for 16-bit activations, and did not only prefer them."""
+        """Whether 16-bit activations were demanded, not only preferred."""
         return self.activation_bits == _WIDE_BITS and not self.prefers_activation_bits
 
     @property
@@ -215,7 +215,7 @@ class EngineArgs:
 
 
 def with_attention_dtype(kv_cache_dtype: str, attention_dtype: str) -> str:
-    """The kv_cache_dtype that attention_dtype asks for: bf16 dots read a cache of their own type, fp32 arithmetic all others."""
+    """The kv_cache_dtype that goes with attention_dtype: bf16 dots read a cache of their own type, fp32 arithmetic all others."""
     if attention_dtype == "bf16" and kv_cache_dtype == "auto":
         return "bfloat16"
     if attention_dtype != "auto" and (attention_dtype == "bf16") != (kv_cache_dtype == "bfloat16"):

@@ -28,7 +28,7 @@ FORMAT = 2
 
 
 def _digest(output: RequestOutput, version: int) -> str:
-    """SHA-256 over the raw bits of all log-probabilities that were asked for: the prompt's first, since format 2."""
+    """SHA-256 over the raw bits of all requested log-probabilities: the prompt's first, since format 2."""
     digest = hashlib.sha256()
 
     def add(positions: Iterable[dict[int, Logprob] | None] | None) -> None:
@@ -100,7 +100,7 @@ class Receipt:
 
     @property
     def _overrides(self) -> dict[str, Any]:
-        """Changes to the model's config; {} in receipts from before there were any."""
+        """Changes to the model's config; {} in receipts of versions that had none."""
         overrides: dict[str, Any] = self.fields.get("hf_overrides") or {}
         return overrides
 

@@ -366,7 +366,7 @@ def capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[i
 def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
     """Extends sequences of one or several LLMs, one forward for each LLM; see TokenSequence.extend.
 
-    An empty list only computes what is missing, so that `logits` are there.
+    An empty list only computes what is missing for `logits`.
     """
     _check_mapping(tokens)
     by_llm: dict[int, dict[TokenSequence, Any]] = {}

@@ -233,7 +233,7 @@ class DrafterRunner:
                 return [Proposal(error=self._message(error)) for _ in wanted]
         results: list[Proposal] = []
         for entry in contexts:
-            if entry is None:  # its call was dropped: nobody waits for it
+            if entry is None:  # its call was dropped
                 results.append(Proposal())
                 continue
             try:

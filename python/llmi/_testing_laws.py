@@ -18,7 +18,7 @@ from llmi._verification import Verification
 if TYPE_CHECKING:
     from llmi._llm import LLM
 
-#: The samplers of assert_lossless, each beside every batch size.
+#: The samplers of assert_lossless; each is tested with every batch size.
 SAMPLERS = (
     SamplingParams(temperature=0),
     SamplingParams(temperature=1.0),
@@ -186,7 +186,7 @@ def assert_lossless(
     prompts, sampling_params : optional
         None: random prompts with repetitions in them; a standing set of samplers.
     num_tokens : int
-        At least so many tokens are compared (coupled), or twenty times as many drawn (rejection).
+        The least number of tokens that are compared (coupled); twenty times as many are drawn (rejection).
     """
     from llmi._llm import LLM
     from llmi.testing import assert_same_tokens, tiny_model
