@@ -31,13 +31,14 @@ void RegisterRecords(py::module_& module) {
       .def_readonly("round", &PyDraftQuery::round)
       .def_readonly("wants_laws", &PyDraftQuery::wants_laws)
       .def_readonly("hidden_states", &PyDraftQuery::hidden_states);
-  py::class_<PyBatchRow>(module, "BatchRow")
-      .def_readonly("hooks", &PyBatchRow::hooks)
-      .def_readonly("sample_index", &PyBatchRow::sample_index)
-      .def_readonly("slot", &PyBatchRow::slot)
-      .def_readonly("token_ids", &PyBatchRow::token_ids)
-      .def_readonly("prompt_len", &PyBatchRow::prompt_len)
-      .def_readonly("output_text", &PyBatchRow::output_text);
+  py::class_<PyHookRow>(module, "HookRow")
+      .def_readonly("hooks", &PyHookRow::hooks)
+      .def_readonly("sample_index", &PyHookRow::sample_index)
+      .def_readonly("slot", &PyHookRow::slot)
+      .def_readonly("token_ids", &PyHookRow::token_ids)
+      .def_readonly("prompt_len", &PyHookRow::prompt_len)
+      .def_readonly("output_text", &PyHookRow::output_text)
+      .def_readonly("batched", &PyHookRow::batched);
   py::class_<SpeculationStats>(module, "SpeculationStats")
       .def(py::init<>())
       .def_readonly("num_drafts", &SpeculationStats::num_drafts)

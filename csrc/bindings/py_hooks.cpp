@@ -17,10 +17,6 @@ using FloatArray = py::array_t<float, py::array::c_style>;
 // Copies, not views: what user code keeps stays valid after the call, and costs 10 us for 50,000 logits.
 FloatArray CopyRow(const float* row, int64_t size) { return FloatArray(size, row); }
 
-py::array_t<int32_t> CopyTokens(const HookContext& context) {
-  return py::array_t<int32_t>(static_cast<py::ssize_t>(context.token_ids->size()), context.token_ids->data());
-}
-
 }  // namespace
 
 PyHooks::PyHooks(py::object hooks, uint64_t request_id)
@@ -31,10 +27,19 @@ PyHooks::PyHooks(py::object hooks, uint64_t request_id)
       has_sampler_(hooks_.attr("has_sampler").cast<bool>()),
       has_criteria_(hooks_.attr("has_criteria").cast<bool>()) {}
 
+PyHookRow PyHooks::Row(const HookContext& context) const {
+  return {.hooks = hooks_.get(),
+          .sample_index = context.sample_index,
+          .slot = context.slot,
+          .token_ids = CopyArray(context.token_ids->data(), context.token_ids->size()),
+          .prompt_len = context.prompt_len,
+          .output_text = py::bytes(*context.output_text),
+          .batched = context.batched};
+}
+
 void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) {
   CallHook(ErrorKind::kHook, {request_id_}, [&] {
-    const py::object result = hooks_.Call("process", context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
-                                          py::bytes(*context.output_text), CopyRow(logits, vocab_size), context.batched);
+    const py::object result = hooks_.Call("process", Row(context), CopyRow(logits, vocab_size));
     const auto row = result.cast<FloatArray>();
     if (row.ndim() != 1 || row.shape(0) != vocab_size) {
       throw Error(ErrorKind::kHook, "a logits processor returned an array that is not [vocab_size]");
@@ -45,8 +50,7 @@ void PyHooks::ProcessLogits(const HookContext& context, float* logits, int64_t v
 
 int32_t PyHooks::Sample(const HookContext& context, const float* law, int64_t vocab_size) {
   return CallHook(ErrorKind::kHook, {request_id_}, [&] {
-    const py::object result = hooks_.Call("sample", context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
-                                          py::bytes(*context.output_text), CopyRow(law, vocab_size));
+    const py::object result = hooks_.Call("sample", Row(context), CopyRow(law, vocab_size));
     const auto token = result.cast<int64_t>();
     if (token < 0 || token >= vocab_size) {
       throw Error(ErrorKind::kHook,
@@ -70,8 +74,7 @@ void PyHooks::EndTrials() {
 
 std::optional<std::string> PyHooks::ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) {
   return CallHook(ErrorKind::kHook, {request_id_}, [&]() -> std::optional<std::string> {
-    const py::object result = hooks_.Call("should_stop", context.sample_index, context.slot, CopyTokens(context), context.prompt_len,
-                                          py::bytes(*context.output_text), CopyRow(logits, vocab_size));
+    const py::object result = hooks_.Call("should_stop", Row(context), CopyRow(logits, vocab_size));
     if (result.is_none()) return std::nullopt;
     return result.cast<std::string>();
   });
@@ -101,15 +104,7 @@ void PyBatchHook::ApplyTogether(std::span<Row> rows, float* logits, int64_t voca
     // What they were, for the runner alone: a view.
     FloatArray before({num_rows, static_cast<py::ssize_t>(vocab_size)}, logits, py::capsule(logits, [](void*) {}));
     py::list list;
-    for (const Row& row : rows) {
-      const HookContext& context = row.context;
-      list.append(PyBatchRow{.hooks = static_cast<const PyHooks*>(row.hooks)->hooks(),
-                             .sample_index = context.sample_index,
-                             .slot = context.slot,
-                             .token_ids = CopyTokens(context),
-                             .prompt_len = context.prompt_len,
-                             .output_text = py::bytes(*context.output_text)});
-    }
+    for (const Row& row : rows) list.append(static_cast<const PyHooks*>(row.hooks)->Row(row.context));
     // A message for each row that failed.
     const auto messages = runner_.Call("apply", list, matrix, before).cast<std::vector<std::optional<std::string>>>();
     CheckInternal(messages.size() == rows.size(), "the batch processors' runner lost a row");

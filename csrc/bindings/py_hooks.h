@@ -1,4 +1,4 @@
-// A request's Python hooks behind the core's interface. The Python object is llmi._hooks.RequestHooks.
+// Hooks written in Python, behind the core's interfaces.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -13,6 +13,18 @@
 
 namespace llmi {
 
+// The state that hooks see, as Python gets it, with its request's hooks. Fields are those of HookContext; arrays are copies.
+struct PyHookRow {
+  pybind11::object hooks;  // llmi._hooks.RequestHooks
+  int64_t sample_index;
+  int64_t slot;
+  pybind11::array_t<int32_t> token_ids;
+  int64_t prompt_len;
+  pybind11::bytes output_text;
+  bool batched;
+};
+
+// The hooks of one request; the object is llmi._hooks.RequestHooks.
 class PyHooks : public RequestHooks {
  public:
   PyHooks(pybind11::object hooks, uint64_t request_id);
@@ -23,7 +35,8 @@ class PyHooks : public RequestHooks {
   bool HasCriteria() const override { return has_criteria_; }
   void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) override;
   int32_t Sample(const HookContext& context, const float* law, int64_t vocab_size) override;
-  const pybind11::object& hooks() const { return hooks_.get(); }
+  // Call with the GIL held.
+  PyHookRow Row(const HookContext& context) const;
   uint64_t request_id() const { return request_id_; }
   void CopyState(int64_t from_slot, int64_t to_slot) override;
   void EndTrials() override;
@@ -36,16 +49,6 @@ class PyHooks : public RequestHooks {
   bool has_own_processors_;
   bool has_sampler_;
   bool has_criteria_;
-};
-
-// A row of logits for the engine-wide processors, with its request's hooks; arrays are copies.
-struct PyBatchRow {
-  pybind11::object hooks;  // llmi._hooks.RequestHooks
-  int64_t sample_index;
-  int64_t slot;
-  pybind11::array_t<int32_t> token_ids;  // prompt and output
-  int64_t prompt_len;
-  pybind11::bytes output_text;
 };
 
 // The engine-wide processors; the object is llmi._hooks.BatchRunner.

@@ -236,7 +236,7 @@ class DraftQuery(_Bound):
     @property
     def hidden_states(self) -> dict[int, NDArray[np.float32]]: ...
 
-class BatchRow(_Bound):
+class HookRow(_Bound):
     @property
     def hooks(self) -> RequestHooks: ...
     @property
@@ -249,6 +249,8 @@ class BatchRow(_Bound):
     def prompt_len(self) -> int: ...
     @property
     def output_text(self) -> bytes: ...
+    @property
+    def batched(self) -> bool: ...
 
 class SpeculationStats(_Bound):
     @property

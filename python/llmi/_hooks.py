@@ -185,15 +185,12 @@ class BatchRunner:
     def __init__(self, processors: Iterable[BatchLogitsProcessor]) -> None:
         self._processors = list(processors)
 
-    def apply(self, entries: list[_core.BatchRow], logits: NDArray[np.float32], before: NDArray[np.float32]) -> list[str | None]:
+    def apply(self, entries: list[_core.HookRow], logits: NDArray[np.float32], before: NDArray[np.float32]) -> list[str | None]:
         """For each row of logits a message if it failed, else None. before: a copy of logits.
 
         If a processor raises, the rows are tried one by one, so that only its own requests end.
         """
-        rows = [
-            (row.hooks, row.hooks._context(row.sample_index, row.slot, row.token_ids, row.prompt_len, row.output_text, logits[i]))
-            for i, row in enumerate(entries)
-        ]
+        rows = [(row.hooks, row.hooks._context(row, logits[i])) for i, row in enumerate(entries)]
         states = [copy.deepcopy(context.state) for _, context in rows]
         try:
             self._apply(rows, logits)
@@ -279,29 +276,19 @@ class RequestHooks:
     def __bool__(self) -> bool:
         return self.has_processors or self.has_sampler or self.has_criteria
 
-    def _context(
-        self, index: int, slot: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
-    ) -> TokenContext:
-        if slot not in self.states:
-            self.states[slot] = copy.deepcopy(self.states.get(0, {})) if len(token_ids) == prompt_len else {}
-        text = output.decode("utf-8", "replace")
+    def _context(self, row: _core.HookRow, logits: NDArray[np.float32]) -> TokenContext:
+        if row.slot not in self.states:
+            self.states[row.slot] = copy.deepcopy(self.states.get(0, {})) if len(row.token_ids) == row.prompt_len else {}
+        text = row.output_text.decode("utf-8", "replace")
         return TokenContext(
-            self.request_id, index, token_ids, prompt_len, self.prompt_text + text, text, logits, self.params, self.states[slot]
-        )
+            request_id=self.request_id, index=row.sample_index, token_ids=row.token_ids, prompt_len=row.prompt_len, text=self.prompt_text + text,
+            output_text=text, logits=logits, sampling_params=self.params, state=self.states[row.slot],
+        )  # fmt: skip
 
-    def process(
-        self,
-        index: int,
-        slot: int,
-        token_ids: NDArray[np.int32],
-        prompt_len: int,
-        output: bytes,
-        logits: NDArray[np.float32],
-        batched: bool = False,
-    ) -> NDArray[np.float32]:
-        """All processors in turn; returns the row. batched: the engine-wide ones have had it."""
-        context = self._context(index, slot, token_ids, prompt_len, output, logits)
-        if self.batch is not None and not batched:
+    def process(self, row: _core.HookRow, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """All processors in turn; returns the row of logits. row.batched: the engine-wide processors have had it."""
+        context = self._context(row, logits)
+        if self.batch is not None and not row.batched:
             self.batch.apply_to([(self, context)], logits[None])
         for processor in self.processors:
             try:
@@ -315,21 +302,19 @@ class RequestHooks:
                 raise
         return logits
 
-    def sample(self, index: int, slot: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, law: NDArray[np.float32]) -> int:
+    def sample(self, row: _core.HookRow, law: NDArray[np.float32]) -> int:
         """The custom sampler's token."""
         assert self.sampler is not None
-        context = self._context(index, slot, token_ids, prompt_len, output, law)
+        context = self._context(row, law)
         try:
             return _token(self.sampler(context, law), len(law))
         except BaseException as error:
             self._fail(self.sampler, error)
             raise
 
-    def should_stop(
-        self, index: int, slot: int, token_ids: NDArray[np.int32], prompt_len: int, output: bytes, logits: NDArray[np.float32]
-    ) -> str | None:
+    def should_stop(self, row: _core.HookRow, logits: NDArray[np.float32]) -> str | None:
         """The first criterion that stops: its reason, or "" for True; None to go on."""
-        context = self._context(index, slot, token_ids, prompt_len, output, logits)
+        context = self._context(row, logits)
         for criterion in self.criteria:
             try:
                 reason = _reason(criterion(context))
