@@ -97,30 +97,9 @@ py::dict TraceColumns(const std::vector<TraceRow>& rows) {
 }
 
 void RegisterParams(py::module_& module) {
-  py::class_<SamplingParams>(module, "SamplingParams")
-      .def(py::init<>())
-      .def_readwrite("temperature", &SamplingParams::temperature)
-      .def_readwrite("top_p", &SamplingParams::top_p)
-      .def_readwrite("top_k", &SamplingParams::top_k)
-      .def_readwrite("min_p", &SamplingParams::min_p)
-      .def_readwrite("seed", &SamplingParams::seed)
-      .def_readwrite("max_tokens", &SamplingParams::max_tokens)
-      .def_readwrite("min_tokens", &SamplingParams::min_tokens)
-      .def_readwrite("presence_penalty", &SamplingParams::presence_penalty)
-      .def_readwrite("frequency_penalty", &SamplingParams::frequency_penalty)
-      .def_readwrite("repetition_penalty", &SamplingParams::repetition_penalty)
-      .def_readwrite("logit_bias", &SamplingParams::logit_bias)
-      .def_readwrite("bad_words", &SamplingParams::bad_words)
-      .def_readwrite("allowed_token_ids", &SamplingParams::allowed_token_ids)
-      .def_readwrite("stop_token_ids", &SamplingParams::stop_token_ids)
-      .def_readwrite("eos_token_ids", &SamplingParams::eos_token_ids)
-      .def_readwrite("ignore_eos", &SamplingParams::ignore_eos)
-      .def_readwrite("stop", &SamplingParams::stop)
-      .def_readwrite("include_stop_str_in_output", &SamplingParams::include_stop_str_in_output)
-      .def_readwrite("detokenize", &SamplingParams::detokenize)
-      .def_readwrite("skip_special_tokens", &SamplingParams::skip_special_tokens)
-      .def_readwrite("num_logprobs", &SamplingParams::num_logprobs)
-      .def_readwrite("num_prompt_logprobs", &SamplingParams::num_prompt_logprobs);
+  py::class_<SamplingParams> params(module, "SamplingParams");
+  params.def(py::init<>());
+  VisitSamplingParams([&](const char* name, auto member) { params.def_readwrite(name, member); });
 }
 
 void RegisterSpeculation(py::module_& module) {

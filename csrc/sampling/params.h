@@ -33,6 +33,33 @@ struct SamplingParams {
   int64_t num_prompt_logprobs = -1;  // likewise
 };
 
+// Calls visit(name, member) for each parameter, by which it crosses to Python.
+template <typename Visit>
+void VisitSamplingParams(const Visit& visit) {
+  visit("temperature", &SamplingParams::temperature);
+  visit("top_p", &SamplingParams::top_p);
+  visit("top_k", &SamplingParams::top_k);
+  visit("min_p", &SamplingParams::min_p);
+  visit("seed", &SamplingParams::seed);
+  visit("max_tokens", &SamplingParams::max_tokens);
+  visit("min_tokens", &SamplingParams::min_tokens);
+  visit("presence_penalty", &SamplingParams::presence_penalty);
+  visit("frequency_penalty", &SamplingParams::frequency_penalty);
+  visit("repetition_penalty", &SamplingParams::repetition_penalty);
+  visit("logit_bias", &SamplingParams::logit_bias);
+  visit("bad_words", &SamplingParams::bad_words);
+  visit("allowed_token_ids", &SamplingParams::allowed_token_ids);
+  visit("stop_token_ids", &SamplingParams::stop_token_ids);
+  visit("eos_token_ids", &SamplingParams::eos_token_ids);
+  visit("ignore_eos", &SamplingParams::ignore_eos);
+  visit("stop", &SamplingParams::stop);
+  visit("include_stop_str_in_output", &SamplingParams::include_stop_str_in_output);
+  visit("detokenize", &SamplingParams::detokenize);
+  visit("skip_special_tokens", &SamplingParams::skip_special_tokens);
+  visit("num_logprobs", &SamplingParams::num_logprobs);
+  visit("num_prompt_logprobs", &SamplingParams::num_prompt_logprobs);
+}
+
 // Throws Error(kInvalidArgument) with the parameter's name.
 void Validate(const SamplingParams& params, int64_t vocab_size);
 

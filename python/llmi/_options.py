@@ -44,7 +44,7 @@ class DefaultInt(int):
 class Option:
     """One argument: what it may be, what it is unless given, what it means, and its names elsewhere.
 
-    passed_on: the core takes it under this name, as it is (see csrc/engine/options.h).
+    passed_on: the core takes it under this name, as it is (csrc/engine/options.h, csrc/sampling/params.h).
     """
 
     name: str
@@ -92,10 +92,11 @@ SAMPLING = table(
         Neutral(Real(_SMALLEST, _LARGEST, f"0 (greedy) or a number in [{_SMALLEST:g}, {_LARGEST:g}]", zero=True), 1.0),
         1.0,
         "Logits are divided by it; 0 is greedy.",
+        passed_on=True,
     ),
-    Option("top_p", Neutral(Real(0, 1, "a number in (0, 1]", open_low=True), 1.0), 1.0, "Keeps the smallest set of likeliest tokens whose probabilities sum to at least this."),
+    Option("top_p", Neutral(Real(0, 1, "a number in (0, 1]", open_low=True), 1.0), 1.0, "Keeps the smallest set of likeliest tokens whose probabilities sum to at least this.", passed_on=True),
     Option("top_k", Neutral(Whole(-1, _MANY, "0 or -1 (both: all) or an integer in [1, 2^31)"), 0), 0, "Keeps the k likeliest tokens; 0 and -1 keep all."),
-    Option("min_p", Neutral(Real(0, 1), 0.0), 0.0, "Drops tokens less likely than this times the likeliest."),
+    Option("min_p", Neutral(Real(0, 1), 0.0), 0.0, "Drops tokens less likely than this times the likeliest.", passed_on=True),
     Option("seed", SEED, None, "64-bit key of the noise; None and -1 draw a random one, which the output records."),
     Option(
         "max_tokens",
@@ -104,7 +105,7 @@ SAMPLING = table(
         "Most tokens to generate; None: to the end of the context.",
         ("max_new_tokens",),
     ),
-    Option("min_tokens", Neutral(Whole(0, _MANY), 0), 0, "Before this many tokens neither end-of-text nor a stop ends generation.", ("min_new_tokens",)),
+    Option("min_tokens", Neutral(Whole(0, _MANY), 0), 0, "Before this many tokens neither end-of-text nor a stop ends generation.", ("min_new_tokens",), passed_on=True),
     Option(
         "stop",
         Maybe(Listed(_WORD, "a string or a list of strings", LIMITS["stop"], single=True)),
@@ -119,15 +120,16 @@ SAMPLING = table(
         None,
         "Replaces the model's end-of-text ids; an empty list: none.",
     ),
-    Option("ignore_eos", Flag(), False, "Continue past end-of-text."),
-    Option("include_stop_str_in_output", Flag(), False, "Keep the stop string in the text."),
-    Option("presence_penalty", _PENALTY, 0.0, "Subtracted once from the logits of generated tokens."),
-    Option("frequency_penalty", _PENALTY, 0.0, "Subtracted for each occurrence in the output."),
+    Option("ignore_eos", Flag(), False, "Continue past end-of-text.", passed_on=True),
+    Option("include_stop_str_in_output", Flag(), False, "Keep the stop string in the text.", passed_on=True),
+    Option("presence_penalty", _PENALTY, 0.0, "Subtracted once from the logits of generated tokens.", passed_on=True),
+    Option("frequency_penalty", _PENALTY, 0.0, "Subtracted for each occurrence in the output.", passed_on=True),
     Option(
         "repetition_penalty",
         Neutral(Real(_SMALLEST, _LARGEST, f"a positive number in [{_SMALLEST:g}, {_LARGEST:g}]"), 1.0),
         1.0,
         "Divides positive and multiplies negative logits of all tokens seen.",
+        passed_on=True,
     ),
     Option("logit_bias", Maybe(Bias(LIMITS["logit_bias"])), None, "Added to logits; -inf bans."),
     Option(
@@ -158,8 +160,8 @@ SAMPLING = table(
     Option("sampler", Maybe(Object("a callable f(context, law)", callable_object)), None, "Draws the token instead of llmi."),
     Option("logprobs", _COUNT, None, "Log-probabilities. 0: of each token; n: also of the n likeliest; -1: of the whole vocabulary."),
     Option("prompt_logprobs", _COUNT, None, "The same for the prompt's tokens."),
-    Option("detokenize", Flag(), True, "Make text of the tokens."),
-    Option("skip_special_tokens", Flag(), True, "Leave special tokens out of the text."),
+    Option("detokenize", Flag(), True, "Make text of the tokens.", passed_on=True),
+    Option("skip_special_tokens", Flag(), True, "Leave special tokens out of the text.", passed_on=True),
     Option(
         "output_kind",
         Choice(("cumulative", "delta", "final"), {"final_only": "final"}),

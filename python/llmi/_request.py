@@ -196,9 +196,9 @@ class RequestBuilder:
     ) -> _core.SamplingParams:
         """The core's form of resolved parameters."""
         core = _core.SamplingParams()
-        for name in ("temperature", "top_p", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
-                     "ignore_eos", "include_stop_str_in_output", "detokenize", "skip_special_tokens"):  # fmt: skip
-            setattr(core, name, getattr(params, name))
+        for name, entry in SAMPLING.items():
+            if entry.passed_on:
+                setattr(core, name, getattr(params, name))
         core.top_k = max(params.top_k, 0)
         core.max_tokens = max_tokens
         core.seed = seed
