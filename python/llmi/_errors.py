@@ -6,13 +6,14 @@ import importlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from llmi._core import CoreError
 
 if TYPE_CHECKING:
     from llmi._outputs import Outputs
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -197,10 +198,10 @@ class GenerationInterrupted(_Travels, KeyboardInterrupt):
         self.outputs = outputs
 
 
-def call_core(function: Callable[..., R], *args: Any) -> R:
+def call_core(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Calls into the core; its errors come as ours."""
     try:
-        return function(*args)
+        return function(*args, **kwargs)
     except CoreError as error:
         raise from_core(error.args) from None
 
