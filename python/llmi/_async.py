@@ -180,14 +180,14 @@ class AsyncLLM(StaysHere):
         with pump.lock:
             if name in pump.by_name:
                 raise InvalidParamsError(f"request_id {name!r} is in use", "request_id")
-            pump.requests[submission.request.id] = request
+            pump.requests[submission.built.id] = request
             pump.by_name[name] = request
             try:
                 self.llm._submit(call)
                 if submission.error is not None:
                     raise submission.error
             except BaseException:
-                del pump.requests[submission.request.id], pump.by_name[name]
+                del pump.requests[submission.built.id], pump.by_name[name]
                 raise
         return request
 

@@ -62,7 +62,7 @@ class Call:
         for index, submission in enumerate(self.submissions[first:], start=first):
             if submission.error is None:
                 try:
-                    self.engine.check(submission.request)
+                    self.engine.check(submission.built)
                 except _core.CoreError as error:
                     refused = from_core(error.args)
                     if error.args[0] == "closed":
@@ -71,8 +71,8 @@ class Call:
             if submission.error is not None:
                 self._finished.add(index)
                 continue
-            self.index_of[submission.request.id] = index
-            accepted.append(submission.request)
+            self.index_of[submission.built.id] = index
+            accepted.append(submission.built)
         ids = [request.id for request in accepted]
         self.pending.update(ids)  # before the engine has them: see _forget_unsubmitted
         try:

@@ -1,20 +1,22 @@
 """Types of the C++ core. Private: use the package. tests/test_typing.py compares them with the built module."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, Never, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from llmi._hooks import RequestHooks
 
 testing: Any  # in builds with LLMI_TESTING alone
 
 # For each position: ids, raw and processed log-probabilities, and ranks of the tokens that are reported.
 _Logprobs: TypeAlias = list[tuple[list[int], list[float], list[float], list[int]]]
 
+_FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
+
 class _BoundType(type): ...
-class _Bound(metaclass=_BoundType): ...
+
+class _Bound(metaclass=_BoundType):
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...  # the core alone makes those that have no other constructor
 
 class CoreError(RuntimeError):
     """args: (kind, message, field, needed_bytes, available_bytes)."""
@@ -85,7 +87,7 @@ class SampleOutput(_Bound):
     @property
     def token_times_s(self) -> NDArray[np.float64]: ...
     @property
-    def finish_reason(self) -> str | None: ...
+    def finish_reason(self) -> _FinishReason | None: ...
     @property
     def stop_reason(self) -> int | str | None: ...
     @property
@@ -175,7 +177,7 @@ class Request(_Bound):
         priority: int,
         stream: bool,
         stepped: bool,
-        hooks: RequestHooks | None,
+        hooks: object,
         speculation: SpeculationConfig | None,
         source: LabSequence | None,
         cache_salt: str,
@@ -196,7 +198,7 @@ class OutputEvent(_Bound):
     @property
     def logprobs(self) -> _Logprobs: ...
     @property
-    def finish_reason(self) -> str | None: ...
+    def finish_reason(self) -> _FinishReason | None: ...
 
 class OutputChannel(_Bound):
     def __init__(self) -> None: ...
@@ -238,7 +240,7 @@ class DraftQuery(_Bound):
 
 class HookRow(_Bound):
     @property
-    def hooks(self) -> RequestHooks: ...
+    def hooks(self) -> Any: ...  # llmi._hooks.RequestHooks; importing it here would be a circle
     @property
     def sample_index(self) -> int: ...
     @property
@@ -324,7 +326,7 @@ def law(
     token_ids: Sequence[int],
     prompt_len: int,
     logits: NDArray[np.float32],
-    hooks: RequestHooks | None,
+    hooks: object,
     sample_index: int,
     output_text: str,
 ) -> tuple[NDArray[np.float32], int]: ...

@@ -140,6 +140,7 @@ class DraftContext:
         self.state: Any = None
         self._llm = llm
         self._hooks = submission.hooks
+        assert submission.core_params is not None
         self._core_params = submission.core_params
         self._sequences: dict[tuple[int, bool], TokenSequence] = {}
         self._round = 0  # of verification; 0: coupled, drafts share the target's noise

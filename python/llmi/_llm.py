@@ -556,4 +556,4 @@ class LLM(StaysHere):
         call = Call(self._engine, self._results, submissions, "raise")
         self._run_to_end(call, use_tqdm)
         call.raise_errors()
-        return [submission.request for submission in submissions if submission.request is not None]
+        return [submission.built for submission in submissions]

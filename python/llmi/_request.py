@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from llmi._outputs import FinishReason
     from llmi._speculation import SpecDecodeMetrics, SpeculationFactory, SpeculativeConfig
     from llmi._tokenizer import Tokenizer
     from llmi._trace import DecodeTrace
@@ -52,6 +53,12 @@ class Submission:
     stop_names: dict[Any, str] = dataclasses.field(default_factory=dict)  # stop strings that are special tokens, by id
     error: LlmiError | None = None  # refused at submission
     what: str = ""  # which prompt it is, for errors: "prompt 3: "
+
+    @property
+    def built(self) -> _core.Request:
+        """The core's request, which RequestBuilder.build has made."""
+        assert self.request is not None
+        return self.request
 
     def refuse(self, error: LlmiError) -> None:
         """Keeps the error of this prompt, which says which one it is."""
@@ -295,7 +302,7 @@ class PartialOutput:
         self.text = ""
         self.logprobs: list[CoreLogprobs] = []
         self.cumulative_logprob = 0.0
-        self.finish_reason: str | None = None
+        self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.trace: dict[str, NDArray[Any]] = {}
         self.candidates: dict[str, NDArray[Any]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmi._drafters import Draft
 from llmi._errors import call_core
@@ -82,8 +82,8 @@ class VerifyContext:
     sampling_params : SamplingParams
     """
 
-    def __init__(self, rows: _core.DraftRows, token_ids: I32, sampling_params: SamplingParams) -> None:
-        self._rows = rows
+    def __init__(self, rows: Any, token_ids: I32, sampling_params: SamplingParams) -> None:
+        self._rows = rows  # the core's DraftRows, or what stands for them in llmi.testing.verification_law
         self.draft = Draft(rows.token_ids, rows.parents, [np.asarray(row, np.float32) for row in rows.laws] or None)
         self.token_ids = token_ids
         self.sampling_params = sampling_params
