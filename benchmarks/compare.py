@@ -29,7 +29,7 @@ import report
 from peers import PEERS
 
 from llmi import LLM, SamplingParams, _core, _models
-from llmi._bench import BATCHES, DECODE_SHARE, Ceilings, beside, bound_shares, interleave, own_works, summary
+from llmi._bench import BATCHES, DECODE_SHARE, Ceilings, bound_shares, interleave, own_works, paired_ratio, summary
 
 COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
@@ -42,7 +42,7 @@ Q4_0 = "llmi, Q4_0"  # the file that llama.cpp is fastest with, which has half a
 SHORT_WORKS = ("prefill 512", "decode 1", "decode 8", "decode 32")
 REQUESTS = "32 requests"
 REQUEST_SHAPE = (32, 128, 64)  # how many, tokens of a prompt, of an answer
-BUSY = ", a busy process beside"  # of llmi as a share of the quiet speed
+BUSY = ", with one busy core"  # llmi: as a share of the quiet speed
 BUSY_PAIRS = 4
 FREE_TYPES = ("Q4_1", "Q8_0", "BF16")
 
@@ -148,7 +148,7 @@ def import_ms(model: Path) -> dict[str, float]:
     return {"all": round(sum(packages.values()), 1)} | {package: round(packages[package], 1) for package in slowest}
 
 
-def beside_a_busy_process(work: Callable[[], float]) -> float:
+def with_a_busy_core(work: Callable[[], float]) -> float:
     """The same while another process computes without end."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
@@ -226,7 +226,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     works: dict[str, Callable[[], float]] = {"read bandwidth GB/s": ceilings.probe}
     works |= {f"llmi {name}": work for name, work in own_works(llm).items()}
     quiet = works["llmi decode 1"]
-    works[f"llmi decode 1{BUSY}"] = partial(beside, quiet, partial(beside_a_busy_process, quiet), BUSY_PAIRS)
+    works[f"llmi decode 1{BUSY}"] = partial(paired_ratio, quiet, partial(with_a_busy_core, quiet), BUSY_PAIRS)
     works[f"llmi {REQUESTS}"] = partial(requests_tokens_per_s, llm)
     has_bf16 = llm._table == "avx512_bf16"  # elsewhere the same bits take several instructions
     variants: list[tuple[str, Any, tuple[str, ...], dict[str, str]]] = []
@@ -248,7 +248,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     works["first token after a pause s"] = partial(first_token_after_pause, model)
     if arguments.llama_bin:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp", model, threads)
-        works[f"llama.cpp decode 1{BUSY}"] = partial(beside_a_busy_process, works["llama.cpp decode 1"])
+        works[f"llama.cpp decode 1{BUSY}"] = partial(with_a_busy_core, works["llama.cpp decode 1"])
     if arguments.llama_q4_0:
         works |= llama_works(Path(arguments.llama_bin), "llama.cpp Q4_0", Path(arguments.llama_q4_0), threads)
     for kind, file in also if arguments.llama_bin else ():
@@ -276,9 +276,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for name in ("llama.cpp", "llama.cpp Q4_0"):
         if f"{name} {REQUESTS}" in values:
             ratios[f"{REQUESTS} / {name}"] = ratio(f"llmi {REQUESTS}", f"{name} {REQUESTS}")
-    ratios["llmi decode 1 beside a busy process, of the quiet speed"] = statistics.median(values[f"llmi decode 1{BUSY}"])
+    ratios["llmi decode 1 with one busy core, of the quiet speed"] = statistics.median(values[f"llmi decode 1{BUSY}"])
     if arguments.llama_bin:
-        ratios["llama.cpp decode 1 beside a busy process, of the quiet speed"] = ratio(f"llama.cpp decode 1{BUSY}", "llama.cpp decode 1")
+        ratios["llama.cpp decode 1 with one busy core, of the quiet speed"] = ratio(f"llama.cpp decode 1{BUSY}", "llama.cpp decode 1")
     ratios |= {f"c({batch}), of the step of one": statistics.median(values[f"llmi c({batch})"]) for batch in BATCHES[1:]}
     for own in ("llmi", BF16) if has_bf16 else ("llmi",):
         for work in BF16_WORKS if own == BF16 else ("prefill 512", "decode 1", "decode 32"):

@@ -17,8 +17,8 @@ PHRASES = Path(__file__).parent / "data" / "plain_english.txt"
 SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".py", ".pyi", ".md"}
 #: The most hits in each folder or file. Lower a number when you have removed phrases; never raise one.
 CEILINGS = {
-    "csrc": 100,
-    "python": 35,
+    "csrc": 94,
+    "python": 8,
     "docs": 0,
     "README.md": 0,
     "CHANGELOG.md": 0,

@@ -65,8 +65,8 @@ def decode_tokens_per_s(llm: LLM, num_sequences: int, num_tokens: int, context: 
     return num_sequences * (num_tokens - 1) / max(float(output.metrics.inter_token_latencies_s.sum()) for output in outputs)
 
 
-def beside(reference: Callable[[], float], work: Callable[[], float], pairs: int) -> float:
-    """What `work` gives over what `reference` gives just before and after: the median, of moments in which that stayed within a tenth.
+def paired_ratio(reference: Callable[[], float], work: Callable[[], float], pairs: int) -> float:
+    """The result of `work` over the results of `reference` just before and after: the median of pairs in which these agreed within a tenth.
 
     The machine's speed moves within seconds, so a ratio of works that ran longer apart may have met two machines.
     """
@@ -82,14 +82,16 @@ def beside(reference: Callable[[], float], work: Callable[[], float], pairs: int
 
 
 def decode_share(llm: LLM) -> float:
-    """Of the bandwidth that reading has, by a few steps of one sequence."""
+    """The share of the read bandwidth that a few steps of one sequence reach."""
     probe = _core.ReadProbe(llm._num_threads, _PAIRED_BYTES)
-    return beside(probe.bytes_per_s, lambda: decode_tokens_per_s(llm, 1, 9) * llm._step_weight_bytes, _PAIRS)
+    return paired_ratio(probe.bytes_per_s, lambda: decode_tokens_per_s(llm, 1, 9) * llm._step_weight_bytes, _PAIRS)
 
 
 def step_ratio(llm: LLM, num_sequences: int) -> float:
     """c(M): time of a step of num_sequences sequences over that of one, at the same context."""
-    return num_sequences / beside(partial(decode_tokens_per_s, llm, 1, 9), partial(decode_tokens_per_s, llm, num_sequences, 9), _STEP_PAIRS)
+    return num_sequences / paired_ratio(
+        partial(decode_tokens_per_s, llm, 1, 9), partial(decode_tokens_per_s, llm, num_sequences, 9), _STEP_PAIRS
+    )
 
 
 def summary(values: list[float]) -> dict[str, float]:
@@ -109,7 +111,7 @@ def interleave(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
 
 
 class Ceilings:
-    """What reading and arithmetic can do at most, probed in each round next to the work."""
+    """The limits of reading and arithmetic, probed in each round next to the work."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -128,7 +130,7 @@ class Ceilings:
 
 
 def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
-    """What is measured: tokens a second; of `decode_share` and c(M), ratios."""
+    """The measurements: tokens a second; `decode_share` and c(M) are ratios."""
     room = llm.model_info.max_model_len
     works: dict[str, Callable[[], float]] = {
         f"prefill {length}": partial(prefill_tokens_per_s, llm, length) for length in (512, 2048) if length < room

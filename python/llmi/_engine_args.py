@@ -87,7 +87,7 @@ class EngineArgs:
     enable_chunked_prefill: bool
     scheduling_policy: str | SchedulingPolicy
     hf_overrides: str  # changes to the model's config, as JSON; empty: none
-    prefers_activation_bits: bool  # 16 of them are for quantised layers; a model that has none runs all the same
+    prefers_activation_bits: bool  # 16 of them are for quantised layers; a model that has none runs too
     batch_runner: BatchRunner | None
     layers: Sequence[int]  # only these of the model; empty: all
     passed_on: Mapping[str, object]
@@ -167,7 +167,7 @@ class EngineArgs:
         return "float32" if self.dtype == "float32" else "float16"
 
     def no_effect(self) -> dict[str, Any]:
-        """What was given and does nothing on this device."""
+        """The given arguments that have no effect on this device."""
         if self.device_kind == "cpu" and self.gpu_memory_utilization != DEFAULT_GPU_MEMORY_UTILIZATION:
             log.info(
                 "gpu_memory_utilization = %g does nothing on the CPU: its cache is bounded by kv_cache_memory_bytes",

@@ -395,7 +395,7 @@ class LLM(StaysHere):
         return _strategy.run(self, strategy, as_list(prompts), seed if seed is not None else self._seed, capture, shown, kwargs)
 
     def cost_curve(self) -> dict[int, float]:
-        """Seconds of a step by its number of rows, measured once: what num_speculative_tokens="auto" reckons with."""
+        """Seconds of a step by its number of rows, measured once: the costs that num_speculative_tokens="auto" uses."""
         return dict(call_core(_core.cost_curve, self._engine))
 
     # --- scoring
@@ -452,13 +452,13 @@ class LLM(StaysHere):
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What generate() uses when nothing is given: the model's generation_config over llmi's defaults."""
+        """The parameters of generate() without arguments: the model's generation_config over llmi's defaults."""
         return self._resolve(None, {})
 
     def get_metrics(self) -> dict[str, Any]:
         """Counters of the engine since it started, its state now, and the times of recent requests (p50, p90, p99, mean).
 
-        Read times to the first token beside `num_running`: they depend on how much runs at once.
+        Read times to the first token together with `num_running`: they depend on how much runs at once.
         """
         stats: dict[str, Any] = {**call_core(self._engine.stats), **self._results.log.summary()}
         busy = stats["busy_time_s"]
