@@ -9,7 +9,7 @@ ACTIVATION_BITS = [
     ("both_modes_have_one_id", "python/llmi", "numerics_id", "activations = _WIDE", "pass", _TESTS),
     ("an_id_forgets_the_mode", "python/llmi", "where_it_runs", "_WIDE_BITS if _WIDE in activations else 8", "8", _TESTS),
     ("an_int8_cache_is_an_activation", "python/llmi", "where_it_runs", '.partition("-kv:")[0]', '.partition("-tp")[0].replace("i8-attn", "i8+i16")', _TESTS),
-    ("the_core_is_not_told", "python/llmi", "ENGINE", '8 or 16.", passed_on=True)', '8 or 16.")', _TESTS),
+    ("the_core_is_not_told", "python/llmi", "ENGINE", 'round their input.", passed_on=True)', 'round their input.")', _TESTS),
     ("sixteen_bits_of_floats", "python/llmi", "numerics_id", "if args.needs_quantized_layers and not has_quantized_layers:", "if False:", _TESTS),
     ("sixteen_bits_of_floats_that_are_made", "python/llmi", "validate", 'if self.needs_quantized_layers and self.dtype != "auto":', "if False:", _TESTS),
     ("a_preference_is_a_demand", "python/llmi", "needs_quantized_layers", "and not self.prefers_activation_bits", "", _TESTS),
