@@ -1,4 +1,4 @@
-"""An engine that C++ opens without Python gives the tokens and logits that Python gets."""
+"""How an engine is opened: from C++ without Python, with the tokens and logits that Python gets; and by named options from Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 import tiny_gguf
 from llmi import LLM, SamplingParams, _core
+from llmi._model_files import open_model
 from llmi.testing import tiny_model
 
 ROOT = Path(__file__).parent.parent
@@ -77,3 +78,31 @@ def test_opened_by_cpp(program: Path, architecture: str, device_name: str, tmp_p
 def test_a_model_that_is_not_there(program: Path, tmp_path: Path) -> None:
     done = subprocess.run([str(program), str(tmp_path / "none.gguf"), "cpu"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "none.gguf" in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "name, value, error, message",
+    [
+        ("max_num_sequences", 3, TypeError, "the engine has no option max_num_sequences"),
+        ("max_num_seqs", "3", TypeError, "the engine's option max_num_seqs has another type: '3'"),
+        ("device", "tpu", _core.CoreError, "device must be cpu or cuda"),
+        ("scheduling_policy", "lifo", _core.CoreError, "scheduling_policy 'lifo' is unknown"),
+        ("linear_dtype", "int8", _core.CoreError, "linear_dtype 'int8' is unknown"),
+        ("linear_dtype", "fp16", _core.CoreError, "multiplies on a GPU's tensor cores"),
+        ("cublas_lt", "libcublasLt.so", _core.CoreError, "cuBLASLt multiplies on a GPU"),
+        ("activation_bits", 4, _core.CoreError, "activation_bits must be 8 or 16"),
+    ],
+)
+def test_options_that_the_core_refuses(name: str, value: object, error: type[Exception], message: str, tmp_path: Path) -> None:
+    """A name, a type or a choice that the core does not know is named; LLM refuses them earlier, in its own words."""
+    files = open_model(tiny_model(path=tmp_path))
+    with pytest.raises(error) as caught:
+        _core.Engine(files.core, dropped=_core.DropFlag(), **{name: value})
+    assert message in str(caught.value)
+
+
+def test_none_is_the_cores_default(tmp_path: Path) -> None:
+    files = open_model(tiny_model(path=tmp_path))
+    given = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 64}
+    plain = _core.Engine(files.core, dropped=_core.DropFlag(), **given).info()
+    assert _core.Engine(files.core, dropped=_core.DropFlag(), **given, num_threads=None, block_size=None, dtype=None).info() == plain
