@@ -32,15 +32,6 @@ py::array_t<T> ToArray(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-py::object LogprobArrays(const std::vector<TokenLogprobs>& list) {
-  py::list result(list.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    const TokenLogprobs& entry = list[i];
-    result[i] = py::make_tuple(entry.token_ids, entry.logprobs, entry.processed_logprobs, entry.ranks);
-  }
-  return result;
-}
-
 const char* FinishName(FinishReason reason) {
   switch (reason) {
     case FinishReason::kNone: return nullptr;
@@ -156,7 +147,7 @@ void RegisterRequest(py::module_& module) {
       .def_readonly("token_ids", &SampleOutput::token_ids)
       .def_property_readonly("text", [](const SampleOutput& output) { return py::str(output.text); })
       .def_readonly("cumulative_logprob", &SampleOutput::cumulative_logprob)
-      .def_property_readonly("logprobs", [](const SampleOutput& output) { return LogprobArrays(output.logprobs); })
+      .def_property_readonly("logprobs", [](const SampleOutput& output) { return output.logprobs; })
       .def_property_readonly("token_times_s", [](const SampleOutput& output) { return ToArray(output.token_times_s); })
       .def_property_readonly("finish_reason", [](const SampleOutput& output) { return OptionalName(output.finish_reason); })
       .def_readonly("stop_reason", &SampleOutput::stop_reason)
@@ -192,7 +183,7 @@ void RegisterRequest(py::module_& module) {
                                for (const SampleOutput& sample : request.samples) list.append(py::cast(sample));
                                return list;
                              })
-      .def_property_readonly("prompt_logprobs", [](const Request& request) { return LogprobArrays(request.prompt_logprobs); })
+      .def_property_readonly("prompt_logprobs", [](const Request& request) { return request.prompt_logprobs; })
       .def_property_readonly(
           "prompt_token_logprobs",
           [](const Request& request) {
@@ -221,7 +212,7 @@ void RegisterRequest(py::module_& module) {
       .def_readonly("sample_index", &OutputEvent::sample_index)
       .def_readonly("token_ids", &OutputEvent::token_ids)
       .def_property_readonly("text", [](const OutputEvent& event) { return py::str(event.text); })
-      .def_property_readonly("logprobs", [](const OutputEvent& event) { return LogprobArrays(event.logprobs); })
+      .def_property_readonly("logprobs", [](const OutputEvent& event) { return event.logprobs; })
       .def_property_readonly("finish_reason", [](const OutputEvent& event) { return OptionalName(event.finish_reason); });
   py::class_<OutputChannel, std::shared_ptr<OutputChannel>>(module, "OutputChannel")
       // The child of a fork leaves a channel as it is: a thread of the parent's may have waited at it.
@@ -285,20 +276,8 @@ void RegisterEngine(py::module_& module) {
       .def("check_open", [](EngineHandle& handle) { handle.engine().CheckOpen(); })
       .def("interrupt_hook", &EngineHandle::InterruptHook, py::arg("request_ids"))
       .def("close", &EngineHandle::Close, py::arg("patience_s") = std::numeric_limits<double>::infinity())
-      // ([(request id or -1, sample index, tokens, tables by KV group)], references by page)
-      .def("tables",
-           [](EngineHandle& handle) {
-             MemoryTables tables;
-             {
-               const GilReleased release;
-               tables = handle.engine().Tables();
-             }
-             py::list list;
-             for (const SequenceTables& entry : tables.sequences) {
-               list.append(py::make_tuple(entry.request_id, entry.sample_index, entry.num_tokens, entry.tables));
-             }
-             return py::make_tuple(list, CopyArray(tables.references.data(), tables.references.size()));
-           })
+      .def(
+          "tables", [](EngineHandle& handle) { return handle.engine().Tables(); }, py::call_guard<GilReleased>())
       .def("stats", [](EngineHandle& handle) {
         EngineStats stats;
         {

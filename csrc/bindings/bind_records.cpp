@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "bindings/py_drafter.h"
 #include "bindings/py_hooks.h"
 #include "engine/engine.h"
@@ -39,6 +40,20 @@ void RegisterRecords(py::module_& module) {
       .def_readonly("prompt_len", &PyHookRow::prompt_len)
       .def_readonly("output_text", &PyHookRow::output_text)
       .def_readonly("batched", &PyHookRow::batched);
+  py::class_<TokenLogprobs>(module, "TokenLogprobs")
+      .def_readonly("token_ids", &TokenLogprobs::token_ids)
+      .def_readonly("logprobs", &TokenLogprobs::logprobs)
+      .def_readonly("processed_logprobs", &TokenLogprobs::processed_logprobs)
+      .def_readonly("ranks", &TokenLogprobs::ranks);
+  py::class_<SequenceTables>(module, "SequenceTables")
+      .def_readonly("request_id", &SequenceTables::request_id)
+      .def_readonly("sample_index", &SequenceTables::sample_index)
+      .def_readonly("num_tokens", &SequenceTables::num_tokens)
+      .def_readonly("tables", &SequenceTables::tables);
+  py::class_<MemoryTables>(module, "MemoryTables")
+      .def_readonly("sequences", &MemoryTables::sequences)
+      .def_property_readonly("references",
+                             [](const MemoryTables& tables) { return CopyArray(tables.references.data(), tables.references.size()); });
   py::class_<SpeculationStats>(module, "SpeculationStats")
       .def(py::init<>())
       .def_readonly("num_drafts", &SpeculationStats::num_drafts)

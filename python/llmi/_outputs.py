@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from llmi import _core
     from llmi._errors import LlmiError
     from llmi._receipt import Receipt
     from llmi._speculation import SpecDecodeMetrics
@@ -297,16 +298,17 @@ class MemoryReport(Record):
         return memory_html(self)
 
 
-def make_memory_report(
-    stats: Mapping[str, Any], tables: tuple[list[Any], NDArray[np.int32]], weight_bytes: int, page_bytes: int
-) -> MemoryReport:
+def make_memory_report(stats: Mapping[str, Any], tables: _core.MemoryTables, weight_bytes: int, page_bytes: int) -> MemoryReport:
     """From the core's counters and block tables."""
-    entries, references = tables
+    references = tables.references
     sequences = []
-    for request_id, index, num_tokens, groups in sorted(entries, key=lambda entry: (entry[0] < 0, entry[0], entry[1])):
-        name = "sequence" if request_id < 0 else f"request {request_id}" + (f" [{index}]" if index else "")
-        arrays = [np.asarray(group, np.int32) for group in groups]
-        sequences.append(SequenceBlocks(name, num_tokens, arrays, [np.where(a < 0, 0, references[a]).astype(np.int32) for a in arrays]))
+    for entry in sorted(tables.sequences, key=lambda entry: (entry.request_id < 0, entry.request_id, entry.sample_index)):
+        is_request = entry.request_id >= 0
+        name = f"request {entry.request_id}" + (f" [{entry.sample_index}]" if entry.sample_index else "") if is_request else "sequence"
+        arrays = [np.asarray(group, np.int32) for group in entry.tables]
+        sequences.append(
+            SequenceBlocks(name, entry.num_tokens, arrays, [np.where(a < 0, 0, references[a]).astype(np.int32) for a in arrays])
+        )
     return MemoryReport(
         num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
         wasted_share=stats["wasted_share"], weight_bytes=weight_bytes, kv_bytes=stats["num_pages"] * page_bytes, sequences=sequences,

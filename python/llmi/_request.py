@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from llmi._speculation import SpecDecodeMetrics, SpeculationFactory, SpeculativeConfig
     from llmi._tokenizer import Tokenizer
     from llmi._trace import DecodeTrace
-
-    #: At one position: ids, raw and processed log-probabilities, and ranks of the tokens that are reported.
-    CoreLogprobs = tuple[list[int], list[float], list[float], list[int]]
 else:
     from llmi._lazy_numpy import np
 
@@ -300,7 +297,7 @@ class PartialOutput:
     def __init__(self) -> None:
         self.token_ids: list[int] = []
         self.text = ""
-        self.logprobs: list[CoreLogprobs] = []
+        self.logprobs: list[_core.TokenLogprobs] = []
         self.cumulative_logprob = 0.0
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
@@ -313,7 +310,7 @@ class PartialOutput:
         self.token_ids += event.token_ids
         self.text += event.text
         self.logprobs += event.logprobs
-        self.cumulative_logprob += sum(entry[1][0] for entry in event.logprobs)
+        self.cumulative_logprob += sum(entry.logprobs[0] for entry in event.logprobs)
         self.finish_reason = event.finish_reason
 
 
@@ -408,9 +405,9 @@ class ResultBuilder:
             return None
         return [None, *(self._entries(entry) for entry in request.prompt_logprobs)]
 
-    def _entries(self, entry: CoreLogprobs) -> dict[int, Logprob]:
+    def _entries(self, entry: _core.TokenLogprobs) -> dict[int, Logprob]:
         result: dict[int, Logprob] = {}
-        for token, raw, processed, rank in zip(*entry, strict=True):
+        for token, raw, processed, rank in zip(entry.token_ids, entry.logprobs, entry.processed_logprobs, entry.ranks, strict=True):
             if token not in result:
                 result[token] = Logprob(
                     raw, processed, rank, self.tokenizer.decode([token], skip_special_tokens=False) if self._has(token) else ""
