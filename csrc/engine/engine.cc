@@ -56,11 +56,14 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
       pid_(getpid()) {
   cache_ = std::make_unique<KvCache>(groups_, config_.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
+  costs_ = std::make_unique<StepCosts>(context_, *decoder_, *cache_, config_.scheduler.max_num_batched_tokens, [this] { CheckCommand(); });
   if (config_.prefix_caching) {
     std::random_device random;
     cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
   }
-  if (context_.device != nullptr) scheduler_->set_swap_rule([this](const ScheduledSequence& sequence) { return PrefersCopy(sequence); });
+  if (context_.device != nullptr) {
+    scheduler_->set_swap_rule([this](const ScheduledSequence& sequence) { return costs_->PrefersCopy(sequence.kv); });
+  }
   cache_->set_reclaimer([this] { return Reclaim(); });
   PublishStats();
   thread_ = std::thread([this] { ThreadMain(); });
@@ -222,7 +225,7 @@ void Engine::PublishStats() {
   stats_.num_recomputed_tokens = scheduler_->num_recomputed_tokens();
   if (context_.device != nullptr) stats_.device = context_.device->counts();
   stats_.num_restored_tokens = scheduler_->num_restored_tokens();
-  stats_.num_copies_left_out = num_copies_left_out_;
+  stats_.num_copies_left_out = costs_->num_copies_left_out();
   stats_.num_copies_on_write = cache_->num_copies_on_write();
   stats_.num_window_blocks_returned = cache_->num_window_blocks_returned();
   stats_.num_running = scheduler_->num_running();

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "engine/costs.h"
 #include "engine/detokenizer.h"
 #include "engine/lab.h"
 #include "engine/request.h"
@@ -69,7 +70,7 @@ struct EngineStats {
   int64_t num_preemptions = 0;
   int64_t num_recomputed_tokens = 0;
   int64_t num_restored_tokens = 0;  // of preempted sequences whose blocks came back from the host
-  int64_t num_copies_left_out = 0;  // of preempted sequences, that seemed dearer than computing again
+  int64_t num_copies_left_out = 0;  // of preempted sequences, where computing again looked faster
   int64_t num_device_draws = 0;     // rows drawn where their logits lie; those of other rows came to the host
   int64_t num_steps_ahead = 0;      // launched before the tokens of the step before were known
   DeviceCounts device;
@@ -131,7 +132,7 @@ class Engine {
   EngineStats Stats();
   // The block tables of everything that holds cache now. Throws like Execute.
   MemoryTables Tables();
-  // Seconds of a step by its number of rows; measured on the engine thread when first asked for.
+  // Seconds of a step by its number of rows, measured on the engine thread at the first call. Throws like Execute.
   CostCurve Costs();
   bool OnEngineThread() const { return std::this_thread::get_id() == thread_.get_id(); }
   // Runs `work` on the engine thread, between two steps, and returns when it is done; its exception comes through.
@@ -235,7 +236,6 @@ class Engine {
   // Around a step (plan.cc).
   void SetPolicyKeys();
   int64_t PromptBudget();
-  bool PrefersCopy(const ScheduledSequence& sequence);
   void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
   std::unique_ptr<LaunchedStep> LaunchStep();
   // A step ahead of the last one's tokens (ahead.cc): launched after it, and taken as the next, if it is still wanted.
@@ -270,8 +270,6 @@ class Engine {
   bool MayDraft(const ScheduledPiece& piece) const;
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
   int64_t ChosenLength(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan);
-  double TimeRows(const KvSequence& kv, int64_t num_rows);
-  void MeasureCosts();
   void NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token);
   void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result);
   void WalkOn(Sample& sample, int32_t child);
@@ -315,16 +313,7 @@ class Engine {
   std::vector<float> logits_, law_;
   std::array<std::vector<float>, kNumLawStages> stages_;  // of law_, where a trace wants them
   std::vector<std::shared_ptr<LabSequence>> labs_;        // those that hold cache, least recently used first
-  // What steps took over what c(M), measured on short contexts, foretold; smoothed. Long contexts cost more.
-  double decode_ratio_ = 1;
-  double mixed_ratio_ = 1;
-  bool seen_plain_decode_ = false;
-  double drafted_ratio_ = 1;             // of steps with drafts, relative to decode_ratio_
-  double prompt_seconds_per_token_ = 0;  // of steps with prompts, seen lately
-  int64_t num_dear_copies_ = 0;          // to the host, that seemed dearer than computing again
-  int64_t num_copies_left_out_ = 0;      // of these; the others were made, to learn
-  CostCurve costs_;                      // c(M), measured when speculation first asks
-  std::vector<double> cost_row_;         // the same for 1, 2, ... rows, for length policies
+  std::unique_ptr<StepCosts> costs_;
   std::unordered_map<Drafter*, DrafterHistory> drafters_;
   // Rows that the engine-wide processors have had in this step, by sample: [vocab_size] each, of the matrix.
   std::unordered_map<const Sample*, const float*> batched_rows_;
@@ -352,8 +341,7 @@ class Engine {
   uint64_t steps_done_ = 0;
   bool step_did_work_ = false;
   bool closing_ = false;
-  bool ended_ = false;  // the thread has left its loop
-  bool busy_ = false;
+  bool ended_ = false;   // the thread has left its loop
   std::string failure_;  // why the engine stopped, if it did
   EngineStats stats_;
   const int pid_;

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "engine/clock.h"
 #include "engine/engine.h"
 #include "sampling/law.h"
 #include "speculative/length.h"
@@ -19,21 +19,6 @@ namespace llmi {
 constexpr int32_t kWalkRoot = -1;
 constexpr int32_t kWalkEnded = -2;
 constexpr int32_t kFindChild = -3;  // the child that holds the drawn token, if there is one
-
-inline double NowSeconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// Adds the time that it lives to a total.
-class Stopwatch {
- public:
-  explicit Stopwatch(double* total) : total_(total), start_(NowSeconds()) {}
-  ~Stopwatch() { *total_ += NowSeconds() - start_; }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double* total_;
-  double start_;
-};
 
 // One continuation: its tokens, its cache, its text.
 struct Engine::Sample {

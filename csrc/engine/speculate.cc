@@ -17,9 +17,6 @@ namespace {
 
 constexpr int64_t kMaxAutoLength = 16;
 constexpr size_t kMaxKnownDrafters = 256;
-constexpr double kSlowStep = 0.05;  // seconds
-constexpr int kCostRounds = 3;
-constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
 // What "auto" reckons with where a clock must not enter the result: acceptance and rejection depend on draft lengths. With 16-bit
 // activations more rows cost more (SmolLM2: 1.05, 1.08, 1.31, 1.44, 1.48, 1.55 times 8 bits for 1, 2, 4, 8, 16, 32 rows).
@@ -56,18 +53,18 @@ int64_t Engine::ChosenLength(const Sample& sample, int32_t confidence, int64_t l
                ? limit
                : 0;  // trees of a fixed shape want their room
   }
-  if (costs_.empty()) MeasureCosts();
   if (speculation.length_policy != nullptr) {
-    return std::clamp<int64_t>(speculation.length_policy->Choose(rates, cost_row_, scheduler_->num_running()), 0, limit);
+    return std::clamp<int64_t>(speculation.length_policy->Choose(rates, costs_->SecondsByRows(), scheduler_->num_running()), 0, limit);
   }
   const DrafterHistory& history = History(speculation.drafter.get());
   // Steps take longer than their forward alone: a drafter's seconds are weighed on the scale of the curve.
-  LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.per_token.seconds() / decode_ratio_, limit, drafted_ratio_};
+  LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.per_token.seconds() / costs_->decode_ratio(), limit,
+                             costs_->drafted_ratio()};
   if (sample.drafter_state == nullptr) {
-    question.start_seconds = history.per_start_token.seconds() * static_cast<double>(sample.tokens.size()) / decode_ratio_;
+    question.start_seconds = history.per_start_token.seconds() * static_cast<double>(sample.tokens.size()) / costs_->decode_ratio();
     question.remaining_tokens = sample.scheduled.max_new_tokens;
   }
-  return ChooseLength(rates, costs_, question);
+  return ChooseLength(rates, costs_->Curve(), question);
 }
 
 // Before a step is scheduled: drafts that will be accepted and rejected. Each token of a sequence has one, and all of it goes into the
@@ -370,62 +367,10 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
   }
 }
 
-// Seconds of a forward with so many rows, logits of each among them.
-double Engine::TimeRows(const KvSequence& kv, int64_t num_rows) {
-  ForwardBatch batch;
-  batch.segments.push_back({0, num_rows, 0, nullptr, nullptr});
-  for (const auto& table : kv.tables) batch.tables.push_back({table.data()});
-  for (int64_t i = 0; i < num_rows; ++i) {
-    batch.token_ids.push_back(0);
-    batch.positions.push_back(static_cast<int32_t>(i));
-    batch.wanted_rows.push_back(static_cast<int32_t>(i));
-  }
-  std::vector<float> logits(static_cast<size_t>(num_rows * decoder_->config().vocab_size));
-  const double start = NowSeconds();
-  const ForwardResult result = decoder_->Forward(context_, *cache_, batch);
-  decoder_->LmHead(context_, result.hidden, num_rows, logits.data());
-  return NowSeconds() - start;
-}
-
-void Engine::MeasureCosts() {
-  KvSequence kv;
-  cache_->Init(&kv);
-  std::vector<CostCurve::Point> points;
-  const auto time_rows = [&](int64_t num_rows) {
-    try {
-      CheckCommand();
-    } catch (...) {
-      cache_->Free(&kv);
-      throw;
-    }
-    return TimeRows(kv, num_rows);
-  };
-  if (cache_->TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) {
-    // The first forward finds cold caches and does not count. A large model's step is long enough to be measured once, at three sizes.
-    const bool slow = time_rows(1) > kSlowStep;
-    for (int64_t num_rows : kCostRows) {
-      if (slow && num_rows != 1 && num_rows != 4 && num_rows != 16) continue;
-      if (num_rows > config_.scheduler.max_num_batched_tokens || !cache_->TryReserve(&kv, num_rows, KvCache::Reclaim::kCacheOnly)) break;
-      points.push_back({num_rows, std::numeric_limits<double>::infinity()});
-    }
-    // Sizes by turns, so that a busy moment does not make one size look dear.
-    for (int round = 0; round < (slow ? 1 : kCostRounds); ++round) {
-      for (CostCurve::Point& point : points) point.seconds = std::min(point.seconds, time_rows(point.num_rows));
-    }
-  }
-  cache_->Free(&kv);
-  costs_ = CostCurve(std::move(points));
-  cost_row_.clear();
-  for (int64_t rows = 1; rows <= kCostRows[std::size(kCostRows) - 1]; ++rows) cost_row_.push_back(costs_.Seconds(rows));
-}
-
 CostCurve Engine::Costs() {
-  CostCurve costs;
-  Execute([&] {
-    if (costs_.empty()) MeasureCosts();
-    costs = costs_;
-  });
-  return costs;
+  CostCurve curve;
+  Execute([&] { curve = costs_->Curve(); });
+  return curve;
 }
 
 }  // namespace llmi

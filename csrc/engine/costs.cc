@@ -1,0 +1,127 @@
+#include "engine/costs.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "core/system_limits.h"
+#include "engine/clock.h"
+
+namespace llmi {
+namespace {
+
+constexpr double kStallFactor = 1.7;
+constexpr int64_t kMinPromptBudget = 8;
+constexpr double kSlowStep = 0.05;  // seconds
+constexpr int kCostRounds = 3;
+constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
+
+}  // namespace
+
+StepCosts::StepCosts(const KernelContext& context, Decoder& decoder, KvCache& cache, int64_t max_num_rows, std::function<void()> check)
+    : context_(context), decoder_(decoder), cache_(cache), max_num_rows_(max_num_rows), check_(std::move(check)) {}
+
+const CostCurve& StepCosts::Curve() {
+  if (curve_.empty()) Measure();
+  return curve_;
+}
+
+const std::vector<double>& StepCosts::SecondsByRows() {
+  if (curve_.empty()) Measure();
+  return seconds_by_rows_;
+}
+
+int64_t StepCosts::PromptBudget(int64_t num_decodes) {
+  const CostCurve& curve = Curve();
+  const double limit = kStallFactor * decode_ratio_ * curve.Seconds(num_decodes);
+  int64_t budget = kMinPromptBudget;
+  while (budget < max_num_rows_ && mixed_ratio_ * curve.Seconds(num_decodes + budget + 1) <= limit) ++budget;
+  return budget;
+}
+
+// Before anything was seen, copying is preferred. One copy that was held up must not end copying, so every fourth that looks slow is made.
+bool StepCosts::PrefersCopy(const KvSequence& sequence) {
+  constexpr int64_t kRetry = 4;
+  const int64_t num_pages = cache_.NumCommittedPages(sequence);
+  if (static_cast<uint64_t>(num_pages * cache_.pool().page_bytes()) > AvailableMemoryBytes() / 2) return false;
+  const double copies = 2 * cache_.copy_seconds_per_page() * static_cast<double>(num_pages);
+  if (copies <= prompt_seconds_per_token_ * static_cast<double>(sequence.num_tokens)) return true;
+  if (++num_slow_copies_ % kRetry == 0) return true;
+  ++num_copies_left_out_;
+  return false;
+}
+
+void StepCosts::Learn(const StepShape& step, double seconds) {
+  if (step.num_prompts > 0) {
+    const double per_token = seconds / static_cast<double>(step.num_rows);
+    prompt_seconds_per_token_ = prompt_seconds_per_token_ == 0 ? per_token : 0.8 * prompt_seconds_per_token_ + 0.2 * per_token;
+  }
+  const double predicted = curve_.Seconds(step.num_rows);
+  if (predicted <= 0) return;  // nothing measured so far
+  if (step.num_prompts == step.num_sequences) return;
+  const double seen = std::clamp(seconds / predicted, 0.2, 20.0);
+  // Until a plain step has shown how far the curve is off, drafted ones do.
+  if (step.num_prompts == 0 && step.drafted && seen_plain_decode_) {
+    // One slow step among few drafted ones must not end drafting.
+    drafted_ratio_ = 0.9 * drafted_ratio_ + 0.1 * std::clamp(seen / decode_ratio_, 0.5, 2.0);
+    return;
+  }
+  double& ratio = step.num_prompts > 0 ? mixed_ratio_ : decode_ratio_;
+  ratio = 0.8 * ratio + 0.2 * seen;
+  // The ratio of drafted steps returns to 1 while there are none: a wrong high value would prevent drafts, and so its own correction.
+  if (step.num_prompts > 0 || step.drafted) return;
+  seen_plain_decode_ = true;
+  drafted_ratio_ += 0.02 * (1 - drafted_ratio_);
+}
+
+// Seconds of a forward with num_rows rows, and of the logits of each.
+double StepCosts::TimeRows(const KvSequence& kv, int64_t num_rows) {
+  ForwardBatch batch;
+  batch.segments.push_back({0, num_rows, 0, nullptr, nullptr});
+  for (const auto& table : kv.tables) batch.tables.push_back({table.data()});
+  for (int64_t i = 0; i < num_rows; ++i) {
+    batch.token_ids.push_back(0);
+    batch.positions.push_back(static_cast<int32_t>(i));
+    batch.wanted_rows.push_back(static_cast<int32_t>(i));
+  }
+  std::vector<float> logits(static_cast<size_t>(num_rows * decoder_.config().vocab_size));
+  const double start = NowSeconds();
+  const ForwardResult result = decoder_.Forward(context_, cache_, batch);
+  decoder_.LmHead(context_, result.hidden, num_rows, logits.data());
+  return NowSeconds() - start;
+}
+
+void StepCosts::Measure() {
+  KvSequence kv;
+  cache_.Init(&kv);
+  std::vector<CostCurve::Point> points;
+  const auto time_rows = [&](int64_t num_rows) {
+    try {
+      check_();
+    } catch (...) {
+      cache_.Free(&kv);
+      throw;
+    }
+    return TimeRows(kv, num_rows);
+  };
+  if (cache_.TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) {
+    // The first forward finds cold caches and does not count. A large model's step is long enough to be measured once, at three sizes.
+    const bool slow = time_rows(1) > kSlowStep;
+    for (int64_t num_rows : kCostRows) {
+      if (slow && num_rows != 1 && num_rows != 4 && num_rows != 16) continue;
+      if (num_rows > max_num_rows_ || !cache_.TryReserve(&kv, num_rows, KvCache::Reclaim::kCacheOnly)) break;
+      points.push_back({num_rows, std::numeric_limits<double>::infinity()});
+    }
+    // Sizes are interleaved, so that a busy moment does not make one size look slow.
+    for (int round = 0; round < (slow ? 1 : kCostRounds); ++round) {
+      for (CostCurve::Point& point : points) point.seconds = std::min(point.seconds, time_rows(point.num_rows));
+    }
+  }
+  cache_.Free(&kv);
+  curve_ = CostCurve(std::move(points));
+  seconds_by_rows_.clear();
+  for (int64_t rows = 1; rows <= kCostRows[std::size(kCostRows) - 1]; ++rows) seconds_by_rows_.push_back(curve_.Seconds(rows));
+}
+
+}  // namespace llmi

@@ -1,0 +1,70 @@
+// What a step costs on this machine: the curve c(M), measured seconds of a forward of M rows, and the ratio of real steps to it.
+// From these follow how many prompt tokens may join a step of decodes, and whether the blocks of a preempted sequence are copied.
+// Times decide only when something is computed, never which tokens come out. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "kernels/ops/context.h"
+#include "model/decoder.h"
+#include "speculative/length.h"
+
+namespace llmi {
+
+// What a step computed, as far as its time depends on it.
+struct StepShape {
+  int64_t num_rows = 0;
+  int64_t num_sequences = 0;
+  int64_t num_prompts = 0;  // sequences with more than one new token
+  bool drafted = false;     // some sequence had a draft
+};
+
+class StepCosts {
+ public:
+  // max_num_rows: the largest step that is measured. check: called between two measured forwards; its exception ends the measurement.
+  StepCosts(const KernelContext& context, Decoder& decoder, KvCache& cache, int64_t max_num_rows, std::function<void()> check);
+
+  // c(M). The first call measures it, in free cache pages; empty if there are none.
+  const CostCurve& Curve();
+  // c(1), c(2), ... up to the largest measured size, for length policies. Measures like Curve.
+  const std::vector<double>& SecondsByRows();
+
+  // Prompt tokens that a step may take in addition to num_decodes decodes: at least 8, and else as many as keep the step within 1.7 times
+  // the predicted time of its decodes alone. Measures like Curve.
+  int64_t PromptBudget(int64_t num_decodes);
+  // Whether copying the blocks of a preempted sequence to the host and back is expected to take less time than computing them again.
+  bool PrefersCopy(const KvSequence& sequence);
+  // A step of this shape took `seconds`.
+  void Learn(const StepShape& step, double seconds);
+
+  // Seconds of decode steps over c(M), smoothed. Long contexts cost more than the short ones that c(M) was measured on.
+  double decode_ratio() const { return decode_ratio_; }
+  // The same for steps with drafts, relative to decode_ratio().
+  double drafted_ratio() const { return drafted_ratio_; }
+  // Preemptions whose blocks were not copied, since computing them again looked faster.
+  int64_t num_copies_left_out() const { return num_copies_left_out_; }
+
+ private:
+  void Measure();
+  double TimeRows(const KvSequence& kv, int64_t num_rows);
+
+  const KernelContext& context_;
+  Decoder& decoder_;
+  KvCache& cache_;
+  const int64_t max_num_rows_;
+  const std::function<void()> check_;
+  CostCurve curve_;
+  std::vector<double> seconds_by_rows_;
+  double decode_ratio_ = 1;
+  double mixed_ratio_ = 1;  // of steps with prompts and decodes
+  bool seen_plain_decode_ = false;
+  double drafted_ratio_ = 1;
+  double prompt_seconds_per_token_ = 0;  // of recent steps with prompts; 0: none so far
+  int64_t num_slow_copies_ = 0;          // preemptions where copying looked slower than computing again
+  int64_t num_copies_left_out_ = 0;      // of these, not copied; every fourth is, to refresh the estimate
+};
+
+}  // namespace llmi
