@@ -256,7 +256,7 @@ void Engine::ProcessPromptRow(Running& running, int64_t position, const float* r
   const TokenHistory history = {std::span(request.prompt_token_ids).first(static_cast<size_t>(position + 1)), position + 1};
   ProcessLogits(context_, params, history, nullptr, law_.data(), vocab_size);
   running.request->prompt_logprobs.push_back(
-      ComputeLogprobs(context_, raw, law_.data(), params.temperature == 0, vocab_size, next, params.num_prompt_logprobs));
+      ComputeLogprobs(context_, raw, law_.data(), params.greedy(), vocab_size, next, params.num_prompt_logprobs));
 }
 
 void Engine::StartSiblings(Running& running, const float* raw) {
@@ -320,7 +320,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, con
   }
   SampleOutput& output = running.output(sample);
   if (params.num_logprobs >= 0) {
-    output.logprobs.push_back(ComputeLogprobs(context_, raw, law_.data(), params.temperature == 0, vocab_size, token, params.num_logprobs));
+    output.logprobs.push_back(ComputeLogprobs(context_, raw, law_.data(), params.greedy(), vocab_size, token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
   if (child == kFindChild) child = ChildOfWalk(sample, token);

@@ -187,7 +187,7 @@ void Engine::TakePrior(Sample& sample) {
   if (std::any_of(sample.acceptance.begin(), sample.acceptance.end(), [](const auto& record) { return !record.empty(); })) return;
   const Request& request = *sample.running->request;
   const SpeculationConfig& speculation = *request.speculation;
-  const bool greedy = request.params.temperature == 0;
+  const bool greedy = request.params.greedy();
   // Other sequences' luck may enter where tokens do not depend on lengths.
   if (speculation.verification != VerificationKind::kCoupled) {
     sample.acceptance = DrafterHistory(*speculation.drafter).acceptance[greedy];
@@ -286,7 +286,7 @@ std::vector<int32_t> Engine::ChildrenToJudge(const Sample& sample, int32_t node)
 
 // law_ holds the law of the row that the walk is at.
 void Engine::NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token) {
-  const bool greedy = running.request->params.temperature == 0;
+  const bool greedy = running.request->params.greedy();
   const float total = greedy ? 0.0f : LogSumExp(context_, law_.data(), static_cast<int64_t>(law_.size()));
   for (int32_t node : sample.draft.Children(sample.walk)) {
     const int32_t id = sample.draft.token_ids[static_cast<size_t>(node)];
@@ -353,7 +353,7 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
       const auto confidence = static_cast<size_t>(sample->confidence);
       sample->acceptance[confidence].Add(depth, sample->num_accepted);
       DrafterHistory& history = History(running.request->speculation->drafter.get());
-      history.acceptance[running.request->params.temperature == 0][confidence].Add(depth, sample->num_accepted);
+      history.acceptance[running.request->params.greedy()][confidence].Add(depth, sample->num_accepted);
     }
     if (!sample->finished) cache_->Trim(&sample->scheduled.kv);
     const std::vector<float> logprobs = std::exchange(sample->draft_logprobs, {});

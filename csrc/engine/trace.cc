@@ -24,7 +24,7 @@ LawObserver Engine::StageObserver() {
 void Engine::RecordCandidates(Running& running, Sample& sample, const float* raw, int32_t token) {
   const SamplingParams& params = running.request->params;
   const auto vocab_size = static_cast<int64_t>(law_.size());
-  const bool greedy = params.temperature == 0;
+  const bool greedy = params.greedy();
   const NoiseKey key = {params.seed, static_cast<int64_t>(sample.tokens.size()), sample.index, 0, 0};
   std::vector<int32_t> ids = DrawSeveral(greedy ? nullptr : &key, law_.data(), vocab_size, kNumForemost);
   const std::vector<int32_t> likeliest = DrawSeveral(nullptr, raw, vocab_size, kNumForemost);
@@ -58,7 +58,7 @@ void Engine::RecordTrace(Running& running, Sample& sample, const float* raw, int
   RecordCandidates(running, sample, raw, token);
   const SamplingParams& params = running.request->params;
   const auto vocab_size = static_cast<int64_t>(law_.size());
-  const bool greedy = params.temperature == 0;
+  const bool greedy = params.greedy();
   const auto position = static_cast<int64_t>(sample.tokens.size());
   TraceRow common;
   {

@@ -39,7 +39,7 @@ double AcceptanceUniform(NoiseKey key, int32_t token_id) {
 
 int32_t DrawVerified(const KernelContext& context, const SamplingParams& params, NoiseKey key, std::span<const double> probs,
                      bool after_rejection) {
-  if (params.temperature == 0) return static_cast<int32_t>(std::max_element(probs.begin(), probs.end()) - probs.begin());
+  if (params.greedy()) return static_cast<int32_t>(std::max_element(probs.begin(), probs.end()) - probs.begin());
   std::vector<float> law(probs.size());
   std::transform(probs.begin(), probs.end(), law.begin(), LogLaw);
   key.purpose = 0;
@@ -54,7 +54,7 @@ int32_t DrawVerified(const KernelContext& context, const SamplingParams& params,
 std::vector<double> NormalisedLaw(const KernelContext& context, const SamplingParams& params, std::span<const float> law) {
   std::vector<double> target(law.size(), 0.0);
   const auto best = static_cast<size_t>(ArgMax(context, law.data(), static_cast<int64_t>(law.size())));
-  if (params.temperature == 0) {
+  if (params.greedy()) {
     target[best] = 1.0;
     return target;
   }

@@ -139,7 +139,7 @@ void FilterLogits(const KernelContext& context, const SamplingParams& params, co
     throw Error(ErrorKind::kNonFiniteLogits, "no token is left to draw at position " + std::to_string(history.token_ids.size()) +
                                                  ": masks, biases or processors made every logit -inf, or one NaN or +inf");
   }
-  if (params.temperature == 0) return;
+  if (params.greedy()) return;
   const auto temperature = static_cast<float>(params.temperature);
   if (temperature != 1.0f) {
     for (int64_t i = 0; i < vocab_size; ++i) logits[i] = logits[i] / temperature;
@@ -190,7 +190,7 @@ int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law
 int32_t DrawToken(const KernelContext& context, const SamplingParams& params, int64_t position, int64_t sample_index,
                   std::span<const float> law) {
   const auto vocab_size = static_cast<int64_t>(law.size());
-  if (params.temperature == 0) return static_cast<int32_t>(ArgMax(context, law.data(), vocab_size));
+  if (params.greedy()) return static_cast<int32_t>(ArgMax(context, law.data(), vocab_size));
   return Draw(context, {params.seed, position, sample_index, 0, 0}, law.data(), vocab_size);
 }
 

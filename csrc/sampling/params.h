@@ -31,6 +31,9 @@ struct SamplingParams {
   bool skip_special_tokens = true;
   int64_t num_logprobs = -1;         // -1: none; 0: the sampled token; n: the top n too
   int64_t num_prompt_logprobs = -1;  // likewise
+
+  // The likeliest token is taken; nothing is drawn.
+  bool greedy() const { return temperature == 0; }
 };
 
 // Calls visit(name, member) for each parameter, by which it crosses to Python.
