@@ -6,10 +6,12 @@
 
 #include <chrono>
 #include <cstring>
+#include <string_view>
 
 #include "bindings/bind_testing.h"
 #include "cache/kv_cache.h"
 #include "core/fp_env.h"
+#include "engine/batch.h"
 #include "engine/options.h"
 #include "kernels/ops/attention.h"
 #include "model/loader.h"
@@ -126,6 +128,8 @@ class TestCache {
 // A decoder and a cache without an engine.
 class TestDecoder {
  public:
+  using Pieces = std::vector<std::tuple<int64_t, std::vector<int32_t>, std::optional<std::vector<int32_t>>>>;
+
   TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads,
               int64_t block_size, int64_t num_pages, const std::string& overrides, int activation_bits)
       : context_(TestContext(table, num_threads)),
@@ -151,28 +155,9 @@ class TestDecoder {
 
   // One forward pass. pieces: (sequence, token_ids, parents or None). Chains are committed; a tree is dropped
   // after the pass. Returns logits [all rows, vocab], and the taps [rows, hidden] of the asked layers.
-  py::tuple Forward(const std::vector<std::tuple<int64_t, std::vector<int32_t>, std::optional<std::vector<int32_t>>>>& pieces,
-                    const std::vector<int>& tap_layers) {
-    ForwardBatch batch;
-    batch.tables.resize(cache_.groups().groups().size());
-    batch.tap_layers = tap_layers;
-    std::vector<std::vector<int32_t>> parents_storage(pieces.size());
-    for (size_t p = 0; p < pieces.size(); ++p) {
-      const auto& [id, tokens, parents] = pieces[p];
-      KvSequence& kv = *sequences_.at(id);
-      const auto count = static_cast<int64_t>(tokens.size());
-      CheckArgument(cache_.TryReserve(&kv, count), "the test cache is full");
-      if (parents) parents_storage[p] = *parents;
-      batch.segments.push_back({batch.num_rows(), count, kv.num_tokens, nullptr, parents ? parents_storage[p].data() : nullptr});
-      for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(kv.tables[g].data());
-      std::vector<int32_t> depth(tokens.size(), 0);
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        depth[i] = !parents ? static_cast<int32_t>(i) : (*parents)[i] < 0 ? 0 : depth[static_cast<size_t>((*parents)[i])] + 1;
-        batch.wanted_rows.push_back(static_cast<int32_t>(batch.num_rows()));
-        batch.token_ids.push_back(tokens[i]);
-        batch.positions.push_back(static_cast<int32_t>(kv.num_tokens) + depth[i]);
-      }
-    }
+  // The batch passes through its bytes.
+  py::tuple Forward(const Pieces& pieces, const std::vector<int>& tap_layers) {
+    const ForwardBatch batch = BatchFromBytes(ToBytes(Batch(pieces, tap_layers)));
     const FloatEnvironmentGuard guard;
     const ForwardResult result = decoder_->Forward(context_, cache_, batch);
     for (const auto& [id, tokens, parents] : pieces) {
@@ -189,10 +174,33 @@ class TestDecoder {
     return py::make_tuple(logits, taps);
   }
 
+  // The bytes of the batch that Forward would run; nothing is computed.
+  py::bytes BatchBytes(const Pieces& pieces, const std::vector<int>& tap_layers) {
+    const std::vector<uint8_t> bytes = ToBytes(Batch(pieces, tap_layers));
+    for (const auto& [id, tokens, parents] : pieces) cache_.Trim(sequences_.at(id).get());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
   std::string Audit() const { return cache_.Audit(); }
   int64_t num_window_blocks_returned() const { return cache_.num_window_blocks_returned(); }
 
  private:
+  ForwardBatch Batch(const Pieces& pieces, const std::vector<int>& tap_layers) {
+    BatchBuilder builder(cache_.groups().groups().size());
+    builder.AddTaps(tap_layers);
+    for (const auto& [id, tokens, parents] : pieces) {
+      KvSequence& kv = *sequences_.at(id);
+      CheckArgument(cache_.TryReserve(&kv, static_cast<int64_t>(tokens.size())), "the test cache is full");
+      builder.BeginSegment(kv);
+      if (parents) {
+        builder.AddDraft({tokens, *parents, {}});
+      } else {
+        for (int32_t token_id : tokens) builder.AddToken(token_id, true);
+      }
+    }
+    return builder.Take();
+  }
+
   KvGroups Groups(KvType type, int64_t block_size) const {
     const ModelConfig& config = decoder_->config();
     std::vector<int64_t> windows;
@@ -302,8 +310,18 @@ void RegisterTestingCache(py::module_& module) {
       .def("free", &TestDecoder::Free)
       .def("rollback", &TestDecoder::Rollback)
       .def("forward", &TestDecoder::Forward, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
+      .def("batch_bytes", &TestDecoder::BatchBytes, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
       .def("audit", &TestDecoder::Audit)
       .def_property_readonly("num_window_blocks_returned", &TestDecoder::num_window_blocks_returned);
+  // Reads a batch from its bytes and writes it again.
+  module.def(
+      "batch_from_bytes",
+      [](const py::bytes& bytes) {
+        const std::string_view view = bytes;
+        const std::vector<uint8_t> again = ToBytes(BatchFromBytes({reinterpret_cast<const uint8_t*>(view.data()), view.size()}));
+        return py::bytes(reinterpret_cast<const char*>(again.data()), again.size());
+      },
+      py::arg("bytes"));
   module.def("attention", &TestAttention, py::arg("table"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("num_heads"),
              py::arg("num_kv_heads"), py::arg("kv_dtype") = "float16", py::arg("block_size") = 16, py::arg("window") = 0,
              py::arg("scale") = 1.0f, py::arg("soft_cap") = 0.0f, py::arg("parents") = py::none(), py::arg("num_threads") = 1);

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "engine/batch.h"
 #include "engine/running.h"
 #include "sampling/edits.h"
 
@@ -40,29 +41,23 @@ bool Engine::MayAdmit(const LaunchedStep& step) const {
 
 void Engine::LaunchAhead(const LaunchedStep& step) {
   auto next = std::make_unique<LaunchedStep>();
-  ForwardBatch batch;
-  batch.tables.resize(cache_->groups().groups().size());
+  BatchBuilder builder(cache_->groups().groups().size());
   for (size_t i = 0; i < step.rows.size(); ++i) {
     Sample& sample = *step.rows[i].sample;
     if (sample.finished || sample.scheduled.max_new_tokens == 1) continue;  // this step's token is its last
     KvSequence& kv = sample.scheduled.kv;
     if (!cache_->TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) return;  // what is reserved serves the next step
-    batch.segments.push_back({batch.num_rows(), 1, kv.num_tokens, nullptr, nullptr});
-    batch.wanted_rows.push_back(static_cast<int32_t>(batch.num_rows()));
-    batch.positions.push_back(static_cast<int32_t>(kv.num_tokens));
-    batch.token_ids.push_back(~static_cast<int32_t>(i));
+    builder.BeginSegment(kv);
+    builder.AddToken(~static_cast<int32_t>(i), true);  // the token that the device draws for row i
     next->pieces.push_back({&sample.scheduled, 1});
     next->rows.push_back({&sample, kv.num_tokens, kWalkRoot, true, static_cast<int32_t>(i)});
   }
   if (next->rows.empty()) return;
-  for (const ScheduledPiece& piece : next->pieces) {
-    for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(piece.sequence->kv.tables[g].data());
-  }
-  next->num_rows = batch.num_rows();
+  next->num_rows = builder.batch().num_rows();
   next->num_ahead = step.num_ahead + 1;
   next->num_running = step.num_running;
   next->num_waiting = step.num_waiting;
-  next->result = decoder_->Forward(context_, *cache_, batch);
+  next->result = decoder_->Forward(context_, *cache_, builder.batch());
   next->draws = LaunchDraws(next->rows, next->result.hidden);
   ahead_ = std::move(next);
   const std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/system_limits.h"
+#include "engine/batch.h"
 #include "engine/clock.h"
 
 namespace llmi {
@@ -77,17 +78,12 @@ void StepCosts::Learn(const StepShape& step, double seconds) {
 
 // Seconds of a forward with num_rows rows, and of the logits of each.
 double StepCosts::TimeRows(const KvSequence& kv, int64_t num_rows) {
-  ForwardBatch batch;
-  batch.segments.push_back({0, num_rows, 0, nullptr, nullptr});
-  for (const auto& table : kv.tables) batch.tables.push_back({table.data()});
-  for (int64_t i = 0; i < num_rows; ++i) {
-    batch.token_ids.push_back(0);
-    batch.positions.push_back(static_cast<int32_t>(i));
-    batch.wanted_rows.push_back(static_cast<int32_t>(i));
-  }
+  BatchBuilder builder(cache_.groups().groups().size());
+  builder.BeginSegment(kv);
+  for (int64_t i = 0; i < num_rows; ++i) builder.AddToken(0, true);
   std::vector<float> logits(static_cast<size_t>(num_rows * decoder_.config().vocab_size));
   const double start = NowSeconds();
-  const ForwardResult result = decoder_.Forward(context_, cache_, batch);
+  const ForwardResult result = decoder_.Forward(context_, cache_, builder.batch());
   decoder_.LmHead(context_, result.hidden, num_rows, logits.data());
   return NowSeconds() - start;
 }

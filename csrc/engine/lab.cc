@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "engine/batch.h"
 #include "engine/running.h"
 
 namespace llmi {
@@ -125,16 +126,15 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
   }
   while (std::find(done.begin(), done.end(), false) != done.end()) {
     CheckCommand();
-    ForwardBatch batch;
-    batch.tables.resize(cache_->groups().groups().size());
+    BatchBuilder builder(cache_->groups().groups().size());
     std::vector<size_t> owners;  // of each wanted row
     std::vector<std::pair<size_t, int64_t>> pieces;
     for (size_t i = 0; i < extensions.size(); ++i) {
       if (done[i]) continue;
       const LabCapture& capture = extensions[i].sequence->capture;
-      AddLayers(capture.hidden_states, &batch.tap_layers);
-      AddLayers(capture.layer_logits, &batch.tap_layers);
-      AddLayers(capture.attention, &batch.attention_layers);
+      builder.AddTaps(capture.hidden_states);
+      builder.AddTaps(capture.layer_logits);
+      builder.AddAttention(capture.attention);
     }
     int64_t budget = config_.scheduler.max_num_batched_tokens;
     for (size_t i = 0; i < extensions.size() && budget > 0; ++i) {
@@ -151,29 +151,23 @@ void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector
       const int64_t num_rows = num_tokens + (with_tree ? tree_size : 0);
       LabReserve(sequence, num_rows);
       const int64_t first = sequence.kv.num_tokens;
-      const int64_t row_begin = batch.num_rows();
+      builder.BeginSegment(sequence.kv);
       for (int64_t t = 0; t < num_tokens; ++t) {
-        batch.token_ids.push_back(sequence.tokens[static_cast<size_t>(first + t)]);
-        batch.positions.push_back(static_cast<int32_t>(first + t));
         const int64_t from_end = static_cast<int64_t>(sequence.tokens.size()) - (first + t);  // 1: the last token
         const bool is_new = !extension.is_tree && from_end <= static_cast<int64_t>(extension.token_ids.size());
-        if (is_new || (extension.wants_last && extension.token_ids.empty() && from_end == 1)) {
-          batch.wanted_rows.push_back(static_cast<int32_t>(row_begin + t));
-          owners.push_back(i);
-        }
+        const bool wanted = is_new || (extension.wants_last && extension.token_ids.empty() && from_end == 1);
+        builder.AddToken(sequence.tokens[static_cast<size_t>(first + t)], wanted);
+        if (wanted) owners.push_back(i);
       }
-      batch.segments.push_back({row_begin, num_rows, first, nullptr, nullptr});
       if (with_tree) {
-        AppendDraft({extension.token_ids, extension.parents, {}}, num_tokens, static_cast<int64_t>(sequence.tokens.size()) - 1, &batch);
+        builder.AddDraft({extension.token_ids, extension.parents, {}});
         owners.insert(owners.end(), static_cast<size_t>(tree_size), i);
       }
       pieces.emplace_back(i, num_tokens);
       budget -= num_rows;
       done[i] = whole && (tree_size == 0 || with_tree);
     }
-    for (const auto& [i, num_tokens] : pieces) {
-      for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(extensions[i].sequence->kv.tables[g].data());
-    }
+    const ForwardBatch batch = builder.Take();
     const ForwardResult forward = decoder_->Forward(context_, *cache_, batch);
     for (const auto& [i, num_tokens] : pieces) {
       cache_->Commit(&extensions[i].sequence->kv, num_tokens, extensions[i].sequence->tokens);

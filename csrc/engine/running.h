@@ -73,17 +73,6 @@ inline bool Engine::Sample::judges_drafts() const {
 
 inline HookContext Engine::Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
 
-// Adds the layers that are not there yet.
-inline void AddLayers(const std::vector<int>& wanted, std::vector<int>* layers) {
-  for (int layer : wanted) {
-    if (std::find(layers->begin(), layers->end(), layer) == layers->end()) layers->push_back(layer);
-  }
-}
-
-// Adds the rows of a draft to the batch's last segment, which has num_before rows so far: node i lies in the slot behind
-// the last committed token, i further; its position is its depth. All its rows are wanted.
-void AppendDraft(const Draft& draft, int64_t num_before, int64_t last_position, ForwardBatch* batch);
-
 // A row of the batch whose logits are wanted: after `position` of a sample's tokens.
 struct Engine::LogitsRow {
   Sample* sample;

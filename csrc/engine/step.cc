@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "engine/batch.h"
 #include "engine/running.h"
 #include "kernels/ops/vocab.h"
 #include "sampling/law.h"
@@ -55,65 +56,40 @@ std::unique_ptr<Engine::LaunchedStep> Engine::LaunchStep() {
   return step;
 }
 
-void AppendDraft(const Draft& draft, int64_t num_before, int64_t last_position, ForwardBatch* batch) {
-  if (draft.size() == 0) return;
-  if (!draft.is_chain()) {
-    std::vector<int32_t>& parents = batch->tree_parents.emplace_back();
-    for (int64_t i = 0; i < num_before; ++i) parents.push_back(static_cast<int32_t>(i) - 1);
-    for (int32_t parent : draft.parents) parents.push_back(static_cast<int32_t>(num_before) + parent);
-    batch->segments.back().parents = parents.data();
-  }
-  for (int32_t depth : draft.Depths()) batch->positions.push_back(static_cast<int32_t>(last_position) + depth);
-  for (int32_t token_id : draft.token_ids) {
-    batch->wanted_rows.push_back(static_cast<int32_t>(batch->num_rows()));
-    batch->token_ids.push_back(token_id);
-  }
-}
-
 ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows) {
-  ForwardBatch batch;
-  batch.tables.resize(cache_->groups().groups().size());
+  BatchBuilder builder(cache_->groups().groups().size());
   const double now = NowSeconds();
   int64_t prompt_tokens = 0;
   for (const ScheduledPiece& piece : pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
     const KvSequence& kv = piece.sequence->kv;
-    const int64_t row_begin = batch.num_rows();
-    const Draft& draft = sample->draft;
-    batch.segments.push_back({row_begin, piece.num_new + draft.size(), kv.num_tokens, nullptr, nullptr});
-    for (size_t g = 0; g < batch.tables.size(); ++g) batch.tables[g].push_back(kv.tables[g].data());
-    for (int64_t i = 0; i < piece.num_new; ++i) {
-      batch.token_ids.push_back(sample->tokens[static_cast<size_t>(kv.num_tokens + i)]);
-      batch.positions.push_back(static_cast<int32_t>(kv.num_tokens + i));
-    }
-    if (sample->finished) {  // a static batch's row: computed to its logits, as such batches do, and not looked at
-      batch.wanted_rows.push_back(static_cast<int32_t>(batch.num_rows() - 1));
-      rows->push_back({sample, kv.num_tokens + piece.num_new - 1, kWalkRoot, true});
-      continue;
-    }
-    Running& running = *sample->running;
-    if (running.request->speculation) AddLayers(running.request->speculation->drafter->hidden_layers(), &batch.tap_layers);
-    if (running.request->first_scheduled_time_s == 0) running.request->first_scheduled_time_s = now;
-    if (kv.num_tokens < running.prompt_len()) prompt_tokens += piece.num_new;
-    const bool scores_prompt = running.request->params.num_prompt_logprobs >= 0 && sample->index == 0;
+    Running* running = sample->running;
+    // The row of a static batch that has finished is computed up to its logits, as such batches do, and not used. Its request may be gone.
+    const bool finished = sample->finished;
+    const bool scores_prompt = !finished && running->request->params.num_prompt_logprobs >= 0 && sample->index == 0;
+    builder.BeginSegment(kv);
     for (int64_t i = 0; i < piece.num_new; ++i) {
       const int64_t position = kv.num_tokens + i;
-      const bool last = position + 1 == piece.sequence->num_tokens;
+      const bool last = finished ? i + 1 == piece.num_new : position + 1 == piece.sequence->num_tokens;
       // Prompt rows that have no score yet; after a preemption some, or all, may have theirs.
-      const bool scores =
-          scores_prompt && position + 1 < running.prompt_len() && position >= static_cast<int64_t>(running.request->prompt_logprobs.size());
-      if (!last && !scores) continue;
-      batch.wanted_rows.push_back(static_cast<int32_t>(row_begin + i));
-      rows->push_back({sample, position, kWalkRoot, last});
+      const bool scores = scores_prompt && position + 1 < running->prompt_len() &&
+                          position >= static_cast<int64_t>(running->request->prompt_logprobs.size());
+      builder.AddToken(sample->tokens[static_cast<size_t>(position)], last || scores);
+      if (last || scores) rows->push_back({sample, position, kWalkRoot, last});
     }
-    AppendDraft(draft, piece.num_new, kv.num_tokens + piece.num_new - 1, &batch);
-    for (int64_t i = 0; i < draft.size(); ++i) {
-      rows->push_back({sample, batch.positions[static_cast<size_t>(row_begin + piece.num_new + i)], static_cast<int32_t>(i), true});
+    if (finished) continue;
+    if (running->request->speculation) builder.AddTaps(running->request->speculation->drafter->hidden_layers());
+    if (running->request->first_scheduled_time_s == 0) running->request->first_scheduled_time_s = now;
+    if (kv.num_tokens < running->prompt_len()) prompt_tokens += piece.num_new;
+    const int64_t first_node = builder.batch().num_rows();
+    builder.AddDraft(sample->draft);
+    for (int64_t i = 0; i < sample->draft.size(); ++i) {
+      rows->push_back({sample, builder.batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
     }
   }
   const std::lock_guard lock(mutex_);
   stats_.num_prompt_tokens += prompt_tokens;
-  return batch;
+  return builder.Take();
 }
 
 void Engine::AfterToken(Running& running, Sample& sample, int32_t token, int32_t child, const float* raw) {

@@ -255,8 +255,7 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
                  .sine = rows.sine[rope]});
 
   const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
-  segments_ = batch.segments;
-  for (size_t s = 0; s < segments_.size(); ++s) segments_[s].block_table = batch.tables[group][s];
+  FindSegments(batch, group);
   const KvView kv = cache.View(static_cast<int>(layer));
   const auto num_segments = static_cast<int64_t>(segments_.size());
   const KvWriteArgs written = {
@@ -344,12 +343,16 @@ bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) {
   return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && batch.tap_layers.empty() && batch.attention_layers.empty();
 }
 
+void Decoder::FindSegments(const ForwardBatch& batch, size_t group) {
+  segments_.clear();
+  for (size_t s = 0; s < batch.segments.size(); ++s) segments_.push_back(batch.Segment(s, group));
+}
+
 // Block tables and positions go to the device once, for all layers of a group.
 void Decoder::PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows) {
   const auto& groups = cache.groups().groups();
   for (size_t g = 0; g < groups.size(); ++g) {
-    segments_ = batch.segments;
-    for (size_t s = 0; s < segments_.size(); ++s) segments_[s].block_table = batch.tables[g][s];
+    FindSegments(batch, g);
     context.device->PlaceBatch(cache.View(groups[g].layers[0]), groups[g].window, segments_.data(), static_cast<int64_t>(segments_.size()),
                                batch.positions.data(), num_rows);
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,20 +17,35 @@
 
 namespace llmi {
 
-// One ragged batch. Rows of all sequences stand one after the other.
+// The rows of one sequence in a batch.
+struct BatchSegment {
+  int64_t row_begin;
+  int64_t num_rows;
+  int64_t base_len;       // cached tokens before them
+  int64_t parents_begin;  // of num_rows values in ForwardBatch::parents; -1: a chain
+};
+
+// One ragged batch. The rows of each sequence are consecutive. Offsets refer to the batch's own vectors: it holds no pointers.
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;  // [num_rows]; on a device also tokens that it has drawn (Device::Embedding)
-  std::vector<int32_t> positions;  // [num_rows]
-  // Segments in row order, as attention wants them; tables[g][s] is segment s's block table in KV group g.
-  std::vector<AttentionSegment> segments;
-  std::vector<std::vector<const int32_t*>> tables;
-  std::deque<std::vector<int32_t>> tree_parents;  // what segments' parents point at, where the batch owns it
-  std::vector<int32_t> wanted_rows;               // rows whose final hidden state is asked for, ascending
+  std::vector<int32_t> token_ids;      // [num_rows]; on a device also tokens that it has drawn (Device::Embedding)
+  std::vector<int32_t> positions;      // [num_rows]
+  std::vector<BatchSegment> segments;  // in row order
+  std::vector<int32_t> parents;        // of trees (kernels/attention.h), by segment
+  std::vector<int32_t> block_tables;   // one after the other
+  std::vector<int64_t> table_begins;   // [num_segments, num_groups]: where the table of a segment in a KV group begins
+  size_t num_groups = 0;
+  std::vector<int32_t> wanted_rows;  // rows whose final hidden state is an output, ascending
   // Hidden states after these layers (0 = embedding output), at the wanted rows.
   std::vector<int> tap_layers;
   std::vector<int> attention_layers;  // attention weights of these layers (1 = first), at the wanted rows
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
+  // Segment s as attention reads it in a KV group. Its pointers are valid while this batch is unchanged.
+  AttentionSegment Segment(size_t s, size_t group) const {
+    const BatchSegment& segment = segments[s];
+    return {segment.row_begin, segment.num_rows, segment.base_len, block_tables.data() + table_begins[s * num_groups + group],
+            segment.parents_begin < 0 ? nullptr : parents.data() + segment.parents_begin};
+  }
 };
 
 struct ForwardResult {
@@ -71,6 +85,7 @@ class Decoder {
   struct Rows;
   static bool Replays(const KernelContext& context, const ForwardBatch& batch);
   void PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows);
+  void FindSegments(const ForwardBatch& batch, size_t group);
   void ComputeRopes(const KernelContext& context, const std::vector<int32_t>& positions, Rows* rows);
   void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows, ForwardResult* result);
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
@@ -95,7 +110,7 @@ class Decoder {
   AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, rope_values_, hidden_, last_hidden_, logits_;
   FormsRoom forms_, activated_forms_;  // those of gate and up's input are read while down's are made
   std::vector<float> host_rope_;
-  std::vector<AttentionSegment> segments_;
+  std::vector<AttentionSegment> segments_;  // of the batch and the KV group at hand
 };
 
 }  // namespace llmi

@@ -1,0 +1,144 @@
+#include "engine/batch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/errors.h"
+
+namespace llmi {
+namespace {
+
+void AddNew(const std::vector<int>& layers, std::vector<int>* known) {
+  for (int layer : layers) {
+    if (std::find(known->begin(), known->end(), layer) == known->end()) known->push_back(layer);
+  }
+}
+
+// All vectors of a batch, in the order in which they are written.
+template <typename Batch, typename Visit>
+void ForEachVector(Batch& batch, const Visit& visit) {
+  visit(batch.token_ids);
+  visit(batch.positions);
+  visit(batch.segments);
+  visit(batch.parents);
+  visit(batch.block_tables);
+  visit(batch.table_begins);
+  visit(batch.wanted_rows);
+  visit(batch.tap_layers);
+  visit(batch.attention_layers);
+}
+
+void Require(bool holds, const char* what) {
+  if (!holds) throw Error(ErrorKind::kInvalidArgument, std::string("bytes of a batch: ") + what);
+}
+
+void CheckOffsets(const ForwardBatch& batch) {
+  const int64_t num_rows = batch.num_rows();
+  Require(static_cast<int64_t>(batch.positions.size()) == num_rows, "a position for each token is needed");
+  int64_t row = 0;
+  for (const BatchSegment& segment : batch.segments) {
+    Require(segment.row_begin == row && segment.num_rows >= 0 && segment.num_rows <= num_rows - row,
+            "segments must cover the rows in order");
+    Require(segment.base_len >= 0, "a segment begins at a slot of 0 or more");
+    const auto num_parents = static_cast<int64_t>(batch.parents.size());
+    Require(segment.parents_begin >= -1 && segment.parents_begin <= num_parents, "parents are out of range");
+    Require(segment.parents_begin < 0 || segment.num_rows <= num_parents - segment.parents_begin, "parents are out of range");
+    for (int64_t i = 0; segment.parents_begin >= 0 && i < segment.num_rows; ++i) {
+      const int32_t parent = batch.parents[static_cast<size_t>(segment.parents_begin + i)];
+      Require(parent >= -1 && parent < i, "a parent must come before its child");
+    }
+    row += segment.num_rows;
+  }
+  Require(row == num_rows, "segments must cover the rows in order");
+  Require(batch.segments.empty() ? batch.table_begins.empty() : batch.table_begins.size() % batch.segments.size() == 0,
+          "each segment needs a block table for each KV group");
+  const auto in_tables = [&](int64_t begin) { return begin >= 0 && begin <= static_cast<int64_t>(batch.block_tables.size()); };
+  Require(std::all_of(batch.table_begins.begin(), batch.table_begins.end(), in_tables), "a block table is out of range");
+  int32_t last = -1;
+  for (int32_t wanted : batch.wanted_rows) {
+    Require(wanted > last && wanted < num_rows, "wanted rows must ascend within the batch");
+    last = wanted;
+  }
+}
+
+}  // namespace
+
+BatchBuilder::BatchBuilder(size_t num_groups) { batch_.num_groups = num_groups; }
+
+void BatchBuilder::BeginSegment(const KvSequence& kv) {
+  batch_.segments.push_back({batch_.num_rows(), 0, kv.num_tokens, -1});
+  for (size_t group = 0; group < batch_.num_groups; ++group) {
+    const std::vector<int32_t>& table = kv.tables[group];
+    batch_.table_begins.push_back(static_cast<int64_t>(batch_.block_tables.size()));
+    batch_.block_tables.insert(batch_.block_tables.end(), table.begin(), table.end());
+  }
+}
+
+void BatchBuilder::AddToken(int32_t token_id, bool wanted) {
+  BatchSegment& segment = batch_.segments.back();
+  if (wanted) batch_.wanted_rows.push_back(static_cast<int32_t>(batch_.num_rows()));
+  batch_.token_ids.push_back(token_id);
+  batch_.positions.push_back(static_cast<int32_t>(segment.base_len + segment.num_rows));
+  ++segment.num_rows;
+}
+
+void BatchBuilder::AddDraft(const Draft& draft) {
+  if (draft.size() == 0) return;
+  BatchSegment& segment = batch_.segments.back();
+  const int64_t num_before = segment.num_rows;
+  if (!draft.is_chain()) {
+    segment.parents_begin = static_cast<int64_t>(batch_.parents.size());
+    for (int64_t i = 0; i < num_before; ++i) batch_.parents.push_back(static_cast<int32_t>(i) - 1);
+    for (int32_t parent : draft.parents) batch_.parents.push_back(static_cast<int32_t>(num_before) + parent);
+  }
+  const int64_t last_position = segment.base_len + num_before - 1;
+  for (int32_t depth : draft.Depths()) batch_.positions.push_back(static_cast<int32_t>(last_position) + depth);
+  for (int32_t token_id : draft.token_ids) {
+    batch_.wanted_rows.push_back(static_cast<int32_t>(batch_.num_rows()));
+    batch_.token_ids.push_back(token_id);
+  }
+  segment.num_rows += draft.size();
+}
+
+void BatchBuilder::AddTaps(const std::vector<int>& layers) { AddNew(layers, &batch_.tap_layers); }
+
+void BatchBuilder::AddAttention(const std::vector<int>& layers) { AddNew(layers, &batch_.attention_layers); }
+
+ForwardBatch BatchBuilder::Take() { return std::exchange(batch_, {}); }
+
+std::vector<uint8_t> ToBytes(const ForwardBatch& batch) {
+  size_t size = 0;
+  ForEachVector(batch, [&](const auto& values) { size += sizeof(uint64_t) + values.size() * sizeof(values[0]); });
+  std::vector<uint8_t> bytes(size);
+  uint8_t* to = bytes.data();
+  ForEachVector(batch, [&](const auto& values) {
+    const uint64_t count = values.size();
+    const size_t values_size = values.size() * sizeof(values[0]);
+    std::memcpy(to, &count, sizeof(count));
+    if (values_size > 0) std::memcpy(to + sizeof(count), values.data(), values_size);
+    to += sizeof(count) + values_size;
+  });
+  return bytes;
+}
+
+ForwardBatch BatchFromBytes(std::span<const uint8_t> bytes) {
+  ForwardBatch batch;
+  ForEachVector(batch, [&](auto& values) {
+    uint64_t count = 0;
+    Require(bytes.size() >= sizeof(count), "they end too soon");
+    std::memcpy(&count, bytes.data(), sizeof(count));
+    bytes = bytes.subspan(sizeof(count));
+    Require(count <= bytes.size() / sizeof(values[0]), "they end too soon");
+    values.resize(count);
+    const size_t size = values.size() * sizeof(values[0]);
+    if (size > 0) std::memcpy(values.data(), bytes.data(), size);
+    bytes = bytes.subspan(size);
+  });
+  Require(bytes.empty(), "they go on after the last value");
+  CheckOffsets(batch);
+  batch.num_groups = batch.segments.empty() ? 0 : batch.table_begins.size() / batch.segments.size();
+  return batch;
+}
+
+}  // namespace llmi

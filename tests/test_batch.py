@@ -1,0 +1,76 @@
+"""A batch as bytes: what comes back is what was sent, and bytes that are no batch are refused.
+
+test_forward.py runs all its batches through their bytes, so that logits and digests hold them, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llmi import _core
+
+T = _core.testing
+
+
+@pytest.fixture
+def batch(tiny_path: Callable[..., Path]) -> bytes:
+    """A chain and a tree on top of cached tokens, with taps, in a model of two KV groups."""
+    decoder = T.Decoder(str(tiny_path("gemma3")), dtype="float32", table="reference")
+    chain, tree = decoder.new_sequence(), decoder.new_sequence()
+    decoder.forward([(tree, list(range(1, 40)), None)])
+    data: bytes = decoder.batch_bytes([(chain, [5, 6, 7], None), (tree, [8, 9, 10, 11], [-1, 0, 0, 1])], tap_layers=[0, 2])
+    return data
+
+
+def vectors(data: bytes) -> list[tuple[int, int]]:
+    """Where each vector's values begin, and how many there are."""
+    sizes = [4, 4, 32, 4, 4, 8, 4, 4, 4]
+    places, offset = [], 0
+    for size in sizes:
+        (count,) = struct.unpack_from("<Q", data, offset)
+        places.append((offset + 8, count))
+        offset += 8 + count * size
+    assert offset == len(data)
+    return places
+
+
+def test_bytes_round_trip(batch: bytes) -> None:
+    assert T.batch_from_bytes(batch) == batch
+    counts = [count for _, count in vectors(batch)]
+    assert counts[:4] == [7, 7, 2, 4]  # tokens, positions, segments, parents
+    assert counts[5:] == [4, 7, 2, 0]  # tables (two segments in two groups), wanted rows, taps, attention
+    segments, _ = vectors(batch)[2]
+    assert struct.unpack_from("<8q", batch, segments) == (0, 3, 0, -1, 3, 4, 39, 0)
+    positions, count = vectors(batch)[1]
+    assert struct.unpack_from(f"<{count}i", batch, positions) == (0, 1, 2, 39, 40, 40, 41)
+
+
+def test_bytes_that_are_no_batch(batch: bytes) -> None:
+    for data in (b"", batch[:-1], batch[:4], batch + b"\0"):
+        with pytest.raises(_core.CoreError, match="bytes of a batch"):
+            T.batch_from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("vector", "offset", "layout", "value"),
+    [
+        (2, 8, "<q", 4),  # a segment of rows that the next one has
+        (2, 24, "<q", 2),  # parents past the last
+        (2, 56, "<q", 1),
+        (3, 4, "<i", 1),  # its own parent
+        (5, 8, "<q", 1 << 40),  # a table out of range
+        (5, 8, "<q", -1),
+        (6, 0, "<i", 1),  # a wanted row twice
+        (6, 24, "<i", 7),  # past the last row
+        (0, -8, "<Q", 1 << 62),  # more tokens than bytes
+    ],
+)
+def test_offsets_are_checked(batch: bytes, vector: int, offset: int, layout: str, value: int) -> None:
+    data = bytearray(batch)
+    struct.pack_into(layout, data, vectors(batch)[vector][0] + offset, value)
+    with pytest.raises(_core.CoreError, match="bytes of a batch"):
+        T.batch_from_bytes(bytes(data))
