@@ -60,7 +60,6 @@ void Engine::LaunchAhead(const LaunchedStep& step) {
   next->result = decoder_->Forward(context_, *cache_, builder.batch());
   next->draws = LaunchDraws(next->rows, next->result.hidden);
   ahead_ = std::move(next);
-  const std::lock_guard lock(mutex_);
   ++stats_.num_steps_ahead;
 }
 

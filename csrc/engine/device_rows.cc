@@ -93,7 +93,6 @@ void Engine::TakeDraws(std::span<const LogitsRow> rows, const float* hidden, con
     const auto row = static_cast<int64_t>(place);
     decoder_->LmHead(context_, hidden + row * decoder_->config().hidden_size, 1, HostRow(row));
   }
-  const std::lock_guard lock(mutex_);
   stats_.num_device_draws += static_cast<int64_t>(draws.places.size());
 }
 

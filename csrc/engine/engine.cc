@@ -1,7 +1,5 @@
 #include "engine/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -53,10 +51,13 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
       context_(context),
       config_(std::move(config)),
       tokens_(std::move(tokens)),
-      pid_(getpid()) {
+      inbox_(config_.check_wait) {
   cache_ = std::make_unique<KvCache>(groups_, config_.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
-  costs_ = std::make_unique<StepCosts>(context_, *decoder_, *cache_, config_.scheduler.max_num_batched_tokens, [this] { CheckCommand(); });
+  costs_ = std::make_unique<StepCosts>(context_, *decoder_, *cache_, config_.scheduler.max_num_batched_tokens,
+                                       [this] { inbox_.CheckCommand(); });
+  lab_ = std::make_unique<Lab>(context_, *decoder_, *cache_, *scheduler_, inbox_,
+                               LabLimits{config_.max_model_len, config_.scheduler.max_num_batched_tokens});
   if (config_.prefix_caching) {
     std::random_device random;
     cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
@@ -64,7 +65,8 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
   if (context_.device != nullptr) {
     scheduler_->set_swap_rule([this](const ScheduledSequence& sequence) { return costs_->PrefersCopy(sequence.kv); });
   }
-  cache_->set_reclaimer([this] { return Reclaim(); });
+  // What can be computed again gives way, least painful first.
+  cache_->set_reclaimer([this] { return lab_->EvictOne() || scheduler_->DropWaitingCache(); });
   PublishStats();
   thread_ = std::thread([this] { ThreadMain(); });
 }
@@ -105,43 +107,16 @@ void Engine::Check(const Request& request) {
   }
 }
 
-void Engine::Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel) {
-  CheckOpen();
-  {
-    const std::lock_guard lock(mutex_);
-    CheckNotClosed();
-    for (const std::shared_ptr<Request>& request : requests) {
-      request->arrival_time_s = NowSeconds();
-      incoming_.emplace_back(request, channel);
-    }
-  }
-  wake_.notify_all();
-}
-
-void Engine::Abort(const std::vector<uint64_t>& request_ids) {
-  if (IsForked()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    aborts_.insert(aborts_.end(), request_ids.begin(), request_ids.end());
-  }
-  wake_.notify_all();
-}
-
 EngineStats Engine::Stats() {
-  // What takes a walk over all pages is looked up when somebody asks.
+  // What takes a walk over all pages is looked up when a caller wants it.
   const auto refresh = [&] {
-    const int64_t num_shared = cache_->pool().num_shared();
-    const double wasted_share = cache_->WastedShare();
-    std::string audit = cache_->Audit();
-    const std::lock_guard lock(mutex_);
+    stats_.num_shared_pages = cache_->pool().num_shared();
+    stats_.wasted_share = cache_->WastedShare();
+    if (stats_.audit.empty()) stats_.audit = cache_->Audit();
     PublishStats();
-    stats_.num_shared_pages = num_shared;
-    stats_.wasted_share = wasted_share;
-    if (stats_.audit.empty()) stats_.audit = std::move(audit);
   };
-  TryExecute(refresh);  // a closed engine's last numbers stay
-  const std::lock_guard lock(mutex_);
-  return stats_;
+  inbox_.TryExecute(refresh);  // a closed engine's last numbers stay
+  return board_.Latest();
 }
 
 MemoryTables Engine::Tables() {
@@ -153,18 +128,19 @@ MemoryTables Engine::Tables() {
     for (const auto& [id, running] : requests_) {
       for (const auto& sample : running->samples) add(static_cast<int64_t>(id), sample->index, sample->scheduled.kv);
     }
-    for (const std::shared_ptr<LabSequence>& sequence : labs_) add(-1, 0, sequence->kv);
+    for (const std::shared_ptr<LabSequence>& sequence : lab_->sequences()) add(-1, 0, sequence->kv);
     for (int64_t page = 0; page < cache_->pool().num_pages(); ++page) {
       result.references.push_back(cache_->pool().references(static_cast<int32_t>(page)));
     }
   };
-  TryExecute(collect);  // a closed engine holds nothing
+  inbox_.TryExecute(collect);  // a closed engine holds nothing
   return result;
 }
 
-bool Engine::MayRun() const {
+// stepped: requests that run only in Step count, too.
+bool Engine::MayRun(bool stepped) const {
   if (!scheduler_->HasWork()) return false;
-  if (step_credits_ > 0) return true;
+  if (stepped) return true;
   return std::any_of(requests_.begin(), requests_.end(), [](const auto& entry) { return !entry.second->request->stepped; });
 }
 
@@ -172,18 +148,9 @@ void Engine::ResetPrefixCache() {
   Execute([&] { cache_->ClearPrefixCache(); });
 }
 
-// What can be computed again gives way, least painful first.
-bool Engine::Reclaim() {
-  for (const std::shared_ptr<LabSequence>& sequence : labs_) {
-    if (sequence->in_use) continue;
-    LabFree(*sequence);
-    return true;
-  }
-  return scheduler_->DropWaitingCache();
-}
-
-void Engine::TakeIncoming() {
-  for (auto& [request, channel] : incoming_) {
+void Engine::Take(Inbox::Mail& mail) {
+  for (const auto& work : mail.posts) work();
+  for (auto& [request, channel] : mail.requests) {
     auto running = std::make_unique<Running>();
     running->request = request;
     running->channel = channel;
@@ -205,19 +172,19 @@ void Engine::TakeIncoming() {
     Sample& leader = *running->samples[0];
     leader.scheduled.num_seats = request->num_samples;
     cache_->Init(&leader.scheduled.kv);
-    if (request->source != nullptr) TakeSourceCache(*request->source, leader);
+    if (request->source != nullptr) {
+      request->num_cached_tokens = lab_->ShareCache(*request->source, leader.tokens, &leader.scheduled.kv);
+    }
     scheduler_->Add(&leader.scheduled);
     requests_[request->id] = std::move(running);
   }
-  incoming_.clear();
-  for (uint64_t id : aborts_) {
+  for (uint64_t id : mail.aborts) {
     const auto found = requests_.find(id);
     if (found == requests_.end()) continue;
     for (auto& sample : found->second->samples) {
       if (!sample->finished) FinishSample(*found->second, *sample, FinishReason::kAbort);
     }
   }
-  aborts_.clear();
 }
 
 void Engine::PublishStats() {
@@ -244,71 +211,62 @@ void Engine::PublishStats() {
     num_audited_steps_ = stats_.num_steps;
     stats_.audit = cache_->Audit();
   }
+  board_.Publish(stats_);
 }
 
 void Engine::ThreadMain() {
   const FloatEnvironmentGuard guard;
-  std::unique_lock lock(mutex_);
+  inbox_.BindThread();
   for (;;) {
-    wake_.wait(lock, [&] {
-      return closing_ || !incoming_.empty() || !aborts_.empty() || !commands_.empty() || !closed_labs_.empty() || step_credits_ > 0 ||
-             MayRun();
-    });
-    for (const std::shared_ptr<LabSequence>& sequence : std::exchange(closed_labs_, {})) LabFree(*sequence);
-    TakeIncoming();
-    if (closing_) break;
-    if (!commands_.empty()) {
-      std::vector<Command> commands = std::exchange(commands_, {});
-      lock.unlock();
-      RunCommands(std::move(commands));
-      lock.lock();
-      PublishStats();
-    }
-    const bool credit = step_credits_ > 0;
-    const bool work = MayRun();
-    if (credit) --step_credits_;
-    lock.unlock();
+    Inbox::Mail mail = inbox_.Wait([&] { return MayRun(false); });
+    Take(mail);
+    if (mail.closing) break;
+    // The sequences and workspaces of a step ahead may be others when the commands are done.
+    if (inbox_.RunCommands([&] { ahead_.reset(); })) PublishStats();
+    const bool stepped = inbox_.TakeStep();
+    const bool work = MayRun(stepped);
     const double start = NowSeconds();
     try {
       if (work) RunStep();
       if (IsForked()) return;  // a hook has forked, and the child came back from it: the engine is its parent's
       EmitStreams();
     } catch (const std::exception& error) {
-      lock.lock();
-      closing_ = true;
-      failure_ = std::string("the engine stopped: ") + error.what();
-      TakeIncoming();
+      Inbox::Mail last = inbox_.Fail(std::string("the engine stopped: ") + error.what());
+      Take(last);
       break;
     }
-    lock.lock();
     if (work) ++stats_.num_steps;
     stats_.busy_time_s += NowSeconds() - start;
     PublishStats();
-    lock.unlock();
     for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
-    lock.lock();
-    if (credit) {
-      ++steps_done_;
-      step_did_work_ = work;
-      stepped_.notify_all();
-    }
+    if (stepped) inbox_.FinishStep(work);
   }
-  const Error closed = failure_.empty() ? ClosedUnderWay() : Error(ErrorKind::kInternal, failure_);
+  End();
+}
+
+// All requests and callers are told that the engine has ended.
+void Engine::End() {
+  const Error closed = inbox_.ClosingError();
   for (auto& [id, running] : requests_) {
     const bool runs = std::any_of(running->samples.begin(), running->samples.end(), [](const auto& sample) { return !sample->finished; });
     if (runs) FailRequest(*running, closed);
   }
-  const std::vector<Command> commands = std::exchange(commands_, {});
-  const Error error = ClosedError();
-  lock.unlock();
-  for (const Command& command : commands) command.done->set_exception(std::make_exception_ptr(error));
-  for (auto& sequence : std::exchange(labs_, {})) cache_->Free(&sequence->kv);
+  inbox_.RefuseCommands();
+  lab_->End();
   for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
   for (auto& row : ended_rows_) cache_->Free(&row->scheduled.kv);
   ended_rows_.clear();
-  lock.lock();
-  ended_ = true;
-  stepped_.notify_all();
+  inbox_.End();
+}
+
+void Engine::Close() {
+  BeginClose();
+  if (IsForked() || OnEngineThread()) return;
+  const std::lock_guard lock(close_mutex_);
+  if (thread_.joinable()) thread_.join();
+  scheduler_.reset();
+  cache_.reset();
+  decoder_.reset();
 }
 
 }  // namespace llmi

@@ -2,12 +2,9 @@
 #pragma once
 
 #include <array>
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,8 +15,10 @@
 #include "cache/kv_cache.h"
 #include "engine/costs.h"
 #include "engine/detokenizer.h"
+#include "engine/inbox.h"
 #include "engine/lab.h"
 #include "engine/request.h"
+#include "engine/stats.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/draws/draw.h"
 #include "model/decoder.h"
@@ -61,37 +60,6 @@ struct EngineConfig {
   std::function<void()> check_wait;
 };
 
-// Counters of the engine, taken under its lock.
-struct EngineStats {
-  int64_t num_steps = 0;
-  int64_t num_prompt_tokens = 0;  // computed in prefill, recomputed ones included
-  int64_t num_generated_tokens = 0;
-  int64_t num_finished_requests = 0;
-  int64_t num_preemptions = 0;
-  int64_t num_recomputed_tokens = 0;
-  int64_t num_restored_tokens = 0;  // of preempted sequences whose blocks came back from the host
-  int64_t num_copies_left_out = 0;  // of preempted sequences, where computing again looked faster
-  int64_t num_device_draws = 0;     // rows drawn where their logits lie; those of other rows came to the host
-  int64_t num_steps_ahead = 0;      // launched before the tokens of the step before were known
-  DeviceCounts device;
-  int64_t num_copies_on_write = 0;
-  int64_t num_window_blocks_returned = 0;
-  int64_t num_running = 0;
-  int64_t num_waiting = 0;
-  int64_t num_pages = 0;
-  int64_t num_free_pages = 0;     // and those that only the prefix cache holds
-  int64_t num_cached_pages = 0;   // held by the prefix cache alone: free as soon as they are wanted
-  int64_t num_prefix_blocks = 0;  // in the prefix tree
-  int64_t num_prefix_queried_tokens = 0;
-  int64_t num_prefix_hit_tokens = 0;
-  int64_t num_prefix_evictions = 0;
-  int64_t num_shared_pages = 0;
-  double wasted_share = 0;
-  double busy_time_s = 0;
-  double hook_time_s = 0;  // of it, in user code: processors, samplers, criteria
-  std::string audit;       // empty if clean
-};
-
 // One sequence's block tables, for reports.
 struct SequenceTables {
   int64_t request_id = -1;  // -1: a sequence of the lab
@@ -120,45 +88,45 @@ class Engine {
   void Check(const Request& request);
   // Queues requests that Check has passed, all at once, so that they meet in the same step; their events go to
   // `channel`. Throws Error(kClosed).
-  void Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel);
+  void Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel) {
+    inbox_.Submit(requests, channel);
+  }
   // Ends these requests; each still gets its finish event.
-  void Abort(const std::vector<uint64_t>& request_ids);
+  void Abort(const std::vector<uint64_t>& request_ids) { inbox_.Abort(request_ids); }
   // Throws Error(kClosed) after Close, and in the child of a fork.
-  void CheckOpen() const;
-  // Whether this process is a child of the one that made the engine: its thread is not here, its locks may be held for ever.
-  bool IsForked() const;
+  void CheckOpen() const { inbox_.CheckOpen(); }
+  // Whether this process is a child of the one that made the engine.
+  bool IsForked() const { return inbox_.IsForked(); }
   // One iteration of the loop, for requests with `stepped`; returns false if there was nothing to do. Throws Error(kClosed).
-  bool Step();
+  bool Step() { return inbox_.Step(); }
   EngineStats Stats();
   // The block tables of everything that holds cache now. Throws like Execute.
   MemoryTables Tables();
   // Seconds of a step by its number of rows, measured on the engine thread at the first call. Throws like Execute.
   CostCurve Costs();
-  bool OnEngineThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  bool OnEngineThread() const { return inbox_.OnEngineThread(); }
   // Runs `work` on the engine thread, between two steps, and returns when it is done; its exception comes through.
   // Throws Error(kBusy) on the engine thread itself, Error(kClosed) after Close. If check_wait throws, work that has not begun is dropped,
   // and work under way ends at its next CheckCommand.
-  void Execute(const std::function<void()>& work);
+  void Execute(const std::function<void()>& work) { inbox_.Execute(work); }
 
   // Forgets all cached beginnings that nobody uses now.
   void ResetPrefixCache();
 
-  // Sequences of the lab (lab.cc). Each call is made on the engine thread and throws like Execute.
-  // One forward for all (more if the new tokens exceed a step's budget); results in the order of `extensions`.
-  std::vector<LabResult> LabExtend(const std::vector<LabExtension>& extensions);
-  std::shared_ptr<LabSequence> LabFork(const std::shared_ptr<LabSequence>& sequence);
-  void LabRollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens);
-  // Makes token_ids its content, keeping the cache of the common beginning; returns that beginning's length.
-  int64_t LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids);
-  // Keeps the path of tree nodes (root first), frees the rest.
-  void LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path);
-  // Gives its cache back, soon; may be called from anywhere, after Close too.
-  void LabClose(const std::shared_ptr<LabSequence>& sequence);
+  // Sequences of the lab: see Lab.
+  std::vector<LabResult> LabExtend(const std::vector<LabExtension>& extensions) { return lab_->Extend(extensions); }
+  std::shared_ptr<LabSequence> LabFork(const std::shared_ptr<LabSequence>& sequence) { return lab_->Fork(sequence); }
+  void LabRollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens) { lab_->Rollback(sequence, num_tokens); }
+  int64_t LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
+    return lab_->Sync(sequence, token_ids);
+  }
+  void LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path) { lab_->Commit(sequence, path); }
+  void LabClose(const std::shared_ptr<LabSequence>& sequence) { lab_->Close(sequence); }
   const KernelContext& context() const { return context_; }
   // Asks the thread to end all requests and then itself; those under way fail with Error(kClosed).
-  void BeginClose();
-  // Waits so long for the thread's end; returns whether it has come.
-  bool WaitEnded(double timeout_s);
+  void BeginClose() { inbox_.BeginClose(); }
+  // Waits at most timeout_s for the thread's end; returns whether it has come.
+  bool WaitEnded(double timeout_s) { return inbox_.WaitEnded(timeout_s); }
   // Both, then frees weights and cache. Nothing in the child of a fork; BeginClose alone on the engine thread.
   void Close();
   // Of the engine thread.
@@ -203,35 +171,10 @@ class Engine {
     std::array<std::array<AcceptanceRecord, kNumConfidences>, 2> acceptance;  // [drawn greedily]: sharp laws are met more often
   };
 
-  struct Command {
-    const std::function<void()>* work;
-    std::promise<void>* done;
-    const std::atomic<bool>* dropped;  // by who waited for it
-  };
-  // Runs `work` between two steps, or at once on the engine thread; nothing if the engine is closed.
-  void TryExecute(const std::function<void()>& work);
-  void RunCommands(std::vector<Command> commands);
-  // Throws Error(kInterrupted) if nobody waits any more for the command under way. Called between two forwards.
-  void CheckCommand() const;
-  bool Reclaim();
-  void TakeSourceCache(const LabSequence& source, Sample& leader);
-  void LabTruncate(LabSequence& sequence, int64_t num_tokens);
-  void LabFree(LabSequence& sequence);
-  void LabReserve(LabSequence& sequence, int64_t num_new);
-  void LabCheck(const LabExtension& extension) const;
-  void LabCompute(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results);
-  std::vector<float> LabLogits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners,
-                               const ForwardResult& forward);
-  void LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
-                  const ForwardResult& forward, std::vector<LabResult>* results);
-
-  static Error ClosedUnderWay();  // of a request
-  bool IsClosing() const;
-  Error ClosedError() const;    // under the lock
-  void CheckNotClosed() const;  // likewise
   void ThreadMain();
-  bool MayRun() const;
-  void TakeIncoming();
+  void End();
+  bool MayRun(bool stepped) const;
+  void Take(Inbox::Mail& mail);
   void RunStep();
   // Around a step (plan.cc).
   void SetPolicyKeys();
@@ -297,7 +240,8 @@ class Engine {
   void FailRequest(Running& running, const Error& error);
   void ReleaseEndedRows();
   void EmitStreams();
-  void PublishStats();  // under the lock
+  // Completes the counters and shows them to other threads.
+  void PublishStats();
 
   std::unique_ptr<Decoder> decoder_;
   const int64_t vocab_size_;
@@ -312,7 +256,7 @@ class Engine {
   std::vector<uint64_t> done_;                       // to be finished at the end of the step
   std::vector<float> logits_, law_;
   std::array<std::vector<float>, kNumLawStages> stages_;  // of law_, where a trace wants them
-  std::vector<std::shared_ptr<LabSequence>> labs_;        // those that hold cache, least recently used first
+  std::unique_ptr<Lab> lab_;
   std::unique_ptr<StepCosts> costs_;
   std::unordered_map<Drafter*, DrafterHistory> drafters_;
   // Rows that the engine-wide processors have had in this step, by sample: [vocab_size] each, of the matrix.
@@ -328,24 +272,10 @@ class Engine {
   int64_t num_audited_steps_ = 0;
   int num_empty_steps_ = 0;  // in a row
 
-  const std::atomic<bool>* command_dropped_ = nullptr;  // of the command under way
-
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable wake_;
-  std::condition_variable stepped_;
-  std::vector<std::pair<std::shared_ptr<Request>, std::shared_ptr<OutputChannel>>> incoming_;
-  std::vector<Command> commands_;
-  std::vector<std::shared_ptr<LabSequence>> closed_labs_;
-  std::vector<uint64_t> aborts_;
-  int64_t step_credits_ = 0;
-  uint64_t steps_done_ = 0;
-  bool step_did_work_ = false;
-  bool closing_ = false;
-  bool ended_ = false;   // the thread has left its loop
-  std::string failure_;  // why the engine stopped, if it did
   EngineStats stats_;
-  const int pid_;
-  std::mutex close_mutex_;  // of who joins the thread
+  StatsBoard board_;
+  Inbox inbox_;
+  std::mutex close_mutex_;  // held while the thread is joined
   std::thread thread_;
 };
 

@@ -7,7 +7,6 @@
 
 #include "core/errors.h"
 #include "engine/batch.h"
-#include "engine/running.h"
 
 namespace llmi {
 namespace {
@@ -20,25 +19,28 @@ bool Has(const std::vector<int>& layers, int layer) { return std::find(layers.be
 
 }  // namespace
 
-void Engine::LabFree(LabSequence& sequence) {
+Lab::Lab(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, Inbox& inbox, LabLimits limits)
+    : context_(context), decoder_(decoder), cache_(cache), scheduler_(scheduler), inbox_(inbox), limits_(limits) {}
+
+void Lab::Free(LabSequence& sequence) {
   if (!sequence.has_cache) return;
-  cache_->Free(&sequence.kv);
+  cache_.Free(&sequence.kv);
   sequence.has_cache = false;
-  std::erase_if(labs_, [&](const auto& entry) { return entry.get() == &sequence; });
+  std::erase_if(sequences_, [&](const auto& entry) { return entry.get() == &sequence; });
 }
 
-void Engine::LabReserve(LabSequence& sequence, int64_t num_new) {
-  while (!cache_->TryReserve(&sequence.kv, num_new)) {
-    if (scheduler_->PreemptOne()) continue;
-    const auto needed = static_cast<uint64_t>(cache_->PagesNeeded(sequence.kv, num_new) * cache_->groups().page_bytes());
-    const auto free = static_cast<uint64_t>(cache_->pool().num_free() * cache_->groups().page_bytes());
+void Lab::Reserve(LabSequence& sequence, int64_t num_new) {
+  while (!cache_.TryReserve(&sequence.kv, num_new)) {
+    if (scheduler_.PreemptOne()) continue;
+    const auto needed = static_cast<uint64_t>(cache_.PagesNeeded(sequence.kv, num_new) * cache_.groups().page_bytes());
+    const auto free = static_cast<uint64_t>(cache_.pool().num_free() * cache_.groups().page_bytes());
     throw Error::OutOfMemory("the sequences of this call need " + std::to_string(needed) + " bytes more of KV cache, " +
                                  std::to_string(free) + " are free: extend fewer at once, or raise kv_cache_memory_bytes",
                              needed, free);
   }
 }
 
-void Engine::LabCheck(const LabExtension& extension) const {
+void Lab::Check(const LabExtension& extension) const {
   const LabSequence& sequence = *extension.sequence;
   if (sequence.tree.size() > 0) {
     throw Error(ErrorKind::kInvalidArgument, "a tree is pending: commit a path or roll it back first", "tokens");
@@ -50,9 +52,9 @@ void Engine::LabCheck(const LabExtension& extension) const {
   const int64_t num_computed = sequence.has_cache ? sequence.kv.num_tokens : 0;
   CheckTokens(
       {sequence.tokens.begin() + std::min<int64_t>(num_computed, static_cast<int64_t>(sequence.tokens.size())), sequence.tokens.end()},
-      decoder_->config().vocab_size);
+      decoder_.config().vocab_size);
   Draft draft = {extension.token_ids, extension.parents, {}};
-  CheckTree(&draft, decoder_->config().vocab_size);
+  CheckTree(&draft, decoder_.config().vocab_size);
   int64_t length = static_cast<int64_t>(sequence.tokens.size());
   if (extension.is_tree) {
     const std::vector<int32_t> depths = draft.Depths();
@@ -60,26 +62,26 @@ void Engine::LabCheck(const LabExtension& extension) const {
   } else {
     length += draft.size();
   }
-  if (length > config_.max_model_len) {
+  if (length > limits_.max_model_len) {
     throw Error(ErrorKind::kInvalidArgument,
-                std::to_string(length) + " tokens exceed max_model_len = " + std::to_string(config_.max_model_len), "tokens");
+                std::to_string(length) + " tokens exceed max_model_len = " + std::to_string(limits_.max_model_len), "tokens");
   }
 }
 
-std::vector<LabResult> Engine::LabExtend(const std::vector<LabExtension>& extensions) {
+std::vector<LabResult> Lab::Extend(const std::vector<LabExtension>& extensions) {
   std::vector<LabResult> results(extensions.size());
-  Execute([&] {
-    for (const LabExtension& extension : extensions) LabCheck(extension);
+  inbox_.Execute([&] {
+    for (const LabExtension& extension : extensions) Check(extension);
     std::vector<size_t> old_sizes;  // what a failure restores
     for (const LabExtension& extension : extensions) {
       LabSequence& sequence = *extension.sequence;
       old_sizes.push_back(sequence.tokens.size());
       if (!sequence.has_cache) {
-        cache_->Init(&sequence.kv);
+        cache_.Init(&sequence.kv);
         sequence.has_cache = true;
       }
-      std::erase(labs_, extension.sequence);
-      labs_.push_back(extension.sequence);
+      std::erase(sequences_, extension.sequence);
+      sequences_.push_back(extension.sequence);
       sequence.in_use = true;
       if (!extension.is_tree) sequence.tokens.insert(sequence.tokens.end(), extension.token_ids.begin(), extension.token_ids.end());
     }
@@ -87,14 +89,14 @@ std::vector<LabResult> Engine::LabExtend(const std::vector<LabExtension>& extens
       for (const LabExtension& extension : extensions) extension.sequence->in_use = false;
     };
     try {
-      LabCompute(extensions, &results);
+      Compute(extensions, &results);
     } catch (...) {
       for (size_t i = 0; i < extensions.size(); ++i) {
         LabSequence& sequence = *extensions[i].sequence;
         sequence.tokens.resize(old_sizes[i]);
         sequence.tree = {};
-        if (sequence.kv.num_tokens > static_cast<int64_t>(old_sizes[i])) LabFree(sequence);
-        if (sequence.has_cache) cache_->Trim(&sequence.kv);
+        if (sequence.kv.num_tokens > static_cast<int64_t>(old_sizes[i])) Free(sequence);
+        if (sequence.has_cache) cache_.Trim(&sequence.kv);
       }
       release();
       throw;
@@ -104,86 +106,96 @@ std::vector<LabResult> Engine::LabExtend(const std::vector<LabExtension>& extens
   return results;
 }
 
-// Computes what is missing, in steps of at most max_num_batched_tokens rows.
-void Engine::LabCompute(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results) {
+// Finds the extensions that have nothing to compute, and gives the others what the prefix cache holds.
+std::vector<bool> Lab::Prepare(const std::vector<LabExtension>& extensions) {
   std::vector<bool> done(extensions.size(), false);
   for (size_t i = 0; i < extensions.size(); ++i) {
     const LabExtension& extension = extensions[i];
     if (!extension.token_ids.empty() || !extension.wants_last) {
       done[i] = extension.token_ids.empty() && Missing(extension) == 0;
-    } else if (Missing(extension) == 0 && !cache_->TryRollback(&extension.sequence->kv, 1)) {
-      cache_->Free(&extension.sequence->kv);
-      cache_->Init(&extension.sequence->kv);
+    } else if (Missing(extension) == 0 && !cache_.TryRollback(&extension.sequence->kv, 1)) {
+      cache_.Free(&extension.sequence->kv);
+      cache_.Init(&extension.sequence->kv);
     }
   }
   for (size_t i = 0; i < extensions.size(); ++i) {
     LabSequence& sequence = *extensions[i].sequence;
     if (done[i] || !sequence.capture.empty() || sequence.kv.num_tokens > 0 || sequence.kv.prefix_node != PrefixTree::kNone) continue;
-    // Rows that are asked for are computed; what stands before them may come from the prefix cache.
+    // Rows that are results are computed; those before them may come from the prefix cache.
     const auto num_new = extensions[i].is_tree ? 0 : static_cast<int64_t>(extensions[i].token_ids.size());
     const int64_t num_wanted = num_new > 0 ? num_new : extensions[i].wants_last ? 1 : 0;
-    cache_->AttachPrefix(&sequence.kv, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()) - num_wanted, "");
+    cache_.AttachPrefix(&sequence.kv, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()) - num_wanted, "");
   }
+  return done;
+}
+
+// One forward of at most max_num_batched_tokens rows.
+void Lab::ComputeStep(const std::vector<LabExtension>& extensions, std::vector<bool>* done, std::vector<LabResult>* results) {
+  BatchBuilder builder(cache_.groups().groups().size());
+  std::vector<size_t> owners;  // of each wanted row
+  std::vector<std::pair<size_t, int64_t>> pieces;
+  for (size_t i = 0; i < extensions.size(); ++i) {
+    if ((*done)[i]) continue;
+    const LabCapture& capture = extensions[i].sequence->capture;
+    builder.AddTaps(capture.hidden_states);
+    builder.AddTaps(capture.layer_logits);
+    builder.AddAttention(capture.attention);
+  }
+  int64_t budget = limits_.max_num_batched_tokens;
+  for (size_t i = 0; i < extensions.size() && budget > 0; ++i) {
+    if ((*done)[i]) continue;
+    const LabExtension& extension = extensions[i];
+    LabSequence& sequence = *extension.sequence;
+    const int64_t num_tokens = std::min(Missing(extension), budget);
+    const bool whole = num_tokens == Missing(extension);
+    const auto tree_size = extension.is_tree ? static_cast<int64_t>(extension.token_ids.size()) : 0;
+    CheckArgument(tree_size <= limits_.max_num_batched_tokens, "a tree has more nodes than max_num_batched_tokens");
+    // A tree's nodes see each other: they go in one piece, after all tokens before them.
+    const bool with_tree = whole && tree_size > 0 && num_tokens + tree_size <= budget;
+    if (num_tokens == 0 && tree_size > 0 && !with_tree) continue;
+    const int64_t num_rows = num_tokens + (with_tree ? tree_size : 0);
+    Reserve(sequence, num_rows);
+    const int64_t first = sequence.kv.num_tokens;
+    builder.BeginSegment(sequence.kv);
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      const int64_t from_end = static_cast<int64_t>(sequence.tokens.size()) - (first + t);  // 1: the last token
+      const bool is_new = !extension.is_tree && from_end <= static_cast<int64_t>(extension.token_ids.size());
+      const bool wanted = is_new || (extension.wants_last && extension.token_ids.empty() && from_end == 1);
+      builder.AddToken(sequence.tokens[static_cast<size_t>(first + t)], wanted);
+      if (wanted) owners.push_back(i);
+    }
+    if (with_tree) {
+      builder.AddDraft({extension.token_ids, extension.parents, {}});
+      owners.insert(owners.end(), static_cast<size_t>(tree_size), i);
+    }
+    pieces.emplace_back(i, num_tokens);
+    budget -= num_rows;
+    (*done)[i] = whole && (tree_size == 0 || with_tree);
+  }
+  const ForwardBatch batch = builder.Take();
+  const ForwardResult forward = decoder_.Forward(context_, cache_, batch);
+  for (const auto& [i, num_tokens] : pieces) {
+    cache_.Commit(&extensions[i].sequence->kv, num_tokens, extensions[i].sequence->tokens);
+    if ((*done)[i] && extensions[i].is_tree) {
+      extensions[i].sequence->tree = {extensions[i].token_ids, extensions[i].parents, {}};
+    }
+  }
+  Collect(extensions, owners, batch, forward, results);
+}
+
+void Lab::Compute(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results) {
+  std::vector<bool> done = Prepare(extensions);
   while (std::find(done.begin(), done.end(), false) != done.end()) {
-    CheckCommand();
-    BatchBuilder builder(cache_->groups().groups().size());
-    std::vector<size_t> owners;  // of each wanted row
-    std::vector<std::pair<size_t, int64_t>> pieces;
-    for (size_t i = 0; i < extensions.size(); ++i) {
-      if (done[i]) continue;
-      const LabCapture& capture = extensions[i].sequence->capture;
-      builder.AddTaps(capture.hidden_states);
-      builder.AddTaps(capture.layer_logits);
-      builder.AddAttention(capture.attention);
-    }
-    int64_t budget = config_.scheduler.max_num_batched_tokens;
-    for (size_t i = 0; i < extensions.size() && budget > 0; ++i) {
-      if (done[i]) continue;
-      const LabExtension& extension = extensions[i];
-      LabSequence& sequence = *extension.sequence;
-      const int64_t num_tokens = std::min(Missing(extension), budget);
-      const bool whole = num_tokens == Missing(extension);
-      const auto tree_size = extension.is_tree ? static_cast<int64_t>(extension.token_ids.size()) : 0;
-      CheckArgument(tree_size <= config_.scheduler.max_num_batched_tokens, "a tree has more nodes than max_num_batched_tokens");
-      // A tree's nodes see each other: they go in one piece, after all tokens before them.
-      const bool with_tree = whole && tree_size > 0 && num_tokens + tree_size <= budget;
-      if (num_tokens == 0 && tree_size > 0 && !with_tree) continue;
-      const int64_t num_rows = num_tokens + (with_tree ? tree_size : 0);
-      LabReserve(sequence, num_rows);
-      const int64_t first = sequence.kv.num_tokens;
-      builder.BeginSegment(sequence.kv);
-      for (int64_t t = 0; t < num_tokens; ++t) {
-        const int64_t from_end = static_cast<int64_t>(sequence.tokens.size()) - (first + t);  // 1: the last token
-        const bool is_new = !extension.is_tree && from_end <= static_cast<int64_t>(extension.token_ids.size());
-        const bool wanted = is_new || (extension.wants_last && extension.token_ids.empty() && from_end == 1);
-        builder.AddToken(sequence.tokens[static_cast<size_t>(first + t)], wanted);
-        if (wanted) owners.push_back(i);
-      }
-      if (with_tree) {
-        builder.AddDraft({extension.token_ids, extension.parents, {}});
-        owners.insert(owners.end(), static_cast<size_t>(tree_size), i);
-      }
-      pieces.emplace_back(i, num_tokens);
-      budget -= num_rows;
-      done[i] = whole && (tree_size == 0 || with_tree);
-    }
-    const ForwardBatch batch = builder.Take();
-    const ForwardResult forward = decoder_->Forward(context_, *cache_, batch);
-    for (const auto& [i, num_tokens] : pieces) {
-      cache_->Commit(&extensions[i].sequence->kv, num_tokens, extensions[i].sequence->tokens);
-      if (done[i] && extensions[i].is_tree) {
-        extensions[i].sequence->tree = {extensions[i].token_ids, extensions[i].parents, {}};
-      }
-    }
-    LabCollect(extensions, owners, batch, forward, results);
+    inbox_.CheckCommand();
+    ComputeStep(extensions, &done, results);
   }
 }
 
 // Logits of all rows, from one pass over the head; over a shortlist alone if every sequence has one.
-std::vector<float> Engine::LabLogits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners,
-                                     const ForwardResult& forward) {
+std::vector<float> Lab::Logits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners,
+                               const ForwardResult& forward) {
   if (owners.empty()) return {};  // a piece of a long beginning
-  const int64_t vocab_size = decoder_->config().vocab_size;
+  const int64_t vocab_size = decoder_.config().vocab_size;
   const auto is_first = [&](size_t row) { return row == 0 || owners[row] != owners[row - 1]; };  // of its sequence
   std::optional<Shortlist> needed;
   bool whole = false;
@@ -196,7 +208,7 @@ std::vector<float> Engine::LabLogits(const std::vector<LabExtension>& extensions
     needed->Add(*sequence.shortlist);
   }
   std::vector<float> logits(owners.size() * static_cast<size_t>(vocab_size));
-  decoder_->LmHead(context_, forward.hidden, static_cast<int64_t>(owners.size()), logits.data(), whole ? nullptr : &*needed);
+  decoder_.LmHead(context_, forward.hidden, static_cast<int64_t>(owners.size()), logits.data(), whole ? nullptr : &*needed);
   std::vector<TileRange> left_out;
   for (size_t row = 0; row < owners.size(); ++row) {
     const std::optional<Shortlist>& shortlist = extensions[owners[row]].sequence->shortlist;
@@ -209,11 +221,11 @@ std::vector<float> Engine::LabLogits(const std::vector<LabExtension>& extensions
   return logits;
 }
 
-void Engine::LabCollect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
-                        const ForwardResult& forward, std::vector<LabResult>* results) {
-  const int64_t vocab_size = decoder_->config().vocab_size;
-  const int64_t hidden_size = decoder_->config().hidden_size;
-  std::vector<float> logits = LabLogits(extensions, owners, forward);
+void Lab::Collect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
+                  const ForwardResult& forward, std::vector<LabResult>* results) {
+  const int64_t vocab_size = decoder_.config().vocab_size;
+  const int64_t hidden_size = decoder_.config().hidden_size;
+  std::vector<float> logits = Logits(extensions, owners, forward);
   for (size_t row = 0; row < owners.size();) {
     size_t end = row;
     while (end < owners.size() && owners[end] == owners[row]) ++end;
@@ -241,7 +253,7 @@ void Engine::LabCollect(const std::vector<LabExtension>& extensions, const std::
         const int64_t first = extensions[owners[row]].is_tree ? 0 : count - 1;
         values.resize(static_cast<size_t>((count - first) * vocab_size));
         for (int64_t r = first; r < count; ++r) {
-          decoder_->EarlyLogits(context_, rows + r * hidden_size, values.data() + (r - first) * vocab_size);
+          decoder_.EarlyLogits(context_, rows + r * hidden_size, values.data() + (r - first) * vocab_size);
         }
       }
     }
@@ -255,55 +267,55 @@ void Engine::LabCollect(const std::vector<LabExtension>& extensions, const std::
   }
 }
 
-std::shared_ptr<LabSequence> Engine::LabFork(const std::shared_ptr<LabSequence>& sequence) {
+std::shared_ptr<LabSequence> Lab::Fork(const std::shared_ptr<LabSequence>& sequence) {
   auto child = std::make_shared<LabSequence>();
-  Execute([&] {
+  inbox_.Execute([&] {
     child->tokens = sequence->tokens;
     child->capture = sequence->capture;
     child->shortlist = sequence->shortlist;
     if (!sequence->has_cache) return;
-    cache_->Fork(sequence->kv, &child->kv);
-    cache_->Trim(&child->kv);  // a pending tree stays the parent's
+    cache_.Fork(sequence->kv, &child->kv);
+    cache_.Trim(&child->kv);  // a pending tree stays the parent's
     child->has_cache = true;
-    labs_.push_back(child);
+    sequences_.push_back(child);
   });
   return child;
 }
 
-void Engine::LabRollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens) {
+void Lab::Rollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens) {
   const auto size = static_cast<int64_t>(sequence->tokens.size());
   if (num_tokens < 0 || num_tokens > size) {
     throw Error(ErrorKind::kInvalidArgument,
                 "rollback of " + std::to_string(num_tokens) + " tokens: the sequence has " + std::to_string(size), "num_tokens");
   }
-  Execute([&] { LabTruncate(*sequence, size - num_tokens); });
+  inbox_.Execute([&] { Truncate(*sequence, size - num_tokens); });
 }
 
-void Engine::LabTruncate(LabSequence& sequence, int64_t num_tokens) {
+void Lab::Truncate(LabSequence& sequence, int64_t num_tokens) {
   sequence.tree = {};
   sequence.tokens.resize(static_cast<size_t>(num_tokens));
   if (!sequence.has_cache) return;
-  if (cache_->TryRollback(&sequence.kv, std::max<int64_t>(0, sequence.kv.num_tokens - num_tokens))) {
-    cache_->Trim(&sequence.kv);
+  if (cache_.TryRollback(&sequence.kv, std::max<int64_t>(0, sequence.kv.num_tokens - num_tokens))) {
+    cache_.Trim(&sequence.kv);
   } else {
-    LabFree(sequence);  // blocks behind a window are gone: it is computed again
+    Free(sequence);  // blocks behind a window are gone: it is computed again
   }
 }
 
-int64_t Engine::LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
-  CheckTokens(token_ids, vocab_size_);
+int64_t Lab::Sync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
+  CheckTokens(token_ids, decoder_.config().vocab_size);
   int64_t common = 0;
-  Execute([&] {
+  inbox_.Execute([&] {
     std::vector<int32_t>& tokens = sequence->tokens;
     const auto limit = static_cast<int64_t>(std::min(tokens.size(), token_ids.size()));
     common = std::mismatch(tokens.begin(), tokens.begin() + limit, token_ids.begin()).first - tokens.begin();
-    LabTruncate(*sequence, common);
+    Truncate(*sequence, common);
     tokens = token_ids;
   });
   return common;
 }
 
-void Engine::LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path) {
+void Lab::Commit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path) {
   int32_t node = -1;
   for (int32_t next : path) {
     if (next < 0 || next >= sequence->tree.size() || sequence->tree.parent(next) != node) {
@@ -312,43 +324,49 @@ void Engine::LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::
     }
     node = next;
   }
-  Execute([&] {
+  inbox_.Execute([&] {
     const int64_t first_slot = sequence->kv.num_tokens;
     for (int32_t next : path) {
       sequence->tokens.push_back(sequence->tree.token_ids[static_cast<size_t>(next)]);
       if (!sequence->has_cache) continue;  // evicted meanwhile
-      cache_->MoveSlot(sequence->kv, first_slot + next, sequence->kv.num_tokens);
-      cache_->Commit(&sequence->kv, 1, sequence->tokens);
+      cache_.MoveSlot(sequence->kv, first_slot + next, sequence->kv.num_tokens);
+      cache_.Commit(&sequence->kv, 1, sequence->tokens);
     }
     sequence->tree = {};
-    if (sequence->has_cache) cache_->Trim(&sequence->kv);
+    if (sequence->has_cache) cache_.Trim(&sequence->kv);
   });
 }
 
-void Engine::LabClose(const std::shared_ptr<LabSequence>& sequence) {
-  if (IsForked()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closing_) return;
-    closed_labs_.push_back(sequence);
-  }
-  wake_.notify_all();
+void Lab::Close(const std::shared_ptr<LabSequence>& sequence) {
+  inbox_.Post([this, sequence] { Free(*sequence); });
 }
 
-void Engine::TakeSourceCache(const LabSequence& source, Sample& leader) {
-  if (!source.has_cache) return;
-  const size_t most = std::min({source.tokens.size(), leader.tokens.size() - 1, static_cast<size_t>(source.kv.num_tokens)});
-  const auto common = std::mismatch(leader.tokens.begin(), leader.tokens.begin() + static_cast<int64_t>(most), source.tokens.begin());
-  const int64_t num_shared = common.first - leader.tokens.begin();
-  KvSequence& kv = leader.scheduled.kv;
-  cache_->Free(&kv);
-  cache_->Fork(source.kv, &kv);
-  cache_->Trim(&kv);
-  if (!cache_->TryRollback(&kv, kv.num_tokens - num_shared)) {
-    cache_->Free(&kv);
-    cache_->Init(&kv);
+bool Lab::EvictOne() {
+  for (const std::shared_ptr<LabSequence>& sequence : sequences_) {
+    if (sequence->in_use) continue;
+    Free(*sequence);
+    return true;
   }
-  leader.running->request->num_cached_tokens = kv.num_tokens;
+  return false;
+}
+
+void Lab::End() {
+  for (auto& sequence : std::exchange(sequences_, {})) cache_.Free(&sequence->kv);
+}
+
+int64_t Lab::ShareCache(const LabSequence& source, const std::vector<int32_t>& token_ids, KvSequence* kv) {
+  if (!source.has_cache) return 0;
+  const size_t most = std::min({source.tokens.size(), token_ids.size() - 1, static_cast<size_t>(source.kv.num_tokens)});
+  const auto common = std::mismatch(token_ids.begin(), token_ids.begin() + static_cast<int64_t>(most), source.tokens.begin());
+  const int64_t num_shared = common.first - token_ids.begin();
+  cache_.Free(kv);
+  cache_.Fork(source.kv, kv);
+  cache_.Trim(kv);
+  if (!cache_.TryRollback(kv, kv->num_tokens - num_shared)) {
+    cache_.Free(kv);
+    cache_.Init(kv);
+  }
+  return kv->num_tokens;
 }
 
 }  // namespace llmi

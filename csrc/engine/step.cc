@@ -87,7 +87,6 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
       rows->push_back({sample, builder.batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
     }
   }
-  const std::lock_guard lock(mutex_);
   stats_.num_prompt_tokens += prompt_tokens;
   return builder.Take();
 }
@@ -103,10 +102,7 @@ void Engine::AfterToken(Running& running, Sample& sample, int32_t token, int32_t
   --sample.scheduled.max_new_tokens;
   output.token_ids.push_back(token);
   output.token_times_s.push_back(now);
-  {
-    const std::lock_guard lock(mutex_);
-    ++stats_.num_generated_tokens;
-  }
+  ++stats_.num_generated_tokens;
   const auto num_output = static_cast<int64_t>(output.token_ids.size());
   const bool is_eos = !params.ignore_eos && Holds(params.eos_token_ids, token);
   const bool is_stop_id = Holds(params.stop_token_ids, token);
@@ -165,8 +161,8 @@ void Engine::FinishSample(Running& running, Sample& sample, FinishReason reason)
 
 void Engine::FailRequest(Running& running, const Error& error) {
   // Whoever interrupts a hook ends its request: it is an aborted one, not one that failed, unless the engine closes.
-  const bool aborted = error.kind() == ErrorKind::kInterrupted && !IsClosing();
-  if (!aborted) running.request->error = error.kind() == ErrorKind::kInterrupted ? ClosedUnderWay() : error;
+  const bool aborted = error.kind() == ErrorKind::kInterrupted && !inbox_.IsClosing();
+  if (!aborted) running.request->error = error.kind() == ErrorKind::kInterrupted ? Inbox::ClosedUnderWay() : error;
   for (auto& sample : running.samples) FinishSample(running, *sample, aborted ? FinishReason::kAbort : FinishReason::kError);
 }
 
@@ -183,10 +179,8 @@ void Engine::FinishRequest(uint64_t id) {
   event.finished = true;
   const std::shared_ptr<OutputChannel> channel = running.channel;
   requests_.erase(found);
-  {
-    const std::lock_guard lock(mutex_);
-    ++stats_.num_finished_requests;
-  }
+  ++stats_.num_finished_requests;
+  board_.Publish(stats_);
   channel->Push(std::move(event));
 }
 

@@ -61,10 +61,7 @@ void Engine::RecordTrace(Running& running, Sample& sample, const float* raw, int
   const bool greedy = params.greedy();
   const auto position = static_cast<int64_t>(sample.tokens.size());
   TraceRow common;
-  {
-    const std::lock_guard lock(mutex_);
-    common.step = stats_.num_steps;
-  }
+  common.step = stats_.num_steps;
   common.position = position;
   common.depth = static_cast<int32_t>(sample.num_accepted) + 1;
   const auto is_kept = [](float value) { return value > -std::numeric_limits<float>::infinity(); };
