@@ -346,9 +346,9 @@ ENDINGS: list[Mutant] = [
     planted(
         "closing_is_told",
         "csrc/engine",
-        "End",
-        "if (runs) FailRequest(*running, closed);",
-        "if (runs) FailRequest(*running, Error(ErrorKind::kHook, closed.what()));",
+        "FailAll",
+        "if (runs) Fail(*running, error);",
+        "if (runs) Fail(*running, Error(ErrorKind::kHook, error.what()));",
         ENDINGS_TESTS,
     ),
     planted(

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "engine/batch.h"
-#include "engine/running.h"
+#include "engine/clock.h"
+#include "engine/engine.h"
 #include "sampling/edits.h"
 
 namespace llmi {
@@ -64,7 +65,7 @@ void Engine::LaunchAhead(const LaunchedStep& step) {
 }
 
 // What is left of it, now that the tokens before it are known: sequences that run on. Null: nothing.
-std::unique_ptr<Engine::LaunchedStep> Engine::TakeAhead() {
+std::unique_ptr<LaunchedStep> Engine::TakeAhead() {
   std::unique_ptr<LaunchedStep> step = std::move(ahead_);
   if (step == nullptr) return nullptr;
   const std::unordered_set<const ScheduledSequence*> running(scheduler_->running().begin(), scheduler_->running().end());

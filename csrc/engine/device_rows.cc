@@ -2,7 +2,8 @@
 // judges, prompt scores, siblings that start - comes to it as before; the tokens are the same bits.
 #include <algorithm>
 
-#include "engine/running.h"
+#include "engine/clock.h"
+#include "engine/engine.h"
 #include "engine/verification.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/dispatch/transfer.h"
@@ -42,7 +43,7 @@ float* Engine::HostRow(int64_t row) {
   return logits_.data() + row * vocab_size;
 }
 
-Engine::PendingDraws Engine::LaunchDraws(std::span<const LogitsRow> rows, const float* hidden) {
+PendingDraws Engine::LaunchDraws(std::span<const LogitsRow> rows, const float* hidden) {
   const int64_t vocab_size = decoder_->config().vocab_size;
   float* there = decoder_->LogitsThere(context_, hidden, static_cast<int64_t>(rows.size()));
   PendingDraws pending;

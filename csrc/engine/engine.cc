@@ -7,42 +7,11 @@
 
 #include "core/errors.h"
 #include "core/fp_env.h"
-#include "engine/running.h"
+#include "engine/clock.h"
 #include "engine/sizing.h"
 #include "kernels/dispatch/device.h"
 
 namespace llmi {
-
-namespace {
-
-// Tokens of the prompt that the model reads: where nothing is drawn, the last one is only scored.
-int64_t NumInputs(const Request& request) {
-  const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
-  const bool only_scored = request.params.max_tokens == 0 && request.params.num_prompt_logprobs >= 0 && request.source == nullptr;
-  return only_scored ? std::max<int64_t>(1, prompt_len - 1) : prompt_len;
-}
-
-}  // namespace
-
-void OutputChannel::Push(OutputEvent event) {
-  {
-    const std::lock_guard lock(mutex_);
-    events_.push_back(std::move(event));
-  }
-  ready_.notify_all();
-}
-
-void OutputChannel::Wait(double timeout_s) {
-  std::unique_lock lock(mutex_);
-  ready_.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] { return !events_.empty(); });
-}
-
-std::vector<OutputEvent> OutputChannel::TakeAll() {
-  const std::lock_guard lock(mutex_);
-  std::vector<OutputEvent> events(std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
-  events_.clear();
-  return events;
-}
 
 Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens)
     : decoder_(std::move(decoder)),
@@ -50,7 +19,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
       groups_(GroupsOf(decoder_->config(), config)),
       context_(context),
       config_(std::move(config)),
-      tokens_(std::move(tokens)),
+      trace_(context_),
       inbox_(config_.check_wait) {
   cache_ = std::make_unique<KvCache>(groups_, config_.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
@@ -58,6 +27,8 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
                                        [this] { inbox_.CheckCommand(); });
   lab_ = std::make_unique<Lab>(context_, *decoder_, *cache_, *scheduler_, inbox_,
                                LabLimits{config_.max_model_len, config_.scheduler.max_num_batched_tokens});
+  requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, inbox_, std::move(tokens),
+                                               config_.scheduler.policy == SchedulingPolicy::kStatic);
   if (config_.prefix_caching) {
     std::random_device random;
     cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
@@ -125,7 +96,7 @@ MemoryTables Engine::Tables() {
     if (kv.num_tokens > 0) result.sequences.push_back({request_id, sample_index, kv.num_tokens, kv.tables});
   };
   const auto collect = [&] {
-    for (const auto& [id, running] : requests_) {
+    for (const auto& [id, running] : requests_->all()) {
       for (const auto& sample : running->samples) add(static_cast<int64_t>(id), sample->index, sample->scheduled.kv);
     }
     for (const std::shared_ptr<LabSequence>& sequence : lab_->sequences()) add(-1, 0, sequence->kv);
@@ -141,7 +112,7 @@ MemoryTables Engine::Tables() {
 bool Engine::MayRun(bool stepped) const {
   if (!scheduler_->HasWork()) return false;
   if (stepped) return true;
-  return std::any_of(requests_.begin(), requests_.end(), [](const auto& entry) { return !entry.second->request->stepped; });
+  return requests_->HasFreeRunning();
 }
 
 void Engine::ResetPrefixCache() {
@@ -150,41 +121,14 @@ void Engine::ResetPrefixCache() {
 
 void Engine::Take(Inbox::Mail& mail) {
   for (const auto& work : mail.posts) work();
-  for (auto& [request, channel] : mail.requests) {
-    auto running = std::make_unique<Running>();
-    running->request = request;
-    running->channel = channel;
-    request->samples.resize(static_cast<size_t>(request->num_samples));
-    for (int64_t i = 0; i < request->num_samples; ++i) {
-      auto sample = std::make_unique<Sample>(tokens_, request->params);
-      sample->running = running.get();
-      sample->index = i;
-      sample->tokens = request->prompt_token_ids;
-      sample->scheduled.arrival = num_submitted_++;
-      sample->scheduled.priority = request->priority;
-      sample->scheduled.num_tokens = NumInputs(*request);
-      sample->scheduled.max_new_tokens = request->params.max_tokens;
-      sample->scheduled.token_ids = &sample->tokens;
-      sample->scheduled.cache_salt = request->cache_salt;
-      if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
-      running->samples.push_back(std::move(sample));
-    }
-    Sample& leader = *running->samples[0];
-    leader.scheduled.num_seats = request->num_samples;
-    cache_->Init(&leader.scheduled.kv);
+  for (const auto& [request, channel] : mail.requests) {
+    Sample& leader = requests_->Add(request, channel);
     if (request->source != nullptr) {
       request->num_cached_tokens = lab_->ShareCache(*request->source, leader.tokens, &leader.scheduled.kv);
     }
     scheduler_->Add(&leader.scheduled);
-    requests_[request->id] = std::move(running);
   }
-  for (uint64_t id : mail.aborts) {
-    const auto found = requests_.find(id);
-    if (found == requests_.end()) continue;
-    for (auto& sample : found->second->samples) {
-      if (!sample->finished) FinishSample(*found->second, *sample, FinishReason::kAbort);
-    }
-  }
+  for (uint64_t id : mail.aborts) requests_->Abort(id);
 }
 
 void Engine::PublishStats() {
@@ -197,6 +141,7 @@ void Engine::PublishStats() {
   stats_.num_window_blocks_returned = cache_->num_window_blocks_returned();
   stats_.num_running = scheduler_->num_running();
   stats_.num_waiting = scheduler_->num_waiting();
+  stats_.num_finished_requests = requests_->num_finished();
   stats_.num_pages = cache_->pool().num_pages();
   stats_.hook_time_s = hook_seconds_;
   stats_.num_free_pages = cache_->num_available();
@@ -229,7 +174,7 @@ void Engine::ThreadMain() {
     try {
       if (work) RunStep();
       if (IsForked()) return;  // a hook has forked, and the child came back from it: the engine is its parent's
-      EmitStreams();
+      requests_->EmitStreams();
     } catch (const std::exception& error) {
       Inbox::Mail last = inbox_.Fail(std::string("the engine stopped: ") + error.what());
       Take(last);
@@ -238,7 +183,7 @@ void Engine::ThreadMain() {
     if (work) ++stats_.num_steps;
     stats_.busy_time_s += NowSeconds() - start;
     PublishStats();
-    for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
+    requests_->HandOver(ahead_ != nullptr);
     if (stepped) inbox_.FinishStep(work);
   }
   End();
@@ -246,16 +191,13 @@ void Engine::ThreadMain() {
 
 // All requests and callers are told that the engine has ended.
 void Engine::End() {
-  const Error closed = inbox_.ClosingError();
-  for (auto& [id, running] : requests_) {
-    const bool runs = std::any_of(running->samples.begin(), running->samples.end(), [](const auto& sample) { return !sample->finished; });
-    if (runs) FailRequest(*running, closed);
-  }
+  requests_->FailAll(inbox_.ClosingError());
   inbox_.RefuseCommands();
   lab_->End();
-  for (uint64_t id : std::exchange(done_, {})) FinishRequest(id);
-  for (auto& row : ended_rows_) cache_->Free(&row->scheduled.kv);
-  ended_rows_.clear();
+  requests_->HandOver(ahead_ != nullptr);
+  requests_->ReleaseAllRows();
+  stats_.num_finished_requests = requests_->num_finished();
+  board_.Publish(stats_);
   inbox_.End();
 }
 

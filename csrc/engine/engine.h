@@ -13,12 +13,16 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "engine/active_requests.h"
 #include "engine/costs.h"
 #include "engine/detokenizer.h"
 #include "engine/inbox.h"
 #include "engine/lab.h"
+#include "engine/policy.h"
 #include "engine/request.h"
+#include "engine/running.h"
 #include "engine/stats.h"
+#include "engine/trace.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/draws/draw.h"
 #include "model/decoder.h"
@@ -27,24 +31,6 @@
 #include "speculative/length.h"
 
 namespace llmi {
-
-// What a scheduling policy may look at.
-struct PolicyRequest {
-  uint64_t id = 0;
-  int64_t priority = 0;
-  double arrival_time_s = 0;
-  int64_t prompt_len = 0;
-  int64_t num_tokens = 0;      // prompt and output so far
-  int64_t max_new_tokens = 0;  // that may still come
-  int64_t num_preemptions = 0;
-};
-
-// A policy written by the user: waiting requests run in ascending order of their keys. Throws Error(kHook).
-class PolicyHook {
- public:
-  virtual ~PolicyHook() = default;
-  virtual std::vector<double> Key(const PolicyRequest& request, double now_s) = 0;
-};
 
 struct EngineConfig {
   SchedulerConfig scheduler;
@@ -133,16 +119,6 @@ class Engine {
   std::thread::native_handle_type native_thread() { return thread_.native_handle(); }
 
  private:
-  struct Sample;
-  struct Running;
-  struct LogitsRow;
-  struct LaunchedStep;
-  // Rows of a chunk that are being drawn where their logits lie, and the device's ticket, if there are any.
-  struct PendingDraws {
-    std::vector<size_t> places;
-    DrawTicket ticket = 0;
-  };
-  static constexpr RowVerdict kNotDrawn = {kNoToken, -1};  // the host draws it
   // What a step holds so far.
   struct StepPlan {
     int64_t num_rows;
@@ -176,10 +152,6 @@ class Engine {
   bool MayRun(bool stepped) const;
   void Take(Inbox::Mail& mail);
   void RunStep();
-  // Around a step (plan.cc).
-  void SetPolicyKeys();
-  int64_t PromptBudget();
-  void LearnStepTime(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double seconds);
   std::unique_ptr<LaunchedStep> LaunchStep();
   // A step ahead of the last one's tokens (ahead.cc): launched after it, and taken as the next, if it is still wanted.
   bool MayRunAhead(const LaunchedStep& step) const;
@@ -205,11 +177,6 @@ class Engine {
   void ChooseLengthOfDraft(Sample& sample, DraftContext& context, StepPlan* plan);
   void TakeDraft(Sample& sample, DraftContext& context);
   void CheckFits(const Sample& sample, const Draft& draft) const;
-  // The decode trace (trace.cc).
-  LawObserver StageObserver();
-  void RecordTrace(Running& running, Sample& sample, const float* raw, int32_t token, int32_t child);
-  void RecordCandidates(Running& running, Sample& sample, const float* raw, int32_t token);
-
   bool MayDraft(const ScheduledPiece& piece) const;
   int64_t DraftLimit(const Sample& sample, int64_t room) const;
   int64_t ChosenLength(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan);
@@ -234,12 +201,7 @@ class Engine {
   // Of a row of this chunk; its child may be kFindChild.
   RowVerdict DrawnThere(size_t row) const { return row < drawn_there_.size() ? drawn_there_[row] : kNotDrawn; }
   // child: the draft node that holds the token, or -1.
-  void AfterToken(Running& running, Sample& sample, int32_t token, int32_t child, const float* raw);
-  void FinishSample(Running& running, Sample& sample, FinishReason reason);
-  void FinishRequest(uint64_t id);
-  void FailRequest(Running& running, const Error& error);
-  void ReleaseEndedRows();
-  void EmitStreams();
+  void AfterToken(Sample& sample, int32_t token, int32_t child, const float* raw);
   // Completes the counters and shows them to other threads.
   void PublishStats();
 
@@ -248,14 +210,11 @@ class Engine {
   const KvGroups groups_;
   KernelContext context_;
   EngineConfig config_;
-  std::shared_ptr<const TokenBytes> tokens_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::unordered_map<uint64_t, std::unique_ptr<Running>> requests_;
-  std::vector<std::unique_ptr<Sample>> ended_rows_;  // of a static batch, or of a step ahead: kept until these end
-  std::vector<uint64_t> done_;                       // to be finished at the end of the step
+  std::unique_ptr<ActiveRequests> requests_;
+  DecodeTrace trace_;
   std::vector<float> logits_, law_;
-  std::array<std::vector<float>, kNumLawStages> stages_;  // of law_, where a trace wants them
   std::unique_ptr<Lab> lab_;
   std::unique_ptr<StepCosts> costs_;
   std::unordered_map<Drafter*, DrafterHistory> drafters_;
@@ -268,7 +227,6 @@ class Engine {
   std::vector<RowVerdict> drawn_there_;         // by row of this chunk; empty without a device
   std::unique_ptr<LaunchedStep> ahead_;
   double hook_seconds_ = 0;
-  uint64_t num_submitted_ = 0;
   int64_t num_audited_steps_ = 0;
   int num_empty_steps_ = 0;  // in a row
 

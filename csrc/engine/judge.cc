@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "engine/running.h"
+#include "engine/clock.h"
+#include "engine/engine.h"
 #include "engine/verification.h"
 #include "sampling/law.h"
 

@@ -7,7 +7,8 @@
 
 #include "core/errors.h"
 #include "core/thread_pool.h"
-#include "engine/running.h"
+#include "engine/clock.h"
+#include "engine/engine.h"
 #include "engine/sizing.h"
 #include "engine/verification.h"
 #include "kernels/ops/vocab.h"
@@ -67,14 +68,14 @@ void Engine::ProcessRows(LaunchedStep* step) {
         } else if (running.request->params.max_tokens == 0) {
           const bool scores = running.request->params.num_prompt_logprobs >= 0 && row.position + 1 < running.prompt_len();
           if (scores) ProcessPromptRow(running, row.position, raw);
-          FinishSample(running, *row.sample, FinishReason::kLength);
+          requests_->Finish(*row.sample, FinishReason::kLength);
         } else {
           if (row.node == kWalkRoot) row.sample->emit_time_s = NowSeconds();
           if (!running.samples[0]->started) StartSiblings(running, raw);
           SampleToken(running, *row.sample, raw, drawn);
         }
       } catch (const Error& error) {
-        FailRequest(running, error);
+        requests_->Fail(running, error);
       }
     }
   }
@@ -217,7 +218,7 @@ void Engine::ProcessBatch(std::span<const LogitsRow> rows, const float* logits) 
     try {
       if (errors[i]) std::rethrow_exception(errors[i]);
     } catch (const Error& error) {
-      FailRequest(running, error);
+      requests_->Fail(running, error);
     }
     if (sample.finished) continue;
     if (batch.size() < i) std::copy_n(batch_matrix_.data() + i * vocab_size, vocab_size, batch_matrix_.data() + batch.size() * vocab_size);
@@ -231,7 +232,7 @@ void Engine::ProcessBatch(std::span<const LogitsRow> rows, const float* logits) 
   }
   for (size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].error) {
-      FailRequest(*samples[i]->running, *batch[i].error);
+      requests_->Fail(*samples[i]->running, *batch[i].error);
     } else {
       batched_rows_[samples[i]] = batch_matrix_.data() + i * vocab_size;
     }
@@ -280,7 +281,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, con
   const int64_t vocab_size = decoder_->config().vocab_size;
   sample.drawn_at = sample.walk;
   if (drawn.token != kNoToken) {
-    return AfterToken(running, sample, drawn.token, drawn.child == kFindChild ? ChildOfWalk(sample, drawn.token) : drawn.child, raw);
+    return AfterToken(sample, drawn.token, drawn.child == kFindChild ? ChildOfWalk(sample, drawn.token) : drawn.child, raw);
   }
   RequestHooks* hooks = request.hooks.get();
   const auto prepared = prepared_rows_.find(&sample);
@@ -299,7 +300,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, con
     LogitsHook process;
     if (hooks != nullptr && hooks->HasProcessors()) process = [&](float* logits) { RunProcessors(sample, logits); };
     ProcessLogits(context_, params, {sample.tokens, running.prompt_len()}, process, law_.data(), vocab_size,
-                  request.trace ? StageObserver() : nullptr);
+                  request.trace ? trace_.ObserveStages(vocab_size) : nullptr);
   }
   int32_t child = kFindChild;
   if (is_prepared) {
@@ -308,8 +309,8 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, con
     token = sample.planned->token;
     child = sample.planned->child;
   } else if (!ChildrenToJudge(sample, sample.walk).empty()) {
-    const NoiseKey key = {params.seed, static_cast<int64_t>(sample.tokens.size()), sample.index, 0, sample.round};
-    const RowVerdict verdict = VerifyLaw(context_, params, key, law_, sample.draft, sample.walk, *request.speculation->rule);
+    const RowVerdict verdict =
+        VerifyLaw(context_, params, sample.noise_key(sample.round), law_, sample.draft, sample.walk, *request.speculation->rule);
     token = verdict.token;
     child = verdict.child;
   } else if (hooks != nullptr && hooks->HasSampler()) {
@@ -325,8 +326,8 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, con
   }
   if (child == kFindChild) child = ChildOfWalk(sample, token);
   if (!sample.draft_logprobs.empty()) NoteDraftLogprobs(running, sample, token);
-  if (request.trace) RecordTrace(running, sample, raw, token, child);
-  AfterToken(running, sample, token, child, raw);
+  if (request.trace) trace_.Record(sample, raw, law_, {token, child}, stats_.num_steps);
+  AfterToken(sample, token, child, raw);
 }
 
 }  // namespace llmi

@@ -1,16 +1,20 @@
-// The engine thread's own records of requests under way.
+// The engine thread's own records of requests under way, and of the step that it computes for them.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/engine.h"
+#include "engine/detokenizer.h"
+#include "engine/request.h"
+#include "model/decoder.h"
+#include "kernels/draws/draw.h"
 #include "sampling/law.h"
+#include "scheduler/scheduler.h"
 #include "speculative/length.h"
 
 namespace llmi {
@@ -20,8 +24,10 @@ constexpr int32_t kWalkRoot = -1;
 constexpr int32_t kWalkEnded = -2;
 constexpr int32_t kFindChild = -3;  // the child that holds the drawn token, if there is one
 
+struct Running;
+
 // One continuation: its tokens, its cache, its text.
-struct Engine::Sample {
+struct Sample {
   Sample(std::shared_ptr<const TokenBytes> token_bytes, const SamplingParams& params)
       : detokenizer(std::move(token_bytes), params.skip_special_tokens, params.stop, params.include_stop_str_in_output) {
     scheduled.owner = this;
@@ -32,7 +38,7 @@ struct Engine::Sample {
   std::vector<int32_t> tokens;  // prompt and output
   ScheduledSequence scheduled;
   Detokenizer detokenizer;
-  // Speculation: the draft of the step under way, where its walk stands, and what was learnt.
+  // Speculation: the draft of the step under way, the place of its walk, and what was learnt.
   Draft draft;
   std::optional<Draft> whole_draft;  // proposed for the last token, and waits for a step that has room for all of it
   int32_t walk = kWalkRoot;
@@ -52,12 +58,16 @@ struct Engine::Sample {
   bool finished = false;
   bool finish_streamed = false;
 
+  const Request& request() const;
+  SampleOutput& output() const;
   // Its drafts are accepted and rejected: lengths enter the result, so they follow from the sequence alone.
   bool judges_drafts() const;
   HookContext hook_context() const;
+  // Noise of the next token; round: of verification, 0 for plain draws.
+  NoiseKey noise_key(uint32_t verification_round = 0) const;
 };
 
-struct Engine::Running {
+struct Running {
   std::shared_ptr<Request> request;
   std::shared_ptr<OutputChannel> channel;
   std::vector<std::unique_ptr<Sample>> samples;
@@ -67,14 +77,22 @@ struct Engine::Running {
   SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }
 };
 
-inline bool Engine::Sample::judges_drafts() const {
-  return running->request->speculation && running->request->speculation->verification != VerificationKind::kCoupled;
+inline const Request& Sample::request() const { return *running->request; }
+
+inline SampleOutput& Sample::output() const { return running->output(*this); }
+
+inline bool Sample::judges_drafts() const {
+  return request().speculation && request().speculation->verification != VerificationKind::kCoupled;
 }
 
-inline HookContext Engine::Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
+inline HookContext Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
+
+inline NoiseKey Sample::noise_key(uint32_t verification_round) const {
+  return {request().params.seed, static_cast<int64_t>(tokens.size()), index, 0, verification_round};
+}
 
 // A row of the batch whose logits are wanted: after `position` of a sample's tokens.
-struct Engine::LogitsRow {
+struct LogitsRow {
   Sample* sample;
   int64_t position;    // of the row's token
   int32_t node;        // of the sample's draft; kWalkRoot: a committed token's row
@@ -82,8 +100,17 @@ struct Engine::LogitsRow {
   int32_t after = -1;  // row of the draw before that gives the row's token, where the host does not know it yet
 };
 
+// What was decided for a row; the host decides where this says kNotDrawn.
+constexpr RowVerdict kNotDrawn = {kNoToken, -1};
+
+// Rows of a chunk that are being drawn on the device, and the device's ticket, if there are any.
+struct PendingDraws {
+  std::vector<size_t> places;
+  DrawTicket ticket = 0;
+};
+
 // A step that was given to the decoder, until its tokens are known.
-struct Engine::LaunchedStep {
+struct LaunchedStep {
   std::vector<ScheduledPiece> pieces;
   std::vector<LogitsRow> rows;
   std::vector<int> tap_layers;
@@ -92,7 +119,7 @@ struct Engine::LaunchedStep {
   double start_s = 0;  // when its ops began, as far as the host knows
   double forward_seconds = 0;
   int64_t num_ahead = 0;  // steps since the last that was scheduled
-  // Ran and waited then.
+  // The counts when it was scheduled.
   int64_t num_running = 0;
   int64_t num_waiting = 0;
   std::optional<PendingDraws> draws;  // of its first chunk, where they were launched already

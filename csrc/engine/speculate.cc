@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "engine/running.h"
+#include "engine/clock.h"
+#include "engine/engine.h"
 #include "kernels/ops/vocab.h"
 
 namespace llmi {
@@ -162,7 +163,7 @@ std::vector<Engine::DraftCall> Engine::ChooseDrafts(const std::vector<Sample*>& 
       plan->num_rows += length;
       plan->expected_tokens += sample->acceptance[0].Rates()[0];
     } catch (const Error& error) {
-      FailRequest(running, error);
+      requests_->Fail(running, error);
     }
   }
   for (const DraftCall& call : calls) resting.erase(call.drafter);
@@ -248,7 +249,7 @@ void Engine::TakeDraft(Sample& sample, DraftContext& context) {
     draft = CutDepth(context.draft, tokens_left - 1);
     if (sample.judges_drafts()) CheckFits(sample, draft);
   } catch (const Error& error) {
-    FailRequest(running, error);
+    requests_->Fail(running, error);
     return;
   }
   if (draft.size() == 0) return;
@@ -362,7 +363,7 @@ void Engine::EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_
     try {
       running.request->speculation->drafter->Observe(running.request->id, sample->index, sample->num_accepted, logprobs);
     } catch (const Error& error) {
-      FailRequest(running, error);
+      requests_->Fail(running, error);
     }
   }
 }

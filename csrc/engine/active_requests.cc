@@ -1,0 +1,134 @@
+#include "engine/active_requests.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/clock.h"
+#include "engine/emit.h"
+
+namespace llmi {
+
+int64_t NumInputs(const Request& request) {
+  const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
+  const bool only_scored = request.params.max_tokens == 0 && request.params.num_prompt_logprobs >= 0 && request.source == nullptr;
+  return only_scored ? std::max<int64_t>(1, prompt_len - 1) : prompt_len;
+}
+
+ActiveRequests::ActiveRequests(KvCache& cache, Scheduler& scheduler, const Inbox& inbox, std::shared_ptr<const TokenBytes> tokens,
+                               bool keeps_rows)
+    : cache_(cache), scheduler_(scheduler), inbox_(inbox), tokens_(std::move(tokens)), keeps_rows_(keeps_rows) {}
+
+Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
+  auto running = std::make_unique<Running>();
+  running->request = request;
+  running->channel = channel;
+  request->samples.resize(static_cast<size_t>(request->num_samples));
+  for (int64_t i = 0; i < request->num_samples; ++i) {
+    auto sample = std::make_unique<Sample>(tokens_, request->params);
+    sample->running = running.get();
+    sample->index = i;
+    sample->tokens = request->prompt_token_ids;
+    sample->scheduled.arrival = num_samples_++;
+    sample->scheduled.priority = request->priority;
+    sample->scheduled.num_tokens = NumInputs(*request);
+    sample->scheduled.max_new_tokens = request->params.max_tokens;
+    sample->scheduled.token_ids = &sample->tokens;
+    sample->scheduled.cache_salt = request->cache_salt;
+    if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
+    running->samples.push_back(std::move(sample));
+  }
+  Sample& leader = *running->samples[0];
+  leader.scheduled.num_seats = request->num_samples;
+  cache_.Init(&leader.scheduled.kv);
+  requests_[request->id] = std::move(running);
+  return leader;
+}
+
+void ActiveRequests::Abort(uint64_t id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  for (auto& sample : found->second->samples) Finish(*sample, FinishReason::kAbort);
+}
+
+void ActiveRequests::Finish(Sample& sample, FinishReason reason) {
+  if (sample.finished) return;
+  sample.finished = true;
+  CompleteOutput(sample, reason);
+  const bool keeps_row =
+      keeps_rows_ && scheduler_.num_running() > 1 && reason != FinishReason::kAbort && sample.scheduled.kv.num_tokens > 0;
+  sample.scheduled.finished = true;
+  sample.scheduled.num_drafted = 0;
+  if (keeps_row) {
+    sample.scheduled.num_tokens = sample.scheduled.kv.num_tokens;
+  } else {
+    scheduler_.Remove(&sample.scheduled);
+    cache_.Free(&sample.scheduled.kv);
+  }
+  // Samples that never started have no cache; freeing an empty one is harmless.
+  Running& running = *sample.running;
+  if (++running.num_finished == static_cast<int64_t>(running.samples.size())) done_.push_back(running.request->id);
+}
+
+void ActiveRequests::Fail(Running& running, const Error& error) {
+  // An interrupted hook ends its request as aborted, not as failed, unless the engine closes.
+  const bool aborted = error.kind() == ErrorKind::kInterrupted && !inbox_.IsClosing();
+  if (!aborted) running.request->error = error.kind() == ErrorKind::kInterrupted ? Inbox::ClosedUnderWay() : error;
+  for (auto& sample : running.samples) Finish(*sample, aborted ? FinishReason::kAbort : FinishReason::kError);
+}
+
+void ActiveRequests::FailAll(const Error& error) {
+  for (auto& [id, running] : requests_) {
+    const bool runs = std::any_of(running->samples.begin(), running->samples.end(), [](const auto& sample) { return !sample->finished; });
+    if (runs) Fail(*running, error);
+  }
+}
+
+void ActiveRequests::HandOver(bool step_ahead) {
+  for (uint64_t id : std::exchange(done_, {})) HandOverOne(id, step_ahead);
+}
+
+void ActiveRequests::HandOverOne(uint64_t id, bool step_ahead) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  Running& running = *found->second;
+  running.request->finish_time_s = NowSeconds();
+  for (auto& sample : running.samples) {
+    if (step_ahead || scheduler_.Contains(&sample->scheduled)) ended_rows_.push_back(std::move(sample));
+  }
+  const std::shared_ptr<Request> request = running.request;
+  const std::shared_ptr<OutputChannel> channel = running.channel;
+  requests_.erase(found);
+  ++num_finished_;
+  EmitFinish(request, *channel);
+}
+
+void ActiveRequests::ReleaseRows() {
+  std::erase_if(ended_rows_, [&](const std::unique_ptr<Sample>& row) {
+    if (scheduler_.Contains(&row->scheduled)) return false;
+    cache_.Free(&row->scheduled.kv);
+    return true;
+  });
+  for (auto& [id, running] : requests_) {
+    for (auto& sample : running->samples) {
+      if (sample->finished && sample->scheduled.kv.num_tokens > 0 && !scheduler_.Contains(&sample->scheduled))
+        cache_.Free(&sample->scheduled.kv);
+    }
+  }
+}
+
+void ActiveRequests::ReleaseAllRows() {
+  for (auto& row : ended_rows_) cache_.Free(&row->scheduled.kv);
+  ended_rows_.clear();
+}
+
+void ActiveRequests::EmitStreams() {
+  for (auto& [id, running] : requests_) {
+    if (running->request->stream) EmitNews(*running);
+  }
+}
+
+bool ActiveRequests::HasFreeRunning() const {
+  return std::any_of(requests_.begin(), requests_.end(), [](const auto& entry) { return !entry.second->request->stepped; });
+}
+
+}  // namespace llmi

@@ -1,0 +1,111 @@
+#include "engine/emit.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "engine/clock.h"
+
+namespace llmi {
+namespace {
+
+bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+}  // namespace
+
+void OutputChannel::Push(OutputEvent event) {
+  {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  }
+  ready_.notify_all();
+}
+
+void OutputChannel::Wait(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  ready_.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] { return !events_.empty(); });
+}
+
+std::vector<OutputEvent> OutputChannel::TakeAll() {
+  const std::lock_guard lock(mutex_);
+  std::vector<OutputEvent> events(std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
+  events_.clear();
+  return events;
+}
+
+std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<const float> raw, double* hook_seconds) {
+  Request& request = *sample.running->request;
+  const SamplingParams& params = request.params;
+  SampleOutput& output = sample.output();
+  const double now = sample.emit_time_s;
+  if (request.first_token_time_s == 0) request.first_token_time_s = now;
+  sample.tokens.push_back(token);
+  sample.scheduled.num_tokens = static_cast<int64_t>(sample.tokens.size());
+  --sample.scheduled.max_new_tokens;
+  output.token_ids.push_back(token);
+  output.token_times_s.push_back(now);
+  const auto num_output = static_cast<int64_t>(output.token_ids.size());
+  const bool is_eos = !params.ignore_eos && Holds(params.eos_token_ids, token);
+  const bool is_stop_id = Holds(params.stop_token_ids, token);
+  if (num_output >= params.min_tokens && (is_eos || is_stop_id)) {
+    if (is_stop_id) output.stop_reason = token;
+    if (params.detokenize && params.include_stop_str_in_output) sample.detokenizer.Push(token, false);
+    return FinishReason::kStop;
+  }
+  if (params.detokenize) {
+    sample.detokenizer.Push(token, num_output >= params.min_tokens);
+    if (sample.detokenizer.stopped_by()) {
+      output.stop_reason = *sample.detokenizer.stopped_by();
+      return FinishReason::kStop;
+    }
+  }
+  if (request.hooks != nullptr && request.hooks->HasCriteria()) {
+    const HookContext context = sample.hook_context();
+    const Stopwatch stopwatch(hook_seconds);
+    if (const auto reason = request.hooks->ShouldStop(context, raw.data(), static_cast<int64_t>(raw.size()))) {
+      if (!reason->empty()) output.stop_reason = *reason;
+      return FinishReason::kStop;
+    }
+  }
+  if (num_output >= params.max_tokens) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+void CompleteOutput(Sample& sample, FinishReason reason) {
+  SampleOutput& output = sample.output();
+  Request& request = *sample.running->request;
+  sample.detokenizer.Finish();
+  output.text = sample.detokenizer.text();
+  output.finish_reason = reason;
+  request.num_preemptions += sample.scheduled.num_preemptions;
+  if (sample.index == 0) request.num_cached_tokens += sample.scheduled.num_cached;
+}
+
+void EmitNews(Running& running) {
+  for (const auto& sample : running.samples) {
+    const SampleOutput& output = running.output(*sample);
+    const bool news = output.token_ids.size() > sample->num_streamed_tokens || (sample->finished && !sample->finish_streamed);
+    if (!news) continue;
+    const auto first_new = static_cast<int64_t>(sample->num_streamed_tokens);
+    OutputEvent event;
+    event.request = running.request;
+    event.sample_index = sample->index;
+    event.token_ids.assign(output.token_ids.begin() + first_new, output.token_ids.end());
+    if (!output.logprobs.empty()) event.logprobs.assign(output.logprobs.begin() + first_new, output.logprobs.end());
+    event.text = sample->detokenizer.TakeEmittable();
+    event.finish_reason = output.finish_reason;
+    sample->num_streamed_tokens = output.token_ids.size();
+    sample->finish_streamed = sample->finished;
+    running.channel->Push(std::move(event));
+  }
+}
+
+void EmitFinish(std::shared_ptr<Request> request, OutputChannel& channel) {
+  OutputEvent event;
+  event.request = std::move(request);
+  event.finished = true;
+  channel.Push(std::move(event));
+}
+
+}  // namespace llmi

@@ -1,0 +1,34 @@
+// The decode trace: what was tried at each position, and what became of it. Engine thread only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/running.h"
+#include "kernels/ops/context.h"
+#include "sampling/law.h"
+#include "speculative/verify.h"
+
+namespace llmi {
+
+class DecodeTrace {
+ public:
+  explicit DecodeTrace(const KernelContext& context) : context_(context) {}
+
+  // Keeps the stages of the next row of vocab_size logits, for Record. Valid until the next call.
+  LawObserver ObserveStages(int64_t vocab_size);
+  // Adds to the sample's trace the tokens that were tried at its next position: drafted ones, in the order in which they were judged, then
+  // the drawn one. raw, law [vocab_size]: the row's logits before and after processing. step: of the engine.
+  void Record(const Sample& sample, const float* raw, std::span<const float> law, const RowVerdict& verdict, int64_t step) const;
+
+ private:
+  void RecordCandidates(const Sample& sample, const float* raw, std::span<const float> law, int32_t token) const;
+  float At(LawStage stage, int32_t token_id) const;
+
+  const KernelContext& context_;
+  std::array<std::vector<float>, kNumLawStages> stages_;
+};
+
+}  // namespace llmi
