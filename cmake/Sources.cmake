@@ -20,9 +20,10 @@ set(LLMI_CORE_SOURCES
   csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/costs.cc csrc/engine/detokenizer.cc
-  csrc/engine/device_rows.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/judge.cc
+  csrc/engine/device_rows.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc
+  csrc/engine/drafting/walk.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/judge.cc
   csrc/engine/lab.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/plan.cc
-  csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/speculate.cc csrc/engine/step.cc csrc/engine/trace.cc
+  csrc/engine/rows.cc csrc/engine/sizing.cc csrc/engine/step.cc csrc/engine/trace.cc
   csrc/engine/verification.cc)
 
 set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_products.cu)

@@ -76,7 +76,7 @@ MUTANTS = [
            VERIFICATION),
     Mutant("speculation", "rows shifted", "csrc/speculative", "CutDepth", "cut.laws.push_back(draft.laws[i])", "cut.laws.push_back(draft.laws[0])",
            VERIFICATION),
-    Mutant("speculation", "accepted nodes stay where they were", "csrc/engine", "WalkOn", "cache_->MoveSlot(…);",
+    Mutant("speculation", "accepted nodes stay where they were", "csrc/engine", "WalkOn", "cache.MoveSlot(…);",
            "(void)first_slot;", SPECULATION),
     Mutant("speculation", "positions by node, not by depth", "csrc/engine", "AddDraft",
            "for (int32_t depth … + depth);",

@@ -532,8 +532,8 @@ ARITHMETIC: list[Mutant] = [
     planted("wheels with test parts", "pyproject.toml", "LLMI_TESTING", '= "OFF"', '= "ON"', "tests/test_build_options.py"),
 ]  # fmt: skip
 PROMISE: list[Mutant] = [
-    planted("judged drafts are cut to the step's room", "csrc/engine", "DraftLimit", "sample.judges_drafts() ? kMaxDraftNodes : room", "room", "tests/test_promise.py"),
-    planted("a waiting draft is proposed again", "csrc/engine", "ProposeWholeDrafts", "!sample->judges_drafts() || sample->whole_draft) continue", "!sample->judges_drafts()) continue", "tests/test_promise.py"),
+    planted("judged drafts are cut to the step's room", "csrc/engine", "Limit", "sample.judges_drafts() ? kMaxDraftNodes : room", "room", "tests/test_promise.py"),
+    planted("a waiting draft is proposed again", "csrc/engine", "ProposeWhole", "!sample->judges_drafts() || sample->whole_draft) continue", "!sample->judges_drafts()) continue", "tests/test_promise.py"),
     planted("a rule may be a tenth off", "python/llmi", "ROUNDING", "= 1e-9", "= 0.1", "tests/test_promise.py"),
 ]  # fmt: skip
 

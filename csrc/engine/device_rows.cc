@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/clock.h"
+#include "engine/drafting/walk.h"
 #include "engine/engine.h"
 #include "engine/verification.h"
 #include "kernels/dispatch/device.h"

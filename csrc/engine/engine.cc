@@ -29,6 +29,8 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
                                LabLimits{config_.max_model_len, config_.scheduler.max_num_batched_tokens});
   requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, inbox_, std::move(tokens),
                                                config_.scheduler.policy == SchedulingPolicy::kStatic);
+  drafting_ = std::make_unique<Drafting>(context_, *cache_, *scheduler_, *costs_, *requests_,
+                                         DraftingLimits{vocab_size_, config_.scheduler.max_num_batched_tokens});
   if (config_.prefix_caching) {
     std::random_device random;
     cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
@@ -106,6 +108,12 @@ MemoryTables Engine::Tables() {
   };
   inbox_.TryExecute(collect);  // a closed engine holds nothing
   return result;
+}
+
+CostCurve Engine::Costs() {
+  CostCurve curve;
+  Execute([&] { curve = costs_->Curve(); });
+  return curve;
 }
 
 // stepped: requests that run only in Step count, too.

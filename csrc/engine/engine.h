@@ -16,6 +16,7 @@
 #include "engine/active_requests.h"
 #include "engine/costs.h"
 #include "engine/detokenizer.h"
+#include "engine/drafting/drafting.h"
 #include "engine/inbox.h"
 #include "engine/lab.h"
 #include "engine/policy.h"
@@ -119,19 +120,6 @@ class Engine {
   std::thread::native_handle_type native_thread() { return thread_.native_handle(); }
 
  private:
-  // What a step holds so far.
-  struct StepPlan {
-    int64_t num_rows;
-    double expected_tokens;
-  };
-  // One drafter's part of a step: contexts[i] is for samples[i].
-  struct DraftCall {
-    Drafter* drafter;
-    std::vector<Sample*> samples;
-    std::vector<DraftContext> contexts;
-    bool looks_first = false;      // lengths are chosen when the drafts are known
-    int64_t num_start_tokens = 0;  // of sequences that it meets for the first time
-  };
   // A row that was drawn ahead.
   struct PreparedRow {
     float* law = nullptr;     // [vocab_size]: `copy`, or the row's logits themselves where nobody asks for those afterwards
@@ -139,14 +127,6 @@ class Engine {
     int32_t token = 0;
     std::exception_ptr error;
   };
-  // What a drafter has cost and brought so far, over all sequences; times are smoothed.
-  struct DrafterHistory {
-    explicit DrafterHistory(const Drafter& drafter);
-    Price per_token;                                                          // proposed
-    Price per_start_token;                                                    // of a sequence that it meets
-    std::array<std::array<AcceptanceRecord, kNumConfidences>, 2> acceptance;  // [drawn greedily]: sharp laws are met more often
-  };
-
   void ThreadMain();
   void End();
   bool MayRun(bool stepped) const;
@@ -166,31 +146,11 @@ class Engine {
   void RunProcessors(const Sample& sample, float* logits);
 
   static bool IsJudged(const LogitsRow& row);
-  // Speculation (speculate.cc): asks drafters, takes the walk a node further, ends the walks of a step.
-  void ProposeWholeDrafts();
-  void ProposeDrafts(std::vector<ScheduledPiece>* pieces);
-  void Propose(const std::vector<Sample*>& samples, StepPlan plan);
-  std::vector<DraftCall> ChooseDrafts(const std::vector<Sample*>& samples, StepPlan* plan);
-  DrafterHistory& History(Drafter* drafter);
-  void TakePrior(Sample& sample);
-  void AskDrafter(DraftCall& call);
-  void ChooseLengthOfDraft(Sample& sample, DraftContext& context, StepPlan* plan);
-  void TakeDraft(Sample& sample, DraftContext& context);
-  void CheckFits(const Sample& sample, const Draft& draft) const;
-  bool MayDraft(const ScheduledPiece& piece) const;
-  int64_t DraftLimit(const Sample& sample, int64_t room) const;
-  int64_t ChosenLength(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan);
-  void NoteDraftLogprobs(const Running& running, Sample& sample, int32_t token);
-  void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result);
-  void WalkOn(Sample& sample, int32_t child);
-  static std::vector<int32_t> ChildrenToJudge(const Sample& sample, int32_t node);
   // Verification of whole drafts (judge.cc): keeps the row, and after the last one emits what the judge decides.
   class JudgedDraft;
   void JudgeRow(Running& running, Sample& sample, int32_t node, const float* raw);
-  void EndWalks(const std::vector<ScheduledPiece>& pieces, double forward_seconds, int64_t num_rows);
   void ProcessPromptRow(Running& running, int64_t position, const float* raw);
   void StartSiblings(Running& running, const float* raw);
-  static int32_t ChildOfWalk(const Sample& sample, int32_t token);
   // drawn: what the device has drawn, or kNotDrawn; raw is nothing then.
   void SampleToken(Running& running, Sample& sample, const float* raw, const RowVerdict& drawn);
   // Rows that are drawn where their logits are (device_rows.cc); the logits of the others, in logits_.
@@ -217,7 +177,7 @@ class Engine {
   std::vector<float> logits_, law_;
   std::unique_ptr<Lab> lab_;
   std::unique_ptr<StepCosts> costs_;
-  std::unordered_map<Drafter*, DrafterHistory> drafters_;
+  std::unique_ptr<Drafting> drafting_;
   // Rows that the engine-wide processors have had in this step, by sample: [vocab_size] each, of the matrix.
   std::unordered_map<const Sample*, const float*> batched_rows_;
   std::vector<float> batch_matrix_;

@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "core/thread_pool.h"
 #include "engine/clock.h"
+#include "engine/drafting/walk.h"
 #include "engine/engine.h"
 #include "engine/sizing.h"
 #include "engine/verification.h"
@@ -24,11 +25,6 @@ bool IsNeutral(const SamplingParams& p) {
 }
 
 }  // namespace
-
-// The child of the walk's node that holds `token`, or -1.
-int32_t Engine::ChildOfWalk(const Sample& sample, int32_t token) {
-  return sample.draft.size() == 0 ? kWalkRoot : sample.draft.Child(sample.walk, token);
-}
 
 void Engine::ProcessRows(LaunchedStep* step) {
   const std::vector<LogitsRow>& rows = step->rows;
@@ -325,7 +321,7 @@ void Engine::SampleToken(Running& running, Sample& sample, const float* raw, con
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
   if (child == kFindChild) child = ChildOfWalk(sample, token);
-  if (!sample.draft_logprobs.empty()) NoteDraftLogprobs(running, sample, token);
+  if (!sample.draft_logprobs.empty()) NoteDraftLogprobs(context_, law_, token, sample);
   if (request.trace) trace_.Record(sample, raw, law_, {token, child}, stats_.num_steps);
   AfterToken(sample, token, child, raw);
 }

@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "engine/batch.h"
 #include "engine/clock.h"
+#include "engine/drafting/walk.h"
 #include "engine/emit.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
@@ -16,9 +17,9 @@ void Engine::RunStep() {
   if (step == nullptr) return;
   scheduler_->Commit(step->pieces);
   ProcessRows(step.get());
-  KeepHiddenStates(step->rows, step->tap_layers, step->result);
+  KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_->config().hidden_size);
   costs_->Learn(ShapeOf(step->pieces, step->num_rows), NowSeconds() - step->start_s);
-  EndWalks(step->pieces, step->forward_seconds, step->num_rows);
+  drafting_->EndWalks(step->pieces, step->num_rows, step->forward_seconds);
   scheduler_->EndStep();
   requests_->ReleaseRows();
 }
@@ -26,7 +27,7 @@ void Engine::RunStep() {
 // Null: there is nothing to do.
 std::unique_ptr<Engine::LaunchedStep> Engine::LaunchStep() {
   if (config_.policy_hook != nullptr) SetPolicyKeys(*config_.policy_hook, *scheduler_, *requests_);
-  ProposeWholeDrafts();
+  drafting_->ProposeWhole();
   std::vector<ScheduledPiece> pieces = scheduler_->Schedule(PromptBudget(*scheduler_, *costs_));
   if (pieces.empty()) {
     // Only a static batch whose rows have all ended, or hold the pages that others wait for, may come here: it ends now.
@@ -36,7 +37,7 @@ std::unique_ptr<Engine::LaunchedStep> Engine::LaunchStep() {
     return nullptr;
   }
   num_empty_steps_ = 0;
-  ProposeDrafts(&pieces);
+  drafting_->ProposeForStep(&pieces);
   if (pieces.empty()) return nullptr;  // every request of the step failed in its drafter
   auto step = std::make_unique<LaunchedStep>();
   const ForwardBatch batch = BuildBatch(pieces, &step->rows);
@@ -92,7 +93,7 @@ void Engine::AfterToken(Sample& sample, int32_t token, int32_t child, const floa
   if (const auto reason = TakeToken(sample, token, row, &hook_seconds_)) {
     requests_->Finish(sample, *reason);
   } else {
-    WalkOn(sample, child);
+    WalkOn(*cache_, sample, child);
   }
 }
 

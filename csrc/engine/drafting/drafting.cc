@@ -1,0 +1,260 @@
+#include "engine/drafting/drafting.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/errors.h"
+#include "engine/clock.h"
+
+namespace llmi {
+namespace {
+
+// A started continuation that computes its last token alone in this step.
+bool MayDraft(const ScheduledPiece& piece) {
+  const auto& sample = *static_cast<const Sample*>(piece.sequence->owner);
+  if (sample.finished || !sample.started || piece.num_new != 1) return false;
+  return sample.request().speculation.has_value() && piece.sequence->kv.num_tokens + 1 == piece.sequence->num_tokens;
+}
+
+}  // namespace
+
+Drafting::Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
+                   DraftingLimits limits)
+    : cache_(cache), scheduler_(scheduler), requests_(requests), limits_(limits), lengths_(context, scheduler, costs, histories_) {}
+
+void Drafting::ProposeWhole() {
+  std::vector<Sample*> samples;
+  for (ScheduledSequence* sequence : scheduler_.running()) {
+    auto* sample = static_cast<Sample*>(sequence->owner);
+    if (sample->finished || !sample->started || !sample->judges_drafts() || sample->whole_draft) continue;
+    sample->whole_draft.emplace();
+    samples.push_back(sample);
+  }
+  Propose(samples, {0, static_cast<double>(samples.size())});
+}
+
+void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
+  std::vector<Sample*> samples;
+  StepPlan plan = {0, static_cast<double>(pieces->size())};
+  for (const ScheduledPiece& piece : *pieces) {
+    auto* sample = static_cast<Sample*>(piece.sequence->owner);
+    sample->draft = {};
+    sample->confidence = 0;
+    sample->walk = kWalkRoot;
+    sample->num_accepted = 0;
+    plan.num_rows += piece.num_new + piece.num_drafted;
+    const bool draws = piece.sequence->kv.num_tokens + piece.num_new == piece.sequence->num_tokens;
+    if (sample->whole_draft && draws) {
+      sample->draft = std::move(*sample->whole_draft);
+      sample->whole_draft.reset();
+      sample->scheduled.num_drafted = 0;
+    } else if (MayDraft(piece) && !sample->judges_drafts()) {
+      samples.push_back(sample);
+    }
+  }
+  Propose(samples, plan);
+  // Requests that failed here have given their blocks back.
+  std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
+}
+
+void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
+  if (samples.empty()) return;
+  histories_.Bound();
+  std::vector<Call> calls = ChooseCalls(samples, &plan);
+  for (Call& call : calls) Ask(call);
+  for (Call& call : calls) {
+    for (size_t i = 0; i < call.samples.size(); ++i) {
+      if (call.looks_first) CutToLength(*call.samples[i], call.contexts[i], &plan);
+      Take(*call.samples[i], call.contexts[i]);
+    }
+  }
+}
+
+// Which drafter proposes how much in this step: one call for each drafter, with all sequences that it drafts for.
+std::vector<Drafting::Call> Drafting::ChooseCalls(const std::vector<Sample*>& samples, StepPlan* plan) {
+  std::vector<Call> calls;
+  std::vector<Drafter*> resting;
+  for (Sample* sample : samples) {
+    if (sample->finished) continue;  // a sibling failed
+    try {
+      AddToCall(*sample, plan, &calls, &resting);
+    } catch (const Error& error) {
+      requests_.Fail(*sample->running, error);
+    }
+  }
+  std::set<Drafter*> unused(resting.begin(), resting.end());
+  for (const Call& call : calls) unused.erase(call.drafter);
+  for (Drafter* drafter : unused) {
+    DrafterHistory& history = histories_.Of(drafter);
+    history.per_token.Rest();
+    history.per_start_token.Rest();
+  }
+  return calls;
+}
+
+void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting) {
+  const Running& running = *sample.running;
+  const SpeculationConfig& speculation = *running.request->speculation;
+  if (sample.drafter_state == nullptr) histories_.TakePrior(sample);
+  const bool coupled = speculation.verification == VerificationKind::kCoupled;
+  const bool looks_first =
+      coupled && speculation.num_tokens < 0 && speculation.length_policy == nullptr && speculation.drafter->tells_confidence();
+  const int64_t limit = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
+  const int64_t length = limit < 1 || looks_first ? limit : lengths_.Choose(sample, 0, limit, *plan);
+  if (length < 1) {
+    sample.acceptance[0].Rest();
+    resting->push_back(speculation.drafter.get());
+    return;
+  }
+
+  DraftContext context;
+  context.request_id = running.request->id;
+  context.sample_index = sample.index;
+  context.token_ids = sample.tokens;
+  context.prompt_len = running.prompt_len();
+  context.max_nodes = length;
+  context.round = ++sample.round;
+  context.wants_laws = !coupled;
+  context.hidden_states = &sample.hidden_states;
+  const bool starts = sample.drafter_state == nullptr;
+  if (starts) sample.drafter_state = speculation.drafter->NewState(running.request->id, sample.index);
+  context.state = sample.drafter_state.get();
+  const auto known = std::find_if(calls->begin(), calls->end(), [&](const auto& call) {
+    return call.drafter == speculation.drafter.get() && call.looks_first == looks_first;
+  });
+  Call& call = known == calls->end() ? calls->emplace_back(Call{speculation.drafter.get(), {}, {}, looks_first}) : *known;
+  call.samples.push_back(&sample);
+  if (starts) call.num_start_tokens += static_cast<int64_t>(sample.tokens.size());
+  call.contexts.push_back(std::move(context));
+  if (looks_first) return;
+  plan->num_rows += length;
+  plan->expected_tokens += sample.acceptance[0].Rates()[0];
+}
+
+// Keeps as much of a proposed draft as pays, now that its kind, and so its acceptance, is known.
+void Drafting::CutToLength(Sample& sample, DraftContext& context, StepPlan* plan) {
+  const int64_t room = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
+  const int64_t limit = std::min(room, context.draft.size());
+  if (limit < 1) {
+    context.draft = {};
+    return;
+  }
+  AcceptanceRecord& acceptance = sample.acceptance[static_cast<size_t>(context.confidence)];
+  const int64_t length = lengths_.Choose(sample, context.confidence, limit, *plan);
+  context.draft = CutDepth(context.draft, length);
+  sample.confidence = context.confidence;
+  if (length == 0) {
+    acceptance.Rest();
+    return;
+  }
+  plan->num_rows += length;
+  plan->expected_tokens += acceptance.Rates()[0];
+}
+
+void Drafting::Ask(Call& call) {
+  std::vector<DraftContext*> contexts;
+  for (DraftContext& context : call.contexts) contexts.push_back(&context);
+  const double start = NowSeconds();
+  call.drafter->Propose(contexts);
+  const double seconds = NowSeconds() - start;
+  int64_t num_nodes = 0;
+  for (const DraftContext& context : call.contexts) num_nodes += std::max<int64_t>(1, context.draft.size());
+  DrafterHistory& history = histories_.Of(call.drafter);
+  if (call.num_start_tokens > 0) {
+    const double start_seconds = std::max(0.0, seconds - history.per_token.seconds() * static_cast<double>(num_nodes));
+    history.per_start_token.Learn(start_seconds / static_cast<double>(call.num_start_tokens));
+  } else {
+    history.per_token.Learn(seconds / static_cast<double>(num_nodes));
+  }
+  for (Sample* sample : call.samples) {
+    sample->output().speculation.draft_time_s += seconds / static_cast<double>(call.samples.size());
+  }
+}
+
+void Drafting::Take(Sample& sample, DraftContext& context) {
+  if (sample.finished) return;  // a sibling failed
+  const Request& request = sample.request();
+  const int64_t tokens_left = request.params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size());
+  Draft draft;
+  try {
+    if (context.error) throw *context.error;
+    CheckDraft(&context.draft, limits_.vocab_size, context.max_nodes);
+    draft = CutDepth(context.draft, tokens_left - 1);
+    if (sample.judges_drafts()) CheckFits(sample, draft);
+  } catch (const Error& error) {
+    requests_.Fail(*sample.running, error);
+    return;
+  }
+  if (draft.size() == 0) return;
+  if (!sample.judges_drafts() && !cache_.TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) {
+    return;  // blocks come from free ones only: nothing is preempted for a guess
+  }
+  if (request.speculation->drafter->wants_observe()) {
+    sample.draft_logprobs.assign(static_cast<size_t>(draft.size()), std::numeric_limits<float>::quiet_NaN());
+  }
+  if (sample.judges_drafts()) {
+    sample.scheduled.num_drafted = draft.size();
+    sample.whole_draft = std::move(draft);
+  } else {
+    sample.draft = std::move(draft);
+  }
+}
+
+// A tree may have more nodes than tokens may follow: with little cache it may not fit even alone.
+void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
+  const auto last_len = static_cast<int64_t>(sample.tokens.size()) + draft.size();
+  const int64_t num_pages = cache_.pool().num_pages();
+  const int64_t needed = cache_.groups().MaxPages(last_len, std::max(cache_.groups().block_size(), 1 + draft.size()));
+  if (needed <= num_pages) return;
+  const int64_t page_bytes = cache_.groups().page_bytes();
+  throw Error::OutOfMemory("a draft of " + std::to_string(draft.size()) + " tokens behind " + std::to_string(sample.tokens.size()) +
+                               " needs " + std::to_string(needed) + " KV pages, the cache has " + std::to_string(num_pages) +
+                               ": lower num_speculative_tokens or raise kv_cache_memory_bytes",
+                           static_cast<uint64_t>(needed * page_bytes), static_cast<uint64_t>(num_pages * page_bytes));
+}
+
+void Drafting::EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double forward_seconds) {
+  for (const ScheduledPiece& piece : pieces) {
+    auto* sample = static_cast<Sample*>(piece.sequence->owner);
+    if (sample->draft.size() > 0) {
+      EndWalk(*sample, forward_seconds * static_cast<double>(1 + sample->draft.size()) / static_cast<double>(num_rows));
+    }
+  }
+}
+
+// verify_seconds: this draft's share of the forward.
+void Drafting::EndWalk(Sample& sample, double verify_seconds) {
+  Running& running = *sample.running;
+  Drafter& drafter = *running.request->speculation->drafter;
+  const int64_t num_nodes = sample.draft.size();
+  const std::vector<int32_t> depths = sample.draft.Depths();
+  const int64_t depth = *std::max_element(depths.begin(), depths.end());
+  SpeculationStats& stats = sample.output().speculation;
+  ++stats.num_drafts;
+  stats.num_draft_tokens += num_nodes;
+  stats.num_accepted_tokens += sample.num_accepted;
+  stats.verify_time_s += verify_seconds;
+  stats.num_accepted_per_position.resize(std::max(stats.num_accepted_per_position.size(), static_cast<size_t>(depth)));
+  for (int64_t i = 0; i < sample.num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
+  // A walk that a stop rule ended tells nothing about the nodes after it.
+  if (sample.walk == kWalkEnded || sample.num_accepted == depth) {
+    const auto confidence = static_cast<size_t>(sample.confidence);
+    sample.acceptance[confidence].Add(depth, sample.num_accepted);
+    DrafterHistory& history = histories_.Of(&drafter);
+    history.acceptance[running.request->params.greedy()][confidence].Add(depth, sample.num_accepted);
+  }
+  if (!sample.finished) cache_.Trim(&sample.scheduled.kv);
+  const std::vector<float> logprobs = std::exchange(sample.draft_logprobs, {});
+  sample.draft = {};
+  if (logprobs.empty() || running.request->error) return;
+  try {
+    drafter.Observe(running.request->id, sample.index, sample.num_accepted, logprobs);
+  } catch (const Error& error) {
+    requests_.Fail(running, error);
+  }
+}
+
+}  // namespace llmi

@@ -1,0 +1,63 @@
+// Drafts of a step: drafters propose for the sequences that decode, before the forward; after it, what became of the drafts is recorded.
+// Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "engine/active_requests.h"
+#include "engine/costs.h"
+#include "engine/drafting/history.h"
+#include "engine/drafting/lengths.h"
+#include "kernels/ops/context.h"
+#include "scheduler/scheduler.h"
+
+namespace llmi {
+
+struct DraftingLimits {
+  int64_t vocab_size = 0;
+  int64_t max_num_batched_tokens = 0;
+};
+
+class Drafting {
+ public:
+  Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
+           DraftingLimits limits);
+
+  // Before a step is scheduled: drafts that will be accepted and rejected. Each token of a sequence has one, and all of it goes into the
+  // step that computes that token, which may not be the next (scheduler.h). So drafts do not depend on which sequences share a step.
+  void ProposeWhole();
+  // The drafts of a step that is scheduled: the whole ones, and others in the room that is left. Removes pieces whose request failed.
+  void ProposeForStep(std::vector<ScheduledPiece>* pieces);
+  // After the walks: statistics, acceptance, and what drafters observe; reserved slots are given back.
+  // num_rows, forward_seconds: of the step.
+  void EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double forward_seconds);
+
+ private:
+  // One drafter's part of a step: contexts[i] is for samples[i].
+  struct Call {
+    Drafter* drafter;
+    std::vector<Sample*> samples;
+    std::vector<DraftContext> contexts;
+    bool looks_first = false;      // lengths are chosen when the drafts are known
+    int64_t num_start_tokens = 0;  // of sequences that are new to the drafter
+  };
+  void Propose(const std::vector<Sample*>& samples, StepPlan plan);
+  std::vector<Call> ChooseCalls(const std::vector<Sample*>& samples, StepPlan* plan);
+  void AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting);
+  void Ask(Call& call);
+  void CutToLength(Sample& sample, DraftContext& context, StepPlan* plan);
+  void Take(Sample& sample, DraftContext& context);
+  void CheckFits(const Sample& sample, const Draft& draft) const;
+  void EndWalk(Sample& sample, double verify_seconds);
+
+  KvCache& cache_;
+  Scheduler& scheduler_;
+  ActiveRequests& requests_;
+  const DraftingLimits limits_;
+  DrafterHistories histories_;
+  DraftLengths lengths_;
+};
+
+}  // namespace llmi

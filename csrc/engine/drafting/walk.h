@@ -1,0 +1,32 @@
+// The walk over a draft's rows. A token is drawn at each row as plain decoding would draw it (coupled verification), or drafted tokens are
+// accepted and rejected; as long as the token is a drafted one, its row is computed already and comes next. So penalties, hooks, stop rules
+// and log-probabilities see the same calls with and without drafts, and under coupled verification the tokens are the same bits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "engine/running.h"
+#include "kernels/ops/context.h"
+#include "model/decoder.h"
+
+namespace llmi {
+
+// The child of the walk's node that holds `token`, or -1.
+int32_t ChildOfWalk(const Sample& sample, int32_t token);
+
+// The nodes that the acceptance rule judges for what follows the row of `node`; empty under other kinds of verification.
+std::vector<int32_t> ChildrenToJudge(const Sample& sample, int32_t node);
+
+// Takes the walk to `child`, whose token was drawn, and moves its K and V into the slot of its position; -1 ends the walk.
+void WalkOn(KvCache& cache, Sample& sample, int32_t child);
+
+// Notes the target's log-probabilities of the walk's children, for drafters that observe. law: of the walk's row; token: drawn from it.
+void NoteDraftLogprobs(const KernelContext& context, std::span<const float> law, int32_t token, Sample& sample);
+
+// Keeps, for drafters, the hidden states of the row that each sequence's last token was drawn from. layers: of result.taps.
+void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result, int64_t hidden_size);
+
+}  // namespace llmi
