@@ -1,12 +1,10 @@
-// A step whose tokens are not known yet, behind the one that draws them: on a device the host schedules, and takes tokens, beside the
-// ops. It is a step as any other, given earlier; what it computes for a sequence that turns out to have ended is left where it is.
-#include <memory>
+#include "engine/ahead.h"
+
 #include <unordered_set>
 #include <utility>
 
 #include "engine/batch.h"
 #include "engine/clock.h"
-#include "engine/engine.h"
 #include "sampling/edits.h"
 
 namespace llmi {
@@ -16,12 +14,16 @@ constexpr int64_t kMostAhead = 16;  // steps in a row that nobody schedules, whi
 
 }  // namespace
 
-// Whether the step after this one can be foretold: every sequence that runs draws a token on the device, none joins, and what is drawn
+StepAhead::StepAhead(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, DeviceDraws& draws,
+                     SchedulingPolicy policy, bool batch_hook)
+    : context_(context), decoder_(decoder), cache_(cache), scheduler_(scheduler), draws_(draws), policy_(policy), batch_hook_(batch_hook) {}
+
+// Whether the step after this one can be predicted: every sequence that runs draws a token on the device, none joins, and what is drawn
 // next depends on this step's tokens through the cache alone.
-bool Engine::MayRunAhead(const LaunchedStep& step) const {
-  if (config_.batch_hook != nullptr || config_.scheduler.policy == SchedulingPolicy::kStatic) return false;
+bool StepAhead::MayLaunch(const LaunchedStep& step) const {
+  if (batch_hook_ || policy_ == SchedulingPolicy::kStatic) return false;
   if (step.draws->places.size() != step.rows.size()) return false;
-  if (scheduler_->num_waiting() > 0 && MayAdmit(step)) return false;
+  if (scheduler_.num_waiting() > 0 && MayAdmit(step)) return false;
   int64_t num_running = 0;
   for (const LogitsRow& row : step.rows) {
     const Sample& sample = *row.sample;
@@ -30,24 +32,24 @@ bool Engine::MayRunAhead(const LaunchedStep& step) const {
     if (request.stepped || request.speculation.has_value() || MaskByLastToken(request.params)) return false;
     ++num_running;
   }
-  return num_running == scheduler_->num_running();
+  return num_running == scheduler_.num_running();
 }
 
-// Whether somebody who waits may find room now: nobody did when a step of single tokens was scheduled, and nobody left or came since.
-bool Engine::MayAdmit(const LaunchedStep& step) const {
-  return config_.scheduler.policy != SchedulingPolicy::kFcfs || step.num_ahead >= kMostAhead ||
-         step.num_rows != static_cast<int64_t>(step.pieces.size()) || scheduler_->num_running() != step.num_running ||
-         scheduler_->num_waiting() != step.num_waiting;
+// Whether a waiting sequence may find room now: none did when a step of single tokens was scheduled, and none has left or come since.
+bool StepAhead::MayAdmit(const LaunchedStep& step) const {
+  return policy_ != SchedulingPolicy::kFcfs || step.num_ahead >= kMostAhead || step.num_rows != static_cast<int64_t>(step.pieces.size()) ||
+         scheduler_.num_running() != step.num_running || scheduler_.num_waiting() != step.num_waiting;
 }
 
-void Engine::LaunchAhead(const LaunchedStep& step) {
+void StepAhead::LaunchAfter(const LaunchedStep& step) {
+  if (!MayLaunch(step)) return;
   auto next = std::make_unique<LaunchedStep>();
-  BatchBuilder builder(cache_->groups().groups().size());
+  BatchBuilder builder(cache_.groups().groups().size());
   for (size_t i = 0; i < step.rows.size(); ++i) {
     Sample& sample = *step.rows[i].sample;
     if (sample.finished || sample.scheduled.max_new_tokens == 1) continue;  // this step's token is its last
     KvSequence& kv = sample.scheduled.kv;
-    if (!cache_->TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) return;  // what is reserved serves the next step
+    if (!cache_.TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) return;  // what is reserved serves the next step
     builder.BeginSegment(kv);
     builder.AddToken(~static_cast<int32_t>(i), true);  // the token that the device draws for row i
     next->pieces.push_back({&sample.scheduled, 1});
@@ -58,17 +60,21 @@ void Engine::LaunchAhead(const LaunchedStep& step) {
   next->num_ahead = step.num_ahead + 1;
   next->num_running = step.num_running;
   next->num_waiting = step.num_waiting;
-  next->result = decoder_->Forward(context_, *cache_, builder.batch());
-  next->draws = LaunchDraws(next->rows, next->result.hidden);
-  ahead_ = std::move(next);
-  ++stats_.num_steps_ahead;
+  next->result = decoder_.Forward(context_, cache_, builder.batch());
+  next->draws = draws_.Launch(next->rows, next->result.hidden);
+  next_ = std::move(next);
+  ++num_launched_;
 }
 
-// What is left of it, now that the tokens before it are known: sequences that run on. Null: nothing.
-std::unique_ptr<LaunchedStep> Engine::TakeAhead() {
-  std::unique_ptr<LaunchedStep> step = std::move(ahead_);
+void StepAhead::TokensTaken(bool drew_all) {
+  if (!drew_all) Drop();
+  if (next_ != nullptr) next_->start_s = NowSeconds();
+}
+
+std::unique_ptr<LaunchedStep> StepAhead::Take() {
+  std::unique_ptr<LaunchedStep> step = std::move(next_);
   if (step == nullptr) return nullptr;
-  const std::unordered_set<const ScheduledSequence*> running(scheduler_->running().begin(), scheduler_->running().end());
+  const std::unordered_set<const ScheduledSequence*> running(scheduler_.running().begin(), scheduler_.running().end());
   std::erase_if(step->pieces, [&](const ScheduledPiece& piece) { return !running.contains(piece.sequence); });
   return step->pieces.empty() ? nullptr : std::move(step);
 }

@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <random>
 #include <utility>
 
@@ -19,7 +18,6 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
       groups_(GroupsOf(decoder_->config(), config)),
       context_(context),
       config_(std::move(config)),
-      trace_(context_),
       inbox_(config_.check_wait) {
   cache_ = std::make_unique<KvCache>(groups_, config_.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config_.scheduler, cache_.get());
@@ -29,8 +27,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
                                LabLimits{config_.max_model_len, config_.scheduler.max_num_batched_tokens});
   requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, inbox_, std::move(tokens),
                                                config_.scheduler.policy == SchedulingPolicy::kStatic);
-  drafting_ = std::make_unique<Drafting>(context_, *cache_, *scheduler_, *costs_, *requests_,
-                                         DraftingLimits{vocab_size_, config_.scheduler.max_num_batched_tokens});
+  steps_ = std::make_unique<StepLoop>(context_, *decoder_, *cache_, *scheduler_, *requests_, *costs_, config_);
   if (config_.prefix_caching) {
     std::random_device random;
     cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
@@ -140,6 +137,7 @@ void Engine::Take(Inbox::Mail& mail) {
 }
 
 void Engine::PublishStats() {
+  steps_->Count(&stats_);
   stats_.num_preemptions = scheduler_->num_preemptions();
   stats_.num_recomputed_tokens = scheduler_->num_recomputed_tokens();
   if (context_.device != nullptr) stats_.device = context_.device->counts();
@@ -151,7 +149,6 @@ void Engine::PublishStats() {
   stats_.num_waiting = scheduler_->num_waiting();
   stats_.num_finished_requests = requests_->num_finished();
   stats_.num_pages = cache_->pool().num_pages();
-  stats_.hook_time_s = hook_seconds_;
   stats_.num_free_pages = cache_->num_available();
   stats_.num_cached_pages = cache_->pool().num_cached();
   stats_.num_prefix_queried_tokens = scheduler_->num_prefix_queries();
@@ -175,12 +172,12 @@ void Engine::ThreadMain() {
     Take(mail);
     if (mail.closing) break;
     // The sequences and workspaces of a step ahead may be others when the commands are done.
-    if (inbox_.RunCommands([&] { ahead_.reset(); })) PublishStats();
+    if (inbox_.RunCommands([&] { steps_->DropAhead(); })) PublishStats();
     const bool stepped = inbox_.TakeStep();
     const bool work = MayRun(stepped);
     const double start = NowSeconds();
     try {
-      if (work) RunStep();
+      if (work) steps_->Run();
       if (IsForked()) return;  // a hook has forked, and the child came back from it: the engine is its parent's
       requests_->EmitStreams();
     } catch (const std::exception& error) {
@@ -188,10 +185,9 @@ void Engine::ThreadMain() {
       Take(last);
       break;
     }
-    if (work) ++stats_.num_steps;
     stats_.busy_time_s += NowSeconds() - start;
     PublishStats();
-    requests_->HandOver(ahead_ != nullptr);
+    requests_->HandOver(steps_->is_ahead());
     if (stepped) inbox_.FinishStep(work);
   }
   End();
@@ -202,8 +198,9 @@ void Engine::End() {
   requests_->FailAll(inbox_.ClosingError());
   inbox_.RefuseCommands();
   lab_->End();
-  requests_->HandOver(ahead_ != nullptr);
+  requests_->HandOver(steps_->is_ahead());
   requests_->ReleaseAllRows();
+  steps_->Count(&stats_);
   stats_.num_finished_requests = requests_->num_finished();
   board_.Publish(stats_);
   inbox_.End();

@@ -1,51 +1,29 @@
 // The engine: a thread that runs the step loop over a queue of requests.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "cache/kv_cache.h"
 #include "engine/active_requests.h"
+#include "engine/config.h"
 #include "engine/costs.h"
 #include "engine/detokenizer.h"
-#include "engine/drafting/drafting.h"
 #include "engine/inbox.h"
 #include "engine/lab.h"
-#include "engine/policy.h"
 #include "engine/request.h"
-#include "engine/running.h"
 #include "engine/stats.h"
-#include "engine/trace.h"
-#include "kernels/dispatch/device.h"
-#include "kernels/draws/draw.h"
+#include "engine/step.h"
+#include "kernels/ops/context.h"
 #include "model/decoder.h"
-#include "sampling/law.h"
 #include "scheduler/scheduler.h"
 #include "speculative/length.h"
 
 namespace llmi {
-
-struct EngineConfig {
-  SchedulerConfig scheduler;
-  int64_t max_model_len = 0;
-  int64_t num_pages = 0;
-  int64_t block_size = 16;
-  KvType kv_type = KvType::kF16;
-  std::shared_ptr<PolicyHook> policy_hook;
-  std::shared_ptr<BatchHook> batch_hook;
-  bool prefix_caching = true;
-  bool audit_each_step = false;  // for tests
-  // Called ten times a second by a thread that waits for the engine; what it throws ends the wait. May be empty.
-  std::function<void()> check_wait;
-};
 
 // One sequence's block tables, for reports.
 struct SequenceTables {
@@ -120,48 +98,10 @@ class Engine {
   std::thread::native_handle_type native_thread() { return thread_.native_handle(); }
 
  private:
-  // A row that was drawn ahead.
-  struct PreparedRow {
-    float* law = nullptr;     // [vocab_size]: `copy`, or the row's logits themselves where nobody asks for those afterwards
-    std::vector<float> copy;  // empty, or the law beside the logits
-    int32_t token = 0;
-    std::exception_ptr error;
-  };
   void ThreadMain();
   void End();
   bool MayRun(bool stepped) const;
   void Take(Inbox::Mail& mail);
-  void RunStep();
-  std::unique_ptr<LaunchedStep> LaunchStep();
-  // A step ahead of the last one's tokens (ahead.cc): launched after it, and taken as the next, if it is still wanted.
-  bool MayRunAhead(const LaunchedStep& step) const;
-  bool MayAdmit(const LaunchedStep& step) const;
-  void LaunchAhead(const LaunchedStep& step);
-  std::unique_ptr<LaunchedStep> TakeAhead();
-  ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
-  void ProcessRows(LaunchedStep* step);
-  void ProcessBatch(std::span<const LogitsRow> rows, const float* logits);
-  void PrepareRows(std::span<const LogitsRow> rows, float* logits);
-  void ProcessAhead(std::span<const LogitsRow> rows, const std::vector<std::pair<PreparedRow*, size_t>>& ahead);
-  void RunProcessors(const Sample& sample, float* logits);
-
-  static bool IsJudged(const LogitsRow& row);
-  // Verification of whole drafts (judge.cc): keeps the row, and after the last one emits what the judge decides.
-  class JudgedDraft;
-  void JudgeRow(Running& running, Sample& sample, int32_t node, const float* raw);
-  void ProcessPromptRow(Running& running, int64_t position, const float* raw);
-  void StartSiblings(Running& running, const float* raw);
-  // drawn: what the device has drawn, or kNotDrawn; raw is nothing then.
-  void SampleToken(Running& running, Sample& sample, const float* raw, const RowVerdict& drawn);
-  // Rows that are drawn where their logits are (device_rows.cc); the logits of the others, in logits_.
-  PendingDraws LaunchDraws(std::span<const LogitsRow> rows, const float* hidden);
-  void TakeDraws(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws);
-  static bool MayDrawThere(const LogitsRow& row);
-  float* HostRow(int64_t row);
-  // Of a row of this chunk; its child may be kFindChild.
-  RowVerdict DrawnThere(size_t row) const { return row < drawn_there_.size() ? drawn_there_[row] : kNotDrawn; }
-  // child: the draft node that holds the token, or -1.
-  void AfterToken(Sample& sample, int32_t token, int32_t child, const float* raw);
   // Completes the counters and shows them to other threads.
   void PublishStats();
 
@@ -173,23 +113,10 @@ class Engine {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ActiveRequests> requests_;
-  DecodeTrace trace_;
-  std::vector<float> logits_, law_;
   std::unique_ptr<Lab> lab_;
   std::unique_ptr<StepCosts> costs_;
-  std::unique_ptr<Drafting> drafting_;
-  // Rows that the engine-wide processors have had in this step, by sample: [vocab_size] each, of the matrix.
-  std::unordered_map<const Sample*, const float*> batched_rows_;
-  std::vector<float> batch_matrix_;
-  // Rows of this chunk that were drawn ahead.
-  std::unordered_map<const Sample*, PreparedRow> prepared_rows_;
-  std::vector<std::vector<float>> spare_laws_;  // of earlier rows, for the next
-  std::vector<RowVerdict> drawn_there_;         // by row of this chunk; empty without a device
-  std::unique_ptr<LaunchedStep> ahead_;
-  double hook_seconds_ = 0;
+  std::unique_ptr<StepLoop> steps_;
   int64_t num_audited_steps_ = 0;
-  int num_empty_steps_ = 0;  // in a row
-
   EngineStats stats_;
   StatsBoard board_;
   Inbox inbox_;

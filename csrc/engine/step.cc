@@ -1,4 +1,5 @@
-// One iteration: schedule, forward, process rows (rows.cc), commit, emit.
+#include "engine/step.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -6,54 +7,68 @@
 #include "engine/batch.h"
 #include "engine/clock.h"
 #include "engine/drafting/walk.h"
-#include "engine/emit.h"
-#include "engine/engine.h"
 #include "engine/plan.h"
 
 namespace llmi {
-void Engine::RunStep() {
-  std::unique_ptr<LaunchedStep> step = TakeAhead();
-  if (step == nullptr) step = LaunchStep();
-  if (step == nullptr) return;
-  scheduler_->Commit(step->pieces);
-  ProcessRows(step.get());
-  KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_->config().hidden_size);
-  costs_->Learn(ShapeOf(step->pieces, step->num_rows), NowSeconds() - step->start_s);
-  drafting_->EndWalks(step->pieces, step->num_rows, step->forward_seconds);
-  scheduler_->EndStep();
-  requests_->ReleaseRows();
+
+StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
+                   StepCosts& costs, const EngineConfig& config)
+    : context_(context),
+      decoder_(decoder),
+      cache_(cache),
+      scheduler_(scheduler),
+      requests_(requests),
+      costs_(costs),
+      policy_(config.policy_hook),
+      drafting_(context, cache, scheduler, costs, requests, {decoder.config().vocab_size, config.scheduler.max_num_batched_tokens}),
+      rows_(context, decoder, cache, scheduler, requests, config.batch_hook),
+      ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, config.batch_hook != nullptr) {}
+
+void StepLoop::Run() {
+  std::unique_ptr<LaunchedStep> step = ahead_.Take();
+  if (step == nullptr) step = Launch();
+  if (step != nullptr) {
+    scheduler_.Commit(step->pieces);
+    rows_.Process(*step, num_steps_, ahead_);
+    KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_.config().hidden_size);
+    costs_.Learn(ShapeOf(step->pieces, step->num_rows), NowSeconds() - step->start_s);
+    drafting_.EndWalks(step->pieces, step->num_rows, step->forward_seconds);
+    scheduler_.EndStep();
+    requests_.ReleaseRows();
+  }
+  ++num_steps_;
 }
 
 // Null: there is nothing to do.
-std::unique_ptr<Engine::LaunchedStep> Engine::LaunchStep() {
-  if (config_.policy_hook != nullptr) SetPolicyKeys(*config_.policy_hook, *scheduler_, *requests_);
-  drafting_->ProposeWhole();
-  std::vector<ScheduledPiece> pieces = scheduler_->Schedule(PromptBudget(*scheduler_, *costs_));
+std::unique_ptr<LaunchedStep> StepLoop::Launch() {
+  if (policy_ != nullptr) SetPolicyKeys(*policy_, scheduler_, requests_);
+  drafting_.ProposeWhole();
+  std::vector<ScheduledPiece> pieces = scheduler_.Schedule(PromptBudget(scheduler_, costs_));
   if (pieces.empty()) {
     // Only a static batch whose rows have all ended, or hold the pages that others wait for, may come here: it ends now.
-    scheduler_->EndStep();
-    requests_->ReleaseRows();
+    scheduler_.EndStep();
+    requests_.ReleaseRows();
     if (++num_empty_steps_ > 2) throw Error(ErrorKind::kInternal, "work is queued but nothing can be scheduled");
     return nullptr;
   }
   num_empty_steps_ = 0;
-  drafting_->ProposeForStep(&pieces);
+  drafting_.ProposeForStep(&pieces);
   if (pieces.empty()) return nullptr;  // every request of the step failed in its drafter
   auto step = std::make_unique<LaunchedStep>();
   const ForwardBatch batch = BuildBatch(pieces, &step->rows);
   step->pieces = std::move(pieces);
   step->tap_layers = batch.tap_layers;
   step->num_rows = batch.num_rows();
-  step->num_running = scheduler_->num_running();
-  step->num_waiting = scheduler_->num_waiting();
+  step->num_running = scheduler_.num_running();
+  step->num_waiting = scheduler_.num_waiting();
   step->start_s = NowSeconds();
-  step->result = decoder_->Forward(context_, *cache_, batch);
+  step->result = decoder_.Forward(context_, cache_, batch);
   step->forward_seconds = NowSeconds() - step->start_s;
   return step;
 }
 
-ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows) {
-  BatchBuilder builder(cache_->groups().groups().size());
+ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows) {
+  BatchBuilder builder(cache_.groups().groups().size());
   const double now = NowSeconds();
   int64_t prompt_tokens = 0;
   for (const ScheduledPiece& piece : pieces) {
@@ -83,18 +98,17 @@ ForwardBatch Engine::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::
       rows->push_back({sample, builder.batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
     }
   }
-  stats_.num_prompt_tokens += prompt_tokens;
+  num_prompt_tokens_ += prompt_tokens;
   return builder.Take();
 }
 
-void Engine::AfterToken(Sample& sample, int32_t token, int32_t child, const float* raw) {
-  ++stats_.num_generated_tokens;
-  const std::span<const float> row(raw, raw == nullptr ? 0 : static_cast<size_t>(vocab_size_));
-  if (const auto reason = TakeToken(sample, token, row, &hook_seconds_)) {
-    requests_->Finish(sample, *reason);
-  } else {
-    WalkOn(*cache_, sample, child);
-  }
+void StepLoop::Count(EngineStats* stats) {
+  stats->num_steps = num_steps_;
+  stats->num_prompt_tokens = num_prompt_tokens_;
+  stats->num_generated_tokens = rows_.num_generated_tokens();
+  stats->num_device_draws = rows_.device_draws().num_draws();
+  stats->num_steps_ahead = ahead_.num_launched();
+  stats->hook_time_s = rows_.hook_seconds();
 }
 
 }  // namespace llmi

@@ -1,10 +1,8 @@
-// Rows that are drawn where their logits lie. What the host must see - processors, samplers, criteria, log-probabilities, traces,
-// judges, prompt scores, siblings that start - comes to it as before; the tokens are the same bits.
+#include "engine/rows/device_draws.h"
+
 #include <algorithm>
 
-#include "engine/clock.h"
 #include "engine/drafting/walk.h"
-#include "engine/engine.h"
 #include "engine/verification.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/dispatch/transfer.h"
@@ -20,9 +18,7 @@ void AppendPath(const Draft& draft, int32_t node, std::vector<int32_t>* tokens) 
   std::reverse(tokens->begin() + static_cast<int64_t>(begin), tokens->end());
 }
 
-}  // namespace
-
-bool Engine::MayDrawThere(const LogitsRow& row) {
+bool MayDrawThere(const LogitsRow& row) {
   const Sample& sample = *row.sample;
   if (!row.draws) return false;
   const Request& request = *sample.running->request;
@@ -37,16 +33,16 @@ bool Engine::MayDrawThere(const LogitsRow& row) {
          (speculation.verification == VerificationKind::kRule && speculation.rule->is_default());
 }
 
-// Room for a row of this chunk.
-float* Engine::HostRow(int64_t row) {
-  const int64_t vocab_size = decoder_->config().vocab_size;
-  if (const auto needed = static_cast<size_t>((row + 1) * vocab_size); logits_.size() < needed) logits_.resize(needed);
-  return logits_.data() + row * vocab_size;
+}  // namespace
+
+float* DeviceDraws::HostRow(int64_t row) {
+  logits_.Reserve(row + 1);
+  return logits_.Row(row);
 }
 
-PendingDraws Engine::LaunchDraws(std::span<const LogitsRow> rows, const float* hidden) {
-  const int64_t vocab_size = decoder_->config().vocab_size;
-  float* there = decoder_->LogitsThere(context_, hidden, static_cast<int64_t>(rows.size()));
+PendingDraws DeviceDraws::Launch(std::span<const LogitsRow> rows, const float* hidden) {
+  const int64_t vocab_size = decoder_.config().vocab_size;
+  float* there = decoder_.LogitsThere(context_, hidden, static_cast<int64_t>(rows.size()));
   PendingDraws pending;
   DrawList draws;
   std::vector<int32_t> tokens;
@@ -63,7 +59,7 @@ PendingDraws Engine::LaunchDraws(std::span<const LogitsRow> rows, const float* h
     tokens = sample.tokens;
     tokens.resize(tokens.size() - static_cast<size_t>(sample.num_accepted));  // on the path, by a row of an earlier chunk
     AppendPath(sample.draft, rows[i].node, &tokens);
-    if (rows[i].after >= 0) tokens.push_back(0);  // in the place of the one that is not known
+    if (rows[i].after >= 0) tokens.push_back(0);  // stands for the one that is not known yet
     const SamplingParams& params = sample.running->request->params;
     draws.Add(params, {tokens, sample.running->prompt_len()}, sample.index, row, vocab_size, rows[i].after);
     if (!children.empty()) {
@@ -76,26 +72,27 @@ PendingDraws Engine::LaunchDraws(std::span<const LogitsRow> rows, const float* h
   return pending;
 }
 
-void Engine::TakeDraws(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws) {
-  drawn_there_.assign(rows.size(), kNotDrawn);
-  if (draws.places.empty()) return;
+bool DeviceDraws::Take(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws) {
+  drawn_.assign(rows.size(), kNotDrawn);
+  if (draws.places.empty()) return true;
   const DrawnRows drawn = context_.device->TakeDrawn(draws.ticket);
-  if (ahead_ != nullptr) ahead_->start_s = NowSeconds();
+  bool drew_all = true;
   for (size_t i = 0; i < draws.places.size(); ++i) {
     const size_t place = draws.places[i];
     const Sample& sample = *rows[place].sample;
-    RowVerdict& verdict = drawn_there_[place];
+    RowVerdict& verdict = drawn_[place];
     verdict = {drawn.tokens[i], kFindChild};
     if (const std::vector<int32_t> children = ChildrenToJudge(sample, rows[place].node); !children.empty()) {
       verdict.child = drawn.accepted[i] < 0 ? kWalkRoot : children[static_cast<size_t>(drawn.accepted[i])];
     }
     if (verdict.token != kNoToken || sample.finished) continue;
-    // The host says what is wrong with the row: its logits once more, as they were before masks and penalties. A step ahead had no token.
-    ahead_.reset();
+    // The host says what is wrong with the row: its logits once more, as they were before masks and penalties.
+    drew_all = false;
     const auto row = static_cast<int64_t>(place);
-    decoder_->LmHead(context_, hidden + row * decoder_->config().hidden_size, 1, HostRow(row));
+    decoder_.LmHead(context_, hidden + row * decoder_.config().hidden_size, 1, HostRow(row));
   }
-  stats_.num_device_draws += static_cast<int64_t>(draws.places.size());
+  num_draws_ += static_cast<int64_t>(draws.places.size());
+  return drew_all;
 }
 
 }  // namespace llmi

@@ -1,0 +1,29 @@
+// What an engine is built with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "engine/policy.h"
+#include "engine/request.h"
+#include "kernels/layout/kv_layout.h"
+#include "scheduler/scheduler.h"
+
+namespace llmi {
+
+struct EngineConfig {
+  SchedulerConfig scheduler;
+  int64_t max_model_len = 0;
+  int64_t num_pages = 0;
+  int64_t block_size = 16;
+  KvType kv_type = KvType::kF16;
+  std::shared_ptr<PolicyHook> policy_hook;
+  std::shared_ptr<BatchHook> batch_hook;
+  bool prefix_caching = true;
+  bool audit_each_step = false;  // for tests
+  // Called ten times a second by a thread that waits for the engine; what it throws ends the wait. May be empty.
+  std::function<void()> check_wait;
+};
+
+}  // namespace llmi

@@ -1,0 +1,114 @@
+#include "engine/rows/prepared_rows.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/thread_pool.h"
+#include "sampling/law.h"
+
+namespace llmi {
+
+// The rows to draw now, with memory for their laws.
+PreparedRows::Chosen PreparedRows::Choose(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device) {
+  Chosen chosen;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Sample& sample = *rows[i].sample;
+    if (sample.finished) continue;
+    const Request& request = sample.request();
+    const bool has_sampler = request.hooks != nullptr && request.hooks->HasSampler();
+    // Siblings that start in this step draw before their leader, and take over its processors' state as it is then.
+    const bool has_siblings_to_start = !sample.started && sample.running->samples.size() > 1;
+    if (has_siblings_to_start && request.hooks != nullptr && request.hooks->HasProcessors()) continue;
+    const bool is_judged = sample.draft.size() > 0 && request.speculation->verification != VerificationKind::kCoupled;
+    if (!rows[i].draws || rows[i].node != kWalkRoot || has_sampler || is_judged || request.trace) continue;
+    if (device.Drawn(i).token != kNoToken) continue;
+    if (request.params.max_tokens == 0) continue;
+    Row& row = rows_[&sample];
+    chosen.emplace_back(&row, i);
+    const bool keeps_logits =
+        request.params.num_logprobs >= 0 || request.hooks != nullptr || has_siblings_to_start || !sample.draft_logprobs.empty();
+    row.law = keeps_logits ? nullptr : logits + static_cast<int64_t>(i) * vocab_size_;
+  }
+  for (const auto& [row, index] : chosen) {
+    if (spare_laws_.empty()) break;
+    if (row->law != nullptr) continue;
+    row->copy = std::move(spare_laws_.back());  // memory that is mapped already
+    spare_laws_.pop_back();
+  }
+  return chosen;
+}
+
+// What body throws is kept as the row's error. A row without an error so far alone is given to body.
+template <typename Body>
+void PreparedRows::ForEachRow(std::span<const LogitsRow> rows, const Chosen& chosen, const Body& body) {
+  context_.pool->ParallelFor(static_cast<int64_t>(chosen.size()), context_.num_threads, [&](int64_t task) {
+    const auto& [row, index] = chosen[static_cast<size_t>(task)];
+    if (row->error) return;
+    const Sample& sample = *rows[index].sample;
+    try {
+      body(*row, index, sample, TokenHistory{sample.tokens, sample.running->prompt_len()});
+    } catch (...) {
+      row->error = std::current_exception();
+    }
+  });
+}
+
+void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device) {
+  for (auto& [sample, row] : rows_) {
+    if (!row.copy.empty()) spare_laws_.push_back(std::move(row.copy));
+  }
+  rows_.clear();
+  const Chosen chosen = Choose(rows, logits, device);
+  if (chosen.empty()) return;
+  // A single row is drawn by all threads.
+  const KernelContext each = {context_.table, context_.pool, chosen.size() == 1 ? context_.num_threads : 1};
+  ForEachRow(rows, chosen, [&](Row& row, size_t index, const Sample& sample, const TokenHistory& history) {
+    if (row.law == nullptr) {
+      row.copy.resize(static_cast<size_t>(vocab_size_));
+      row.law = row.copy.data();
+      if (processors_.HasRow(sample)) return;  // penalised, and seen by the engine-wide processors
+      std::copy_n(logits + static_cast<int64_t>(index) * vocab_size_, vocab_size_, row.law);
+    }
+    PenaliseLogits(each, sample.request().params, history, row.law, vocab_size_);
+  });
+  Process(rows, chosen);
+  ForEachRow(rows, chosen, [&](Row& row, size_t, const Sample& sample, const TokenHistory& history) {
+    const SamplingParams& params = sample.request().params;
+    FilterLogits(each, params, history, row.law, vocab_size_);
+    const std::span law(row.law, static_cast<size_t>(vocab_size_));
+    row.token = DrawToken(each, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law);
+  });
+}
+
+// The processors, one row after the other. After an error no other processor of its request is called.
+void PreparedRows::Process(std::span<const LogitsRow> rows, const Chosen& chosen) {
+  std::set<const Running*> failed;
+  for (const auto& [row, index] : chosen) {
+    const Sample& sample = *rows[index].sample;
+    const Request& request = sample.request();
+    if (request.hooks == nullptr || !request.hooks->HasProcessors() || row->error) continue;
+    if (failed.contains(sample.running)) continue;
+    try {
+      processors_.Run(sample, row->law);
+    } catch (...) {
+      row->error = std::current_exception();
+      failed.insert(sample.running);
+    }
+  }
+}
+
+std::optional<int32_t> PreparedRows::Take(const Sample& sample, std::vector<float>* law) {
+  const auto found = rows_.find(&sample);
+  if (found == rows_.end()) return std::nullopt;
+  Row& row = found->second;
+  if (row.error) std::rethrow_exception(row.error);
+  const int32_t token = row.token;
+  if (!row.copy.empty()) {
+    law->swap(row.copy);
+    spare_laws_.push_back(std::move(row.copy));
+  }
+  rows_.erase(found);
+  return token;
+}
+
+}  // namespace llmi

@@ -1,0 +1,52 @@
+// Draws in parallel, one row per thread, every row that depends only on its own history and processors. The other rows (drafts, samplers,
+// judges, traces) are drawn in order by RowProcessor. The bits are those that RowProcessor would have drawn: each op gives the same bits
+// for any number of threads. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/rows/device_draws.h"
+#include "engine/rows/user_processors.h"
+#include "engine/running.h"
+#include "kernels/ops/context.h"
+
+namespace llmi {
+
+class PreparedRows {
+ public:
+  PreparedRows(const KernelContext& context, UserProcessors& processors, int64_t vocab_size)
+      : context_(context), processors_(processors), vocab_size_(vocab_size) {}
+
+  // Draws rows of a chunk. logits [rows, vocab_size] are changed where nothing reads them afterwards. Forgets the rows of the chunk before.
+  void Prepare(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device);
+  // The sample's token if it was drawn, once; its law goes to *law where the request reads it. Throws what failed for the row.
+  std::optional<int32_t> Take(const Sample& sample, std::vector<float>* law);
+
+ private:
+  struct Row {
+    float* law = nullptr;     // [vocab_size]: `copy`, or the row's logits themselves where nothing reads those afterwards
+    std::vector<float> copy;  // empty, or the law apart from the logits
+    int32_t token = 0;
+    std::exception_ptr error;
+  };
+  // With the index of each row in the chunk.
+  using Chosen = std::vector<std::pair<Row*, size_t>>;
+  Chosen Choose(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device);
+  void Process(std::span<const LogitsRow> rows, const Chosen& chosen);
+  template <typename Body>
+  void ForEachRow(std::span<const LogitsRow> rows, const Chosen& chosen, const Body& body);
+
+  const KernelContext& context_;
+  UserProcessors& processors_;
+  const int64_t vocab_size_;
+  std::unordered_map<const Sample*, Row> rows_;
+  std::vector<std::vector<float>> spare_laws_;  // memory of earlier rows, for the next
+};
+
+}  // namespace llmi

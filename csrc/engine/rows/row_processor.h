@@ -1,0 +1,63 @@
+// From rows of logits to tokens: head, processors, law, draw; prompt scores; judges. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "engine/active_requests.h"
+#include "engine/ahead.h"
+#include "engine/rows/device_draws.h"
+#include "engine/rows/host_logits.h"
+#include "engine/rows/prepared_rows.h"
+#include "engine/rows/user_processors.h"
+#include "engine/running.h"
+#include "engine/trace.h"
+#include "kernels/ops/context.h"
+#include "model/decoder.h"
+#include "scheduler/scheduler.h"
+
+namespace llmi {
+
+class RowProcessor {
+ public:
+  RowProcessor(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
+               std::shared_ptr<BatchHook> batch_hook);
+
+  // Draws the tokens of a step and emits them. On a device the next step may be launched meanwhile, by `ahead`. step_index: for traces.
+  void Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead);
+
+  DeviceDraws& device_draws() { return device_draws_; }
+  int64_t num_generated_tokens() const { return num_generated_tokens_; }
+  double hook_seconds() { return *processors_.seconds(); }
+
+ private:
+  void ProcessChunk(LaunchedStep& step, int64_t begin, std::span<const LogitsRow> rows, StepAhead& ahead);
+  void ProcessRow(const LogitsRow& row, const float* raw, const RowVerdict& drawn);
+  void ScorePrompt(Running& running, int64_t position, const float* raw);
+  void StartSiblings(Running& running, const float* raw);
+  void JudgeRow(Sample& sample, int32_t node, const float* raw);
+  // drawn: what the device has drawn, or kNotDrawn; raw is null then.
+  void SampleToken(Sample& sample, const float* raw, const RowVerdict& drawn);
+  RowVerdict Decide(Sample& sample, const float* raw);
+  // child: the draft node that holds the token, or -1.
+  void AfterToken(Sample& sample, int32_t token, int32_t child, const float* raw);
+
+  const KernelContext& context_;
+  Decoder& decoder_;
+  KvCache& cache_;
+  Scheduler& scheduler_;
+  ActiveRequests& requests_;
+  HostLogits logits_;
+  DeviceDraws device_draws_;
+  UserProcessors processors_;
+  PreparedRows prepared_;
+  DecodeTrace trace_;
+  std::vector<float> law_;  // of the row that SampleToken is at, or ScorePrompt
+  int64_t step_index_ = 0;
+  int64_t num_generated_tokens_ = 0;
+};
+
+}  // namespace llmi

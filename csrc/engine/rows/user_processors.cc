@@ -1,0 +1,93 @@
+#include "engine/rows/user_processors.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "core/thread_pool.h"
+#include "engine/clock.h"
+#include "sampling/law.h"
+
+namespace llmi {
+
+bool IsJudged(const LogitsRow& row) {
+  return row.draws && row.sample->draft.size() > 0 && row.sample->request().speculation->verification == VerificationKind::kJudge;
+}
+
+UserProcessors::UserProcessors(const KernelContext& context, std::shared_ptr<BatchHook> batch_hook, ActiveRequests& requests,
+                               int64_t vocab_size)
+    : context_(context), batch_hook_(std::move(batch_hook)), requests_(requests), vocab_size_(vocab_size) {}
+
+// Into the matrix, a row a thread.
+void UserProcessors::PenaliseRows(std::span<const LogitsRow> rows, const std::vector<size_t>& places, const float* logits,
+                                  std::vector<std::exception_ptr>* errors) {
+  const auto vocab_size = static_cast<size_t>(vocab_size_);
+  const KernelContext alone = {context_.table, context_.pool, 1};
+  context_.pool->ParallelFor(static_cast<int64_t>(places.size()), context_.num_threads, [&](int64_t task) {
+    const auto row = static_cast<size_t>(task);
+    const Sample& sample = *rows[places[row]].sample;
+    float* law = matrix_.data() + row * vocab_size;
+    std::copy_n(logits + places[row] * vocab_size, vocab_size, law);
+    try {
+      PenaliseLogits(alone, sample.request().params, {sample.tokens, sample.running->prompt_len()}, law, vocab_size_);
+    } catch (...) {
+      (*errors)[row] = std::current_exception();
+    }
+  });
+}
+
+void UserProcessors::RunBatch(std::span<const LogitsRow> rows, const float* logits) {
+  if (batch_hook_ == nullptr) return;
+  const auto vocab_size = static_cast<size_t>(vocab_size_);
+  rows_.clear();
+  std::vector<size_t> places;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Sample& sample = *rows[i].sample;
+    if (sample.finished || !rows[i].draws || rows[i].node != kWalkRoot || IsJudged(rows[i])) continue;
+    if (sample.request().params.max_tokens > 0 && sample.request().hooks != nullptr) places.push_back(i);
+  }
+  matrix_.resize(std::max(matrix_.size(), places.size() * vocab_size));
+  std::vector<std::exception_ptr> errors(places.size());
+  PenaliseRows(rows, places, logits, &errors);
+  std::vector<BatchHook::Row> batch;
+  std::vector<Sample*> samples;
+  for (size_t i = 0; i < places.size(); ++i) {
+    Sample& sample = *rows[places[i]].sample;
+    try {
+      if (errors[i]) std::rethrow_exception(errors[i]);
+    } catch (const Error& error) {
+      requests_.Fail(*sample.running, error);
+    }
+    if (sample.finished) continue;
+    if (batch.size() < i) std::copy_n(matrix_.data() + i * vocab_size, vocab_size, matrix_.data() + batch.size() * vocab_size);
+    samples.push_back(&sample);
+    batch.push_back({sample.request().hooks.get(), sample.hook_context(), {}});
+  }
+  if (batch.empty()) return;
+  {
+    const Stopwatch stopwatch(&seconds_);
+    batch_hook_->Apply(batch, matrix_.data(), vocab_size_);
+  }
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].error) {
+      requests_.Fail(*samples[i]->running, *batch[i].error);
+    } else {
+      rows_[samples[i]] = matrix_.data() + i * vocab_size;
+    }
+  }
+}
+
+void UserProcessors::Run(const Sample& sample, float* logits) {
+  RequestHooks& hooks = *sample.request().hooks;
+  HookContext context = sample.hook_context();
+  if (const auto batched = rows_.find(&sample); batched != rows_.end()) {
+    std::copy_n(batched->second, vocab_size_, logits);
+    rows_.erase(batched);
+    context.batched = true;
+    if (!hooks.HasOwnProcessors()) return;
+  }
+  const Stopwatch stopwatch(&seconds_);
+  hooks.ProcessLogits(context, logits, vocab_size_);
+}
+
+}  // namespace llmi

@@ -1,0 +1,54 @@
+// One iteration of the engine: schedule, draft, forward, draw, commit, emit. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/kv_cache.h"
+#include "engine/active_requests.h"
+#include "engine/ahead.h"
+#include "engine/config.h"
+#include "engine/costs.h"
+#include "engine/drafting/drafting.h"
+#include "engine/rows/row_processor.h"
+#include "engine/running.h"
+#include "engine/stats.h"
+#include "kernels/ops/context.h"
+#include "model/decoder.h"
+#include "scheduler/scheduler.h"
+
+namespace llmi {
+
+class StepLoop {
+ public:
+  StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests, StepCosts& costs,
+           const EngineConfig& config);
+
+  void Run();
+  // A launched step whose tokens are not known yet: whether there is one, and forgetting it.
+  bool is_ahead() const { return ahead_.is_pending(); }
+  void DropAhead() { ahead_.Drop(); }
+  // Fills in what steps have counted.
+  void Count(EngineStats* stats);
+
+ private:
+  std::unique_ptr<LaunchedStep> Launch();
+  ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
+
+  const KernelContext& context_;
+  Decoder& decoder_;
+  KvCache& cache_;
+  Scheduler& scheduler_;
+  ActiveRequests& requests_;
+  StepCosts& costs_;
+  const std::shared_ptr<PolicyHook> policy_;
+  Drafting drafting_;
+  RowProcessor rows_;
+  StepAhead ahead_;
+  int num_empty_steps_ = 0;  // in a row
+  int64_t num_steps_ = 0;
+  int64_t num_prompt_tokens_ = 0;
+};
+
+}  // namespace llmi
