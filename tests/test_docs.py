@@ -1,6 +1,8 @@
-"""The documents: tables that are made from the code agree with it."""
+"""The documents: tables that are made from the code agree with it, and files that they name exist."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -19,3 +21,12 @@ def test_every_table_has_rows_and_whole_cells(name: str) -> None:
     lines = parameters_page.TABLES[name]().splitlines()
     assert len(lines) > 3
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/cuda.md", "docs/performance.md", "CONTRIBUTING.md"])
+def test_named_files_exist(page: str) -> None:
+    root = parameters_page.PAGE.parent.parent
+    named = re.findall(r"\b(?:csrc|python/llmi|tests|cmake|docs|benchmarks)/[\w./*-]*\w", (root / page).read_text(encoding="utf-8"))
+    assert named
+    missing = [name for name in named if "*" not in name and not re.search(r"[A-Z]{3}", name) and not (root / name).exists()]
+    assert not missing, f"{page} names files that are not there: {missing}"
