@@ -319,7 +319,8 @@ def test_exceptions_beyond_exception_end_their_request_alone(hooked: LLM) -> Non
     def leave(*args: Any) -> Any:
         raise SystemExit(4)
 
-    for hooks in ({"logits_processors": [leave]}, {"stopping_criteria": [leave]}, {"sampler": leave}, {"speculative_config": leave}):
+    drafts = SpeculativeConfig(leave, 1)  # of a fixed length: "auto" may ask for no draft
+    for hooks in ({"logits_processors": [leave]}, {"stopping_criteria": [leave]}, {"sampler": leave}, {"speculative_config": drafts}):
         bad, good = (
             hooked.generate([[1], [5]], SHORT, on_error="return", speculative_config=[hooks.pop("speculative_config", None), None])
             if ("speculative_config" in hooks)
