@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -30,10 +31,11 @@ def core_library() -> Path:
 
 
 def cuda_flags(library: Path) -> list[str]:
-    """What a library with the CUDA backend is linked with besides."""
-    for line in (library.parent / "CMakeCache.txt").read_text().splitlines():
-        if line.startswith("CMAKE_CUDA_COMPILER:") and (compiler := Path(line.partition("=")[2])).is_file():
-            return [f"-L{compiler.parent.parent / 'lib64'}", "-lcudart_static", "-lrt"]
+    """What a library with the CUDA backend is linked with besides, from where CMake found the toolkit's libraries."""
+    for found in library.parent.glob("CMakeFiles/*/CMakeCUDACompiler.cmake"):
+        folders = re.search(r'CMAKE_CUDA_HOST_IMPLICIT_LINK_DIRECTORIES "([^"]*)"', found.read_text())
+        assert folders is not None
+        return [*(f"-L{folder}" for folder in folders[1].split(";") if folder), "-lcudart_static", "-lrt"]
     return []
 
 
