@@ -53,15 +53,25 @@ struct TileSums {
   __m256i hi[MR];
 };
 
-inline __m256i AddedTo16(bool first, __m256i sum, __m256i pairs) { return first ? pairs : _mm256_add_epi16(sum, pairs); }
-inline __m256i AddedTo32(bool first, __m256i sum, __m256i fours) { return first ? fours : _mm256_add_epi32(sum, fours); }
-
 // Adds adjacent pairs in 32 bits and multiplies by `worth`, the weight of the byte that the pairs are of.
 inline __m256i Fours(__m256i pairs, int16_t worth) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(worth)); }
 
 // One step of a code's first byte, in steps of its last byte.
 template <bool kLow>
 constexpr int16_t kWorth = kLow ? 256 : 1;
+
+// Adds the products of four columns with one byte of their activations to the sums of eight rows; `first`: there are none so far. Pair
+// sums are multiplied by `worth` later, when they are widened.
+template <PackedType T>
+inline void AddProducts(const FourColumns<T>& w, __m256i four, int16_t worth, bool first, __m256i& sum) {
+  const __m256i pairs = w.Pairs(four);
+  if constexpr (SumsPairs(T)) {
+    sum = first ? pairs : _mm256_add_epi16(sum, pairs);
+  } else {
+    const __m256i fours = Fours(pairs, worth);
+    sum = first ? fours : _mm256_add_epi32(sum, fours);
+  }
+}
 
 // Adds group `i` of four columns to the sums of the earlier groups. `low`: sums of low bytes, used only if SumsPairs(T).
 template <PackedType T, int MR, bool kLow>
@@ -70,26 +80,13 @@ inline void AddGroup(const uint8_t* codes, int i, const ActivationBlock<MR>& x, 
   const FourColumns<T> w_hi(codes + 32, i);
   for (int m = 0; m < MR; ++m) {
     const __m256i four = BroadcastFour(x.Codes(m) + 4 * i);
-    const __m256i pairs_lo = w_lo.Pairs(four);
-    const __m256i pairs_hi = w_hi.Pairs(four);
-    if constexpr (SumsPairs(T)) {
-      sums.lo[m] = AddedTo16(first, sums.lo[m], pairs_lo);
-      sums.hi[m] = AddedTo16(first, sums.hi[m], pairs_hi);
-    } else {
-      sums.lo[m] = AddedTo32(first, sums.lo[m], Fours(pairs_lo, kWorth<kLow>));
-      sums.hi[m] = AddedTo32(first, sums.hi[m], Fours(pairs_hi, kWorth<kLow>));
-    }
+    AddProducts(w_lo, four, kWorth<kLow>, first, sums.lo[m]);
+    AddProducts(w_hi, four, kWorth<kLow>, first, sums.hi[m]);
     if constexpr (kLow) {
       const __m256i low_four = BroadcastFour(x.LowCodes(m) + 4 * i);
-      const __m256i low_pairs_lo = w_lo.Pairs(low_four);
-      const __m256i low_pairs_hi = w_hi.Pairs(low_four);
-      if constexpr (SumsPairs(T)) {
-        low.lo[m] = AddedTo16(first, low.lo[m], low_pairs_lo);
-        low.hi[m] = AddedTo16(first, low.hi[m], low_pairs_hi);
-      } else {
-        sums.lo[m] = _mm256_add_epi32(sums.lo[m], Fours(low_pairs_lo, 1));
-        sums.hi[m] = _mm256_add_epi32(sums.hi[m], Fours(low_pairs_hi, 1));
-      }
+      TileSums<MR>& low_sums = SumsPairs(T) ? low : sums;
+      AddProducts(w_lo, low_four, 1, first && SumsPairs(T), low_sums.lo[m]);
+      AddProducts(w_hi, low_four, 1, first && SumsPairs(T), low_sums.hi[m]);
     }
   }
   for (int m = 0; m < MR; ++m) {
