@@ -120,6 +120,20 @@ LinearArgs ArgsOf(const std::vector<LinearPart>& parts, const float* x, const Li
           .x_bf16 = input.rounded};
 }
 
+// The norm of whole rows [num_rows, hidden_size]; out may be x.
+RmsNormArgs HiddenNorm(const ModelConfig& config, const WeightVector& weight, const float* x, float* out, int64_t num_rows,
+                       bool accumulate = false) {
+  return {.x = x,
+          .x_stride = config.hidden_size,
+          .out = out,
+          .out_stride = config.hidden_size,
+          .num_rows = num_rows,
+          .size = config.hidden_size,
+          .weight = weight.data(),
+          .eps = static_cast<float>(config.norm_eps),
+          .accumulate = accumulate};
+}
+
 }  // namespace
 
 struct Decoder::Rows {
@@ -205,42 +219,27 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   const int64_t query_size = config_.num_heads * config_.head_dim;
   const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
   const int64_t stride = query_size + 2 * kv_size;
-  const auto eps = static_cast<float>(config_.norm_eps);
   float* qkv = ReserveFloats(context, qkv_, rows.num_rows * stride);
   float* attended = ReserveFloats(context, attended_, rows.num_rows * query_size);
 
   const LinearInput normed = Input(context, rows.num_rows, {&w.query.matrix, &w.key.matrix, &w.value.matrix}, true);
-  RmsNorm(context,
-          {.x = rows.x,
-           .x_stride = config_.hidden_size,
-           .out = rows.normed,
-           .out_stride = config_.hidden_size,
-           .num_rows = rows.num_rows,
-           .size = config_.hidden_size,
-           .weight = w.attention_norm.data(),
-           .eps = eps},
-          normed);
+  RmsNorm(context, HiddenNorm(config_, w.attention_norm, rows.x, rows.normed, rows.num_rows), normed);
   Project(context, {&w.query, &w.key, &w.value}, rows.normed, normed, rows.num_rows, qkv, stride, false);
   float* keys = qkv + query_size;
   if (config_.qk_norm) {
-    RmsNorm(context, {.x = qkv,
-                      .x_stride = stride,
-                      .out = qkv,
-                      .out_stride = stride,
-                      .num_rows = rows.num_rows,
-                      .num_groups = config_.num_heads,
-                      .size = config_.head_dim,
-                      .weight = w.query_norm.data(),
-                      .eps = eps});
-    RmsNorm(context, {.x = keys,
-                      .x_stride = stride,
-                      .out = keys,
-                      .out_stride = stride,
-                      .num_rows = rows.num_rows,
-                      .num_groups = config_.num_kv_heads,
-                      .size = config_.head_dim,
-                      .weight = w.key_norm.data(),
-                      .eps = eps});
+    const auto norm_heads = [&](const WeightVector& weight, float* heads, int64_t num_heads) {
+      RmsNorm(context, {.x = heads,
+                        .x_stride = stride,
+                        .out = heads,
+                        .out_stride = stride,
+                        .num_rows = rows.num_rows,
+                        .num_groups = num_heads,
+                        .size = config_.head_dim,
+                        .weight = weight.data(),
+                        .eps = static_cast<float>(config_.norm_eps)});
+    };
+    norm_heads(w.query_norm, qkv, config_.num_heads);
+    norm_heads(w.key_norm, keys, config_.num_kv_heads);
   }
   const auto rope = static_cast<size_t>(layer_config.rope);
   const int64_t rotary_dim = ropes_[rope].rotary_dim();
@@ -283,22 +282,13 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
     return;
   }
   Project(context, {&w.attention_output}, attended, input, rows.num_rows, rows.normed, config_.hidden_size, false);
-  RmsNorm(context, {.x = rows.normed,
-                    .x_stride = config_.hidden_size,
-                    .out = rows.x,
-                    .out_stride = config_.hidden_size,
-                    .num_rows = rows.num_rows,
-                    .size = config_.hidden_size,
-                    .weight = w.post_attention_norm.data(),
-                    .eps = eps,
-                    .accumulate = true});
+  RmsNorm(context, HiddenNorm(config_, w.post_attention_norm, rows.normed, rows.x, rows.num_rows, true));
 }
 
 void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const int64_t hidden = config_.hidden_size;
   const int64_t intermediate = config_.intermediate_size;
-  const auto eps = static_cast<float>(config_.norm_eps);
   const int64_t max_rows = std::min(rows.num_rows, kMlpRows);
   float* gate_up = ReserveFloats(context, gate_up_, max_rows * 2 * intermediate);
   float* activated = ReserveFloats(context, activated_, max_rows * intermediate);
@@ -307,16 +297,7 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
     float* x = rows.x + begin * hidden;
     float* normed = rows.normed + begin * hidden;
     const LinearInput gate_input = Input(context, num_rows, {&w.gate.matrix, &w.up.matrix});
-    RmsNorm(context,
-            {.x = x,
-             .x_stride = hidden,
-             .out = normed,
-             .out_stride = hidden,
-             .num_rows = num_rows,
-             .size = hidden,
-             .weight = w.mlp_norm.data(),
-             .eps = eps},
-            gate_input);
+    RmsNorm(context, HiddenNorm(config_, w.mlp_norm, x, normed, num_rows), gate_input);
     const LinearInput down_input = Input(context, num_rows, {&w.down.matrix}, false, activated_forms_);
     const std::vector<LinearPart> gate_and_up = PartsOf({&w.gate, &w.up});
     GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false), config_.activation, activated,
@@ -325,15 +306,7 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
       Project(context, {&w.down}, activated, down_input, num_rows, x, hidden, true);
     } else {
       Project(context, {&w.down}, activated, down_input, num_rows, normed, hidden, false);
-      RmsNorm(context, {.x = normed,
-                        .x_stride = hidden,
-                        .out = x,
-                        .out_stride = hidden,
-                        .num_rows = num_rows,
-                        .size = hidden,
-                        .weight = w.post_mlp_norm.data(),
-                        .eps = eps,
-                        .accumulate = true});
+      RmsNorm(context, HiddenNorm(config_, w.post_mlp_norm, normed, x, num_rows, true));
     }
   }
 }
@@ -432,15 +405,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
 }
 
 void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) {
-  const int64_t hidden = config_.hidden_size;
-  RmsNorm(context, {.x = rows,
-                    .x_stride = hidden,
-                    .out = rows,
-                    .out_stride = hidden,
-                    .num_rows = num_rows,
-                    .size = hidden,
-                    .weight = weights_.final_norm.data(),
-                    .eps = static_cast<float>(config_.norm_eps)});
+  RmsNorm(context, HiddenNorm(config_, weights_.final_norm, rows, rows, num_rows));
 }
 
 void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, float* logits) {
