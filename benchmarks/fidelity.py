@@ -172,7 +172,7 @@ def judge(exact: Source, modes: Mapping[str, Source], passage: Passage) -> dict[
 
 
 def windows(kind: str, tokenizer: Tokenizer, text: str, length: int, first: int = 0) -> list[Passage]:
-    """The text's first windows of so many tokens, each begun as a text is (with the beginning-of-text token, where a model has one)."""
+    """The first windows of `length` tokens of a text. Each begins as a text does, with the beginning-of-text token if the model has one."""
     prefix, tokens = tokenizer.encode(""), tokenizer.encode(text, add_special_tokens=False)
     step = length - len(prefix)
     count = min(WINDOWS[kind], len(tokens) // step)

@@ -1,9 +1,9 @@
-"""What activations of 16 bits cost: the same works with 8 and with 16 bits by turns, and a layer alone in both, as JSON.
+"""What 16-bit activations cost: the same work with 8 and 16 bits, interleaved, and a single layer in both modes, as JSON.
 
     [LLMI_ISA=avx2] python benchmarks/precision_speed.py [--model FILE.gguf ..] [--rounds 7] [--output benchmarks/results/NAME.json]
 
-Ratios are times with 16 bits over times with 8: the median of rounds, each of which has both modes one after the other. Decode of one is
-also measured by turns of a few steps: bandwidth, 8 bits, 16, 8, bandwidth; turns are sorted by whether both reads of 256 MB gave less
+Ratios are times with 16 bits over times with 8: the median of rounds, each of which runs both modes. Decode of one sequence is also
+measured in short turns of a few steps: bandwidth, 8 bits, 16, 8, bandwidth; turns are sorted by whether both reads of 256 MB gave less
 than --far-gb-s (two threads that share one link to memory: near) or more (each has its own: far). A layer alone has 98,304 outputs, so
 that its weights come from memory, or 4,096, which stay in the cache. Without --model: SmolLM2-135M and Gemma 3 270M.
 `--readme FILE.json` writes the table in docs/results.md; `benchmarks/fidelity.py --readme FIDELITY.json FILE.json` the README's.
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import report
+from compare import random_matrix
 
 from llmi import LLM, _core, _models
 from llmi._bench import decode_tokens_per_s, interleave, prefill_tokens_per_s, summary
@@ -42,7 +43,7 @@ STEPS = 9  # of a turn: eight steps are timed
 
 
 def turns_of_one(engines: dict[int, LLM], threads: int, turns: int, far_gb_s: float) -> dict[str, Any]:
-    """Decode of one by turns within a second: 16 bits' time over that of 8 before and after it, where the threads stayed near, or far."""
+    """Decode of one sequence in turns of a second: time of 16 bits over that of 8 before and after it, for turns with near and far threads."""
     probe = _core.ReadProbe(threads, READ_BYTES)
     seen: list[tuple[float, float, float]] = []
     for _ in range(turns):
@@ -80,16 +81,13 @@ def of_model(model: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "table": kernels,
         "results": {name: summary(entries) for name, entries in values.items()},
         "time over 8 bits": ratios,
-        "decode 1 by turns": turns,
+        "decode 1, interleaved": turns,
     }
 
 
 def layer_alone(kind: str, outputs: int, cols: int, threads: int, rounds: int) -> dict[str, Any]:
-    """One layer, what it does to its input included: microseconds by rows of input in both modes, and the ratio by turns."""
-    sys.path.insert(0, str(report.ROOT / "tests"))
-    from quantization import random_blocks
-
-    matrix = _core.testing.PackedMatrix("", kind, random_blocks(kind, outputs, cols), outputs, cols)
+    """One layer with the conversion of its input: microseconds by rows of input in both modes, and the ratio of interleaved runs."""
+    matrix = random_matrix(kind, outputs, cols)
     result: dict[str, Any] = {}
     for rows in LAYER_ROWS:
         x = np.random.default_rng(0).standard_normal((rows, cols)).astype(np.float32)
@@ -129,7 +127,7 @@ def table(result: dict[str, Any]) -> str:
         "|" + " --- |" * (len(models) + 1),
     ]
     for place in ("near", "far"):
-        found = [entry["decode 1 by turns"].get(place) for entry in models.values()]
+        found = [entry["decode 1, interleaved"].get(place) for entry in models.values()]
         cells = [f"{of['median']:.2f} ({of['rounds']} turns)" if of else "" for of in found]
         lines.append(f"| decode 1, threads {place} | {' | '.join(cells)} |")
     for work in WORKS:

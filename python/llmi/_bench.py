@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
+from llmi._numerics_id import dots_of_a_weight
 from llmi._params import SamplingParams
 from llmi._progress import progress
 
@@ -176,7 +177,8 @@ def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
     """
     config: dict[str, Any] = _core.load_config(llm._files.core, llm._engine_args.hf_overrides)
     peak = {name: 1e9 * max(values[name]) for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
-    dots = llm._dots_of_a_weight
+    info = llm._engine.info()
+    dots = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], llm._engine_args.activation_bits)
     matrix_peak = peak["int8 dot Gop/s"] / dots if dots else peak["fp32 fma Gop/s"]
     query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]
     layers, hidden = llm.model_info.num_layers, config["hidden_size"]

@@ -29,7 +29,7 @@ from llmi._generation_config import generation_defaults
 from llmi._hooks import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi._kinds import Listed, Text, parse, show
 from llmi._model_files import OpenModel, open_model
-from llmi._numerics_id import dots_of_a_weight, numerics_id
+from llmi._numerics_id import numerics_id
 from llmi._options import SEED, option
 from llmi._outputs import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, make_memory_report
 from llmi._params import SamplingParams
@@ -208,7 +208,6 @@ class LLM(StaysHere):
         self._page_bytes: int = info["page_bytes"]
         self._num_threads: int = info["num_threads"]
         self._step_weight_bytes: int = info["step_weight_bytes"]
-        self._dots_of_a_weight = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], args.activation_bits)
         self._defaults = generation_defaults(path, generation_config, info["max_model_len"])
         files.check_unchanged()
         self._files = files
