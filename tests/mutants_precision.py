@@ -18,7 +18,7 @@ PRECISION = [
     planted("prompts without low bytes", "model", "Input", "wide ? codes + num_values : nullptr}", "wide && num_rows == 1 ? codes + num_values : nullptr}", ENGINES),
     planted("low bytes over the last row's high ones", "model", "Input", "wide ? codes + num_values : nullptr}", "wide ? codes + num_values - num_cols : nullptr}", ENGINES),
     planted("low bytes on the CPU alone", "engine", "ContextOf", "= HasTwoBytes(options.activation_bits)", "= HasTwoBytes(options.activation_bits) && device == nullptr", ENGINES),
-    planted("low bytes in the place of the neighbouring piece", "kernels", "ComputeBlocks", "CopyColumns(own.low, num_rows, columns, to.low + begin * kBlockSize, out.num_cols);",
+    planted("low bytes written where the neighbouring piece belongs", "kernels", "ComputeBlocks", "CopyColumns(own.low, num_rows, columns, to.low + begin * kBlockSize, out.num_cols);",
             "CopyColumns(own.low, num_rows, columns, to.low + (begin + 2 * num_blocks <= all_blocks ? begin + num_blocks : 0) * kBlockSize, out.num_cols);", ROW_OPS),
     planted("low bytes of the first rows for those past 48", "kernels", "RowsFrom", "x.low == nullptr ? nullptr : x.low + row * x.num_cols}", "x.low}", ROW_OPS),
     planted("low bytes of other rows from the ninth on", "kernels", "ActivationBlock", "x.low + first * kBlockSize", "x.low + (row < 8 ? first : 0) * kBlockSize", OPS),

@@ -1,4 +1,4 @@
-"""What stands in the place of a model's files: each kind at each way in is loaded, or refused by its name, at once."""
+"""Anything that a path of a model may hold: each kind, at each entry point, is loaded or refused by its name, at once."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ READ = {
 
 
 def _is_refused(model: Path, way: str, name: str, put: Callable[[Path], Any], message: str) -> None:
-    """With what `put` makes in the place of the file, the error names the file and says what is there."""
+    """`put` replaces the file: the error names the file and says what the path holds."""
     (model / name).unlink()
     put(model / name)
     with pytest.raises(ModelFileError, match=f"(?s){name.replace('.', '[.]')}.*({message})"):
