@@ -60,7 +60,7 @@ def special_pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(escaped)) if escaped else None
 
 
-def plain(value: Any, where: str, depth: int = 0) -> Any:
+def plain(value: object, where: str, depth: int = 0) -> Any:
     """`value` as JSON data: tuples become lists, numpy's scalars numbers. Raises ChatTemplateError for anything else."""
     if value is None or isinstance(value, bool):
         return value
@@ -91,7 +91,7 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
     raise ChatTemplateError(f"{where} must be JSON data (str, number, bool, None, list, dict), not {type(value).__name__}{advice}")
 
 
-def checked_messages(messages: Any) -> list[dict[str, Any]]:
+def checked_messages(messages: object) -> list[dict[str, Any]]:
     """A chat's messages as JSON data. Raises ChatTemplateError that names the message."""
     if not isinstance(messages, list | tuple):
         raise ChatTemplateError(
@@ -120,7 +120,7 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
     return result
 
 
-def _check_part(part: Any, where: str) -> None:
+def _check_part(part: object, where: str) -> None:
     if isinstance(part, str):
         return
     if not isinstance(part, Mapping):
@@ -181,7 +181,7 @@ def _clock(arguments: dict[str, Any]) -> str:
 
 def render(
     template: str,
-    messages: Any,
+    messages: object,
     special_tokens: Mapping[str, Any],
     pattern: re.Pattern[str] | None,
     path: Path,
@@ -232,7 +232,7 @@ def render(
     return Rendered(text, _pieces(text, spans or [], pattern, path), unused)
 
 
-def _text_to_continue(content: Any) -> bool:
+def _text_to_continue(content: object) -> bool:
     if isinstance(content, list):
         return any(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content)
     return isinstance(content, str)
@@ -257,7 +257,7 @@ def _ask(request: dict[str, Any], path: Path) -> dict[str, Any]:
     raise ChatTemplateError(f"{path}: the chat template failed: {answer['message']}", path)
 
 
-def _strings(value: Any) -> Iterable[str]:
+def _strings(value: object) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -269,7 +269,7 @@ def _strings(value: Any) -> Iterable[str]:
             yield from _strings(entry)
 
 
-def _spans_by_text(text: str, pattern: re.Pattern[str], chat: Any, arguments: Any, path: Path) -> list[list[Any]]:
+def _spans_by_text(text: str, pattern: re.Pattern[str], chat: object, arguments: object, path: Path) -> list[list[Any]]:
     """For a chat in which it is not known which characters are content: fine as long as no content names a special token."""
     named = {match.group() for string in _strings([chat, arguments]) for match in pattern.finditer(string)}
     return [[match.start(), match.end(), UNKNOWN] for match in pattern.finditer(text) if match.group() in named]

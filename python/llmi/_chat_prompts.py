@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from llmi._tokenizer import Tokenizer
 
 
-def is_chat(value: Any) -> bool:
+def is_chat(value: object) -> bool:
     """Whether a prompt is a chat: a list of dicts with "role"."""
     return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(entry, Mapping) and "role" in entry for entry in value)
 
 
-def as_chats(messages: Any) -> list[Any]:
+def as_chats(messages: object) -> list[Any]:
     """One chat, or several, as a list of chats. Raises ChatTemplateError for what is neither."""
     if not isinstance(messages, list | tuple):
         raise ChatTemplateError(
@@ -40,12 +40,12 @@ def as_chats(messages: Any) -> list[Any]:
 
 def prompts_of(
     tokenizer: Tokenizer,
-    messages: Any,
+    messages: object,
     *,
-    chat_template: Any = None,
+    chat_template: object = None,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
-    tools: Any = None,
+    tools: object = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     stacklevel: int = 3,
 ) -> list[ChatPrompt | LlmiError]:

@@ -20,7 +20,7 @@ class Recorded(dict[str, Any]):
         self._read.add(key)
         return super().__getitem__(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         self._read.add(key)
         return super().get(key, default)
 

@@ -38,7 +38,7 @@ def of_directory(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]
     return templates
 
 
-def _of_value(value: Any, file: Path) -> dict[str, str]:
+def _of_value(value: object, file: Path) -> dict[str, str]:
     """The value of a key "chat_template": a text, a list of {name, template}, or a dict of texts by name."""
     if value is None:
         return {}
@@ -99,7 +99,7 @@ def choose(templates: Mapping[str, str], arguments: Mapping[str, Any], path: Pat
     raise ChatTemplateError(f"{path}: the model has no chat template; give chat_template=, or use generate()", path)
 
 
-def given_template(given: Any, templates: Mapping[str, str]) -> str:
+def given_template(given: object, templates: Mapping[str, str]) -> str:
     """The text of a template that a user gave: a name of one of the model's, a file, or the text itself. Raises ChatTemplateError."""
     if isinstance(given, os.PathLike):
         return _of_file(Path(given))

@@ -70,7 +70,7 @@ class ConstraintProcessor:
             raise ConstraintError(f"{self.__name__}: state {show(state)} allows no token and is not final")
         logits[~mask] = -np.inf
 
-    def _mask(self, state: Any, vocab_size: int) -> NDArray[np.bool_]:
+    def _mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
         key = state if isinstance(state, Hashable) else None
         if key is not None and key in self._memo:
             return self._memo[key]

@@ -23,7 +23,7 @@ class Foreign:
     neutral: tuple[Any, ...] = ()
     inert: Kind | None = None
 
-    def check(self, value: Any, where: str) -> None:
+    def check(self, value: object, where: str) -> None:
         """Raises UnsupportedCombinationError or InvalidParamsError unless the value changes nothing here."""
         if value is None:
             return
@@ -44,7 +44,7 @@ class Foreign:
         )
 
 
-def _refused(why: str, **names: Any) -> list[Foreign]:
+def _refused(why: str, **names: object) -> list[Foreign]:
     """The names of one feature, each with its neutral value or a tuple of these."""
     return [Foreign(name, why, neutral if isinstance(neutral, tuple) else (neutral,)) for name, neutral in names.items()]
 

@@ -233,7 +233,7 @@ class _Metadata:
         return ids
 
 
-def _assemble(model: Any, normalizer: Any, pre_tokenizer: Any, decoder: Any, listed: ListedTokens, path: Path) -> Any:
+def _assemble(model: object, normalizer: object, pre_tokenizer: object, decoder: object, listed: ListedTokens, path: Path) -> Any:
     from tokenizers import AddedToken, Tokenizer
 
     tokenizer = Tokenizer(model)
@@ -279,7 +279,7 @@ class _ByteLevel:
     def _tokenizer(self, vocab: dict[str, int], merges: list[str]) -> Any:
         from tokenizers import decoders, models, normalizers
 
-        pairs: Any = [tuple(merge.split(" ", 1)) for merge in merges]
+        pairs: object = [tuple(merge.split(" ", 1)) for merge in merges]
         model = guarded(models.BPE, self.reader.path, vocab=vocab, merges=pairs, ignore_merges=self.rule.ignore_merges)
         normalizer = normalizers.NFC() if self.rule.compose else None
         return _assemble(model, normalizer, self.rule.pre_tokenizer(), decoders.ByteLevel(), self.listed, self.reader.path)

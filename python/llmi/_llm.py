@@ -154,7 +154,7 @@ class LLM(StaysHere):
         enable_prefix_caching: bool = True,
         scheduling_policy: str | SchedulingPolicy = "fcfs",
         waiting_served_ratio: float | None = None,
-        speculative_config: Any = None,
+        speculative_config: object = None,
         batch_processors: Iterable[BatchLogitsProcessor] = (),
         chat_template: str | os.PathLike[str] | None = None,
         generation_config: str | os.PathLike[str] = "auto",
@@ -163,7 +163,7 @@ class LLM(StaysHere):
         _prefers_activation_bits: bool = False,
         _layers: Sequence[int] = (),
         _files: OpenModel | None = None,
-        **no_effect: Any,
+        **no_effect: object,
     ) -> None:
         given = parse_engine(locals())  # each argument in its plain form
         self._no_effect = parse_no_effect(no_effect)
@@ -237,13 +237,13 @@ class LLM(StaysHere):
         prompts: Prompt | Iterable[Prompt],
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
-        speculative_config: Any = "engine",
+        speculative_config: object = "engine",
         priority: int | Iterable[int] = 0,
         trace: bool = False,
         on_error: Literal["raise", "return"] = "raise",
         parse_special: bool | None = None,
         use_tqdm: bool | None = None,
-        **params: Any,
+        **params: object,
     ) -> Outputs:
         """Continue prompts.
 
@@ -297,7 +297,7 @@ class LLM(StaysHere):
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        **generate_args: Any,
+        **generate_args: object,
     ) -> Outputs:
         """Answer one chat, or several. `max_tokens` runs to the end of the context unless given.
 
@@ -325,7 +325,7 @@ class LLM(StaysHere):
         )  # fmt: skip
         return self._finish(self._call(prompts, sampling_params, generate_args, to_the_end=True, **options), use_tqdm)
 
-    def stream(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> TextStream:
+    def stream(self, prompts: object, sampling_params: SamplingParams | None = None, **generate_args: object) -> TextStream:
         """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
 
         `max_tokens` runs to the end of the context unless given.
@@ -369,7 +369,7 @@ class LLM(StaysHere):
         seed: int | None = None,
         capture: Capture | None = None,
         use_tqdm: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> list[R]:
         """Runs a decoding strategy for all prompts at once.
 
@@ -422,7 +422,7 @@ class LLM(StaysHere):
 
     # --- stepping by hand
 
-    def enqueue(self, prompts: Any, sampling_params: SamplingParams | None = None, **generate_args: Any) -> list[str]:
+    def enqueue(self, prompts: object, sampling_params: SamplingParams | None = None, **generate_args: object) -> list[str]:
         """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
         options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
         call = self._call(prompts, sampling_params, generate_args, on_error="return", stream=True, stepped=True, **options)
@@ -495,8 +495,8 @@ class LLM(StaysHere):
     # --- inner
 
     def _call(
-        self, prompts: Any, sampling_params: Any, params: Mapping[str, Any], *, priority: int | Iterable[int] = 0,
-        on_error: str = "raise", speculative_config: Any = "engine", trace: bool = False, stream: bool = False, stepped: bool = False,
+        self, prompts: object, sampling_params: object, params: Mapping[str, Any], *, priority: int | Iterable[int] = 0,
+        on_error: str = "raise", speculative_config: object = "engine", trace: bool = False, stream: bool = False, stepped: bool = False,
         to_the_end: bool = False, parse_special: bool | None = None,
     ) -> Call:  # fmt: skip
         return make_call(
@@ -510,7 +510,7 @@ class LLM(StaysHere):
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])
 
-    def _parse_speculation(self, value: Any) -> SpeculativeConfig | None:
+    def _parse_speculation(self, value: object) -> SpeculativeConfig | None:
         if isinstance(value, str) and value == "engine":
             return self._speculative_config
         config = parse_speculation(value)

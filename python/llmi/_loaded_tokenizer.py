@@ -51,7 +51,7 @@ class LoadedTokenizer:
         return [*self.prefix, *ids, *self.suffix]
 
 
-def guarded(function: Callable[..., Any], path: Path, *args: Any, **kwargs: Any) -> Any:
+def guarded(function: Callable[..., Any], path: Path, *args: object, **kwargs: object) -> Any:
     """Calls the tokenizers library; what it raises comes as TokenizerError, its panics too (they are BaseExceptions, by type PanicException)."""
     try:
         return function(*args, **kwargs)

@@ -13,6 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import logging
+
     from llmi._engine_args import EngineArgs
     from llmi._outputs import ModelInfo
 
@@ -21,9 +23,9 @@ class Log:
     """Passes messages on to the logger "llmi", once somebody has imported `logging`."""
 
     def __init__(self) -> None:
-        self._logger: Any = None
+        self._logger: logging.Logger | None = None
 
-    def _find(self) -> Any:
+    def _find(self) -> logging.Logger | None:
         if self._logger is None:
             logging = sys.modules.get("logging")
             if logging is None or not hasattr(logging, "NullHandler"):  # absent, or another thread is importing it

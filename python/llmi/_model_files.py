@@ -68,7 +68,7 @@ class ModelDigest:
             )
         return digest.hexdigest()
 
-    def __deepcopy__(self, memo: Any) -> ModelDigest:
+    def __deepcopy__(self, memo: object) -> ModelDigest:
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -49,12 +49,12 @@ class Option:
 
     name: str
     kind: Kind
-    default: Any
+    default: object
     doc: str
     aliases: tuple[str, ...] = ()
     passed_on: bool = False
 
-    def parse(self, value: Any, given_as: str = "") -> Any:
+    def parse(self, value: object, given_as: str = "") -> Any:
         """The value in its plain form. Raises InvalidParamsError that names the argument as it was given."""
         return parse(self.kind, given_as or self.name, value)
 
@@ -64,16 +64,16 @@ def table(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
 
 
-def is_streamer(value: Any) -> bool:
+def is_streamer(value: object) -> bool:
     """Whether it is a transformers streamer: put() and end()."""
     return callable_object(getattr(value, "put", None)) and callable_object(getattr(value, "end", None)) and not isinstance(value, type)
 
 
-def _is_criterion(value: Any) -> bool:
+def _is_criterion(value: object) -> bool:
     return callable_object(value) or is_streamer(value)
 
 
-def _is_constraint(value: Any) -> bool:
+def _is_constraint(value: object) -> bool:
     return hasattr(value, "initial_state") and not isinstance(value, type)
 
 
@@ -192,7 +192,7 @@ CALL = table(
 )  # fmt: skip
 
 
-def option(name: str, value: Any) -> Any:
+def option(name: str, value: object) -> Any:
     """An option of a call, in its plain form."""
     return CALL[name].parse(value)
 
@@ -202,7 +202,7 @@ def parse_all(options: Mapping[str, Option], values: Mapping[str, Any]) -> dict[
     return {name: options[name].parse(value) for name, value in values.items()}
 
 
-def one_or_each(name: str, kind: Kind, value: Any, num_prompts: int) -> list[Any]:
+def one_or_each(name: str, kind: Kind, value: object, num_prompts: int) -> list[Any]:
     """The value of each prompt: one value repeated, or a list with one for each prompt."""
     entries = None if isinstance(value, str) else entries_of(name, value)
     if entries is None:

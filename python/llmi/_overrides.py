@@ -33,7 +33,7 @@ def overrides_text(overrides: Mapping[str, Any] | None) -> str:
     return json.dumps(dict(overrides), default=_plain, sort_keys=True) if overrides else ""
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """NumPy's scalars and arrays, and mappings that are no dict."""
     if isinstance(value, Mapping):
         return dict(value)

@@ -120,7 +120,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     output_kind: Literal["cumulative", "delta", "final"] = "cumulative"
 
-    def replace(self, **changes: Any) -> SamplingParams:
+    def replace(self, **changes: object) -> SamplingParams:
         """A copy with these fields changed; aliases are understood, unknown names raise TypeError."""
         return dataclasses.replace(self, **canonical(changes, "SamplingParams.replace")[0])
 
@@ -162,7 +162,7 @@ _fields_init = SamplingParams.__init__
 
 
 @functools.wraps(_fields_init)
-def _init(self: SamplingParams, **params: Any) -> None:
+def _init(self: SamplingParams, **params: object) -> None:
     _fields_init(self, **canonical(params, "SamplingParams")[0])
     self._materialise()
 
@@ -236,7 +236,7 @@ def _translate(params: Mapping[str, Any], result: dict[str, Any]) -> None:
         result["logit_bias"] = total
 
 
-def sequence_bias(name: str, value: Any) -> dict[int, float]:
+def sequence_bias(name: str, value: object) -> dict[int, float]:
     """transformers' {(id, ...): bias} or [[[id, ...], bias], ...] as biases of single tokens; longer sequences are refused by name."""
     rule = "a mapping of tuples of token ids to numbers, or a list of [ids, number]"
     pairs = list(value.items()) if isinstance(value, Mapping) else entries_of(name, value)
@@ -258,7 +258,7 @@ def sequence_bias(name: str, value: Any) -> dict[int, float]:
     return result
 
 
-def _bad_words_ids(value: Any) -> list[list[int]]:
+def _bad_words_ids(value: object) -> list[list[int]]:
     entries = entries_of("bad_words_ids", value)
     if entries is None:
         raise refuse("bad_words_ids", "a list of lists of token ids", value)

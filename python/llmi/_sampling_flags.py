@@ -24,7 +24,7 @@ def _bare(option: Option) -> Any:
     return kind
 
 
-def _is_texts(kind: Any) -> bool:
+def _is_texts(kind: object) -> bool:
     """A list whose entries may be text."""
     if not isinstance(kind, Listed):
         return False

@@ -60,7 +60,7 @@ def encode_pair(llm: LLM, context: Prompt, continuation: Prompt, parse_special: 
     return context_ids or [prefix_token(llm)], continuation_ids
 
 
-def pairs_of(pairs: Any) -> list[list[Any]]:
+def pairs_of(pairs: object) -> list[list[Any]]:
     """The given pairs, each [context, continuation]."""
     entries = entries_of("pairs", pairs)
     if entries is None:
@@ -128,7 +128,7 @@ def windows(num_tokens: int, max_length: int, stride: int | None) -> list[tuple[
 
 
 def perplexity(
-    llm: LLM, texts: Any, max_length: int | None, stride: int | None, parse_special: bool | None, use_tqdm: bool | None
+    llm: LLM, texts: object, max_length: int | None, stride: int | None, parse_special: bool | None, use_tqdm: bool | None
 ) -> list[Perplexity]:
     """Perplexity of each text; every token is scored once."""
     max_length, stride, shown = option("max_length", max_length), option("stride", stride), option("use_tqdm", use_tqdm)

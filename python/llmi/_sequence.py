@@ -287,7 +287,7 @@ class TokenSequence(StaysHere):
         if self._core.has_tree:
             raise InvalidParamsError(f"a sequence with a pending tree cannot be {what}: commit a path or roll it back first", "tokens")
 
-    def _given_logits(self, logits: Any) -> F32:
+    def _given_logits(self, logits: object) -> F32:
         row = array_of("logits", logits)
         size = self.llm.model_info.vocab_size
         if row.dtype.kind not in "iuf" or row.shape != (size,):
@@ -316,7 +316,7 @@ class TokenSequence(StaysHere):
         return law, token, params
 
 
-def open_sequence(llm: LLM, prompt: Any, seed: int | None, capture: Capture | None) -> TokenSequence:
+def open_sequence(llm: LLM, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:
     """llm.sequence()."""
     seed = parse(SEED, "seed", seed)
     if capture is not None and not isinstance(capture, Capture):
@@ -378,7 +378,7 @@ def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[To
     return {sequence: results[sequence] for sequence in tokens}
 
 
-def _check_mapping(tokens: Any) -> None:
+def _check_mapping(tokens: object) -> None:
     if not isinstance(tokens, Mapping):
         raise InvalidParamsError(f"tokens must be a mapping {{sequence: tokens}}, not {show(tokens)}", "tokens")
     for sequence in tokens:

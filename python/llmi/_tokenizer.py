@@ -84,7 +84,7 @@ class Tokenizer:
     def _take(self, loaded: LoadedTokenizer) -> None:
         self._loaded = loaded
         self._lock = threading.Lock()  # around what is built when it is needed, and the switch of encode_special_tokens
-        self._whole: Any = None
+        self._whole: object = None
         self._num_small = 0
         self._table: ByteTable | None = None
         self._markup: tuple[set[str], list[int], set[str]] | None = None  # texts of special tokens, their lengths, their first characters
@@ -266,7 +266,7 @@ class Tokenizer:
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
         chat_template: str | os.PathLike[str] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> str | list[int]:
         """A chat as the model's prompt: text, or with `tokenize` its ids.
 
@@ -305,7 +305,7 @@ class Tokenizer:
         """Takes a template (a text, a path or a name) for every chat. Raises ChatTemplateError."""
         self.chat_template = _chat_templates.given_template(chat_template, self._loaded.chat_templates)
 
-    def template_for(self, chat_template: Any, kwargs: Mapping[str, Any]) -> str:
+    def template_for(self, chat_template: object, kwargs: Mapping[str, Any]) -> str:
         """The template that a call takes: the one given, the one set, or the model's for these arguments. Raises ChatTemplateError."""
         templates = self._loaded.chat_templates
         if chat_template is not None:
@@ -316,7 +316,7 @@ class Tokenizer:
 
     def render_chat(
         self,
-        messages: Any,
+        messages: object,
         template: str,
         add_generation_prompt: bool,
         kwargs: Mapping[str, Any],

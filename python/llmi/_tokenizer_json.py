@@ -32,7 +32,7 @@ class CheckedTokenizer:
         return TokenizerError(f"{self.path}: {field}: {problem}", self.path, field)
 
 
-def check(data: Any, path: Path) -> CheckedTokenizer:
+def check(data: object, path: Path) -> CheckedTokenizer:
     """Raises TokenizerError for what must not reach the library, or what llmi does not know."""
     checked = CheckedTokenizer(path, True, [], [])
     if not isinstance(data, dict):
@@ -88,7 +88,7 @@ def _model_ids(model: dict[str, Any], checked: CheckedTokenizer) -> list[int]:
     return ids
 
 
-def _added_ids(added: Any, checked: CheckedTokenizer) -> list[int]:
+def _added_ids(added: object, checked: CheckedTokenizer) -> list[int]:
     ids = []
     characters = 0
     for entry in [] if added is None else added if isinstance(added, list) else [None]:
@@ -104,7 +104,7 @@ def _added_ids(added: Any, checked: CheckedTokenizer) -> list[int]:
     return ids
 
 
-def check_id(value: Any, name: str, path: Path, limit: int = MAX_TOKEN_IDS) -> int:
+def check_id(value: object, name: str, path: Path, limit: int = MAX_TOKEN_IDS) -> int:
     """`value` as a token id. Raises TokenizerError."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit:
         raise TokenizerError(f"{path}: {name}: {value!r:.40} is no token id (a whole number in [0, {limit:,}))", path, name)
@@ -122,7 +122,7 @@ def _check_ids(ids: list[int], checked: CheckedTokenizer) -> None:
         raise checked.fail("model.vocab", f"the largest id is {largest:,}, but only {used:,} ids have a token")
 
 
-def _steps(value: Any, field: str, children: str, checked: CheckedTokenizer, depth: int = 0) -> Iterator[dict[str, Any]]:
+def _steps(value: object, field: str, children: str, checked: CheckedTokenizer, depth: int = 0) -> Iterator[dict[str, Any]]:
     """The steps of a normalizer, pre-tokenizer, decoder or post-processor, in order."""
     if value is None:
         return
@@ -154,7 +154,7 @@ def _check_pattern(step: dict[str, Any], field: str, checked: CheckedTokenizer) 
     return text
 
 
-def _check_normalizer(value: Any, checked: CheckedTokenizer) -> None:
+def _check_normalizer(value: object, checked: CheckedTokenizer) -> None:
     growth = 1
     for step in _steps(value, "normalizer", "normalizers", checked):
         text = _check_pattern(step, "normalizer", checked)
@@ -167,7 +167,7 @@ def _check_normalizer(value: Any, checked: CheckedTokenizer) -> None:
             raise checked.fail("normalizer", f"it may write more than {MAX_GROWTH} characters for one")
 
 
-def _is_byte_level(value: Any, checked: CheckedTokenizer) -> bool:
+def _is_byte_level(value: object, checked: CheckedTokenizer) -> bool:
     """Which of the two kinds of vocabulary the decoder is for; others have no bytes for a token by itself."""
     steps = list(_steps(value, "decoder", "decoders", checked))
     kinds = {step["type"] for step in steps}
@@ -196,7 +196,7 @@ def _is_byte_level(value: Any, checked: CheckedTokenizer) -> bool:
     return False
 
 
-def _wrapping(value: Any, checked: CheckedTokenizer) -> tuple[list[int], list[int]]:
+def _wrapping(value: object, checked: CheckedTokenizer) -> tuple[list[int], list[int]]:
     """Token ids in front of a text and behind it."""
     prefix: list[int] = []
     suffix: list[int] = []
@@ -214,7 +214,7 @@ def _wrapping(value: Any, checked: CheckedTokenizer) -> tuple[list[int], list[in
     return prefix, suffix
 
 
-def _pair_id(value: Any, name: str, checked: CheckedTokenizer) -> int:
+def _pair_id(value: object, name: str, checked: CheckedTokenizer) -> int:
     if not isinstance(value, list) or len(value) != 2:
         raise checked.fail("post_processor", f"{name} is no pair of a text and an id")
     return check_id(value[1], f"post_processor.{name}", checked.path)

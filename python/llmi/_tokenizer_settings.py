@@ -109,7 +109,7 @@ class Settings:
 class _Reader:
     """Typed access to one file's object, with the file and the key in each error."""
 
-    def __init__(self, path: Path, data: Any) -> None:
+    def __init__(self, path: Path, data: object) -> None:
         self.path = path
         if not isinstance(data, dict):
             raise TokenizerError(f"{path}: it is no JSON object", path)
@@ -130,7 +130,7 @@ class _Reader:
             return value
         raise self.fail(key, f"{value!r:.40} is no string")
 
-    def token(self, key: str, value: Any) -> Token:
+    def token(self, key: str, value: object) -> Token:
         """A token that is given as a string or an object."""
         content = value.get("content") if isinstance(value, dict) else value
         if not isinstance(content, str) or not content:

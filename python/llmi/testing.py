@@ -139,7 +139,7 @@ def tiny_model(
     hidden_size: int = 64,
     seed: int = 0,
     path: str | Path | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> Path:
     """A model directory with random weights and a byte tokenizer.
 
