@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cpp_source import closing, without_comments
+
 ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "csrc" / "engine"
 # What the largest classes have now. Lower a bound when a class shrinks; raise none.
@@ -20,21 +22,6 @@ pytestmark = pytest.mark.skipif(not ENGINE.is_dir(), reason="the sources are not
 class Size:
     members: int = 0
     methods: int = 0
-
-
-def without_comments(text: str) -> str:
-    text = re.sub(r'R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', '""', re.sub(r"(?<!\d)'(?=\d)", "", text))
-    return re.sub(r"//[^\n]*|/\*(?:.|\n)*?\*/|^\s*#[^\n]*", "", text, flags=re.MULTILINE)
-
-
-def closing(text: str, opening: int) -> int:
-    """The place of the brace that closes the one at `opening`."""
-    depth = 0
-    for place in range(opening, len(text)):
-        depth += (text[place] == "{") - (text[place] == "}")
-        if depth == 0:
-            return place
-    raise AssertionError("a brace is never closed")
 
 
 TYPE = re.compile(r"\b(?:class|struct)\s+([\w:]+)\s*(?:final\s*)?(?::(?!:)[^;{}()]*)?\{")
