@@ -17,7 +17,7 @@ PHRASES = Path(__file__).parent / "data" / "plain_english.txt"
 SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".py", ".pyi", ".md"}
 #: The most hits in each folder or file. Lower a number when you have removed phrases; never raise one.
 CEILINGS = {
-    "csrc": 60,
+    "csrc": 37,
     "python": 8,
     "docs": 0,
     "README.md": 0,

@@ -64,7 +64,7 @@ int64_t KvCache::PagesNeeded(const KvSequence& sequence, int64_t num_new) const 
 }
 
 bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim) {
-  // Reclaimed blocks may have been shared with this sequence, so its need is counted again each time.
+  // Freeing a block may end its sharing with this sequence, so the pages needed are counted again each time.
   if (!MakeRoom([&] { return PagesNeeded(*sequence, num_new); }, reclaim)) return false;
   const int64_t first_written = sequence->num_tokens / groups_.block_size();
   const int64_t num_blocks = NumBlocks(sequence->num_tokens + num_new);
@@ -144,7 +144,7 @@ KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_
     if (child == PrefixTree::kNone) break;
     path.push_back(child);
   }
-  // A group needs the blocks from the first that its window sees: the longest beginning that has them all.
+  // A beginning is usable if each group has all blocks that its window sees.
   const auto usable = [&](int64_t num_blocks) {
     int64_t first_page = 0;
     for (const KvGroup& group : groups_.groups()) {
@@ -242,7 +242,7 @@ void KvCache::MovePin(KvSequence* sequence, int32_t node) {
   sequence->prefix_node = node;
 }
 
-// The sequence keeps only its first num_blocks blocks in the tree.
+// Moves the sequence's pin back, so that only its first num_blocks blocks count as indexed.
 void KvCache::Unindex(KvSequence* sequence, int64_t num_blocks) {
   if (sequence->prefix_node == PrefixTree::kNone || sequence->num_indexed <= num_blocks) return;
   int32_t node = sequence->prefix_node;

@@ -1,7 +1,7 @@
-// Sequences' block tables over the pool: reserve, commit, rollback, fork, free.
+// The block tables of all sequences, over one pool of pages: reserve, commit, rollback, fork, free.
 //
-// Invariant: a table holds a page for every slot in [first visible block, capacity) of each group, -1 before;
-// only the last block may be partly filled; a shared block is copied before it is written.
+// Invariant: for each group, a table holds the pages of every block from the first visible one to its end, and -1 before; only the last
+// block may be partly filled; a shared block is copied before it is written.
 // Not thread-safe: the engine thread alone calls it.
 #pragma once
 
@@ -24,13 +24,13 @@ namespace llmi {
 struct KvSequence {
   int64_t num_tokens = 0;
   std::vector<std::vector<int32_t>> tables;
-  std::vector<int64_t> num_returned;  // logical blocks given back behind the window, per group
-  // Its place in the prefix tree: the node of its last indexed block (the root before the first), pinned.
+  std::vector<int64_t> num_returned;  // logical blocks that each group gave back because its window has passed them
+  // The pinned node of the prefix tree that holds the last indexed block; the root if no block is indexed.
   int32_t prefix_node = PrefixTree::kNone;
-  int64_t num_indexed = 0;  // blocks
+  int64_t num_indexed = 0;  // blocks that are in the prefix tree
 };
 
-// What a preempted sequence needs to go on: its blocks, but those behind a window, group after group.
+// The data with which a preempted sequence can continue: its blocks, except those that a window has passed, group after group.
 struct KvHostCopy {
   int64_t num_tokens;
   std::vector<int64_t> num_returned;
@@ -40,7 +40,7 @@ struct KvHostCopy {
 
 class KvCache {
  public:
-  // device: the memory of its pages; null: the host's.
+  // device: its pages are in this device's memory; null: in the host's.
   KvCache(KvGroups groups, int64_t num_pages, Device* device = nullptr);
 
   const KvGroups& groups() const { return groups_; }
@@ -54,64 +54,66 @@ class KvCache {
   void Fork(const KvSequence& parent, KvSequence* child);
   void Free(KvSequence* sequence);
 
-  // Pages that Reserve(sequence, num_new) would take, copies on write included.
+  // Pages that TryReserve(sequence, num_new) would take, copies on write included.
   int64_t PagesNeeded(const KvSequence& sequence, int64_t num_new) const;
   enum class Reclaim : uint8_t {
-    kAll,        // whatever can be computed again gives way
-    kCacheOnly,  // free pages, and those that the prefix cache alone holds
+    kAll,        // take free pages, pages that only the prefix cache holds, and pages that the reclaimer frees
+    kCacheOnly,  // take free pages, and pages that only the prefix cache holds
   };
-  // Makes slots [num_tokens, num_tokens + num_new) writable, all or nothing; false if pages are short.
+  // Makes slots [num_tokens, num_tokens + num_new) writable. If pages are short, returns false and reserves nothing.
   bool TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim = Reclaim::kAll);
-  // Keeps full blocks of sequences that have ended, for others that begin alike. Before the first Init.
+  // From now on full blocks of ended sequences are kept for later sequences with the same beginning. Call it before the first Init.
   void EnablePrefixCache(uint64_t hash_key);
   bool has_prefix_cache() const { return prefix_tree_ != nullptr; }
-  // Gives an empty sequence the blocks of the longest known beginning of token_ids, at most max_tokens, of which every
-  // group still has what its window sees; the last block may be known in part, and is copied when it is written.
-  // Returns the number of tokens; kv.num_tokens grows by it.
+  // Gives an empty sequence the blocks of the longest usable beginning of token_ids in the prefix cache, at most max_tokens tokens. A
+  // beginning is usable if the cache still has, for every group, the blocks that the group's window sees. The last block may match in part;
+  // it is copied when it is written. Returns the number of tokens found and adds it to sequence->num_tokens.
   int64_t AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt);
-  // Tokens that AttachPrefix would find, nothing done.
+  // The number of tokens that AttachPrefix would find. Changes nothing.
   int64_t MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const;
   void ClearPrefixCache();
   const PrefixTree* prefix_tree() const { return prefix_tree_.get(); }
-  // Free pages, and those that the prefix cache would give.
+  // Free pages, and pages that only the prefix cache holds.
   int64_t num_available() const { return pool_.num_free() + pool_.num_cached(); }
-  // Called when pages are short: frees some and returns true, or has none to free. Never touches running sequences.
+  // reclaimer: called when pages are short. It frees some pages and returns true, or returns false if it has none to free. It must not
+  // touch running sequences.
   void set_reclaimer(std::function<bool()> reclaimer) { reclaimer_ = std::move(reclaimer); }
-  // The reserved slots now hold committed tokens; blocks behind the window are given back. With token_ids, the
-  // sequence's tokens from its start, full blocks of a sequence that began with AttachPrefix become known to others; a
-  // block that is known already is swapped for the known one, whose bits are equal.
+  // The next num_new reserved slots now hold committed tokens; blocks that a window has passed are given back.
+  // token_ids: the sequence's tokens from its start; empty: no block enters the prefix cache. If the sequence began with AttachPrefix, its
+  // full blocks enter the prefix cache. If the cache already has a block, the sequence takes the cache's pages, which have equal bits.
   void Commit(KvSequence* sequence, int64_t num_new, std::span<const int32_t> token_ids = {});
-  // Drops the last num_tokens slots and the blocks behind them. False, and nothing done, if the shorter
-  // sequence would need blocks that were given back: it must be computed again.
+  // Drops the last num_tokens slots and blocks that hold no others. Returns false and changes nothing if the shorter sequence would need
+  // blocks that were given back: the caller must compute it again.
   bool TryRollback(KvSequence* sequence, int64_t num_tokens);
-  int64_t NumCommittedPages(const KvSequence& sequence) const;  // of its committed blocks
-  // These blocks, to the host; and into the cache again, for an empty sequence: false, and nothing done, if
-  // pages are short. With token_ids, its full blocks are known to others again.
+  int64_t NumCommittedPages(const KvSequence& sequence) const;  // pages of its committed blocks
+  // Copies the committed blocks to the host.
   KvHostCopy CopyToHost(const KvSequence& sequence);
+  // Copies these blocks back, into an empty sequence. Returns false and changes nothing if pages are short. token_ids: the sequence's
+  // tokens; its full blocks then enter the prefix cache. Empty: they do not.
   bool TryRestore(KvSequence* sequence, const KvHostCopy& copy, std::span<const int32_t> token_ids, const std::string& salt);
-  double copy_seconds_per_page() const { return copy_seconds_per_page_; }  // seen last; 0 before
+  double copy_seconds_per_page() const { return copy_seconds_per_page_; }  // of the latest CopyToHost; 0 before the first
 
-  // Copies K and V of one slot to another, bit for bit, in every layer. Both are past num_tokens and reserved.
+  // Copies K and V of one slot to another, bit for bit, in every layer. Both slots must be reserved and past num_tokens.
   void MoveSlot(const KvSequence& sequence, int64_t from, int64_t to);
   // Drops reserved blocks past num_tokens.
   void Trim(KvSequence* sequence);
 
-  // Empty if counts, tables and free list agree.
+  // Checks that counts, tables and free list agree. Returns the first fault, or nothing.
   std::string Audit() const;
 
   int64_t num_copies_on_write() const { return num_copies_on_write_; }
   int64_t num_window_blocks_returned() const { return num_window_blocks_returned_; }
   int64_t num_sequences() const { return static_cast<int64_t>(sequences_.size()); }
-  // Slots of live sequences that hold tokens, and slots of all pages in use, in units of one group's slots.
+  // The share of the slots of live sequences' pages that hold no token.
   double WastedShare() const;
 
  private:
-  // The root, then a node for each block; of the last one perhaps only the first tokens are right.
+  // path: the root, then a node for each block. Only the first tokens of the last block may match.
   struct KnownPrefix {
     std::vector<int32_t> path;
     int64_t num_tokens;
   };
-  // Frees pages until need() of them are; false if there is nothing left to free.
+  // Frees pages until need() pages are free. Returns false if nothing is left to free.
   template <typename Need>
   bool MakeRoom(const Need& need, Reclaim reclaim) {
     while (need() > pool_.num_free()) {

@@ -28,7 +28,7 @@ KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_hea
     group.window = layer_windows[layer];
     group.layers.push_back(static_cast<int>(layer));
   }
-  // A page holds as many layers as divide every group: each group's block is then a whole number of pages.
+  // The number of layers in a page divides the number of layers of every group, so a group's block is a whole number of pages.
   int64_t layers_per_page = 0;
   for (const KvGroup& group : groups_) layers_per_page = std::gcd(layers_per_page, static_cast<int64_t>(group.layers.size()));
   const int64_t layer_bytes = KvLayerBlockBytes(block_size, num_kv_heads, head_dim, type);
@@ -68,7 +68,7 @@ int64_t KvGroups::MaxPages(int64_t num_tokens, int64_t max_chunk) const {
   int64_t pages = 0;
   for (const KvGroup& group : groups_) {
     int64_t blocks = (num_tokens + block_size_ - 1) / block_size_;
-    // With a window: what it sees, a chunk on top, and the two blocks that these may cut.
+    // With a window: the tokens that it sees, one chunk, and a block at either end that these fill in part.
     if (group.window > 0) blocks = std::min(blocks, (group.window + max_chunk + block_size_ - 1) / block_size_ + 2);
     pages += blocks * group.pages_per_block;
   }
@@ -76,7 +76,7 @@ int64_t KvGroups::MaxPages(int64_t num_tokens, int64_t max_chunk) const {
 }
 
 int64_t KvGroups::FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) const {
-  // The next token's position is num_tokens: it sees the positions from num_tokens + 1 - window on.
+  // The next token has position num_tokens and sees the positions from num_tokens + 1 - window on.
   return group.window == 0 ? 0 : std::max<int64_t>(0, num_tokens + 1 - group.window) / block_size_;
 }
 

@@ -12,37 +12,37 @@
 
 namespace llmi {
 
-// float16, bfloat16, float32, int8 or fp8; another name throws.
+// name: float16, bfloat16, float32, int8 or fp8; throws Error(kInvalidArgument) for another.
 KvType ParseKvType(const std::string& name);
 
 struct KvGroup {
-  int64_t window = 0;           // tokens that stay visible; 0: all
+  int64_t window = 0;           // number of tokens that stay visible; 0: all
   std::vector<int> layers;      // model layers, in order
   int32_t pages_per_block = 1;  // pages that one logical block of this group takes
 };
 
 class KvGroups {
  public:
-  // layer_windows [num_layers]; all layers have num_kv_heads heads of head_dim. block_size: a multiple of 16.
+  // layer_windows [num_layers]. Each layer has num_kv_heads heads of head_dim elements. block_size: a multiple of 16.
   KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size);
 
   const std::vector<KvGroup>& groups() const { return groups_; }
   int64_t block_size() const { return block_size_; }
   int64_t page_bytes() const { return page_bytes_; }
-  int64_t pages_per_block() const;  // of a logical block in every group
+  int64_t pages_per_block() const;  // pages of one logical block in all groups together
   int group_of_layer(int layer) const { return layer_places_[static_cast<size_t>(layer)].group; }
 
   // The part of the cache that belongs to `layer`, in an arena of pages.
   KvView View(int layer, uint8_t* arena) const;
 
-  // Pages that a lone sequence of num_tokens needs at most at any one time, all groups together, when it is
-  // computed in chunks of at most max_chunk tokens.
+  // The most pages that a lone sequence of num_tokens tokens holds at any time, in all groups together, if it is computed in chunks of at
+  // most max_chunk tokens.
   int64_t MaxPages(int64_t num_tokens, int64_t max_chunk) const;
 
-  // The first block that the token after num_tokens tokens still sees in this group.
+  // The first block of this group that the token after num_tokens tokens sees.
   int64_t FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) const;
 
-  // KV bytes of one more token in a sequence shorter than every window.
+  // The KV bytes that one more token takes while the sequence is shorter than every window.
   int64_t BytesPerToken() const;
 
  private:

@@ -1,4 +1,4 @@
-// A preempted sequence's blocks on the host, out of a device's cache and back.
+// Copies a preempted sequence's blocks from a device's cache to the host and back.
 #include <chrono>
 
 #include "cache/kv_cache.h"

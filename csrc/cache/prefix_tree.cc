@@ -192,7 +192,7 @@ bool PrefixTree::EvictOne() {
   return true;
 }
 
-// Blocks that all users of a pinned path have left behind their window.
+// Frees one page of a pinned path that no sequence holds: the windows of all its users have passed it.
 bool PrefixTree::EvictInnerPages() {
   if (pool_->num_cached() == 0) return false;
   for (int32_t& page : pages_) {

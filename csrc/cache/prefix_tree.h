@@ -1,11 +1,10 @@
 // The prefix cache: a radix tree over full blocks of tokens (Zheng et al., SGLang, 2024), with the pages that hold
 // their K and V.
 //
-// A node is one block behind its parent's. Children are found by a keyed hash of (parent, tokens), then the tokens
-// are compared: no request can make two texts meet. A block may also be known in part, to a text that parts from it
-// inside. The tree holds one reference on each page; sequences hold their
-// own, and pin the deepest node that they use. Leaves that nobody pins go first when pages are short, the least
-// recently used of them first; a long text therefore shrinks from its end.
+// A node stands for the block of tokens after its parent's block. Children are found by a keyed hash of (parent, tokens); then the tokens
+// are compared, so no request can make two texts share a node. A text whose tokens match only the first part of a block can use that part.
+// The tree holds one reference to each page; sequences hold their own, and pin the deepest node that they use. When pages are short,
+// unpinned leaves are evicted, the least recently used first; so a long text loses its last blocks first.
 // Not thread-safe: the engine thread alone calls it.
 #pragma once
 
@@ -25,37 +24,39 @@ class PrefixTree {
  public:
   static constexpr int32_t kNone = -1;
 
-  // pages_per_node: of all KV groups together. hash_key: secret, so that bucket chains cannot be made long on purpose.
+  // pages_per_node: pages of a block in all KV groups together. hash_key: secret, so that nobody can make bucket chains long on purpose.
   PrefixTree(int64_t block_size, int64_t pages_per_node, uint64_t hash_key, BlockPool* pool);
 
-  // Requests with different salts share nothing. A root that nobody pins and nothing hangs on is dropped.
+  // The root for a salt. Requests with different salts share nothing. A root without pins and children is dropped.
   int32_t Root(const std::string& salt);
   int32_t FindRoot(const std::string& salt) const;
   int32_t Parent(int32_t node) const { return nodes_[static_cast<size_t>(node)].parent; }
   // The child whose block holds tokens [block_size], or kNone.
   int32_t Find(int32_t parent, const int32_t* tokens) const;
-  // A child whose block begins as `tokens` do, and how many of them it has: the best of the children that came last.
+  // Among the latest children, the one whose block has the longest common beginning with `tokens`, and the length of that beginning.
   std::pair<int32_t, int64_t> FindBeginning(int32_t parent, std::span<const int32_t> tokens) const;
-  // A new child; it must not exist. pages [pages_per_node], -1 where a group has none (it lay behind a window).
+  // Adds a child, which must not exist. pages [pages_per_node]: -1 for a group that has given the block back (its window has passed it).
   int32_t Insert(int32_t parent, const int32_t* tokens, const int32_t* pages);
   int32_t page(int32_t node, int64_t index) const { return pages_[static_cast<size_t>(node * pages_per_node_ + index)]; }
   bool HasAllPages(int32_t node) const;
-  // Gives a node a page that it lacks.
+  // Adds a page that the node lacks.
   void AddPage(int32_t node, int64_t index, int32_t page);
 
-  // A pinned node stays, and so do its ancestors. Unpinned, it goes last of all; its ancestors, leaves once it is gone, follow.
+  // A pinned node and its ancestors are not evicted. Unpin marks the node most recently used, so it is evicted last; its ancestors can be
+  // evicted only after it, because only leaves are evicted.
   void Pin(int32_t node);
   void Unpin(int32_t node);
 
-  // Gives back the pages of the least recently used leaf, or, where only pinned paths are left, pages of theirs that
-  // no sequence holds. False if there is nothing to give.
+  // Evicts the least recently used unpinned leaf. If every leaf is pinned, frees one page on a pinned path that no sequence holds. Returns
+  // false if there is nothing to free.
   bool EvictOne();
-  // Evicts all that is not pinned.
+  // Evicts everything that is not pinned.
   void Clear();
 
   int64_t num_nodes() const { return num_nodes_; }
   int64_t num_evicted() const { return num_evicted_; }
-  // Adds the tree's references, by page. Returns the first fault, or nothing. pins: what sequences hold, by node.
+  // Checks the tree, and adds its references to `references`, by page. pins: the pins that sequences hold, by node. Returns the first
+  // fault, or nothing.
   std::string Audit(const std::unordered_map<int32_t, int32_t>& pins, std::vector<int32_t>* references) const;
 
  private:
@@ -63,10 +64,10 @@ class PrefixTree {
     int32_t parent = kNone;
     int32_t num_children = 0;
     int32_t newest_child = kNone;
-    int32_t older = kNone;  // among its parent's children
+    int32_t older = kNone;  // the next older child of the same parent; newer: the next newer one
     int32_t newer = kNone;
     int32_t num_pins = 0;
-    int32_t next = kNone;  // in its bucket
+    int32_t next = kNone;  // the next node in its bucket
     uint64_t hash = 0;
     uint64_t last_used = 0;
     bool alive = false;
@@ -95,7 +96,7 @@ class PrefixTree {
   std::unordered_map<std::string, int32_t> roots_;
   std::set<std::pair<uint64_t, int32_t>> free_leaves_;  // (last used, node)
   uint64_t clock_ = 0;
-  int64_t num_nodes_ = 0;  // roots left out
+  int64_t num_nodes_ = 0;  // without the roots
   int64_t num_evicted_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// Owned memory, 64-byte aligned and zeroed, in huge pages where the system has them. Failure is an Error with the arithmetic.
+// Owned memory, 64-byte aligned and zeroed, in huge pages if the system has them. If an allocation fails, the Error says how much memory
+// was needed and how much is free.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 
 namespace llmi {
 
-// A source of memory other than the system: an accelerator. The host may not touch its memory.
+// A source of memory other than the system, such as an accelerator, whose memory the host must not touch.
 class MemorySource {
  public:
   MemorySource() = default;
@@ -22,8 +23,8 @@ class MemorySource {
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // Throws Error(kOutOfMemory) if the system, or the source, refuses; `what` names the use in the message. The source
-  // outlives the buffer.
+  // Throws Error(kOutOfMemory) if the system, or the source, refuses. what: names the use in the message. source: must outlive the buffer;
+  // null: the system.
   explicit AlignedBuffer(size_t num_bytes, const char* what = "a buffer", MemorySource* source = nullptr);
   ~AlignedBuffer();
   AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
@@ -48,7 +49,7 @@ class AlignedBuffer {
 
  private:
   uint8_t* data_ = nullptr;
-  size_t num_bytes_ = 0;  // as given
+  size_t num_bytes_ = 0;  // the size that the constructor or Reserve was given
   size_t mapped_bytes_ = 0;
   MemorySource* source_ = nullptr;
 };

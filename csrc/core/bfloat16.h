@@ -1,6 +1,6 @@
-// bfloat16 in scalar code: rounding, and the dot of pairs that processors have an instruction for. Defined here by what that
-// instruction does (Intel's manual, VDPBF16PS): two fused multiply-adds, the odd pair first, each rounded to nearest even,
-// subnormals taken and given as zero whatever the floating-point environment says.
+// bfloat16 in scalar code: rounding, and the dot of pairs for which processors have an instruction (Intel's manual, VDPBF16PS). These
+// functions define the same result: two fused multiply-adds, the odd elements first, each rounded to nearest even, with subnormal inputs
+// and outputs replaced by zero, whatever the floating-point environment is.
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@
 
 namespace llmi {
 
-// Nearest even; NaN stays one.
+// Rounds to nearest even; a NaN stays a NaN.
 LLMI_HD static inline uint16_t FloatToBfloat16(float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
@@ -30,7 +30,8 @@ LLMI_HD static inline float FlushingFma(float a, float b, float c) {
   c = FlushSubnormal(c);
   const float sum = Fma(a, b, c);
   if (sum != 0x1p-126f && sum != -0x1p-126f) return FlushSubnormal(sum);
-  // A sum is tiny if it is below 2^-126 after rounding to 24 bits of any exponent: some of the sums that round to 2^-126 here.
+  // The instruction flushes a sum that is below 2^-126 after rounding to 24 bits with an unbounded exponent. This holds for some of the
+  // sums that round to 2^-126 here.
   const double product = static_cast<double>(a) * static_cast<double>(b);
   const double addend = static_cast<double>(c);
   const double total = product + addend;

@@ -1,4 +1,4 @@
-// Arithmetic for sizes and offsets that come from files: it overflows into an Error, never around.
+// Arithmetic for sizes and offsets that come from files: an overflow throws an Error instead of wrapping around.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the processor and the operating system together allow.
+// The instruction sets that the processor has and the operating system allows.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 
 namespace llmi {
 
-// Types of tensors in files that llmi reads. Quantised ones are GGUF's, blocks of 32 or 256 values.
+// Types of tensors in the files that llmi reads. The quantised types are GGUF's, with blocks of 32 or 256 values.
 enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ6_K };
 
 struct DTypeInfo {
@@ -24,8 +24,8 @@ constexpr DTypeInfo kDTypeInfos[] = {
 constexpr const DTypeInfo& Info(DType dtype) { return kDTypeInfos[static_cast<uint8_t>(dtype)]; }
 constexpr bool IsQuantized(DType dtype) { return Info(dtype).block_size > 1; }
 
-// kInt8: codes, and an fp16 scale for each 16 of a token's head. kBF16: in pairs, as bf16 dots take them (kernels/layout/kv_layout.h).
-// kF8: e4m3.
+// kInt8: codes, with an fp16 scale for each 16 elements of a token's head. kBF16: elements in pairs, the order that bf16 dots need
+// (kernels/layout/kv_layout.h). kF8: e4m3.
 enum class KvType : uint8_t { kF16, kF32, kInt8, kBF16, kF8 };
 LLMI_HD constexpr uint32_t KvTypeBytes(KvType type) {
   return type == KvType::kInt8 || type == KvType::kF8 ? 1 : type == KvType::kF32 ? 4 : 2;

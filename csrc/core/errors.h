@@ -1,5 +1,5 @@
-// One exception type for the core, with a kind per cause. The bindings turn each kind into its own
-// Python class; nothing below the bindings knows of Python.
+// One exception type for the core, with a kind for each cause. The bindings turn each kind into a Python class of its own; the layers below
+// them do not know Python.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ enum class ErrorKind {
   kOutOfMemory,       // needed_bytes, available_bytes
   kNonFiniteLogits,   // NaN or infinity where probabilities are needed
   kHook,              // user code raised
-  kDraft,             // a drafter raised, or proposed what it may not
+  kDraft,             // a drafter raised, or made an invalid proposal
   kBusy,              // the engine was called from inside one of its own hooks
   kDevice,            // the machine lacks a device or a feature that the options need
   kClosed,            // the engine is closed
-  kInterrupted,       // its caller no longer waits for it
+  kInterrupted,       // the caller no longer waits for the result
   kInternal,          // a broken invariant
 };
 

@@ -1,7 +1,7 @@
 // Static inline and builtins only, as in half.h.
 //
 // Scalar conversions of fp8 e4m3 (OCP 8-bit floating point specification, 2023): four bits of exponent, three of mantissa, no infinity;
-// code 0x7F is NaN. To nearest even; what is finite and over 448 becomes 448, what is not finite NaN.
+// code 0x7F is NaN. Rounds to nearest even; finite values above 448 become 448; infinities and NaN become NaN.
 #pragma once
 
 #include <cstdint>

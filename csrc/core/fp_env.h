@@ -1,5 +1,5 @@
-// The floating-point environment of every entry: round to nearest, subnormals kept. A caller (or a library
-// in its process) may have set flush-to-zero; the guard puts that back when it leaves.
+// Every entry into the core computes in the same floating-point environment: round to nearest, keep subnormals. The caller or a library may
+// have set another one, such as flush-to-zero; the guard restores it at the end.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,7 +1,7 @@
 // Static inline and builtins only: this header is compiled with the flags of each instruction set, and the
 // linker must never keep one copy for all.
 //
-// Scalar conversions of fp16 and bf16, round to nearest even, NaN kept. Bit-equal to F16C and AVX-512.
+// Scalar conversions of fp16 and bf16: round to nearest even; a NaN stays a NaN. The bits equal those of F16C and AVX-512.
 #pragma once
 
 #include <cstdint>

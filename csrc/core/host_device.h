@@ -1,7 +1,7 @@
-// LLMI_HD marks what runs on the host and, compiled by nvcc, on a GPU too: the scalar definitions that both share.
+// LLMI_HD marks functions that run on the host and, compiled by nvcc, also on a GPU: the scalar definitions that both share.
 #pragma once
 
-// LLMI_UNROLL: before a loop whose index picks registers; LLMI_ROLL: before one whose copies would take too many.
+// LLMI_UNROLL is for a loop whose index selects registers. LLMI_ROLL is for a loop that would need too many registers if it were unrolled.
 #ifdef __CUDACC__
 #define LLMI_HD __host__ __device__
 #define LLMI_UNROLL _Pragma("unroll")

@@ -12,7 +12,7 @@ namespace llmi {
 namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-constexpr size_t kRegionBytes = size_t{64} << 20;  // of addresses: memory is taken as it is touched
+constexpr size_t kRegionBytes = size_t{64} << 20;  // reserved addresses; the system gives memory when they are touched
 constexpr size_t kAlignment = 256;
 
 size_t RoundUp(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -28,7 +28,7 @@ void* HugeArena::Allocate(size_t num_bytes, const char* what) {
   if (size > left_) {
     const uint64_t available = AvailableMemoryBytes();
     const size_t usable = std::max(kRegionBytes, RoundUp(size, kHugePageBytes));
-    const size_t mapped = usable + kHugePageBytes;  // so that a huge page begins in it
+    const size_t mapped = usable + kHugePageBytes;  // enough to begin at the start of a huge page
     void* mapping = MAP_FAILED;
     if (num_bytes <= available) {
       mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,5 +1,5 @@
-// Memory for many buffers that live as long as each other, in huge pages: what every step reads costs few address translations
-// then, wherever a buffer of its own would be too small for one.
+// Memory in huge pages for many buffers that are freed together. A buffer that is smaller than a huge page shares one with others, so
+// reading all of them in every step needs few address translations.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace llmi {
 
-// One thread at a time.
+// One thread at a time may call it.
 class HugeArena final : public MemorySource {
  public:
   HugeArena() = default;
   ~HugeArena() override;
 
   void* Allocate(size_t num_bytes, const char* what) override;
-  void Free(void*) noexcept override {}  // memory goes back with the arena
+  void Free(void*) noexcept override {}  // the arena frees all its memory at its end
 
  private:
   struct Region {
@@ -26,7 +26,7 @@ class HugeArena final : public MemorySource {
   };
   std::vector<Region> regions_;
   uint8_t* next_ = nullptr;
-  size_t left_ = 0;  // of the last region
+  size_t left_ = 0;  // bytes left in the last region
 };
 
 }  // namespace llmi

@@ -11,7 +11,7 @@
 namespace llmi {
 
 namespace {
-// A config has some hundred; a list of 150,000 labels is known.
+// Most configs have some hundred values; one is known that lists 150,000 labels.
 constexpr int64_t kMaxValues = 1 << 18;
 
 [[noreturn]] void WrongKind(const std::string& field, const char* expected) {

@@ -1,5 +1,5 @@
-// A small strict JSON reader for hostile input: depth, size and value counts are capped, numbers are kept
-// exactly where they are integers, duplicate keys are refused, nothing recurses without a bound.
+// A small strict JSON reader for hostile input. Depth, size and number of values are limited, integers are kept exactly, duplicate keys are
+// refused, and recursion is bounded.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class Json {
  public:
   enum class Kind : uint8_t { kNull, kBool, kInteger, kNumber, kString, kArray, kObject };
 
-  // Parses a whole document. Throws Error(kModelFile) with `what` and the byte offset.
+  // Parses a whole document. Throws Error(kModelFile) with `what` (the document's name) and the byte offset.
   static Json Parse(std::string_view text, const std::string& what);
 
   Kind kind() const { return kind_; }
@@ -23,7 +23,7 @@ class Json {
   bool IsArray() const { return kind_ == Kind::kArray; }
   bool IsString() const { return kind_ == Kind::kString; }
 
-  // Typed reads; throw Error(kModelFile) naming `field` when the kind is another.
+  // Return a value of one kind; throw Error(kModelFile) naming `field` if the value is of another kind.
   bool AsBool(const std::string& field) const;
   int64_t AsInteger(const std::string& field) const;  // also 3.0
   double AsNumber(const std::string& field) const;
@@ -31,19 +31,19 @@ class Json {
   const std::vector<Json>& AsArray(const std::string& field) const;
   const std::map<std::string, Json>& AsObject(const std::string& field) const;
 
-  // The member `key`, or nullptr when it is absent or null. Only on objects.
+  // The member `key`, or nullptr if it is absent or null. Only for objects.
   const Json* Find(const std::string& key) const;
-  // Whether an object has the member, be it null.
+  // Whether an object has the member `key`, which may be null.
   bool Has(const std::string& key) const { return object_.contains(key); }
 
-  // Of an object: makes `value` the member `key`; takes the member away.
+  // Only for objects: Set adds or replaces the member `key`, Erase removes it.
   void Set(const std::string& key, Json value);
   void Erase(const std::string& key) { object_.erase(key); }
 
-  // As JSON, for messages: cut after about 60 bytes.
+  // The value as JSON text for messages, cut after about 60 bytes.
   std::string Text() const;
 
-  // Equal kinds and values; an integer equals the number of its value.
+  // Whether kinds and values are equal; an integer equals a number of the same value.
   bool operator==(const Json& other) const;
 
   static Json Bool(bool value);

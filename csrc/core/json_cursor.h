@@ -1,5 +1,5 @@
-// JSON read from front to back, for long texts of a known form: nothing is kept but what the caller keeps, so that a header of small values
-// costs no more memory than its text.
+// Reads JSON from front to back, for long texts of a known form. It builds no tree, so a long header of small values takes no memory in
+// addition to its text.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ namespace llmi {
 
 class JsonCursor : private JsonLexer {
  public:
-  // Both outlive it. Throws Error(kModelFile) if the text is not UTF-8; all others throw it with `what` where the text has another form
-  // than the call expects.
+  // text and what (the document's name in messages) must outlive the cursor. Throws Error(kModelFile) if the text is not UTF-8. The other
+  // functions throw Error(kModelFile) if the text has another form than the call expects.
   JsonCursor(std::string_view text, const std::string& what);
 
-  // Calls member(key) for each member; it takes the value by one of these functions.
+  // Calls member(key) for each member; `member` must read the value by one of these functions.
   template <typename Member>
   void Object(const Member& member) {
     for (bool more = Begin('{', '}', "an object is expected"); more; more = Next('}')) {
@@ -27,17 +27,17 @@ class JsonCursor : private JsonLexer {
       member(key);
     }
   }
-  // Calls element() for each element.
+  // Calls element() for each element; `element` must read it by one of these functions.
   template <typename Element>
   void Array(const Element& element) {
     for (bool more = Begin('[', ']', "an array is expected"); more; more = Next(']')) element();
   }
   std::string String();
-  // An integer that is not negative.
+  // Reads an integer that is not negative.
   uint64_t Size();
-  // Any value.
+  // Skips one value of any kind.
   void Skip();
-  // Nothing but space is left.
+  // Throws unless only white space is left.
   void End();
 
  private:

@@ -1,5 +1,5 @@
-// A JSON object as its readers see it. Each member that is looked up is noted, so that members without a reader can be named:
-// a key that changes the model and is not read would give wrong numbers silently.
+// A JSON object for the readers of a model. Each member that is looked up is noted, so that an error can name the unread ones: a key that
+// changes the model and is not read would silently give wrong numbers.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace llmi {
 
-// A member that nobody has read. name: with the names of the objects around it, as in "rope_scaling.factor".
+// A member that was not read. name: includes the names of the objects around it, as in "rope_scaling.factor".
 struct UnreadField {
   std::string name;
   Json value;
 };
 
-// A view: the JSON value must outlive it. Not for several threads.
+// A view: the JSON value must outlive it. Only one thread may use it.
 class JsonFields {
  public:
-  // Throws Error(kModelFile) if `object` is no object. source: what messages call it, a path.
+  // Throws Error(kModelFile) if `object` is no object. source: its name in messages, a path.
   JsonFields(const Json& object, std::string source);
 
   const std::string& source() const { return source_; }
-  // The name of a member as messages have it.
+  // The name of a member in messages.
   std::string Name(const std::string& key) const { return prefix_ + key; }
 
-  // The member `key`, or nullptr when it is absent or null.
+  // The member `key`, or nullptr if it is absent or null.
   const Json* Find(const std::string& key) const;
 
-  // Throw Error(kModelFile) naming the member when it is of another kind, or null, or absent and there is no fallback.
+  // Throw Error(kModelFile) naming the member if it is of another kind or null, or if it is absent and there is no fallback.
   int64_t Integer(const std::string& key) const;
   int64_t Integer(const std::string& key, int64_t fallback) const;
   double Number(const std::string& key) const;
@@ -45,12 +45,12 @@ class JsonFields {
   std::optional<int64_t> OptionalInteger(const std::string& key) const;
   std::optional<double> OptionalNumber(const std::string& key) const;
   std::optional<std::string> OptionalString(const std::string& key) const;
-  // The object `key`, whose members are then noted one by one.
+  // The object `key`; its members are noted separately from then on.
   std::optional<JsonFields> Object(const std::string& key) const;
 
   // Whether the member `key` of the outermost object has been read.
   bool WasRead(const std::string& name) const { return record_->read.contains(name); }
-  // Members that nobody has read, of this object and of those that Object has opened; members that are null say nothing.
+  // The unread members of this object and of the objects that Object has returned. Members that are null are left out.
   std::vector<UnreadField> Unread() const;
 
  private:
@@ -59,7 +59,7 @@ class JsonFields {
     std::vector<std::pair<std::string, const Json*>> opened;  // prefix, object
   };
   JsonFields(const Json& object, std::string source, std::string prefix, std::shared_ptr<Record> record);
-  // The member, be it null; nullptr when it is absent.
+  // Notes and returns the member, which may be null; nullptr if it is absent.
   const Json* Note(const std::string& key) const;
   const Json& Required(const std::string& key) const;
 

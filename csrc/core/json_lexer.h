@@ -1,4 +1,4 @@
-// The words of JSON, strictly read: what the tree (json.h) and the cursor (json_cursor.h) share.
+// Strict reading of JSON's strings, numbers and words, for the tree (json.h) and the cursor (json_cursor.h).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace llmi {
 
 class JsonLexer {
  protected:
-  // text: valid UTF-8. what: of messages. Both outlive it.
+  // text: valid UTF-8. what: the document's name in messages. Both must outlive the lexer.
   JsonLexer(std::string_view text, const std::string& what) : text_(text), what_(what) {}
 
   static constexpr int kMaxDepth = 32;
@@ -20,7 +20,7 @@ class JsonLexer {
   char Peek();  // fails at the end
   void Expect(std::string_view word);
   std::string ParseString();
-  // The characters that a number may be made of.
+  // Takes all following characters that can be part of a number.
   std::string_view TakeNumber();
 
   std::string_view text_;

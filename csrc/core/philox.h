@@ -1,5 +1,5 @@
-// Philox4x32-10: a counter-based generator. Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy
-// as 1, 2, 3", SC 2011. The same counter and key give the same four words on every machine.
+// Philox4x32-10, a counter-based generator of random numbers: the same counter and key give the same four words on every machine. Salmon,
+// Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// Elementary functions in one fixed order of fma steps, so that no libm enters the forward pass or the
-// sampler and every machine gives the same bits. Each fp32 function here is the definition that the SIMD
-// lanes repeat step by step (kernels/cpu/simd/lane_math-inl.h).
+// Elementary functions as a fixed sequence of fma steps. The forward pass and the sampler use them instead of libm, so every machine gives
+// the same bits. Each fp32 function here is the definition that the SIMD lanes repeat step by step (kernels/cpu/simd/lane_math-inl.h).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +18,8 @@ LLMI_HD static inline double Fma(double a, double b, double c) { return __builti
 LLMI_HD static inline float SqrtF32(float x) { return __builtin_sqrtf(x); }
 #endif
 
-// exp in fp32. Cephes polynomial after Cody-Waite reduction, error below 2 ulp. Exactly 1 at 0; exactly 0
-// below -86 (so no subnormal is ever made); arguments above 88 count as 88; NaN stays NaN.
+// exp in fp32: Cephes polynomial after Cody-Waite reduction, error below 2 ulp. The result is exactly 1 at 0, and exactly 0 below -86, so
+// it is never subnormal. Arguments above 88 count as 88; NaN gives NaN.
 LLMI_HD static inline float ExpF32(float x) {
   const float clamped = 88.0f < x ? 88.0f : x;
   const float shifted = Fma(clamped, 1.44269504088896341f, 12582912.0f);  // rounds to an integer in the low bits
@@ -85,7 +84,7 @@ LLMI_HD static inline double LogF64(double x) {
   return Fma(dk, 0.69314718055994528623, Fma(dk, 2.3190468138462996e-17, log_m));
 }
 
-// log(1 + x) in fp64 for x in (-1, 0]: the rounding of 1 + x is put back to first order.
+// log(1 + x) in fp64 for x in (-1, 0]. The rounding error of 1 + x is corrected to first order.
 LLMI_HD static inline double Log1pF64(double x) {
   const double u = 1.0 + x;
   if (u == 1.0) return x;

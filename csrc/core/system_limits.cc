@@ -25,7 +25,7 @@ bool ReadNumber(const std::string& path, uint64_t* value) {
   return static_cast<bool>(std::istringstream(text) >> *value);
 }
 
-// The number behind `name` in a file of lines "name number", as memory.stat and meminfo are; `otherwise` if there is none.
+// The number after `name` in a file with lines "name number", such as memory.stat and meminfo; `otherwise` if there is none.
 uint64_t ReadField(const std::string& path, const std::string& name, uint64_t otherwise) {
   std::ifstream file(path);
   std::string line;
@@ -46,14 +46,15 @@ bool HasWord(const std::string& list, const std::string& word) {
   return false;
 }
 
-// The process's group in one hierarchy, and the groups around it.
+// The process's group in one hierarchy, and the groups that contain it.
 struct Cgroup {
   std::vector<std::string> folders;  // the innermost first
   bool is_v2 = false;
 };
 
-// /proc/self/mountinfo tells where a hierarchy is seen, and which group is seen there: with a namespace of its own, a container's group
-// is the root; without one (Docker on version 1), /proc/self/cgroup has the path on the host, of which the mount shows the end.
+// /proc/self/mountinfo gives the folder at which a hierarchy is mounted, and the group that this folder shows. In a container with its own
+// cgroup namespace, the container's group is the root. Without one (Docker on version 1), /proc/self/cgroup has the path on the host, and
+// the mount shows the end of that path.
 struct Mount {
   std::string group;
   std::string folder;
@@ -80,7 +81,7 @@ Cgroup FindCgroup(const std::string& root, const std::string& controller) {
   bool found = false;
   std::ifstream file(root + "/proc/self/cgroup");
   std::string line;
-  while (std::getline(file, line)) {  // "4:cpu,cpuacct:/path", or version 2's "0::/path", which a line of version 1 overrules
+  while (std::getline(file, line)) {  // "4:cpu,cpuacct:/path", or version 2's "0::/path"; a line of version 1 has precedence
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
@@ -93,7 +94,7 @@ Cgroup FindCgroup(const std::string& root, const std::string& controller) {
     if (is_v1) break;
   }
   Mount mount;
-  if (!found) {  // no /proc: the root that a container sees
+  if (!found) {  // no /proc: take the root of the hierarchy
     cgroup.is_v2 = true;
     mount.folder.append("/sys/fs/cgroup");
   } else if (!FindMount(root, controller, cgroup.is_v2, &mount)) {
@@ -105,7 +106,7 @@ Cgroup FindCgroup(const std::string& root, const std::string& controller) {
   } else if (mount.group.size() > 1 && group.compare(0, mount.group.size(), mount.group) == 0) {
     group.erase(0, mount.group.size());
   } else if (mount.group.size() > 1) {
-    group.clear();  // the mount shows another part of the tree: its root is what there is
+    group.clear();  // the mount shows another part of the tree: take the mount's root
   }
   const std::string top = root + mount.folder;
   while (group.size() > 1) {
@@ -116,8 +117,8 @@ Cgroup FindCgroup(const std::string& root, const std::string& controller) {
   return cgroup;
 }
 
-// Bytes left in one group. Files that were read and are not used again (inactive_file) are given up when memory is short, so they do not
-// count as used; nor does Kubernetes count them.
+// Bytes left in one group. The cache of files that are no longer in use (inactive_file) is freed when memory is short, so it does not count
+// as used; Kubernetes does not count it either.
 uint64_t GroupRoom(const std::string& folder, bool v2) {
   uint64_t limit = kNoLimit;
   uint64_t used = 0;

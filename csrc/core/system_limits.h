@@ -1,4 +1,4 @@
-// How much memory and how many processors this process may take: what the machine has, cut by its control groups and limits.
+// The memory and the processors that this process may use: those of the machine, limited by its control groups and resource limits.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 
 namespace llmi {
 
-// Bytes of memory that can be taken now: the least of MemAvailable, the room in each control group (version 1 or 2) that the process
-// is in, and the address-space limit. Where /proc is missing: what the kernel counts as free.
-// `root` stands before /proc and /sys; only tests give one.
+// Bytes of memory that can be allocated now: the least of MemAvailable, the free part of each control group (version 1 or 2) of the
+// process, and of the address-space limit. If /proc is missing, the kernel's count of free memory replaces MemAvailable. root: a path that
+// replaces the root of /proc and /sys; only tests give one.
 uint64_t AvailableMemoryBytes(const std::string& root = "");
 
-// Processors whose time the control groups allow, rounded to the nearest, 1 at least; max_cpus where they set no quota.
+// The number of processors whose time the control groups allow, rounded, at least 1; max_cpus if they set no quota.
 int CgroupCpus(int max_cpus, const std::string& root = "");
 
 }  // namespace llmi

@@ -1,4 +1,4 @@
-// Keeps copies of many short texts: a few allocations, freed together.
+// Keeps copies of many short texts in a few allocations, which are freed together.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace llmi {
 
 class TextArena {
  public:
-  // Room for num_bytes, valid as long as the arena.
+  // Returns num_bytes bytes of memory, valid as long as the arena.
   char* Allocate(size_t num_bytes) {
     constexpr size_t kBlockBytes = 1 << 18;
     if (num_bytes > left_) {

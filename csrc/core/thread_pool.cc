@@ -27,8 +27,8 @@ void CpuRelax() {
 #endif
 }
 
-// 0 if the variable is unset or empty. OMP_NUM_THREADS, which speaks to other programs too, may be a list, one number a level, of which the
-// first counts, and may exceed what the pool can have.
+// The number in an environment variable; 0 if it is unset or empty. is_list, for OMP_NUM_THREADS, which other programs read, too: the
+// variable may be a list with one number for each level, of which the first is used, and the number may exceed the pool's maximum.
 int EnvironmentThreads(const char* name, bool is_list) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return 0;
@@ -54,14 +54,14 @@ ThreadPool& ThreadPool::Shared() {
   const std::lock_guard lock(shared_mutex);
   pool = shared_pool.load(std::memory_order_acquire);
   if (pool == nullptr) {
-    // A child of fork has none of the workers: it forgets the parent's pool (leaked, its threads are not ours).
+    // A child process of fork has none of the workers. It drops the parent's pool without destroying it, since it cannot join its threads.
     static const int registered = pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); },
                                                  [] {
                                                    shared_pool.store(nullptr);
                                                    shared_mutex.unlock();
                                                  });
     static_cast<void>(registered);
-    pool = new ThreadPool(1);  // it grows with what is asked of it
+    pool = new ThreadPool(1);  // grows when a call wants more threads
     shared_pool.store(pool, std::memory_order_release);
   }
   return *pool;
@@ -115,7 +115,8 @@ bool ThreadPool::Range::TakeLast(int64_t* task) {
 void ThreadPool::TakeTasks(int self) {
   const int num_ranges = num_ranges_.load(std::memory_order_acquire);
   int64_t task = 0;
-  // Counted together: a line that every thread writes after each task would go from core to core all the time.
+  // A thread counts its tasks and adds them up once: a shared counter that is written after each task would move its cache line from core
+  // to core all the time.
   uint32_t num_own = 0;
   const auto run = [&] {
     function_(context_, first_task_ + task);
@@ -127,7 +128,7 @@ void ThreadPool::TakeTasks(int self) {
     while (other.TakeLast(&task)) run();
   }
   if (num_own == 0) return;
-  const uint32_t num_tasks = num_tasks_;  // another region's once these are counted
+  const uint32_t num_tasks = num_tasks_;  // read before the tasks are counted: afterwards the next region may change it
   if (num_done_.fetch_add(num_own, std::memory_order_acq_rel) + num_own == num_tasks) num_done_.notify_all();
 }
 

@@ -1,6 +1,6 @@
-// The process's one pool of worker threads. Work is split into numbered tasks, of which each thread has a range of its own, so that
-// it reads memory in one stream; a thread that has finished takes from the ends of the others' ranges, so a thread that loses its core
-// delays one task and no more. Which thread runs a task never enters a result. Between regions workers spin briefly, then sleep.
+// The process's one pool of worker threads. Work is split into numbered tasks. Each thread first runs a range of its own, so that it reads
+// memory in one stream; then it takes tasks from the ends of the others' ranges, so that a thread that loses its core delays only one task.
+// Results never depend on which thread runs a task. Between regions (calls of ParallelFor) workers spin briefly, then sleep.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@ namespace llmi {
 
 class ThreadPool {
  public:
-  // Created at first use. Forking is survived: the child makes a pool of its own.
+  // The pool, created at first use. After fork the child process creates its own.
   static ThreadPool& Shared();
 
-  // LLMI_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs of the affinity mask, cut by the control groups' quota (below `root`, which
-  // only tests give). Throws Error(kInvalidArgument) if the variable holds no number of threads.
+  // LLMI_NUM_THREADS, else OMP_NUM_THREADS, else the number of CPUs in the affinity mask, limited by the control groups' quota. root: as
+  // for CgroupCpus. Throws Error(kInvalidArgument) if a variable holds no number of threads.
   static int DefaultNumThreads(const std::string& root = "");
 
   explicit ThreadPool(int num_threads);
@@ -54,8 +54,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   std::atomic<bool> stopping_{false};
 
-  // epoch << 32 | end << 16 | begin of the tasks that are not claimed. A task is claimed by compare-and-swap, so a worker that slept
-  // through a region can neither take from it nor hold it up.
+  // left: epoch << 32 | end << 16 | begin of the tasks that no thread has taken. Tasks are taken by compare-and-swap, so a worker that
+  // slept through a region can neither take a task of it nor delay it.
   struct alignas(64) Range {
     std::atomic<uint64_t> left{0};
     bool TakeFirst(int64_t* task);
@@ -64,7 +64,7 @@ class ThreadPool {
   std::vector<Range> ranges_;  // the caller's, then the workers'
   std::atomic<int> num_ranges_{0};
 
-  // The region now running: read only by a thread that holds one of its tasks and has not counted it.
+  // The current region. Only a thread that holds one of its tasks, and has not counted it as done yet, may read these.
   TaskFunction function_ = nullptr;
   void* context_ = nullptr;
   int64_t first_task_ = 0;

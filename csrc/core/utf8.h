@@ -1,4 +1,4 @@
-// UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF.
+// Strict UTF-8: no overlong forms, no surrogates, no code points above U+10FFFF.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@ namespace llmi {
 
 enum class Utf8Kind : uint8_t { kWhole, kPartial, kInvalid };
 
-// Classifies the sequence at `begin` (Unicode 15, table 3-7); *length is its length, or that of the maximal
-// ill-formed part. kPartial: the text ends inside a sequence that is well-formed so far.
+// Classifies the sequence at `begin` (Unicode 15, table 3-7) and sets *length to its length, or to that of the maximal ill-formed part.
+// kPartial: the text ends inside a sequence that is well-formed so far.
 Utf8Kind ClassifyUtf8(std::string_view bytes, size_t begin, size_t* length);
 
 bool IsUtf8(std::string_view bytes);

@@ -1,4 +1,4 @@
-// Bytes that are read by their offset: a file's, or a test's memory.
+// A source of bytes that are read by their offset: a file, or memory in tests.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@ class ByteSource {
   ByteSource(const ByteSource&) = delete;
   ByteSource& operator=(const ByteSource&) = delete;
 
-  // num_bytes from `offset` on into `out`. Throws Error(kModelFile) if they cannot be read. Several threads may read at once.
+  // Reads num_bytes bytes from `offset` on into `out`. Throws Error(kModelFile) if they cannot be read. Several threads may call it at
+  // once.
   virtual void Read(uint64_t offset, uint64_t num_bytes, void* out) const = 0;
 };
 
-// Bytes in memory, which outlive it.
+// Bytes in memory. The memory must outlive the object.
 class MemoryBytes : public ByteSource {
  public:
   MemoryBytes(const uint8_t* data, uint64_t num_bytes) : data_(data), num_bytes_(num_bytes) {}

@@ -50,7 +50,7 @@ uint64_t ScalarBytes(uint32_t type) {
   }
 }
 
-// ggml's names of the tensor types, by number; empty where there is none.
+// ggml's names of the tensor types, by number; empty: a number without a type.
 constexpr const char* kGgmlTypeNames[] = {"F32",    "F16",   "Q4_0",  "Q4_1",   "",      "",      "Q5_0",    "Q5_1",   "Q8_0",    "Q8_1",
                                           "Q2_K",   "Q3_K",  "Q4_K",  "Q5_K",   "Q6_K",  "Q8_K",  "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S",
                                           "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8",    "I16",   "I32",     "I64",    "F64",     "IQ1_M",
@@ -72,7 +72,7 @@ DType TensorType(const std::string& path, const std::string& tensor, uint32_t ty
               tensor);
 }
 
-// A key or a tensor name: not empty, not too long, UTF-8. Checked before it stands in any message.
+// Reads a key or a tensor name. It must not be empty or too long, and must be UTF-8; this is checked before any message shows it.
 std::string ReadName(HeaderReader* reader, const std::string& path, const std::string& what) {
   const std::string_view name = reader->ReadString(what);
   if (name.empty() || name.size() > kMaxNameBytes) Fail(path, what, "its length is out of range");
@@ -114,7 +114,7 @@ GgufValue ReadArray(HeaderReader* reader, const std::string& path, const std::st
   if (type >= kNumTypes || type == kArray) Fail(path, key, "an array of type " + std::to_string(type) + " is not allowed");
   if (length > *elements_left) Fail(path, key, std::to_string(length) + " elements (all lists together may have 4,194,304)");
   *elements_left -= length;
-  // A string takes at least its 8-byte length: nothing is reserved that the file cannot hold.
+  // A string takes at least 8 bytes, for its length. So memory is reserved only for as many elements as the file can hold.
   reader->Need((CheckedU64(length) * (type == kString ? 8 : ScalarBytes(type))).value(), key);
   GgufValue value;
   if (type == kString) {
@@ -179,7 +179,7 @@ GgufFile::TensorHeader ReadTensorHeader(HeaderReader* reader, const std::string&
     const uint64_t extent = reader->Read<uint64_t>(view.name);
     if (extent == 0) Fail(path, view.name, "a dimension is zero");
     num_values = num_values * extent;
-    view.shape.insert(view.shape.begin(), extent);  // the file lists the fastest first
+    view.shape.insert(view.shape.begin(), extent);  // the file lists the fastest dimension first
   }
   view.dtype = TensorType(path, view.name, reader->Read<uint32_t>(view.name));
   header.offset = reader->Read<uint64_t>(view.name);
@@ -235,7 +235,7 @@ void GgufFile::AddTensors(const InputFile& file, uint64_t data_begin, uint64_t a
   const std::string& path = file.path();
   std::sort(headers->begin(), headers->end(), [](const TensorHeader& a, const TensorHeader& b) { return a.offset < b.offset; });
   uint64_t previous_end = 0;
-  const std::string* cut = nullptr;  // the first tensor that the file does not hold whole
+  const std::string* cut = nullptr;  // the first tensor that ends after the file's end
   for (TensorHeader& header : *headers) {
     TensorView& view = header.view;
     if (header.offset % alignment != 0) Fail(path, view.name, "its offset is not aligned");
@@ -265,7 +265,7 @@ void GgufFile::CheckPart(const std::map<std::string, GgufValue>& metadata, size_
     if (found->second.kind != GgufValue::Kind::kInteger || found->second.integer < 0) Fail(path, key, "it is no count");
     return static_cast<uint64_t>(found->second.integer);
   };
-  // A model that was split and merged again says split.count = 0.
+  // Files of a model that was split and merged again have split.count = 0.
   const uint64_t count = std::max<uint64_t>(number("split.count", 1), 1), index = number("split.no", 0);
   if (count > 1 && parts_.size() == 1) {
     Fail(path, "split.count",

@@ -6,7 +6,7 @@
 namespace llmi {
 namespace {
 
-constexpr size_t kMaxListed = 4096;  // a list of layers; longer ones are told by their length
+constexpr size_t kMaxListed = 4096;  // enough for a list of layers; of longer lists only the length is kept
 constexpr size_t kMaxShown = 16;
 
 template <typename T, typename Make>

@@ -1,5 +1,5 @@
-// The metadata of a GGUF file as the model's readers see it: each key that is looked up is noted, as in JsonFields, and a user's
-// overrides replace the file's values. The tokenizer's keys (tokenizer.*) are not among them: it has a reader of its own.
+// The metadata of a GGUF file for the readers of a model. Each key that is looked up is noted, as in JsonFields, and a user's overrides
+// replace the file's values. The tokenizer's keys (tokenizer.*) are left out: the tokenizer reads them itself.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace llmi {
 
-// A view: the file must outlive it. Not for several threads.
+// A view: the file must outlive it. Only one thread may use it.
 class GgufFields {
  public:
   explicit GgufFields(const GgufFile& file);
 
   const std::string& source() const { return source_; }
-  // The key's value becomes another; the key is taken away.
+  // Set replaces the key's value; Erase removes the key.
   void Set(const std::string& key, Json value) { changes_[key] = std::move(value); }
   void Erase(const std::string& key) { changes_[key] = Json(); }
 
@@ -28,7 +28,7 @@ class GgufFields {
   // The value, or nullptr when the key is absent.
   const Json* Find(const std::string& key) const;
 
-  // Throw Error(kModelFile) naming the key when it is of another kind, or absent and there is no fallback.
+  // Throw Error(kModelFile) naming the key if its value is of another kind, or if it is absent and there is no fallback.
   int64_t Integer(const std::string& key) const;
   int64_t Integer(const std::string& key, int64_t fallback) const;
   double Number(const std::string& key) const;
@@ -37,7 +37,7 @@ class GgufFields {
   std::string String(const std::string& key, const std::string& fallback) const;
 
   bool WasRead(const std::string& key) const { return read_.contains(key); }
-  // Keys that nobody has read.
+  // Keys that were not read.
   std::vector<UnreadField> Unread() const;
 
  private:
@@ -45,8 +45,8 @@ class GgufFields {
 
   const GgufFile* file_;
   std::string source_;
-  std::map<std::string, Json> changes_;        // null: taken away
-  mutable std::map<std::string, Json> found_;  // values that were looked up: lists of a file are converted then
+  std::map<std::string, Json> changes_;        // overrides; null: the key is removed
+  mutable std::map<std::string, Json> found_;  // the file's values that were looked up, converted to Json
   mutable std::set<std::string> read_;
 };
 

@@ -1,4 +1,4 @@
-// A cursor over a file's first bytes that cannot leave the file: little-endian numbers, and strings with their length before them.
+// Reads a file's header from front to back and never past the file's end: little-endian numbers, and strings that follow their length.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace llmi {
 
 class HeaderReader {
  public:
-  // texts: where strings are kept. max_bytes: a longer header is refused. All of them outlive it.
+  // texts: keeps the strings. max_bytes: a longer header is refused. file and texts must outlive the reader.
   HeaderReader(const InputFile& file, TextArena* texts, uint64_t max_bytes) : file_(file), texts_(texts), max_bytes_(max_bytes) {}
 
   uint64_t position() const { return position_; }
   uint64_t remaining() const { return file_.size() - position_; }
 
-  // field: for messages. All throw Error(kModelFile).
+  // field: its name in messages. Read, ReadString and Need throw Error(kModelFile).
   template <typename T>
   T Read(const std::string& field) {
     Need(sizeof(T), field);
@@ -39,7 +39,7 @@ class HeaderReader {
     return {text, length};
   }
 
-  // The file has this many bytes more.
+  // Throws if the file has fewer than num_bytes bytes left, or if the header would be longer than max_bytes.
   void Need(uint64_t num_bytes, const std::string& field) const {
     if (num_bytes > remaining()) {
       Fail(field, "the file is truncated: " + std::to_string(num_bytes) + " bytes are needed at offset " + std::to_string(position_) +

@@ -30,8 +30,8 @@ const char* KindName(mode_t mode) {
 
 bool Equal(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
-// The kernel may count a file's times in ticks of its clock: a write in the tick of the last one would leave the same time. So nothing is
-// read before the next tick.
+// The kernel may round a file's times to ticks of its clock, so two writes within one tick leave the same time. Hence the file is not read
+// before the tick after its last change.
 void WaitForNextTick(const timespec& changed) {
   for (int i = 0; i < 20; ++i) {
     timespec now{};
@@ -45,12 +45,12 @@ void WaitForNextTick(const timespec& changed) {
 }  // namespace
 
 InputFile::InputFile(const std::string& path) : path_(path) {
-  // O_NONBLOCK: a pipe without a writer would be waited for.
+  // Without O_NONBLOCK, open would wait for a pipe's writer.
   descriptor_ = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (descriptor_ < 0) Fail(path, errno == ENXIO ? "no regular file" : std::strerror(errno));
   try {
     if (fstat(descriptor_, &opened_) != 0) Fail(path, std::strerror(errno));
-    if (!S_ISREG(opened_.st_mode)) Fail(path, std::string(KindName(opened_.st_mode)) + " in the place of a file");
+    if (!S_ISREG(opened_.st_mode)) Fail(path, std::string(KindName(opened_.st_mode)) + " instead of a file");
     WaitForNextTick(opened_.st_ctim);
     if (fstat(descriptor_, &opened_) != 0) Fail(path, std::strerror(errno));
   } catch (...) {
@@ -92,7 +92,7 @@ std::string InputFile::Difference() const {
   if (now.st_size != opened_.st_size)
     return "it had " + std::to_string(opened_.st_size) + " bytes and has " + std::to_string(now.st_size) + " now";
   if (!Equal(now.st_mtim, opened_.st_mtim)) return "it was written to";
-  // Who sets back the time of the last write cannot set back that of the last change. A name more or less changes it, too.
+  // A program can set the time of the last write, but not that of the last change. A new or removed name changes the latter, too.
   if (!Equal(now.st_ctim, opened_.st_ctim) && now.st_nlink == opened_.st_nlink)
     return "its inode was changed: the file was written to, renamed, or given other rights";
   return "";

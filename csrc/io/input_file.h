@@ -1,5 +1,5 @@
-// A regular file that is read by offset and stays open, so that what it held when it was opened can be told from what others have made of
-// it since. Nothing is mapped: a file that somebody shortens is an error, not a signal.
+// A regular file that is read by offset and stays open, so that later changes by other programs are noticed. It is not mapped into memory:
+// a file that another program shortens gives an error instead of a signal.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,7 +13,7 @@ namespace llmi {
 
 class InputFile : public ByteSource {
  public:
-  // Throws Error(kModelFile) naming the path if it cannot be opened or is no regular file: a pipe is not waited for.
+  // Throws Error(kModelFile) naming the path if the file cannot be opened or is no regular file. Never waits for a pipe's writer.
   explicit InputFile(const std::string& path);
   ~InputFile() override;
 
@@ -25,10 +25,10 @@ class InputFile : public ByteSource {
   // Throws Error(kModelFile) if it is larger than max_bytes.
   std::string ReadAll(uint64_t max_bytes) const;
 
-  // The changes since it was opened, in words; empty if its size, its times and its inode are the same. A file that was deleted, or
-  // given a further name, is the same.
+  // The changes since it was opened, in words; empty if its size, its times and its inode are unchanged. Deleting the file or giving it a
+  // further name is no change.
   std::string Difference() const;
-  // Throws Error(kModelFile) if there is a difference, or if the path now leads to another file.
+  // Throws Error(kModelFile) if there is a difference, or if the path now names another file.
   void CheckUnchanged() const;
 
  private:

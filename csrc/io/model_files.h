@@ -1,4 +1,4 @@
-// The open files of one model: weights, and the config.json and index of a directory.
+// The open files of one model: its weights, and for a directory its config.json and its index.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ class ModelFiles {
  public:
   using File = std::shared_ptr<const InputFile>;
 
-  // path: the model's, for messages. Without a config the weights are the parts of a GGUF, else safetensors, none of them where only the
-  // config is needed. index: null, or what the shards are checked by. Throws as GgufFile and SafetensorsFiles do.
+  // path: the model's path, for messages. weights: the parts of a GGUF model if config is null, else safetensors files; empty if only the
+  // config is needed. index: the shards are checked against it; null: they are not. Throws as GgufFile and SafetensorsFiles do.
   ModelFiles(std::string path, const std::vector<File>& weights, File config, File index);
-  // A GGUF file, or a directory with config.json and model.safetensors.
+  // path: a GGUF file, or a directory with config.json and model.safetensors.
   explicit ModelFiles(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -1,4 +1,4 @@
-// A tensor file as the model's readers see it: each tensor that is looked up is noted, so that tensors without a reader can be named.
+// A tensor file for the readers of a model. Each tensor that is looked up is noted, so that an error can name the unread ones.
 #pragma once
 
 #include <set>
@@ -9,7 +9,7 @@
 
 namespace llmi {
 
-// A view: the file must outlive it. Not for several threads.
+// A view: the file must outlive it. Only one thread may use it.
 class RecordedTensors : public TensorFile {
  public:
   explicit RecordedTensors(const TensorFile& file) : file_(&file) {}
@@ -20,7 +20,7 @@ class RecordedTensors : public TensorFile {
   }
   std::vector<const TensorView*> Tensors() const override { return file_->Tensors(); }
 
-  // Tensors that nobody has looked for.
+  // Tensors that were not looked up.
   std::vector<const TensorView*> Unread() const {
     std::vector<const TensorView*> unread;
     for (const TensorView* view : file_->Tensors()) {

@@ -13,8 +13,8 @@
 namespace llmi {
 namespace {
 
-constexpr uint64_t kMaxHeaderBytes = uint64_t{16} << 20;  // 50,000 tensors of a large MoE take 6 MB
-constexpr size_t kMaxTensors = 200000;                    // of a model, also in an index
+constexpr uint64_t kMaxHeaderBytes = uint64_t{16} << 20;  // a large MoE model's 50,000 tensors take 6 MB
+constexpr size_t kMaxTensors = 200000;                    // in all files of a model, and in an index
 constexpr size_t kMaxDims = 8;
 
 [[noreturn]] void Fail(const std::string& path, const std::string& field, const std::string& problem) {
@@ -29,7 +29,7 @@ DType ReadDType(const std::string& path, const std::string& tensor, const std::s
               path + ": tensor '" + tensor + "' has dtype " + name + ", which llmi does not read (it reads F32, F16, BF16)", tensor);
 }
 
-// A tensor as the header describes it.
+// A tensor's description in the header.
 struct Entry {
   std::string name;
   std::optional<std::string> dtype;

@@ -1,5 +1,5 @@
-// safetensors: one file, or the shards of a model, as checked views. Specification: the format's README
-// (8-byte header length, JSON header, data without gaps or overlaps).
+// Reads safetensors: one file, or the shards of a model, as checked views of tensors. Specification: the format's README (an 8-byte header
+// length, a JSON header, data without gaps and overlaps).
 #pragma once
 
 #include <map>
@@ -14,11 +14,11 @@ namespace llmi {
 
 class SafetensorsFiles : public TensorFile {
  public:
-  // One name space of all the files' tensors. Throws Error(kModelFile) with the tensor or field that is wrong, Error(kUnsupportedModel) for
-  // a dtype that is none of F32, F16, BF16.
+  // A tensor's name must be unique in all files. Throws Error(kModelFile) with the tensor or field that is wrong, Error(kUnsupportedModel)
+  // for a dtype other than F32, F16 and BF16.
   explicit SafetensorsFiles(const std::vector<std::shared_ptr<const InputFile>>& files);
 
-  // Throws Error(kModelFile) if a tensor that the index names is not in the file that it names.
+  // Throws Error(kModelFile) if some tensor of the index is not in the file that the index gives for it.
   void CheckIndex(const InputFile& index) const;
 
   const TensorView* Find(const std::string& name) const override;
@@ -31,7 +31,7 @@ class SafetensorsFiles : public TensorFile {
   std::map<std::string, TensorView> tensors_;
 };
 
-// The weight_map of a model.safetensors.index.json: names of files by names of tensors. A file's name is one in the same directory.
+// The weight_map of a model.safetensors.index.json: for each tensor's name the name of its file, in the index's directory.
 // Throws Error(kModelFile).
 std::map<std::string, std::string> ReadShardIndex(const InputFile& index);
 

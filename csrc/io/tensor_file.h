@@ -1,4 +1,4 @@
-// What the two readers have in common: named tensors, each with the checked place of its bytes.
+// The interface of both readers of tensor files: named tensors, each with the checked position of its bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace llmi {
 
-// shape is row-major, slowest first: [out_features, in_features] for a linear layer. The num_bytes bytes at `offset` were checked to be
-// inside `source` when it was opened.
+// shape: row-major, the slowest dimension first: [out_features, in_features] for a linear layer. The bytes [offset, offset + num_bytes) are
+// inside `source`; this was checked when it was opened.
 struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
@@ -21,7 +21,7 @@ struct TensorView {
   uint64_t offset = 0;
   const ByteSource* source = nullptr;
 
-  // `count` of the tensor's bytes, from `begin` on. Throws Error(kModelFile) if they cannot be read.
+  // Reads `count` bytes of the tensor, from its byte `begin` on. Throws Error(kModelFile) if they cannot be read.
   void Read(uint64_t begin, uint64_t count, void* out) const { source->Read(offset + begin, count, out); }
 };
 

@@ -53,7 +53,7 @@ const Architecture& ArchitectureOf(const JsonFields& config) {
   if (config.Object("text_config")) {
     throw Error(ErrorKind::kUnsupportedModel,
                 config.source() + ": " + name +
-                    " holds a text model (text_config) beside other towers, and llmi runs no part of such a file: " +
+                    " holds a text model (text_config) and other towers, and llmi runs no part of such a file: " +
                     "take the text model alone, or a GGUF file of it",
                 "text_config");
   }
@@ -79,7 +79,7 @@ std::string TensorName(const TensorNames& names, TensorRole role, int64_t layer)
 namespace architectures {
 namespace {
 
-// Before anything else is read: what it says of the tensors would be a riddle otherwise.
+// Called before anything else is read: errors about the tensors of a quantised checkpoint would not name the cause.
 void RefuseQuantized(const JsonFields& config) {
   const std::optional<JsonFields> quantization = config.Object("quantization_config");
   if (!quantization) return;
@@ -100,7 +100,7 @@ void CheckTokenId(const JsonFields& config, const std::string& key, const Json& 
   }
 }
 
-// Ids that others (the tokenizer, a request) go by: they index logits.
+// The tokenizer and requests use these ids as indices of logits.
 void CheckTokenIds(const JsonFields& config, int64_t vocab_size) {
   for (const char* key : {"bos_token_id", "eos_token_id"}) {
     const Json* value = config.Find(key);
@@ -109,7 +109,7 @@ void CheckTokenIds(const JsonFields& config, int64_t vocab_size) {
     if (!value->IsArray()) continue;
     for (const Json& id : value->AsArray(key)) CheckTokenId(config, key, id, 0, vocab_size);
   }
-  // Nothing is padded here; -1 stands for "none" in older files.
+  // llmi pads nothing; -1 stands for "none" in older files.
   if (const Json* pad = config.Find("pad_token_id"); pad != nullptr) CheckTokenId(config, "pad_token_id", *pad, -1, vocab_size);
 }
 

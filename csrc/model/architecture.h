@@ -33,7 +33,7 @@ enum class TensorRole {
   kCount
 };
 
-// Names by role, without ".weight" or ".bias"; "{}" stands for the layer. Empty: the family has no such tensor.
+// Names by role, without ".weight" or ".bias"; "{}" stands for the layer's number. Empty: the family has no such tensor.
 using TensorNames = std::array<std::string, static_cast<size_t>(TensorRole::kCount)>;
 
 struct Architecture {
@@ -42,7 +42,7 @@ struct Architecture {
   std::string model_type;                     // config.json: model_type
   TensorNames gguf_names;
   TensorNames hf_names;
-  // What they do not read of the fields must be inert (inert.h), or the file is refused.
+  // A field that these functions do not read must be inert (inert.h), or the file is refused.
   ModelConfig (*from_gguf)(const GgufFields& fields, const TensorFile& tensors);
   ModelConfig (*from_json)(const JsonFields& config);
 };
@@ -62,7 +62,7 @@ extern const Architecture kGemma3Architecture;
 namespace architectures {
 // GGUF: sizes, heads, norm epsilon, vocabulary, one RoPE, full attention in every layer.
 ModelConfig CommonFromGguf(const GgufFields& fields, const TensorFile& tensors, const std::string& prefix);
-// config.json: the same, but for RoPE and whether the head is tied to the embedding.
+// config.json: the same, except RoPE and whether the head is tied to the embedding.
 ModelConfig CommonFromJson(const JsonFields& config);
 TensorNames GgufNames();
 TensorNames HfNames();

@@ -52,13 +52,13 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;
-  bool stored_biases = false;  // linear layers have the biases that the file holds, besides those above (GGUF)
+  bool stored_biases = false;  // linear layers have every bias that the file holds, in addition to those above (GGUF)
   bool tied_embeddings = false;
-  int64_t num_experts = 0;  // mixture of experts: refused by name until it is built
+  int64_t num_experts = 0;  // more than 0: a mixture of experts, which Validate refuses
   std::vector<LayerConfig> layers;
   std::vector<RopeConfig> ropes;
 
-  // Throws Error(kModelFile or kUnsupportedModel) with the field if a value is out of range or not runnable.
+  // Throws an Error that names the field: kModelFile if a value is out of range, kUnsupportedModel if llmi cannot run it.
   void Validate(const std::string& source) const;
 };
 

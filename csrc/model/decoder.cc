@@ -16,13 +16,13 @@
 namespace llmi {
 namespace {
 
-// Rows of the MLP that run at once: its intermediate values then stay in the L2 cache, and the workspace small.
+// The MLP runs for this many rows at a time: its intermediate values then stay in the L2 cache, and the workspace stays small.
 constexpr int64_t kMlpRows = 256;
 
-// A device plays recorded steps of up to so many rows.
+// A device replays recorded steps of kMaxReplayedRows rows or fewer.
 constexpr int64_t kMaxReplayedRows = 256;
 
-// Few sizes, so that a recording serves many steps.
+// The number of rows of the recording that serves a step of num_rows rows. There are few such sizes, so one recording serves many steps.
 int64_t ReplayedRows(int64_t num_rows) {
   if (num_rows > 8) return (num_rows + 7) / 8 * 8;
   int64_t padded = 1;
@@ -55,7 +55,7 @@ FetchedSegment FetchSegment(const KernelContext& context, const KvView& kv, cons
   for (int64_t block = 0; block < num_blocks; ++block) {
     fetched.table.push_back(static_cast<int32_t>(block));
     const int32_t page = segment.block_table[block * kv.pages_per_block + kv.page_index];
-    if (page < 0) continue;  // behind the window
+    if (page < 0) continue;  // before the window
     ToHost(context, fetched.pages.data() + block * layer_bytes, kv.base + page * kv.page_bytes + kv.layer_offset,
            static_cast<size_t>(layer_bytes));
   }
@@ -68,7 +68,7 @@ FetchedSegment FetchSegment(const KernelContext& context, const KvView& kv, cons
   return fetched;
 }
 
-// Per wanted row; both are in row order.
+// The attention weights of each wanted row. Segments and wanted rows must be in row order.
 std::vector<std::vector<float>> WantedWeights(const KernelContext& context, AttentionArgs args, int64_t num_rows,
                                               const std::vector<int32_t>& wanted_rows) {
   std::vector<float> queries;
@@ -94,7 +94,7 @@ std::vector<std::vector<float>> WantedWeights(const KernelContext& context, Atte
   return weights;
 }
 
-// Layers side by side in the output.
+// The layers as parts of one linear op, whose outputs are next to each other.
 std::vector<LinearPart> PartsOf(std::initializer_list<const LinearWeights*> layers) {
   std::vector<LinearPart> parts;
   int64_t column = 0;
@@ -175,7 +175,7 @@ uint64_t Decoder::WorkspaceBytes(const ModelConfig& config, int64_t num_rows, in
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
   int64_t rotary = 0;
   for (const RopeConfig& rope : config.ropes) rotary += rope.rotary_dim;
-  // x, its norm, last rows; query, key, value and what is attended; a share of the MLP; logits; forms of what layers read.
+  // x, its norm, the last rows; query, key, value, attention's output; kMlpRows rows of the MLP; logits; converted inputs of layers.
   const int64_t floats = num_rows * (3 * config.hidden_size + 2 * query_size + 2 * config.num_kv_heads * config.head_dim + rotary) +
                          mlp_rows * 3 * config.intermediate_size + num_logits_rows * config.vocab_size;
   const int64_t values = num_rows * std::max(config.hidden_size, query_size) + mlp_rows * config.intermediate_size;
@@ -194,7 +194,7 @@ LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::
     const bool wide = context.wide_activations;
     room.codes.Reserve(static_cast<size_t>(CodeBytes(num_values, wide)), "activations", context.device);
     auto* codes = room.codes.as<int8_t>();
-    // Per 32 values at most two scales, a sum and two half sums.
+    // 32 values have at most two scales, one sum and two half sums.
     float* scales = ReserveFloats(context, room.scales, num_values / 32 * 5);
     auto* half_sums = reinterpret_cast<int32_t*>(scales + num_values / 32 * 3);
     input.quantized = {num_cols, codes, scales, scales + num_values / 16, half_sums, fine && !wide, wide ? codes + num_values : nullptr};
@@ -243,7 +243,7 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   }
   const auto rope = static_cast<size_t>(layer_config.rope);
   const int64_t rotary_dim = ropes_[rope].rotary_dim();
-  // Query and key heads stand side by side: one call rotates both.
+  // Query and key heads are next to each other, so one call rotates both.
   Rope(context, {.x = qkv,
                  .x_stride = stride,
                  .num_rows = rows.num_rows,
@@ -311,7 +311,8 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
   }
 }
 
-// Whether the layers depend on nothing but the number of rows and what lies on the device: nobody looks inside.
+// Whether a recording can serve the step: its layers then depend only on the number of rows and on the device's memory, and nothing is
+// captured from them.
 bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) {
   return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && batch.tap_layers.empty() && batch.attention_layers.empty();
 }
@@ -321,7 +322,7 @@ void Decoder::FindSegments(const ForwardBatch& batch, size_t group) {
   for (size_t s = 0; s < batch.segments.size(); ++s) segments_.push_back(batch.Segment(s, group));
 }
 
-// Block tables and positions go to the device once, for all layers of a group.
+// Uploads block tables and positions once for all layers of a KV group.
 void Decoder::PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows) {
   const auto& groups = cache.groups().groups();
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -331,7 +332,7 @@ void Decoder::PlaceBatch(const KernelContext& context, KvCache& cache, const For
   }
 }
 
-// Positions as rotations, where the ops run.
+// Computes the cosines and sines of the positions, in the memory where the ops run.
 void Decoder::ComputeRopes(const KernelContext& context, const std::vector<int32_t>& positions, Rows* rows) {
   int64_t rope_floats = 0;
   for (const RopeTable& rope : ropes_) rope_floats += rows->num_rows * rope.rotary_dim();
@@ -352,7 +353,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   ForwardResult result;
   const int64_t hidden = config_.hidden_size;
   const bool replays = Replays(context, batch);
-  // Rows that fill up a recording's: token 0 at position 0, in no segment. Nothing reads what becomes of them.
+  // Padding rows fill up a recording's number of rows: token 0 at position 0, in no segment. Nothing reads their results.
   std::vector<int32_t> token_ids = batch.token_ids;
   std::vector<int32_t> positions = batch.positions;
   if (replays) {
@@ -426,7 +427,7 @@ float* Decoder::LogitsThere(const KernelContext& context, const float* hidden, i
   return logits;
 }
 
-// hidden and out lie where the ops run.
+// hidden and out are in the memory where the ops run.
 void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
   const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
   const LinearPart part = {.weights = matrix.view()};

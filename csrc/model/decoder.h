@@ -21,17 +21,17 @@ namespace llmi {
 struct BatchSegment {
   int64_t row_begin;
   int64_t num_rows;
-  int64_t base_len;       // cached tokens before them
-  int64_t parents_begin;  // of num_rows values in ForwardBatch::parents; -1: a chain
+  int64_t base_len;       // cached tokens before these rows
+  int64_t parents_begin;  // index of the segment's num_rows values in ForwardBatch::parents; -1: the rows are a chain
 };
 
 // One ragged batch. The rows of each sequence are consecutive. Offsets refer to the batch's own vectors: it holds no pointers.
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;      // [num_rows]; on a device also tokens that it has drawn (Device::Embedding)
+  std::vector<int32_t> token_ids;      // [num_rows]; with a device, an id below zero names a token that it drew (Device::Embedding)
   std::vector<int32_t> positions;      // [num_rows]
   std::vector<BatchSegment> segments;  // in row order
-  std::vector<int32_t> parents;        // of trees (kernels/attention.h), by segment
-  std::vector<int32_t> block_tables;   // one after the other
+  std::vector<int32_t> parents;        // the parents of all trees (kernels/ops/attention.h), segment after segment
+  std::vector<int32_t> block_tables;   // all tables, one after the other
   std::vector<int64_t> table_begins;   // [num_segments, num_groups]: where the table of a segment in a KV group begins
   size_t num_groups = 0;
   std::vector<int32_t> wanted_rows;  // rows whose final hidden state is an output, ascending
@@ -49,8 +49,9 @@ struct ForwardBatch {
 };
 
 struct ForwardResult {
-  // [num_wanted, hidden_size], after the final norm, where the ops run; the decoder's, until its next Forward (on a device the next
-  // but one, so that a step may be given while another is under way) or EarlyLogits.
+  // [num_wanted, hidden_size], after the final norm, in the memory where the ops run. The decoder owns it. It is valid until the next
+  // EarlyLogits, and until the next Forward; on a device until the Forward after the next, so that one step can be launched while another
+  // runs.
   const float* hidden = nullptr;
   std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
   std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]
@@ -63,22 +64,22 @@ class Decoder {
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
 
-  // Takes the memory that a Forward of so many rows needs, and the logits of so many, at once instead of as it comes.
+  // Allocates all memory that a Forward of num_rows rows and the logits of num_logits_rows rows need, so that no step allocates.
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
 
-  // Bytes that these are.
+  // The number of bytes that Reserve allocates.
   static uint64_t WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
 
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
   // Not re-entrant: workspaces belong to the object.
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
 
-  // Logits [num_rows, vocab_size], on the host, of hidden rows (Forward's `hidden`).
-  // With a shortlist, those of its tiles at least; others are anything.
+  // Computes the logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`) and stores them on the host.
+  // With a shortlist, only the logits of its tiles are defined.
   void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist = nullptr);
-  // The same on the context's device, where they stay; the decoder's, until its next call.
+  // The same, stored on the context's device. The decoder owns the logits; they are valid until its next call.
   float* LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist = nullptr);
-  // Logits [vocab_size] of one tapped hidden state: through the final norm and the head.
+  // Computes the logits [vocab_size] of one tapped hidden state by the final norm and the head.
   void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 
  private:
@@ -91,8 +92,8 @@ class Decoder {
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
-  // Room for the forms of x that these weights read, until the next Input of the same room; fine where the rounding of one byte shows
-  // most (decisions/0013).
+  // Buffers for the converted input (int8 codes, bf16) that the matrices `readers` need. The result of Input is valid until the next Input
+  // with the same buffers. fine: one scale for each 16 columns (decisions/0013).
   struct FormsRoom {
     AlignedBuffer codes, scales, rounded;
   };
@@ -108,9 +109,9 @@ class Decoder {
   ModelWeights weights_;
   std::vector<RopeTable> ropes_;
   AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, rope_values_, hidden_, last_hidden_, logits_;
-  FormsRoom forms_, activated_forms_;  // those of gate and up's input are read while down's are made
+  FormsRoom forms_, activated_forms_;  // two: the input of gate and up is still read while that of down is written
   std::vector<float> host_rope_;
-  std::vector<AttentionSegment> segments_;  // of the batch and the KV group at hand
+  std::vector<AttentionSegment> segments_;  // those of the current batch and KV group
 };
 
 }  // namespace llmi

@@ -1,4 +1,4 @@
-// Rows of a tensor on disk as numbers: the scalar definition of each storage type.
+// Converts rows of a tensor on disk to fp32: the scalar definition of each storage type.
 // Source of the quantised layouts: ggml's ggml-common.h and ggml-quants.c.
 #pragma once
 
@@ -8,12 +8,12 @@
 
 namespace llmi {
 
-// num_values (a multiple of the type's block) values from `row` to fp32. Exact where the type allows:
-// Q4_1 and Q4_K round once.
+// Converts num_values values (a multiple of the type's block size) from `row` to fp32. Exact, except that Q4_1 and
+// Q4_K round once.
 void DequantizeRow(DType dtype, const uint8_t* row, int64_t num_values, float* out);
 
-// 32 consecutive values of a quantised row as codes, which are not negative: value = scale code + minimum, or
-// scale (code - offset) with an offset of 8 (Q4_0), 16 (Q5_0), 32 (Q6_K), 128 (Q8_0).
+// The codes of 32 consecutive values of a quantised row; no code is negative. value = scale * code + minimum, or
+// scale * (code - offset), where offset is 8 (Q4_0), 16 (Q5_0), 32 (Q6_K) or 128 (Q8_0).
 struct CodeBlock {
   uint8_t codes[32];
   uint16_t half_scale;    // fp16 bits; Q4_K, Q6_K: d of the super-block, scale = d scale_codes[...]
@@ -21,7 +21,7 @@ struct CodeBlock {
   int8_t scale_codes[2];  // Q4_K: scale, minimum; Q6_K: scales of 16 values each
 };
 
-// Block `index` of 32 values.
+// Reads the codes of block `index`, which has values [32 index, 32 index + 32) of the row.
 void ReadCodeBlock(DType dtype, const uint8_t* row, int64_t index, CodeBlock* block);
 
 }  // namespace llmi

@@ -1,11 +1,11 @@
-// What a GGUF file is, where it is no language model: an adapter, a projector of images, an importance matrix, a vocabulary.
+// Recognises GGUF files that are no language model: adapters, image projectors, importance matrices, vocabularies.
 #pragma once
 
 #include "io/gguf.h"
 
 namespace llmi {
 
-// Throws Error(kUnsupportedModel) that says what the file is and what to do.
+// Throws Error(kUnsupportedModel) if the file is no language model; the message says what it is and what to do.
 void RequireModel(const GgufFile& file);
 
 }  // namespace llmi

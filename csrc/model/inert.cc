@@ -9,10 +9,10 @@ namespace {
 
 // The first rule whose name matches decides.
 struct Rule {
-  const char* name;    // of the field; * stands for any text, and a leading . for the family's name in GGUF keys
-  const char* values;  // at these alone, a JSON list; nullptr: at any
+  const char* name;    // the field's name; * stands for any text, and a leading . for the family's name in GGUF keys
+  const char* values;  // a JSON list of the values at which the field is inert; nullptr: any value
   const char* reason;
-  const char* family = nullptr;  // of this one alone
+  const char* family = nullptr;  // the only family to which the rule applies; nullptr: all
 };
 
 constexpr const char* kTraining = "for training only";
@@ -28,7 +28,7 @@ constexpr const char* kTokenizer = "the tokenizer's";
 constexpr const char* kDescription = "describes the file";
 
 constexpr Rule kConfigJsonRules[] = {
-    // Of every class of configurations of transformers.
+    // Fields of every configuration class of transformers.
     {"_name_or_path", nullptr, kBookkeeping},
     {"_model_name_or_path", nullptr, kBookkeeping},
     {"_commit_hash", nullptr, kBookkeeping},
@@ -105,7 +105,7 @@ constexpr Rule kConfigJsonRules[] = {
     {"forced_bos_token_id", nullptr, kGeneration},
     {"forced_eos_token_id", nullptr, kGeneration},
     {"remove_invalid_values", nullptr, kGeneration},
-    // Of files in use; no library reads them for these families.
+    // Fields that published files have and that no library reads for these families.
     {"is_llama_config", "[true]", kNeutral, "llama"},
     {"rope_interleaved", "[false]", kNeutral},
     {"activation", "[\"swiglu\"]", kNeutral, "llama"},
@@ -154,7 +154,7 @@ const Rule* Find(std::span<const Rule> rules, const std::string& family, const s
 bool Matches(std::string_view pattern, std::string_view text) {
   size_t p = 0;
   size_t t = 0;
-  size_t star = std::string_view::npos;  // the last one, and where its text may end next
+  size_t star = std::string_view::npos;  // the last * so far, and where its text may end next
   size_t resume = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

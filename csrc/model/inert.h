@@ -1,5 +1,5 @@
-// What a model file may say without being read: the one list of fields and tensors that do not change what the decoder computes,
-// each with its reason. What is neither read nor listed is refused by name (loader.cc).
+// The one list of fields and tensors of model files that llmi may leave unread, since they do not change what the decoder computes;
+// each has a reason. A file with a field or tensor that is neither read nor listed is refused, and the error names it (loader.cc).
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace llmi {
 
 enum class FieldSource { kConfigJson, kGguf };
 
-// Why a field that nobody has read changes nothing, at this value; nullptr if it may. architecture: the family's name.
+// The reason why an unread field with this value changes nothing; nullptr if it may change something. architecture: the family's name.
 const char* InertReason(FieldSource source, const std::string& architecture, const UnreadField& field);
 
-// The same of a tensor.
+// The same for a tensor.
 const char* InertTensorReason(const std::string& name);
 
 // Whether `pattern`, in which * stands for any text, is the whole of `text`.

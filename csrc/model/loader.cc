@@ -25,14 +25,14 @@ Json ReadConfigJson(const InputFile& file) {
 }
 
 struct OpenedModel {
-  std::unique_ptr<TensorFile> renamed;       // where the names in the files have another beginning than the family's
-  std::unique_ptr<RecordedTensors> tensors;  // of it, or of the files
+  std::unique_ptr<TensorFile> renamed;       // the tensors by the family's names; null if the files use these names
+  std::unique_ptr<RecordedTensors> tensors;  // a view of `renamed`, or of the files' own tensors
   const Architecture* architecture = nullptr;
   ModelConfig config;
   TensorNames names;
 };
 
-constexpr size_t kMaxNamed = 8;  // in a message
+constexpr size_t kMaxNamed = 8;  // names in one message
 
 std::string Listed(const std::vector<std::string>& names) {
   std::string text;
@@ -40,12 +40,12 @@ std::string Listed(const std::vector<std::string>& names) {
   return names.size() > kMaxNamed ? text + " and " + std::to_string(names.size() - kMaxNamed) + " more" : text;
 }
 
-// "rope_scaling.factor": an override replaces the whole of rope_scaling.
+// The key that an override of this field must name: rope_scaling for "rope_scaling.factor", as an override replaces whole objects.
 std::string OverridableKey(FieldSource source, const std::string& name) {
   return source == FieldSource::kConfigJson ? name.substr(0, name.find('.')) : name;
 }
 
-// Throws Error(kUnsupportedModel) that names all fields that were neither read nor are inert.
+// Throws Error(kUnsupportedModel) that names all fields that are neither read nor inert.
 template <typename Fields>
 void RefuseUnread(const Fields& fields, FieldSource source, const std::string& architecture) {
   std::vector<std::string> unknown;
@@ -58,7 +58,7 @@ void RefuseUnread(const Fields& fields, FieldSource source, const std::string& a
   if (unknown.empty()) return;
   throw Error(ErrorKind::kUnsupportedModel,
               fields.source() + ": the " + architecture + " family does not read " + Listed(unknown) +
-                  ": the numbers might be wrong without it. To load it all the same, set or take away (None) the key: hf_overrides={\"" +
+                  ": the numbers might be wrong without it. To load the model anyway, set or remove (None) the key: hf_overrides={\"" +
                   OverridableKey(source, first) + "\": None}",
               first);
 }
@@ -70,7 +70,7 @@ void RefuseUnread(const Fields& fields, FieldSource source, const std::string& a
               name);
 }
 
-// The same for tensors. Throws Error(kInvalidArgument) for an override that met nothing.
+// The same for tensors. Throws Error(kInvalidArgument) for an override that matches nothing.
 void RefuseUnread(const std::string& path, const OpenedModel& model, Overrides* overrides) {
   const std::string head = TensorName(model.names, TensorRole::kHead, 0) + ".weight";
   std::vector<std::string> unknown;
@@ -149,7 +149,7 @@ std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFi
                                      const std::atomic<bool>* dropped) {
   Overrides changes(overrides);
   OpenedModel model = Open(files, &changes);
-  // Of the whole model, before any weight is packed: layers that are left out are no unknown tensors.
+  // Locates the tensors of all layers, also of those that are not loaded: they are no unknown tensors.
   LocateWeights(*model.tensors, model.names, model.config);
   RefuseUnread(files.path(), model, &changes);
   KeepLayers(layers, &model.config);

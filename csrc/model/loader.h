@@ -1,4 +1,5 @@
-// From a model's files to a decoder. What the files say is read, known to be inert, or refused by name: nothing is passed over.
+// Loads a decoder from a model's files. Each field and tensor of the files is read, or known to be inert (inert.h), or refused by an
+// error that names it.
 #pragma once
 
 #include <atomic>
@@ -13,18 +14,18 @@
 
 namespace llmi {
 
-// Asked before any weight is packed, with what they would take in a format; throws to end the loading.
+// Called before any weight is packed. plan(format) gives the memory that the weights take in that format. An exception ends the loading.
 using Admission = std::function<void(const std::function<WeightPlan(WeightFormat)>& plan)>;
 
-// Throws Error(kModelFile, kUnsupportedModel, kOutOfMemory). Whether the files changed meanwhile is the caller's to ask.
-// layers: only these of the model's layers, ascending; empty: all. Throws Error(kInvalidArgument) for one that it lacks.
+// Throws Error(kModelFile, kUnsupportedModel, kOutOfMemory). The caller checks whether the files changed while they were read.
+// layers: the layers to load, ascending; empty: all. Throws Error(kInvalidArgument) for a layer that the model lacks.
 // overrides: the user's changes to the metadata, as JSON (overrides.h). Throws Error(kInvalidArgument) for one that changes nothing.
 // dropped: as for LoadWeights.
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, WeightFormat format,
                                      const std::vector<int64_t>& layers = {}, const std::string& overrides = "",
                                      const Admission& admit = nullptr, const std::atomic<bool>* dropped = nullptr);
 
-// The tensors that a model of this config has; no weights are looked at.
+// The tensors that a model of this config has. Reads no weights.
 std::vector<ExpectedTensor> LoadExpectedTensors(const ModelFiles& files, const std::string& overrides = "");
 
 // The config alone, without reading weights.

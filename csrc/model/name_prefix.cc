@@ -31,14 +31,14 @@ class RenamedTensors : public TensorFile {
   std::map<std::string, TensorView> tensors_;
 };
 
-// Layers that peft has wrapped.
+// Throws if peft has wrapped a layer in an adapter.
 void RefuseAdapters(const std::string& path, const std::vector<const TensorView*>& tensors) {
   for (const TensorView* view : tensors) {
     if (view->name.find(".base_layer.") == std::string::npos) continue;
     throw Error(
         ErrorKind::kUnsupportedModel,
         path + ": tensor '" + view->name +
-            "' lies below an adapter (LoRA): merge the adapter into the model first (merge_and_unload of peft) and load what that saves",
+            "' is wrapped by an adapter (LoRA): merge the adapter into the model first (merge_and_unload of peft) and load what that saves",
         view->name);
   }
 }
@@ -49,7 +49,7 @@ std::unique_ptr<TensorFile> WithModelPrefix(const std::string& path, const Tenso
   const std::vector<const TensorView*> views = tensors.Tensors();
   RefuseAdapters(path, views);
   if (tensors.Find(std::string(kModel) + std::string(kEmbedding)) != nullptr) return nullptr;
-  // "model.language_model." of "model.language_model.embed_tokens.weight".
+  // The prefix of "model.language_model.embed_tokens.weight" is "model.language_model.".
   std::vector<std::string> prefixes;
   for (const TensorView* view : views) {
     const std::string_view name = view->name;
@@ -64,7 +64,7 @@ std::unique_ptr<TensorFile> WithModelPrefix(const std::string& path, const Tenso
                 prefixes[0] + std::string(kEmbedding));
   }
   const std::string& prefix = prefixes[0];
-  // What stands before "model." stands before the head, too.
+  // The text before "model." is also before the head's name.
   const std::string outer = prefix.ends_with(kModel) ? prefix.substr(0, prefix.size() - kModel.size()) : "";
   std::map<std::string, TensorView> renamed;
   for (const TensorView* view : views) {

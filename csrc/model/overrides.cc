@@ -29,7 +29,7 @@ void Overrides::CheckMet() const {
 
 void Overrides::RefuseUseless(const std::string& key, const char* reason) {
   throw Error(ErrorKind::kInvalidArgument,
-              "hf_overrides sets '" + key + "', which no reader of this model asks for" +
+              "hf_overrides sets '" + key + "', which no reader of this model needs" +
                   (reason == nullptr ? std::string() : std::string(" (") + reason + ")"),
               kArgument);
 }

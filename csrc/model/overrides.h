@@ -11,14 +11,14 @@
 
 namespace llmi {
 
-// Key by key: a value replaces the file's whole value of a key (of config.json, or of a GGUF file's metadata), null takes the key
-// away. Null for a name of tensors, in which * stands for any text, leaves these tensors out.
+// Keys are those of config.json or of a GGUF file's metadata: a value replaces the file's whole value, and null removes the key. A key may
+// also be a name of tensors, in which * stands for any text: null leaves these tensors out.
 class Overrides {
  public:
   // text: a JSON object, or empty for none. Throws Error(kInvalidArgument).
   explicit Overrides(const std::string& text);
 
-  // Before the fields are read: changes them. `Fields` has Has, Set and Erase.
+  // Changes the fields; call it before they are read. `Fields` has Has, Set and Erase.
   template <typename Fields>
   void Apply(Fields* fields) {
     for (const auto& [key, value] : changes_.AsObject(kArgument)) {
@@ -31,7 +31,7 @@ class Overrides {
       }
     }
   }
-  // After that: throws Error(kInvalidArgument) for a value that nobody has read. `Fields` has WasRead.
+  // Call it after the fields are read. Throws Error(kInvalidArgument) for a value that was not read. `Fields` has WasRead.
   template <typename Fields>
   void CheckRead(const Fields& fields, FieldSource source, const std::string& architecture) const {
     for (const auto& [key, value] : changes_.AsObject(kArgument)) {
@@ -41,7 +41,7 @@ class Overrides {
 
   // Whether the user leaves this tensor out.
   bool LeavesOut(const std::string& tensor);
-  // After all tensors: throws Error(kInvalidArgument) for a null that met neither a key nor a tensor.
+  // Call it after all tensors. Throws Error(kInvalidArgument) for a null that matched neither a key nor a tensor.
   void CheckMet() const;
 
  private:

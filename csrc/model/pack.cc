@@ -24,10 +24,10 @@ bool AllFinite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
-// What the first of several threads threw.
+// Keeps the first exception that a task throws on any thread.
 class FirstError {
  public:
-  // `body`, of which nothing is thrown.
+  // Wraps `body` so that it does not throw.
   template <typename Body>
   auto Guard(const Body& body) {
     return [this, body](int64_t task) {
@@ -48,7 +48,7 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-// The bytes of the source rows that packed rows [begin, end) come of.
+// The bytes of the source rows from which packed rows [begin, end) are made.
 class SourceRows {
  public:
   SourceRows(const TensorView& source, int64_t row_bytes, int64_t begin, int64_t end, const std::function<int64_t(int64_t)>& source_row)
@@ -90,7 +90,7 @@ void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_
     out[k * kTileRows] = type == PackedType::kF16 ? FloatToHalf(values[k]) : FloatToBfloat16(values[k]);
 }
 
-// A row's codes of one block; its words of four are kTileRows words apart.
+// Packs one row's codes of one block. In the tile, a row's words of four codes are kTileRows words apart.
 void PackCodes(PackedType type, const uint8_t* codes, uint32_t* out) {
   uint32_t words[8];
   std::memcpy(words, codes, sizeof words);
@@ -198,7 +198,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
   const std::string what = "tensor '" + source.name + "'";
   AlignedBuffer packed(total_bytes, what.c_str(), context.device == nullptr ? arena : nullptr);
   const int64_t row_bytes = num_cols_ / Info(source.dtype).block_size * Info(source.dtype).block_bytes;
-  // Tasks of about 256 KB of the file, which a core's cache holds between reading and packing.
+  // A task reads about 256 KB of the file: they stay in the core's cache between reading and packing.
   const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 18) / (row_bytes * kTileRows));
   const int64_t num_tasks = (num_tiles + tiles_per_task - 1) / tiles_per_task;
   FirstError error;

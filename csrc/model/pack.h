@@ -12,7 +12,7 @@
 
 namespace llmi {
 
-// What weights are kept as: as the file has them, converted to one float type, or quantised as they are loaded.
+// The format of weights in memory: as the file stores them, converted to one float type, or quantised while they are loaded.
 enum class WeightFormat : uint8_t {
   kAsStored,
   kF32,
@@ -25,16 +25,16 @@ enum class WeightFormat : uint8_t {
 // "auto", "float32", "float16", "bfloat16", "q8_0", "q4_0"; throws Error(kInvalidArgument).
 WeightFormat ParseWeightFormat(const std::string& name);
 
-// A copy of weights where the context's ops read them.
+// Copies weights to the memory where the context's ops read them.
 AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_t num_bytes);
 
 class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  // Rows of `source` [num_rows, num_cols] in the order source_row(0), source_row(1), ... (null: as stored).
-  // The file is read piece by piece, so that memory holds one copy. arena: where the host keeps it, and outlives it; null:
-  // on its own. A device keeps it itself.
+  // Packs the rows of `source` [num_rows, num_cols] in the order source_row(0), source_row(1), ... (null: as stored).
+  // The file is read piece by piece, so that memory holds one copy.
+  // arena: host memory to pack into; must outlive the matrix. Null: allocate. Ignored when the context has a device.
   // Throws Error(kOutOfMemory) with the arithmetic, Error(kModelFile) if the file cannot be read.
   PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
                const std::function<int64_t(int64_t)>& source_row = nullptr, MemorySource* arena = nullptr);
@@ -56,7 +56,7 @@ struct PackedForm {
 };
 PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols);
 
-// The type that a matrix is stored in before it is packed: its own, or what it is quantised to.
+// The type of a matrix before it is packed: its own, or the one that `format` quantises it to.
 DType StoredType(DType dtype, WeightFormat format);
 PackedType PackedTypeOf(DType dtype, WeightFormat format);
 

@@ -27,7 +27,7 @@ void QuantizeQ8(const float* values, uint8_t* out) {
   for (int64_t i = 0; i < kBlock; ++i) out[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::round(values[i] * inverse)));
 }
 
-// One scale, codes 0 to 15 with offset 8; the value that is largest in size becomes code 0, so that all 16 are used.
+// One scale, codes 0 to 15 with offset 8. The value of the largest magnitude gets code 0, so that all 16 codes are used.
 void QuantizeQ4(const float* values, uint8_t* out) {
   float extreme = 0;
   for (int64_t i = 0; i < kBlock; ++i) {

@@ -23,7 +23,7 @@ std::string ScalingType(const JsonFields& scaling) {
   return type ? *type : old_type.value_or("default");
 }
 
-// Of "rope_scaling", or of an object of "rope_parameters". What else stands in the object stays unread, and is refused for it.
+// Reads "rope_scaling", or an object of "rope_parameters". Other members stay unread, so the loader refuses them.
 void ReadScaling(const JsonFields& scaling, RopeConfig* rope) {
   const std::string type = ScalingType(scaling);
   if (type == "linear") {
@@ -46,7 +46,7 @@ int64_t RotaryDim(const JsonFields& fields, int64_t head_dim, double factor) {
   return static_cast<int64_t>(static_cast<double>(head_dim) * factor);
 }
 
-// A number that may stand at the top, in `object`, or in both alike.
+// A number that may be at the top, in `object`, or in both with the same value.
 double Agreed(const JsonFields& config, const std::string& top_key, const JsonFields& object, const std::string& key, double fallback) {
   const std::optional<double> top = config.OptionalNumber(top_key);
   const std::optional<double> inner = object.OptionalNumber(key);
@@ -54,7 +54,7 @@ double Agreed(const JsonFields& config, const std::string& top_key, const JsonFi
   return inner ? *inner : top.value_or(fallback);
 }
 
-// rope_parameters, or its entry for one kind of layer.
+// parameters: rope_parameters, or its entry for one kind of layer.
 RopeConfig FromParameters(const JsonFields& config, const JsonFields& parameters, const std::string& theta_key, int64_t head_dim,
                           double default_theta) {
   RopeConfig rope;
@@ -64,7 +64,7 @@ RopeConfig FromParameters(const JsonFields& config, const JsonFields& parameters
   return rope;
 }
 
-// What rope_scaling says beside rope_parameters must be the same.
+// If the config has both rope_scaling and rope_parameters, they must agree.
 void CheckSameScaling(const JsonFields& config, const JsonFields& parameters, const RopeConfig& rope) {
   const std::optional<JsonFields> scaling = config.Object("rope_scaling");
   if (!scaling) return;
@@ -119,7 +119,7 @@ RopeConfig RopeOf(const GgufFields& fields, const std::string& prefix, int64_t h
   RopeConfig rope;
   rope.theta = fields.Number(rope_prefix + "freq_base", 10000.0);
   rope.rotary_dim = fields.Integer(rope_prefix + "dimension_count", head_dim);
-  // As llama.cpp reads it: the type is linear where none is named, the factor may have its old name, and 0 means none.
+  // As in llama.cpp, the default type is linear, the factor may have its old name, and a factor of 0 means no scaling.
   const std::string type_key = rope_prefix + "scaling.type";
   const std::string type = fields.String(type_key, "linear");
   if (type != "linear" && type != "none") RefuseType(fields.source(), type_key, type);

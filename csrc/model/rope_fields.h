@@ -1,4 +1,4 @@
-// Rotary embedding as config.json and GGUF metadata say it.
+// Reads the settings of the rotary embedding from config.json and GGUF metadata.
 #pragma once
 
 #include "core/json_fields.h"
@@ -7,12 +7,12 @@
 
 namespace llmi {
 
-// config.json, one table for all layers: "rope_theta", "rope_scaling" and "partial_rotary_factor" at the top, or all of it in
-// "rope_parameters" (transformers 5). Throws Error(kModelFile, kUnsupportedModel) for a type that is not run, a number that is missing,
-// and for two places that contradict each other.
+// config.json, one table for all layers: "rope_theta", "rope_scaling" and "partial_rotary_factor" at the top, or all of them in
+// "rope_parameters" (transformers 5). Throws Error(kUnsupportedModel) for a type of scaling that llmi does not run, Error(kModelFile) for a
+// missing number, or if two places contradict each other.
 RopeConfig RopeOf(const JsonFields& config, int64_t head_dim, double default_theta);
 
-// config.json with a table for each kind of layer: [full, sliding], from "rope_parameters" by kind, or from "rope_theta" and
+// config.json, one table for each kind of layer, [full, sliding]: from the kinds' objects in "rope_parameters", or from "rope_theta" and
 // "rope_scaling" (full attention) and "rope_local_base_freq" (sliding).
 std::vector<RopeConfig> RopesByLayerKind(const JsonFields& config, int64_t head_dim, double default_theta, double default_local_theta);
 

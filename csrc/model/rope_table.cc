@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kTwoPi = 6.283185307179586;
 
-// Llama 3's scaling: long wavelengths are stretched by `factor`, short ones kept, a ramp between.
+// Llama 3's scaling: frequencies of long wavelengths are divided by llama3_factor, those of short ones stay, those between are blended.
 float Llama3Frequency(const RopeConfig& config, float frequency) {
   const double original = static_cast<double>(config.llama3_original_context);
   const double wavelength = kTwoPi / static_cast<double>(frequency);

@@ -1,5 +1,5 @@
-// The part of the vocabulary that a draft's law is over: whole tiles of the LM head, those of ids that are frequent and those of ids
-// that the text holds. A draft step reads only their weights (Zhao et al., FR-Spec, 2025).
+// The part of the vocabulary from which a draft model draws: whole tiles of the LM head, namely those of frequent ids and those of ids in
+// the text so far. A draft step reads only the weights of these tiles (Zhao et al., FR-Spec, 2025).
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ class Shortlist {
  public:
   Shortlist(int64_t vocab_size, std::span<const int32_t> token_ids) : has_(static_cast<size_t>(NumTiles(vocab_size))) { Add(token_ids); }
 
-  // Ids in [0, vocab_size).
+  // token_ids: each in [0, vocab_size).
   void Add(std::span<const int32_t> token_ids) {
     for (int32_t id : token_ids) has_[static_cast<size_t>(id / kTileRows)] = 1;
   }
-  // Of an equal vocabulary.
+  // other: must have the same vocabulary size.
   void Add(const Shortlist& other) {
     for (size_t tile = 0; tile < has_.size(); ++tile) has_[tile] |= other.has_[tile];
   }
-  // Runs of tiles that it has, or, with `others`, has not; ascending.
+  // The runs of tiles in the shortlist, ascending; with `others`, the runs of the remaining tiles.
   std::vector<TileRange> Tiles(bool others = false) const {
     std::vector<TileRange> ranges;
     const auto count = static_cast<int64_t>(has_.size());

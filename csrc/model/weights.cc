@@ -33,13 +33,13 @@ bool EqualBytes(const TensorView& a, const TensorView& b) {
 
 enum class Bias { kNone, kRequired, kIfStored };
 
-// What the config says of a role's tensor.
+// The shape that the config gives a role's tensor, and whether it has a bias.
 struct TensorForm {
   std::vector<uint64_t> shape;
   Bias bias = Bias::kNone;
 };
 
-// Nothing where the model has no such tensor.
+// Empty if the model has no such tensor.
 std::optional<TensorForm> FormOf(TensorRole role, const ModelConfig& config) {
   const auto hidden = static_cast<uint64_t>(config.hidden_size);
   const auto head_dim = static_cast<uint64_t>(config.head_dim);
@@ -85,7 +85,7 @@ class Tensors {
     return *view;
   }
 
-  // nullptr: the layer has none.
+  // nullptr if the layer has no bias.
   const TensorView* BiasOf(TensorRole role, int64_t layer) const {
     const std::optional<TensorForm> form = FormOf(role, config_);
     if (form->bias == Bias::kNone) return nullptr;
@@ -166,7 +166,7 @@ class Loader {
     return values;
   }
 
-  // Empty where the model has no such norm.
+  // Empty if the model has no such norm.
   WeightVector Norm(TensorRole role, int64_t layer) const {
     if (!FormOf(role, config_)) return {};
     std::vector<float> values = Values(tensors_.Weight(role, layer));
@@ -177,7 +177,7 @@ class Loader {
   }
 
   LinearWeights Linear(TensorRole role, int64_t layer, bool interleaved = false) const {
-    // Adjacent-pair RoPE stores as row 2i + j of a head's rotated part what the halves convention has as row j rotary_dim/2 + i.
+    // Row 2 i + j of a head's rotated part in the file (adjacent-pair RoPE) is row j * rotary_dim / 2 + i in the halves convention.
     const int64_t head_dim = config_.head_dim;
     const int64_t rotary_dim = config_.ropes[0].rotary_dim;
     const auto source_row = [head_dim, rotary_dim](int64_t row) {
@@ -236,7 +236,7 @@ void VisitMatrices(const ModelWeights& weights, const Visit& visit) {
   }
 }
 
-// Each role that the model has, in each layer that has it.
+// Calls visit(role, layer) for each tensor of the model.
 template <typename Visit>
 void VisitTensors(const TensorNames& names, const ModelConfig& config, const Visit& visit) {
   for (size_t i = 0; i < static_cast<size_t>(TensorRole::kCount); ++i) {

@@ -16,7 +16,7 @@
 
 namespace llmi {
 
-// Weights that are no matrix, as fp32.
+// A vector of weights (a norm or a bias) in fp32.
 class WeightVector {
  public:
   WeightVector() = default;
@@ -47,7 +47,7 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  std::unique_ptr<HugeArena> arena;  // the host's, for the matrices
+  std::unique_ptr<HugeArena> arena;  // host memory of the matrices
   PackedMatrix embedding;            // [vocab, hidden]
   PackedMatrix head;                 // [vocab, hidden]; empty when tied to the embedding
   WeightVector final_norm;
@@ -56,18 +56,17 @@ struct ModelWeights {
   uint64_t num_bytes() const;
   // Names of the packed types in use, as in "q4_1+q8_0", for the numerics id.
   std::string TypeNames() const;
-  // Whether a matrix that is multiplied is quantised; an embedding beside a head of its own is only looked up.
+  // Whether some matrix that is multiplied is quantised. The embedding counts only if it is also the head; otherwise it is only looked up.
   bool HasQuantizedLayers() const;
 };
 
-// Looks for every tensor of the model, and reads none. Throws Error(kModelFile) naming the tensor that is missing or does not match the
-// config.
+// Finds every tensor of the model and reads none. Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
 void LocateWeights(const TensorFile& file, const TensorNames& names, const ModelConfig& config);
 
-// Whether a head is the embedding once more: its values, in the same type.
+// Whether `head` is a copy of the embedding: the same values in the same type.
 bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config);
 
-// What the weights of a model will take, before any is read.
+// The memory that a model's weights will take, known before any is read.
 struct WeightPlan {
   std::map<std::string, uint64_t> bytes_by_type;  // by name of the packed type
   uint64_t num_bytes() const;
@@ -82,8 +81,8 @@ struct ExpectedTensor {
 };
 std::vector<ExpectedTensor> ExpectedTensors(const TensorNames& names, const ModelConfig& config);
 
-// source_layers: the file's numbers of the config's layers; empty: the same.
-// dropped: looked at before each matrix; once it is true nobody wants the model any more: throws Error(kInterrupted). May be null.
+// source_layers: for each layer of the config its number in the file; empty: the same numbers.
+// dropped: checked before each matrix. True means that the caller no longer wants the model: throws Error(kInterrupted). May be null.
 // Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
                          WeightFormat format, const std::vector<int64_t>& source_layers = {}, const std::atomic<bool>* dropped = nullptr);

@@ -21,7 +21,7 @@ void AppendMasks(const SamplingParams& params, const TokenHistory& history, std:
   const auto ban = [&](int32_t id) { masks->push_back({id, 1, 0.0f}); };
   const std::span<const int32_t> output = history.token_ids.subspan(static_cast<size_t>(history.prompt_len));
   for (const std::vector<int32_t>& word : params.bad_words) {
-    // A word is banned at its last token, when its beginning has just been written.
+    // The last token of a bad word is banned if the output ends with the tokens before it.
     if (EndsWith(output, std::span(word).first(word.size() - 1))) ban(word.back());
   }
   if (static_cast<int64_t>(output.size()) < params.min_tokens) {
@@ -42,8 +42,8 @@ Penalties PenaltiesOf(const SamplingParams& params) {
 
 void AppendPenalties(const SamplingParams& params, const TokenHistory& history, int64_t vocab_size, std::vector<PenaltyEdit>* penalties) {
   if (!HasPenalties(params)) return;
-  // Of each id: 0 if the history lacks it, else one more than its count in the output. All zero between calls, so
-  // that a call touches the ids of its history alone.
+  // seen[id]: 0 if the history lacks the id, else one more than its count in the output. All entries are zero between calls, so a call
+  // touches only the ids of its history.
   thread_local std::vector<int32_t> seen;
   if (static_cast<int64_t>(seen.size()) < vocab_size) seen.resize(static_cast<size_t>(vocab_size));
   for (size_t i = 0; i < history.token_ids.size(); ++i) {

@@ -1,4 +1,4 @@
-// Masks, bias and penalties as changes of single logits: the one list that the host's law and a device's draw both carry out.
+// Masks, bias and penalties as a list of changes of single logits. The host's law and a device's draw both apply this list.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,26 @@
 
 namespace llmi {
 
-// Bad words, ids that may not come before min_tokens, bias; allowed_token_ids are not among them. In the order to be carried out.
+// Appends the changes for bad words, for stop ids before min_tokens, and for bias, in the order in which they are applied.
+// allowed_token_ids are not among them.
 void AppendMasks(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks);
-// Each id of the history once; nothing where no penalty is set.
+// Appends each id of the history once; nothing if no penalty is set.
 void AppendPenalties(const SamplingParams& params, const TokenHistory& history, int64_t vocab_size, std::vector<PenaltyEdit>* penalties);
 Penalties PenaltiesOf(const SamplingParams& params);
-// Whether masks depend on which token came last.
+// Whether the masks depend on the last token of the history.
 bool MaskByLastToken(const SamplingParams& params);
 
 // Rows for Device::Draw.
 class DrawList {
  public:
-  // The row of one draw as DrawToken makes it: with the noise of the history's length.
-  // after: of DrawRow; then the history's last token may be any, and MaskByLastToken is not.
+  // Adds the row of one draw, with the noise of position history.token_ids.size(), as DrawToken uses it.
+  // after: as in DrawRow. If it is not -1, the history's last entry is a placeholder, so MaskByLastToken(params) must be false.
   void Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row, int64_t vocab_size,
            int64_t after = -1);
-  // The row that was added last judges such a token next. law: that it was drawn from, which outlives the list; empty: a point mass.
+  // Adds a drafted token, which the latest row judges after its earlier ones. law: the law that the token was drawn from; it must outlive
+  // the list; empty: a point mass.
   void AddDrafted(int32_t token_id, std::span<const float> law, double uniform);
-  // The noise of the draw when all are rejected.
+  // Sets the noise of the draw that follows if all drafted tokens of the latest row are rejected.
   void SetNoiseAfterRejection(const NoiseKey& key) { rows_.back().noise_after_rejection = NoiseOf(key); }
   DrawBatch batch() const;
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }

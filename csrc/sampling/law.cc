@@ -29,13 +29,13 @@ void KeepAllowed(const std::vector<int32_t>& allowed_token_ids, float* logits, i
   }
 }
 
-// Ranking order of the law.
+// The order in which tokens of a law rank.
 struct ByRank {
   const float* law;
   bool operator()(int32_t a, int32_t b) const { return law[a] > law[b] || (law[a] == law[b] && a < b); }
 };
 
-// Keeps the first top_k by rank. One pass that skips every token below the last one found so far.
+// Keeps the first top_k tokens by rank. One pass, which skips every token below the k-th best found so far.
 void KeepTopK(int64_t top_k, float* law, int64_t vocab_size) {
   const auto kept = static_cast<size_t>(top_k);
   std::vector<int32_t> ids;
@@ -43,7 +43,7 @@ void KeepTopK(int64_t top_k, float* law, int64_t vocab_size) {
   const auto cut = [&] {
     std::nth_element(ids.begin(), ids.begin() + top_k - 1, ids.end(), ByRank{law});
     ids.resize(kept);
-    limit = law[ids.back()];  // the last of them: later ids of equal value rank behind it
+    limit = law[ids.back()];  // the k-th best so far: a later id with the same value ranks after it
   };
   for (int64_t i = 0; i < vocab_size; ++i) {
     if (!(law[i] > limit)) continue;
@@ -59,8 +59,8 @@ void KeepTopK(int64_t top_k, float* law, int64_t vocab_size) {
 
 int MassBucket(uint64_t mass) { return static_cast<int>(std::bit_width(mass)); }  // 0: no mass
 
-// Keeps the shortest ranked prefix whose integer mass reaches top_p of the whole. Masses do not fall as ranks rise, so
-// all tokens of a power of two come before those of the next: ranks matter inside the one where the sum is reached.
+// Keeps the shortest ranked prefix whose integer mass reaches top_p of the total. A better rank never has a smaller mass, so tokens are
+// first sorted into buckets by the power of two of their mass; ranks matter only inside the bucket in which the sum is reached.
 void KeepTopP(const KernelContext& context, double top_p, float maximum, float* law, int64_t vocab_size) {
   thread_local std::vector<uint64_t> masses;
   masses.resize(static_cast<size_t>(vocab_size));
@@ -79,7 +79,7 @@ void KeepTopP(const KernelContext& context, double top_p, float maximum, float* 
     if (own == bucket) order.push_back(static_cast<int32_t>(i));
     if (own < bucket) law[i] = kMinusInfinity;
   }
-  // Ranks are sorted piece by piece: few are needed, as a rule.
+  // Ranks are sorted piece by piece, since usually few are needed.
   size_t sorted = 0;
   size_t count = 0;
   for (size_t piece = 64; count < order.size() && sum < wanted; piece *= 8) {
@@ -161,9 +161,9 @@ uint32_t NoiseWord(const NoiseKey& key, int64_t token_id) { return RaceWords(Noi
 double LogExponential(const NoiseKey& key, int64_t token_id) { return RaceScore(NoiseWord(key, token_id), 0.0f); }
 
 int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law, int64_t vocab_size) {
-  using Runner = std::pair<double, int64_t>;  // score, id: the least wins
+  using Runner = std::pair<double, int64_t>;  // score, id; the least pair wins
   const auto score = [&](int64_t id) { return Runner{RaceScore(NoiseWord(key, id), law[id]), id}; };
-  // The likeliest token first: its score lets the loop skip nearly all others.
+  // The likeliest token is scored first: its score lets the loop skip nearly all others.
   const int64_t likeliest = ArgMax(context, law, vocab_size);
   CheckInternal(likeliest >= 0, "draw: the law holds NaN or infinity, or keeps no token");
   Runner winner = score(likeliest);

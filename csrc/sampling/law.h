@@ -1,9 +1,9 @@
-// The processed distribution of a row, called its "law" throughout the code: one function computes it, which sampling, verification and
-// log-probabilities call.
+// The processed distribution of a row of logits, called its "law" throughout the code. One function computes it; sampling, verification and
+// log-probabilities all call that function.
 //
-// Order: masks (allowed ids, bad words, stop ids before min_tokens), bias, penalties (repetition, frequency,
-// presence); then what the user's processors do; then temperature, min-p, top-k, top-p. Ranking is by logit
-// descending, id ascending; top-p counts integer masses (kernels/ops/vocab.h), so its set is the same everywhere.
+// Order: masks (allowed ids, bad words, stop ids before min_tokens), bias, penalties (repetition, frequency, presence); then the user's
+// processors; then temperature, min-p, top-k, top-p. Tokens rank by logit, descending, then by id, ascending. Top-p adds integer masses
+// (kernels/ops/vocab.h), so it keeps the same set on every machine.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct TokenHistory {
 // Called between penalties and temperature with the row [vocab_size], which it may change.
 using LogitsHook = std::function<void(float* logits)>;
 
-// What a row went through, for those who ask why a token was drawn. Called after each stage with the row [vocab_size].
+// The stages of a row's processing, for traces that show why a token was drawn.
 enum class LawStage : uint8_t {
   kMasked,     // allowed ids, bad words, minimum length, bias
   kPenalised,  // repetition, frequency, presence
@@ -34,15 +34,15 @@ enum class LawStage : uint8_t {
   kTempered,
 };
 constexpr size_t kNumLawStages = 4;
+// Called after each stage with the row [vocab_size].
 using LawObserver = std::function<void(LawStage stage, const float* logits)>;
 
-// The first half: masks, bias and penalties, in place. Throws Error(kNonFiniteLogits) if the model's logits have no finite
-// maximum.
+// The first half: applies masks, bias and penalties in place. Throws Error(kNonFiniteLogits) if the model's logits have no finite maximum.
 void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
                     int64_t vocab_size, const LawObserver& observer = nullptr);
 
-// The second half: temperature and filters, in place, of what hooks left. Throws Error(kNonFiniteLogits) if that has no finite
-// maximum.
+// The second half: applies temperature and filters in place, after the hooks. Throws Error(kNonFiniteLogits) if the logits have no finite
+// maximum then.
 void FilterLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
                   int64_t vocab_size, const LawObserver& observer = nullptr);
 
@@ -66,19 +66,19 @@ RaceNoise NoiseOf(const NoiseKey& key);
 // The word of `token_id` under this key.
 uint32_t NoiseWord(const NoiseKey& key, int64_t token_id);
 
-// log E of `token_id`: the smaller, the sooner it wins the race of Draw.
+// log E of `token_id`. The smaller it is, the earlier the token arrives in the race of Draw.
 double LogExponential(const NoiseKey& key, int64_t token_id);
 
-// Draws from softmax(law): the token with the least log(E) - law, E = -log(1 - v), v = (word + 0.5) 2^-32. This is
-// the Gumbel maximum; exact in the tail. Ties go to the lowest id.
+// Draws from softmax(law): returns the token with the least log(E) - law, where E = -log(1 - v) and v = (word + 0.5) 2^-32. This is the
+// Gumbel-max method, in a form that is exact in the tail. Among equal scores the lowest id wins.
 int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law, int64_t vocab_size);
 
-// The token that plain decoding emits from a processed law: the likeliest at temperature 0, else Draw with the noise of
-// `position`, the number of tokens before it.
+// The token that plain decoding emits from a processed law: the likeliest at temperature 0, else that of Draw. position: the number of
+// tokens before the drawn one; it selects the noise.
 int32_t DrawToken(const KernelContext& context, const SamplingParams& params, int64_t position, int64_t sample_index,
                   std::span<const float> law);
 
-// The `count` kept tokens that Draw would prefer, best first: a draw without replacement. key null: by rank.
+// The `count` kept tokens with the least scores of Draw, the least first: a draw without replacement. key null: the likeliest tokens.
 std::vector<int32_t> DrawSeveral(const NoiseKey* key, const float* law, int64_t vocab_size, int64_t count);
 
 }  // namespace llmi

@@ -12,12 +12,12 @@ namespace llmi {
 struct TokenLogprobs {
   std::vector<int32_t> token_ids;
   std::vector<float> logprobs;            // raw: log softmax of the model's logits
-  std::vector<float> processed_logprobs;  // of the law drawn from; -inf where cut
+  std::vector<float> processed_logprobs;  // log-probabilities under the law that was drawn from; -inf where it cuts
   std::vector<int32_t> ranks;             // 1 = largest raw logit
 };
 
-// raw [vocab_size]: the model's logits. law [vocab_size]: ProcessLogits' result; greedy: all its mass is on
-// `token`. num_top: 0 or more, capped by the vocabulary.
+// raw [vocab_size]: the model's logits. law [vocab_size]: the result of ProcessLogits. greedy: all of the law's mass is on `token`.
+// num_top: 0 or more; at most vocab_size entries are returned.
 TokenLogprobs ComputeLogprobs(const KernelContext& context, const float* raw, const float* law, bool greedy, int64_t vocab_size,
                               int32_t token, int64_t num_top);
 

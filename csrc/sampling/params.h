@@ -29,14 +29,14 @@ struct SamplingParams {
   bool include_stop_str_in_output = false;
   bool detokenize = true;
   bool skip_special_tokens = true;
-  int64_t num_logprobs = -1;         // -1: none; 0: the sampled token; n: the top n too
-  int64_t num_prompt_logprobs = -1;  // likewise
+  int64_t num_logprobs = -1;         // -1: none; 0: of the sampled token; n: also of the top n
+  int64_t num_prompt_logprobs = -1;  // the same for prompt tokens
 
   // The likeliest token is taken; nothing is drawn.
   bool greedy() const { return temperature == 0; }
 };
 
-// Calls visit(name, member) for each parameter, by which it crosses to Python.
+// Calls visit(name, member) for each parameter; name is its name in Python.
 template <typename Visit>
 void VisitSamplingParams(const Visit& visit) {
   visit("temperature", &SamplingParams::temperature);

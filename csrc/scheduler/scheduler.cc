@@ -6,8 +6,8 @@
 namespace llmi {
 namespace {
 
-constexpr int64_t kWorthWaiting = 4;  // blocks
-constexpr int64_t kDrawnMemory = 32;  // sequences that the mean of drawn shares remembers
+constexpr int64_t kWorthWaiting = 4;  // blocks: a sequence waits a step to find this many more in the prefix cache
+constexpr int64_t kDrawnMemory = 32;  // the largest weight of the running mean drawn_share_, in sequences
 
 int64_t Missing(const ScheduledSequence& sequence) { return sequence.num_tokens - sequence.kv.num_tokens; }
 
@@ -15,17 +15,17 @@ std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
   return sequence.token_ids == nullptr ? std::span<const int32_t>() : *sequence.token_ids;
 }
 
-// Rows behind the next token: a draft goes with the last token that is known.
+// Draft rows after the next token. A draft runs only together with the last known token.
 int64_t Drafted(const ScheduledSequence& sequence) { return Missing(sequence) == 1 ? sequence.num_drafted : 0; }
 
-// Most tokens of one piece: the last one, with its draft, has a step of its own.
+// The most tokens of one piece. If the sequence has a draft, its last known token and the draft run in a separate step.
 int64_t MostAtOnce(const ScheduledSequence& sequence) {
   return Missing(sequence) > 1 && sequence.num_drafted > 0 ? Missing(sequence) - 1 : Missing(sequence);
 }
 
 bool Overtaken(const ScheduledSequence& sequence) { return sequence.num_overtaken >= kMaxOvertaken; }
 
-// Most tokens that the prefix cache may give: the last one is always computed, as its row is what the next is drawn from.
+// The most tokens that may come from the prefix cache. The last token is always computed, since the next one is drawn from its row.
 int64_t MostCached(const ScheduledSequence& sequence) { return std::min(sequence.num_tokens - 1, sequence.first_wanted_row); }
 
 template <typename Container>
@@ -46,7 +46,7 @@ bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) c
 
 void Scheduler::Add(ScheduledSequence* sequence) {
   sequence->allowance = std::max(sequence->allowance, sequence->max_new_tokens);
-  // A queue that is sorted in each step may be out of order until then.
+  // A queue that is sorted in each step need not be in order before that.
   const auto place = SortsWaiting()
                          ? waiting_.end()
                          : std::upper_bound(waiting_.begin(), waiting_.end(), sequence, [&](auto* a, auto* b) { return Before(a, b); });
@@ -72,7 +72,7 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
   int64_t budget = config_.max_num_batched_tokens;
   OrderWaiting();
   if (config_.policy == SchedulingPolicy::kPrefillFirst) {
-    // Prompts under way, then waiting ones; decodes go on when there is no prompt left to compute.
+    // First the prompts of running sequences, then waiting ones; decodes run only if no prompt is left to compute.
     const auto has_prompt = [](const ScheduledSequence* s) { return Missing(*s) > 1; };
     if (!waiting_.empty() && std::none_of(running_.begin(), running_.end(), has_prompt)) AdmitWaiting(&budget, &prompt_budget, &pieces);
     if (!pieces.empty()) return pieces;
@@ -84,7 +84,7 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
     if (paused_decodes_) return pieces;
   }
   paused_decodes_ = false;
-  // A budget for prompts counts where there is a decode to stall.
+  // The budget for prompts applies only if there is a decode that a prompt would stall.
   if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return Missing(*s) == 1; })) prompt_budget = INT64_MAX;
   ScheduleRunning(&budget, &prompt_budget, &pieces);
   AdmitWaiting(&budget, &prompt_budget, &pieces);
@@ -96,7 +96,7 @@ bool Scheduler::SortsWaiting() const {
          config_.policy == SchedulingPolicy::kLongestPrefix || config_.policy == SchedulingPolicy::kCustom;
 }
 
-// Policies order the queue; who runs keeps running.
+// Orders the queue by the policy. Running sequences keep running.
 void Scheduler::OrderWaiting() {
   if (!SortsWaiting() || waiting_.size() < 2) return;
   for (ScheduledSequence* sequence : waiting_) {
@@ -119,14 +119,14 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
   int64_t behind = 0;
   for (size_t i = 0; i < running_.size(); ++i) {
     ScheduledSequence* sequence = running_[i];
-    if (num_counted != running_.size()) {  // at first, and when some were preempted
+    if (num_counted != running_.size()) {  // in the first iteration, and after a preemption
       num_counted = running_.size();
       behind = 0;
       for (size_t j = i; j < num_counted; ++j) behind += 1 + Drafted(*running_[j]);
     }
-    // One token, with its draft, stays set aside for each running sequence behind this one.
+    // One token and its draft are set aside for each running sequence after this one.
     behind -= 1 + Drafted(*sequence);
-    // A finished row of a static batch computes its last token again, into the slot that it has.
+    // A finished row of a static batch computes its last token again, into the same slot.
     if (sequence->finished) cache_->TryRollback(&sequence->kv, 1);
     const int64_t most = MostAtOnce(*sequence);
     ScheduledPiece piece = {sequence, std::min(most, std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0)), Drafted(*sequence)};
@@ -149,7 +149,7 @@ bool Scheduler::ReserveRunning(ScheduledPiece* piece, bool alone) {
       piece->num_new /= 2;
       continue;
     }
-    if (is_last && piece->num_drafted > 0 && !alone) return false;  // it waits a step, and keeps what it has
+    if (is_last && piece->num_drafted > 0 && !alone) return false;  // it waits a step, and keeps its pages
     PreemptLast();
     if (is_last) return false;
   }
@@ -165,7 +165,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
     if (sequence->host_copy != nullptr && sequence->kv.num_tokens == 0 && !RestoreCopy(sequence)) break;
     if (sequence->kv.num_tokens == 0) AttachPrefix(sequence);
-    if (WaitsForPrefix(*sequence, *pieces)) {  // what is known of its beginning is looked up anew then
+    if (WaitsForPrefix(*sequence, *pieces)) {  // the prefix cache is searched again in the next step
       GiveBack(sequence);
       break;
     }
@@ -179,7 +179,7 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     if (num_drafted > 0 && num_new + num_drafted > *budget && !pieces->empty()) break;  // it waits a step
     if (!FitsBesideRunning(*sequence, cache_->PagesNeeded(sequence->kv, num_new + num_drafted))) break;
     if (!cache_->TryReserve(&sequence->kv, num_new + num_drafted)) {
-      // Alone, it begins with what fits; blocks behind a window come back as it goes.
+      // If no sequence runs, it begins with a smaller piece; later its windows give blocks back.
       while (num_new > 1 && !cache_->TryReserve(&sequence->kv, num_new)) num_new /= 2;
       const int64_t num_rows = num_new + num_drafted;
       if (cache_->PagesNeeded(sequence->kv, num_rows) > 0 && !cache_->TryReserve(&sequence->kv, num_rows)) break;
@@ -199,40 +199,41 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
   }
 }
 
-// Whether a sequence that takes num_pages leaves each running one a block to grow, so that an admission is not undone at once,
-// and is not expected to outgrow the pool together with them.
+// Whether a sequence that takes num_pages may be admitted: each running sequence keeps a block to grow, so that the admission is not undone
+// at once, and all together are not expected to outgrow the pool.
 bool Scheduler::FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const {
   if (running_.empty()) return true;
   const int64_t reserve = cache_->groups().pages_per_block() * num_running();
   return num_pages + reserve <= cache_->num_available() && !OutgrowsPool(sequence);
 }
 
-// Takes a preempted sequence's blocks back from the host, unless the prefix cache has them still. False: it has to wait for room.
+// Copies a preempted sequence's blocks back from the host, unless the prefix cache still has them. Returns false if the sequence must wait
+// for free pages.
 bool Scheduler::RestoreCopy(ScheduledSequence* sequence) {
   const KvHostCopy& copy = *sequence->host_copy;
   const int64_t known = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt);
   if (known + cache_->groups().block_size() < copy.num_tokens) {
     if (!FitsBesideRunning(*sequence, copy.num_pages + cache_->groups().pages_per_block())) return false;
-    GiveBack(sequence);  // its place in the prefix tree, if it has one
+    GiveBack(sequence);  // releases its pin in the prefix tree, if it has one
     if (cache_->TryRestore(&sequence->kv, copy, Tokens(*sequence), sequence->cache_salt)) {
       num_restored_tokens_ += copy.num_tokens;
-    } else {  // alone, and still no room: it is computed again, piece by piece
+    } else {  // no sequence runs and pages are still short: it is computed again, piece by piece
       sequence->host_copy = nullptr;
     }
   }
   return true;
 }
 
-// Tokens that it is expected to draw yet, from what others drew of their allowance.
+// The number of tokens that the sequence is expected to draw still, by the share of their allowance that finished sequences drew.
 int64_t Scheduler::ExpectedTokens(const ScheduledSequence& sequence) const {
   const int64_t drawn = sequence.allowance - sequence.max_new_tokens;
   const auto expected = static_cast<int64_t>(drawn_share_ * static_cast<double>(sequence.allowance)) - drawn;
   return std::min(std::max(expected, cache_->groups().block_size()), sequence.max_new_tokens);
 }
 
-// Whether the pool would run dry before some sequence ends, if this one ran too. Between ends all that run grow alike, so
-// the need peaks just before an end: there all that are left have grown as much as the one that ends, and those that
-// ended have given back what they held. Groups with a window stop growing and are not counted.
+// Whether pages would run out before some sequence ends, if the newcomer ran, too. All running sequences grow at the same rate, so the need
+// peaks just before a sequence ends. At that point each remaining sequence has grown as much as the one that ends, and those that ended
+// before have given their blocks back. Groups with a window stop growing and are not counted.
 bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   const int64_t block_size = cache_->groups().block_size();
   const auto blocks = [&](int64_t num_tokens) { return (num_tokens + block_size - 1) / block_size; };
@@ -242,15 +243,15 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   if (some_group == groups.end()) return false;
   int64_t pages_per_block = 0;
   for (const KvGroup& group : groups) pages_per_block += whole(group) ? group.pages_per_block : 0;
-  // Blocks that it has, those that this step reserved for it among them.
+  // The blocks that the sequence holds, including those reserved in this step.
   const auto held = [&](const ScheduledSequence& sequence) {
     const auto num_pages = static_cast<int64_t>(sequence.kv.tables[static_cast<size_t>(some_group - groups.begin())].size());
     return num_pages / some_group->pages_per_block;
   };
   struct End {
-    int64_t growth;  // blocks, until then
+    int64_t growth;  // blocks that the sequence takes until it ends
     int64_t seats;
-    int64_t given_back;  // blocks, those of a shared prefix left out
+    int64_t given_back;  // blocks that it gives back, without those of a shared prefix
   };
   std::vector<End> ends;
   ends.reserve(running_.size() + 1);
@@ -280,7 +281,8 @@ void Scheduler::AttachPrefix(ScheduledSequence* sequence) {
   if (sequence->num_preemptions == 0) sequence->num_cached = found;
 }
 
-// Whether a piece of this very step computes a good part of the sequence's beginning: a step later it is a hit.
+// Whether a piece of this step computes at least kWorthWaiting more blocks of the sequence's beginning, which are in the prefix cache from
+// the next step on.
 bool Scheduler::WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const {
   if (sequence.token_ids == nullptr || sequence.kv.prefix_node == PrefixTree::kNone) return false;
   const int64_t worth = sequence.kv.num_tokens + kWorthWaiting * cache_->groups().block_size();

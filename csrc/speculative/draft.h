@@ -1,4 +1,4 @@
-// What a drafter proposes: a tree of tokens behind the last committed one, or a chain.
+// A draft: a chain or a tree of tokens that a drafter proposes after the last committed token.
 #pragma once
 
 #include <cstddef>
@@ -21,25 +21,25 @@ struct Draft {
   std::vector<int32_t> Children(int32_t node) const;
   // The child of `node` that holds `token_id`, or -1.
   int32_t Child(int32_t node, int32_t token_id) const;
-  // Tokens from a root to each node, the node included.
+  // The depth of each node: the number of tokens from the root to the node, the node included.
   std::vector<int32_t> Depths() const;
 };
 
 constexpr int64_t kMaxDraftNodes = 256;
 
-// Throws Error(kDraft) for ids outside the vocabulary, more than max_nodes nodes, a broken tree, two siblings with one
-// token, or a law that is none. A tree that is a chain loses its parents.
+// Throws Error(kDraft) for ids outside the vocabulary, more than max_nodes nodes, a broken tree, two siblings with the same token, or a law
+// that is no distribution. If a tree is a chain, its parents are dropped.
 void CheckDraft(Draft* draft, int64_t vocab_size, int64_t max_nodes);
 // The same for tokens that a user gives; throws Error(kInvalidArgument).
 void CheckTree(Draft* draft, int64_t vocab_size);
 
-// The ids alone; the same error.
+// Checks only the ids; throws the same error.
 void CheckTokens(const std::vector<int32_t>& token_ids, int64_t vocab_size);
 
 // The first nodes of `draft` whose depth is at most max_depth.
 Draft CutDepth(const Draft& draft, int64_t max_depth);
 
-// One tree of several: shared beginnings are merged, earlier drafts first, at most max_nodes nodes.
+// Merges several drafts into one tree of at most max_nodes nodes. Shared beginnings become one path; earlier drafts come first.
 Draft MergeDrafts(const std::vector<Draft>& drafts, int64_t max_nodes);
 
 }  // namespace llmi

@@ -20,25 +20,26 @@ class DrafterState {
   virtual ~DrafterState() = default;
 };
 
-// One sequence that may be drafted for, and what was proposed.
+// One sequence for which a drafter may propose tokens, and the proposal.
 struct DraftContext {
   uint64_t request_id = 0;
   int64_t sample_index = 0;
   std::span<const int32_t> token_ids;  // prompt and output
   int64_t prompt_len = 0;
   int64_t max_nodes = 0;    // at least 1
-  uint32_t round = 0;       // of verification, for the noise of drawn drafts
-  bool wants_laws = false;  // the draft's laws, where its tokens are drawn
+  uint32_t round = 0;       // the verification round, for the noise of drawn drafts
+  bool wants_laws = false;  // Draft::laws is needed if the drafter draws its tokens
   DrafterState* state = nullptr;
-  // {layer: [hidden_size]} of the row that the last token was drawn from; layers that some drafter of the step captures.
+  // {layer: [hidden_size]}: hidden states of the row that the last token was drawn from, for the layers that some drafter of the step
+  // needs.
   const std::map<int, std::vector<float>>* hidden_states = nullptr;
 
   Draft draft;
-  int32_t confidence = 0;      // what kind of draft it is, in [0, kNumConfidences), if the drafter tells kinds apart
+  int32_t confidence = 0;      // the kind of the draft, in [0, kNumConfidences); 0 if the drafter does not tell kinds apart
   std::optional<Error> error;  // ends this request alone
 };
 
-// Drafts of one kind are about as often right: acceptance is learnt for each. 0: not told.
+// Drafts of one kind are accepted about equally often, so acceptance is learnt separately for each kind. Kind 0: unknown.
 constexpr int32_t kNumConfidences = 6;
 
 inline const std::vector<int> kNoLayers;
@@ -48,16 +49,16 @@ class Drafter {
   virtual ~Drafter() = default;
   virtual std::string name() const = 0;
   virtual std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) = 0;
-  // Probability that a first token is accepted, before any was seen: whether "auto" gives it a try.
+  // The probability that a draft's first token is accepted, before any was seen. "auto" uses it to decide whether to try the drafter.
   virtual double expected_acceptance(int32_t /*confidence*/) const { return 0.5; }
-  // Proposals cost next to nothing and their confidence is told: "auto" looks at them before it chooses a length.
+  // Whether proposals cost almost nothing and set `confidence`. Then "auto" gets them first and chooses a length afterwards.
   virtual bool tells_confidence() const { return false; }
-  // Layers whose hidden states it wants to see: 0 is the embedding's output, i that of layer i.
+  // The layers whose hidden states it needs: 0 is the embedding's output, i the output of layer i.
   virtual const std::vector<int>& hidden_layers() const { return kNoLayers; }
-  // Fills draft, or error, of each context. Drafts are checked by the caller.
+  // Fills `draft` or `error` of each context. The caller checks the drafts.
   virtual void Propose(std::span<DraftContext*> contexts) = 0;
-  // After the walk over a draft: how deep it went, and the target's log-probability of each node (NaN for nodes that
-  // the walk did not reach). Called only where wants_observe; an error ends this request alone.
+  // Called after the walk over a draft, only if wants_observe(). num_accepted: how many of its tokens were accepted. target_logprobs: the
+  // target's log-probability of each node; NaN for nodes that the walk did not reach. An error ends this request alone.
   virtual bool wants_observe() const { return false; }
   virtual void Observe(uint64_t /*request_id*/, int64_t /*sample_index*/, int64_t /*num_accepted*/,
                        std::span<const float> /*target_logprobs*/) {}

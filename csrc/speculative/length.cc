@@ -9,9 +9,11 @@ namespace {
 
 constexpr double kForget = 0.9;
 constexpr double kFade = 0.985;
-constexpr double kStatedWeight = 10.0;  // more of it, for each unit that it lies from one half
-constexpr double kPriorWeight = 1.0;    // of the expected rate, in drafts: light, or a drafter that never hits would keep a rate that pays
-constexpr double kHistoryWeight = 3.0;  // of other sequences, in drafts
+// The expected rate has the weight of kPriorWeight drafts, and of kStatedWeight more for each unit of its distance from one half. A larger
+// weight would keep the rate of a drafter that never hits so high that drafting seems to pay.
+constexpr double kStatedWeight = 10.0;
+constexpr double kPriorWeight = 1.0;
+constexpr double kHistoryWeight = 3.0;  // the most drafts that a drafter's history with other sequences weighs
 constexpr double kMargin = 1.01;
 constexpr double kPriceFade = 0.999;  // a drafter that is too slow is tried about every 200 steps
 
@@ -87,7 +89,7 @@ int64_t ChooseLength(const std::array<double, kMaxDraftDepth>& rates, const Cost
     if (value <= best_value) continue;
     best_value = value;
     best = length;
-    // The sequence draws a token a plain step, or 1 + gain a drafted one.
+    // The sequence draws one token in a plain step, and 1 + gain tokens in a step with a draft.
     saved = static_cast<double>(question.remaining_tokens) * (plain - seconds / (1 + gain));
   }
   return question.start_seconds > 0 && saved <= question.start_seconds ? 0 : best;

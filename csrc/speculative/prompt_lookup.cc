@@ -6,7 +6,7 @@
 namespace llmi {
 namespace {
 
-// Of the n tokens before `end`.
+// The hash of the n tokens before `end`.
 uint64_t HashNgram(std::span<const int32_t> token_ids, int64_t end, int64_t n) {
   uint64_t hash = 0x9E3779B97F4A7C15u;
   for (int64_t i = end - n; i < end; ++i) {
@@ -17,7 +17,8 @@ uint64_t HashNgram(std::span<const int32_t> token_ids, int64_t end, int64_t n) {
   return hash;
 }
 
-// Confidence i + 1: at least kMatchLengths[i] of the last tokens precede the place found. Rates as measured on chats of six kinds.
+// Confidence i + 1 means that at least kMatchLengths[i] of the last tokens also precede the position found. The rates were measured on
+// chats of six kinds.
 constexpr int64_t kMatchLengths[] = {1, 2, 3, 5, 9};
 constexpr double kMatchRates[] = {0.3, 0.5, 0.55, 0.75, 0.9};
 static_assert(std::size(kMatchLengths) + 1 == kNumConfidences && std::size(kMatchRates) == std::size(kMatchLengths));
@@ -38,7 +39,7 @@ NgramIndex::NgramIndex(int64_t min_ngram, int64_t max_ngram)
 
 void NgramIndex::Update(std::span<const int32_t> token_ids) {
   const auto size = static_cast<int64_t>(token_ids.size());
-  // The n-gram that ends at the last token is the one that will be searched for: it waits for the next call.
+  // Find will search for the n-gram that ends at the last token, so that n-gram is added only in the next call.
   for (; num_seen_ + 1 < size; ++num_seen_) {
     const int64_t end = num_seen_ + 1;
     for (size_t i = 0; i < ends_.size(); ++i) {
@@ -77,7 +78,7 @@ void PromptLookup::Propose(std::span<DraftContext*> contexts) {
     if (begin < 0) continue;
     context->confidence = Confidence(context->token_ids, begin);
     const auto size = static_cast<int64_t>(context->token_ids.size());
-    // A match near the end runs into its own continuation: a period goes on as it began.
+    // A match near the end of the text runs into its own continuation: a periodic text is continued with its period.
     const int64_t period = size - begin;
     for (int64_t i = 0; i < context->max_nodes; ++i) {
       context->draft.token_ids.push_back(context->token_ids[static_cast<size_t>(begin + i % period)]);

@@ -1,8 +1,8 @@
-// Prompt lookup: what followed when the last tokens stood earlier in the prompt or the output.
+// Prompt lookup: finds an earlier occurrence of the last tokens in the prompt or the output, and proposes the tokens that followed it.
 //
-// The longest n-gram first, the latest of several (Saxena, "Prompt lookup decoding", 2023). Each n keeps a map from
-// the hash of an n-gram to the position after its latest occurrence, so a token costs O(max_ngram) to add and to
-// look up, whatever the length of the text; a match is compared token by token before it is used.
+// The longest n-gram is searched first; of several occurrences the latest is used (Saxena, "Prompt lookup decoding", 2023). For each n a
+// map leads from an n-gram's hash to the position after its latest occurrence. So adding a token and searching cost O(max_ngram), whatever
+// the length of the text. A match is compared token by token before it is used.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,9 @@ class NgramIndex : public DrafterState {
  public:
   NgramIndex(int64_t min_ngram, int64_t max_ngram);
 
-  // Takes in tokens past those it has seen; all but the last become findable.
+  // Adds the tokens after those that it has already. All n-grams but those that end at the last token can then be found.
   void Update(std::span<const int32_t> token_ids);
-  // The position that followed the longest, then latest, earlier occurrence of the last tokens; -1 if none. Longest: of
-  // up to max_ngram tokens.
+  // The position after the latest earlier occurrence of the longest n-gram (max_ngram tokens at most) that ends the text; -1 if none.
   int64_t Find(std::span<const int32_t> token_ids) const;
 
  private:
@@ -36,7 +35,7 @@ class PromptLookup : public Drafter {
   PromptLookup(int64_t min_ngram, int64_t max_ngram) : min_ngram_(min_ngram), max_ngram_(max_ngram) {}
   std::string name() const override { return "prompt_lookup"; }
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
-  // The more tokens match, the likelier that the next one does.
+  // The more tokens match, the more likely is the next one to match.
   double expected_acceptance(int32_t confidence) const override;
   bool tells_confidence() const override { return true; }
   void Propose(std::span<DraftContext*> contexts) override;

@@ -10,7 +10,7 @@
 namespace llmi {
 namespace {
 
-// Of token `id` under the law that a node was drawn from; an empty law is the node's own token alone.
+// The probability of token `id` under the law that a node was drawn from; empty: a point mass on the node's token.
 double DraftProbability(size_t id, int32_t node_token, std::span<const float> law) {
   return llmi::DraftProbability(static_cast<int64_t>(id), node_token, law.empty() ? nullptr : law.data());
 }
@@ -62,7 +62,8 @@ DraftVerdict BlockVerification::Judge(DraftRows& rows) const {
   const auto law_of = [&](int64_t node) {
     return draft.laws.empty() ? std::span<const float>() : std::span<const float>(draft.laws[static_cast<size_t>(node)]);
   };
-  // The law of the token after the first `length` ones, if they are the longest accepted beginning; bears: the joint ratio so far.
+  // The weights of the token after the first `length` ones, if these are the longest accepted beginning. bears: the capped ratio of the
+  // joint probabilities of these tokens, target over drafter.
   const auto left_after = [&](int64_t length, double bears) {
     const std::span<const double> target = rows.Target(static_cast<int32_t>(length) - 1);
     std::vector<double> left(target.size());

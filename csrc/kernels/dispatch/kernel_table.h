@@ -1,6 +1,5 @@
-// A table of single-threaded kernels for one instruction set. Ops (one .cc each) check arguments, split the
-// work into tasks and call through the table; all tables give the same bits. No STL here: the files of each
-// instruction set include this header.
+// A table of single-threaded kernels for one instruction set. Ops (one .cc each) check arguments, split the work into tasks and call the
+// table's kernels. All tables give the same bits. This header uses no STL, since the files of each instruction set include it.
 #pragma once
 
 #include <stdint.h>
@@ -54,13 +53,13 @@ LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 namespace avx2 {
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
-namespace avx_vnni {  // only quantised linear layers; the rest is avx2's
+namespace avx_vnni {  // defines only quantised linear layers; its other kernels are avx2's
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
 namespace avx512 {
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
-namespace avx512_bf16 {  // only kernels with dots of bf16; the rest is avx512's
+namespace avx512_bf16 {  // defines only kernels with dots of bf16; its other kernels are avx512's
 LLMI_FOR_EACH_KERNEL(LLMI_DECLARE_KERNEL)
 }
 #undef LLMI_DECLARE_KERNEL

@@ -1,5 +1,5 @@
-// Runs an op that writes rows for a linear layer, a few rows at a time, and makes the other forms of these rows
-// (kernels/ops/linear_input.h) while they are in the first-level cache. How many rows that is never changes a result.
+// Runs an op that writes rows for a linear layer, a few rows at a time, and converts these rows to the other forms that the layer reads
+// (kernels/ops/linear_input.h) while they are in the first-level cache. The number of rows at a time never changes a result.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@ namespace llmi {
 // Throws Error(kInvalidArgument) if rows of num_cols columns cannot be converted to the forms that `input` names.
 void CheckInput(const KernelContext& context, int64_t num_cols, const LinearInput& input);
 
-// Calls produce(begin, end) over [0, num_rows) in parallel, which must fill these rows of x [num_rows, num_cols]; then converts them.
-// min_values: about the least number of values in a task.
+// Calls produce(begin, end) for ranges of [0, num_rows) in parallel, and converts the rows of each range afterwards. produce must fill
+// these rows of x [num_rows, num_cols]. min_values: about the least number of values in a task.
 template <typename Produce>
 void ProduceRows(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_cols, int64_t min_values,
                  const LinearInput& input, const Produce& produce) {
   const int64_t columns = std::max<int64_t>(1, num_cols);
-  // Up to eight rows: quantize_rows takes 16 blocks at once, and few blocks of eight rows are left over.
+  // Up to eight rows at a time: quantize_rows takes 16 blocks at once, so few blocks of eight rows remain for its slower path.
   const int64_t at_once = input.wanted() ? std::clamp<int64_t>(16384 / columns, 1, 8) : num_rows;
   ParallelRows(context, num_rows, min_values / columns, [&](int64_t task_begin, int64_t task_end) {
     for (int64_t begin = task_begin; begin < task_end; begin += at_once) {

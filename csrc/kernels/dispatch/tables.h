@@ -1,4 +1,4 @@
-// Choice of the kernel table.
+// Chooses the kernel table.
 #pragma once
 
 #include <string>

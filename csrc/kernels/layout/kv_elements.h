@@ -1,4 +1,4 @@
-// One element of the KV cache as fp32, in any of its types. Exact.
+// Reads one element of the KV cache, of any type, as fp32. Exact.
 #pragma once
 
 #include "core/bfloat16.h"
@@ -9,7 +9,7 @@
 
 namespace llmi {
 
-// index: of the element in its tile; scale: of its scale among the tile's, for an int8 cache.
+// index: the element's index in its tile. scale: the index of its scale among the tile's, for an int8 cache.
 LLMI_HD static inline float KvElement(const KvView& kv, const uint8_t* tile, int64_t index, int64_t scale) {
   switch (kv.type) {
     case KvType::kF32: return reinterpret_cast<const float*>(tile)[index];

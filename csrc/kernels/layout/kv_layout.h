@@ -1,17 +1,15 @@
 // The one layout of the KV cache. Only kv_write, attention and page copies know it.
 //
-// A page holds `block_size` token slots of some layers. Within a layer, for each KV head: the K tiles, then
-// the V tiles. A tile is 16 slots: K is [head_dim][16] (so that 16 positions fill a register and scores need
-// no sum across lanes), V is [16][head_dim].
+// A page holds `block_size` token slots of some layers. In a layer, each KV head has its K tiles, then its V tiles. A tile has 16 slots. A
+// K tile is [head_dim][16], so that 16 positions fill a register and scores need no sum across lanes; a V tile is [16][head_dim].
 //
-// A bf16 cache holds pairs, which one instruction multiplies and adds: of dimensions in K, [head_dim / 2][16][2], and of slots in
-// V, [8][head_dim][2].
+// A bf16 cache stores pairs, which one instruction multiplies and adds: pairs of dimensions in K, [head_dim / 2][16][2], and pairs of slots
+// in V, [8][head_dim][2].
 //
 // An element of an fp8 cache is e4m3, without a scale.
 //
-// An element of an int8 cache is code x scale, exact in fp32: 7 bits of code times 11 of an fp16 scale, which
-// holds for 16 values of one slot's head. The scales follow the tile's codes: K's are [head_dim / 16][16], V's
-// [16][head_dim / 16].
+// An element of an int8 cache is code x scale, which is exact in fp32: a code has 7 bits, an fp16 scale 11. Each 16 values of one slot's
+// head share a scale. The scales follow the tile's codes: those of K are [head_dim / 16][16], those of V [16][head_dim / 16].
 #pragma once
 
 #include <stdint.h>
@@ -27,14 +25,14 @@ constexpr int64_t kSlotsPerTile = 16;
 struct KvView {
   uint8_t* base;  // the page arena
   int64_t page_bytes;
-  int64_t layer_offset;     // of this layer in its page
+  int64_t layer_offset;     // offset of this layer in its page
   int32_t page_index;       // which page of a logical block holds this layer
   int32_t pages_per_block;  // block_table[logical * pages_per_block + page_index] is the page; -1: given back
   int32_t block_size;       // slots in a block, a multiple of 16
   int32_t num_kv_heads;
   int32_t head_dim;
   KvType type;
-  int32_t group = 0;  // of layers with the same block tables
+  int32_t group = 0;  // the KV group: layers with the same block tables
 };
 
 constexpr int64_t kKvScaleBlock = 16;
@@ -51,7 +49,7 @@ LLMI_HD static inline int64_t KvLayerBlockBytes(int64_t block_size, int64_t num_
   return 2 * block_size * num_kv_heads * KvHeadBytes(head_dim, type);
 }
 
-// Indices of an element in its tile, the same for scales with num_rows = KvNumScales.
+// Indices of an element in its tile. row: the dimension; num_rows: head_dim. For scales, row is the scale and num_rows KvNumScales.
 LLMI_HD static inline constexpr int64_t KvKeyIndex(bool in_pairs, int64_t lane, int64_t row) {
   return in_pairs ? (row / 2 * kSlotsPerTile + lane) * 2 + row % 2 : row * kSlotsPerTile + lane;
 }

@@ -1,5 +1,5 @@
-// Weights as the linear kernels read them: tiles of 16 output rows, interleaved, so that one vector register
-// holds the same input column of 16 rows and no sum ever runs across lanes.
+// The layout of weights for the linear kernels: interleaved tiles of 16 output rows, so that one vector register holds the same input
+// column of 16 rows and no sum runs across lanes.
 #pragma once
 
 #include <stdint.h>

@@ -1,16 +1,16 @@
 // kv_write and paged_attention: the one attention op, for prefill, chunks, decode, verification and trees.
 //
-// A batch is a list of segments, one per sequence: `num_rows` new tokens on top of `base_len` cached ones.
-// Row i of a segment is stored in slot base_len + i. In a chain its position is its slot; in a tree (parents not
-// null: parents[i] < i, -1 = after the last cached token) it is base_len + depth, and the row sees the cached
-// tokens and its own ancestors only. The row at position t sees positions max(0, t - window + 1) to t.
+// A batch is a list of segments, one for each sequence: `num_rows` new tokens after `base_len` cached ones. Row i of a segment is stored in
+// slot base_len + i. In a chain, a row's position is its slot. In a tree (parents not null: parents[i] < i, -1 = after the last cached
+// token) its position is base_len + depth, and it sees only the cached tokens and its ancestors. A row at position t sees the positions
+// max(0, t - window + 1) to t.
 //
 // Numerics (per row and head; independent of segments, chunks, blocks and threads):
 //   score[j]  = (sum over d in order, fma, of K[j][d] q[d]) * scale, then soft cap if > 0
 //   spans of 256 positions: m = max over the span; p[j] = exp(score[j] - m);
 //   l = 16 lanes (j mod 16) added in order, folded 8, 4, 2, 1; o = fma(p[j], V[j], o) in order of j
 //   spans merge left to right: M = max(m, m'); o = fma(o', exp(m'-M), o exp(m-M)), l likewise; out = o / l
-// K and V are read back from the cache in its type, for the tokens of this pass too, and widened to fp32 exactly.
+// K and V are read from the cache, in its type, and widened to fp32 exactly; this includes the tokens of this pass.
 // bf16: q and p[j] are rounded to bf16 as well (l sums the rounded values), and each step adds two products to a sum: of dimensions d and
 // d + 1, or of positions j and j + 1, j even; a position of the pair that the row does not see counts as zero. Each step is DotPair
 // (core/bfloat16.h).

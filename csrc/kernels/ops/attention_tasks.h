@@ -1,4 +1,4 @@
-// How the CPU cuts a batch's attention into tasks.
+// Divides a batch's attention into tasks of the CPU.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace llmi {
 
-// In the order in which threads take them, each with what follows it in the same vector.
+// The tasks in the order in which threads take them. AttentionTask::next of each points to the next task in the vector.
 std::vector<AttentionTask> AttentionTasks(const AttentionArgs& args);
 
 }  // namespace llmi

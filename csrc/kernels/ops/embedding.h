@@ -1,5 +1,4 @@
-// embedding: out[i] = scale * W[ids[i]], W dequantised exactly as written in packed_weights.h
-// (minimum kinds by one fma).
+// embedding: out[i] = scale * W[ids[i]]; W is dequantised exactly by the formulas of packed_weights.h (those with a minimum by one fma).
 // ids  [num_rows] int32 in [0, weights.num_rows); with a device also ids below zero, which name tokens that it drew (Device::Embedding)
 // out  [num_rows, weights.num_cols] fp32
 #pragma once

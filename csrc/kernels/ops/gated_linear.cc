@@ -11,10 +11,10 @@
 namespace llmi {
 namespace {
 
-// Up to here two separate layers are faster: each then reads its weights as one stream.
+// Up to this number of rows two separate layers are faster, since each of them reads its weights as one stream.
 constexpr int64_t kFewRows = 15;
 constexpr int64_t kRowsAtOnce = kLinearRowsInCache;
-constexpr int64_t kMaxBlocks = 8;  // of a task's columns
+constexpr int64_t kMaxBlocks = 8;  // blocks of columns in one task
 constexpr int64_t kMaxColumns = kMaxBlocks * kBlockSize;
 
 QuantizedRows RowsFrom(const QuantizedRows& x, int64_t row) {

@@ -1,4 +1,4 @@
-// Copies one slot's K and V of one layer, bit for bit. The engine moves the accepted path of a draft tree by it to consecutive slots.
+// Copies one slot's K and V of one layer, bit for bit. The engine uses it to move the accepted path of a draft tree to consecutive slots.
 #pragma once
 
 #include <stdint.h>

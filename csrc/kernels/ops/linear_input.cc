@@ -17,7 +17,7 @@ void ConvertInput(const KernelContext& context, const float* x, int64_t num_rows
   CheckInput(context, num_cols, input);
   if (!input.wanted()) return;
   if (context.device != nullptr) return context.device->QuantizeRows(x, num_rows, input.quantized);
-  // 8 K values take about 1 us: fewer are not worth a second thread.
+  // 8 K values take about 1 us; fewer do not justify a second thread.
   ProduceRows(context, x, num_rows, num_cols, 8192, input, [](int64_t, int64_t) {});
 }
 

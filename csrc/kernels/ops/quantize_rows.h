@@ -1,7 +1,7 @@
-// quantize_rows: fp32 activations to codes of one or two bytes, per token in blocks of 32 columns, which share a scale, or, where
-// out.fine, have one for each 16.
+// quantize_rows: converts fp32 activations to codes of one or two bytes, each token separately in blocks of 32 columns. The columns of a
+// block share a scale; if out.fine, each half of a block has its own.
 //
-//   y = x * (127 / max|x|) of the columns that share a scale, 0 where max|x| < 2^-100
+//   y = x * (127 / max|x|), with the maximum over the columns that share a scale; 0 if max|x| < 2^-100
 //   one byte:   code = round_to_even(y);  scale = max|x| / 127
 //   two bytes (out.low not null; never fine):  high = round_to_even(y), low = round_to_even(256 (y - high)), at least -127 and at most
 //     127;  code = 256 high + low;  scale = max|x| / 127 / 256
@@ -20,7 +20,7 @@
 
 namespace llmi {
 
-// A step of a low byte, in steps of its high byte.
+// The value of one step of the low byte, in steps of the high byte.
 constexpr float kLowStep = 0x1p-8f;
 
 enum class ActivationForm : uint8_t { kCoarse, kFine, kTwoBytes };

@@ -1,4 +1,4 @@
-// rope: rotary position embedding in place, halves convention: for i < rotary_dim / 2,
+// rope: applies the rotary position embedding in place, in the halves convention: for i < rotary_dim / 2,
 //   x1 = x[i], x2 = x[i + rotary_dim / 2]
 //   x[i]                  = fma(x1, cos, -(x2 sin))
 //   x[i + rotary_dim / 2] = fma(x2, cos, x1 sin)

@@ -32,7 +32,7 @@ float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab
   float sum = 0.0f;
   for (size_t chunk = 0; chunk < maxima.size(); ++chunk) {
     const float merged = std::max(maximum, maxima[chunk]);
-    if (merged == kMinusInfinity) {  // nothing yet: sums are 0, or NaN and kept
+    if (merged == kMinusInfinity) {  // no finite value so far: the sums are 0, or NaN, which must stay
       sum += sums[chunk];
       continue;
     }

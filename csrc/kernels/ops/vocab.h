@@ -3,9 +3,9 @@
 // log_sum_exp  chunks of 4,096 ids: m = max, s = sum of exp(x - m) in 16 lanes folded 8, 4, 2, 1; chunks
 //              merge in order; result m + log(s). NaN anywhere gives NaN; all -inf gives -inf.
 // argmax       the largest value, lowest id among equals; -1 if the row holds a NaN or +inf, or only -inf.
-// soft_cap     x = cap * tanh(x / cap), as SoftCapF32 has it.
-// token_masses mass[i] = round(exp(x[i] - maximum) * 2^40) as uint64: integers, so that any order of adding
-//              them gives the same top-p set.
+// soft_cap     x = cap * tanh(x / cap), computed as in SoftCapF32.
+// token_masses mass[i] = round(exp(x[i] - maximum) * 2^40) as uint64: integers, so that they give the same top-p
+//              set in whatever order they are added.
 #pragma once
 
 #include <stdint.h>
@@ -19,7 +19,7 @@ constexpr int64_t kVocabChunk = 4096;
 
 LLMI_HD static inline uint64_t TokenMass(float logit, float maximum) {
   const float scaled = ExpF32(logit - maximum) * 0x1p40f;
-  // Exact from 2^23 on; below, rounded to nearest even by the fp32 adder.
+  // Values from 2^23 on are integers; smaller ones are rounded to nearest even by the fp32 addition.
   return static_cast<uint64_t>(scaled < 0x1p23f ? (scaled + 0x1p23f) - 0x1p23f : scaled);
 }
 

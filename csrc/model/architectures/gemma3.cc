@@ -11,11 +11,11 @@ namespace llmi {
 namespace {
 
 constexpr int64_t kPattern = 6;           // each sixth layer is global
-constexpr double kGlobalTheta = 1000000;  // RoPE bases, where the file does not say
+constexpr double kGlobalTheta = 1000000;  // RoPE bases, if the file does not give them
 constexpr double kLocalTheta = 10000;
-constexpr int64_t kLayersOf27B = 62;  // the one size whose attention scale is not 1/sqrt(head_dim)
+constexpr int64_t kLayersOf27B = 62;  // the only size whose attention scale is not 1/sqrt(head_dim)
 
-// ropes: of global layers, of local ones.
+// Sets the fields that all Gemma 3 models share. config->ropes: [of global layers, of local ones].
 void Finish(ModelConfig* config) {
   config->activation = Activation::kGeluTanh;
   config->qk_norm = true;
@@ -28,7 +28,7 @@ void SetLayer(ModelConfig* config, size_t layer, bool global, int64_t window) {
   config->layers[layer].rope = global ? 0 : 1;
 }
 
-// Each pattern-th layer is global; 0: none is.
+// pattern: each pattern-th layer is global; 0: no layer is.
 void SetPattern(ModelConfig* config, int64_t pattern, int64_t window) {
   for (size_t i = 0; i < config->layers.size(); ++i) {
     SetLayer(config, i, pattern > 0 && (static_cast<int64_t>(i) + 1) % pattern == 0, window);
@@ -53,7 +53,7 @@ int64_t Pattern(const std::string& source, const std::string& field, int64_t pat
   return pattern;
 }
 
-// null: none.
+// 0 if the value is null.
 double SoftCap(const JsonFields& json, const char* key) {
   const std::optional<double> cap = json.OptionalNumber(key);
   if (cap && !(*cap > 0)) throw Error(ErrorKind::kModelFile, json.source() + ": " + key + " must be positive, or null for none", key);
@@ -73,7 +73,7 @@ ModelConfig FromGguf(const GgufFields& fields, const TensorFile& tensors) {
   Finish(&config);
   const std::string window_key = "gemma3.attention.sliding_window";
   const int64_t window = Window(fields.source(), window_key, fields.Integer(window_key));
-  // A number, or for each layer whether it is local.
+  // The key holds a number, or for each layer whether it is local.
   const std::string pattern_key = "gemma3.attention.sliding_window_pattern";
   const Json* pattern = fields.Find(pattern_key);
   if (pattern == nullptr || !pattern->IsArray()) {
@@ -86,11 +86,11 @@ ModelConfig FromGguf(const GgufFields& fields, const TensorFile& tensors) {
   return config;
 }
 
-// The kinds of the layers: layer_types where it stands, else each sliding_window_pattern-th is global.
+// Sets the kind of each layer: by layer_types if the config has it, else each sliding_window_pattern-th layer is global.
 void ReadLayers(const JsonFields& json, ModelConfig* config) {
   const int64_t window = Window(json.source(), "sliding_window", json.Integer("sliding_window", 4096));
   const int64_t pattern = Pattern(json.source(), "sliding_window_pattern", json.Integer("sliding_window_pattern", kPattern), 1);
-  // What transformers writes beside layer_types; alone it means nothing there.
+  // transformers writes this key together with layer_types, and ignores it without them.
   const int64_t noted = json.Integer("_sliding_window_pattern", pattern);
   const Json* types = json.Find("layer_types");
   if (types == nullptr) {
@@ -118,7 +118,7 @@ ModelConfig FromJson(const JsonFields& json) {
   ModelConfig config = architectures::CommonFromJson(json);
   config.architecture = "gemma3";
   config.norm_weight_plus_one = true;
-  // This family's own defaults.
+  // Keys whose defaults differ from other families'.
   config.tied_embeddings = json.Bool("tie_word_embeddings", true);
   config.max_position = json.Integer("max_position_embeddings", 131072);
   config.num_kv_heads = json.Integer("num_key_value_heads", 4);

@@ -1,4 +1,4 @@
-// Llama 2 and 3, SmolLM2 and what else follows them. Touvron et al., 2023; Grattafiori et al., 2024.
+// Llama 2 and 3, SmolLM2 and other models of their structure. Touvron et al., 2023; Grattafiori et al., 2024.
 #include "core/errors.h"
 #include "model/architecture.h"
 #include "model/rope_fields.h"

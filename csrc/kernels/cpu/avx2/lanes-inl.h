@@ -45,7 +45,7 @@ inline F32x16 LoadInt8(const int8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
 }
-// Codes of e4m3 as those of fp16, 2^-8 of their value; NaN apart.
+// Converts e4m3 codes to fp16 codes of 2^-8 times their value; NaN is handled separately.
 inline F32x16 LoadFloat8(const uint8_t* p) {
   const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)), 8);
@@ -66,7 +66,7 @@ inline void StoreHalf(uint16_t* p, F32x16 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-// Nearest even; NaN stays one (core/bfloat16.h).
+// Rounds to nearest even; a NaN stays a NaN (core/bfloat16.h).
 inline __m256i RoundToBfloat16(__m256 a) {
   const __m256i bits = _mm256_castps_si256(a);
   const __m256i last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -79,7 +79,7 @@ inline void StoreBfloat16(uint16_t* p, F32x16 a) {
   const __m256i packed = _mm256_packus_epi32(RoundToBfloat16(a.lo), RoundToBfloat16(a.hi));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
 }
-// 16 pairs of bf16, in 32 bits each: only their odd elements, only their even ones; and the same as fp32.
+// 16 pairs of bf16, in 32 bits each: the pairs with only their odd elements, or only their even ones; and these elements as fp32.
 inline __m256 AndBits(__m256 a, int32_t bits) { return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(bits))); }
 inline __m256 OddToFloat(__m256 a) { return AndBits(a, static_cast<int32_t>(0xFFFF0000)); }
 inline F32x16 KeepOdd(F32x16 a) { return {OddToFloat(a.lo), OddToFloat(a.hi)}; }
@@ -87,7 +87,7 @@ inline F32x16 KeepEven(F32x16 a) { return {AndBits(a.lo, 0xFFFF), AndBits(a.hi, 
 inline F32x16 WidenOdd(F32x16 a) { return KeepOdd(a); }
 inline __m256 EvenToFloat(__m256 a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)); }
 inline F32x16 WidenEven(F32x16 a) { return {EvenToFloat(a.lo), EvenToFloat(a.hi)}; }
-// LoadBfloat16 in half the operations: the eight even ones, then the odd ones. InOrder puts lanes back.
+// LoadBfloat16 in half the operations: the eight even elements, then the odd ones. InOrder restores their order.
 inline F32x16 LoadBfloat16EvenOdd(const uint16_t* p) {
   const __m256 pairs = _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {EvenToFloat(pairs), OddToFloat(pairs)};
@@ -125,13 +125,13 @@ inline F32x16 SelectLess(F32x16 x, F32x16 limit, F32x16 then, F32x16 otherwise) 
   return {_mm256_blendv_ps(otherwise.lo, then.lo, _mm256_cmp_ps(x.lo, limit.lo, _CMP_LT_OQ)),
           _mm256_blendv_ps(otherwise.hi, then.hi, _mm256_cmp_ps(x.hi, limit.hi, _CMP_LT_OQ))};
 }
-// Bit i: a[i] < b[i]; NaN is not.
+// Bit i is a[i] < b[i]; false if either is NaN.
 inline uint32_t LessMask(F32x16 a, F32x16 b) {
   const int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ));
   const int hi = _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ));
   return static_cast<uint32_t>(lo | (hi << 8));
 }
-// Keeps lanes [begin, end), puts `other` in the rest.
+// Keeps lanes [begin, end) and sets the others to `other`.
 inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
   const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i lo_keep =

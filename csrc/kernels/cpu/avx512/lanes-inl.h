@@ -15,8 +15,8 @@ constexpr int kScoreQueries = 8;  // 8 sums in flight hide the fma latency
 constexpr int kValueQueries = 6;  // 6 x 4 sums
 inline constexpr int ScoreTilesAtOnce(int num_queries) { return kScoreQueries / num_queries; }
 inline constexpr int ValueDimsAtOnce(int /*num_queries*/) { return 4; }
-// Rows and tiles of float weights that a pass takes at once: 24 sums, a register of weights for each tile, a broadcast. Up to eight rows,
-// if they are all, are one pass.
+// Rows and tiles of float weights that a pass takes at once: 24 sums, a register of weights for each tile, a broadcast. If there are at
+// most eight rows in total, one pass takes them all.
 constexpr int kFloatRows = 6;
 constexpr int kFloatRowsAlone = 8;
 inline constexpr int FloatTilesAtOnce(int num_rows) { return num_rows > kFloatRows ? 3 : 4; }
@@ -41,7 +41,7 @@ inline F32x16 InOrder(F32x16 a) { return a; }
 inline F32x16 LoadInt8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
-// Codes of e4m3 as those of fp16, 2^-8 of their value; NaN apart.
+// Converts e4m3 codes to fp16 codes of 2^-8 times their value; NaN is handled separately.
 inline F32x16 LoadFloat8(const uint8_t* p) {
   const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)), 8);
@@ -54,7 +54,7 @@ inline void Store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
 inline void StoreHalf(uint16_t* p, F32x16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-// Nearest even; NaN stays one (core/bfloat16.h).
+// Rounds to nearest even; a NaN stays a NaN (core/bfloat16.h).
 inline void StoreBfloat16(uint16_t* p, F32x16 a) {
   const __m512i bits = _mm512_castps_si512(a.v);
   const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -63,7 +63,7 @@ inline void StoreBfloat16(uint16_t* p, F32x16 a) {
   const __m512i chosen = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), rounded, quiet);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16)));
 }
-// 16 pairs of bf16, in 32 bits each: only their odd elements, only their even ones; and the same as fp32.
+// 16 pairs of bf16, in 32 bits each: the pairs with only their odd elements, or only their even ones; and these elements as fp32.
 inline F32x16 AndBits(F32x16 a, uint32_t bits) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(static_cast<int32_t>(bits))))};
 }
@@ -92,9 +92,9 @@ inline F32x16 Abs(F32x16 a) { return {_mm512_abs_ps(a.v)}; }
 inline F32x16 SelectLess(F32x16 x, F32x16 limit, F32x16 then, F32x16 otherwise) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_LT_OQ), otherwise.v, then.v)};
 }
-// Bit i: a[i] < b[i]; NaN is not.
+// Bit i is a[i] < b[i]; false if either is NaN.
 inline uint32_t LessMask(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
-// Keeps lanes [begin, end), puts `other` in the rest.
+// Keeps lanes [begin, end) and sets the others to `other`.
 inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
   const uint32_t mask = ((1u << end) - 1u) & ~((1u << begin) - 1u);
   return {_mm512_mask_blend_ps(static_cast<__mmask16>(mask), other.v, a.v)};

@@ -43,7 +43,7 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
   }
   const auto value = [&](int64_t j, int64_t d) { return KvValue(kv, tiles[j - span] + KvValueOffset(kv), slots[j - span], d); };
   if (kv.type == KvType::kBF16) {
-    // Pairs of positions begin at even ones, also where the row's range does not: a position that it does not see counts as zero.
+    // Pairs of positions begin at even positions, even if the row's range does not. A position that the row does not see counts as zero.
     for (int64_t pair = begin / 2 * 2; pair < end; pair += 2) {
       const bool sees[2] = {pair >= begin, pair + 1 < end};
       for (int64_t d = 0; d < kv.head_dim; ++d) {

@@ -18,7 +18,7 @@ LLMI_HD inline int64_t SlotOf(const AttentionSegment& segment, int64_t row, int6
   return segment.base_len + node;
 }
 
-// How a span is merged into the earlier ones: the new maximum, and the factors of the earlier sums and of the span's.
+// The merge of a span into the earlier ones: the new maximum, and the factors for the sums of the earlier spans and of this one.
 struct SpanMerge {
   float peak;
   float keep;

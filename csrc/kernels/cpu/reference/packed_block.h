@@ -20,7 +20,7 @@ struct PackedRow {  // one row of a quantised tile
   LLMI_HD const uint8_t* Codes(int64_t block) const { return Group(block) + PackedBlockInGroup(type, block) * PackedCodeBytes(type); }
   LLMI_HD const uint8_t* Scales(int64_t block) const { return Group(block) + PackedScaleOffset(type, PackedBlockInGroup(type, block)); }
   LLMI_HD int32_t Offset() const { return PackedOffset(type); }
-  // Codes of columns 4 group to 4 group + 3 of a block, a byte each, the first in the lowest.
+  // The codes of columns 4 group to 4 group + 3 of a block, one byte each; the first is the lowest byte.
   LLMI_HD uint32_t CodeWord(int64_t block, int64_t group) const {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(Codes(block)) + lane;
     if (type == PackedType::kQ8) return words[group * kTileRows];
@@ -31,7 +31,7 @@ struct PackedRow {  // one row of a quantised tile
     return low | (high & (high_bits == 2 ? 0x03030303u : 0x01010101u)) << 4;
   }
   LLMI_HD int32_t Code(int64_t block, int64_t k) const { return static_cast<int32_t>(CodeWord(block, k / 4) >> (k % 4 * 8) & 255); }
-  // index: which vector of 16 values, among a block's scales or a super-block's d.
+  // index: selects a vector of 16 values among a block's scales or a super-block's d and d_min.
   LLMI_HD float Half(const uint8_t* at, int64_t index) const {
     return HalfToFloat(reinterpret_cast<const uint16_t*>(at)[index * 16 + lane]);
   }

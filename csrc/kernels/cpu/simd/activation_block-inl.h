@@ -1,5 +1,5 @@
-// One block of 32 columns of MR quantised rows, at first their first block. A block has a fixed number of bytes in each of the arrays
-// (codes, scales, sums), so one offset per row addresses the row in all of them; a pointer for each would need too many registers.
+// A cursor over the blocks of 32 columns of MR quantised rows. A block has a fixed number of bytes in each of the arrays (codes, scales,
+// sums), so one offset for each row addresses it in all of them; one pointer for each array would need too many registers.
 #pragma once
 
 #include "kernels/ops/quantize_rows.h"
@@ -48,7 +48,7 @@ class ActivationBlock {
   const float* scales_;
   const float* sums_;
   const int32_t* half_sums_;
-  int64_t offsets_[MR];  // from the first row, in bytes, in an array that has four bytes a block
+  int64_t offsets_[MR];  // from the first row, in bytes, in an array with four bytes for each block
 };
 
 }  // namespace

@@ -64,7 +64,7 @@ void gated_activation(Activation activation, const float* gate, const float* up,
   if (i < size) reference::gated_activation(activation, gate + i, up + i, size - i, out + i);
 }
 
-// One row out of an interleaved tile is a strided gather, a few microseconds a token: scalar.
+// Reading one row of an interleaved tile is a strided gather of a few microseconds for each token, so scalar code is enough.
 void embedding(const PackedView& weights, int32_t id, float scale, float* out) {
   const int64_t lane = id % kTileRows;
   const uint8_t* tile = weights.data + id / kTileRows * PackedTileBytes(weights.type, weights.num_cols);

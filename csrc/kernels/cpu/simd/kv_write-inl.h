@@ -6,7 +6,7 @@
 namespace llmi::LLMI_ISA_NAMESPACE {
 namespace {
 
-// Stores 16 elements of a head: V's one after the other, K's into the slot's lane of 16 rows of the tile.
+// Stores 16 elements of a head. Elements of V are stored one after the other, those of K in the slot's lane of 16 rows of the tile.
 template <bool kIsKey, typename Element>
 void Spread(const Element* row, int lane, Element* out) {
   for (int i = 0; i < 16; ++i) {
@@ -18,7 +18,8 @@ void Spread(const Element* row, int lane, Element* out) {
   }
 }
 
-// One head's K or V as int8. K: code d goes to row d of the tile and scale b to row b of its scales; V: one after the other.
+// Stores one head's K or V as int8. For K, code d goes to row d of the tile and scale b to row b of its scales; for V, codes and scales are
+// stored one after the other.
 template <bool kIsKey>
 void WriteInt8(const float* x, int64_t head_dim, int lane, int8_t* codes, uint16_t* scales) {
   constexpr int64_t kStride = kIsKey ? kSlotsPerTile : 1;
@@ -40,7 +41,7 @@ void WriteInt8(const float* x, int64_t head_dim, int lane, int8_t* codes, uint16
   }
 }
 
-// One head's K or V as fp16.
+// Stores one head's K or V as fp16.
 template <bool kIsKey>
 void WriteHalf(const float* x, int64_t head_dim, int lane, uint16_t* out) {
   for (int64_t d = 0; d < head_dim; d += 16) {
@@ -50,7 +51,7 @@ void WriteHalf(const float* x, int64_t head_dim, int lane, uint16_t* out) {
   }
 }
 
-// One head's K and V as bf16, in pairs: of dimensions in K, of slots in V.
+// Stores one head's K and V as bf16 in pairs: pairs of dimensions in K, of slots in V.
 void WriteBfloat16(const KvHead& head, int64_t head_dim) {
   auto* k_tile = reinterpret_cast<uint32_t*>(head.k_tile);
   auto* v_tile = reinterpret_cast<uint16_t*>(head.v_tile);
