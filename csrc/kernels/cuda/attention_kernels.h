@@ -79,7 +79,7 @@ struct AttentionPlan {
   const int32_t* num_items;
   int64_t item_begin = 0;
   int64_t row_begin = 0;
-  int64_t partial_begin = 0;  // of row_begin
+  int64_t partial_begin = 0;  // index of row_begin's first partial
   float* partials = nullptr;  // [row's span][head][AttentionPartialSize]
 
   template <typename Visit>

@@ -13,9 +13,9 @@
 namespace llmi {
 namespace {
 
-constexpr size_t kRegionBytes = size_t{4} << 30;  // of addresses; pages are allocated when they are touched
+constexpr size_t kRegionBytes = size_t{4} << 30;  // reserved addresses; the system gives memory when they are touched
 constexpr size_t kMostSharedBytes = 99 * 1024;    // of a block on the smallest GPU that builds are for
-constexpr size_t kAlignment = 4096;               // whole pages, given back one by one
+constexpr size_t kAlignment = 4096;               // allocations are whole pages, so each can be given back by itself
 
 class EmulatedRuntime {
  public:

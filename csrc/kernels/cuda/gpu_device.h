@@ -239,7 +239,7 @@ class GpuDevice final : public Device {
   }
 
   void Replay(const void* owner, int64_t num_rows, const std::function<void()>& ops) override {
-    // Those that are shared out, to a power of two.
+    // The number of spans that are split over blocks, rounded up to a power of two.
     int64_t spans = 1;
     bool shares = false;
     bool whole = false;

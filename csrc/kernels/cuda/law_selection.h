@@ -78,7 +78,8 @@ struct LawSelection {
       Select(block, view, shared, wanted, mass);
     }
   }
-  // After Cut. What shares its leading digits with the last token of top-p, and has no mass, was not told from it.
+  // Call it after Cut. For top-p, keys from the floor on may include tokens without mass, which share their leading digits with the last
+  // kept token.
   LLMI_HD bool IsKept(const DrawRow& row, uint64_t key, const Shared& shared) const {
     return key >= shared.floor && (row.top_p == 1.0 || TokenMass(RankLogit(key), shared.peak) > 0);
   }
