@@ -69,7 +69,7 @@ def decode_tokens_per_s(llm: LLM, num_sequences: int, num_tokens: int, context: 
 def paired_ratio(reference: Callable[[], float], work: Callable[[], float], pairs: int) -> float:
     """The result of `work` over the results of `reference` just before and after: the median of pairs in which these agreed within a tenth.
 
-    The machine's speed moves within seconds, so a ratio of works that ran longer apart may have met two machines.
+    The machine's speed changes within seconds, so a ratio of works that run further apart would also compare two speeds of the machine.
     """
     ratios: list[tuple[bool, float]] = []
     before = reference()

@@ -168,7 +168,7 @@ class Call:
                 wait_s = 0.0 if time.monotonic() - start > _INSIST_S else max(0.0, start + _CANCEL_S - time.monotonic())
 
     def ending(self, keep: Callable[[Outputs], None] | None = None) -> Ending:
-        """Around all that waits for these requests; see Ending."""
+        """The context manager for all code that waits for these requests; see Ending."""
         return Ending(self, keep)
 
     def raise_errors(self) -> None:

@@ -156,7 +156,7 @@ def _join(value: Iterable[Any], d: str = "", attribute: Any = None, *, environme
 
 
 def _indent(text: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
-    """jinja2's rule, said with operations that keep origins."""
+    """jinja2's filter `indent`, by operations that keep the origins of characters."""
     indentation = width if isinstance(width, str) else " " * width
     lines = (text + "\n").splitlines()
     rest = [indentation + line if line or blank else line for line in lines[1:]]

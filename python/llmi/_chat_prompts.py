@@ -99,5 +99,5 @@ def warn_unused(unused: list[str], stacklevel: int) -> None:
 
 
 def warn_of(rendered: Rendered, stacklevel: int = 3) -> None:
-    """Says what one rendering did not look at."""
+    """Warns of the parts of the input that one rendering did not use."""
     warn_unused(rendered.unused, stacklevel + 1)

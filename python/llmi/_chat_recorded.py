@@ -51,7 +51,7 @@ class Recorded(dict[str, Any]):
 
 
 class Parts(list[Any]):
-    """Content in parts that notes when it is printed as Python writes a list."""
+    """Content in parts, as a list that notes whether a template prints it in Python's notation of lists."""
 
     _shown = False
 

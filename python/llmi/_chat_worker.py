@@ -183,7 +183,7 @@ def _cut_at_tag(text: str, spans: list[list[Any]] | None, content: Any) -> str:
 
 
 def _protect() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     for kind, limit in (

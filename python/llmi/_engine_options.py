@@ -95,7 +95,7 @@ ENGINE = table(
     Option("hf_overrides", _Overrides(), None, "Changes to keys of the model's config.", passed_on=True),
 )  # fmt: skip
 
-#: Accepted, and without effect.
+#: Options that are accepted and have no effect.
 NO_EFFECT = table(
     Option("enforce_eager", Flag(), False, "Nothing is captured or compiled."),
     Option("trust_remote_code", Flag(), False, "No code of a model is ever run."),

@@ -197,7 +197,7 @@ class BatchRunner:
             return [None] * len(rows)
         except BaseException as error:
             logits[:] = before
-            del before  # a view that ends with this call: no traceback may hold it
+            del before  # its memory is valid only during this call, so no traceback may keep it
             for (_, context), state in zip(rows, states, strict=True):
                 context.state.clear()
                 context.state.update(state)

@@ -87,7 +87,7 @@ class ModelReport:
     workspace_bytes: int  # activations of the longest step that the engine makes by default, on the host
     list_tensors: bool = False
     assumed: str = ""
-    activation_bits: int = 8  # of what quantised layers read
+    activation_bits: int = 8  # bits of the input of quantised layers
 
     @property
     def num_params(self) -> int:

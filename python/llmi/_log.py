@@ -41,7 +41,7 @@ class Log:
             logger.info(message, *args, stacklevel=2)
 
     def warning(self, message: str, *args: object) -> None:
-        """Logs what may surprise."""
+        """Logs a warning: something that the caller may not expect."""
         if (logger := self._find()) is not None:
             logger.warning(message, *args, stacklevel=2)
 

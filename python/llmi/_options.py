@@ -42,9 +42,9 @@ class DefaultInt(int):
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One argument: what it may be, what it is unless given, what it means, and its names elsewhere.
+    """One argument: its valid values, its default, its meaning, and its names in other engines.
 
-    passed_on: the core takes it under this name, as it is (csrc/engine/options.h, csrc/sampling/params.h).
+    passed_on: the core takes the value unchanged, under this name (csrc/engine/options.h, csrc/sampling/params.h).
     """
 
     name: str
@@ -65,7 +65,7 @@ def table(*options: Option) -> dict[str, Option]:
 
 
 def is_streamer(value: object) -> bool:
-    """Whether it is a transformers streamer: put() and end()."""
+    """Whether `value` is a transformers streamer: an object with put() and end()."""
     return callable_object(getattr(value, "put", None)) and callable_object(getattr(value, "end", None)) and not isinstance(value, type)
 
 

@@ -34,7 +34,7 @@ def overrides_text(overrides: Mapping[str, Any] | None) -> str:
 
 
 def _plain(value: object) -> Any:
-    """NumPy's scalars and arrays, and mappings that are no dict."""
+    """Converts NumPy's scalars and arrays, and mappings that are no dict, to plain Python values."""
     if isinstance(value, Mapping):
         return dict(value)
     if hasattr(value, "tolist"):

@@ -8,14 +8,15 @@ MAX_LENGTH = 8192
 MAX_DEPTH = 32
 MAX_REPEAT = 4096
 MAX_UNBOUNDED = 4
-#: What published tokenizers hold of this kind, and what it costs as much as: each turn takes a letter, or the end of a line, first.
+#: Nested repeats in published tokenizers, each with an expression of the same cost: every repeat begins with a letter or with the end of a
+#: line, so a text has only one match.
 KNOWN_LINEAR = {r"(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+": r"\p{L}+", r"(?:\r?\n)+": r"\n+", r"(?:\r\n|\n)+": r"\n+"}
 EXPONENTIAL = "it repeats a group that itself has alternatives or repeats something: a match may take exponential time"
 
 
 @dataclasses.dataclass
 class _Part:
-    """Facts about a group, or about the item before."""
+    """Properties of a group, or of the item before the current position."""
 
     ambiguous: bool = False  # it may match a text in several ways, or texts of several lengths
     repeat: int = 1  # how often its longest part is repeated, where that is bounded

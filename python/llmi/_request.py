@@ -370,7 +370,7 @@ class ResultBuilder:
 
         if isinstance(hooks.error, NonFiniteLogitsError) and isinstance(error, HookError):
             return NonFiniteLogitsError(f"{hooks.failed_hook}: {hooks.error}")
-        if hooks.error is not None and isinstance(error, HookError):  # not where the engine was closed meanwhile
+        if hooks.error is not None and isinstance(error, HookError):  # unless the engine was closed meanwhile
             kind = DraftError if hooks.failed_in_drafter else ConstraintError if isinstance(hooks.error, ConstraintError) else HookError
             own = type(hooks.error) is HookError  # it returned what it may not
             what = (

@@ -274,7 +274,7 @@ class TokenSequence(StaysHere):
 
     # --- inner
 
-    _tree: _core.LabResult  # of the tree that waits for commit or rollback
+    _tree: _core.LabResult  # the result of the tree that waits for commit or rollback
 
     def _owned_by_drafter(self, prompt_len: int, sample_index: int) -> None:
         self.prompt_len = prompt_len

@@ -177,7 +177,7 @@ class SpecDecodeMetrics(Record):
 
 
 def parse_speculation(value: Any) -> SpeculativeConfig | None:
-    """Whatever a user may give as speculative_config."""
+    """The SpeculativeConfig for a value of the argument speculative_config, in any form that users may give."""
     if value is None or isinstance(value, SpeculativeConfig):
         return value
     if isinstance(value, Mapping):
@@ -373,7 +373,7 @@ class SpeculationFactory:
 
 
 def spec_metrics(config: SpeculativeConfig, counts: _core.SpeculationStats) -> SpecDecodeMetrics:
-    """From the core's counts."""
+    """Makes the metrics from the core's counts."""
     num_drafts, num_draft_tokens, num_accepted = counts.num_drafts, counts.num_draft_tokens, counts.num_accepted_tokens
     return SpecDecodeMetrics(
         drafter="+".join(drafter_name(drafter) for drafter in config._drafters),

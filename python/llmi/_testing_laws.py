@@ -226,7 +226,7 @@ def assert_lossless(
             target.close()
 
 
-_RUNS_AT_ONCE = 512  # of 128 samples each: outputs take about 2 KB a sample
+_RUNS_AT_ONCE = 512  # each run has 128 samples, whose outputs take about 2 KB a sample
 
 
 def _prompts(vocab_size: int, count: int) -> list[list[int]]:

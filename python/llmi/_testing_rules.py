@@ -147,7 +147,7 @@ class Listening(Verification):
 
 
 class ListeningJudge(Listening):
-    """The same of a rule that judges whole drafts."""
+    """The same for a rule that judges whole drafts."""
 
     def verify(self, context: VerifyContext) -> Any:
         self.met_laws = self.met_laws or context.draft.draft_probs is not None

@@ -205,7 +205,7 @@ def _named_ids(configs: dict[str, dict[str, Any]], directory: Path, limit: int) 
 def _wrapping(
     checked: CheckedTokenizer, settings: Settings, bos: int | None, eos: int | None, directory: Path, unused: list[str]
 ) -> tuple[list[int], list[int]]:
-    """Ids in front of a text and behind it: the class's flags rule where it has them, else the post-processor."""
+    """The ids before a text and after it: by the flags of the tokenizer's class if it has them, else by the post-processor."""
     if settings.add_bos is None:
         return checked.prefix, checked.suffix
     sides = []

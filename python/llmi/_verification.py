@@ -132,7 +132,7 @@ _TOKEN = Whole(0, 2**31 - 1, "a token id, an integer of 0 or more")
 
 
 class VerificationRunner:
-    """Between the core and a Verification: point masses become rows."""
+    """Calls a Verification for the core. Point masses are passed as full rows of probabilities."""
 
     def __init__(self, verification: Verification, sampling_params: SamplingParams) -> None:
         self._verification = verification
