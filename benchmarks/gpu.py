@@ -10,11 +10,14 @@ how long the device has nothing to do; transformers next to it, where it is inst
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -66,6 +69,12 @@ BF16_LINEAR = "bf16 on tensor cores"
 ON_TENSOR_CORES = {"linear_dtype": "bf16", "attention_dtype": "bf16"}
 CUBLAS = "cuBLASLt"
 BY_CUBLAS = {"deterministic": False, "attention_dtype": "bf16"}
+ENGINES: dict[str, dict[str, Any]] = {
+    "bf16": {"dtype": "bfloat16"},
+    BF16_LINEAR: {"dtype": "bfloat16", **ON_TENSOR_CORES},
+    CUBLAS: {"dtype": "bfloat16", **BY_CUBLAS},
+    "4 bits": {"quantization": "q4_0"},
+}
 GATE_8B = {"num_outputs": 14_336, "num_cols": 4096}
 HEADS_8B = {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
 
@@ -88,6 +97,13 @@ def cublas_lt() -> str | None:
         return find_cublas_lt()
     except DeviceError:
         return None
+
+
+def gpu_name() -> str:
+    """As nvidia-smi has it; empty where there is none."""
+    smi = shutil.which("nvidia-smi")
+    query = "--query-gpu=name,memory.total,driver_version"
+    return subprocess.run([smi, query, "--format=csv,noheader"], capture_output=True, text=True, check=True).stdout.strip() if smi else ""
 
 
 def copy_bandwidth() -> float:
@@ -263,6 +279,14 @@ def serve(path: Path, engine: dict[str, Any], shape: dict[str, Any], requests: d
         return {"output tokens/s": sum(lengths) / seconds, "share of the serial bound": bound / seconds}
 
 
+def part(name: str, measure: Callable[[], Any]) -> Any:
+    """Measures a part of the run, and prints its result and time at once: a rented GPU may be gone before the end."""
+    began = time.perf_counter()
+    result = measure()
+    print(f"{name}, {time.perf_counter() - began:.0f} s: {json.dumps(result)}", flush=True)
+    return result
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     # Before anything is tuned: what the promise's rules for this GPU rest on (docs/decisions/0022).
     instructions = _core.testing.probe_matrix_instructions() if device() == "cuda" else {}
@@ -271,27 +295,27 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if not arguments.no_checks:
         check()
     with tempfile.TemporaryDirectory() as scratch:
-        models: dict[str, tuple[Path | None, dict[str, Any]]] = {"SmolLM2-135M": (None, {})}
-        if not arguments.small:
-            for name, shape in SHAPES.items():
-                made = tiny_model("llama", path=Path(scratch) / name.replace(" ", "-"), **shape)
-                in_bf16 = {"dtype": "bfloat16"}
-                models |= {f"{name}, bf16": (made, in_bf16), f"{name}, {BF16_LINEAR}": (made, in_bf16 | ON_TENSOR_CORES)}
-                if cublas_lt():
-                    models |= {f"{name}, {CUBLAS}": (made, in_bf16 | BY_CUBLAS)}
-                models |= {f"{name}, 4 bits": (made, {"quantization": "q4_0"})}
-        draws = measure_draws(1, 4096) if arguments.small else measure_draws(DRAWN["rows"], DRAWN["vocab"])
-        linear = measure_linear({"num_outputs": 64, "num_cols": 64} if arguments.small else GATE_8B)
+        draws = part("draws", lambda: measure_draws(1, 4096) if arguments.small else measure_draws(DRAWN["rows"], DRAWN["vocab"]))
+        linear = part("linear", lambda: measure_linear({"num_outputs": 64, "num_cols": 64} if arguments.small else GATE_8B))
         heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64} if arguments.small else HEADS_8B
-        attention = measure_attention(2 if arguments.small else 1024, heads, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
-        measured = {name: measure(path, engine, arguments.rounds) for name, (path, engine) in models.items()}
-        peers = {path.name: transformers_tokens_per_s(path, 128) for path in {path for path, _ in models.values()} if path is not None}
-        shape, requests = (TINY, FEW_REQUESTS) if arguments.small else (QWEN_06B, REQUESTS)
-        made = tiny_model("llama", path=Path(scratch) / "served", **shape)
-        served = serve(made, {"dtype": "bfloat16", **ON_TENSOR_CORES}, shape, requests, linear[f"{BF16_LINEAR}, 512 rows, operations/s"])
-        idleness = measure_idleness(made, {"dtype": "bfloat16", **ON_TENSOR_CORES}, *((6, 16) if arguments.small else (256, 256)))
+        matrix_rate = linear[f"{BF16_LINEAR}, 512 rows, operations/s"]
+        attention = part("attention", lambda: measure_attention(2 if arguments.small else 1024, heads, matrix_rate))
+        measured = {"SmolLM2-135M": part("SmolLM2-135M", lambda: measure(None, {}, arguments.rounds))}
+        paths = {}
+        for shape_name, shape in ({} if arguments.small else SHAPES).items():
+            paths[shape_name] = path = tiny_model("llama", path=Path(scratch) / shape_name.replace(" ", "-"), **shape)
+            for kind, engine in ENGINES.items():
+                if kind != CUBLAS or cublas_lt():
+                    name = f"{shape_name}, {kind}"
+                    measured[name] = part(name, partial(measure, path, engine, arguments.rounds))
+        served_shape, requests = (TINY, FEW_REQUESTS) if arguments.small else (QWEN_06B, REQUESTS)
+        made = tiny_model("llama", path=Path(scratch) / "served", **served_shape)
+        on_tensor_cores = {"dtype": "bfloat16", **ON_TENSOR_CORES}
+        served = part("request list", lambda: serve(made, on_tensor_cores, served_shape, requests, matrix_rate))
+        idleness = part("idleness", lambda: measure_idleness(made, on_tensor_cores, *((6, 16) if arguments.small else (256, 256))))
+        peers = {name: part(f"transformers, {name}", partial(transformers_tokens_per_s, path, 128)) for name, path in paths.items()}
         return {
-            "matrix instructions": instructions, "models": measured, "cost of the promise": costs_of_the_promise(measured), "draws": draws, "linear": linear, "attention": attention, "request list": served, "idleness": idleness,
+            "gpu": gpu_name(), "matrix instructions": instructions, "models": measured, "cost of the promise": costs_of_the_promise(measured), "draws": draws, "linear": linear, "attention": attention, "request list": served, "idleness": idleness,
             "transformers, bf16, static cache, decode 1": peers,
         }  # fmt: skip
 

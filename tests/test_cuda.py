@@ -147,7 +147,8 @@ def test_steps_are_played_as_graphs(tiny_path: Callable[..., Path], device: str,
     prompts[12] *= 3  # 729 tokens: recorded with three spans, played with four
     with LLM(model, **engine) as cpu, LLM(model, device="cuda", **engine) as llm:
         if has_bits_of_its_own(device, kv_cache_dtype):
-            expected = [llm.generate(*request)[0] for request in zip(prompts, params, strict=True)]
+            with LLM(model, device="cuda", **engine) as alone:
+                expected = [alone.generate(*request)[0] for request in zip(prompts, params, strict=True)]
         else:
             expected = cpu.generate(prompts, params)
         assert_same_tokens(llm.generate(prompts, params), expected)

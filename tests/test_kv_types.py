@@ -124,11 +124,12 @@ def test_attention_dtype_names_a_cache(tiny_path: Callable[..., Path]) -> None:
 def test_a_number_that_is_not_finite_is_not_lost(table: str) -> None:
     """Of K or V: rows that see it are not finite, and those before it are; in int8 it makes the scale NaN, and so all that the scale holds for."""
     ones = np.ones((20, 16), np.float32)
-    for bad in (np.nan, np.inf):
+    nans = np.array([0x7FC00001, 0x7FFFFFFF, 0xFFFFFE01], np.uint32).view(np.float32)  # whose low bits are not zero, as a GPU's are
+    for bad in (np.nan, np.inf, *nans):
         for name in ("k", "v"):
             kv = {"k": ones.copy(), "v": ones.copy()}
             kv[name][10, 3] = bad
-            for kv_type in KV_TYPES:
+            for kv_type in (*KV_TYPES, "float32"):
                 out = llmi._core.testing.attention(table, ones, kv["k"], kv["v"], 1, 1, kv_dtype=kv_type)
                 assert np.isfinite(out[:10]).all() and not np.isfinite(out[10:]).all(axis=1).any()
                 assert kv_type != "int8" or np.isnan(out[10:]).all()

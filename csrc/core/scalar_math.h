@@ -18,12 +18,15 @@ LLMI_HD static inline double Fma(double a, double b, double c) { return __builti
 LLMI_HD static inline float SqrtF32(float x) { return __builtin_sqrtf(x); }
 #endif
 
+constexpr float kExpMagic = 12582912.0f + 127.0f;  // 1.5 x 2^23, plus the bias of fp32 exponents
+
 // exp in fp32: Cephes polynomial after Cody-Waite reduction, error below 2 ulp. The result is exactly 1 at 0, and exactly 0 below -86, so
 // it is never subnormal. Arguments above 88 count as 88; NaN gives NaN.
 LLMI_HD static inline float ExpF32(float x) {
   const float clamped = 88.0f < x ? 88.0f : x;
-  const float shifted = Fma(clamped, 1.44269504088896341f, 12582912.0f);  // rounds to an integer in the low bits
-  const float n = shifted - 12582912.0f;
+  // Rounds n to an integer; the low bits become the exponent's bits of 2^n.
+  const float shifted = Fma(clamped, 1.44269504088896341f, kExpMagic);
+  const float n = shifted - kExpMagic;
   float r = Fma(n, -0.693359375f, clamped);
   r = Fma(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;
@@ -34,7 +37,8 @@ LLMI_HD static inline float ExpF32(float x) {
   p = Fma(p, r, 5.0000001201e-1f);
   p = Fma(p, r * r, r);
   p = p + 1.0f;
-  const float result = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, shifted) << 23));
+  // A product, not a sum of exponents: a NaN of any bits stays NaN.
+  const float result = p * __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, shifted) << 23);
   return x < -86.0f ? 0.0f : result;
 }
 

@@ -140,11 +140,9 @@ inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
       _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin - 8), index), _mm256_cmpgt_epi32(_mm256_set1_epi32(end - 8), index));
   return {_mm256_blendv_ps(other.lo, a.lo, _mm256_castsi256_ps(lo_keep)), _mm256_blendv_ps(other.hi, a.hi, _mm256_castsi256_ps(hi_keep))};
 }
-inline __m256 ScaleByExponent(__m256 p, __m256 shifted) {
-  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
-}
-// Adds the low bits of `shifted` to the exponent of p (core/scalar_math.h, ExpF32).
-inline F32x16 ScaleByExponent(F32x16 p, F32x16 shifted) { return {ScaleByExponent(p.lo, shifted.lo), ScaleByExponent(p.hi, shifted.hi)}; }
+inline __m256 PowerOfTwo(__m256 shifted) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23)); }
+// The number whose exponent is the low bits of `shifted` (core/scalar_math.h, ExpF32).
+inline F32x16 PowerOfTwo(F32x16 shifted) { return {PowerOfTwo(shifted.lo), PowerOfTwo(shifted.hi)}; }
 // p[lane] = x, for 16 elements at p. All 16 are loaded and stored: a load of all of them soon after need not wait for the store.
 inline void SetLane(int8_t* p, int lane, int8_t x) {
   const __m128i index = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -5,7 +5,7 @@ namespace {
 
 inline F32x16 Exp(F32x16 x) {
   const F32x16 clamped = Min(Set1(88.0f), x);
-  const F32x16 magic = Set1(12582912.0f);
+  const F32x16 magic = Set1(llmi::kExpMagic);
   const F32x16 shifted = Fma(clamped, Set1(1.44269504088896341f), magic);
   const F32x16 n = Sub(shifted, magic);
   F32x16 r = Fma(n, Set1(-0.693359375f), clamped);
@@ -18,7 +18,7 @@ inline F32x16 Exp(F32x16 x) {
   p = Fma(p, r, Set1(5.0000001201e-1f));
   p = Fma(p, Mul(r, r), r);
   p = Add(p, Set1(1.0f));
-  return SelectLess(x, Set1(-86.0f), Zero(), ScaleByExponent(p, shifted));
+  return SelectLess(x, Set1(-86.0f), Zero(), Mul(p, PowerOfTwo(shifted)));
 }
 
 inline F32x16 Silu(F32x16 x) { return Div(x, Add(Set1(1.0f), Exp(Sub(Zero(), x)))); }
