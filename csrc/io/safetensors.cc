@@ -71,61 +71,36 @@ Entry ReadEntry(JsonCursor* header, const std::string& path, const std::string& 
   return entry;
 }
 
-}  // namespace
-
-SafetensorsFiles::SafetensorsFiles(const std::vector<std::shared_ptr<const InputFile>>& files) : files_(files) {
-  for (const std::shared_ptr<const InputFile>& file : files_) Add(file);
-}
-
-void SafetensorsFiles::Add(const std::shared_ptr<const InputFile>& file) {
-  const std::string& path = file->path();
+// The text of the header, which is JSON.
+std::string ReadHeader(const InputFile& file) {
+  const std::string& path = file.path();
   uint64_t header_bytes = 0;
-  if (file->size() < 8)
-    Fail(path, "header length", "the file is truncated: it has " + std::to_string(file->size()) + " bytes, and 8 hold it");
-  file->Read(0, 8, &header_bytes);
+  if (file.size() < 8)
+    Fail(path, "header length", "the file is truncated: it has " + std::to_string(file.size()) + " bytes, and 8 hold it");
+  file.Read(0, 8, &header_bytes);
   if (header_bytes > kMaxHeaderBytes) {
     Fail(path, "header length", std::to_string(header_bytes) + " bytes (at most 16 MiB): not a safetensors file, or a damaged one");
   }
-  if (header_bytes > file->size() - 8) {
+  if (header_bytes > file.size() - 8) {
     Fail(path, "header length",
          "the file is truncated: the header ends at byte 8 + " + std::to_string(header_bytes) + ", the file has " +
-             std::to_string(file->size()) + " bytes");
+             std::to_string(file.size()) + " bytes");
   }
   std::string text(header_bytes, '\0');
-  file->Read(8, header_bytes, text.data());
-  const uint64_t data_begin = 8 + header_bytes;
-  const uint64_t data_bytes = file->size() - data_begin;
-  struct Range {
-    uint64_t begin, end;
-    const std::string* name;
-  };
-  std::vector<Range> ranges;
-  JsonCursor header(text, path);
-  header.Object([&](const std::string& name) {
-    if (name == "__metadata__") return header.Object([&](const std::string&) { header.String(); });
-    const Entry entry = ReadEntry(&header, path, name);
-    if (tensors_.size() >= kMaxTensors) Fail(path, name, "more than 200,000 tensors");
-    TensorView view;
-    view.name = name;
-    view.dtype = ReadDType(path, name, *entry.dtype);
-    view.shape = *entry.shape;
-    CheckedU64 num_values(1);
-    for (const uint64_t extent : view.shape) num_values = num_values * extent;
-    const uint64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
-    if (begin > end) Fail(path, name, "its data ends before it begins");
-    view.num_bytes = (num_values * Info(view.dtype).block_bytes).value();
-    if (view.num_bytes != end - begin)
-      Fail(path, name, "its shape needs " + std::to_string(view.num_bytes) + " bytes, it has " + std::to_string(end - begin));
-    view.offset = (CheckedU64(data_begin) + begin).value();
-    view.source = file.get();
-    const auto [place, added] = tensors_.emplace(name, std::move(view));
-    if (!added) {
-      Fail(path, name,
-           place->second.source == file.get() ? "duplicate key: the tensor stands twice" : "another file of the model has it, too");
-    }
-    ranges.push_back({begin, end, &place->first});
-  });
-  header.End();
+  file.Read(8, header_bytes, text.data());
+  return text;
+}
+
+// The data_offsets of a tensor.
+struct Range {
+  uint64_t begin, end;
+  const std::string* name;
+};
+
+// Throws unless the tensors cover the file's data, from byte data_begin on, without overlap and gap.
+void CheckRanges(const InputFile& file, uint64_t data_begin, std::vector<Range> ranges) {
+  const std::string& path = file.path();
+  const uint64_t data_bytes = file.size() - data_begin;
   std::sort(ranges.begin(), ranges.end(),
             [](const Range& a, const Range& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   uint64_t expected = 0;
@@ -138,13 +113,59 @@ void SafetensorsFiles::Add(const std::shared_ptr<const InputFile>& file) {
   if (expected > data_bytes) {
     Fail(path, ranges.empty() ? "data" : *ranges.back().name,
          "the file is truncated: the data ends at byte " + std::to_string(data_begin) + " + " + std::to_string(expected) +
-             ", the file has " + std::to_string(file->size()) + " bytes, " + std::to_string(expected - data_bytes) +
+             ", the file has " + std::to_string(file.size()) + " bytes, " + std::to_string(expected - data_bytes) +
              " too few (a download that was not finished?)");
   }
   if (expected != data_bytes) {
     Fail(path, "data_offsets",
          "the tensors do not cover the file's data: " + std::to_string(expected) + " of " + std::to_string(data_bytes) + " bytes");
   }
+}
+
+// The tensor of an entry; its data begins at byte data_begin of the file.
+TensorView ViewOf(const InputFile& file, uint64_t data_begin, const std::string& name, const Entry& entry) {
+  const std::string& path = file.path();
+  TensorView view;
+  view.name = name;
+  view.dtype = ReadDType(path, name, *entry.dtype);
+  view.shape = *entry.shape;
+  CheckedU64 num_values(1);
+  for (const uint64_t extent : view.shape) num_values = num_values * extent;
+  const uint64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
+  if (begin > end) Fail(path, name, "its data ends before it begins");
+  view.num_bytes = (num_values * Info(view.dtype).block_bytes).value();
+  if (view.num_bytes != end - begin)
+    Fail(path, name, "its shape needs " + std::to_string(view.num_bytes) + " bytes, it has " + std::to_string(end - begin));
+  view.offset = (CheckedU64(data_begin) + begin).value();
+  view.source = &file;
+  return view;
+}
+
+}  // namespace
+
+SafetensorsFiles::SafetensorsFiles(const std::vector<std::shared_ptr<const InputFile>>& files) : files_(files) {
+  for (const std::shared_ptr<const InputFile>& file : files_) Add(file);
+}
+
+void SafetensorsFiles::Add(const std::shared_ptr<const InputFile>& file) {
+  const std::string& path = file->path();
+  const std::string text = ReadHeader(*file);
+  const uint64_t data_begin = 8 + text.size();
+  std::vector<Range> ranges;
+  JsonCursor header(text, path);
+  header.Object([&](const std::string& name) {
+    if (name == "__metadata__") return header.Object([&](const std::string&) { header.String(); });
+    const Entry entry = ReadEntry(&header, path, name);
+    if (tensors_.size() >= kMaxTensors) Fail(path, name, "more than 200,000 tensors");
+    const auto [place, added] = tensors_.emplace(name, ViewOf(*file, data_begin, name, entry));
+    if (!added) {
+      Fail(path, name,
+           place->second.source == file.get() ? "duplicate key: the tensor stands twice" : "another file of the model has it, too");
+    }
+    ranges.push_back({(*entry.offsets)[0], (*entry.offsets)[1], &place->first});
+  });
+  header.End();
+  CheckRanges(*file, data_begin, std::move(ranges));
 }
 
 void SafetensorsFiles::CheckIndex(const InputFile& index) const {

@@ -206,25 +206,17 @@ LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::
   return input;
 }
 
-void Decoder::Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x,
-                      const LinearInput& input, int64_t num_rows, float* out, int64_t out_stride, bool accumulate) {
-  const std::vector<LinearPart> linear_parts = PartsOf(parts);
-  Linear(context, ArgsOf(linear_parts, x, input, num_rows, out, out_stride, accumulate));
-}
-
-void Decoder::Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows,
-                        ForwardResult* result) {
+// Queries, keys and values of a layer, normed and rotated: rows of num_heads + 2 num_kv_heads heads.
+float* Decoder::QueriesKeysValues(const KernelContext& context, int64_t layer, Rows& rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const LayerConfig& layer_config = config_.layers[static_cast<size_t>(layer)];
   const int64_t query_size = config_.num_heads * config_.head_dim;
   const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
   const int64_t stride = query_size + 2 * kv_size;
   float* qkv = ReserveFloats(context, qkv_, rows.num_rows * stride);
-  float* attended = ReserveFloats(context, attended_, rows.num_rows * query_size);
 
   const LinearInput normed = Input(context, rows.num_rows, {&w.query.matrix, &w.key.matrix, &w.value.matrix}, true);
   RmsNorm(context, HiddenNorm(config_, w.attention_norm, rows.x, rows.normed, rows.num_rows), normed);
-  Project(context, {&w.query, &w.key, &w.value}, rows.normed, normed, rows.num_rows, qkv, stride, false);
+  Linear(context, ArgsOf(PartsOf({&w.query, &w.key, &w.value}), rows.normed, normed, rows.num_rows, qkv, stride, false));
   float* keys = qkv + query_size;
   if (config_.qk_norm) {
     const auto norm_heads = [&](const WeightVector& weight, float* heads, int64_t num_heads) {
@@ -241,7 +233,7 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
     norm_heads(w.query_norm, qkv, config_.num_heads);
     norm_heads(w.key_norm, keys, config_.num_kv_heads);
   }
-  const auto rope = static_cast<size_t>(layer_config.rope);
+  const auto rope = static_cast<size_t>(config_.layers[static_cast<size_t>(layer)].rope);
   const int64_t rotary_dim = ropes_[rope].rotary_dim();
   // Query and key heads are next to each other, so one call rotates both.
   Rope(context, {.x = qkv,
@@ -252,7 +244,18 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
                  .rotary_dim = rotary_dim,
                  .cosine = rows.cosine[rope],
                  .sine = rows.sine[rope]});
+  return qkv;
+}
 
+void Decoder::Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows,
+                        ForwardResult* result) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t query_size = config_.num_heads * config_.head_dim;
+  const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
+  const int64_t stride = query_size + 2 * kv_size;
+  float* qkv = QueriesKeysValues(context, layer, rows);
+  float* keys = qkv + query_size;
+  float* attended = ReserveFloats(context, attended_, rows.num_rows * query_size);
   const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
   FindSegments(batch, group);
   const KvView kv = cache.View(static_cast<int>(layer));
@@ -268,7 +271,7 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
                                    .num_heads = config_.num_heads,
                                    .scale = static_cast<float>(config_.attention_scale),
                                    .soft_cap = static_cast<float>(config_.attention_soft_cap),
-                                   .window = layer_config.window,
+                                   .window = config_.layers[static_cast<size_t>(layer)].window,
                                    .out = attended,
                                    .out_stride = query_size};
   WriteAndAttend(context, written, attention);
@@ -278,10 +281,10 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   const LinearInput input = Input(context, rows.num_rows, {&w.attention_output.matrix});
   ConvertInput(context, attended, rows.num_rows, query_size, input);
   if (!config_.sandwich_norms) {
-    Project(context, {&w.attention_output}, attended, input, rows.num_rows, rows.x, config_.hidden_size, true);
+    Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.x, config_.hidden_size, true));
     return;
   }
-  Project(context, {&w.attention_output}, attended, input, rows.num_rows, rows.normed, config_.hidden_size, false);
+  Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.normed, config_.hidden_size, false));
   RmsNorm(context, HiddenNorm(config_, w.post_attention_norm, rows.normed, rows.x, rows.num_rows, true));
 }
 
@@ -303,9 +306,9 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
     GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false), config_.activation, activated,
                 down_input);
     if (!config_.sandwich_norms) {
-      Project(context, {&w.down}, activated, down_input, num_rows, x, hidden, true);
+      Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, x, hidden, true));
     } else {
-      Project(context, {&w.down}, activated, down_input, num_rows, normed, hidden, false);
+      Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, normed, hidden, false));
       RmsNorm(context, HiddenNorm(config_, w.post_mlp_norm, normed, x, num_rows, true));
     }
   }
@@ -349,6 +352,20 @@ void Decoder::ComputeRopes(const KernelContext& context, const std::vector<int32
   }
 }
 
+// Copies the wanted rows of the hidden state after `layer` layers to the host, if the batch taps it.
+void Decoder::Tap(const KernelContext& context, const ForwardBatch& batch, const Rows& rows, int64_t layer, ForwardResult* result) const {
+  const int64_t hidden = config_.hidden_size;
+  for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
+    if (batch.tap_layers[t] != layer) continue;
+    result->taps[t].resize(batch.wanted_rows.size() * static_cast<size_t>(hidden));
+    float* to = result->taps[t].data();
+    for (int32_t row : batch.wanted_rows) {
+      ToHost(context, to, rows.x + row * hidden, FloatBytes(hidden));
+      to += hidden;
+    }
+  }
+}
+
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch) {
   ForwardResult result;
   const int64_t hidden = config_.hidden_size;
@@ -368,23 +385,12 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   Embedding(context, weights_.embedding.view(), token_ids.data(), rows.num_rows, static_cast<float>(config_.embedding_scale), rows.x);
   result.taps.resize(batch.tap_layers.size());
   result.attention.resize(batch.attention_layers.size());
-  const auto tap = [&](int64_t layer) {
-    for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
-      if (batch.tap_layers[t] != layer) continue;
-      result.taps[t].resize(batch.wanted_rows.size() * static_cast<size_t>(hidden));
-      float* to = result.taps[t].data();
-      for (int32_t row : batch.wanted_rows) {
-        ToHost(context, to, rows.x + row * hidden, FloatBytes(hidden));
-        to += hidden;
-      }
-    }
-  };
   const auto run_layers = [&] {
-    tap(0);
+    Tap(context, batch, rows, 0, &result);
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
       Attention(context, cache, batch, layer, rows, &result);
       Mlp(context, layer, rows);
-      tap(layer + 1);
+      Tap(context, batch, rows, layer + 1, &result);
     }
   };
   if (replays) {

@@ -88,8 +88,10 @@ class Decoder {
   void PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows);
   void FindSegments(const ForwardBatch& batch, size_t group);
   void ComputeRopes(const KernelContext& context, const std::vector<int32_t>& positions, Rows* rows);
+  float* QueriesKeysValues(const KernelContext& context, int64_t layer, Rows& rows);
   void Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows, ForwardResult* result);
   void Mlp(const KernelContext& context, int64_t layer, Rows& rows);
+  void Tap(const KernelContext& context, const ForwardBatch& batch, const Rows& rows, int64_t layer, ForwardResult* result) const;
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
   // Buffers for the converted input (int8 codes, bf16) that the matrices `readers` need. The result of Input is valid until the next Input
@@ -102,8 +104,6 @@ class Decoder {
   }
   static LinearInput Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
                            FormsRoom& room);
-  void Project(const KernelContext& context, std::initializer_list<const LinearWeights*> parts, const float* x, const LinearInput& input,
-               int64_t num_rows, float* out, int64_t out_stride, bool accumulate);
 
   ModelConfig config_;
   ModelWeights weights_;

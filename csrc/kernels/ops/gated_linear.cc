@@ -55,14 +55,13 @@ void CopyColumns(const T* from, int64_t num_rows, int64_t num_columns, T* to, in
   }
 }
 
-// Computes blocks [begin, begin + num_blocks) of the columns for rows [row, row + num_rows).
-void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activation activation, const QuantizedRows& out, int64_t begin,
-                   int64_t num_blocks, int64_t row, int64_t num_rows) {
+// Computes blocks [begin, begin + num_blocks) of the columns for all rows of `layers`, and stores them in the same rows of `to`.
+void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activation activation, const QuantizedRows& to, int64_t begin,
+                   int64_t num_blocks) {
   Scratch scratch;
+  const int64_t num_rows = layers.num_rows;
   const int64_t columns = num_blocks * kBlockSize;
   LinearArgs args = layers;
-  args.num_rows = num_rows;
-  args.quantized = RowsFrom(layers.quantized, row);
   args.out_stride = columns;
   args.out = scratch.gate;
   table.linear_quantized(args, ColumnsOf(layers.parts[0], begin * kBlockSize, columns), 0, columns / kTileRows);
@@ -74,14 +73,13 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activatio
                              .scales = scratch.scales,
                              .sums = scratch.sums,
                              .half_sums = scratch.half_sums,
-                             .fine = out.fine,
-                             .low = out.low == nullptr ? nullptr : scratch.low};
+                             .fine = to.fine,
+                             .low = to.low == nullptr ? nullptr : scratch.low};
   table.quantize_rows(scratch.activated, 0, num_rows, own);
-  const QuantizedRows to = RowsFrom(out, row);
-  const int64_t all_blocks = out.num_cols / kBlockSize;
-  const int64_t scales = out.fine ? 2 : 1;
-  CopyColumns(own.codes, num_rows, columns, to.codes + begin * kBlockSize, out.num_cols);
-  if (out.low != nullptr) CopyColumns(own.low, num_rows, columns, to.low + begin * kBlockSize, out.num_cols);
+  const int64_t all_blocks = to.num_cols / kBlockSize;
+  const int64_t scales = to.fine ? 2 : 1;
+  CopyColumns(own.codes, num_rows, columns, to.codes + begin * kBlockSize, to.num_cols);
+  if (to.low != nullptr) CopyColumns(own.low, num_rows, columns, to.low + begin * kBlockSize, to.num_cols);
   CopyColumns(own.scales, num_rows, scales * num_blocks, to.scales + scales * begin, scales * all_blocks);
   CopyColumns(own.sums, num_rows, num_blocks, to.sums + begin, all_blocks);
   CopyColumns(own.half_sums, num_rows, 2 * num_blocks, to.half_sums + 2 * begin, 2 * all_blocks);
@@ -109,8 +107,10 @@ void GatedLinear(const KernelContext& context, const LinearArgs& layers, Activat
   context.pool->ParallelFor((num_blocks + per_task - 1) / per_task, context.num_threads, [&](int64_t task) {
     const int64_t begin = task * per_task;
     for (int64_t row = 0; row < layers.num_rows; row += kRowsAtOnce) {
-      ComputeBlocks(*context.table, layers, activation, input.quantized, begin, std::min(per_task, num_blocks - begin), row,
-                    std::min(kRowsAtOnce, layers.num_rows - row));
+      LinearArgs rows = layers;
+      rows.num_rows = std::min(kRowsAtOnce, layers.num_rows - row);
+      rows.quantized = RowsFrom(layers.quantized, row);
+      ComputeBlocks(*context.table, rows, activation, RowsFrom(input.quantized, row), begin, std::min(per_task, num_blocks - begin));
     }
   });
 }

@@ -76,10 +76,8 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
                 float* partials) {
   const int64_t head_dim = args.kv.head_dim;
   float p[kMaxTaskQueries][kAttentionSpan];
-  int64_t span_first = kAttentionSpan;
-  int64_t span_end = 0;
-  int64_t begin[kMaxTaskQueries];
-  int64_t end[kMaxTaskQueries];
+  int64_t span_first = kAttentionSpan, span_end = 0;
+  int64_t begin[kMaxTaskQueries], end[kMaxTaskQueries];
   for (int64_t i = 0; i < num_queries; ++i) {
     begin[i] = queries[i].first > span ? queries[i].first - span : 0;
     end[i] = queries[i].last - span + 1 < kAttentionSpan ? queries[i].last - span + 1 : kAttentionSpan;
@@ -161,7 +159,6 @@ template <typename Element>
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
                   float* partials) {
   const AttentionSegment& segment = args.segments[task.segment];
-  const int64_t kv_head = AttentionKvHead(args, task);
   const int64_t first = queries[0].first;
   const int64_t last = queries[num_queries - 1].last;
   constexpr int64_t kScratchHeadBytes = kMaxHeadDim * sizeof(Element) + (kHasScales<Element> ? 2 * kMaxHeadDim / kKvScaleBlock : 0);
@@ -170,7 +167,7 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
   const int64_t shared_end = SharedEnd(segment, last);
   FindTiles(args, task, span, first, shared_end, &tiles);
   if (segment.parents != nullptr && span + kAttentionSpan > shared_end) {
-    GatherPath<Element>(args, segment, kv_head, task.row_begin, last, span, scratch, &tiles);
+    GatherPath<Element>(args, task, last, span, scratch, &tiles);
   }
   SpanTiles next = tiles;
   if (num_queries <= kScoreQueries && FindNextTiles(args, task, span, last, &next)) {  // with more queries arithmetic is the bottleneck

@@ -60,14 +60,15 @@ constexpr bool kHasScales = false;
 template <>
 constexpr bool kHasScales<int8_t> = true;
 
-// Copies the K and V of the row's path into scratch tiles, for the tiles of the span that hold tree nodes.
-// Bytes are copied, so the results have the bits of a chain's.
+// Copies the K and V on the path of the task's row, which ends at `position`, into scratch tiles, for the tiles of the span that hold tree
+// nodes. Bytes are copied, so the results have the bits of a chain's.
 template <typename Element>
-void GatherPath(const AttentionArgs& args, const AttentionSegment& segment, int64_t kv_head, int64_t row, int64_t position, int64_t span,
-                uint8_t* scratch, SpanTiles* tiles) {
+void GatherPath(const AttentionArgs& args, const AttentionTask& task, int64_t position, int64_t span, uint8_t* scratch, SpanTiles* tiles) {
   const KvView& kv = args.kv;
+  const AttentionSegment& segment = args.segments[task.segment];
+  const int64_t kv_head = AttentionKvHead(args, task);
   const int64_t first_tile = span > segment.base_len ? span : segment.base_len / kSlotsPerTile * kSlotsPerTile;
-  int64_t node = row;
+  int64_t node = task.row_begin;
   const int64_t span_end = span + kAttentionSpan;
   for (int64_t p = position; p >= first_tile; --p) {
     const int64_t slot = p < segment.base_len ? p : segment.base_len + node;
