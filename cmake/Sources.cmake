@@ -31,13 +31,15 @@ set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
   csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
-  csrc/bindings/bind_records.cpp csrc/bindings/bind_system.cpp
+  csrc/bindings/bind_records.cpp csrc/bindings/bind_requests.cpp csrc/bindings/bind_speculation.cpp csrc/bindings/bind_system.cpp
   csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/engine_options.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)
 
 # What tests and benchmarks alone need: the emulated device, questions to matrix instructions, and their bindings.
 set(LLMI_TESTING_CORE_SOURCES csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc)
 set(LLMI_NO_TESTING_CORE_SOURCES csrc/kernels/no_cuda/emulated_device.cc)
 set(LLMI_TESTING_BINDING_SOURCES
-  csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_cache.cpp
-  csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp)
+  csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_attention.cpp csrc/bindings/bind_testing_cache.cpp
+  csrc/bindings/bind_testing_decoder.cpp csrc/bindings/bind_testing_linear.cpp csrc/bindings/bind_testing_rows.cpp
+  csrc/bindings/bind_testing_sampling.cpp csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp
+  csrc/bindings/bind_testing_threads.cpp)
 set(LLMI_NO_TESTING_BINDING_SOURCES csrc/bindings/bind_no_testing.cpp)

@@ -155,7 +155,7 @@ def test_what_is_not_finite_stays_with_those_that_see_it(table: str, kv_dtype: s
     q, k, v = qkv(rows, rows, 6, 2, 32)
     v[31, 7], v[32, 50] = 3e38, -3e38
     k[11, 40], k[12, 3], v[25, 5], v[26, 33], v[27] = np.nan, np.inf, np.inf, np.nan, np.nan
-    kwargs = {"window": 9, "kv_dtype": kv_dtype}
+    kwargs: dict[str, Any] = {"window": 9, "kv_dtype": kv_dtype}
     whole = T.attention(table, q, k, v, 6, 2, **kwargs)
     for row in range(rows):
         alone = T.attention(table, q[row : row + 1].copy(), k[: row + 1].copy(), v[: row + 1].copy(), 6, 2, **kwargs)
@@ -242,8 +242,8 @@ def test_fp8_rounds_to_the_nearest() -> None:
     x = np.concatenate([positive, -positive]).astype(np.float32)
     expected = through_fp8(x).astype(np.float32)
     np.testing.assert_array_equal(T.through_float8(x), expected)
-    assert np.signbit(T.through_float8(np.float32([-0.0, -1e-9]))).all()
-    assert np.isnan(T.through_float8(np.float32([np.nan, np.inf, -np.inf]))).all()
+    assert np.signbit(T.through_float8(np.array([-0.0, -1e-9], np.float32))).all()
+    assert np.isnan(T.through_float8(np.array([np.nan, np.inf, -np.inf], np.float32))).all()
 
 
 @pytest.mark.parity

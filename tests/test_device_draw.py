@@ -80,7 +80,7 @@ def test_every_row_is_the_hosts(device: str, vocab: int, num_rows: int, seed: in
         params.append(random_params(rng, vocab, ids))
         histories.append([int(i) for i in rng.choice(ids, 30)] + ([int(ids[0])] if rng.random() < 0.5 else [int(ids[1])]))
     expected = [host_token(p, tokens, 11, 2, row) for p, tokens, row in zip(params, histories, rows, strict=True)]
-    assert T.draw_there(device, params, histories, 11, 2, rows) == expected
+    assert T.draw_on_device(device, params, histories, 11, 2, rows) == expected
     assert len(set(expected)) > num_rows // 4, "the rows must not be all alike"
 
 
@@ -94,7 +94,7 @@ def test_rows_that_cannot_be_drawn_are_left_to_the_host(device: str) -> None:
     params[3].allowed_token_ids, params[3].bad_words = [5], [[5]]
     params[4].temperature = 1e-3
     params[5].temperature = 0.0
-    drawn = T.draw_there(device, params, [[1, 2]] * 6, 1, 0, rows)
+    drawn = T.draw_on_device(device, params, [[1, 2]] * 6, 1, 0, rows)
     assert drawn == [-1, -1, -1, -1, -1, 0]
     assert drawn == [host_token(p, [1, 2], 1, 0, row) for p, row in zip(params, rows, strict=True)]
 
@@ -113,7 +113,7 @@ def test_parameters_that_meet_the_same_rank_keys(device: str) -> None:
                 params.append(p)
             rows = np.tile(row, (20, 1))
             expected = [host_token(p, [1], 1, 0, row) for p in params]
-            assert T.draw_there(device, params, [[1]] * 20, 1, 0, rows) == expected, (top_k, top_p)
+            assert T.draw_on_device(device, params, [[1]] * 20, 1, 0, rows) == expected, (top_k, top_p)
 
 
 @pytest.mark.usefixtures("device")
@@ -215,10 +215,10 @@ def test_every_verdict_is_the_hosts(device: str, vocab: int, num_rows: int, seed
         token = host_token(params[i], histories[i], 11, 2, rows[i])
         if token < 0 or not siblings[i][0]:
             return token, -1
-        return T.verify_here(params[i], histories[i], 11, 2, 7, rows[i], siblings[i])
+        return T.verify_on_host(params[i], histories[i], rows[i], siblings[i], prompt_len=11, sample_index=2, round=7)
 
     verdicts = [expected(i) for i in range(num_rows)]
-    assert T.verify_there(device, params, histories, 11, 2, 7, rows, siblings) == verdicts
+    assert T.verify_on_device(device, params, histories, rows, siblings, prompt_len=11, sample_index=2, round=7) == verdicts
     judged = [verdict for verdict, (ids, _) in zip(verdicts, siblings, strict=True) if ids and verdict[0] >= 0]
     assert {child >= 0 for _, child in judged} == {False, True}, "some must be accepted, some rejected"
 
@@ -239,13 +239,14 @@ def test_a_draft_of_the_rows_own_law_is_accepted(device: str) -> None:
         p.seed = seed
         params.append(p)
     rows = np.tile(row, (40, 1))
-    verdicts = T.verify_there(device, params, [[1]] * 40, 1, 0, 1, rows, siblings)
-    assert verdicts == [T.verify_here(p, [1], 1, 0, 1, row, s) for p, s in zip(params, siblings, strict=True)]
+    place = {"prompt_len": 1, "sample_index": 0, "round": 1}
+    verdicts = T.verify_on_device(device, params, [[1]] * 40, rows, siblings, **place)
+    assert verdicts == [T.verify_on_host(p, [1], row, s, **place) for p, s in zip(params, siblings, strict=True)]
     assert [child for _, child in verdicts] == [0] * 40
     # A point mass whose token has all of the row's mass cannot be rejected, one that has none must be.
     sure = np.full(vocab, -np.inf, np.float32)
     sure[7] = 0
-    assert T.verify_there(device, params[:2], [[1]] * 2, 1, 0, 1, np.stack([sure, sure]), [([7], []), ([8], [])]) == [(7, 0), (7, -1)]
+    assert T.verify_on_device(device, params[:2], [[1]] * 2, np.stack([sure, sure]), [([7], []), ([8], [])], **place) == [(7, 0), (7, -1)]
 
 
 @pytest.mark.usefixtures("device")

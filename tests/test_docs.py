@@ -7,6 +7,8 @@ import re
 import pytest
 
 import parameters_page
+from llmi import LLM, _core
+from llmi.testing import tiny_model
 
 pytestmark = pytest.mark.skipif(not parameters_page.PAGE.is_file(), reason="the documents are not next to the tests")
 
@@ -30,3 +32,12 @@ def test_named_files_exist(page: str) -> None:
     assert named
     missing = [name for name in named if "*" not in name and not re.search(r"[A-Z]{3}", name) and not (root / name).exists()]
     assert not missing, f"{page} names files that are not there: {missing}"
+
+
+def test_metrics_page_lists_all_metrics() -> None:
+    tables = (parameters_page.PAGE.parent / "metrics.md").read_text(encoding="utf-8").split("## ")[1:]
+    rows = [re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE) for table in tables]
+    wanted = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in _core.METRICS.items())
+    assert rows[0] == list(_core.METRICS.items()), f"the first table of docs/metrics.md must be:\n{wanted}"
+    with LLM(tiny_model(), max_model_len=64) as llm:
+        assert {name for table in rows for name, _ in table} == llm.get_metrics().keys()

@@ -15,13 +15,21 @@ import llmi
 from llmi import LLM, DraftContext, Drafter, Outputs, SamplingParams, SpeculativeConfig, _core
 from test_speculation import Replay
 
+Costs = list[tuple[int, float]]
+
+
+def choose(num_drafts: int, num_accepted: int, costs: Costs, draft_seconds: float, max_length: int, **more: Any) -> int:
+    """The length chosen beside a step of one row and one token."""
+    return _core.testing.choose_length(
+        num_drafts, num_accepted, costs,
+        expected_tokens=1.0, num_rows=1, draft_seconds_per_token=draft_seconds, max_length=max_length, **more,
+    )  # fmt: skip
+
 
 def test_what_a_drafter_promises_decides_the_first_try(tiny: LLM) -> None:
     costs = [(1, 10.0), (2, 10.5), (4, 12.0)]
     tries = [
-        _core.testing.choose_length(
-            number, accepted, costs, expected_tokens=1, num_rows=1, draft_seconds_per_token=5.0, max_length=4, expected_acceptance=expected
-        )
+        choose(number, accepted, costs, 5.0, 4, expected_acceptance=expected)
         for number, accepted, expected in ((0, 0, 0.5), (0, 0, 0.8), (1, 0, 0.8), (8, 0, 0.8), (8, 3, 0.5))
     ]
     assert tries[0] == 0 and tries[1] > 0, "a token for half a step's price pays if most are accepted"
@@ -40,21 +48,20 @@ def test_what_a_drafter_promises_decides_the_first_try(tiny: LLM) -> None:
 
 def test_length_rule() -> None:
     """More acceptance drafts more; dear rows draft less; nothing to gain drafts nothing."""
-    choose = _core.testing.choose_length
     flat = [(1, 1.0), (32, 1.05)]  # rows ride free
     steep = [(1, 1.0), (2, 2.0), (32, 32.0)]  # each row costs as much as the first
-    assert choose(10, 10, flat, 1.0, 1, 0.0, 16) == 16
-    assert choose(10, 0, flat, 1.0, 1, 0.0, 16) <= 4
-    assert choose(10, 10, steep, 1.0, 1, 0.0, 16) == 0
-    assert choose(10, 5, flat, 1.0, 1, 0.0, 16) < choose(10, 9, flat, 1.0, 1, 0.0, 16) or choose(10, 5, flat, 1.0, 1, 0.0, 16) == 16
-    assert choose(10, 10, flat, 1.0, 1, 10.0, 16) == 0  # a drafter slower than the model
-    assert choose(10, 10, flat, 1.0, 1, 0.0, 3) == 3
+    assert choose(10, 10, flat, 0.0, 16) == 16
+    assert choose(10, 0, flat, 0.0, 16) <= 4
+    assert choose(10, 10, steep, 0.0, 16) == 0
+    assert choose(10, 5, flat, 0.0, 16) < choose(10, 9, flat, 0.0, 16) or choose(10, 5, flat, 0.0, 16) == 16
+    assert choose(10, 10, flat, 10.0, 16) == 0  # a drafter slower than the model
+    assert choose(10, 10, flat, 0.0, 3) == 3
     dear = [(1, 1.0), (2, 1.1), (32, 9.0)]
-    assert choose(10, 3, dear, 1.0, 1, 0.0, 16) == 3
-    assert choose(10, 3, dear, 1.0, 1, 0.0, 16, drafted_ratio=5.0) == 0, "drafted steps were seen to take longer than the curve says"
+    assert choose(10, 3, dear, 0.0, 16) == 3
+    assert choose(10, 3, dear, 0.0, 16, drafted_ratio=5.0) == 0, "drafted steps were seen to take longer than the curve says"
     # A draft model reads the prompt first: worth it over 100 tokens that come 8 a step, not over the last three.
-    assert choose(10, 10, flat, 1.0, 1, 0.0, 16, 0, 5.0, 100) == 16
-    assert choose(10, 10, flat, 1.0, 1, 0.0, 16, 0, 5.0, 3) == 0
+    assert choose(10, 10, flat, 0.0, 16, start_seconds=5.0, remaining_tokens=100) == 16
+    assert choose(10, 10, flat, 0.0, 16, start_seconds=5.0, remaining_tokens=3) == 0
 
 
 def test_auto_learns_what_a_start_costs(tiny_path: Callable[..., Path]) -> None:
@@ -133,11 +140,9 @@ def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:
             assert acceptance.shape == (32,) and cost_curve.shape == (32,) and num_running == 1
             return 3 if acceptance[0] > 0.3 else 0
 
-    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 1.0, 1, 0.0, 16, 0) == 0
-    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 1.0, 1, 0.0, 16, 300) > 0, (
-        "some time it is tried again: a dear row later"
-    )
-    assert _core.testing.choose_length(30, 0, [(1, 1.0), (2, 1.1), (32, 9.0)], 1.0, 1, 0.0, 16, 100) > 0, "a cheap one sooner"
+    assert choose(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 0.0, 16, num_rests=0) == 0
+    assert choose(30, 0, [(1, 1.0), (2, 1.3), (32, 9.0)], 0.0, 16, num_rests=300) > 0, "some time it is tried again: a dear row later"
+    assert choose(30, 0, [(1, 1.0), (2, 1.1), (32, 9.0)], 0.0, 16, num_rests=100) > 0, "a cheap one sooner"
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=256) as llm:
         params = SamplingParams(max_tokens=60, temperature=3.0, seed=1, ignore_eos=True)
         plain = llm.generate([1, 2], params)

@@ -85,10 +85,12 @@ def test_gated_linear(table: str, num_rows: int, size: int, dtype: str, fine: bo
     x, bias = rand(num_rows, 256), rand(size, seed=1)
     x[-1, -1] = np.inf
     gate, up = (packed(table, dtype, size, 256, seed=seed) for seed in (2, 3))
-    apart = T.linear(table, [gate, up], x, [bias.tolist(), bias.tolist()], bits=bits)
+    apart = T.linear(table, [gate, up], x, biases=[bias.tolist(), bias.tolist()], bits=bits)
     expected = T.gated_activation_forms(table, apart, fine, 1, bits)[1]
     for threads in (1, 3):
-        for made, wanted in zip(T.gated_linear_forms(table, gate, up, x, bias.tolist(), fine, threads, bits), expected, strict=True):
+        for made, wanted in zip(
+            T.gated_linear_forms(table, gate, up, x, bias.tolist(), fine=fine, num_threads=threads, bits=bits), expected, strict=True
+        ):
             assert np.array_equal(made, wanted, equal_nan=made.dtype.kind == "f")
 
 

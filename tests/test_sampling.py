@@ -126,13 +126,13 @@ def test_non_finite_logits_are_refused(bad: float) -> None:
     row[17] = bad
     with pytest.raises(_core.CoreError) as error:
         T.process_logits(params(), [0], 1, row)
-    assert error.value.args[0] == "non_finite_logits"
+    assert error.value.kind == "non_finite_logits"
 
 
 def test_nothing_left_to_draw_is_refused() -> None:
     with pytest.raises(_core.CoreError) as error:
         T.process_logits(params(allowed_token_ids=[3], bad_words=[[3]]), [0], 1, logits())
-    assert error.value.args[0] == "non_finite_logits"
+    assert error.value.kind == "non_finite_logits"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_nothing_left_to_draw_is_refused() -> None:
 def test_core_refuses_values_out_of_range(field: str, value: Any) -> None:
     with pytest.raises(_core.CoreError) as error:
         T.process_logits(params(**{field: value}), [0], 1, logits())
-    assert error.value.args[0] == "invalid_argument" and error.value.args[2] == field
+    assert error.value.kind == "invalid_argument" and error.value.field == field
 
 
 def test_philox_known_answers() -> None:

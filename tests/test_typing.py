@@ -64,7 +64,7 @@ def test_user_code(tmp_path: Path) -> None:
 
 
 def test_the_stub_is_that_of_the_core(tmp_path: Path) -> None:
-    """Each class, function and attribute of _core.pyi is in the built module, and the other way round; what is read-only is so in both."""
+    """Each class, function and attribute of the stubs is in the built module, and the other way round; what is read-only is so in both."""
     pytest.importorskip("mypy", reason="the extra `lint` brings mypy")
     allowed = tmp_path / "allowed"
     allowed.write_text("" if hasattr(_core, "testing") else "llmi._core.testing\n")

@@ -32,7 +32,7 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> tuple[str, s
     """(kind, message)."""
     with pytest.raises(_core.CoreError) as error:
         logits(path, overrides)
-    return error.value.args[0], error.value.args[1]
+    return error.value.kind, error.value.message
 
 
 def change_config(directory: Path, **changes: Any) -> None:
@@ -149,7 +149,7 @@ def test_each_gguf_key(architecture: str, tmp_path: Path) -> None:
             try:
                 moved = logits(file, {key: value}).tobytes() != own.tobytes()
             except _core.CoreError as error:
-                assert error.args[0] in ("model_file", "unsupported_model", "invalid_argument"), (key, value, error)
+                assert error.kind in ("model_file", "unsupported_model", "invalid_argument"), (key, value, error)
                 continue
             if not moved and name not in UNREAD | NO_NUMBER:
                 silent.append((key, value))
@@ -402,7 +402,10 @@ def test_the_core_checks_ids_that_end_a_text(token_id: int, tmp_path: Path, monk
         with pytest.raises((InvalidParamsError, RequestErrors), match=f"eos_token_ids holds token id {token_id}"):
             llm.generate("abc", max_tokens=4, min_tokens=3)
         with pytest.raises(_core.CoreError, match="token id"):  # what a drafter may ask: a law after these tokens
-            _core.law(llm._engine, _core.SamplingParams(), [1, token_id], 1, np.zeros(257, np.float32), None, 0, "")
+            _core.law(
+                llm._engine, _core.SamplingParams(), np.zeros(257, np.float32),
+                token_ids=[1, token_id], prompt_len=1, sample_index=0, output_text="", hooks=None,
+            )  # fmt: skip
         sequence = _core.LabSequence([1, token_id], [], [], [])
         with pytest.raises(_core.CoreError, match="token id"):
             _core.lab_extend(llm._engine, [_core.LabExtension(sequence=sequence, token_ids=[], parents=[], is_tree=False, wants_last=True)])

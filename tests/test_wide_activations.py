@@ -141,7 +141,7 @@ def test_what_is_added_to_a_layer(table: str, dtype: str) -> None:
     other, floats = packed(table, "Q8_0", 19, 512, 6), packed(table, "F32", 33, 512, 7)
     for count in (1, 5, 9, 49):
         part, residual = x[:count].copy(), rand(count, 37, seed=count)
-        got = T.linear(table, [matrix], part, [bias.tolist()], residual, num_threads=2, bits=16)
+        got = T.linear(table, [matrix], part, biases=[bias.tolist()], residual=residual, num_threads=2, bits=16)
         assert same(got, residual + (product[:count] + bias))
         beside = T.linear(table, [matrix, other, floats], part, num_threads=2, bits=16)
         assert same(beside[:, :37].copy(), product[:count])

@@ -1,4 +1,4 @@
-// How fast a device copies, draws, multiplies and attends, one op at a time: what benchmarks/gpu.py compares shares with.
+// Measures how fast a device copies, draws, multiplies and attends, one op at a time, for benchmarks/gpu.py.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -34,7 +34,7 @@ namespace {
 
 constexpr int kRepeats = 16;
 
-// Seconds of op(0) to op(kRepeats - 1) each, after one that is not counted; `last` is memory that ops write.
+// The mean seconds of op(0) to op(kRepeats - 1), after one call that is not counted. last: memory that the ops write.
 double SecondsEach(Device* device, const void* last, const std::function<void(int)>& op) {
   uint8_t byte = 0;
   op(0);
@@ -45,7 +45,7 @@ double SecondsEach(Device* device, const void* last, const std::function<void(in
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kRepeats;
 }
 
-// Memory of the device, each byte the same.
+// Memory on the device, filled with `value`.
 AlignedBuffer Filled(Device* device, int64_t num_bytes, uint8_t value) {
   AlignedBuffer buffer(static_cast<size_t>(num_bytes), "a device probe", device);
   const std::vector<uint8_t> bytes(std::min<size_t>(buffer.size(), 1 << 26), value);
@@ -80,7 +80,7 @@ double MeasureDraws(const std::string& name, const SamplingParams& params, int64
   return SecondsEach(device.get(), there.data(), [&](int) { device->Draw(draws.batch(), there.as<float>(), vocab_size); });
 }
 
-// Uses enough matrices in turn that none is still in a cache.
+// Multiplies by several matrices in turn, so that none is still in a cache.
 std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::string& type_name, int64_t num_rows, int64_t num_outputs,
                                          int64_t num_cols) {
   const std::map<std::string, PackedType> types = {{"bf16", PackedType::kBF16},  {"fp16", PackedType::kF16}, {"q4_0", PackedType::kQ4},
@@ -123,7 +123,7 @@ std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::str
   return {seconds, num_bytes};
 }
 
-// The last num_rows tokens of each of these contexts, one layer.
+// One layer's attention for the last num_rows tokens of each context.
 double MeasureAttention(const std::string& name, const std::string& kv_dtype, const std::vector<int64_t>& contexts, int64_t num_rows,
                         int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) {
   const std::unique_ptr<Device> device = OpenTestDevice(name);
@@ -189,7 +189,7 @@ py::dict ProbeMatrixInstructions() {
   return probed;
 }
 
-// product(a, b) of NumPy's.
+// An instruction whose result product(a, b), a Python function, computes.
 cuda::MatrixInstruction InstructionOf(const py::function& product, int64_t num_columns) {
   return {"", num_columns, [product](std::span<const uint16_t> a, std::span<const uint16_t> b) {
             const auto matrix = [](std::span<const uint16_t> values) {
@@ -205,7 +205,7 @@ cuda::MatrixInstruction InstructionOf(const py::function& product, int64_t num_c
 void RegisterDeviceProbes(py::module_& module) {
   using Release = py::call_guard<GilReleased>;
   module.def("measure_device_copy", &MeasureCopy, Release(), py::arg("device"), py::arg("num_bytes"),
-             "Bytes read and written a second by copies within the device.");
+             "Bytes per second, read and written, of copies within the device.");
   module.def(
       "measure_device_draws", &MeasureDraws, Release(), py::arg("device"), py::arg("params"), py::arg("num_rows"), py::arg("vocab_size"),
       py::arg("num_drafted") = 0,
@@ -222,7 +222,7 @@ void RegisterDeviceProbes(py::module_& module) {
   module.def(
       "ask_matrix_product",
       [](const py::function& product, int64_t num_columns) { return AnswersOf(AskMatrixInstruction(InstructionOf(product, num_columns))); },
-      py::arg("product"), py::arg("num_columns"), "The same questions to product(a [64, 64], b [num_columns, 64]) -> [64, num_columns].");
+      py::arg("product"), py::arg("num_columns"), "Asks product(a [64, 64], b [num_columns, 64]) -> [64, num_columns] the same questions.");
   module.def(
       "give_equal_bits",
       [](const py::function& first, int64_t num_first, const py::function& second, int64_t num_second) {

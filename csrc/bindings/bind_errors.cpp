@@ -1,5 +1,5 @@
-// Error kinds become one Python exception, CoreError(kind, message, field, needed, available), that the package
-// turns into its public classes: the core does not import the package.
+// All errors of the core are one Python exception, CoreError, with the fields of Error as attributes. The package turns it into its public
+// classes: the core does not import the package.
 #include <pybind11/pybind11.h>
 
 #include "bindings/bindings.h"
@@ -32,18 +32,31 @@ PyObject* core_error = nullptr;
 
 }  // namespace
 
-py::tuple ErrorFields(const Error& error) {
-  return py::make_tuple(KindName(error.kind()), error.what(), error.field(), error.needed_bytes, error.available_bytes);
+py::object PythonError(const Error& error) {
+  py::object made = py::reinterpret_borrow<py::object>(core_error)(error.what());
+  made.attr("kind") = KindName(error.kind());
+  made.attr("message") = error.what();
+  made.attr("field") = error.field();
+  made.attr("needed_bytes") = error.needed_bytes;
+  made.attr("available_bytes") = error.available_bytes;
+  return made;
 }
 
 void RegisterErrors(py::module_& module) {
-  core_error = PyErr_NewException("llmi._core.CoreError", PyExc_RuntimeError, nullptr);
+  py::dict attributes;
+  attributes["kind"] = KindName(ErrorKind::kInternal);
+  attributes["message"] = "";
+  attributes["field"] = "";
+  attributes["needed_bytes"] = 0;
+  attributes["available_bytes"] = 0;
+  core_error = PyErr_NewException("llmi._core.CoreError", PyExc_RuntimeError, attributes.ptr());
+  if (core_error == nullptr) throw py::error_already_set();
   module.attr("CoreError") = py::reinterpret_borrow<py::object>(core_error);
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& error) {
-      PyErr_SetObject(core_error, ErrorFields(error).ptr());
+      PyErr_SetObject(core_error, PythonError(error).ptr());
     }
   });
 }

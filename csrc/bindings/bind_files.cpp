@@ -1,9 +1,11 @@
+// Files of models: what they hold, and what a model of their config is.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -28,14 +30,14 @@ namespace py = pybind11;
 namespace llmi {
 namespace {
 
-// What is no UTF-8 becomes U+FFFD.
+// Text from bytes; each byte that is not valid UTF-8 becomes U+FFFD.
 py::str Text(std::string_view bytes) {
   PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace");
   if (text == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::str>(text);
 }
 
-// Texts as bytes by an alphabet of one character a byte; a character outside it stands for itself.
+// Texts as bytes by an alphabet that has one character for each byte. A character outside it becomes its own UTF-8 bytes.
 py::list AlphabetBytes(const py::list& texts, const std::map<uint32_t, uint8_t>& alphabet) {
   std::vector<int16_t> byte_of(alphabet.empty() ? 0 : alphabet.rbegin()->first + 1, -1);
   for (const auto& [character, byte] : alphabet) byte_of[character] = byte;
@@ -92,8 +94,9 @@ const std::vector<std::string_view>& Strings(const GgufFile& file, const std::st
   return found->second.strings;
 }
 
-py::list Occurring(const GgufFile& file, const std::string& key, const std::string& text, bool joined) {
-  py::list found;
+// {index: string} of the strings of a list that occur in `text`. joined: without their first space.
+py::dict Occurring(const GgufFile& file, const std::string& key, const std::string& text, bool joined) {
+  py::dict found;
   std::string whole;
   const std::vector<std::string_view>& strings = Strings(file, key);
   for (size_t i = 0; i < strings.size(); ++i) {
@@ -102,47 +105,58 @@ py::list Occurring(const GgufFile& file, const std::string& key, const std::stri
       whole.assign(sought.substr(0, at)).append(sought.substr(at + 1));
       sought = whole;
     }
-    if (text.find(sought) != std::string::npos) found.append(py::make_tuple(i, Text(strings[i])));
+    if (text.find(sought) != std::string::npos) found[py::int_(i)] = Text(strings[i]);
   }
   return found;
 }
 
-// (key, what is wrong with it) of the first token that is no UTF-8 or stands twice and, with merges, of the first merge that stands twice
-// or is not two tokens which make a third; empty if nothing is.
-std::pair<std::string, std::string> VocabularyFault(const GgufFile& file, bool with_merges) {
+struct PyVocabularyFault {
+  std::string key;  // of the metadata
+  std::string problem;
+};
+
+// The first token that is not valid UTF-8 or occurs twice; with merges, else the first merge that occurs twice or is not two tokens that
+// make a third. None: the vocabulary is sound.
+std::optional<PyVocabularyFault> VocabularyFault(const GgufFile& file, bool with_merges) {
   const std::string tokens_key = "tokenizer.ggml.tokens", merges_key = "tokenizer.ggml.merges";
   const std::vector<std::string_view>& tokens = Strings(file, tokens_key);
   std::unordered_map<std::string_view, size_t> known;
   known.reserve(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!IsUtf8(tokens[i])) return {tokens_key, "token " + std::to_string(i) + " is not valid UTF-8"};
+    if (!IsUtf8(tokens[i])) return PyVocabularyFault{tokens_key, "token " + std::to_string(i) + " is not valid UTF-8"};
     if (tokens[i].empty()) continue;  // an id without a text
     const auto [place, is_new] = known.emplace(tokens[i], i);
-    if (!is_new) return {tokens_key, "tokens " + std::to_string(place->second) + " and " + std::to_string(i) + " are the same text"};
+    if (!is_new)
+      return PyVocabularyFault{tokens_key, "tokens " + std::to_string(place->second) + " and " + std::to_string(i) + " are the same text"};
   }
-  if (!with_merges) return {};
+  if (!with_merges) return std::nullopt;
   const std::vector<std::string_view>& merges = Strings(file, merges_key);
   std::unordered_set<uint64_t> seen;  // pairs of ids
   seen.reserve(merges.size());
   std::string whole;
   for (const std::string_view merge : merges) {
     const size_t space = merge.find(' ');
-    if (space == std::string_view::npos) return {merges_key, "a merge is not two tokens"};
+    if (space == std::string_view::npos) return PyVocabularyFault{merges_key, "a merge is not two tokens"};
     whole.assign(merge.substr(0, space)).append(merge.substr(space + 1));
     const auto left = known.find(merge.substr(0, space)), right = known.find(merge.substr(space + 1));
     if (left == known.end() || right == known.end() || !known.contains(whole)) {
-      return {merges_key, "a merge has a part or a whole that is no token"};
+      return PyVocabularyFault{merges_key, "a merge has a part or a whole that is no token"};
     }
-    if (!seen.insert(uint64_t{left->second} << 32 | right->second).second) return {merges_key, "a merge stands twice"};
+    if (!seen.insert(uint64_t{left->second} << 32 | right->second).second) return PyVocabularyFault{merges_key, "a merge stands twice"};
   }
-  return {};
+  return std::nullopt;
 }
 
-py::list TensorList(const TensorFile& file) {
-  py::list list;
-  for (const TensorView* view : file.Tensors()) {
-    list.append(py::make_tuple(view->name, Info(view->dtype).name, view->shape, view->num_bytes));
-  }
+struct PyTensorInfo {
+  std::string name;
+  std::string dtype;
+  std::vector<uint64_t> shape;
+  uint64_t num_bytes;
+};
+
+std::vector<PyTensorInfo> TensorList(const TensorFile& file) {
+  std::vector<PyTensorInfo> list;
+  for (const TensorView* view : file.Tensors()) list.push_back({view->name, Info(view->dtype).name, view->shape, view->num_bytes});
   return list;
 }
 
@@ -164,10 +178,9 @@ py::dict ConfigDict(const ModelConfig& config) {
   return dict;
 }
 
-}  // namespace
+using File = std::shared_ptr<const InputFile>;
 
-void RegisterFiles(py::module_& module) {
-  using File = std::shared_ptr<const InputFile>;
+void RegisterOpenFiles(py::module_& module) {
   py::class_<InputFile, std::shared_ptr<InputFile>>(module, "InputFile", "A regular file that stays open. Raises CoreError.")
       .def(py::init<const std::string&>(), py::arg("path"), py::call_guard<GilReleased>())
       .def_property_readonly("path", &InputFile::path)
@@ -184,8 +197,17 @@ void RegisterFiles(py::module_& module) {
             return bytes;
           },
           py::arg("offset"), py::arg("num_bytes"), "Bytes from `offset` on, fewer where the file ends.")
-      .def("difference", &InputFile::Difference, "What has changed since it was opened, in words; empty: nothing.")
+      .def("difference", &InputFile::Difference, "What has changed in the file since it was opened, in words; empty if nothing has.")
       .def("check_unchanged", &InputFile::CheckUnchanged);
+  py::class_<PyTensorInfo>(module, "TensorInfo")
+      .def(py::init([](std::string name, std::string dtype, std::vector<uint64_t> shape, uint64_t num_bytes) {
+             return PyTensorInfo{std::move(name), std::move(dtype), std::move(shape), num_bytes};
+           }),
+           py::kw_only(), py::arg("name"), py::arg("dtype"), py::arg("shape"), py::arg("num_bytes"))
+      .def_readonly("name", &PyTensorInfo::name)
+      .def_readonly("dtype", &PyTensorInfo::dtype)
+      .def_readonly("shape", &PyTensorInfo::shape)
+      .def_readonly("num_bytes", &PyTensorInfo::num_bytes);
   py::class_<ModelFiles, std::shared_ptr<ModelFiles>>(module, "ModelFiles", "The open files of one model. Raises CoreError.")
       .def(py::init([](const std::string& path, const std::vector<std::shared_ptr<InputFile>>& weights,
                        const std::shared_ptr<InputFile>& config, const std::shared_ptr<InputFile>& index) {
@@ -196,8 +218,14 @@ void RegisterFiles(py::module_& module) {
       .def(py::init<const std::string&>(), py::arg("path"), "A GGUF file, or a directory with config.json and model.safetensors.")
       .def_property_readonly(
           "gguf", [](const ModelFiles& files) { return std::const_pointer_cast<GgufFile>(files.gguf()); }, "None for a directory.")
-      .def("tensors", [](const ModelFiles& files) { return TensorList(files.tensors()); }, "[(name, dtype, shape, num_bytes)].");
+      .def("tensors", [](const ModelFiles& files) { return TensorList(files.tensors()); });
   py::implicitly_convertible<std::string, ModelFiles>();
+}
+
+void RegisterGguf(py::module_& module) {
+  py::class_<PyVocabularyFault>(module, "VocabularyFault")
+      .def_readonly("key", &PyVocabularyFault::key)
+      .def_readonly("problem", &PyVocabularyFault::problem);
   py::class_<GgufFile, std::shared_ptr<GgufFile>>(module, "GgufFile", "Metadata and tensor list of a GGUF file.")
       .def(py::init([](const std::string& path) {
              return std::make_shared<GgufFile>(std::vector<File>{std::make_shared<const InputFile>(path)});
@@ -212,7 +240,7 @@ void RegisterFiles(py::module_& module) {
             }
             return dict;
           },
-          py::arg("without") = std::set<std::string>(), "All metadata, but for these keys.")
+          py::arg("without") = std::set<std::string>(), "All metadata except these keys.")
       .def(
           "text",
           [](const GgufFile& file, const std::string& key) {
@@ -220,38 +248,43 @@ void RegisterFiles(py::module_& module) {
             const bool is_text = found != file.metadata().end() && found->second.kind == GgufValue::Kind::kString;
             return is_text ? Text(found->second.string) : py::str();
           },
-          py::arg("key"), "A string; empty where there is none.")
+          py::arg("key"), "The string of this key; empty if there is none.")
       .def(
           "strings",
           [](const GgufFile& file, const std::string& key) {
             Strings(file, key);
             return ToPython(file.metadata().at(key));
           },
-          py::arg("key"), "A list of strings.")
+          py::arg("key"), "The list of strings of this key. Raises CoreError if there is none.")
       .def("occurring", &Occurring, py::arg("key"), py::arg("text"), py::arg("joined") = false,
-           "[(index, string)] of the strings of a list that occur in `text`; joined: without their first space.")
+           "{index: string} of the strings of a list that occur in `text`; joined: without their first space.")
       .def("vocabulary_fault", &VocabularyFault, py::arg("with_merges"), py::call_guard<GilReleased>(),
-           "(key, what is wrong) of the first token or merge that is not sound; empty texts if all are.")
-      .def("tensors", [](const GgufFile& file) { return TensorList(file); }, "[(name, dtype, shape, num_bytes)].");
+           "The first token or merge that is not sound; None if all are.")
+      .def("tensors", [](const GgufFile& file) { return TensorList(file); });
+}
+
+}  // namespace
+
+void RegisterFiles(py::module_& module) {
+  RegisterOpenFiles(module);
+  RegisterGguf(module);
   module.def("alphabet_bytes", &AlphabetBytes, py::arg("texts"), py::arg("alphabet"),
-             "Texts as bytes by an alphabet of one character a byte; a character outside it stands for itself.");
+             "Texts as bytes by an alphabet that has one character for each byte. A character outside it becomes its own UTF-8 bytes.");
   module.def(
       "read_safetensors", [](const std::string& path) { return TensorList(SafetensorsFiles({std::make_shared<const InputFile>(path)})); },
       py::arg("path"));
-  module.def("read_shard_index", &ReadShardIndex, py::arg("file"), "Names of files by names of tensors.");
+  module.def("read_shard_index", &ReadShardIndex, py::arg("file"), "{tensor: file} by name.");
   module.def(
       "load_config", [](const ModelFiles& files, const std::string& overrides) { return ConfigDict(LoadConfig(files, {}, overrides)); },
-      py::arg("files"), py::arg("overrides") = "", "The decoder's numbers, without reading weights. overrides: JSON, or empty.");
+      py::arg("files"), py::arg("overrides") = "", "The decoder's numbers, read without weights. overrides: JSON, or empty.");
   module.def(
       "expected_tensors",
       [](const ModelFiles& files, const std::string& overrides) {
-        std::vector<std::pair<std::string, std::vector<uint64_t>>> tensors;
-        for (ExpectedTensor& tensor : LoadExpectedTensors(files, overrides))
-          tensors.emplace_back(std::move(tensor.name), std::move(tensor.shape));
-        return tensors;
+        py::dict shapes;
+        for (const ExpectedTensor& tensor : LoadExpectedTensors(files, overrides)) shapes[py::str(tensor.name)] = tensor.shape;
+        return shapes;
       },
-      py::arg("files"), py::arg("overrides") = "",
-      "Names and shapes of the tensors that a model of this config has; no weights are looked at.");
+      py::arg("files"), py::arg("overrides") = "", "Shapes of the tensors that a model of this config has, by name; no weights are read.");
   module.def(
       "workspace_bytes",
       [](const ModelFiles& files, int64_t num_rows, const std::string& overrides, int activation_bits) {
@@ -259,7 +292,7 @@ void RegisterFiles(py::module_& module) {
         return Decoder::WorkspaceBytes(config, num_rows, LogitsRowsAtOnce(config.vocab_size, false), HasTwoBytes(activation_bits));
       },
       py::arg("files"), py::arg("num_rows"), py::arg("overrides") = "", py::arg("activation_bits") = 8,
-      "Memory besides weights and cache, for steps of `num_rows` rows on the host.");
+      "Memory that steps of `num_rows` rows need on the host, besides weights and cache.");
 }
 
 }  // namespace llmi

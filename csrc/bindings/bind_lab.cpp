@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/engine_handle.h"
 #include "bindings/gil.h"
+#include "bindings/keywords.h"
 #include "bindings/py_hooks.h"
 #include "core/fp_env.h"
 #include "sampling/law.h"
@@ -18,7 +20,7 @@ namespace py = pybind11;
 namespace llmi {
 namespace {
 
-using FloatArray = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using FloatArray = py::array_t<float, py::array::c_style>;
 using SequencePointer = std::shared_ptr<LabSequence>;
 
 // The array owns `values`.
@@ -39,7 +41,7 @@ py::dict Layers(std::map<int, std::vector<float>>&& layers, int64_t num_rows) {
   return dict;
 }
 
-// {layer: [num_rows, num_heads, slots]}: rows end at their own slot, the rest is 0.
+// {layer: [num_rows, num_heads, slots]}: a row's values end at its own slot, and the rest is 0.
 py::dict Attention(const std::map<int, std::vector<std::vector<float>>>& layers, int64_t num_heads) {
   py::dict dict;
   for (const auto& [layer, rows] : layers) {
@@ -87,9 +89,21 @@ std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExten
   return arrays;
 }
 
-// What sampling and verification do to a row of logits; with draw, also the token that this noise draws.
-py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vector<int32_t>& token_ids, int64_t prompt_len,
-              const FloatArray& logits, const py::object& hooks, int64_t sample_index, const std::string& output_text) {
+struct PyDrawnLaw {
+  py::array_t<float> law;  // [vocab_size]
+  int32_t token_id;
+};
+
+// What sampling and verification make of a row of logits, and the token that the sample's own noise draws from that law. The arguments by
+// name are the state that hooks see (HookContext), and the hooks.
+PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatArray& logits, const py::kwargs& state) {
+  Keywords keywords(state, "law");
+  const auto token_ids = keywords.Take<std::vector<int32_t>>("token_ids");
+  const auto prompt_len = keywords.Take<int64_t>("prompt_len");
+  const auto sample_index = keywords.Take<int64_t>("sample_index");
+  const auto output_text = keywords.Take<std::string>("output_text");
+  const auto hooks = keywords.Take<py::object>("hooks");
+  keywords.CheckAllKnown();
   const int64_t vocab_size = handle.vocab_size();
   if (logits.ndim() != 1 || logits.shape(0) != vocab_size) {
     throw Error(ErrorKind::kInvalidArgument, "logits must be [" + std::to_string(vocab_size) + "]", "logits");
@@ -100,7 +114,8 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
   std::vector<float> law(logits.data(), logits.data() + vocab_size);
   const Engine& engine = handle.engine();
   std::unique_ptr<PyHooks> py_hooks;
-  if (!hooks.is_none()) py_hooks = std::make_unique<PyHooks>(hooks, UINT64_MAX);  // of no request: a signal reaches this thread itself
+  if (!hooks.is_none())
+    py_hooks = std::make_unique<PyHooks>(hooks, UINT64_MAX);  // the id of no request: a signal interrupts this thread itself
   int32_t token = 0;
   {
     const GilReleased release;
@@ -117,7 +132,7 @@ py::tuple Law(EngineHandle& handle, const SamplingParams& params, const std::vec
       token = DrawToken(engine.context(), params, static_cast<int64_t>(token_ids.size()), sample_index, law);
     }
   }
-  return py::make_tuple(CopyArray(law.data(), law.size()), token);
+  return {CopyArray(law), token};
 }
 
 std::vector<int32_t> Siblings(EngineHandle& handle, const FloatArray& law, const SamplingParams& params, int64_t position,
@@ -128,20 +143,19 @@ std::vector<int32_t> Siblings(EngineHandle& handle, const FloatArray& law, const
   return DrawSeveral(params.temperature == 0 ? nullptr : &key, law.data(), law.shape(0), count);
 }
 
-std::vector<std::pair<int64_t, double>> Costs(EngineHandle& handle) {
+// {number of rows: seconds of a step}, ascending.
+py::dict Costs(EngineHandle& handle) {
   CostCurve costs;
   {
     const GilReleased release;
     costs = handle.engine().Costs();
   }
-  std::vector<std::pair<int64_t, double>> points;
-  for (const CostCurve::Point& point : costs.points()) points.emplace_back(point.num_rows, point.seconds);
-  return points;
+  py::dict seconds;
+  for (const CostCurve::Point& point : costs.points()) seconds[py::int_(point.num_rows)] = point.seconds;
+  return seconds;
 }
 
-}  // namespace
-
-void RegisterLab(py::module_& module) {
+void RegisterLabClasses(py::module_& module) {
   py::class_<LabSequence, SequencePointer>(module, "LabSequence")
       .def(py::init([](std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits,
                        std::vector<int> attention) {
@@ -151,8 +165,7 @@ void RegisterLab(py::module_& module) {
              return sequence;
            }),
            py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"), py::arg("attention"))
-      .def_property_readonly("token_ids",
-                             [](const LabSequence& sequence) { return CopyArray(sequence.tokens.data(), sequence.tokens.size()); })
+      .def_property_readonly("token_ids", [](const LabSequence& sequence) { return CopyArray(sequence.tokens); })
       .def_property_readonly("num_tokens", [](const LabSequence& sequence) { return sequence.tokens.size(); })
       .def_property_readonly("num_computed",
                              [](const LabSequence& sequence) { return sequence.has_cache ? sequence.kv.num_tokens : int64_t{0}; })
@@ -177,6 +190,13 @@ void RegisterLab(py::module_& module) {
              return Shortlist(vocab_size, token_ids);
            }),
            py::arg("vocab_size"), py::arg("token_ids"));
+  py::class_<PyDrawnLaw>(module, "DrawnLaw").def_readonly("law", &PyDrawnLaw::law).def_readonly("token_id", &PyDrawnLaw::token_id);
+}
+
+}  // namespace
+
+void RegisterLab(py::module_& module) {
+  RegisterLabClasses(module);
   module.def(
       "lab_restrict",
       [](EngineHandle& handle, const SequencePointer& sequence, const Shortlist& shortlist, const std::vector<int32_t>& more_ids) {
@@ -208,8 +228,7 @@ void RegisterLab(py::module_& module) {
   module.def(
       "lab_close", [](EngineHandle& handle, const SequencePointer& sequence) { handle.engine().LabClose(sequence); }, py::arg("engine"),
       py::arg("sequence"), py::call_guard<GilReleased>());
-  module.def("law", &Law, py::arg("engine"), py::arg("params"), py::arg("token_ids"), py::arg("prompt_len"), py::arg("logits"),
-             py::arg("hooks"), py::arg("sample_index"), py::arg("output_text"));
+  module.def("law", &Law, py::arg("engine"), py::arg("params"), py::arg("logits"));
   module.def("draw_siblings", &Siblings, py::arg("engine"), py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"),
              py::arg("count"), py::arg("round"));
   module.def("cost_curve", &Costs, py::arg("engine"));

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "bindings/py_drafter.h"
@@ -52,8 +53,7 @@ void RegisterRecords(py::module_& module) {
       .def_readonly("tables", &SequenceTables::tables);
   py::class_<MemoryTables>(module, "MemoryTables")
       .def_readonly("sequences", &MemoryTables::sequences)
-      .def_property_readonly("references",
-                             [](const MemoryTables& tables) { return CopyArray(tables.references.data(), tables.references.size()); });
+      .def_property_readonly("references", [](const MemoryTables& tables) { return CopyArray(tables.references); });
   py::class_<SpeculationStats>(module, "SpeculationStats")
       .def(py::init<>())
       .def_readonly("num_drafts", &SpeculationStats::num_drafts)

@@ -1,3 +1,4 @@
+// What the machine offers: instruction sets, threads, memory, speed.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -15,6 +16,24 @@
 namespace py = pybind11;
 
 namespace llmi {
+namespace {
+
+py::dict CeilingsOf(int num_threads, int64_t num_bytes) {
+  const KernelContext context = {&GetKernelTable(""), &ThreadPool::Shared(), num_threads};
+  Ceilings ceilings;
+  {
+    const GilReleased release;
+    ceilings = MeasureCeilings(context, num_bytes);
+  }
+  py::dict dict;
+  dict["read_bytes_per_s"] = ceilings.read_bytes_per_s;
+  dict["fma_ops_per_s"] = ceilings.fma_ops_per_s;
+  dict["bf16_ops_per_s"] = ceilings.bf16_ops_per_s;
+  dict["dots_ops_per_s"] = ceilings.dots_ops_per_s;
+  return dict;
+}
+
+}  // namespace
 
 void RegisterSystem(py::module_& module) {
   module.def(
@@ -33,30 +52,15 @@ void RegisterSystem(py::module_& module) {
         dict["why_no_cuda"] = WhyNoCuda();
         return dict;
       },
-      py::arg("root") = "", "What the processor and the system offer. `root` stands before /proc and /sys; only tests give one.");
-  py::class_<ReadProbe>(module, "ReadProbe", "Memory out of the caches' reach, to be read by so many threads.")
+      py::arg("root") = "", "What the processor and the system offer. root: a folder put before /proc and /sys, for tests.");
+  py::class_<ReadProbe>(module, "ReadProbe", "Memory larger than the caches, to be read by `num_threads` threads.")
       .def(py::init([](int num_threads, int64_t num_bytes) {
              return ReadProbe({&GetKernelTable(""), &ThreadPool::Shared(), num_threads}, num_bytes);
            }),
            py::arg("num_threads"), py::arg("num_bytes"))
-      .def("bytes_per_s", &ReadProbe::BytesPerSecond, py::call_guard<GilReleased>(), "Of one pass.");
-  module.def(
-      "measure_ceilings",
-      [](int num_threads, int64_t num_bytes) {
-        const KernelContext context = {&GetKernelTable(""), &ThreadPool::Shared(), num_threads};
-        Ceilings ceilings;
-        {
-          const GilReleased release;
-          ceilings = MeasureCeilings(context, num_bytes);
-        }
-        py::dict dict;
-        dict["read_bytes_per_s"] = ceilings.read_bytes_per_s;
-        dict["fma_ops_per_s"] = ceilings.fma_ops_per_s;
-        dict["bf16_ops_per_s"] = ceilings.bf16_ops_per_s;
-        dict["dots_ops_per_s"] = ceilings.dots_ops_per_s;
-        return dict;
-      },
-      py::arg("num_threads"), py::arg("num_bytes"), "What memory and arithmetic can do at most, with so many threads.");
+      .def("bytes_per_s", &ReadProbe::BytesPerSecond, py::call_guard<GilReleased>(), "Bytes per second of one pass.");
+  module.def("measure_ceilings", &CeilingsOf, py::arg("num_threads"), py::arg("num_bytes"),
+             "The most that memory and arithmetic can do with `num_threads` threads.");
   module.def(
       "log_sum_exp",
       [](const py::array_t<float, py::array::c_style>& row) {

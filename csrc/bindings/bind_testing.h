@@ -19,15 +19,15 @@ namespace llmi {
 
 using FloatArray = pybind11::array_t<float, pybind11::array::c_style>;
 
-// A device by a name of the tests' own: "cuda" or "emulated", then "+bf16" or "+fp16" for layers of such weights on tensor cores, then
-// "+tight" for little memory for attention's partials, or "+cublaslt:PATH". Throws Error(kDevice) where the machine or the build lacks it,
-// Error(kInvalidArgument) for other names.
+// Opens a device by a name that tests alone use: "cuda" or "emulated", then "+bf16" or "+fp16" for layers of such weights on tensor cores,
+// then "+tight" for little memory for the partial sums of attention, or "+cublaslt:PATH". Throws Error(kDevice) where the machine or the
+// build lacks it, Error(kInvalidArgument) for other names.
 std::unique_ptr<Device> OpenTestDevice(const std::string& name);
 
 // table: one of AvailableTables(), or a name for OpenTestDevice: the ops on that device.
 KernelContext TestContext(const std::string& table, int num_threads);
 
-// An array where the context's ops read and write it.
+// An array in the memory that the context's ops read and write.
 template <typename T>
 class Placed {
  public:
@@ -56,8 +56,14 @@ inline PlacedFloats Place(const KernelContext& context, const FloatArray& array)
 }
 
 void RegisterDeviceProbes(pybind11::module_& module);
+void RegisterTestingAttention(pybind11::module_& module);
 void RegisterTestingCache(pybind11::module_& module);
+void RegisterTestingDecoder(pybind11::module_& module);
+void RegisterTestingLinear(pybind11::module_& module);
+void RegisterTestingRows(pybind11::module_& module);
+void RegisterTestingSampling(pybind11::module_& module);
 void RegisterTestingScheduler(pybind11::module_& module);
 void RegisterTestingSpeculative(pybind11::module_& module);
+void RegisterTestingThreads(pybind11::module_& module);
 
 }  // namespace llmi

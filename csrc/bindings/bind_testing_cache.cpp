@@ -1,27 +1,23 @@
-// The block pool and a decoder driven by hand, for the tests: stateful property tests of the cache, and forward
-// passes over chains and trees.
-#include <pybind11/numpy.h>
+// The KV cache with sequences that are known by number, for stateful property tests.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <chrono>
-#include <cstring>
-#include <string_view>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "bindings/bind_testing.h"
 #include "cache/kv_cache.h"
-#include "core/fp_env.h"
-#include "engine/batch.h"
-#include "engine/options.h"
-#include "kernels/ops/attention.h"
-#include "model/loader.h"
 
 namespace py = pybind11;
 
 namespace llmi {
 namespace {
 
-// A cache whose sequences are known by number.
+// A cache whose sequences have numbers.
 class TestCache {
  public:
   TestCache(const std::vector<int64_t>& windows, int64_t block_size, int64_t num_pages, bool with_prefixes)
@@ -37,7 +33,7 @@ class TestCache {
     sequences_[next_] = std::move(sequence);
     return next_++;
   }
-  // A new sequence with what the prefix cache knows of token_ids; returns (id, number of tokens).
+  // A new sequence with the longest beginning of token_ids that the prefix cache knows. Returns its id and that many tokens.
   std::pair<int64_t, int64_t> Attach(const std::vector<int32_t>& token_ids, int64_t max_tokens, const std::string& salt) {
     const int64_t id = New();
     const int64_t found = cache_.AttachPrefix(&Get(id), token_ids, max_tokens, salt);
@@ -74,7 +70,7 @@ class TestCache {
     tokens_[id].resize(static_cast<size_t>(Get(id).num_tokens));
     return true;
   }
-  // The marks of the visible slots, per group, -1 where the block was given back.
+  // The marks of all slots, by group: -1 where the block was returned to the pool.
   std::vector<std::vector<int32_t>> Marks(int64_t id) {
     KvSequence& sequence = Get(id);
     std::vector<std::vector<int32_t>> marks;
@@ -125,151 +121,6 @@ class TestCache {
   int64_t next_ = 0;
 };
 
-// A decoder and a cache without an engine.
-class TestDecoder {
- public:
-  using Pieces = std::vector<std::tuple<int64_t, std::vector<int32_t>, std::optional<std::vector<int32_t>>>>;
-
-  TestDecoder(const std::string& path, const std::string& dtype, const std::string& kv_dtype, const std::string& table, int num_threads,
-              int64_t block_size, int64_t num_pages, const std::string& overrides, int activation_bits)
-      : context_(TestContext(table, num_threads)),
-        decoder_(LoadDecoder(context_, ModelFiles(path), ParseWeightFormat(dtype), {}, overrides)),
-        cache_(Groups(ParseKvType(kv_dtype), block_size), num_pages, context_.device) {
-    context_.wide_activations = HasTwoBytes(activation_bits);
-  }
-  ~TestDecoder() {
-    for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
-  }
-
-  int64_t NewSequence() {
-    auto sequence = std::make_unique<KvSequence>();
-    cache_.Init(sequence.get());
-    sequences_[next_] = std::move(sequence);
-    return next_++;
-  }
-  void Free(int64_t id) {
-    cache_.Free(sequences_.at(id).get());
-    sequences_.erase(id);
-  }
-  bool Rollback(int64_t id, int64_t num_tokens) { return cache_.TryRollback(sequences_.at(id).get(), num_tokens); }
-
-  // One forward pass. pieces: (sequence, token_ids, parents or None). Chains are committed; a tree is dropped
-  // after the pass. Returns logits [all rows, vocab], and the taps [rows, hidden] of the asked layers.
-  // The batch passes through its bytes.
-  py::tuple Forward(const Pieces& pieces, const std::vector<int>& tap_layers) {
-    const ForwardBatch batch = BatchFromBytes(ToBytes(Batch(pieces, tap_layers)));
-    const FloatEnvironmentGuard guard;
-    const ForwardResult result = decoder_->Forward(context_, cache_, batch);
-    for (const auto& [id, tokens, parents] : pieces) {
-      KvSequence& kv = *sequences_.at(id);
-      parents ? cache_.Trim(&kv) : cache_.Commit(&kv, static_cast<int64_t>(tokens.size()));
-    }
-    const ModelConfig& config = decoder_->config();
-    FloatArray logits({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.vocab_size)});
-    decoder_->LmHead(context_, result.hidden, batch.num_rows(), logits.mutable_data());
-    py::list taps;
-    for (const std::vector<float>& tap : result.taps) {
-      taps.append(FloatArray({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.hidden_size)}, tap.data()));
-    }
-    return py::make_tuple(logits, taps);
-  }
-
-  // The bytes of the batch that Forward would run; nothing is computed.
-  py::bytes BatchBytes(const Pieces& pieces, const std::vector<int>& tap_layers) {
-    const std::vector<uint8_t> bytes = ToBytes(Batch(pieces, tap_layers));
-    for (const auto& [id, tokens, parents] : pieces) cache_.Trim(sequences_.at(id).get());
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-
-  std::string Audit() const { return cache_.Audit(); }
-  int64_t num_window_blocks_returned() const { return cache_.num_window_blocks_returned(); }
-
- private:
-  ForwardBatch Batch(const Pieces& pieces, const std::vector<int>& tap_layers) {
-    BatchBuilder builder(cache_.groups().groups().size());
-    builder.AddTaps(tap_layers);
-    for (const auto& [id, tokens, parents] : pieces) {
-      KvSequence& kv = *sequences_.at(id);
-      CheckArgument(cache_.TryReserve(&kv, static_cast<int64_t>(tokens.size())), "the test cache is full");
-      builder.BeginSegment(kv);
-      if (parents) {
-        builder.AddDraft({tokens, *parents, {}});
-      } else {
-        for (int32_t token_id : tokens) builder.AddToken(token_id, true);
-      }
-    }
-    return builder.Take();
-  }
-
-  KvGroups Groups(KvType type, int64_t block_size) const {
-    const ModelConfig& config = decoder_->config();
-    std::vector<int64_t> windows;
-    for (const LayerConfig& layer : config.layers) windows.push_back(layer.window);
-    return KvGroups(windows, config.num_kv_heads, config.head_dim, type, block_size);
-  }
-
-  KernelContext context_;
-  std::unique_ptr<Decoder> decoder_;
-  KvCache cache_;
-  std::map<int64_t, std::unique_ptr<KvSequence>> sequences_;
-  int64_t next_ = 0;
-};
-
-// Attention alone: K and V of one sequence are written, then queried.
-// k, v [num_slots, kv_heads * head_dim]; q [rows, heads * head_dim] are the last rows.
-FloatArray TestAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads,
-                         int64_t num_kv_heads, const std::string& kv_dtype, int64_t block_size, int64_t window, float scale, float soft_cap,
-                         const std::optional<std::vector<int32_t>>& parents, int num_threads) {
-  const KernelContext context = TestContext(table, num_threads);
-  const int64_t head_dim = q.shape(1) / num_heads;
-  const int64_t num_slots = k.shape(0);
-  const int64_t num_rows = q.shape(0);
-  const int64_t base_len = num_slots - num_rows;
-  KvCache cache(KvGroups({window}, num_kv_heads, head_dim, ParseKvType(kv_dtype), block_size), (num_slots + block_size - 1) / block_size,
-                context.device);
-  KvSequence sequence;
-  cache.Init(&sequence);
-  cache.TryReserve(&sequence, num_slots);
-  std::vector<int32_t> positions;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    const int32_t parent = parents ? (*parents)[static_cast<size_t>(i)] : static_cast<int32_t>(i) - 1;
-    positions.push_back(parent < 0 ? static_cast<int32_t>(base_len) : positions[static_cast<size_t>(parent)] + 1);
-  }
-  const AttentionSegment cached = {.row_begin = 0, .num_rows = base_len, .base_len = 0, .block_table = sequence.tables[0].data()};
-  const AttentionSegment queries = {.row_begin = 0,
-                                    .num_rows = num_rows,
-                                    .base_len = base_len,
-                                    .block_table = sequence.tables[0].data(),
-                                    .parents = parents ? parents->data() : nullptr};
-  const KvView view = cache.View(0);
-  PlacedFloats placed_k = Place(context, k);
-  PlacedFloats placed_v = Place(context, v);
-  const int64_t kv_size = num_kv_heads * head_dim;
-  KvWriteArgs written = {.kv = view, .segments = &cached, .num_segments = 1, .k = placed_k.data(), .v = placed_v.data(), .stride = kv_size};
-  if (base_len > 0) KvWrite(context, written);
-  written.segments = &queries;
-  written.k += base_len * kv_size;
-  written.v += base_len * kv_size;
-  FloatArray out({q.shape(0), q.shape(1)});
-  PlacedFloats placed(context, static_cast<size_t>(out.size()));
-  WriteAndAttend(context, written,
-                 {.kv = view,
-                  .segments = &queries,
-                  .num_segments = 1,
-                  .positions = positions.data(),
-                  .q = Place(context, q).data(),
-                  .q_stride = q.shape(1),
-                  .num_heads = num_heads,
-                  .scale = scale,
-                  .soft_cap = soft_cap,
-                  .window = window,
-                  .out = placed.data(),
-                  .out_stride = q.shape(1)});
-  placed.Fetch(out.mutable_data());
-  cache.Free(&sequence);
-  return out;
-}
-
 }  // namespace
 
 void RegisterTestingCache(py::module_& module) {
@@ -301,30 +152,6 @@ void RegisterTestingCache(py::module_& module) {
       .def_property_readonly("num_free", [](TestCache& test) { return test.cache().pool().num_free(); })
       .def_property_readonly("num_copies_on_write", [](TestCache& test) { return test.cache().num_copies_on_write(); })
       .def_property_readonly("num_window_blocks_returned", [](TestCache& test) { return test.cache().num_window_blocks_returned(); });
-  py::class_<TestDecoder>(module, "Decoder")
-      .def(py::init<const std::string&, const std::string&, const std::string&, const std::string&, int, int64_t, int64_t,
-                    const std::string&, int>(),
-           py::arg("path"), py::arg("dtype") = "auto", py::arg("kv_dtype") = "float16", py::arg("table") = "", py::arg("num_threads") = 2,
-           py::arg("block_size") = 16, py::arg("num_pages") = 4096, py::arg("overrides") = "", py::arg("activation_bits") = 8)
-      .def("new_sequence", &TestDecoder::NewSequence)
-      .def("free", &TestDecoder::Free)
-      .def("rollback", &TestDecoder::Rollback)
-      .def("forward", &TestDecoder::Forward, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
-      .def("batch_bytes", &TestDecoder::BatchBytes, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
-      .def("audit", &TestDecoder::Audit)
-      .def_property_readonly("num_window_blocks_returned", &TestDecoder::num_window_blocks_returned);
-  // Reads a batch from its bytes and writes it again.
-  module.def(
-      "batch_from_bytes",
-      [](const py::bytes& bytes) {
-        const std::string_view view = bytes;
-        const std::vector<uint8_t> again = ToBytes(BatchFromBytes({reinterpret_cast<const uint8_t*>(view.data()), view.size()}));
-        return py::bytes(reinterpret_cast<const char*>(again.data()), again.size());
-      },
-      py::arg("bytes"));
-  module.def("attention", &TestAttention, py::arg("table"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("num_heads"),
-             py::arg("num_kv_heads"), py::arg("kv_dtype") = "float16", py::arg("block_size") = 16, py::arg("window") = 0,
-             py::arg("scale") = 1.0f, py::arg("soft_cap") = 0.0f, py::arg("parents") = py::none(), py::arg("num_threads") = 1);
 }
 
 }  // namespace llmi

@@ -1,4 +1,4 @@
-// The scheduler over a real pool and a model that is a stub: each sequence's next token is a hash of its length.
+// The scheduler with a real page pool and without a model: the next token of a sequence is a hash of its length.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "bindings/bind_testing.h"
+#include "bindings/keywords.h"
 #include "engine/options.h"
 #include "scheduler/scheduler.h"
 
@@ -18,11 +19,8 @@ namespace {
 
 class TestScheduler {
  public:
-  TestScheduler(const std::string& policy, const std::vector<int64_t>& windows, int64_t num_pages, int64_t max_num_seqs,
-                int64_t max_num_batched_tokens, bool chunked_prefill, bool with_prefixes, double waiting_served_ratio)
-      : cache_(KvGroups(windows, 1, 16, KvType::kF16, 16), num_pages),
-        config_{ParsePolicy(policy), max_num_seqs, max_num_batched_tokens, waiting_served_ratio, chunked_prefill},
-        scheduler_(config_, &cache_) {
+  TestScheduler(const KvGroups& groups, int64_t num_pages, const SchedulerConfig& config, bool with_prefixes)
+      : cache_(groups, num_pages), config_(config), scheduler_(config_, &cache_) {
     if (with_prefixes) cache_.EnablePrefixCache(1);
   }
   ~TestScheduler() {
@@ -68,7 +66,7 @@ class TestScheduler {
       ++piece.sequence->num_tokens;
       --piece.sequence->max_new_tokens;
       --request.left;
-      if (piece.num_drafted > 0) cache_.Trim(&piece.sequence->kv);  // none of them is ever right
+      if (piece.num_drafted > 0) cache_.Trim(&piece.sequence->kv);  // every draft is rejected
       piece.sequence->num_drafted = std::min(request.num_drafted, std::max<int64_t>(0, request.left - 1));
       if (request.left > 0) continue;
       ended.push_back(request.id);
@@ -89,7 +87,7 @@ class TestScheduler {
     return {work, ended};
   }
 
-  // Seconds for num_steps iterations, nothing but the scheduler, the pool and the stub.
+  // Seconds of num_steps iterations of the scheduler and the pool, without a model.
   double TimeSteps(int64_t num_steps) {
     const auto start = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < num_steps; ++i) {
@@ -112,7 +110,7 @@ class TestScheduler {
     int64_t id = 0;
     std::vector<int32_t> tokens;
     int64_t left = 0;
-    int64_t num_drafted = 0;  // for each token after the first
+    int64_t num_drafted = 0;  // drafted for each token after the first
     ScheduledSequence scheduled;
   };
   void Finish(Request& request) {
@@ -128,13 +126,29 @@ class TestScheduler {
   int64_t next_ = 0;
 };
 
+// By name: windows, num_pages, max_num_seqs, max_num_batched_tokens, which must be given; chunked_prefill, with_prefixes,
+// waiting_served_ratio.
+std::unique_ptr<TestScheduler> OpenTestScheduler(const std::string& policy, const py::kwargs& given) {
+  Keywords keywords(given, "Scheduler");
+  const KvGroups groups(keywords.Take<std::vector<int64_t>>("windows"), 1, 16, KvType::kF16, 16);
+  const auto num_pages = keywords.Take<int64_t>("num_pages");
+  SchedulerConfig config;
+  config.policy = ParsePolicy(policy);
+  config.max_num_seqs = keywords.Take<int64_t>("max_num_seqs");
+  config.max_num_batched_tokens = keywords.Take<int64_t>("max_num_batched_tokens");
+  keywords.Read("waiting_served_ratio", &config.waiting_served_ratio);
+  keywords.Read("chunked_prefill", &config.chunked_prefill);
+  bool with_prefixes = true;
+  keywords.Read("with_prefixes", &with_prefixes);
+  keywords.CheckAllKnown();
+  return std::make_unique<TestScheduler>(groups, num_pages, config, with_prefixes);
+}
+
 }  // namespace
 
 void RegisterTestingScheduler(py::module_& module) {
   py::class_<TestScheduler>(module, "Scheduler")
-      .def(py::init<const std::string&, const std::vector<int64_t>&, int64_t, int64_t, int64_t, bool, bool, double>(), py::arg("policy"),
-           py::kw_only(), py::arg("windows"), py::arg("num_pages"), py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"),
-           py::arg("chunked_prefill") = true, py::arg("with_prefixes") = true, py::arg("waiting_served_ratio") = 0.0)
+      .def(py::init(&OpenTestScheduler), py::arg("policy"))
       .def("add", &TestScheduler::Add, py::arg("token_ids"), py::arg("max_new_tokens"), py::arg("priority") = 0,
            py::arg("key") = std::vector<double>(), py::arg("num_drafted") = 0)
       .def("cancel", &TestScheduler::Cancel)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bindings/bind_testing.h"
+#include "bindings/keywords.h"
 #include "engine/verification.h"
 #include "kernels/dispatch/device.h"
 #include "speculative/length.h"
@@ -16,7 +17,7 @@ namespace py = pybind11;
 namespace llmi {
 namespace {
 
-// A draw is not made: its law is handed out.
+// Instead of drawing, keeps the law that would be drawn from.
 struct HandedLaw {
   std::vector<double> law;
   bool after_rejection = false;
@@ -28,7 +29,7 @@ struct HandedLaw {
   }
 };
 
-// Uniforms come from the test.
+// Uniforms that the test has chosen.
 class ScriptedNoise : public VerifyNoise {
  public:
   explicit ScriptedNoise(std::vector<double> uniforms) : uniforms_(std::move(uniforms)) {}
@@ -81,38 +82,79 @@ Draft DraftOfSiblings(const SiblingLists::value_type& siblings) {
   return {siblings.first, std::vector<int32_t>(siblings.first.size(), -1), siblings.second};
 }
 
-std::pair<int32_t, int32_t> VerifyHere(const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len,
-                                       int64_t sample_index, uint32_t round, const FloatArray& logits,
-                                       const SiblingLists::value_type& siblings) {
+// Where in its request a row is. By name: prompt_len, sample_index, round.
+struct RowPlace {
+  int64_t prompt_len, sample_index;
+  uint32_t round;
+
+  explicit RowPlace(const py::kwargs& given) {
+    Keywords keywords(given, "verify");
+    prompt_len = keywords.Take<int64_t>("prompt_len");
+    sample_index = keywords.Take<int64_t>("sample_index");
+    round = keywords.Take<uint32_t>("round");
+    keywords.CheckAllKnown();
+  }
+};
+
+std::pair<int32_t, int32_t> VerifyOnHost(const SamplingParams& params, const std::vector<int32_t>& tokens, const FloatArray& logits,
+                                         const SiblingLists::value_type& siblings, const py::kwargs& given) {
+  const RowPlace place(given);
   const KernelContext context = TestContext("", 1);
   std::vector<float> law(logits.data(), logits.data() + logits.size());
   Validate(params, logits.size());
-  ProcessLogits(context, params, {tokens, prompt_len}, nullptr, law.data(), logits.size());
-  const NoiseKey key = {params.seed, static_cast<int64_t>(tokens.size()), sample_index, 0, round};
+  ProcessLogits(context, params, {tokens, place.prompt_len}, nullptr, law.data(), logits.size());
+  const NoiseKey key = {params.seed, static_cast<int64_t>(tokens.size()), place.sample_index, 0, place.round};
   const RowVerdict verdict = VerifyLaw(context, params, key, law, DraftOfSiblings(siblings), -1, AcceptanceRule());
   return {verdict.token, verdict.child};
 }
 
-std::vector<std::pair<int32_t, int32_t>> VerifyThere(const std::string& table, const std::vector<SamplingParams>& params,
-                                                     const std::vector<std::vector<int32_t>>& tokens, int64_t prompt_len,
-                                                     int64_t sample_index, uint32_t round, const FloatArray& logits,
-                                                     const SiblingLists& siblings) {
+std::vector<std::pair<int32_t, int32_t>> VerifyOnDevice(const std::string& table, const std::vector<SamplingParams>& params,
+                                                        const std::vector<std::vector<int32_t>>& tokens, const FloatArray& logits,
+                                                        const SiblingLists& siblings, const py::kwargs& given) {
+  const RowPlace place(given);
   const KernelContext context = TestContext(table, 1);
-  PlacedFloats there = Place(context, logits);
+  PlacedFloats placed = Place(context, logits);
   std::vector<Draft> drafts;
   for (const auto& list : siblings) drafts.push_back(DraftOfSiblings(list));
   DrawList draws;
   for (size_t i = 0; i < params.size(); ++i) {
     Validate(params[i], logits.shape(1));
-    draws.Add(params[i], {tokens[i], prompt_len}, sample_index, static_cast<int64_t>(i), logits.shape(1));
+    draws.Add(params[i], {tokens[i], place.prompt_len}, place.sample_index, static_cast<int64_t>(i), logits.shape(1));
     const std::vector<int32_t> children = drafts[i].Children(-1);
     if (children.empty()) continue;
-    AddVerification({params[i].seed, static_cast<int64_t>(tokens[i].size()), sample_index, 0, round}, drafts[i], children, &draws);
+    AddVerification({params[i].seed, static_cast<int64_t>(tokens[i].size()), place.sample_index, 0, place.round}, drafts[i], children,
+                    &draws);
   }
-  const DrawnRows drawn = context.device->TakeDrawn(context.device->Draw(draws.batch(), there.data(), logits.shape(1)));
+  const DrawnRows drawn = context.device->TakeDrawn(context.device->Draw(draws.batch(), placed.data(), logits.shape(1)));
   std::vector<std::pair<int32_t, int32_t>> verdicts;
   for (size_t i = 0; i < drawn.tokens.size(); ++i) verdicts.emplace_back(drawn.tokens[i], drawn.accepted[i]);
   return verdicts;
+}
+
+// The length that is chosen after num_drafts drafts of 10 tokens, of which num_accepted each were accepted. costs: (rows, seconds).
+// By name: num_rests, expected_acceptance, and the fields of LengthQuestion.
+int64_t ChosenLength(int64_t num_drafts, int64_t num_accepted, const std::vector<std::pair<int64_t, double>>& costs,
+                     const py::kwargs& given) {
+  Keywords keywords(given, "choose_length");
+  LengthQuestion question;
+  question.expected_tokens = keywords.Take<double>("expected_tokens");
+  question.num_rows = keywords.Take<int64_t>("num_rows");
+  question.draft_seconds_per_token = keywords.Take<double>("draft_seconds_per_token");
+  question.max_length = keywords.Take<int64_t>("max_length");
+  keywords.Read("drafted_ratio", &question.drafted_ratio);
+  keywords.Read("start_seconds", &question.start_seconds);
+  keywords.Read("remaining_tokens", &question.remaining_tokens);
+  int64_t num_rests = 0;
+  double expected_acceptance = 0.5;
+  keywords.Read("num_rests", &num_rests);
+  keywords.Read("expected_acceptance", &expected_acceptance);
+  keywords.CheckAllKnown();
+  AcceptanceRecord record(expected_acceptance);
+  for (int64_t i = 0; i < num_drafts; ++i) record.Add(10, num_accepted);
+  for (int64_t i = 0; i < num_rests; ++i) record.Rest();
+  std::vector<CostCurve::Point> points;
+  for (const auto& [rows, seconds] : costs) points.push_back({rows, seconds});
+  return ChooseLength(record.Rates(), CostCurve(std::move(points)), question);
 }
 
 }  // namespace
@@ -141,9 +183,9 @@ void RegisterTestingSpeculative(py::module_& module) {
                return py::make_tuple(verdict.child, noise.handed.law, noise.handed.after_rejection);
              });
   module.def("sum_of_law", [](const std::vector<double>& weights) { return SumOfLaw(weights); });
-  // One row's verdict (token, accepted sibling or -1), by the host, and of several rows on a device.
-  module.def("verify_here", &VerifyHere);
-  module.def("verify_there", &VerifyThere);
+  // The verdict (token, accepted sibling or -1) on one row by the host, and on several rows by a device.
+  module.def("verify_on_host", &VerifyOnHost);
+  module.def("verify_on_device", &VerifyOnDevice);
   // The shipped block verifier over one chain: (number accepted, law that the next token is drawn from, after a rejection).
   // targets [1 + nodes, vocab_size].
   module.def("verify_block", [](const std::vector<int32_t>& token_ids, const std::vector<std::vector<float>>& laws,
@@ -161,24 +203,7 @@ void RegisterTestingSpeculative(py::module_& module) {
     for (const std::optional<double>& seconds : seen) seconds ? price.Learn(*seconds) : price.Rest();
     return price.seconds();
   });
-  // The length chosen after num_drafts drafts of 8 tokens, of which num_accepted each were accepted.
-  module.def(
-      "choose_length",
-      [](int64_t num_drafts, int64_t num_accepted, const std::vector<std::pair<int64_t, double>>& costs, double expected_tokens,
-         int64_t num_rows, double draft_seconds_per_token, int64_t max_length, int64_t num_rests, double start_seconds,
-         int64_t remaining_tokens, double expected_acceptance, double drafted_ratio) {
-        AcceptanceRecord record(expected_acceptance);
-        for (int64_t i = 0; i < num_drafts; ++i) record.Add(10, num_accepted);
-        for (int64_t i = 0; i < num_rests; ++i) record.Rest();
-        std::vector<CostCurve::Point> points;
-        for (const auto& [rows, seconds] : costs) points.push_back({rows, seconds});
-        return ChooseLength(
-            record.Rates(), CostCurve(std::move(points)),
-            {expected_tokens, num_rows, draft_seconds_per_token, max_length, drafted_ratio, start_seconds, remaining_tokens});
-      },
-      py::arg("num_drafts"), py::arg("num_accepted"), py::arg("costs"), py::arg("expected_tokens"), py::arg("num_rows"),
-      py::arg("draft_seconds_per_token"), py::arg("max_length"), py::arg("num_rests") = 0, py::arg("start_seconds") = 0.0,
-      py::arg("remaining_tokens") = 0, py::arg("expected_acceptance") = 0.5, py::arg("drafted_ratio") = 1.0);
+  module.def("choose_length", &ChosenLength, py::arg("num_drafts"), py::arg("num_accepted"), py::arg("costs"));
 }
 
 }  // namespace llmi

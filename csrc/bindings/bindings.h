@@ -3,11 +3,18 @@
 
 #include <pybind11/pybind11.h>
 
+#include "core/errors.h"
+
 namespace llmi {
+
+// The CoreError that Python gets for `error`.
+pybind11::object PythonError(const Error& error);
 
 void RegisterErrors(pybind11::module_& module);
 void RegisterFiles(pybind11::module_& module);
 void RegisterRecords(pybind11::module_& module);
+void RegisterRequests(pybind11::module_& module);
+void RegisterSpeculation(pybind11::module_& module);
 void RegisterEngine(pybind11::module_& module);
 void RegisterLab(pybind11::module_& module);
 void RegisterSystem(pybind11::module_& module);

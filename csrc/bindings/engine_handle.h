@@ -1,4 +1,4 @@
-// An opened engine as Python holds it: how it is closed, interrupted and deleted with and without the GIL.
+// An opened engine, as Python holds it. It can be closed, interrupted and deleted with and without the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,7 @@ namespace llmi {
 class EngineHandle {
  public:
   explicit EngineHandle(std::unique_ptr<OpenedEngine> opened) : opened_(std::move(opened)) {}
-  // Starts the engine's thread. bytes: those of each token id; special: the text of special tokens by id.
+  // Starts the engine's thread. bytes: of each token id. special: the text of each special token, by id.
   void Start(const std::vector<pybind11::bytes>& bytes, const std::map<int64_t, std::string>& special);
   Engine& engine() {
     if (opened_->engine() == nullptr) throw Error(ErrorKind::kClosed, "the engine is closed");
@@ -38,7 +38,7 @@ class EngineHandle {
 
  private:
   std::unique_ptr<OpenedEngine> opened_;
-  bool abandoned_ = false;  // at the end of the program its thread still ran a hook
+  bool abandoned_ = false;  // its thread still ran a hook at the end of the program
 };
 
 struct EngineHandleDeleter {

@@ -3,10 +3,10 @@
 #include <pybind11/stl.h>
 
 #include <memory>
-#include <set>
 #include <string>
 
 #include "bindings/gil.h"
+#include "bindings/keywords.h"
 #include "bindings/py_drafter.h"
 #include "bindings/py_hooks.h"
 #include "cache/kv_groups.h"
@@ -37,22 +37,12 @@ void Read(const py::handle& value, std::shared_ptr<BatchHook>* field) {
 
 EngineOptions EngineOptionsOf(const py::dict& given) {
   EngineOptions options;
-  std::set<std::string> known;
+  Keywords keywords(given, "the engine", "option");
   VisitOptions(options, [&](const char* name, auto& field) {
-    known.insert(name);
-    if (!given.contains(name)) return;
-    const py::object value = given[name];
-    if (value.is_none()) return;
-    try {
-      Read(value, &field);
-    } catch (const py::cast_error&) {
-      throw py::type_error("the engine's option " + std::string(name) + " has another type: " + std::string(py::repr(value)));
-    }
+    const py::object value = keywords.Find(name);
+    if (value && !value.is_none()) keywords.Converted(name, value, [&](const py::object& found) { Read(found, &field); });
   });
-  for (const auto& entry : given) {
-    const auto name = entry.first.cast<std::string>();
-    if (!known.contains(name)) throw py::type_error("the engine has no option " + name);
-  }
+  keywords.CheckAllKnown();
   options.check_wait = &CheckSignals;
   return options;
 }

@@ -22,7 +22,7 @@ bool IsFinalizing() {
 #endif
 }
 
-// Innermost scope by thread; guarded by the GIL.
+// The innermost scope of each thread. The GIL guards it.
 std::unordered_map<unsigned long, HookScope*>& Scopes() {
   static auto* scopes = new std::unordered_map<unsigned long, HookScope*>();
   return *scopes;
@@ -35,7 +35,7 @@ bool InterpreterEnds() {
   return IsFinalizing() && PyGILState_Check() == 0;
 }
 
-// The catch blocks are entered by the unwinding with which Python ends the thread, and never left: it goes no further.
+// Python ends a thread by unwinding its stack. The catch blocks stop the unwinding, because they never return.
 GilHeld::GilHeld() {
   if (InterpreterEnds()) SleepForEver();
   try {

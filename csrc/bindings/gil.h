@@ -1,10 +1,9 @@
 // The interpreter's lock (GIL) in the core's threads: taken for user code, given back while a call waits.
 //
-// Python before 3.14 ends a thread that asks for the GIL while the interpreter goes down by unwinding its stack, which must not pass a
-// C++ destructor. Everything here therefore sleeps for ever instead, as Python itself does from 3.14 on: the process is about to end.
+// Python before 3.14 ends a thread that asks for the GIL while the interpreter shuts down by unwinding its stack, which must not pass a C++
+// destructor. Such a thread therefore sleeps for ever here, as Python itself makes it do from 3.14 on: the process is about to end.
 #pragma once
 
-#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -15,10 +14,10 @@
 
 namespace llmi {
 
-// Whether the interpreter is gone, or goes down on another thread: Python objects are then left as they are.
+// True if the interpreter has ended, or is ending on another thread. Python objects must then be left as they are.
 bool InterpreterEnds();
 
-// The GIL for a scope, on any thread.
+// Holds the GIL for a scope, on any thread.
 class GilHeld {
  public:
   GilHeld();
@@ -30,7 +29,7 @@ class GilHeld {
   PyGILState_STATE state_;
 };
 
-// Without the GIL for a scope.
+// Gives up the GIL for a scope.
 class GilReleased {
  public:
   GilReleased();
@@ -42,21 +41,22 @@ class GilReleased {
   PyThreadState* state_;
 };
 
-// For a thread that waits without the GIL: throws what a signal handler raises (Ctrl-C). Does nothing on other threads than the main one.
+// Throws what a signal handler raises (Ctrl-C), for a thread that waits without the GIL. Does nothing on other threads than the main one.
 void CheckSignals();
 
-// While Python code of these requests runs on this thread. Made and dropped with the GIL held, which also guards what is in it.
+// Marks this thread as running Python code of these requests, for a scope. Create and destroy it with the GIL held, which also guards its
+// fields.
 class HookScope {
  public:
   explicit HookScope(std::vector<uint64_t> request_ids);
-  ~HookScope();  // an interrupt that has not been raised so far is taken back: no later hook gets it
+  ~HookScope();  // withdraws an interrupt that has not been raised yet, so that no later hook gets it
   HookScope(const HookScope&) = delete;
   HookScope& operator=(const HookScope&) = delete;
 
   bool interrupted() const { return interrupted_; }
 
-  // Raises KeyboardInterrupt in the hook that runs on `thread`, if it is one of these requests' (null: whosever it is). It is raised
-  // between two bytecodes: code that is blocked in C gets it when it returns. Call with the GIL held.
+  // Raises KeyboardInterrupt in the hook that runs on `thread`, if it belongs to one of these requests. request_ids: null means any
+  // request. Python raises it between two bytecodes: code that is blocked in C gets it when it returns. Call with the GIL held.
   static bool Interrupt(unsigned long thread, const std::vector<uint64_t>* request_ids);
 
  private:
@@ -68,7 +68,7 @@ class HookScope {
   bool interrupted_ = false;
 };
 
-// A Python call from a thread of the core. The same as callable(args...), but if the interpreter ends meanwhile the thread stops here.
+// Calls callable(*args) from a thread of the core. If the interpreter ends during the call, the thread sleeps for ever.
 pybind11::object CallPython(const pybind11::object& callable, const pybind11::tuple& args);
 
 // Runs `call` with the GIL; whatever Python raises becomes an Error of this kind, or kInterrupted after an interrupt.
@@ -85,8 +85,7 @@ auto CallHook(ErrorKind kind, std::vector<uint64_t> request_ids, const Call& cal
   }
 }
 
-// A Python object that a thread without the GIL may drop, also after the interpreter has gone. Its owner calls it
-// with the GIL.
+// A Python object that a thread without the GIL may destroy, even after the interpreter has ended. Call its methods with the GIL held.
 class HeldObject {
  public:
   explicit HeldObject(pybind11::object object) : object_(std::move(object)) {}
@@ -103,7 +102,7 @@ class HeldObject {
 
   const pybind11::object& get() const { return object_; }
   pybind11::object attr(const char* name) const { return object_.attr(name); }
-  // The method's answer.
+  // Calls the method and returns its result.
   template <typename... Args>
   pybind11::object Call(const char* name, Args&&... args) const {
     return CallPython(object_.attr(name), pybind11::make_tuple(std::forward<Args>(args)...));
@@ -112,10 +111,5 @@ class HeldObject {
  private:
   pybind11::object object_;
 };
-
-template <typename T>
-pybind11::array_t<T> CopyArray(const T* values, size_t size) {
-  return pybind11::array_t<T>(static_cast<pybind11::ssize_t>(size), values);
-}
 
 }  // namespace llmi

@@ -6,6 +6,8 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   llmi::RegisterFiles(module);
   llmi::RegisterLab(module);
   llmi::RegisterRecords(module);
+  llmi::RegisterSpeculation(module);
+  llmi::RegisterRequests(module);
   llmi::RegisterEngine(module);
   llmi::RegisterSystem(module);
   llmi::RegisterTesting(module);

@@ -1,3 +1,4 @@
+#include "bindings/arrays.h"
 #include "bindings/py_drafter.h"
 
 #include <utility>
@@ -9,7 +10,7 @@ namespace py = pybind11;
 namespace llmi {
 namespace {
 
-// Tells the runner that a sequence is gone.
+// Its destructor tells the runner that a sequence has ended.
 class PyState : public DrafterState {
  public:
   PyState(py::object runner, uint64_t request_id, int64_t sample_index)
@@ -48,11 +49,11 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
         py::dict hidden;
         for (int layer : hidden_layers_) {
           const auto found = context->hidden_states->find(layer);
-          if (found != context->hidden_states->end()) hidden[py::int_(layer)] = CopyArray(found->second.data(), found->second.size());
+          if (found != context->hidden_states->end()) hidden[py::int_(layer)] = CopyArray(found->second);
         }
         list.append(PyDraftQuery{.request_id = context->request_id,
                                  .sample_index = context->sample_index,
-                                 .token_ids = CopyArray(context->token_ids.data(), context->token_ids.size()),
+                                 .token_ids = CopyArray(context->token_ids),
                                  .prompt_len = context->prompt_len,
                                  .max_nodes = context->max_nodes,
                                  .round = context->round,
@@ -81,16 +82,13 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
 }
 
 void PyDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) {
-  CallHook(ErrorKind::kDraft, {request_id}, [&] {
-    runner_.Call("observe", request_id, sample_index, num_accepted, CopyArray(target_logprobs.data(), target_logprobs.size()));
-  });
+  CallHook(ErrorKind::kDraft, {request_id},
+           [&] { runner_.Call("observe", request_id, sample_index, num_accepted, CopyArray(target_logprobs)); });
 }
 
 double PyAcceptanceRule::AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const {
   return CallHook(ErrorKind::kHook, {request_id_}, [&] {
-    const double probability =
-        runner_.Call("accept_probability", token, CopyArray(target.data(), target.size()), CopyArray(draft.data(), draft.size()))
-            .cast<double>();
+    const double probability = runner_.Call("accept_probability", token, CopyArray(target), CopyArray(draft)).cast<double>();
     if (!(probability >= 0.0 && probability <= 1.0)) {
       throw Error(ErrorKind::kHook, "accept_probability returned " + std::to_string(probability) + ", outside [0, 1]");
     }
@@ -100,9 +98,8 @@ double PyAcceptanceRule::AcceptProbability(int32_t token, std::span<const double
 
 void PyAcceptanceRule::Residual(int32_t token, std::vector<double>* target, std::span<const float> draft) const {
   CallHook(ErrorKind::kHook, {request_id_}, [&] {
-    const py::object result =
-        runner_.Call("residual", token, CopyArray(target->data(), target->size()), CopyArray(draft.data(), draft.size()));
-    const auto row = result.cast<py::array_t<double, py::array::c_style | py::array::forcecast>>();
+    const py::object result = runner_.Call("residual", token, CopyArray(*target), CopyArray(draft));
+    const auto row = result.cast<py::array_t<double, py::array::c_style>>();
     if (row.ndim() != 1 || row.shape(0) != static_cast<py::ssize_t>(target->size())) {
       throw Error(ErrorKind::kHook, "residual returned an array that is not [vocab_size]");
     }
@@ -132,19 +129,19 @@ std::vector<int32_t> PyDraftRows::parents() const {
 
 py::array_t<float> PyDraftRows::Logits(int32_t node) const {
   const std::span<const float> row = RowsAt(node).Logits(node);
-  return CopyArray(row.data(), row.size());
+  return CopyArray(row);
 }
 
 py::array_t<double> PyDraftRows::Target(int32_t node) const {
   const std::span<const double> row = RowsAt(node).Target(node);
-  return CopyArray(row.data(), row.size());
+  return CopyArray(row);
 }
 
 int32_t PyDraftRows::TargetToken(int32_t node) const { return RowsAt(node).TargetToken(node); }
 
 double PyDraftRows::Coin(int32_t node, int32_t lane) const { return RowsAt(node).Coin(node, lane); }
 
-int32_t PyDraftRows::Draw(const py::array_t<double, py::array::c_style | py::array::forcecast>& probs, int32_t node) const {
+int32_t PyDraftRows::Draw(const py::array_t<double, py::array::c_style>& probs, int32_t node) const {
   const auto vocab_size = static_cast<py::ssize_t>(RowsAt(node).Logits(node).size());
   CheckArgument(probs.ndim() == 1 && probs.shape(0) == vocab_size, "draw: probs must be [vocab_size]");
   const std::span<const double> row(probs.data(), static_cast<size_t>(vocab_size));
@@ -162,9 +159,8 @@ DraftVerdict PyDraftJudge::Judge(DraftRows& rows) const {
     const py::object handle = py::cast(PyDraftRows(&rows));
     DraftVerdict verdict;
     try {
-      const auto answer = runner_.Call("verify", handle, CopyArray(rows.TokenIds().data(), rows.TokenIds().size()))
-                              .cast<std::pair<std::vector<int32_t>, int32_t>>();
-      verdict = {answer.first, answer.second};
+      const py::object answer = runner_.Call("verify", handle, CopyArray(rows.TokenIds()));
+      verdict = {answer.attr("path").cast<std::vector<int32_t>>(), answer.attr("next_token").cast<int32_t>()};
     } catch (...) {
       handle.cast<PyDraftRows&>().Close();
       throw;

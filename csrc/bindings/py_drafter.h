@@ -66,7 +66,7 @@ class PyAcceptanceRule : public AcceptanceRule {
   uint64_t request_id_;
 };
 
-// What Verification.verify looks at; dead after the call.
+// What Verification.verify reads. After that call every method throws Error(kInvalidArgument).
 class PyDraftRows {
  public:
   explicit PyDraftRows(DraftRows* rows) : rows_(rows) {}
@@ -78,7 +78,7 @@ class PyDraftRows {
   pybind11::array_t<double> Target(int32_t node) const;
   int32_t TargetToken(int32_t node) const;
   double Coin(int32_t node, int32_t lane) const;
-  int32_t Draw(const pybind11::array_t<double, pybind11::array::c_style | pybind11::array::forcecast>& probs, int32_t node) const;
+  int32_t Draw(const pybind11::array_t<double, pybind11::array::c_style>& probs, int32_t node) const;
 
  private:
   DraftRows& Rows() const;

@@ -1,3 +1,4 @@
+#include "bindings/arrays.h"
 #include "bindings/py_hooks.h"
 
 #include <pybind11/stl.h>
@@ -14,7 +15,7 @@ namespace {
 
 using FloatArray = py::array_t<float, py::array::c_style>;
 
-// Copies, not views: what user code keeps stays valid after the call, and costs 10 us for 50,000 logits.
+// A copy, not a view: user code may keep the array after the call. Copying 50,000 logits takes 10 us.
 FloatArray CopyRow(const float* row, int64_t size) { return FloatArray(size, row); }
 
 }  // namespace
@@ -31,7 +32,7 @@ PyHookRow PyHooks::Row(const HookContext& context) const {
   return {.hooks = hooks_.get(),
           .sample_index = context.sample_index,
           .slot = context.slot,
-          .token_ids = CopyArray(context.token_ids->data(), context.token_ids->size()),
+          .token_ids = CopyArray(*context.token_ids),
           .prompt_len = context.prompt_len,
           .output_text = py::bytes(*context.output_text),
           .batched = context.batched};
@@ -68,7 +69,7 @@ void PyHooks::EndTrials() {
   try {
     CallHook(ErrorKind::kHook, {request_id_}, [&] { hooks_.Call("end_trials"); });
   } catch (const Error&) {
-    // Interrupted: the request ends, and its states with it.
+    // The hook was interrupted: the request ends, and its states with it.
   }
 }
 
@@ -84,7 +85,7 @@ void PyBatchHook::Apply(std::span<Row> rows, float* logits, int64_t vocab_size) 
   try {
     ApplyTogether(rows, logits, vocab_size);
   } catch (const Error&) {
-    // Interrupted, for some of the rows or for all: each has a call of its own, so that only its own interrupt ends it.
+    // The call was interrupted. Each row now has a call of its own, so that an interrupt ends only the request that it is meant for.
     for (size_t i = 0; i < rows.size(); ++i) {
       try {
         ApplyTogether(rows.subspan(i, 1), logits + static_cast<int64_t>(i) * vocab_size, vocab_size);
@@ -101,11 +102,11 @@ void PyBatchHook::ApplyTogether(std::span<Row> rows, float* logits, int64_t voca
   CallHook(ErrorKind::kHook, std::move(request_ids), [&] {
     const auto num_rows = static_cast<py::ssize_t>(rows.size());
     FloatArray matrix({num_rows, static_cast<py::ssize_t>(vocab_size)}, logits);
-    // What they were, for the runner alone: a view.
+    // The logits as they were, as a view: for the runner alone.
     FloatArray before({num_rows, static_cast<py::ssize_t>(vocab_size)}, logits, py::capsule(logits, [](void*) {}));
     py::list list;
     for (const Row& row : rows) list.append(static_cast<const PyHooks*>(row.hooks)->Row(row.context));
-    // A message for each row that failed.
+    // One entry for each row: None, or the message of its error.
     const auto messages = runner_.Call("apply", list, matrix, before).cast<std::vector<std::optional<std::string>>>();
     CheckInternal(messages.size() == rows.size(), "the batch processors' runner lost a row");
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -13,7 +13,7 @@
 
 namespace llmi {
 
-// The state that hooks see, as Python gets it, with its request's hooks. Fields are those of HookContext; arrays are copies.
+// What hooks see of a row, in types of Python, and the hooks of its request. The other fields are those of HookContext; arrays are copies.
 struct PyHookRow {
   pybind11::object hooks;  // llmi._hooks.RequestHooks
   int64_t sample_index;

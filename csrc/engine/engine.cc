@@ -140,7 +140,12 @@ void Engine::PublishStats() {
   steps_->Count(&stats_);
   stats_.num_preemptions = scheduler_->num_preemptions();
   stats_.num_recomputed_tokens = scheduler_->num_recomputed_tokens();
-  if (context_.device != nullptr) stats_.device = context_.device->counts();
+  if (context_.device != nullptr) {
+    const DeviceCounts& counts = context_.device->counts();
+    stats_.num_graph_replays = counts.num_replays;
+    stats_.num_device_waits = counts.num_waits;
+    stats_.device_idle_s = counts.idle_s;
+  }
   stats_.num_restored_tokens = scheduler_->num_restored_tokens();
   stats_.num_copies_left_out = costs_->num_copies_left_out();
   stats_.num_copies_on_write = cache_->num_copies_on_write();

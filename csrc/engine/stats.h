@@ -5,39 +5,56 @@
 #include <mutex>
 #include <string>
 
-#include "kernels/dispatch/device.h"
-
 namespace llmi {
 
+// Every metric of the core, once: type, name, meaning. EngineStats has a field for each, LLM.get_metrics() a key, and docs/metrics.md a
+// line (a test compares them).
+// clang-format off
+#define LLMI_METRICS(X) \
+  X(int64_t, num_steps, "steps of the engine") \
+  X(int64_t, num_prompt_tokens, "prompt tokens that were computed, recomputed ones included") \
+  X(int64_t, num_generated_tokens, "tokens that were generated") \
+  X(int64_t, num_finished_requests, "requests that ended") \
+  X(int64_t, num_preemptions, "how often a running sequence lost its blocks to others") \
+  X(int64_t, num_recomputed_tokens, "tokens that were computed again after a preemption") \
+  X(int64_t, num_restored_tokens, "tokens of preempted sequences whose blocks came back from the host") \
+  X(int64_t, num_copies_left_out, "preemptions without a copy to the host, because computing again looked faster") \
+  X(int64_t, num_device_draws, "rows that were drawn on the device; the logits of other rows came to the host") \
+  X(int64_t, num_steps_ahead, "steps that were launched before the tokens of the step before were known") \
+  X(int64_t, num_graph_replays, "recorded launches that the device replayed") \
+  X(int64_t, num_device_waits, "how often the host waited for the device") \
+  X(double, device_idle_s, "time in which the device had no work, after a draw or a download, until the next launch") \
+  X(int64_t, num_copies_on_write, "pages that were copied because a sequence wrote to a shared one") \
+  X(int64_t, num_window_blocks_returned, "blocks that went back to the pool because an attention window had passed them") \
+  X(int64_t, num_running, "sequences that run now") \
+  X(int64_t, num_waiting, "sequences that wait now") \
+  X(int64_t, num_pages, "pages of the KV cache") \
+  X(int64_t, num_free_pages, "pages that are free, or that the prefix cache alone holds") \
+  X(int64_t, num_cached_pages, "pages that the prefix cache alone holds: they are free as soon as they are needed") \
+  X(int64_t, num_prefix_blocks, "blocks in the prefix tree") \
+  X(int64_t, num_prefix_queried_tokens, "prompt tokens that were looked up in the prefix tree") \
+  X(int64_t, num_prefix_hit_tokens, "prompt tokens that were found in the prefix tree") \
+  X(int64_t, num_prefix_evictions, "blocks that were evicted from the prefix tree") \
+  X(int64_t, num_shared_pages, "pages that several sequences hold") \
+  X(double, wasted_share, "share of the slots in used pages that hold no token") \
+  X(double, busy_time_s, "time of all steps") \
+  X(double, hook_time_s, "the part of busy_time_s in user code: processors, samplers, criteria") \
+  X(std::string, audit, "what is wrong with the KV cache; empty if nothing is")
+// clang-format on
+
 struct EngineStats {
-  int64_t num_steps = 0;
-  int64_t num_prompt_tokens = 0;  // computed in prefill, recomputed ones included
-  int64_t num_generated_tokens = 0;
-  int64_t num_finished_requests = 0;
-  int64_t num_preemptions = 0;
-  int64_t num_recomputed_tokens = 0;
-  int64_t num_restored_tokens = 0;  // of preempted sequences whose blocks came back from the host
-  int64_t num_copies_left_out = 0;  // of preempted sequences, where computing again looked faster
-  int64_t num_device_draws = 0;     // rows drawn where their logits lie; those of other rows came to the host
-  int64_t num_steps_ahead = 0;      // launched before the tokens of the step before were known
-  DeviceCounts device;
-  int64_t num_copies_on_write = 0;
-  int64_t num_window_blocks_returned = 0;
-  int64_t num_running = 0;
-  int64_t num_waiting = 0;
-  int64_t num_pages = 0;
-  int64_t num_free_pages = 0;     // and those that only the prefix cache holds
-  int64_t num_cached_pages = 0;   // held by the prefix cache alone: free as soon as they are wanted
-  int64_t num_prefix_blocks = 0;  // in the prefix tree
-  int64_t num_prefix_queried_tokens = 0;
-  int64_t num_prefix_hit_tokens = 0;
-  int64_t num_prefix_evictions = 0;
-  int64_t num_shared_pages = 0;
-  double wasted_share = 0;
-  double busy_time_s = 0;
-  double hook_time_s = 0;  // of it, in user code: processors, samplers, criteria
-  std::string audit;       // empty if clean
+#define LLMI_FIELD(type, name, meaning) type name{};
+  LLMI_METRICS(LLMI_FIELD)
+#undef LLMI_FIELD
 };
+
+// Calls visit(name, value, meaning) for each metric.
+template <typename Visit>
+void VisitMetrics(const EngineStats& stats, const Visit& visit) {
+#define LLMI_VISIT(type, name, meaning) visit(#name, stats.name, meaning);
+  LLMI_METRICS(LLMI_VISIT)
+#undef LLMI_VISIT
+}
 
 // The latest counters that the engine thread has published; any thread reads them.
 class StatsBoard {

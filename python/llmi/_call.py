@@ -64,8 +64,8 @@ class Call:
                 try:
                     self.engine.check(submission.built)
                 except _core.CoreError as error:
-                    refused = from_core(error.args)
-                    if error.args[0] == "closed":
+                    refused = from_core(error)
+                    if error.kind == "closed":
                         raise refused from None
                     submission.refuse(refused)
             if submission.error is not None:

@@ -34,14 +34,14 @@ def doctor() -> Doctor:
     try:
         system = _core.system_info()
     except _core.CoreError as error:
-        raise from_core(error.args) from None
+        raise from_core(error) from None
     features = [name for name in ("avx2", "avx_vnni", "avx512", "avx512_bf16") if system[name]]
     try:
         selected = _core.selected_table()
         if os.environ.get("LLMI_ISA"):
             selected += " (forced by LLMI_ISA)"
     except _core.CoreError as error:
-        selected = f"none: {error.args[1]}"
+        selected = f"none: {error.message}"
     found = [name for name in EXTRAS if importlib.util.find_spec(name) is not None]
     try:
         cache = f"{_models.cache_dir()}: {', '.join(name for name, _, _ in _models.cached_models()) or 'empty'}"

@@ -207,8 +207,11 @@ class DraftContext:
             padded = np.full(vocab_size, -np.inf, np.float32)
             padded[: len(logits)] = logits[:vocab_size]
             logits = padded
-        law, token = _core.law(self._llm._engine, self._core_params, token_ids, self.prompt_len, logits, None, self.index, "")
-        return token_ids, law, token
+        drawn = _core.law(
+            self._llm._engine, self._core_params, logits,
+            token_ids=token_ids, prompt_len=self.prompt_len, sample_index=self.index, output_text="", hooks=None,
+        )  # fmt: skip
+        return token_ids, drawn.law, drawn.token_id
 
     def _close(self) -> None:
         for sequence in self._sequences.values():

@@ -203,13 +203,13 @@ def call_core(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     try:
         return function(*args, **kwargs)
     except CoreError as error:
-        raise from_core(error.args) from None
+        raise from_core(error) from None
 
 
-def from_core(fields: tuple[Any, ...], path: str | Path | None = None) -> LlmiError:
-    """Turns the core's (kind, message, field, needed_bytes, available_bytes) into an exception."""
-    kind, message, field, needed_bytes, available_bytes = fields
-    match kind:
+def from_core(error: CoreError, path: str | Path | None = None) -> LlmiError:
+    """The exception of the package for an error of the core. path: the file that was read, if one was."""
+    message, field = error.message, error.field
+    match error.kind:
         case "invalid_argument":
             return InvalidParamsError(message, field or None)
         case "model_file":
@@ -217,7 +217,7 @@ def from_core(fields: tuple[Any, ...], path: str | Path | None = None) -> LlmiEr
         case "unsupported_model":
             return UnsupportedModelError(message, path, field or None)
         case "out_of_memory":
-            return OutOfMemoryError(message, needed_bytes, available_bytes)
+            return OutOfMemoryError(message, error.needed_bytes, error.available_bytes)
         case "non_finite_logits":
             return NonFiniteLogitsError(message)
         case "hook":

@@ -73,7 +73,7 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
     try:
         metadata = file.metadata(without={MERGES})
     except _core.CoreError as error:
-        raise from_core(error.args, path) from None
+        raise from_core(error, path) from None
     reader = _Metadata(metadata, path)
     model = reader.text(GGML + "model")
     if model not in ("gpt2", "llama"):
@@ -130,11 +130,11 @@ def _listed(reader: _Metadata, file: _core.GgufFile, model: str) -> tuple[Listed
     if len(tokens) > MAX_TOKEN_IDS:
         raise reader.fail(TOKENS, f"{len(tokens):,} tokens (at most {MAX_TOKEN_IDS:,})")
     try:
-        key, fault = file.vocabulary_fault(with_merges=model == "gpt2")
+        fault = file.vocabulary_fault(with_merges=model == "gpt2")
     except _core.CoreError as error:
-        raise from_core(error.args, reader.path) from None
-    if fault:
-        raise reader.fail(key, fault)
+        raise from_core(error, reader.path) from None
+    if fault is not None:
+        raise reader.fail(fault.key, fault.problem)
     types = reader.numbers(GGML + "token_type", int)
     if types is None:
         types = [NORMAL] * len(tokens)
@@ -272,9 +272,9 @@ class _ByteLevel:
             return None
         alphabet = {byte: character for character, byte in byte_level_alphabet().items()}
         written = "".join([alphabet[byte] for byte in text.encode()])
-        vocab = {text: token_id for token_id, text in self.file.occurring(TOKENS, written) if text}
+        vocab = {text: token_id for token_id, text in self.file.occurring(TOKENS, written).items() if text}
         vocab |= {text: token_id for token_id, text in (self.listed.special | self.listed.whole).items()}
-        return self._tokenizer(vocab, [merge for _, merge in self.file.occurring(MERGES, written, joined=True)])
+        return self._tokenizer(vocab, list(self.file.occurring(MERGES, written, joined=True).values()))
 
     def _tokenizer(self, vocab: dict[str, int], merges: list[str]) -> Any:
         from tokenizers import decoders, models, normalizers
@@ -341,7 +341,7 @@ class _SentencePiece:
         if any(part in text for part in (self.listed.special | self.listed.whole).values()):
             return None  # what is behind such a part may begin with a space of its own
         written = ("▁" if self.prefix_space else "") + text.replace(" ", "▁")
-        tokens = {i: text for i, text in self.file.occurring(TOKENS, written) if text} | self.listed.special | self.listed.whole
+        tokens = {i: text for i, text in self.file.occurring(TOKENS, written).items() if text} | self.listed.special | self.listed.whole
         tokens |= {i: self.listed.texts[i] for i, kind in enumerate(self.types) if kind == BYTE or i == self.unknown}
         return self._tokenizer(dict(sorted(tokens.items())))
 

@@ -81,7 +81,7 @@ class ModelReport:
 
     path: Path
     config: dict[str, Any]
-    tensors: list[tuple[str, str, list[int], int]]
+    tensors: list[_core.TensorInfo]
     kv_cache_dtype: str
     num_tokens: int
     workspace_bytes: int  # activations of the longest step that the engine makes by default, on the host
@@ -91,23 +91,18 @@ class ModelReport:
 
     @property
     def num_params(self) -> int:
-        total = 0
-        for _, _, shape, _ in self.tensors:
-            count = 1
-            for extent in shape:
-                count *= extent
-            total += count
-        return total
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def weight_bytes(self) -> int:
-        return sum(num_bytes for _, _, _, num_bytes in self.tensors)
+        return sum(tensor.num_bytes for tensor in self.tensors)
 
     @property
     def has_quantized_layers(self) -> bool:
         """An embedding of a model with its own head is only looked up, not multiplied."""
         looked_up = "" if self.config["tied_embeddings"] else "token_embd.weight"
-        return any(dtype.upper().startswith("Q") for name, dtype, shape, _ in self.tensors if len(shape) == 2 and name != looked_up)
+        matrices = [tensor for tensor in self.tensors if len(tensor.shape) == 2 and tensor.name != looked_up]
+        return any(tensor.dtype.upper().startswith("Q") for tensor in matrices)
 
     @property
     def width(self) -> int:
@@ -145,8 +140,8 @@ class ModelReport:
         kv = self.kv_bytes(tokens)
         available = _core.system_info()["available_memory_bytes"]
         kinds: dict[str, int] = {}
-        for _, dtype, _, num_bytes in self.tensors:
-            kinds[dtype] = kinds.get(dtype, 0) + num_bytes
+        for tensor in self.tensors:
+            kinds[tensor.dtype] = kinds.get(tensor.dtype, 0) + tensor.num_bytes
         values, scales = divmod(kv_head_bytes(c["head_dim"], self.kv_cache_dtype), c["head_dim"])
         head_bytes = f"({c['head_dim']} + {scales}) bytes" if scales else f"{c['head_dim']} x {values} bytes"
         attention = "MHA" if c["num_kv_heads"] == c["num_heads"] else "MQA" if c["num_kv_heads"] == 1 else "GQA"
@@ -176,7 +171,7 @@ class ModelReport:
             f" over {read / 1e6:,.1f} MB read, {decode / read:,.1f} operations a byte",
         ]
         if self.list_tensors:
-            lines += [f"    {name:48} {dtype:6} {shape}" for name, dtype, shape, _ in self.tensors]
+            lines += [f"    {tensor.name:48} {tensor.dtype:6} {tensor.shape}" for tensor in self.tensors]
         return "\n".join(lines)
 
 
@@ -213,10 +208,10 @@ def inspect_model(
         config = _core.load_config(core, overrides)
         workspace_bytes = _core.workspace_bytes(core, STEP_TOKENS, overrides, activation_bits)
     except _core.CoreError as error:
-        raise from_core(error.args, path) from None
+        raise from_core(error, path) from None
     report = ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, activation_bits)
     if activation_bits == 16 and not report.has_quantized_layers:
-        types = ", ".join(sorted({dtype for _, dtype, _, _ in tensors}))
+        types = ", ".join(sorted({tensor.dtype for tensor in tensors}))
         raise UnsupportedCombinationError(
             f"activation_bits = 16 is for quantised layers, and this model's dtype is {types}: its layers round nothing that they read",
             "activation_bits",
@@ -236,7 +231,7 @@ def _config_alone(path: Path) -> Path | None:
     return path if is_config else None
 
 
-def _tensors_of(path: Path, core: _core.ModelFiles, overrides: str) -> tuple[list[tuple[str, str, list[int], int]], str]:
+def _tensors_of(path: Path, core: _core.ModelFiles, overrides: str) -> tuple[list[_core.TensorInfo], str]:
     """What the config's shapes say, in the type that it names; and how that was found."""
     expected = _core.expected_tensors(core, overrides)  # the core's checks of the file come first
     fields = json.loads(path.read_text(encoding="utf-8"))
@@ -244,6 +239,8 @@ def _tensors_of(path: Path, core: _core.ModelFiles, overrides: str) -> tuple[lis
     fields = {**(inner if isinstance(inner, dict) else {}), **fields}
     named = str(fields.get("dtype") or fields.get("torch_dtype"))
     name, num_bytes = _CONFIG_TYPES.get(named, ("BF16", 2))
-    tensors = [(tensor, name, shape, num_bytes * math.prod(shape)) for tensor, shape in expected]
+    tensors = [
+        _core.TensorInfo(name=tensor, dtype=name, shape=shape, num_bytes=num_bytes * math.prod(shape)) for tensor, shape in expected.items()
+    ]
     how = f"in {named}" if named in _CONFIG_TYPES else "which names no type that is known: bfloat16 is assumed"
     return tensors, f"by the config alone, {how}"

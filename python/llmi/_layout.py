@@ -197,7 +197,7 @@ def _indexed(directory: Path) -> list[Path]:
     try:
         shards = sorted(set(_core.read_shard_index(open_input(index, "json")).values()))
     except _core.CoreError as error:
-        raise from_core(error.args, index) from None
+        raise from_core(error, index) from None
     missing = [name for name in shards if not is_there(directory / name)]
     if WHOLE not in shards and is_there(whole):
         # transformers takes the whole file, too.
@@ -246,7 +246,7 @@ def open_input(path: Path, form: str) -> _core.InputFile:
         file = _core.InputFile(str(path))
         head: bytes = file.read(0, 4096)
     except _core.CoreError as error:
-        raise from_core(error.args, path) from None
+        raise from_core(error, path) from None
     except ValueError as error:  # a NUL in the name, or what is not UTF-8
         raise ModelFileError(f"{path!r}: {error}", path) from None
     # Header length and header: the lowest bytes of the length may be those of any magic.

@@ -195,7 +195,7 @@ class LLM(StaysHere):
             loading.wait()
             if isinstance(error, _core.CoreError):
                 files.check_unchanged()  # which would be why
-                raise from_core(error.args, path) from None
+                raise from_core(error, path) from None
             raise
         if chat_template is not None:
             self.tokenizer.use_chat_template(chat_template)
@@ -395,7 +395,7 @@ class LLM(StaysHere):
 
     def cost_curve(self) -> dict[int, float]:
         """Seconds of a step by its number of rows, measured once: the costs that num_speculative_tokens="auto" uses."""
-        return dict(call_core(_core.cost_curve, self._engine))
+        return call_core(_core.cost_curve, self._engine)
 
     # --- scoring
 

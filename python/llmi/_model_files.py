@@ -59,7 +59,7 @@ class ModelDigest:
                     digest.update(file.read(offset, _CHUNK_BYTES))
                 problem = file.difference()
             except _core.CoreError as error:
-                problem = str(from_core(error.args))
+                problem = str(from_core(error))
         if problem:
             raise ModelFileError(
                 f"{file.path}: the file was changed after it was loaded ({problem}): the digest of what was loaded can no longer be had, and without"
@@ -114,7 +114,7 @@ class OpenModel:
             try:
                 file.check_unchanged()
             except _core.CoreError as error:
-                raise from_core(error.args, file.path) from None
+                raise from_core(error, file.path) from None
         if self.beside != _beside(self.path):  # they are read by their names
             raise ModelFileError(
                 f"{self.path}: files came or went while the model was loaded. Load it again when nobody writes there", self.path
@@ -139,7 +139,7 @@ def open_model(path: Path) -> OpenModel:
         core = _core.ModelFiles(str(layout.path), weights, config, index)
         others = [_core.InputFile(str(file)) for file in beside]
     except _core.CoreError as error:
-        raise from_core(error.args, layout.path) from None
+        raise from_core(error, layout.path) from None
     return OpenModel(layout.path, core, [*weights, *(file for file in (config, index) if file is not None), *others], beside)
 
 
@@ -154,6 +154,6 @@ def open_gguf(path: Path) -> _core.GgufFile:
     try:
         gguf = _core.ModelFiles(str(layout.path), weights, None, None).gguf
     except _core.CoreError as error:
-        raise from_core(error.args, layout.path) from None
+        raise from_core(error, layout.path) from None
     assert gguf is not None  # without a config
     return gguf

@@ -306,14 +306,17 @@ class TokenSequence(StaysHere):
             hooks.states[self._sample_index] = self._hook_state
         core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
         try:
-            law, token = _core.law(self.llm._engine, core, self.token_ids.tolist(), self.prompt_len, row, hooks, self._sample_index, output)
+            drawn = _core.law(
+                self.llm._engine, core, row,
+                token_ids=self.token_ids.tolist(), prompt_len=self.prompt_len, sample_index=self._sample_index, output_text=output, hooks=hooks,
+            )  # fmt: skip
         except _core.CoreError as error:
             if hooks is not None and hooks.error is not None:
                 raise hooks.error from None
-            if error.args[1].startswith("KeyboardInterrupt"):  # it came between two hooks
+            if error.message.startswith("KeyboardInterrupt"):  # it came between two hooks
                 raise KeyboardInterrupt from None
-            raise from_core(error.args) from None
-        return law, token, params
+            raise from_core(error) from None
+        return drawn.law, drawn.token_id, params
 
 
 def open_sequence(llm: LLM, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from llmi._drafters import Draft
 from llmi._errors import call_core
@@ -108,7 +108,7 @@ class VerifyContext:
 
     def draw(self, probs: F64, row: int) -> int:
         """A token from `probs` [vocab_size] for this row; they need not sum to 1. The same row draws with the same noise."""
-        return int(call_core(self._rows.draw, probs, row - 1))
+        return int(call_core(self._rows.draw, np.asarray(probs, np.float64), row - 1))
 
 
 class Typical(Alike, Verification):
@@ -131,6 +131,13 @@ _NODES = Listed(Whole(0, 2**31 - 1, "a node index, an integer of 0 or more"), "a
 _TOKEN = Whole(0, 2**31 - 1, "a token id, an integer of 0 or more")
 
 
+class Verdict(NamedTuple):
+    """What the core gets: the accepted nodes from root to leaf, and the token after the last of them."""
+
+    path: list[int]
+    next_token: int
+
+
 class VerificationRunner:
     """Calls a Verification for the core. Point masses are passed as full rows of probabilities."""
 
@@ -138,10 +145,10 @@ class VerificationRunner:
         self._verification = verification
         self._sampling_params = sampling_params
 
-    def verify(self, rows: _core.DraftRows, token_ids: I32) -> tuple[list[int], int]:
-        """The judgement on a draft; rows is the core's DraftRows."""
+    def verify(self, rows: _core.DraftRows, token_ids: I32) -> Verdict:
+        """The verdict on a draft."""
         path, next_token = self._verification.verify(VerifyContext(rows, token_ids, self._sampling_params))
-        return parse(_NODES, "accepted", path), parse(_TOKEN, "next token", next_token)
+        return Verdict(parse(_NODES, "accepted", path), parse(_TOKEN, "next token", next_token))
 
     def accept_probability(self, token_id: int, target: F64, draft: F32) -> float:
         """The rule's answer."""

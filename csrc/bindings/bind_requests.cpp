@@ -1,0 +1,195 @@
+// Requests: their parameters, what goes in, and what comes out.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "bindings/gil.h"
+#include "bindings/keywords.h"
+#include "bindings/py_hooks.h"
+#include "engine/engine.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+const char* FinishName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone: return nullptr;
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kAbort: return "abort";
+    case FinishReason::kError: return "error";
+  }
+  return nullptr;
+}
+
+py::object OptionalName(FinishReason reason) {
+  const char* name = FinishName(reason);
+  return name == nullptr ? py::object(py::none()) : py::object(py::str(name));
+}
+
+template <typename Row, typename T>
+py::array_t<T> Column(const std::vector<Row>& rows, T Row::* field) {
+  py::array_t<T> array(static_cast<py::ssize_t>(rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i) array.mutable_data()[i] = rows[i].*field;
+  return array;
+}
+
+py::dict CandidateColumns(const std::vector<TraceCandidate>& rows) {
+  py::dict columns;
+  columns["position"] = Column(rows, &TraceCandidate::position);
+  columns["token_id"] = Column(rows, &TraceCandidate::token_id);
+  columns["raw"] = Column(rows, &TraceCandidate::raw);
+  columns["masked"] = Column(rows, &TraceCandidate::masked);
+  columns["penalised"] = Column(rows, &TraceCandidate::penalised);
+  columns["processed"] = Column(rows, &TraceCandidate::processed);
+  columns["tempered"] = Column(rows, &TraceCandidate::tempered);
+  columns["kept"] = Column(rows, &TraceCandidate::kept);
+  columns["noise"] = Column(rows, &TraceCandidate::noise);
+  columns["chosen"] = Column(rows, &TraceCandidate::chosen);
+  return columns;
+}
+
+py::dict TraceColumns(const std::vector<TraceRow>& rows) {
+  py::dict columns;
+  columns["step"] = Column(rows, &TraceRow::step);
+  columns["position"] = Column(rows, &TraceRow::position);
+  columns["depth"] = Column(rows, &TraceRow::depth);
+  columns["token_id"] = Column(rows, &TraceRow::token_id);
+  columns["raw_logprob"] = Column(rows, &TraceRow::raw_logprob);
+  columns["processed_logprob"] = Column(rows, &TraceRow::processed_logprob);
+  columns["rank"] = Column(rows, &TraceRow::rank);
+  columns["num_kept"] = Column(rows, &TraceRow::num_kept);
+  columns["noise"] = Column(rows, &TraceRow::noise);
+  columns["draft_prob"] = Column(rows, &TraceRow::draft_prob);
+  columns["accepted"] = Column(rows, &TraceRow::accepted);
+  columns["time_s"] = Column(rows, &TraceRow::time_s);
+  return columns;
+}
+
+// A request from its keyword arguments. All of them must be given, so that a caller forgets none.
+std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
+  Keywords keywords(given, "Request");
+  auto request = std::make_shared<Request>();
+  request->id = keywords.Take<uint64_t>("id");
+  request->prompt_token_ids = keywords.Take<std::vector<int32_t>>("prompt_token_ids");
+  request->params = keywords.Take<SamplingParams>("params");
+  request->num_samples = keywords.Take<int64_t>("n");
+  request->priority = keywords.Take<int64_t>("priority");
+  request->stream = keywords.Take<bool>("stream");
+  request->stepped = keywords.Take<bool>("stepped");
+  const auto hooks = keywords.Take<py::object>("hooks");
+  if (!hooks.is_none()) request->hooks = std::make_shared<PyHooks>(hooks, request->id);
+  request->speculation = keywords.Take<std::optional<SpeculationConfig>>("speculation");
+  request->source = keywords.Take<std::shared_ptr<LabSequence>>("source");
+  request->cache_salt = keywords.Take<std::string>("cache_salt");
+  request->trace = keywords.Take<bool>("trace");
+  keywords.CheckAllKnown();
+  return request;
+}
+
+void RegisterParams(py::module_& module) {
+  py::class_<SamplingParams> params(module, "SamplingParams");
+  params.def(py::init<>());
+  VisitSamplingParams([&](const char* name, auto member) { params.def_readwrite(name, member); });
+}
+
+void RegisterSamples(py::module_& module) {
+  py::class_<SampleOutput>(module, "SampleOutput")
+      .def_readonly("token_ids", &SampleOutput::token_ids)
+      .def_property_readonly("text", [](const SampleOutput& output) { return py::str(output.text); })
+      .def_readonly("cumulative_logprob", &SampleOutput::cumulative_logprob)
+      .def_property_readonly("logprobs", [](const SampleOutput& output) { return output.logprobs; })
+      .def_property_readonly("token_times_s", [](const SampleOutput& output) { return CopyArray(output.token_times_s); })
+      .def_property_readonly("finish_reason", [](const SampleOutput& output) { return OptionalName(output.finish_reason); })
+      .def_readonly("stop_reason", &SampleOutput::stop_reason)
+      .def_property_readonly("trace", [](const SampleOutput& output) { return TraceColumns(output.trace); })
+      .def_property_readonly("candidates", [](const SampleOutput& output) { return CandidateColumns(output.candidates); })
+      .def_readonly("speculation", &SampleOutput::speculation);
+}
+
+void RegisterRequest(py::module_& module) {
+  py::class_<Request, std::shared_ptr<Request>>(module, "Request")
+      .def(py::init(&MakeRequest), "Arguments by name: the fields that a caller sets; see csrc/engine/request.h.")
+      .def_readonly("id", &Request::id)
+      .def_property_readonly("samples",
+                             [](const Request& request) {
+                               py::list list;
+                               for (const SampleOutput& sample : request.samples) list.append(py::cast(sample));
+                               return list;
+                             })
+      .def_property_readonly("prompt_logprobs", [](const Request& request) { return request.prompt_logprobs; })
+      .def_property_readonly(
+          "prompt_token_logprobs",
+          [](const Request& request) {
+            std::vector<float> values;
+            for (const TokenLogprobs& entry : request.prompt_logprobs) values.push_back(entry.logprobs[0]);
+            return CopyArray(values);
+          },
+          "[prompt_len - 1] raw log-probability of each prompt token after the first.")
+      .def_property_readonly("prompt_token_ranks",
+                             [](const Request& request) {
+                               std::vector<int32_t> values;
+                               for (const TokenLogprobs& entry : request.prompt_logprobs) values.push_back(entry.ranks[0]);
+                               return CopyArray(values);
+                             })
+      .def_property_readonly("error",
+                             [](const Request& request) { return request.error ? PythonError(*request.error) : py::object(py::none()); })
+      .def_readonly("num_preemptions", &Request::num_preemptions)
+      .def_readonly("num_cached_tokens", &Request::num_cached_tokens)
+      .def_readonly("arrival_time_s", &Request::arrival_time_s)
+      .def_readonly("first_scheduled_time_s", &Request::first_scheduled_time_s)
+      .def_readonly("first_token_time_s", &Request::first_token_time_s)
+      .def_readonly("finish_time_s", &Request::finish_time_s);
+}
+
+void RegisterEvents(py::module_& module) {
+  py::class_<OutputEvent>(module, "OutputEvent")
+      .def_readonly("request", &OutputEvent::request)
+      .def_readonly("finished", &OutputEvent::finished)
+      .def_readonly("sample_index", &OutputEvent::sample_index)
+      .def_readonly("token_ids", &OutputEvent::token_ids)
+      .def_property_readonly("text", [](const OutputEvent& event) { return py::str(event.text); })
+      .def_property_readonly("logprobs", [](const OutputEvent& event) { return event.logprobs; })
+      .def_property_readonly("finish_reason", [](const OutputEvent& event) { return OptionalName(event.finish_reason); });
+  py::class_<OutputChannel, std::shared_ptr<OutputChannel>>(module, "OutputChannel")
+      // The child of a fork deletes no channel: a thread of the parent may have been waiting at it.
+      .def(py::init([] {
+        return std::shared_ptr<OutputChannel>(new OutputChannel(), [pid = getpid()](const OutputChannel* channel) {
+          if (getpid() == pid) delete channel;
+        });
+      }))
+      // Waits up to timeout_s for an event, then appends all events of the channel to `events`. An exception
+      // after that loses no event, because the list holds them already. If several threads wait, the list has the channel's order.
+      .def(
+          "wait",
+          [](OutputChannel& channel, py::list events, double timeout_s) {
+            {
+              const GilReleased released;
+              channel.Wait(timeout_s);
+            }
+            for (OutputEvent& event : channel.TakeAll()) events.append(std::move(event));
+          },
+          py::arg("events"), py::arg("timeout_s"));
+}
+
+}  // namespace
+
+void RegisterRequests(py::module_& module) {
+  RegisterParams(module);
+  RegisterSamples(module);
+  RegisterRequest(module);
+  RegisterEvents(module);
+}
+
+}  // namespace llmi

@@ -1,0 +1,157 @@
+// A decoder and a cache driven by hand, for tests of forward passes over chains and trees.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind_testing.h"
+#include "bindings/keywords.h"
+#include "cache/kv_cache.h"
+#include "core/fp_env.h"
+#include "engine/batch.h"
+#include "engine/options.h"
+#include "model/loader.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+// A decoder and a cache without an engine.
+class TestDecoder {
+ public:
+  using Pieces = std::vector<std::tuple<int64_t, std::vector<int32_t>, std::optional<std::vector<int32_t>>>>;
+
+  TestDecoder(const KernelContext& context, std::unique_ptr<Decoder> decoder, KvType kv_type, int64_t block_size, int64_t num_pages)
+      : context_(context), decoder_(std::move(decoder)), cache_(Groups(kv_type, block_size), num_pages, context_.device) {}
+  ~TestDecoder() {
+    for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
+  }
+
+  int64_t NewSequence() {
+    auto sequence = std::make_unique<KvSequence>();
+    cache_.Init(sequence.get());
+    sequences_[next_] = std::move(sequence);
+    return next_++;
+  }
+  void Free(int64_t id) {
+    cache_.Free(sequences_.at(id).get());
+    sequences_.erase(id);
+  }
+  bool Rollback(int64_t id, int64_t num_tokens) { return cache_.TryRollback(sequences_.at(id).get(), num_tokens); }
+
+  // One forward pass. pieces: (sequence, token_ids, parents or None). A chain is committed; a tree is dropped after the pass. Returns the
+  // logits [all rows, vocab_size], and for each layer in tap_layers its output [all rows, hidden_size]. The batch is written to bytes and
+  // read again on the way.
+  py::tuple Forward(const Pieces& pieces, const std::vector<int>& tap_layers) {
+    const ForwardBatch batch = BatchFromBytes(ToBytes(Batch(pieces, tap_layers)));
+    const FloatEnvironmentGuard guard;
+    const ForwardResult result = decoder_->Forward(context_, cache_, batch);
+    for (const auto& [id, tokens, parents] : pieces) {
+      KvSequence& kv = *sequences_.at(id);
+      parents ? cache_.Trim(&kv) : cache_.Commit(&kv, static_cast<int64_t>(tokens.size()));
+    }
+    const ModelConfig& config = decoder_->config();
+    FloatArray logits({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.vocab_size)});
+    decoder_->LmHead(context_, result.hidden, batch.num_rows(), logits.mutable_data());
+    py::list taps;
+    for (const std::vector<float>& tap : result.taps) {
+      taps.append(FloatArray({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.hidden_size)}, tap.data()));
+    }
+    return py::make_tuple(logits, taps);
+  }
+
+  // The bytes of the batch that Forward would run; nothing is computed.
+  py::bytes BatchBytes(const Pieces& pieces, const std::vector<int>& tap_layers) {
+    const std::vector<uint8_t> bytes = ToBytes(Batch(pieces, tap_layers));
+    for (const auto& [id, tokens, parents] : pieces) cache_.Trim(sequences_.at(id).get());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  std::string Audit() const { return cache_.Audit(); }
+  int64_t num_window_blocks_returned() const { return cache_.num_window_blocks_returned(); }
+
+ private:
+  ForwardBatch Batch(const Pieces& pieces, const std::vector<int>& tap_layers) {
+    BatchBuilder builder(cache_.groups().groups().size());
+    builder.AddTaps(tap_layers);
+    for (const auto& [id, tokens, parents] : pieces) {
+      KvSequence& kv = *sequences_.at(id);
+      CheckArgument(cache_.TryReserve(&kv, static_cast<int64_t>(tokens.size())), "the test cache is full");
+      builder.BeginSegment(kv);
+      if (parents) {
+        builder.AddDraft({tokens, *parents, {}});
+      } else {
+        for (int32_t token_id : tokens) builder.AddToken(token_id, true);
+      }
+    }
+    return builder.Take();
+  }
+
+  KvGroups Groups(KvType type, int64_t block_size) const {
+    const ModelConfig& config = decoder_->config();
+    std::vector<int64_t> windows;
+    for (const LayerConfig& layer : config.layers) windows.push_back(layer.window);
+    return KvGroups(windows, config.num_kv_heads, config.head_dim, type, block_size);
+  }
+
+  KernelContext context_;
+  std::unique_ptr<Decoder> decoder_;
+  KvCache cache_;
+  std::map<int64_t, std::unique_ptr<KvSequence>> sequences_;
+  int64_t next_ = 0;
+};
+
+// By name: dtype, kv_dtype, table, num_threads, block_size, num_pages, overrides, activation_bits.
+std::unique_ptr<TestDecoder> OpenTestDecoder(const std::string& path, const py::kwargs& given) {
+  std::string dtype = "auto", kv_dtype = "float16", table, overrides;
+  int num_threads = 2, activation_bits = 8;
+  int64_t block_size = 16, num_pages = 4096;
+  Keywords keywords(given, "Decoder");
+  keywords.Read("dtype", &dtype);
+  keywords.Read("kv_dtype", &kv_dtype);
+  keywords.Read("table", &table);
+  keywords.Read("num_threads", &num_threads);
+  keywords.Read("block_size", &block_size);
+  keywords.Read("num_pages", &num_pages);
+  keywords.Read("overrides", &overrides);
+  keywords.Read("activation_bits", &activation_bits);
+  keywords.CheckAllKnown();
+  KernelContext context = TestContext(table, num_threads);
+  std::unique_ptr<Decoder> decoder = LoadDecoder(context, ModelFiles(path), ParseWeightFormat(dtype), {}, overrides);
+  context.wide_activations = HasTwoBytes(activation_bits);
+  return std::make_unique<TestDecoder>(context, std::move(decoder), ParseKvType(kv_dtype), block_size, num_pages);
+}
+
+}  // namespace
+
+void RegisterTestingDecoder(py::module_& module) {
+  py::class_<TestDecoder>(module, "Decoder")
+      .def(py::init(&OpenTestDecoder), py::arg("path"))
+      .def("new_sequence", &TestDecoder::NewSequence)
+      .def("free", &TestDecoder::Free)
+      .def("rollback", &TestDecoder::Rollback)
+      .def("forward", &TestDecoder::Forward, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
+      .def("batch_bytes", &TestDecoder::BatchBytes, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
+      .def("audit", &TestDecoder::Audit)
+      .def_property_readonly("num_window_blocks_returned", &TestDecoder::num_window_blocks_returned);
+  // Reads a batch from its bytes and writes it again.
+  module.def(
+      "batch_from_bytes",
+      [](const py::bytes& bytes) {
+        const std::string_view view = bytes;
+        const std::vector<uint8_t> again = ToBytes(BatchFromBytes({reinterpret_cast<const uint8_t*>(view.data()), view.size()}));
+        return py::bytes(reinterpret_cast<const char*>(again.data()), again.size());
+      },
+      py::arg("bytes"));
+}
+
+}  // namespace llmi
