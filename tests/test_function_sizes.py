@@ -11,19 +11,17 @@ import pytest
 from cpp_source import functions, without_comments
 
 ROOT = Path(__file__).parent.parent
-MOST_LINES = 60  # a docstring does not count
-MOST_PARAMETERS = 8  # `self` does not count
+MOST_LINES = 50  # a docstring does not count
+MOST_PARAMETERS = 7  # `self` does not count
 pytestmark = pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not beside the tests")
 
-# Lists of what is registered, of options and of flags may be as long as they are.
-TABLES = {"RegisterEngine", "RegisterFiles", "RegisterLab", "RegisterOps", "RegisterRequest", "RegisterSampling",
-          "RegisterTestingSpeculative", "_parser"}  # fmt: skip
+# A list of flags may be as long as it is.
+TABLES = {"_parser"}
 # Users write these arguments by name.
-PUBLIC = {"LLM.__init__", "LLM.generate"}
+PUBLIC = {"LLM.__init__", "LLM.generate", "LLM.chat"}
 # What is over a bound today. Take out what has been split; put nothing in.
-LONG_TODAY = {"Attention", "Add"}
-WIDE_TODAY = {"RegisterRequest.lambda", "RegisterTestingSpeculative.lambda", "TestAttention", "TestDecoder", "TestLinear",
-              "CopySlotElements", "LLM._call", "make_call", "_submission"}  # fmt: skip
+LONG_TODAY = {"ComputeStep", "load", "read"}
+WIDE_TODAY = {"LLM._call", "make_call", "_submission", "prompts_of", "render"}
 
 # (where, name, lines, parameters)
 Measured = tuple[str, str, int, int]
