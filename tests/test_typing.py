@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmi import _core
+from llmi.testing import tiny_model
 
 GOOD = """
 from collections.abc import Generator
@@ -61,6 +63,23 @@ def test_user_code(tmp_path: Path) -> None:
             check=False,
         )
         assert result.returncode == status, result.stdout
+
+
+def test_typed_dicts_of_the_stub() -> None:
+    """Each TypedDict of the stub has the keys of the dict that the core returns."""
+    stub = ast.parse((Path(_core.__file__).parent / "_core" / "__init__.pyi").read_text())
+    keys = {
+        node.name: [line.target.id for line in node.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)]
+        for node in stub.body
+        if isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases] == ["TypedDict"]
+    }
+    model = tiny_model()
+    returned = {
+        "_SystemInfo": _core.system_info(),
+        "_ModelConfig": _core.load_config(_core.ModelFiles(str(model))),
+        "_EngineInfo": _core.Engine(_core.ModelFiles(str(model)), dropped=_core.DropFlag()).info(),
+    }
+    assert {name: list(value) for name, value in returned.items()} == keys
 
 
 def test_the_stub_is_that_of_the_core(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
     What memory gives swings, so it is read next to the steps (`decode_share`); other work on the machine only lowers a peak, so that is the
     rounds' maximum.
     """
-    config: dict[str, Any] = _core.load_config(llm._files.core, llm._engine_args.hf_overrides)
+    config = _core.load_config(llm._files.core, llm._engine_args.hf_overrides)
     peak = {name: 1e9 * max(values[name]) for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
     info = llm._engine.info()
     dots = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], llm._engine_args.activation_bits)

@@ -35,7 +35,8 @@ def doctor() -> Doctor:
         system = _core.system_info()
     except _core.CoreError as error:
         raise from_core(error) from None
-    features = [name for name in ("avx2", "avx_vnni", "avx512", "avx512_bf16") if system[name]]
+    sets = {"avx2": system["avx2"], "avx_vnni": system["avx_vnni"], "avx512": system["avx512"], "avx512_bf16": system["avx512_bf16"]}
+    features = [name for name, is_there in sets.items() if is_there]
     try:
         selected = _core.selected_table()
         if os.environ.get("LLMI_ISA"):

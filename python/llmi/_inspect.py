@@ -80,7 +80,7 @@ class ModelReport:
     """The numbers of `llmi inspect`, and their text."""
 
     path: Path
-    config: dict[str, Any]
+    config: _core._ModelConfig
     tensors: list[_core.TensorInfo]
     kv_cache_dtype: str
     num_tokens: int

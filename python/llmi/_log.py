@@ -10,11 +10,12 @@ llmi then does not import it either, which would take 10 ms of the time to a fir
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import logging
 
+    from llmi import _core
     from llmi._engine_args import EngineArgs
     from llmi._outputs import ModelInfo
 
@@ -49,7 +50,7 @@ class Log:
 log = Log()
 
 
-def loaded(info: ModelInfo, args: EngineArgs, core: dict[str, Any], model_len: int, num_pages: int) -> None:
+def loaded(info: ModelInfo, args: EngineArgs, core: _core._EngineInfo, model_len: int, num_pages: int) -> None:
     """Logs what LLM() has loaded, and the reasons for its sizes.
 
     Parameters

@@ -1,7 +1,7 @@
 """Types of the C++ core. Private: use the package. tests/test_typing.py compares them with the built module."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Never, TypeAlias
+from typing import Any, Literal, Never, TypeAlias, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,46 @@ class CoreError(RuntimeError):
     needed_bytes: int  # both are 0 unless kind is "out_of_memory"
     available_bytes: int
 
+# Dicts that functions of this module return; tests/test_typing.py compares their keys.
+
+class _EngineInfo(TypedDict):
+    max_model_len: int
+    num_pages: int
+    block_size: int
+    weight_bytes: int
+    step_weight_bytes: int
+    weight_types: str
+    has_quantized_layers: bool
+    table: str
+    device: str
+    num_threads: int
+    page_bytes: int
+    kv_bytes_per_token: int
+
+class _ModelConfig(TypedDict):
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    tied_embeddings: bool
+    windows: list[int]  # of each layer; 0: none
+
+class _SystemInfo(TypedDict):
+    cpu: str
+    avx2: bool
+    avx512: bool
+    avx_vnni: bool
+    avx512_bf16: bool
+    tables: list[str]
+    num_threads: int
+    available_memory_bytes: int
+    why_no_cuda: str
+
 METRICS: dict[str, str]  # the core's metrics by name, with their meaning
 
 def alphabet_bytes(texts: list[str], alphabet: dict[int, int]) -> list[bytes]: ...
@@ -67,6 +107,9 @@ class TensorInfo(_Bound):
     def __init__(self, *, name: str, dtype: str, shape: Sequence[int], num_bytes: int) -> None: ...
 
 class ModelFiles(_Bound):
+    @overload
+    def __init__(self, path: str) -> None: ...  # a GGUF file, or a folder with config.json and model.safetensors
+    @overload
     def __init__(self, path: str, weights: Sequence[InputFile], config: InputFile | None, index: InputFile | None) -> None: ...
     @property
     def gguf(self) -> GgufFile | None: ...
@@ -143,7 +186,7 @@ class PromptLookup(Drafter):
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> list[int]: ...
 
 class PyDrafter(Drafter):
-    def __init__(self, runner: Any, name: str) -> None: ...
+    def __init__(self, runner: object, name: str) -> None: ...
 
 class UnionDrafter(Drafter):
     def __init__(self, drafters: Sequence[Drafter]) -> None: ...
@@ -162,7 +205,9 @@ class DraftRows(_Bound):
     def draw(self, probs: NDArray[np.float64], node: int) -> int: ...
 
 class SpeculationConfig(_Bound):
-    def __init__(self, drafter: Drafter, num_tokens: int, length_policy: Any, verification: str, rule: Any, request_id: int) -> None: ...
+    def __init__(
+        self, drafter: Drafter, num_tokens: int, length_policy: object, verification: str, rule: object, request_id: int
+    ) -> None: ...
 
 class LabSequence(_Bound):
     @property
@@ -340,7 +385,7 @@ class Engine(_Bound):
     # options: those of csrc/engine/options.h by name; EngineArgs.for_core() gives them.
     def __init__(self, files: ModelFiles, *, dropped: DropFlag, **options: object) -> None: ...
     def start(self, token_bytes: Sequence[bytes], special: Mapping[int, str]) -> None: ...
-    def info(self) -> dict[str, Any]: ...
+    def info(self) -> _EngineInfo: ...
     def check(self, request: Request) -> None: ...
     def submit(self, requests: Sequence[Request], channel: OutputChannel) -> None: ...
     def abort(self, request_ids: Sequence[int]) -> None: ...
@@ -409,8 +454,8 @@ def read_safetensors(path: str) -> list[TensorInfo]: ...
 def read_shard_index(file: InputFile) -> dict[str, str]: ...
 def expected_tensors(files: ModelFiles, overrides: str = "") -> dict[str, list[int]]: ...
 def workspace_bytes(files: ModelFiles, num_rows: int, overrides: str = "", activation_bits: int = 8) -> int: ...
-def load_config(files: ModelFiles, overrides: str = "") -> dict[str, Any]: ...
-def system_info(root: str = ...) -> dict[str, Any]: ...
+def load_config(files: ModelFiles, overrides: str = "") -> _ModelConfig: ...
+def system_info(root: str = ...) -> _SystemInfo: ...
 def selected_table() -> str: ...
 
 class ReadProbe(_Bound):
