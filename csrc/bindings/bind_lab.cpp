@@ -94,8 +94,8 @@ struct PyDrawnLaw {
   int32_t token_id;
 };
 
-// What sampling and verification make of a row of logits, and the token that the sample's own noise draws from that law. The arguments by
-// name are the state that hooks see (HookContext), and the hooks.
+// The law of a row of logits, as sampling and verification process it, and the token that the sample's own noise draws from it. The
+// arguments by name are the state that hooks see (HookContext), and the hooks.
 PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatArray& logits, const py::kwargs& state) {
   Keywords keywords(state, "law");
   const auto token_ids = keywords.Take<std::vector<int32_t>>("token_ids");

@@ -1,4 +1,4 @@
-// The KV cache with sequences that are known by number, for stateful property tests.
+// The KV cache, for stateful property tests.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

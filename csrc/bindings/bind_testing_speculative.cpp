@@ -1,4 +1,4 @@
-// Parts of speculation, driven by the tests.
+// Parts of speculation, for the tests.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -160,7 +160,7 @@ int64_t ChosenLength(int64_t num_drafts, int64_t num_accepted, const std::vector
 }  // namespace
 
 void RegisterTestingSpeculative(py::module_& module) {
-  // What PromptLookup proposes after token_ids, fed one token at a time.
+  // The tokens that PromptLookup proposes after token_ids, which it is given one at a time.
   module.def("prompt_lookup", [](int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
     return LookUp(min_ngram, max_ngram, token_ids, num_tokens).draft.token_ids;
   });
@@ -197,7 +197,7 @@ void RegisterTestingSpeculative(py::module_& module) {
   module.def("accept_probability", [](int32_t token, const std::vector<double>& target, const std::vector<float>& draft) {
     return AcceptanceRule().AcceptProbability(token, target, draft);
   });
-  // A price after these were seen; None: a step of rest.
+  // The price that is learned from these seconds. None: a step in which nothing was seen.
   module.def("price", [](const std::vector<std::optional<double>>& seen) {
     Price price;
     for (const std::optional<double>& seconds : seen) seconds ? price.Learn(*seconds) : price.Rest();

@@ -26,7 +26,7 @@ struct PyDraftQuery {
   pybind11::dict hidden_states;  // {layer: [hidden_size]}
 };
 
-// `runner` is llmi._speculation.DrafterRunner; its propose() returns a llmi._speculation.Proposal for each query.
+// runner: Python's DrafterRunner, whose propose() returns a Proposal for each query.
 class PyDrafter : public Drafter {
  public:
   PyDrafter(pybind11::object runner, std::string name)
@@ -52,7 +52,7 @@ class PyDrafter : public Drafter {
   std::vector<int> hidden_layers_;
 };
 
-// A Verification written in Python; the object is llmi._verification.VerificationRunner.
+// A Verification written in Python. runner: Python's VerificationRunner.
 class PyAcceptanceRule : public AcceptanceRule {
  public:
   PyAcceptanceRule(pybind11::object runner, uint64_t request_id) : runner_(std::move(runner)), request_id_(request_id) {}
@@ -86,7 +86,7 @@ class PyDraftRows {
   DraftRows* rows_;
 };
 
-// A Verification that judges whole drafts; the object is llmi._verification.VerificationRunner.
+// A Verification, written in Python, that judges whole drafts. runner: Python's VerificationRunner, whose verify() returns a Verdict.
 class PyDraftJudge : public DraftJudge {
  public:
   PyDraftJudge(pybind11::object runner, uint64_t request_id) : runner_(std::move(runner)), request_id_(request_id) {}
@@ -104,7 +104,7 @@ class PyPolicy : public PolicyHook {
   std::vector<double> Key(const PolicyRequest& request, double now_s) override;
 
  private:
-  HeldObject policy_;  // llmi._engine_args.PolicyRunner
+  HeldObject policy_;  // Python's PolicyRunner
 };
 
 class PyLengthPolicy : public LengthHook {

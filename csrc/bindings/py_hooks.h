@@ -15,7 +15,7 @@ namespace llmi {
 
 // What hooks see of a row, in types of Python, and the hooks of its request. The other fields are those of HookContext; arrays are copies.
 struct PyHookRow {
-  pybind11::object hooks;  // llmi._hooks.RequestHooks
+  pybind11::object hooks;  // Python's RequestHooks
   int64_t sample_index;
   int64_t slot;
   pybind11::array_t<int32_t> token_ids;
@@ -24,7 +24,7 @@ struct PyHookRow {
   bool batched;
 };
 
-// The hooks of one request; the object is llmi._hooks.RequestHooks.
+// The hooks of one request. hooks: Python's RequestHooks.
 class PyHooks : public RequestHooks {
  public:
   PyHooks(pybind11::object hooks, uint64_t request_id);
@@ -51,7 +51,7 @@ class PyHooks : public RequestHooks {
   bool has_criteria_;
 };
 
-// The engine-wide processors; the object is llmi._hooks.BatchRunner.
+// The engine-wide processors. runner: Python's BatchRunner.
 class PyBatchHook : public BatchHook {
  public:
   explicit PyBatchHook(pybind11::object runner) : runner_(std::move(runner)) {}
