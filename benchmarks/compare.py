@@ -28,8 +28,9 @@ import numpy as np
 import report
 from peers import PEERS
 
-from llmi import LLM, SamplingParams, _core, _models
-from llmi._bench import BATCHES, DECODE_SHARE, Ceilings, bound_shares, interleave, own_works, paired_ratio, summary
+from llmi import LLM, SamplingParams, _core
+from llmi.cli.bench import BATCHES, DECODE_SHARE, Ceilings, bound_shares, interleave, own_works, paired_ratio, summary
+from llmi.models import by_name
 
 COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
@@ -137,7 +138,20 @@ def linear_gops(threads: int) -> float:
 
 def import_ms(model: Path) -> dict[str, float]:
     """`python -X importtime` of `llmi generate`: milliseconds by package, the ten slowest, and of all."""
-    command = [sys.executable, "-X", "importtime", "-m", "llmi._cli", "generate", "-m", str(model), "-p", "Once", "--max-tokens", "1"]
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "llmi.cli.commands",
+        "generate",
+        "-m",
+        str(model),
+        "-p",
+        "Once",
+        "--max-tokens",
+        "1",
+    ]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
     packages: dict[str, float] = {}
     for entry in (line.removeprefix("import time:").split("|") for line in lines if line.startswith("import time:")):
@@ -164,7 +178,7 @@ def start_seconds(model: Path) -> float:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-m", "llmi._cli", "generate", "-m", str(model), "-p", prompt, "--max-tokens", "4"],
+        [sys.executable, "-m", "llmi.cli.commands", "generate", "-m", str(model), "-p", prompt, "--max-tokens", "4"],
         stdout=subprocess.PIPE,
         env=environment,
     ) as process:
@@ -219,7 +233,7 @@ def side_by_side(works: dict[str, Callable[[], float]], names: list[str]) -> dic
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All works, A B A B."""
-    model = arguments.model or _models.fetch("smollm2-135m-instruct")
+    model = arguments.model or by_name.fetch("smollm2-135m-instruct")
     threads = arguments.threads or _core.system_info()["num_threads"]
     llm = LLM(model, num_threads=threads, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False)
     ceilings = Ceilings(threads)

@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import report
 
-from llmi import LLM, SamplingParams, Tokenizer, _core, _models
+from llmi import LLM, SamplingParams, Tokenizer, _core
+from llmi.models import by_name
 
 MODELS = ("smollm2-135m-instruct", "gemma-3-270m")
 EXACT: dict[str, Any] = {"dtype": "float32", "kv_cache_dtype": "float32"}
@@ -302,7 +303,7 @@ def of_model(model: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    models = arguments.model or [_models.fetch(name) for name in MODELS]
+    models = arguments.model or [by_name.fetch(name) for name in MODELS]
     return {"questions": arguments.questions, "models": {model.name: of_model(model, arguments) for model in models}}
 
 

@@ -24,8 +24,9 @@ from typing import Any
 
 import report
 
-from llmi import LLM, DeviceError, SamplingParams, _bench, _core
-from llmi._cublas import find_cublas_lt
+from llmi import LLM, DeviceError, SamplingParams, _core
+from llmi.cli import bench
+from llmi.engine.cublas import find_cublas_lt
 from llmi.testing import tiny_model
 
 LLAMA_1B = {
@@ -191,12 +192,12 @@ def no_end_of_text(context: Any, logits: Any) -> None:
 def measure(path: Path | None, engine: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Decode and prefill of one model; decode as a share of the bandwidth that its weights could be read at."""
     with LLM(path, device="cuda", max_model_len=2048, enable_prefix_caching=False, **engine) as llm:
-        works = {f"decode {n}": partial(_bench.decode_tokens_per_s, llm, n, 64) for n in (1, 8, 32)}
+        works = {f"decode {n}": partial(bench.decode_tokens_per_s, llm, n, 64) for n in (1, 8, 32)}
         hooked = SamplingParams(temperature=0, ignore_eos=True, logits_processors=[no_end_of_text])
-        works["decode 32, a logits processor each"] = partial(_bench.decode_tokens_per_s, llm, 32, 64, params=hooked)
-        works["prefill 512"] = partial(_bench.prefill_tokens_per_s, llm, 512)
+        works["decode 32, a logits processor each"] = partial(bench.decode_tokens_per_s, llm, 32, 64, params=hooked)
+        works["prefill 512"] = partial(bench.prefill_tokens_per_s, llm, 512)
         works["copy bytes/s"] = copy_bandwidth
-        results = {name: _bench.summary(values) for name, values in _bench.interleave(works, rounds).items()}
+        results = {name: bench.summary(values) for name, values in bench.interleave(works, rounds).items()}
         read = results["decode 1"]["median"] * llm.model_info.weight_bytes
         return {"numerics_id": llm.model_info.numerics_id, **results, "decode 1, share of copy": read / results["copy bytes/s"]["median"]}
 

@@ -24,8 +24,9 @@ import numpy as np
 import report
 from compare import random_matrix
 
-from llmi import LLM, _core, _models
-from llmi._bench import decode_tokens_per_s, interleave, prefill_tokens_per_s, summary
+from llmi import LLM, _core
+from llmi.cli.bench import decode_tokens_per_s, interleave, prefill_tokens_per_s, summary
+from llmi.models import by_name
 
 MODELS = ("smollm2-135m-instruct", "gemma-3-270m")
 BITS = (8, 16)
@@ -106,7 +107,7 @@ def layer_alone(kind: str, outputs: int, cols: int, threads: int, rounds: int) -
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    models = arguments.model or [_models.fetch(name) for name in MODELS]
+    models = arguments.model or [by_name.fetch(name) for name in MODELS]
     arguments.threads = arguments.threads or _core.system_info()["num_threads"]
     layers = {
         place: {kind: layer_alone(kind, *shape, arguments.threads, 3 * arguments.rounds) for kind in LAYER_TYPES}

@@ -17,7 +17,7 @@ import gguf
 import numpy as np
 import report
 
-from llmi import _models
+from llmi.models import by_name
 
 sys.path.insert(0, str(report.ROOT / "tests"))
 from quantization import random_blocks
@@ -42,7 +42,7 @@ def write(shape: dict[str, int], dtype: str, path: Path) -> None:
     writer.add_rope_dimension_count(shape["head_dim"])
     writer.add_rope_freq_base(500_000.0)
     writer.add_layer_norm_rms_eps(1e-5)
-    known = gguf.GGUFReader(_models.fetch("smollm2-135m-instruct")).fields
+    known = gguf.GGUFReader(by_name.fetch("smollm2-135m-instruct")).fields
 
     def field(name: str) -> Any:
         return known["tokenizer.ggml." + name].contents()

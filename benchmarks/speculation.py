@@ -23,7 +23,8 @@ import numpy as np
 import report
 
 import llmi
-from llmi import LLM, RequestOutput, SamplingParams, _core, _models
+from llmi import LLM, RequestOutput, SamplingParams, _core
+from llmi.models import by_name
 
 TOPICS = [
     "tea", "rain", "bridges", "bees", "chess", "glass", "maps", "salt", "owls", "clocks", "bread", "rivers", "paper", "moss", "trains", "stars",
@@ -162,7 +163,7 @@ def transformers_peers(prompts: dict[str, list[Chat]], max_tokens: int) -> dict[
     import torch
     from transformers import AutoModelForCausalLM
 
-    path = _models.fetch("smollm2-135m-instruct")
+    path = by_name.fetch("smollm2-135m-instruct")
     tokenizer = llmi.Tokenizer(path)
     torch.set_num_threads(_core.system_info()["num_threads"])
     model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
@@ -186,7 +187,7 @@ def transformers_peers(prompts: dict[str, list[Chat]], max_tokens: int) -> dict[
 
 def llama_lookup(prompts: dict[str, list[Chat]], max_tokens: int, folder: Path) -> dict[str, dict[str, Any]]:
     """The same prompts and file through llama.cpp, greedy, its lookup drafting 8 tokens or none; speed as it reports it."""
-    path = _models.fetch("smollm2-135m-instruct")
+    path = by_name.fetch("smollm2-135m-instruct")
     tokenizer = llmi.Tokenizer(path)
     command = [str(folder / "llama-lookup"), "-m", str(path), "-n", str(max_tokens), "-t", str(_core.system_info()["num_threads"])]
     results = {}

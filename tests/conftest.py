@@ -14,7 +14,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads leave the cores to the tests beside them
 
 from features import DEVICES, crowded_llm, enumerable_llm
-from llmi import LLM, _core, _models
+from llmi import LLM, _core
+from llmi.models import by_name
 from llmi.testing import tiny_model
 
 DATA = Path(__file__).parent / "data"
@@ -38,12 +39,12 @@ def clean_audit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def smollm_path() -> Path:
-    return _models.fetch("smollm2-135m-instruct")
+    return by_name.fetch("smollm2-135m-instruct")
 
 
 @pytest.fixture(scope="session")
 def gemma_path() -> Path:
-    return _models.fetch("gemma-3-270m")
+    return by_name.fetch("gemma-3-270m")
 
 
 @pytest.fixture(scope="session")

@@ -156,7 +156,7 @@ def gguf_value(value: Any) -> bytes:
 
 def gguf_metadata(byte_level: bool) -> dict[str, Any]:
     """A tiny Llama with a byte-level or a SentencePiece vocabulary."""
-    from llmi._token_bytes import byte_level_alphabet
+    from llmi.text.token_bytes import byte_level_alphabet
 
     if byte_level:
         tokens = ["<eos>", *byte_level_alphabet(), "he", "ll"]
@@ -286,7 +286,7 @@ def _chat(path: Path) -> object:
 
 
 def _inspect(path: Path) -> object:
-    from llmi._inspect import inspect_model
+    from llmi.models.inspection import inspect_model
 
     return str(inspect_model(path))
 

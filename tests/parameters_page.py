@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import llmi
-from llmi._engine_options import ENGINE, NO_EFFECT
-from llmi._foreign_options import CALL_FOREIGN, CALL_HINTS, ENGINE_FOREIGN, ENGINE_HINTS, Foreign
-from llmi._kinds import Kind, Neutral, Objects
-from llmi._options import CALL, SAMPLING, DefaultInt, Option
+from llmi.base.kinds import Kind, Neutral, Objects
+from llmi.params.engine_options import ENGINE, NO_EFFECT
+from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, ENGINE_FOREIGN, ENGINE_HINTS, Foreign
+from llmi.params.options import CALL, SAMPLING, DefaultInt, Option
 
 PAGE = Path(__file__).parent.parent / "docs" / "parameters.md"
 _CLASSES = (llmi.LLM, llmi.AsyncLLM, llmi.Tokenizer, llmi.TokenSequence)

@@ -74,14 +74,14 @@ def _outputs() -> list[Any]:
 
 
 def _memory() -> llmi.MemoryReport:
-    from llmi._outputs import SequenceBlocks
+    from llmi.outputs.results import SequenceBlocks
 
     pages, references = [np.array([-1, 4], np.int32)], [np.array([0, 2], np.int32)]
     return llmi.MemoryReport(8, 6, 1, 0.25, 100, 800, [SequenceBlocks("request 1", 17, pages, references)])
 
 
 def _model_info() -> llmi.ModelInfo:
-    from llmi._model_files import ModelDigest
+    from llmi.models.files import ModelDigest
 
     digest = ModelDigest(Path("m.gguf"), [])
     digest._digest = "ab" * 32
@@ -89,8 +89,8 @@ def _model_info() -> llmi.ModelInfo:
 
 
 def _reports() -> list[Any]:
-    from llmi._arena import ArenaReport, ArenaRow, ForecastRow, SpeculationForecast
-    from llmi._doctor import Doctor
+    from llmi.cli.doctor import Doctor
+    from llmi.speculation.arena import ArenaReport, ArenaRow, ForecastRow, SpeculationForecast
 
     arena = ArenaReport([ArenaRow("lookup", 9, 3, 6, 4, [3, 2], [3, 1])])
     forecast = SpeculationForecast([ForecastRow("lookup", [0.5], 1, 1.25, [1.0, 1.25])])

@@ -69,11 +69,11 @@ def reference(template: str, messages: list[dict[str, Any]], arguments: dict[str
 
 def ours(template: str, messages: list[dict[str, Any]], arguments: dict[str, Any]) -> Any:
     """What llmi writes."""
-    from llmi import _chat
+    from llmi.chat import rules
 
     own = {name: value for name, value in arguments.items() if name in ("add_generation_prompt", "continue_final_message")}
     kwargs = {name: value for name, value in arguments.items() if name not in own}
-    return _chat.render(template, messages, TOKENS, _chat.special_pattern(SPECIAL), Path("template"), kwargs=kwargs, **own)
+    return rules.render(template, messages, TOKENS, rules.special_pattern(SPECIAL), Path("template"), kwargs=kwargs, **own)
 
 
 def without_clock(text: str) -> str:

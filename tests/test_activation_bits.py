@@ -15,10 +15,11 @@ import pytest
 
 import llmi
 import tiny_gguf
-from llmi import LLM, Drafter, InvalidParamsError, SamplingParams, SelfDraft, SpeculativeConfig, UnsupportedCombinationError, _cli
-from llmi._bench import bound_shares
-from llmi._inspect import inspect_model
-from llmi._numerics_id import where_it_runs
+from llmi import LLM, Drafter, InvalidParamsError, SamplingParams, SelfDraft, SpeculativeConfig, UnsupportedCombinationError
+from llmi.cli import commands
+from llmi.cli.bench import bound_shares
+from llmi.engine.numerics_id import where_it_runs
+from llmi.models.inspection import inspect_model
 from llmi.testing import assert_lossless, assert_same_tokens, random_drafter, tiny_model
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 256}
@@ -201,7 +202,7 @@ def test_receipts_name_the_mode(path: Path, wide: LLM, narrow: LLM, tmp_path: Pa
             patch.setattr(LLM, "generate", seen)
             assert llmi.replay(tmp_path / "receipt.json", llm)
             assert llmi.replay(tmp_path / "receipt.json"), "the file in the working directory, in the receipt's mode"
-            assert _cli.main(["replay", str(tmp_path / "receipt.json"), "--model", str(path)]) == 0
+            assert commands.main(["replay", str(tmp_path / "receipt.json"), "--model", str(path)]) == 0
         assert {*built} == {llm.model_info.numerics_id} and len(built) == 3
         built.clear()
 
@@ -309,7 +310,7 @@ def test_chat_and_bench_have_their_defaults(path: Path, tmp_path: Path, monkeypa
         (["bench", "--activation-bits", "16"], 16, False),
     ):
         with pytest.raises(Seen):
-            _cli.main(arguments)
+            commands.main(arguments)
         assert (given[-1]["activation_bits"], given[-1].get("_prefers_activation_bits", False)) == (bits, prefers), arguments
     assert len(given) == 7
 
@@ -328,9 +329,9 @@ def test_floats_at_the_command_line(tiny_path: Callable[..., Path], path: Path) 
 def test_flags_are_checked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("chat", "generate", "bench", "inspect"):
         for value in ("12", "True", "16.0", ""):
-            assert _cli.main([name, "--activation-bits", value]) == 2
+            assert commands.main([name, "--activation-bits", value]) == 2
             assert "--activation-bits" in capsys.readouterr().err
-        _cli.main([name, "--help"])
+        commands.main([name, "--help"])
         shown = " ".join(capsys.readouterr().out.split())
         assert "--activation-bits {8,16}" in shown
         if name in ("chat", "generate"):
@@ -351,7 +352,7 @@ def test_inspect_reckons_with_them(path: Path, tiny_path: Callable[..., Path], c
     assert "quantised layers" not in str(inspect_model(tiny_path()))
     with pytest.raises(UnsupportedCombinationError, match=r"activation_bits = 16 is for quantised layers.*dtype is F32"):
         inspect_model(tiny_path(), activation_bits=16)
-    assert _cli.main(["inspect", str(path), "--activation-bits", "16", "--machine"]) == 0
+    assert commands.main(["inspect", str(path), "--activation-bits", "16", "--machine"]) == 0
     assert "(int8 dots, two a weight)" in capsys.readouterr().out
     assert "activation_bits = 8 and 16" in llmi.doctor().facts["precision"]
 

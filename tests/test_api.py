@@ -27,8 +27,8 @@ from llmi import (
     SamplingParams,
     UnsupportedCombinationError,
 )
-from llmi._prompts import is_single
-from llmi._scoring import windows
+from llmi.requests.scoring import windows
+from llmi.text.prompts import is_single
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -59,9 +59,9 @@ def test_a_first_token_needs_no_numpy(tiny_path: Callable[..., Path]) -> None:
 def test_a_first_text_of_the_command_line_needs_no_numpy(tiny_path: Callable[..., Path]) -> None:
     # Of many tokens: the metrics of a request that has ended load numpy.
     code = (
-        "import sys; from llmi import _cli; show, seen = _cli.show, []\n"
+        "import sys; from llmi.cli import commands; show, seen = commands.show, []\n"
         "def noted(text, end='\\n'): seen.append('numpy' in sys.modules); show(text, end)\n"
-        "_cli.show = noted; _cli.main(['generate', '-m', sys.argv[1], '-p', 'ab', '--max-tokens', '200', '--ignore-eos']); print(seen[:2], file=sys.stderr)"
+        "commands.show = noted; commands.main(['generate', '-m', sys.argv[1], '-p', 'ab', '--max-tokens', '200', '--ignore-eos']); print(seen[:2], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tiny_path())], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[False, False]", "of the prompt and of the first text"

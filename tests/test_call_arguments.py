@@ -26,11 +26,11 @@ from llmi import (
     SamplingParams,
     UnsupportedCombinationError,
 )
-from llmi._engine_options import ENGINE, NO_EFFECT
-from llmi._foreign_options import CALL_FOREIGN, ENGINE_FOREIGN
-from llmi._options import SAMPLING, DefaultInt
-from llmi._params import ALIASES, FIELDS
-from llmi._prompts import as_list, tokenize
+from llmi.params.engine_options import ENGINE, NO_EFFECT
+from llmi.params.foreign_options import CALL_FOREIGN, ENGINE_FOREIGN
+from llmi.params.options import SAMPLING, DefaultInt
+from llmi.params.sampling import ALIASES, FIELDS
+from llmi.text.prompts import as_list, tokenize
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4)
 SIZE = 301

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from llmi import LLM, ChatTemplateError, InvalidParamsError, RequestErrors, Tokenizer, TokenizerError, _chat_templates, testing
-from llmi._chat_process import renderer
+from llmi import LLM, ChatTemplateError, InvalidParamsError, RequestErrors, Tokenizer, TokenizerError, testing
+from llmi.chat import templates as chat_templates
+from llmi.chat.process import renderer
 
 USER = [{"role": "user", "content": "x"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -99,7 +100,7 @@ def test_no_default(directory: Path) -> None:
     with pytest.raises(ChatTemplateError, match=r"no default.*other.*tool_use"):
         begins(directory)
     with pytest.raises(ChatTemplateError, match="no chat template"):
-        _chat_templates.choose({}, {}, directory)
+        chat_templates.choose({}, {}, directory)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +119,10 @@ def test_templates_of_gguf_files(tmp_path: Path) -> None:
         "tokenizer.chat_templates": ["tool_use"],
         "other": 1,
     }
-    assert _chat_templates.of_gguf(metadata, tmp_path) == {"default": "a", "tool_use": "b"}
+    assert chat_templates.of_gguf(metadata, tmp_path) == {"default": "a", "tool_use": "b"}
     for key, value in (("tokenizer.chat_template", 5), ("tokenizer.chat_template.rag", ["x"]), ("tokenizer.chat_templates", ["rag"])):
         with pytest.raises(TokenizerError, match="chat_template"):
-            _chat_templates.of_gguf({**metadata, key: value}, tmp_path)
+            chat_templates.of_gguf({**metadata, key: value}, tmp_path)
 
 
 # --- what a user gives
@@ -131,7 +132,7 @@ def test_templates_of_gguf_files(tmp_path: Path) -> None:
 def test_a_path_is_read(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_text(json.dumps({"chat_template": SHOW}) if name.endswith(".json") else SHOW)
-    assert _chat_templates.given_template(file, {}) == _chat_templates.given_template(str(file), {}) == SHOW
+    assert chat_templates.given_template(file, {}) == chat_templates.given_template(str(file), {}) == SHOW
 
 
 @pytest.mark.parametrize(
@@ -139,14 +140,14 @@ def test_a_path_is_read(tmp_path: Path, name: str) -> None:
 )
 def test_what_looks_like_a_path_is_no_template(given: Any) -> None:
     with pytest.raises(ChatTemplateError, match="chat_template"):
-        _chat_templates.given_template(given, NAMED)
+        chat_templates.given_template(given, NAMED)
     with pytest.raises(ChatTemplateError):
-        _chat_templates.given_template(Path("missing"), NAMED)
+        chat_templates.given_template(Path("missing"), NAMED)
 
 
 @pytest.mark.parametrize("given", [SHOW, "plain", "two\nlines", "{# a/b.jinja #}", "{{ a }}/b.txt"])
 def test_what_is_a_template_is_taken(given: str) -> None:
-    assert _chat_templates.given_template(given, NAMED) == given
+    assert chat_templates.given_template(given, NAMED) == given
 
 
 def test_a_path_for_an_llm(model: Path, tmp_path: Path) -> None:
@@ -279,9 +280,9 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, tmp_path: Path) -> None:
     """Each ends with status 0 and leaves no process behind."""
-    head = ("from llmi import _chat, ChatTemplateError\nfrom pathlib import Path\nfrom llmi._chat_process import renderer\n"
+    head = ("from llmi import ChatTemplateError; from llmi.chat import rules\nfrom pathlib import Path\nfrom llmi.chat.process import renderer\n"
             "def ask(text='x', template=False):\n"
-            "    return _chat.render(text if template else '{{ messages[0].content }}', [{'role': 'user', 'content': text}], {}, None, Path('m')).text\n")  # fmt: skip
+            "    return rules.render(text if template else '{{ messages[0].content }}', [{'role': 'user', 'content': text}], {}, None, Path('m')).text\n")  # fmt: skip
     tail = "\nif renderer._process: Path('pid').write_text(str(renderer._process.pid))\n"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", head + PROGRAMS[name] + tail],
@@ -300,7 +301,7 @@ def test_programs(name: str, tmp_path: Path) -> None:
 
 def test_nothing_of_it_is_loaded_before_a_chat() -> None:
     program = (
-        "import sys; from llmi import LLM; print([name for name in ('subprocess', 'jinja2', 'llmi._chat_process') if name in sys.modules])"
+        "import sys; from llmi import LLM; print([name for name in ('subprocess', 'jinja2', 'llmi.chat.process') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from llmi import LLM, InvalidParamsError, PromptTooLongError
-from llmi._chat_session import FORMAT, HELP, ChatSession, parse_chat
-from llmi._sampling_flags import offered
+from llmi.cli.chat_session import FORMAT, HELP, ChatSession, parse_chat
+from llmi.cli.sampling_flags import offered
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}"
 
@@ -177,7 +177,7 @@ def test_signals_leave_the_terminal_as_it_was(number: signal.Signals, busy: bool
 
 
 def test_without_readline(model: Path, tmp_path: Path) -> None:
-    start = "-c import sys; sys.modules['readline'] = None; from llmi._cli import main; sys.exit(main())"
+    start = "-c import sys; sys.modules['readline'] = None; from llmi.cli.commands import main; sys.exit(main())"
     terminal = Terminal(model, tmp_path, "--max-tokens", "2", start=start)
     terminal.type("plain\n", "> ")
     terminal.type("\x03", "\n")
@@ -412,7 +412,7 @@ def test_colour_is_for_terminals_that_want_it(model: Path) -> None:
 def test_every_parser_spells_flags_out(tiny_path: Callable[..., Path]) -> None:
     import argparse
 
-    from llmi._cli import _parser
+    from llmi.cli.commands import _parser
 
     pending = [_parser()]
     seen = 0

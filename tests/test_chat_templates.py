@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from llmi import ChatTemplateError, _chat
-from llmi._chat_process import renderer
+from llmi import ChatTemplateError
+from llmi.chat import rules
+from llmi.chat.process import renderer
 from template_parity import CONVERSATIONS, compare, reference
 
 SPECIAL = "<|im_end|>"
-PATTERN = _chat.special_pattern([SPECIAL, "<|im_start|>", "<s>", "<|tool|>"])
+PATTERN = rules.special_pattern([SPECIAL, "<|im_start|>", "<s>", "<|tool|>"])
 TOKENS = {"bos_token": "<s>", "eos_token": SPECIAL}
 USER = [{"role": "user", "content": "x"}]
 
 
-def render(template: str, messages: Any = USER, **arguments: Any) -> _chat.Rendered:
+def render(template: str, messages: Any = USER, **arguments: Any) -> rules.Rendered:
     own = {name: arguments.pop(name) for name in ("add_generation_prompt", "continue_final_message") if name in arguments}
-    return _chat.render(template, messages, TOKENS, PATTERN, Path("model"), kwargs=arguments, **own)
+    return rules.render(template, messages, TOKENS, PATTERN, Path("model"), kwargs=arguments, **own)
 
 
 # --- limits
@@ -190,7 +191,7 @@ def expressions() -> list[str]:
     return [f"{{{{ {part} }}}}" for part in parts if part] + BLOCKS
 
 
-def num_special(rendered: _chat.Rendered) -> int:
+def num_special(rendered: rules.Rendered) -> int:
     assert PATTERN is not None
     return sum(len(PATTERN.findall(piece)) for piece, is_markup in rendered.pieces if is_markup)
 
@@ -281,7 +282,7 @@ def test_keys_of_messages_are_used_or_named(key: str) -> None:
 )
 def test_reserved_names_are_refused(name: str) -> None:
     with pytest.raises(ChatTemplateError, match=name):
-        render("x", **{name: 1}) if name != "add_generation_prompt" else _chat.checked_arguments({name: 1})
+        render("x", **{name: 1}) if name != "add_generation_prompt" else rules.checked_arguments({name: 1})
 
 
 @pytest.mark.parametrize(

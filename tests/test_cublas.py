@@ -14,7 +14,7 @@ import pytest
 
 import llmi
 from llmi import LLM, SelfDraft, SpeculativeConfig, _core
-from llmi._cublas import find_cublas_lt
+from llmi.engine.cublas import find_cublas_lt
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 from test_tensor_cores import matrix, rand, rounded, values
 
@@ -161,8 +161,8 @@ def test_where_it_is_looked_for(host_library: str, tmp_path: Path, monkeypatch: 
     """The newest that can be loaded, in wheels, then in the toolkit."""
     monkeypatch.delenv("LLMI_CUBLASLT", raising=False)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    monkeypatch.setattr("llmi._cublas._NAMES", ("libcublasLt.so.913", "libcublasLt.so.912"))  # which no machine has
-    monkeypatch.setattr("llmi._cublas._TOOLKIT", str(tmp_path / "toolkit"))
+    monkeypatch.setattr("llmi.engine.cublas._NAMES", ("libcublasLt.so.913", "libcublasLt.so.912"))  # which no machine has
+    monkeypatch.setattr("llmi.engine.cublas._TOOLKIT", str(tmp_path / "toolkit"))
     with pytest.raises(llmi.DeviceError, match="pip install nvidia-cublas"):
         find_cublas_lt()
     places = [

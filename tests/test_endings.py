@@ -155,7 +155,7 @@ def test_what_a_progress_bar_raises_ends_the_call(llm: LLM, monkeypatch: pytest.
         def update(self, count: int) -> None:
             raise OSError("the terminal has gone")
 
-    monkeypatch.setattr("llmi._llm.progress", lambda *args: Bar())
+    monkeypatch.setattr("llmi.llm.progress", lambda *args: Bar())
     with pytest.raises(OSError, match="terminal"):
         llm.generate([[1], [2]], **HELD)
     assert is_idle(llm)

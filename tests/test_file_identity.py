@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import gguf_model
-from llmi import LLM, LlmiError, ModelFileError, SelfDraft, SpeculativeConfig, _llm
+from llmi import LLM, LlmiError, ModelFileError, SelfDraft, SpeculativeConfig
+from llmi import llm as llm_module
 from llmi.testing import tiny_model
 
 SMALL = {"kv_cache_memory_bytes": 1 << 20, "max_model_len": 64}
@@ -142,11 +143,11 @@ def test_changed_while_it_is_loaded(
     apply, stays = CHANGES[change]
     changed = files_of(path)[index]
     if moment == "before the weights are read":
-        background = _llm.Background
-        monkeypatch.setattr(_llm, "Background", lambda function: (apply(changed), background(function))[1])
+        background = llm_module.Background
+        monkeypatch.setattr(llm_module, "Background", lambda function: (apply(changed), background(function))[1])
     else:
-        defaults = _llm.generation_defaults
-        monkeypatch.setattr(_llm, "generation_defaults", lambda *args: (apply(changed), defaults(*args))[1])
+        defaults = llm_module.generation_defaults
+        monkeypatch.setattr(llm_module, "generation_defaults", lambda *args: (apply(changed), defaults(*args))[1])
     try:
         llm = LLM(path, **SMALL)
     except LlmiError as error:
@@ -161,9 +162,9 @@ def test_changed_while_it_is_loaded(
 
 def test_files_that_come_while_it_is_loaded(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_directory(tmp_path, source)
-    background = _llm.Background
+    background = llm_module.Background
     template = path / "chat_template.jinja"
-    monkeypatch.setattr(_llm, "Background", lambda function: (template.write_text("{{ 1 }}"), background(function))[1])
+    monkeypatch.setattr(llm_module, "Background", lambda function: (template.write_text("{{ 1 }}"), background(function))[1])
     with pytest.raises(ModelFileError, match="came or went"):
         LLM(path, **SMALL)
     monkeypatch.undo()

@@ -13,7 +13,7 @@ import pytest
 
 from features import has_bits_of_its_own
 from llmi import _core
-from llmi._model_files import open_model
+from llmi.models.files import open_model
 
 T = _core.testing
 DIGESTS = Path(__file__).parent / "data" / "logits_digests.json"

@@ -12,9 +12,9 @@ import pytest
 
 import llmi
 from llmi import LLM, InvalidParamsError, ModelFileError
-from llmi._foreign_options import CALL_FOREIGN
-from llmi._options import SAMPLING
-from llmi._params import ALIASES
+from llmi.params.foreign_options import CALL_FOREIGN
+from llmi.params.options import SAMPLING
+from llmi.params.sampling import ALIASES
 
 CHAT = [{"role": "user", "content": "x"}]
 
@@ -32,7 +32,7 @@ _FILE_KEYS: dict[str, tuple[Any, str, Any]] = {
 
 
 def _defaults(path: Path, fields: Any) -> tuple[dict[str, Any], list[str]]:
-    from llmi._generation_config import generation_defaults
+    from llmi.models.generation_config import generation_defaults
 
     file = path / "generation_config.json"
     file.write_text(json.dumps(fields))

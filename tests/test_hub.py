@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from fake_hub import FakeHub, Repository, fake_hub
-from llmi import LLM, InvalidParamsError, ModelFileError, _hub, _models
-from llmi._hub_files import PREFERRED_TYPES, HubName, choose
+from llmi import LLM, InvalidParamsError, ModelFileError
+from llmi.models import by_name
+from llmi.models import hub as hub_module
+from llmi.models.hub_files import PREFERRED_TYPES, HubName, choose
 
 ALL = [f"tiny-{name}.gguf" for name in PREFERRED_TYPES]
 PARTS = [f"big/m-Q8_0-{index:05d}-of-00003.gguf" for index in (1, 2, 3)]
@@ -126,33 +128,33 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 def test_files_come_from_the_hub_once(hub: FakeHub, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "llmi")
     for name, data in (("u/r", b"four"), ("u/r:Q8_0", b"eight"), ("u/r/tiny-Q4_0.gguf", b"four")):
-        path = _models.resolve(name)
+        path = by_name.resolve(name)
         assert path.read_bytes() == data * 1000
         assert path.name in caplog.text and "takes tiny-Q4_0.gguf (Q4_0 of 2 GGUF models" in caplog.text
     assert sorted(name for name, _, _ in hub.downloads) == ["tiny-Q4_0.gguf", "tiny-Q8_0.gguf"]
-    assert {name for name, _, _ in _hub.cached_models()} == {"u/r/tiny-Q4_0.gguf", "u/r/tiny-Q8_0.gguf"}
+    assert {name for name, _, _ in hub_module.cached_models()} == {"u/r/tiny-Q4_0.gguf", "u/r/tiny-Q8_0.gguf"}
     with pytest.raises(ModelFileError, match="hf cache rm"):
-        _models.remove_cached("u/r")
+        by_name.remove_cached("u/r")
 
 
 def test_folders_and_sets(hub: FakeHub) -> None:
     hub.repositories["u/set"] = Repository({name: name.encode() for name in PARTS})
-    path = _models.resolve("u/set")
+    path = by_name.resolve("u/set")
     assert path.name.endswith("00001-of-00003.gguf") and all((path.parent.parent / name).is_file() for name in PARTS)
     hub.repositories["u/st"] = Repository(
         {"config.json": b"{}", "model.safetensors": b"x", "sub/[a].gguf": b"odd", "tokenizer.json": b"{}"}
     )
-    assert sorted(entry.name for entry in _models.resolve("u/st").iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert _models.resolve("u/st/sub/[a].gguf").read_bytes() == b"odd"
+    assert sorted(entry.name for entry in by_name.resolve("u/st").iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert by_name.resolve("u/st/sub/[a].gguf").read_bytes() == b"odd"
 
 
 def test_revisions(hub: FakeHub) -> None:
     hub.repositories["u/r"].revisions = ("main", "v2")
-    assert _models.resolve("u/r", "v2").is_file() and _models.resolve("u/r", "a" * 40).is_file()
+    assert by_name.resolve("u/r", "v2").is_file() and by_name.resolve("u/r", "a" * 40).is_file()
     with pytest.raises(ModelFileError, match="no revision 'v3'"):
-        _models.resolve("u/r", "v3")
+        by_name.resolve("u/r", "v3")
     with pytest.raises(InvalidParamsError, match="revision"):
-        _models.resolve("u/r", 3)  # type: ignore[arg-type]
+        by_name.resolve("u/r", 3)  # type: ignore[arg-type]
 
 
 def test_a_revision_of_a_path_has_no_effect_and_says_so(
@@ -161,7 +163,7 @@ def test_a_revision_of_a_path_has_no_effect_and_says_so(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "u" / "r").mkdir(parents=True)
     caplog.set_level(logging.INFO, "llmi")
-    assert _models.resolve("u/r", "v2") == Path("u/r")
+    assert by_name.resolve("u/r", "v2") == Path("u/r")
     assert "is a path here" in caplog.text and "has no effect" in caplog.text
 
 
@@ -193,33 +195,33 @@ def test_a_token_that_is_not_valid(hub: FakeHub) -> None:
 def test_the_cache_serves_while_the_hub_cannot_be_reached(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    path = _models.resolve("u/r:Q8_0")
+    path = by_name.resolve("u/r:Q8_0")
     hub.repositories["u/r"].status = 503
-    assert _models.resolve("u/r:Q8_0") == path
+    assert by_name.resolve("u/r:Q8_0") == path
     with pytest.raises(ModelFileError, match="answers 503"):
-        _models.resolve("u/r:Q4_0")
+        by_name.resolve("u/r:Q4_0")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for name in ("u/r:Q8_0", "u/r", "u/r/tiny-Q8_0.gguf"):
-        assert _models.resolve(name) == path
+        assert by_name.resolve(name) == path
     with pytest.raises(ModelFileError, match="HF_HUB_OFFLINE is set"):
-        _models.resolve("u/r:Q4_0")
+        by_name.resolve("u/r:Q4_0")
 
 
 def test_the_cache_does_not_serve_what_the_hub_refuses(hub: FakeHub) -> None:
-    _models.resolve("u/r")
+    by_name.resolve("u/r")
     hub.repositories["u/r"].status, hub.repositories["u/r"].error_code = 403, "GatedRepo"
     with pytest.raises(ModelFileError, match="gated"):
-        _models.resolve("u/r")
+        by_name.resolve("u/r")
 
 
 def test_a_broken_download_goes_on_where_it_stopped(hub: FakeHub) -> None:
     data = os.urandom(30_000_000)
     hub.repositories["u/big"] = Repository({"m.gguf": data}, break_after=15_000_000)
     try:
-        path = _models.resolve("u/big")
+        path = by_name.resolve("u/big")
     except ModelFileError as error:
         assert "goes on where it stopped" in str(error)
-        path = _models.resolve("u/big")
+        path = by_name.resolve("u/big")
     assert path.read_bytes() == data
     (_, first, _), (_, second, _) = hub.downloads
     assert first == 0 and second > 0
@@ -231,7 +233,7 @@ def test_a_full_disk(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
 
     hub.repositories["u/r"].sizes["tiny-Q4_0.gguf"] = 10**18
     with pytest.raises(ModelFileError, match=r"disk of .* is full \(1,000,000,000,000 MB are needed"):
-        _models.resolve("u/r")
+        by_name.resolve("u/r")
     assert not hub.downloads
 
     def full(*_: object, **__: object) -> str:
@@ -239,14 +241,14 @@ def test_a_full_disk(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
     with pytest.raises(ModelFileError, match=r"disk of .* is full \(No space left"):
-        _models.resolve("u/r:Q8_0")
+        by_name.resolve("u/r:Q8_0")
 
 
 def test_a_cache_that_cannot_be_made(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelFileError, match=r"cannot be written.*set HF_HOME"):
-        _models.resolve("u/r")
+        by_name.resolve("u/r")
 
 
 def test_no_hub_at_all(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +257,7 @@ def test_no_hub_at_all(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     api = type(huggingface_hub.HfApi())
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api(endpoint="http://127.0.0.1:9"))
     with pytest.raises(ModelFileError, match=r"cannot be reached.*give a local path"):
-        _models.resolve("u/r")
+        by_name.resolve("u/r")
 
 
 def test_the_command_line_takes_hub_names(hub: FakeHub, tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ def test_the_command_line_takes_hub_names(hub: FakeHub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("full", ["before", "meanwhile"])
 def test_a_full_disk_of_the_cache(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that llmi knows by name: one sentence, nothing left behind."""
-    from llmi import _download
+    from llmi.models import download as download_module
 
     monkeypatch.setenv("LLMI_CACHE", str(tmp_path))
 
@@ -278,11 +280,11 @@ def test_a_full_disk_of_the_cache(full: str, tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if full == "before":
-        usage = type(_download.shutil.disk_usage(tmp_path))
-        monkeypatch.setattr(_download.shutil, "disk_usage", lambda _: usage(1, 1, 5_000_000))
-    monkeypatch.setattr(_download, "_from_hub", disk_full)
+        usage = type(download_module.shutil.disk_usage(tmp_path))
+        monkeypatch.setattr(download_module.shutil, "disk_usage", lambda _: usage(1, 1, 5_000_000))
+    monkeypatch.setattr(download_module, "_from_hub", disk_full)
     with pytest.raises(
         ModelFileError, match=r"98 MB are needed, 5 MB are free.*LLMI_CACHE" if full == "before" else r"No space left.*LLMI_CACHE"
     ):
-        _models.fetch("smollm2-135m-instruct")
+        by_name.fetch("smollm2-135m-instruct")
     assert list((tmp_path / "models").iterdir()) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmi._inspect import (
+from llmi.models.inspection import (
     decode_flops,
     devices_needed,
     inspect_model,

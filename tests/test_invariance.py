@@ -20,8 +20,9 @@ import pytest
 from tqdm import tqdm
 
 from features import expect_short_answers
-from llmi import LLM, Outputs, SamplingParams, _core, _models
-from llmi._model_files import open_model
+from llmi import LLM, Outputs, SamplingParams, _core
+from llmi.models import by_name
+from llmi.models.files import open_model
 from llmi.testing import assert_same_tokens
 
 COUNTS = ("num_preemptions", "num_recomputed_tokens", "num_copies_on_write", "num_window_blocks_returned")
@@ -161,7 +162,7 @@ def test_prompt_logprobs_and_scores(tiny_path: Callable[..., Path]) -> None:
 def test_real_models(name: str, bits: int, slice_of: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice of the full grid, on real weights."""
     sizes: dict[str, Any] = {"num_prompts": 8, "longest": 520, "max_tokens": 12, "slice_of": slice_of}
-    report = check_model(_models.fetch(name), "auto", bits, **sizes, monkeypatch=monkeypatch)
+    report = check_model(by_name.fetch(name), "auto", bits, **sizes, monkeypatch=monkeypatch)
     print(report)
 
 
@@ -257,7 +258,7 @@ def full(arguments: argparse.Namespace) -> int:
     """The grid of the promise: 64 prompts of 1 to 1,500 tokens, 128 tokens each."""
     reports = []
     with tempfile.TemporaryDirectory() as scratch:
-        smollm, gemma = _models.fetch("smollm2-135m-instruct"), _models.fetch("gemma-3-270m")
+        smollm, gemma = by_name.fetch("smollm2-135m-instruct"), by_name.fetch("gemma-3-270m")
         q8_0 = make_q8_0(smollm, Path(scratch) / "smollm2-q8_0.gguf")
         models = [(smollm, "auto", 8), (q8_0, "auto", 8), (smollm, "bfloat16", 8), (smollm, "float32", 8), (gemma, "auto", 8)]
         models += [(smollm, "auto", 16), (q8_0, "auto", 16), (gemma, "auto", 16)]

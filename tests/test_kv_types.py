@@ -12,7 +12,7 @@ import pytest
 import llmi
 from features import DEVICES, make_request
 from llmi import LLM, Capture, SamplingParams, SpeculativeConfig
-from llmi._model_files import open_model
+from llmi.models.files import open_model
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 from test_speculation import Replay, count

@@ -18,9 +18,9 @@ import pytest
 
 import llmi
 from llmi import LLM
-from llmi._capacity import parse_bytes, parse_count, parse_rate
-from llmi._inspect import decode_flops, inspect_model, prefill_flops
-from llmi._scoring import windows
+from llmi.cli.capacity import parse_bytes, parse_count, parse_rate
+from llmi.models.inspection import decode_flops, inspect_model, prefill_flops
+from llmi.requests.scoring import windows
 from llmi.testing import tiny_model
 
 # --- a model that does not fit
@@ -122,7 +122,7 @@ def write_config(path: Path, **fields: Any) -> Path:
 
 
 def inspect(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", "import sys; from llmi._cli import main; sys.exit(main())", "inspect", *map(str, arguments)],
+    return subprocess.run([sys.executable, "-c", "import sys; from llmi.cli.commands import main; sys.exit(main())", "inspect", *map(str, arguments)],
                           capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import gguf_model
 from llmi import LLM, LlmiError, ModelFileError, Tokenizer, UnsupportedModelError
-from llmi._inspect import inspect_model
+from llmi.models.inspection import inspect_model
 from llmi.testing import tiny_model
 
 LFS = (
@@ -399,7 +399,7 @@ HOSTILE = """
 import struct, sys, time
 from pathlib import Path
 from llmi import LLM, LlmiError, Tokenizer
-from llmi._inspect import inspect_model
+from llmi.models.inspection import inspect_model
 folder = Path(sys.argv[1])
 MiB = 1 << 20
 

@@ -20,7 +20,7 @@ import pytest
 
 import llmi
 from llmi import LLM, InvalidParamsError, Receipt, SamplingParams, SpeculativeConfig, UnsupportedCombinationError, testing
-from llmi._model_files import ModelDigest
+from llmi.models.files import ModelDigest
 from pickled_objects import ERRORS, FOLDER, made_error, objects
 
 WAYS: list[Callable[[Any], Any]] = [

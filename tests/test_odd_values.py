@@ -15,9 +15,9 @@ import pytest
 
 import llmi
 from llmi import LLM, HookError, LlmiError
-from llmi._engine_options import ENGINE as ENGINE_TABLE
-from llmi._options import SAMPLING
-from llmi._params import ALIASES, FIELDS
+from llmi.params.engine_options import ENGINE as ENGINE_TABLE
+from llmi.params.options import SAMPLING
+from llmi.params.sampling import ALIASES, FIELDS
 from odd_values import ENGINE, ENGINES, FAMILIES, LOGITS, PARAMETERS, TARGETS, VALUES, Target, listed, plain, target
 
 ENDLESS = {

@@ -12,7 +12,7 @@ import pytest
 
 import tiny_gguf
 from llmi import LLM, SamplingParams, _core
-from llmi._model_files import open_model
+from llmi.models.files import open_model
 from llmi.testing import tiny_model
 
 ROOT = Path(__file__).parent.parent

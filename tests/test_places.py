@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from llmi import LLM, InvalidParamsError, ModelFileError, _core, _environment, _models, _progress
+from llmi import LLM, InvalidParamsError, ModelFileError, _core
+from llmi.base import progress
+from llmi.models import by_name
+from llmi.models import environment as environment_module
 
 ROOMY = 1 << 50
 
@@ -124,7 +127,7 @@ def without_home(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_no_home(model: Path, tmp_path: Path) -> None:
     """Models given by path work; what needs a cache says which variable names one; nothing is written to a folder called ~."""
-    main = "import sys; from llmi._cli import main; sys.exit(main({!r}))"
+    main = "import sys; from llmi.cli.commands import main; sys.exit(main({!r}))"
     works = without_home(main.format(["chat", "-m", str(model), "-p", "x", "--max-tokens", "1"]), tmp_path)
     assert works.returncode == 2 and "chat template" in works.stderr  # the tiny model has none: it was loaded
     assert without_home(main.format(["generate", "-m", str(model), "-p", "x", "--max-tokens", "1"]), tmp_path).returncode == 0
@@ -143,7 +146,7 @@ def test_no_home(model: Path, tmp_path: Path) -> None:
 def test_a_library_without_stderr(model: Path, tmp_path: Path) -> None:
     """What is said is lost, and never lands on stdout."""
     code = (
-        "import sys; sys.stderr = None; from llmi import LLM; from llmi import _progress; _progress.say('lost');"
+        "import sys; sys.stderr = None; from llmi import LLM; from llmi.base import progress; progress.say('lost');"
         f"llm = LLM({str(model)!r}, kv_cache_memory_bytes=1 << 22); print(len(llm.generate(['a', 'b'], max_tokens=2, use_tqdm=True)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -152,8 +155,8 @@ def test_a_library_without_stderr(model: Path, tmp_path: Path) -> None:
     closed.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", closed)
-        assert not _progress.interactive()
-        _progress.say("lost")
+        assert not progress.interactive()
+        progress.say("lost")
 
 
 @pytest.mark.parametrize("name", [3, 1.5, b"\xff", "", " ", "a\0b", ["x"], object()])
@@ -314,12 +317,12 @@ def test_nothing_is_printed_unless_asked(model: Path) -> None:
 
 
 def test_every_variable_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, allowed in _environment.VARIABLES.items():
+    for name, allowed in environment_module.VARIABLES.items():
         for value in allowed or ():
             monkeypatch.setenv(name, value)
-            _environment.check_environment()
+            environment_module.check_environment()
         if allowed:
             monkeypatch.setenv(name, "yes")
             with pytest.raises(InvalidParamsError, match=name):
-                _models.resolve("nothing")
+                by_name.resolve("nothing")
             monkeypatch.delenv(name)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmi import LLM, ModelFileError, UnsupportedModelError, _core
-from llmi._model_files import open_model
+from llmi.models.files import open_model
 
 CoreError = _core.CoreError
 

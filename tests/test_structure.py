@@ -116,10 +116,9 @@ def test_no_pickle_and_no_leftovers() -> None:
 
 
 def test_one_place_renders_templates() -> None:
-    users = [
-        path.name for path in (ROOT / "python").rglob("*.py") if re.search(r"^\s*(import|from) jinja2", path.read_text(), re.MULTILINE)
-    ]
-    assert users == ["_chat_environment.py"]
+    package = ROOT / "python/llmi"
+    users = [path for path in package.rglob("*.py") if re.search(r"^\s*(import|from) jinja2", path.read_text(), re.MULTILINE)]
+    assert users == [package / "chat/environment.py"]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import llmi
-from llmi import LLM, SelfDraft, SpeculativeConfig, _cli, _core
+from llmi import LLM, SelfDraft, SpeculativeConfig, _core
+from llmi.cli import commands
 from llmi.testing import assert_same_tokens, random_drafter
 from quantization import random_blocks, through_bf16
 from test_invariance import COUNTS, assert_a_crowd_moves_no_bit, make_params, make_prompts, run
@@ -155,7 +156,7 @@ def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path:
         )
         plain[0].receipt().save(tmp_path / "receipt.json")
         assert llmi.replay(tmp_path / "receipt.json", llm)
-    assert _cli.main(["replay", str(tmp_path / "receipt.json"), "--model", str(tiny_path())]) == 0
+    assert commands.main(["replay", str(tmp_path / "receipt.json"), "--model", str(tiny_path())]) == 0
     fields = json.loads((tmp_path / "receipt.json").read_text())
     assert fields["numerics_id"] == llm.model_info.numerics_id
     with LLM(tiny_path(), linear_dtype="float32", **engine) as other:

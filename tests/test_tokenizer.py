@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from llmi import ChatTemplateError, Tokenizer, TokenizerError
-from llmi._token_bytes import byte_level_alphabet, byte_level_bytes
+from llmi.text.token_bytes import byte_level_alphabet, byte_level_bytes
 
 DATA = Path(__file__).parent / "data"
 CORPUS: list[str] = json.loads((DATA / "tokenizer_corpus.json").read_text())

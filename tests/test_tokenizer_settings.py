@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmi import LLM, AsyncLLM, LlmiError, PromptTooLongError, Tokenizer, TokenizerError, testing
-from llmi._tokenizer_settings import DEFAULT_TOKENS, IDS, INERT, USED
+from llmi.text.tokenizer_settings import DEFAULT_TOKENS, IDS, INERT, USED
 
 VOCAB = 320  # of the model
 SPECIALS = ("<s>", "</s>", "<unk>", "<bos>", "<eos>", "<|endoftext|>")

@@ -12,7 +12,7 @@ import pytest
 
 import tiny_gguf
 from llmi import LLM, DraftModel, InvalidParamsError, Receipt, RequestErrors, SelfDraft, UnsupportedModelError, _core, replay
-from llmi._inspect import inspect_model
+from llmi.models.inspection import inspect_model
 from llmi.testing import tiny_model
 
 gguf = pytest.importorskip("gguf", reason="the extra `test` brings gguf")

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from llmi import LlmiError, Tokenizer, TokenizerError, testing
-from llmi._gguf_pre_tokenizers import RULES
-from llmi._gguf_tokenizer import ID_KEYS
-from llmi._regex_guard import fault
-from llmi._token_bytes import byte_level_alphabet
+from llmi.text.gguf_pre_tokenizers import RULES
+from llmi.text.gguf_tokenizer import ID_KEYS
+from llmi.text.regex_guard import fault
+from llmi.text.token_bytes import byte_level_alphabet
 
 # --- GGUF
 

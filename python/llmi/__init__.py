@@ -11,37 +11,38 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 __version__ = "0.1.0"
 
 # Public names by module; loaded when first used, so that `import llmi` costs little.
 _MODULES = {
-    "_llm": ("LLM",),
-    "_params": ("SamplingParams",),
-    "_tokenizer": ("Tokenizer",),
-    "_hooks": ("BatchLogitsProcessor", "TokenContext"),
-    "_stream": ("TextStream",),
-    "_async": ("AsyncLLM",),
-    "_engine_args": ("RequestInfo", "SchedulingPolicy"),
-    "_sequence": ("Capture", "TokenSequence", "extend"),
-    "_strategy": ("Generate",),
-    "_arena": ("drafter_arena", "speculation_forecast"),
-    "_trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
-    "_constraint": ("Constraint",),
-    "_drafters": ("Draft", "DraftContext", "DraftModel", "Drafter", "PromptLookup", "TokenTree"),
-    "_verification": ("Typical", "Verification", "VerifyContext"),
-    "_self_draft": ("SelfDraft",),
-    "_speculation": ("LengthPolicy", "SpecDecodeMetrics", "SpeculativeConfig"),
-    "_receipt": ("Receipt", "replay"),
-    "_doctor": ("doctor",),
-    "_numeric": ("log_softmax",),
-    "_outputs": (
+    "llm": ("LLM",),
+    "params.sampling": ("SamplingParams",),
+    "text.tokenizer": ("Tokenizer",),
+    "hooks.runners": ("BatchLogitsProcessor", "TokenContext"),
+    "requests.stream": ("TextStream",),
+    "async_llm": ("AsyncLLM",),
+    "engine.args": ("RequestInfo", "SchedulingPolicy"),
+    "lab.sequence": ("Capture", "TokenSequence", "extend"),
+    "lab.strategy": ("Generate",),
+    "speculation.arena": ("drafter_arena", "speculation_forecast"),
+    "outputs.trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
+    "hooks.constraint": ("Constraint",),
+    "speculation.drafters": ("Draft", "DraftContext", "DraftModel", "Drafter", "PromptLookup", "TokenTree"),
+    "speculation.verification": ("Typical", "Verification", "VerifyContext"),
+    "speculation.self_draft": ("SelfDraft",),
+    "speculation.config": ("LengthPolicy", "SpecDecodeMetrics", "SpeculativeConfig"),
+    "outputs.receipt": ("Receipt", "replay"),
+    "cli.doctor": ("doctor",),
+    "lab.numeric": ("log_softmax",),
+    "outputs.results": (
         "CompletionOutput", "LogLikelihood", "Logprob", "MemoryReport", "ModelInfo", "Outputs", "Perplexity",
         "RequestMetrics", "RequestOutput", "StreamChunk",
     ),
-    "_errors": (
+    "errors": (
         "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError", "GenerationInterrupted",
         "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError",
         "OutOfMemoryError", "PromptTooLongError", "RequestErrors", "TokenizerError", "UnsupportedCombinationError",
@@ -52,87 +53,117 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
     from llmi import testing as testing
-    from llmi._arena import drafter_arena as drafter_arena
-    from llmi._arena import speculation_forecast as speculation_forecast
-    from llmi._async import AsyncLLM as AsyncLLM
-    from llmi._constraint import Constraint as Constraint
-    from llmi._doctor import doctor as doctor
-    from llmi._drafters import Draft as Draft
-    from llmi._drafters import DraftContext as DraftContext
-    from llmi._drafters import Drafter as Drafter
-    from llmi._drafters import DraftModel as DraftModel
-    from llmi._drafters import PromptLookup as PromptLookup
-    from llmi._drafters import TokenTree as TokenTree
-    from llmi._engine_args import RequestInfo as RequestInfo
-    from llmi._engine_args import SchedulingPolicy as SchedulingPolicy
-    from llmi._errors import ChatTemplateError as ChatTemplateError
-    from llmi._errors import ConstraintError as ConstraintError
-    from llmi._errors import DeviceError as DeviceError
-    from llmi._errors import DraftError as DraftError
-    from llmi._errors import EngineBusyError as EngineBusyError
-    from llmi._errors import EngineClosedError as EngineClosedError
-    from llmi._errors import EngineError as EngineError
-    from llmi._errors import GenerationInterrupted as GenerationInterrupted
-    from llmi._errors import HookError as HookError
-    from llmi._errors import InvalidParamsError as InvalidParamsError
-    from llmi._errors import LlmiError as LlmiError
-    from llmi._errors import MissingExtraError as MissingExtraError
-    from llmi._errors import ModelFileError as ModelFileError
-    from llmi._errors import NonFiniteLogitsError as NonFiniteLogitsError
-    from llmi._errors import OutOfMemoryError as OutOfMemoryError
-    from llmi._errors import PromptTooLongError as PromptTooLongError
-    from llmi._errors import RequestErrors as RequestErrors
-    from llmi._errors import TokenizerError as TokenizerError
-    from llmi._errors import UnsupportedCombinationError as UnsupportedCombinationError
-    from llmi._errors import UnsupportedModelError as UnsupportedModelError
-    from llmi._hooks import BatchLogitsProcessor as BatchLogitsProcessor
-    from llmi._hooks import TokenContext as TokenContext
-    from llmi._llm import LLM as LLM
-    from llmi._numeric import log_softmax as log_softmax
-    from llmi._outputs import CompletionOutput as CompletionOutput
-    from llmi._outputs import LogLikelihood as LogLikelihood
-    from llmi._outputs import Logprob as Logprob
-    from llmi._outputs import MemoryReport as MemoryReport
-    from llmi._outputs import ModelInfo as ModelInfo
-    from llmi._outputs import Outputs as Outputs
-    from llmi._outputs import Perplexity as Perplexity
-    from llmi._outputs import RequestMetrics as RequestMetrics
-    from llmi._outputs import RequestOutput as RequestOutput
-    from llmi._outputs import StreamChunk as StreamChunk
-    from llmi._params import SamplingParams as SamplingParams
-    from llmi._receipt import Receipt as Receipt
-    from llmi._receipt import replay as replay
-    from llmi._self_draft import SelfDraft as SelfDraft
-    from llmi._sequence import Capture as Capture
-    from llmi._sequence import TokenSequence as TokenSequence
-    from llmi._sequence import extend as extend
-    from llmi._speculation import LengthPolicy as LengthPolicy
-    from llmi._speculation import SpecDecodeMetrics as SpecDecodeMetrics
-    from llmi._speculation import SpeculativeConfig as SpeculativeConfig
-    from llmi._strategy import Generate as Generate
-    from llmi._stream import TextStream as TextStream
-    from llmi._tokenizer import Tokenizer as Tokenizer
-    from llmi._trace import DecodeTrace as DecodeTrace
-    from llmi._trace import TokenExplanation as TokenExplanation
-    from llmi._trace import TraceDifference as TraceDifference
-    from llmi._verification import Typical as Typical
-    from llmi._verification import Verification as Verification
-    from llmi._verification import VerifyContext as VerifyContext
+    from llmi.async_llm import AsyncLLM as AsyncLLM
+    from llmi.cli.doctor import doctor as doctor
+    from llmi.engine.args import RequestInfo as RequestInfo
+    from llmi.engine.args import SchedulingPolicy as SchedulingPolicy
+    from llmi.errors import ChatTemplateError as ChatTemplateError
+    from llmi.errors import ConstraintError as ConstraintError
+    from llmi.errors import DeviceError as DeviceError
+    from llmi.errors import DraftError as DraftError
+    from llmi.errors import EngineBusyError as EngineBusyError
+    from llmi.errors import EngineClosedError as EngineClosedError
+    from llmi.errors import EngineError as EngineError
+    from llmi.errors import GenerationInterrupted as GenerationInterrupted
+    from llmi.errors import HookError as HookError
+    from llmi.errors import InvalidParamsError as InvalidParamsError
+    from llmi.errors import LlmiError as LlmiError
+    from llmi.errors import MissingExtraError as MissingExtraError
+    from llmi.errors import ModelFileError as ModelFileError
+    from llmi.errors import NonFiniteLogitsError as NonFiniteLogitsError
+    from llmi.errors import OutOfMemoryError as OutOfMemoryError
+    from llmi.errors import PromptTooLongError as PromptTooLongError
+    from llmi.errors import RequestErrors as RequestErrors
+    from llmi.errors import TokenizerError as TokenizerError
+    from llmi.errors import UnsupportedCombinationError as UnsupportedCombinationError
+    from llmi.errors import UnsupportedModelError as UnsupportedModelError
+    from llmi.hooks.constraint import Constraint as Constraint
+    from llmi.hooks.runners import BatchLogitsProcessor as BatchLogitsProcessor
+    from llmi.hooks.runners import TokenContext as TokenContext
+    from llmi.lab.numeric import log_softmax as log_softmax
+    from llmi.lab.sequence import Capture as Capture
+    from llmi.lab.sequence import TokenSequence as TokenSequence
+    from llmi.lab.sequence import extend as extend
+    from llmi.lab.strategy import Generate as Generate
+    from llmi.llm import LLM as LLM
+    from llmi.outputs.receipt import Receipt as Receipt
+    from llmi.outputs.receipt import replay as replay
+    from llmi.outputs.results import CompletionOutput as CompletionOutput
+    from llmi.outputs.results import LogLikelihood as LogLikelihood
+    from llmi.outputs.results import Logprob as Logprob
+    from llmi.outputs.results import MemoryReport as MemoryReport
+    from llmi.outputs.results import ModelInfo as ModelInfo
+    from llmi.outputs.results import Outputs as Outputs
+    from llmi.outputs.results import Perplexity as Perplexity
+    from llmi.outputs.results import RequestMetrics as RequestMetrics
+    from llmi.outputs.results import RequestOutput as RequestOutput
+    from llmi.outputs.results import StreamChunk as StreamChunk
+    from llmi.outputs.trace import DecodeTrace as DecodeTrace
+    from llmi.outputs.trace import TokenExplanation as TokenExplanation
+    from llmi.outputs.trace import TraceDifference as TraceDifference
+    from llmi.params.sampling import SamplingParams as SamplingParams
+    from llmi.requests.stream import TextStream as TextStream
+    from llmi.speculation.arena import drafter_arena as drafter_arena
+    from llmi.speculation.arena import speculation_forecast as speculation_forecast
+    from llmi.speculation.config import LengthPolicy as LengthPolicy
+    from llmi.speculation.config import SpecDecodeMetrics as SpecDecodeMetrics
+    from llmi.speculation.config import SpeculativeConfig as SpeculativeConfig
+    from llmi.speculation.drafters import Draft as Draft
+    from llmi.speculation.drafters import DraftContext as DraftContext
+    from llmi.speculation.drafters import Drafter as Drafter
+    from llmi.speculation.drafters import DraftModel as DraftModel
+    from llmi.speculation.drafters import PromptLookup as PromptLookup
+    from llmi.speculation.drafters import TokenTree as TokenTree
+    from llmi.speculation.self_draft import SelfDraft as SelfDraft
+    from llmi.speculation.verification import Typical as Typical
+    from llmi.speculation.verification import Verification as Verification
+    from llmi.speculation.verification import VerifyContext as VerifyContext
+    from llmi.text.tokenizer import Tokenizer as Tokenizer
 
 __all__ = ["__version__", "testing", *_HOME]
 
 
 class _Package(ModuleType):
-    """llmi itself. Its classes and functions name the module in which users find them, so that pickles name it too."""
+    """llmi and its packages. Public classes and functions name the module in which users find them, so that pickles name it too."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        public = value.__all__ if name == "testing" else _MODULES.get(name, ())  # the import system sets a module when it has loaded it
+        super().__setattr__(name, value)  # the import system sets a module when it has loaded it
+        if not isinstance(value, ModuleType):
+            return
+        if hasattr(value, "__path__"):
+            value.__class__ = _Package
+        path = value.__name__.removeprefix("llmi.")
+        public = value.__all__ if path == "testing" else _MODULES.get(path, ())
         for member in public:
-            vars(value)[member].__module__ = "llmi.testing" if name == "testing" else "llmi"
+            vars(value)[member].__module__ = "llmi.testing" if path == "testing" else "llmi"
+
+
+class _FormerModules:
+    """Finds the modules that classes and functions had before llmi had packages: pickles name those that are not public by their module."""
+
+    MODULES: ClassVar = {
+        "llmi._arena": "llmi.speculation.arena",
+        "llmi._doctor": "llmi.cli.doctor",
+        "llmi._errors": "llmi.errors",
+        "llmi._model_files": "llmi.models.files",
+        "llmi._options": "llmi.params.options",
+        "llmi._outputs": "llmi.outputs.results",
+        "llmi._prompts": "llmi.text.prompts",
+        "llmi._testing_laws": "llmi.testing.laws",
+    }
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in self.MODULES else None  # type: ignore[arg-type]  # a Loader by its methods
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self.MODULES[module.__name__])
 
 
 sys.modules[__name__].__class__ = _Package
+sys.meta_path.append(_FormerModules())
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,6 @@
 
 import sys
 
-from llmi._cli import main
+from llmi.cli.commands import main
 
 sys.exit(main())

@@ -1,0 +1,1 @@
+"""Chat templates: from messages to text, in a process with limits."""

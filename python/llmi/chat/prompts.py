@@ -1,0 +1,103 @@
+"""From what LLM.chat() takes to prompts: one chat or several, each rendered by itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from llmi.base.kinds import show
+from llmi.chat.rules import Rendered, check_names
+from llmi.errors import ChatTemplateError, InvalidParamsError, LlmiError
+from llmi.text.prompts import ChatPrompt
+
+if TYPE_CHECKING:
+    from llmi.text.tokenizer import Tokenizer
+
+
+def is_chat(value: object) -> bool:
+    """Whether a prompt is a chat: a list of dicts with "role"."""
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(entry, Mapping) and "role" in entry for entry in value)
+
+
+def as_chats(messages: object) -> list[Any]:
+    """One chat, or several, as a list of chats. Raises ChatTemplateError for what is neither."""
+    if not isinstance(messages, list | tuple):
+        raise ChatTemplateError(
+            f"messages must be a chat (a list of dicts with 'role' and 'content') or a list of chats, not {type(messages).__name__} ({show(messages)})"
+        )
+    if not messages:
+        raise ChatTemplateError("messages is empty: a chat is a list of at least one message")
+    nested = [isinstance(entry, list | tuple) for entry in messages]
+    if all(nested):
+        return list(messages)
+    if any(nested):
+        first = nested.index(not nested[0])
+        kinds = ("a chat", "no chat") if nested[0] else ("a message", "a list")
+        raise ChatTemplateError(f"messages mixes chats and messages: messages[0] is {kinds[0]}, messages[{first}] is {kinds[1]}")
+    return [messages]
+
+
+def prompts_of(
+    tokenizer: Tokenizer,
+    messages: object,
+    *,
+    chat_template: object = None,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    tools: object = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    stacklevel: int = 3,
+) -> list[ChatPrompt | LlmiError]:
+    """A prompt for each chat, or the error that its rendering ended in.
+
+    What no chat's prompt shows of what was given is named in one UserWarning.
+    """
+    if chat_template_kwargs is not None and not isinstance(chat_template_kwargs, Mapping):
+        raise InvalidParamsError(f"chat_template_kwargs must be a dict, not {type(chat_template_kwargs).__name__}", "chat_template_kwargs")
+    arguments = dict(chat_template_kwargs or {})
+    if tools is not None:
+        if arguments.get("tools") is not None:
+            raise InvalidParamsError("tools is given twice: as an argument, and in chat_template_kwargs", "tools")
+        arguments["tools"] = tools
+    chats = as_chats(messages)
+    check_names(arguments)
+    template = tokenizer.template_for(chat_template, arguments)
+    prompts: list[ChatPrompt | LlmiError] = []
+    unused: list[list[str]] = []
+    for index, chat in enumerate(chats):
+        try:
+            rendered = tokenizer.render_chat(
+                chat,
+                template,
+                add_generation_prompt and not continue_final_message,
+                arguments,
+                continue_final_message=continue_final_message,
+            )
+            prompts.append(ChatPrompt(prompt=rendered.text, prompt_token_ids=tokenizer.encode_chat(rendered)))
+            unused.append(rendered.unused)
+        except LlmiError as error:
+            if len(chats) > 1:
+                error.args = (f"chat {index}: {error}", *error.args[1:])
+            prompts.append(error)
+    # One chat may use what another ignores: an argument is named if none uses it, a key if one does not.
+    dropped = [
+        what
+        for what in dict.fromkeys(what for names in unused for what in names)
+        if "key" in what or all(what in names for names in unused)
+    ]
+    warn_unused(dropped, stacklevel + 1)
+    return prompts
+
+
+def warn_unused(unused: list[str], stacklevel: int) -> None:
+    """Says what a template did not look at."""
+    if unused:
+        warnings.warn(
+            f"the chat template does not use {', '.join(unused)}: the prompt does not depend on it", UserWarning, stacklevel=stacklevel
+        )
+
+
+def warn_of(rendered: Rendered, stacklevel: int = 3) -> None:
+    """Warns of the parts of the input that one rendering did not use."""
+    warn_unused(rendered.unused, stacklevel + 1)

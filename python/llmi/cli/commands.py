@@ -1,0 +1,332 @@
+"""The command line: llmi chat | generate | inspect | doctor | bench | replay | cache."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, NoReturn
+
+from llmi.cli.capacity import add_options as add_inspect_options
+from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
+from llmi.cli.sampling_flags import add_flags, given
+from llmi.errors import InvalidParamsError, LlmiError
+
+EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cached."
+
+
+class _Parser(argparse.ArgumentParser):
+    """Flags are written out, a mistake is one line, and --help shows defaults. The parsers of commands are of this class too."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter, **kwargs)
+        self.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help="say on stderr what is loaded and chosen")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            show(message, end="")
+        elif message:
+            note(message.rstrip("\n"))
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} ({self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    import llmi
+
+    parser = _Parser(prog="llmi", description="A small, fast, open LLM inference engine.", epilog=EPILOG)
+    parser.add_argument("--version", action="version", version=f"llmi {llmi.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    chat = commands.add_parser(
+        "chat",
+        help="talk with a model",
+        epilog=EPILOG,
+        description="Talk with a model; -p gives one answer. Answers go to stdout, all else to stderr. On a pipe each line is a question.",
+    )
+    chat.add_argument(
+        "-p", "--prompt", help="one question, or - for all of standard input; prints the answer and ends", default=argparse.SUPPRESS
+    )
+    chat.add_argument("--system", help="a system message", default=argparse.SUPPRESS)
+    _add_model_options(chat)
+    _add_activation_bits(chat, None)
+    _add_sampling_options(chat, "to the end of the context")
+
+    generate = commands.add_parser(
+        "generate", help="continue raw text", epilog=EPILOG, description="Continue raw text. For chat models, `llmi chat` is what you want."
+    )
+    generate.add_argument(
+        "-p",
+        "--prompt",
+        default=argparse.SUPPRESS,
+        help="the text to continue; - or nothing: standard input, without the newline at its end",
+    )
+    _add_model_options(generate)
+    _add_activation_bits(generate, None)
+    _add_sampling_options(generate, "256")
+
+    inspect = commands.add_parser(
+        "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
+    )
+    inspect.add_argument("model", nargs="?", help="a path or name", default=argparse.SUPPRESS)
+    add_inspect_options(inspect)
+
+    commands.add_parser("doctor", help="what runs on this machine", description="What runs on this machine, and why.")
+
+    bench = commands.add_parser(
+        "bench", help="speed, compared with this machine's limits", description="Speed of a model, compared with its limits.", epilog=EPILOG
+    )
+    bench.add_argument("--rounds", type=int, default=3, help="times each work is measured")
+    bench.add_argument("--output", help="write the result here, as JSON", default=argparse.SUPPRESS)
+    _add_model_options(bench)
+    _add_activation_bits(bench, 8)
+
+    replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
+    replay.add_argument("receipt", help="a file that Receipt.save wrote")
+    replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it", default=argparse.SUPPRESS)
+
+    cache = commands.add_parser("cache", help="fetched models", description="Models that were fetched.")
+    actions = cache.add_subparsers(dest="action", metavar="ACTION")
+    actions.add_parser("list", help="what is in the cache, and in the hub's")
+    remove = actions.add_parser("rm", help="delete a model from the cache")
+    remove.add_argument("name", help="as `llmi cache list` shows it")
+    get = actions.add_parser("get", help="fetch a model")
+    get.add_argument("name", help="a name that llmi knows, or one of the hub")
+    return parser
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m",
+        "--model",
+        default=argparse.SUPPRESS,
+        help="a .gguf file, a directory, or a name: user/repository[:TYPE] on the hub, or one llmi knows",
+    )
+    parser.add_argument("--revision", default=argparse.SUPPRESS, help="branch, tag or commit of a model on the hub")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
+    parser.add_argument(
+        "--max-model-len", type=int, default=argparse.SUPPRESS, help="longest context (default: the model's, or what memory holds)"
+    )
+    parser.add_argument("--num-threads", type=int, default=argparse.SUPPRESS, help="(default: the CPUs that this process may use)")
+
+
+def _add_activation_bits(parser: argparse.ArgumentParser, default: int | None) -> None:
+    """None: 16 where the model has quantised layers, and nothing where it has none."""
+    parser.add_argument(
+        "--activation-bits",
+        type=int,
+        choices=(8, 16),
+        default=argparse.SUPPRESS if default is None else default,
+        help="what quantised layers round their inputs to"
+        + (
+            " (default: 16 where the model has such layers: the answers are then nearly those of fp32 arithmetic, and one sequence, which"
+            " waits for memory most of the time, takes a few per cent longer; LLM() in Python has 8 unless told)"
+            if default is None
+            else ""
+        ),
+    )
+
+
+def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: str) -> None:
+    add_flags(parser, {"temperature": "0", "max_tokens": max_tokens, "seed": "drawn"})
+
+
+def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parameters given, checked before a model is loaded. Raises InvalidParamsError."""
+    from llmi.params.sampling import SamplingParams
+
+    params = {"temperature": 0.0, **given(arguments)}
+    SamplingParams(**params).validate()
+    return params
+
+
+def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
+    from llmi import LLM
+
+    engine_args |= {
+        name: getattr(arguments, name) for name in ("revision", "dtype", "max_model_len", "num_threads") if hasattr(arguments, name)
+    }
+    return LLM(getattr(arguments, "model", None), **engine_args)
+
+
+def _load_for_one(arguments: argparse.Namespace) -> Any:
+    """For a person at a terminal: 16-bit activations, unless the model has no use for them or the person says otherwise."""
+    if hasattr(arguments, "activation_bits"):
+        return _load(arguments, activation_bits=arguments.activation_bits)
+    return _load(arguments, activation_bits=16, _prefers_activation_bits=True)
+
+
+def _print_stream(stream: Any, before: str = "") -> None:
+    """Prints chunks as they come, once the request stands; Ctrl-C ends the answer."""
+    from llmi import GenerationInterrupted
+
+    if stream._refused is not None:
+        raise stream._refused
+    show(before, end="")
+    try:
+        for chunk in stream:
+            show(chunk.text, end="")
+    except GenerationInterrupted:
+        pass
+    show("")
+
+
+def _prompt(arguments: argparse.Namespace) -> str:
+    text: str = arguments.prompt
+    return read_input() if text == "-" else typed_text(text, "--prompt")
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    from llmi.chat.process import renderer
+    from llmi.cli.chat_session import ChatSession
+
+    params = _sampling(arguments)
+    system = typed_text(arguments.system, "--system") if hasattr(arguments, "system") else None
+    renderer.prestart()  # it starts while the model is loaded
+    if hasattr(arguments, "prompt"):
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": _prompt(arguments)})
+        llm = _load_for_one(arguments)
+        _print_stream(llm.stream(messages, **params))
+        return 0
+    if sys.stdin is None or sys.stdin.closed:
+        raise InvalidParamsError("standard input is closed: give the question by -p", "prompt")
+    return ChatSession(_load_for_one(arguments), params, system).run()
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    params = {"max_tokens": 256, **_sampling(arguments)}
+    if not hasattr(arguments, "prompt"):
+        if is_terminal(sys.stdin):
+            raise InvalidParamsError("give the text to continue: -p TEXT, or a file by < FILE", "prompt")
+        arguments.prompt = "-"
+    prompt = _prompt(arguments)
+    llm = _load_for_one(arguments)
+    if llm.tokenizer.chat_template:
+        note("llmi: raw continuation of a chat model; `llmi chat` gives answers")
+    _print_stream(llm.stream(prompt, **params), prompt)
+    return 0
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from llmi.cli.capacity import report_text
+    from llmi.models import by_name
+    from llmi.models.inspection import inspect_model
+
+    path = by_name.resolve(getattr(arguments, "model", None))
+    report = inspect_model(
+        path, arguments.kv_cache_dtype, arguments.tokens, hasattr(arguments, "tensors"), activation_bits=arguments.activation_bits
+    )
+    show(report_text(report, arguments))
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    import llmi
+
+    show(str(llmi.doctor()))
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    import json
+    from pathlib import Path
+
+    from llmi.cli.bench import run_bench
+
+    if arguments.rounds < 1:
+        raise InvalidParamsError("--rounds must be 1 or more", "rounds")
+    if hasattr(arguments, "output") and not Path(arguments.output).parent.is_dir():
+        raise InvalidParamsError(f"--output: there is no folder {Path(arguments.output).parent}", "output")
+    with _load(arguments, activation_bits=arguments.activation_bits, enable_prefix_caching=False) as llm:
+        report = run_bench(llm, arguments.rounds)
+    show(str(report))
+    if hasattr(arguments, "output"):
+        try:
+            Path(arguments.output).write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InvalidParamsError(f"{arguments.output} cannot be written: {error.strerror}", "output") from None
+    return 0
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from llmi import LLM, Receipt, replay
+
+    receipt = Receipt.load(arguments.receipt)
+    llm = LLM(arguments.model, **receipt._engine_arguments) if hasattr(arguments, "model") else None
+    same = replay(receipt, llm)
+    show("identical, bit for bit" if same else "NOT identical")
+    return 0 if same else 1
+
+
+def _cache(arguments: argparse.Namespace) -> int:
+    from llmi.models import by_name, hub
+
+    if arguments.action == "rm":
+        show(f"removed {by_name.remove_cached(arguments.name)}")
+    elif arguments.action == "get":
+        show(str(by_name.resolve(arguments.name)))
+    elif arguments.action == "list":
+        for name, path, num_bytes in [*by_name.cached_models(), *hub.cached_models()]:
+            show(f"{name:28} {num_bytes / 1e6:8.0f} MB  {path}")
+        show(f"cache: {by_name.cache_dir()}; known names: {', '.join(sorted(by_name.NAMED_MODELS))}")
+    else:
+        raise InvalidParamsError("llmi cache needs an action: list, get or rm (llmi cache --help)")
+    return 0
+
+
+COMMANDS = {
+    "chat": _chat,
+    "generate": _generate,
+    "inspect": _inspect,
+    "doctor": _doctor,
+    "bench": _bench,
+    "replay": _replay,
+    "cache": _cache,
+}
+
+
+def _speak(verbose: bool) -> None:
+    """Warnings of the logger "llmi" on stderr; with --verbose, what is loaded and chosen too."""
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("llmi: %(message)s"))
+    logger = logging.getLogger("llmi")
+    if not any(isinstance(old, logging.StreamHandler) for old in logger.handlers):
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def _run(argv: list[str] | None) -> int:
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 2
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    _speak(hasattr(arguments, "verbose"))
+    return COMMANDS[arguments.command](arguments)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point. Errors are one line on stderr and status 2."""
+    prepare_streams()
+    try:
+        status = _run(argv)
+    except OutputError as error:
+        if not error.quiet:
+            note(f"llmi: {error}")
+        status = 1
+    except LlmiError as error:
+        note(f"llmi: {' '.join(str(error).splitlines())}")
+        status = 2
+    except KeyboardInterrupt:
+        status = 130
+    return finish(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What an engine is built with, and what names its numerics."""

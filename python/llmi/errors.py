@@ -1,0 +1,244 @@
+"""One exception type per cause. Every one is an LlmiError and the built-in type that fits."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from llmi._core import CoreError
+
+if TYPE_CHECKING:
+    from llmi.outputs.results import Outputs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _restore(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An error from its class and args; its other fields follow."""
+    base: Any = kind
+    while base.__module__ != "builtins":  # the built-in exception that it is laid out as
+        base = base.__base__
+    error: BaseException = base.__new__(kind, *args)
+    error.args = args
+    return error
+
+
+class _Travels(BaseException):
+    """Exceptions that go through copies and to other processes with their message and fields; only `__cause__` stays behind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args), self.__dict__
+
+
+class LlmiError(_Travels, Exception):
+    """Root of all errors that llmi raises on purpose."""
+
+
+class InvalidParamsError(LlmiError, ValueError):
+    """A parameter is out of range or contradicts another; `parameter` names it."""
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class CannotTravelError(InvalidParamsError, TypeError):
+    """An object that holds an engine was to be copied or sent to another process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} cannot be copied or pickled: it holds an engine and its threads. Make one in each process; "
+            "outputs, parameters and receipts can travel",
+            name,
+        )
+
+
+class UnsupportedCombinationError(InvalidParamsError):
+    """Two features, or a feature and this path, do not work together."""
+
+    def __init__(self, message: str, feature_a: str, feature_b: str) -> None:
+        super().__init__(message, feature_a)
+        self.feature_a = feature_a
+        self.feature_b = feature_b
+
+
+class PromptTooLongError(InvalidParamsError):
+    """The prompt does not fit into the context. For a very long text only the least number of tokens is known."""
+
+    def __init__(self, num_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
+        super().__init__(
+            f"the prompt has {'at least ' if at_least else ''}{num_tokens:,} tokens, {num_tokens - max_model_len:,} more than max_model_len = {max_model_len:,}",
+            "prompt",
+        )
+        self.num_tokens = num_tokens
+        self.max_model_len = max_model_len
+
+
+class ModelFileError(LlmiError, ValueError):
+    """A model file is missing, truncated, corrupt or inconsistent."""
+
+    def __init__(self, message: str, path: str | Path | None = None, field: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.field = field
+
+
+class UnsupportedModelError(ModelFileError):
+    """The file is sound, but of a kind that llmi does not run."""
+
+
+class TokenizerError(ModelFileError):
+    """The vocabulary is missing, broken, or of an unknown kind."""
+
+
+class ChatTemplateError(ModelFileError):
+    """The chat template is missing, broken, or exceeds its limits."""
+
+
+class OutOfMemoryError(LlmiError, MemoryError):
+    """Memory does not suffice; the message carries the arithmetic."""
+
+    def __init__(self, message: str, needed_bytes: int = 0, available_bytes: int = 0, advice: str = "") -> None:
+        super().__init__(message + (f": {advice}" if advice else ""))
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+        self.advice = advice
+
+
+class HookError(LlmiError, RuntimeError):
+    """User code raised; `__cause__` is its exception."""
+
+    def __init__(self, message: str, hook: str = "", request_id: str = "") -> None:
+        super().__init__(message)
+        self.hook = hook
+        self.request_id = request_id
+
+
+class DraftError(HookError):
+    """A drafter raised, or proposed what it may not."""
+
+
+class ConstraintError(HookError):
+    """A constraint allows no token, or answered with what is no mask."""
+
+
+class NonFiniteLogitsError(LlmiError, RuntimeError):
+    """Logits are NaN or infinite, or no token is left to draw."""
+
+
+class EngineError(LlmiError, RuntimeError):
+    """The engine cannot go on."""
+
+
+class EngineClosedError(EngineError):
+    """The LLM was closed, or belongs to the parent of a fork."""
+
+
+class EngineBusyError(EngineError):
+    """The engine was called from inside one of its own hooks."""
+
+
+class DeviceError(EngineError):
+    """The machine lacks a device or feature that the options need."""
+
+
+class MissingExtraError(LlmiError, ImportError):
+    """An optional dependency is absent; `extra` names what to install."""
+
+    def __init__(self, extra: str, package: str) -> None:
+        super().__init__(f"this needs {package}: pip install 'llmi[{extra}]'")
+        self.extra = extra
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """An optional module; raises MissingExtraError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(extra, module.partition(".")[0]) from None
+
+
+class RequestErrors(LlmiError, ExceptionGroup[LlmiError]):
+    """Some requests failed; all others finished. `errors` maps the prompt's index to its error. An ExceptionGroup of them, too."""
+
+    errors: dict[int, LlmiError]
+    outputs: Outputs
+
+    def __new__(cls, errors: dict[int, LlmiError], outputs: Outputs) -> RequestErrors:
+        first = min(errors)
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        message = f"request {first} of {len(outputs)} failed: {errors[first]}{more}; the others are in .outputs"
+        return super().__new__(cls, message, list(errors.values()))
+
+    def __init__(self, errors: dict[int, LlmiError], outputs: Outputs) -> None:
+        super().__init__(self.message, list(errors.values()))
+        self.errors = errors
+        self.outputs = outputs
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors, self.outputs), self.__dict__
+
+    def derive(self, excs: Sequence[Any]) -> ExceptionGroup[Any]:
+        """The group that `except*` and split() pass on: a plain one."""
+        return ExceptionGroup(self.message, excs)
+
+
+class GenerationInterrupted(_Travels, KeyboardInterrupt):
+    """Ctrl-C during generation. `outputs` holds what there was; the engine stays usable."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        super().__init__("generation was interrupted; .outputs holds the partial results")
+        self.outputs = outputs
+
+
+def call_core(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Calls into the core; its errors come as ours."""
+    try:
+        return function(*args, **kwargs)
+    except CoreError as error:
+        raise from_core(error) from None
+
+
+def from_core(error: CoreError, path: str | Path | None = None) -> LlmiError:
+    """The exception of the package for an error of the core. path: the file that was read, if one was."""
+    message, field = error.message, error.field
+    match error.kind:
+        case "invalid_argument":
+            return InvalidParamsError(message, field or None)
+        case "model_file":
+            return ModelFileError(message, path, field or None)
+        case "unsupported_model":
+            return UnsupportedModelError(message, path, field or None)
+        case "out_of_memory":
+            return OutOfMemoryError(message, error.needed_bytes, error.available_bytes)
+        case "non_finite_logits":
+            return NonFiniteLogitsError(message)
+        case "hook":
+            return HookError(message)
+        case "draft":
+            return DraftError(message, field)
+        case "busy":
+            return EngineBusyError(message)
+        case "device":
+            return DeviceError(message)
+        case "closed":
+            if _program_ends and threading.current_thread() is not threading.main_thread():
+                raise SystemExit  # a daemon thread that was waiting: it ends without a word, as the program does
+            return EngineClosedError(message)
+    return EngineError(message)
+
+
+_program_ends = False
+
+
+def end_of_program() -> None:
+    """From now on engines close because the interpreter goes down, which is no error."""
+    global _program_ends
+    _program_ends = True

@@ -1,0 +1,1 @@
+"""The caller's code in a step: logits processors, stopping criteria, constraints."""

@@ -1,0 +1,99 @@
+"""Constraints: automata that say which tokens may come next."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from llmi.base.kinds import plain, show
+from llmi.errors import ConstraintError, InvalidParamsError
+from llmi.text.prompts import token_list
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from llmi.hooks.runners import TokenContext
+
+S = TypeVar("S")
+_MAX_MEMO = 4096  # states whose masks are kept, for each constraint
+
+
+class Constraint(Generic[S]):
+    """An automaton with explicit, immutable states, given as `structured_outputs`.
+
+    Safe under forks, drafts and n > 1: a state is a value, and each sample walks its own path. End-of-text is allowed in
+    final states, and only there. A state that allows nothing ends that request with ConstraintError.
+    """
+
+    def initial_state(self) -> S:
+        """The state before the first token."""
+        raise NotImplementedError
+
+    def allowed(self, state: S) -> NDArray[np.bool_] | Iterable[int]:
+        """The allowed tokens: bool [vocab_size], or token ids. Remembered for each hashable state."""
+        raise NotImplementedError
+
+    def advance(self, state: S, token_id: int) -> S:
+        """The state after `token_id`, which was allowed."""
+        raise NotImplementedError
+
+    def is_final(self, state: S) -> bool:
+        """Whether the text may end here."""
+        raise NotImplementedError
+
+
+class ConstraintProcessor:
+    """A Constraint as a logits processor; its state sits in context.state."""
+
+    def __init__(self, constraint: Constraint[Any], eos_token_ids: Iterable[int]) -> None:
+        self.constraint = constraint
+        self._eos = np.asarray(sorted(eos_token_ids), np.int64)
+        self._ends = frozenset(self._eos.tolist())
+        self._memo: dict[Any, NDArray[np.bool_]] = {}
+        self.__name__ = type(constraint).__name__
+
+    def __call__(self, context: TokenContext, logits: NDArray[np.float32]) -> None:
+        """Sets what is not allowed to -inf."""
+        slot = context.state
+        num_output = len(context.token_ids) - context.prompt_len
+        if "constraint" not in slot:
+            slot["constraint"] = (0, self.constraint.initial_state())
+        seen, state = slot["constraint"]
+        for token in context.token_ids[context.prompt_len + seen :].tolist():
+            if token not in self._ends:  # under ignore_eos the text goes on where it was
+                state = self.constraint.advance(state, int(token))
+        slot["constraint"] = (num_output, state)
+        mask = self._mask(state, len(logits))
+        if not mask.any():
+            raise ConstraintError(f"{self.__name__}: state {show(state)} allows no token and is not final")
+        logits[~mask] = -np.inf
+
+    def _mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
+        key = state if isinstance(state, Hashable) else None
+        if key is not None and key in self._memo:
+            return self._memo[key]
+        allowed = self.constraint.allowed(state)
+        mask = np.zeros(vocab_size, np.bool_)
+        if isinstance(allowed, np.ndarray) and allowed.dtype == np.bool_:
+            if allowed.shape != (vocab_size,) and not (allowed.ndim == 1 and not allowed[vocab_size:].any()):
+                raise ConstraintError(f"{self.__name__}.allowed returned a mask of shape {allowed.shape}, not [{vocab_size}]")
+            mask[: len(allowed)] = allowed[:vocab_size]
+        else:
+            try:
+                ids = np.asarray(token_list(allowed, "allowed"), np.int64)
+            except InvalidParamsError as error:
+                raise ConstraintError(f"{self.__name__}.allowed returns bool [vocab_size] or token ids: {error}") from None
+            if len(ids) == vocab_size > 2 and ids.max() <= 1:
+                raise ConstraintError(f"{self.__name__}.allowed returned {vocab_size} numbers 0 and 1: a mask is of bools")
+            if len(ids) and ids.max() >= vocab_size:
+                raise ConstraintError(f"{self.__name__}.allowed returned a token id outside [0, {vocab_size})")
+            mask[ids] = True
+        final = plain(self.constraint.is_final(state))
+        if not isinstance(final, bool):
+            raise ConstraintError(f"{self.__name__}.is_final returns True or False, not {show(final)}")
+        mask[self._eos] = final
+        if key is not None and len(self._memo) < _MAX_MEMO:
+            self._memo[key] = mask
+        return mask

@@ -1,0 +1,1 @@
+"""Token sequences that are driven by hand, and decoding strategies."""

@@ -1,0 +1,434 @@
+"""Token sequences of the lab: read logits, extend, fork, roll back; any decoding idea in a few lines.
+
+Sequences share cache blocks copy-on-write and exist while requests run. Their cache may be evicted and is computed
+again when needed; no bit changes.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import dataclasses
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmi import _core
+from llmi.base.kinds import Listed, Whole, array_of, parse, show
+from llmi.base.travel import StaysHere
+from llmi.errors import InvalidParamsError, LlmiError, call_core, from_core
+from llmi.hooks.runners import RequestHooks
+from llmi.params.options import SEED, option
+from llmi.speculation.drafters import TokenTree
+from llmi.text.prompts import token_list, tokenize, warn_of_markup
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from llmi.llm import LLM
+    from llmi.params.sampling import SamplingParams
+
+    F32 = NDArray[np.float32]
+    I32 = NDArray[np.int32]
+
+
+_NODES = Listed(Whole(0, 2**31 - 1, "a node index, an integer of 0 or more"), "a list of node indices", 1 << 20)
+_LAYERS = Listed(Whole(-1, 2**31 - 1, "a layer, an integer of -1 or more"), "a list of layers", 1 << 16)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Capture:
+    """Inner values that a sequence keeps when it is extended.
+
+    Layers count from 1; 0 is the embedding's output, -1 the last layer. `layer_logits` sends a layer's output through the
+    final norm and the head; `attention` keeps a layer's attention weights (1 is the first layer).
+    """
+
+    hidden_states: Iterable[int] = ()
+    layer_logits: Iterable[int] = ()
+    attention: Iterable[int] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_states", "layer_logits", "attention"):
+            setattr(self, name, tuple(parse(_LAYERS, name, getattr(self, name))))
+
+
+#: Where sequences made inside a strategy are noted, so that they are closed with it.
+OWNER: contextvars.ContextVar[list[TokenSequence] | None] = contextvars.ContextVar("OWNER", default=None)
+
+
+class TokenSequence(StaysHere):
+    """A sequence of tokens with its cache, made by `llm.sequence()`. Hashable by identity; a context manager.
+
+    Attributes
+    ----------
+    llm : LLM
+    prompt_len : int
+    parent : TokenSequence or None
+        The sequence from which it was forked.
+    seed : int
+        The key of its noise.
+    """
+
+    def __init__(
+        self, llm: LLM, core: _core.LabSequence, prompt_len: int, seed: int, prompt_text: str | None, parent: TokenSequence | None
+    ) -> None:
+        self.llm = llm
+        self.prompt_len = prompt_len
+        self.parent = parent
+        self.seed = seed
+        self._core = core
+        self._prompt_text = prompt_text
+        self._sample_index = 0
+        self._num_forks = 0
+        self._closed = False
+        self._logits: F32 | None = None
+        self._layer_logits: dict[int, F32] = {}
+        self._hidden_states: dict[int, F32] = {}
+        self._attention: dict[int, F32] = {}
+        self._hook_state: dict[str, Any] = {}
+        owner = OWNER.get()
+        if owner is not None:
+            owner.append(self)
+
+    # --- what it holds
+
+    @property
+    def token_ids(self) -> I32:
+        """Prompt and output, int32 [len]."""
+        ids: I32 = self._core.token_ids
+        return ids
+
+    @property
+    def text(self) -> str:
+        """Text of prompt and output."""
+        if self._prompt_text is None:
+            self._prompt_text = self.llm._decode(self.token_ids[: self.prompt_len].tolist())
+        return self._prompt_text + self.output_text
+
+    @property
+    def output_text(self) -> str:
+        """Text of the tokens after the prompt."""
+        return self.llm._decode(self.token_ids[self.prompt_len :].tolist())
+
+    @property
+    def block_table(self) -> I32:
+        """Pages of its cache in the first KV group, int32; empty if nothing is cached."""
+        tables = self._core.block_table
+        return np.asarray(tables[0] if tables else [], np.int32)
+
+    @property
+    def logits(self) -> F32:
+        """Raw logits after the last token, float32 [vocab_size], read-only; computed when they are first read."""
+        if self._logits is None:
+            _extend(self.llm, {self: []})
+        assert self._logits is not None
+        return self._logits
+
+    @property
+    def layer_logits(self) -> dict[int, F32]:
+        """{layer: [vocab_size]} after the last token, for the layers of `Capture.layer_logits`."""
+        _ = self.logits
+        return self._layer_logits
+
+    @property
+    def hidden_states(self) -> dict[int, F32]:
+        """{layer: [num_new, hidden_size]} of the last extension, for the layers of `Capture.hidden_states`."""
+        _ = self.logits
+        return self._hidden_states
+
+    @property
+    def attention(self) -> dict[int, F32]:
+        """{layer: [num_new, num_heads, len]} of the last extension, for the layers of `Capture.attention`.
+
+        Row i sums to 1 over what its token sees, itself included; what it does not see is 0.
+        """
+        _ = self.logits
+        return self._attention
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """Sum of the raw log-probabilities of the output tokens; scores the sequence once."""
+        ids = self.token_ids.tolist()
+        if len(ids) == self.prompt_len:
+            return 0.0
+        if self.prompt_len == 0:
+            raise InvalidParamsError("the first token of a sequence without a prompt has no probability", "prompt")
+        return float(self.llm._score([ids], False)[0].prompt_token_logprobs[self.prompt_len - 1 :].astype(np.float64).sum())
+
+    # --- what can be done with it
+
+    def fork(self, *, same_noise: bool = False) -> TokenSequence:
+        """A copy that shares all cache blocks until one of the two writes.
+
+        It draws with noise of its own, keyed by the parent's seed and the fork's ordinal; same_noise=True repeats the
+        parent's.
+        """
+        same_noise = option("same_noise", same_noise)
+        self._check_no_tree("forked")
+        seed = self.seed
+        if not same_noise:
+            self._num_forks += 1
+            digest = hashlib.blake2b(f"{self.seed}/{self._sample_index}/fork/{self._num_forks}".encode(), digest_size=8).digest()
+            seed = int.from_bytes(digest, "little")
+        child = TokenSequence(
+            self.llm, call_core(_core.lab_fork, self.llm._engine, self._core), self.prompt_len, seed, self._prompt_text, self
+        )
+        child._sample_index = self._sample_index if same_noise else 0
+        child._logits, child._layer_logits, child._hidden_states = self._logits, self._layer_logits, self._hidden_states
+        child._attention = self._attention
+        child._hook_state = copy.deepcopy(self._hook_state)
+        return child
+
+    def extend(self, tokens: Iterable[int] | TokenTree) -> F32:
+        """Appends tokens; raw logits after each, float32 [num_new, vocab_size].
+
+        A TokenTree is tried, not appended: row i is after node i. Then only `commit` or `rollback(0)` may follow.
+        """
+        return _extend(self.llm, {self: tokens})[self]
+
+    def commit(self, path: Iterable[int]) -> None:
+        """Keeps a path of the pending tree: node indices from a root to a node. The rest is freed."""
+        nodes = parse(_NODES, "path", path)
+        if not self._core.has_tree:
+            raise InvalidParamsError("commit: no tree is pending", "path")
+        logits, hidden, layers, attention = self._tree.logits, self._tree.hidden_states, self._tree.layer_logits, self._tree.attention
+        num_before = self._core.num_tokens
+        self._forget()  # before: an exception may come on the way back
+        call_core(_core.lab_commit, self.llm._engine, self._core, nodes)
+        if nodes:
+            kept = [*range(num_before), *(num_before + node for node in nodes)]
+            self._logits = logits[nodes[-1]]
+            self._layer_logits = {layer: rows[nodes[-1]] for layer, rows in layers.items()}
+            self._hidden_states = {layer: _read_only(rows[nodes]) for layer, rows in hidden.items()}
+            self._attention = {layer: _read_only(rows[nodes][:, :, kept]) for layer, rows in attention.items()}
+
+    def rollback(self, num_tokens: int) -> None:
+        """Drops a pending tree, and the last num_tokens tokens."""
+        num_tokens = option("num_tokens", num_tokens)
+        self._forget()
+        call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
+
+    def sync(self, token_ids: Iterable[int]) -> int:
+        """Makes token_ids the content, keeping the cache of the common beginning; returns that beginning's length.
+
+        Nothing is computed until logits are read or the sequence is extended.
+        """
+        ids = token_list(token_ids, "token_ids")
+        before = self._core.num_tokens
+        try:
+            common = int(call_core(_core.lab_sync, self.llm._engine, self._core, ids))
+        except BaseException:
+            self._forget()
+            raise
+        if common < before or common < len(ids):
+            self._forget()
+        return common
+
+    def probs(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> F32:
+        """The processed law, float32 [vocab_size]: what sampling draws from and verification verifies against.
+
+        Parameters
+        ----------
+        sampling_params : SamplingParams, optional
+            None: the model's defaults.
+        logits : array [vocab_size], optional
+            None: this sequence's own.
+        """
+        law, token, params = self._law(sampling_params, logits)
+        if params.temperature == 0:
+            point = np.zeros(len(law), np.float32)
+            point[token] = 1.0
+            return point
+        result: F32 = np.exp(law - np.float32(_core.log_sum_exp(law)))
+        return result
+
+    def sample(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> int:
+        """Draws the next token with this position's noise; does not append it."""
+        return self._law(sampling_params, logits)[1]
+
+    def close(self) -> None:
+        """Gives its cache back."""
+        if not self._closed:
+            self._closed = True
+            _core.lab_close(self.llm._engine, self._core)
+
+    def __enter__(self) -> TokenSequence:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def __len__(self) -> int:
+        return int(self._core.num_tokens)
+
+    def __repr__(self) -> str:
+        return f"TokenSequence({len(self)} tokens, {self._core.num_computed} computed, seed={self.seed})"
+
+    # --- inner
+
+    _tree: _core.LabResult  # the result of the tree that waits for commit or rollback
+
+    def _owned_by_drafter(self, prompt_len: int, sample_index: int) -> None:
+        self.prompt_len = prompt_len
+        self._sample_index = sample_index
+
+    def _forget(self) -> None:
+        self._logits, self._layer_logits, self._hidden_states, self._attention = None, {}, {}, {}
+
+    def _check_no_tree(self, what: str) -> None:
+        if self._core.has_tree:
+            raise InvalidParamsError(f"a sequence with a pending tree cannot be {what}: commit a path or roll it back first", "tokens")
+
+    def _given_logits(self, logits: object) -> F32:
+        row = array_of("logits", logits)
+        size = self.llm.model_info.vocab_size
+        if row.dtype.kind not in "iuf" or row.shape != (size,):
+            raise InvalidParamsError(f"logits must be None or an array of numbers [vocab_size] = [{size}], not {show(logits)}", "logits")
+        return np.ascontiguousarray(row, np.float32)
+
+    def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[F32, int, SamplingParams]:
+        params = self.llm._resolve(sampling_params, {})
+        self._check_no_tree("sampled from")
+        row = self.logits if logits is None else self._given_logits(logits)
+        hooks = None
+        output = ""
+        if params.has_hooks() or self.llm._batch_runner is not None:
+            output = self.output_text
+            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._builder.ends(params), self.llm._batch_runner)
+            hooks.states[self._sample_index] = self._hook_state
+        core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
+        try:
+            drawn = _core.law(
+                self.llm._engine, core, row,
+                token_ids=self.token_ids.tolist(), prompt_len=self.prompt_len, sample_index=self._sample_index, output_text=output, hooks=hooks,
+            )  # fmt: skip
+        except _core.CoreError as error:
+            if hooks is not None and hooks.error is not None:
+                raise hooks.error from None
+            if error.message.startswith("KeyboardInterrupt"):  # it came between two hooks
+                raise KeyboardInterrupt from None
+            raise from_core(error) from None
+        return drawn.law, drawn.token_id, params
+
+
+def open_sequence(llm: LLM, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:
+    """llm.sequence()."""
+    seed = parse(SEED, "seed", seed)
+    if capture is not None and not isinstance(capture, Capture):
+        raise InvalidParamsError(f"capture must be None or a Capture, not {show(capture)}", "capture")
+    if isinstance(prompt, TokenSequence):
+        if prompt.llm is not llm:
+            prompt = prompt.token_ids
+        elif capture is None:
+            child = prompt.fork()
+            child.prompt_len = len(child)
+            if seed is not None:
+                child.seed = seed
+            return child
+    warn_of_markup([prompt], llm.tokenizer, stacklevel=4)
+    text, ids = (prompt.text, prompt.token_ids.tolist()) if isinstance(prompt, TokenSequence) else tokenize(prompt, llm.tokenizer, "prompt")
+    for token in ids:
+        if token >= llm.model_info.vocab_size:
+            raise InvalidParamsError(f"token id {token} is outside [0, {llm.model_info.vocab_size})", "prompt")
+    if not ids and text == "" and llm.tokenizer.bos_token_id is not None:
+        ids = [llm.tokenizer.bos_token_id]  # an empty text begins with beginning-of-text
+    layers = capture_layers(capture or Capture(), llm.model_info.num_layers)
+    core = _core.LabSequence(ids, *layers)
+    return TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
+
+
+def _read_only(values: F32) -> F32:
+    values.setflags(write=False)
+    return values
+
+
+def capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[int], list[int]]:
+    def layers(given: Iterable[int], name: str, first: int = 0) -> list[int]:
+        result = []
+        for layer in parse(_LAYERS, name, given):
+            if layer != -1 and not first <= layer <= num_layers:
+                raise InvalidParamsError(f"{name}: layer {layer} is neither -1 nor in [{first}, {num_layers}]", name)
+            result.append(num_layers if layer == -1 else layer)
+        return result
+
+    return (
+        layers(capture.hidden_states, "hidden_states"),
+        layers(capture.layer_logits, "layer_logits"),
+        layers(capture.attention, "attention", first=1),
+    )
+
+
+def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
+    """Extends sequences of one or several LLMs, one forward for each LLM; see TokenSequence.extend.
+
+    An empty list only computes what is missing for `logits`.
+    """
+    _check_mapping(tokens)
+    by_llm: dict[int, dict[TokenSequence, Any]] = {}
+    for sequence, new in tokens.items():
+        by_llm.setdefault(id(sequence.llm), {})[sequence] = new
+    results: dict[TokenSequence, F32] = {}
+    for group in by_llm.values():
+        results |= _extend(next(iter(group)).llm, group)
+    return {sequence: results[sequence] for sequence in tokens}
+
+
+def _check_mapping(tokens: object) -> None:
+    if not isinstance(tokens, Mapping):
+        raise InvalidParamsError(f"tokens must be a mapping {{sequence: tokens}}, not {show(tokens)}", "tokens")
+    for sequence in tokens:
+        if not isinstance(sequence, TokenSequence):
+            raise InvalidParamsError(f"tokens must be a mapping {{sequence: tokens}}: {show(sequence)} is no TokenSequence", "tokens")
+
+
+def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
+    _check_mapping(tokens)
+    wanted = []
+    for sequence, new in tokens.items():
+        if sequence.llm is not llm:
+            raise InvalidParamsError("a sequence belongs to another LLM: use llmi.extend for several", "tokens")
+        if sequence._closed:
+            raise InvalidParamsError("a sequence in this call is closed", "tokens")
+        is_tree = isinstance(new, TokenTree)
+        ids = new.token_ids.tolist() if isinstance(new, TokenTree) else token_list(new, "tokens")
+        parents = new.parents.tolist() if isinstance(new, TokenTree) else []
+        wanted.append(
+            _core.LabExtension(
+                sequence=sequence._core, token_ids=ids, parents=parents, is_tree=is_tree and bool(ids), wants_last=not ids and sequence._logits is None
+            )
+        )  # fmt: skip
+    try:
+        return _take_rows(tokens, wanted, call_core(_core.lab_extend, llm._engine, wanted))
+    except LlmiError:  # the sequences are as before
+        raise
+    except BaseException:
+        for sequence in tokens:
+            sequence._forget()  # whatever was added or not: logits are computed again
+        raise
+
+
+def _take_rows(
+    sequences: Iterable[TokenSequence], wanted: list[_core.LabExtension], results: list[_core.LabResult]
+) -> dict[TokenSequence, F32]:
+    rows: dict[TokenSequence, F32] = {}
+    for sequence, result, extension in zip(sequences, results, wanted, strict=True):
+        logits = result.logits
+        rows[sequence] = logits if extension.token_ids else logits[:0]
+        if len(logits) == 0:
+            continue
+        if extension.is_tree:
+            sequence._forget()
+            sequence._tree = result
+            continue
+        sequence._logits = logits[-1]
+        sequence._hidden_states, sequence._attention = result.hidden_states, result.attention
+        sequence._layer_logits = {layer: values[-1] for layer, values in result.layer_logits.items()}
+    return rows

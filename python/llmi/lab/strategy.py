@@ -1,0 +1,142 @@
+"""Strategies: generators written for one prompt, run for all prompts in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmi.base.kinds import callable_object, show
+from llmi.base.progress import progress
+from llmi.base.travel import Alike
+from llmi.errors import InvalidParamsError
+from llmi.lab.sequence import OWNER, Capture, TokenSequence, extend
+from llmi.outputs.results import Outputs
+from llmi.requests.build import derive_seed
+from llmi.text.prompts import PromptList, as_list
+
+if TYPE_CHECKING:
+    from llmi.llm import LLM
+    from llmi.params.sampling import SamplingParams
+
+R = TypeVar("R")
+
+
+class Generate(Alike):
+    """Yielded by a strategy: continue these prompts in the shared batch. The yield returns their Outputs.
+
+    Parameters are those of `LLM.generate`.
+    """
+
+    def __init__(self, prompts: Iterable[Any], sampling_params: SamplingParams | None = None, **params: Any) -> None:
+        self.prompts = as_list(prompts)
+        self.sampling_params = sampling_params
+        self.params = params
+
+
+def run(
+    llm: LLM,
+    strategy: Callable[..., Generator[Any, Any, R]],
+    prompts: list[Any],
+    seed: int | None,
+    capture: Capture | None,
+    use_tqdm: bool | None,
+    kwargs: Mapping[str, Any],
+) -> list[R]:
+    """llm.run()."""
+    if not callable_object(strategy):
+        raise InvalidParamsError(f"strategy must be a generator function, not {show(strategy)}", "strategy")
+    if capture is not None and not isinstance(capture, Capture):
+        raise InvalidParamsError(f"capture must be None or a Capture, not {show(capture)}", "capture")
+    tasks = [_Task(llm, strategy, prompt, derive_seed(seed, index), capture, kwargs) for index, prompt in enumerate(prompts)]
+    try:
+        ready = [task.sequence for task in tasks if len(task.sequence)]
+        extend({sequence: [] for sequence in ready})
+        shown = use_tqdm if use_tqdm is not None or len(tasks) > 1 else False
+        with progress(len(tasks), "run", "prompt", shown) as bar:
+            active = tasks
+            for task in active:
+                task.send(None)
+            while active := [task for task in active if not task.done]:
+                _answer(llm, active)
+                for task in active:
+                    task.send(task.answer)
+                bar.update(sum(task.done for task in active))
+        return [task.result for task in tasks]
+    finally:
+        for task in tasks:
+            task.close()
+
+
+class _Task:
+    """One prompt's generator, and the sequences it made."""
+
+    def __init__(self, llm: LLM, strategy: Any, prompt: Any, seed: int, capture: Capture | None, kwargs: Mapping[str, Any]) -> None:
+        self.seed = seed
+        self.num_generated = 0
+        self.sequences: list[TokenSequence] = []
+        self.done = False
+        self.result: Any = None
+        self.step: Any = None
+        self.answer: Any = None
+        token = OWNER.set(self.sequences)
+        try:
+            self.sequence = llm.sequence(prompt, seed=seed, capture=capture)
+            self.generator = strategy(self.sequence, **kwargs)
+        finally:
+            OWNER.reset(token)
+        if not isinstance(self.generator, Generator):
+            raise InvalidParamsError("a strategy is a generator function: it yields what to extend", "strategy")
+
+    def send(self, value: Any) -> None:
+        """Runs the generator to its next yield or its end."""
+        token = OWNER.set(self.sequences)
+        try:
+            self.step = self.generator.send(value)
+            if not isinstance(self.step, Generate | Mapping):
+                raise InvalidParamsError(f"a strategy yields {{sequence: tokens}} or Generate(...), not {show(self.step)}", "strategy")
+        except StopIteration as stop:
+            self.done, self.result = True, stop.value
+            self.close()
+        finally:
+            OWNER.reset(token)
+
+    def generate_params(self, llm: LLM) -> list[SamplingParams]:
+        """Parameters of each prompt of a yielded Generate; their noise depends on this prompt's seed alone."""
+        resolved = llm._resolve(self.step.sampling_params, self.step.params)
+        result = []
+        for _ in self.step.prompts:
+            self.num_generated += 1
+            seed = derive_seed(self.seed, self.num_generated) if resolved.seed is None else resolved.seed
+            result.append(resolved.replace(seed=seed))
+        return result
+
+    def close(self) -> None:
+        """Ends the generator and gives its sequences' cache back."""
+        self.generator.close()
+        for sequence in self.sequences:
+            sequence.close()
+
+
+def _answer(llm: LLM, active: list[_Task]) -> None:
+    """One forward for each LLM for all that was yielded, and one batch for all that is to be generated."""
+    extensions: dict[TokenSequence, Any] = {}
+    for task in active:
+        if isinstance(task.step, Mapping):
+            for sequence in task.step:
+                if sequence in extensions:
+                    raise InvalidParamsError("two prompts of a strategy extend the same sequence", "strategy")
+            extensions.update(task.step)
+    rows = extend(extensions)
+    generating = [task for task in active if isinstance(task.step, Generate)]
+    for task in active:
+        if isinstance(task.step, Mapping):
+            task.answer = {sequence: rows[sequence] for sequence in task.step}
+    if not generating:
+        return
+    prompts = PromptList(prompt for task in generating for prompt in task.step.prompts)
+    params = [entry for task in generating for entry in task.generate_params(llm)]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    begin = 0
+    for task in generating:
+        task.answer = Outputs(outputs[begin : begin + len(task.step.prompts)])
+        begin += len(task.step.prompts)

@@ -1,0 +1,561 @@
+"""LLM: a model, its engine thread, and the calls that feed it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from llmi import _core, errors
+from llmi.base import log
+from llmi.base.kinds import Listed, Text, parse, show
+from llmi.base.progress import progress
+from llmi.base.travel import StaysHere
+from llmi.chat.prompts import is_chat, prompts_of
+from llmi.engine.args import EngineArgs, SchedulingPolicy
+from llmi.engine.background import Background
+from llmi.engine.numerics_id import numerics_id
+from llmi.errors import (
+    EngineBusyError,
+    InvalidParamsError,
+    call_core,
+    from_core,
+)
+from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
+from llmi.models import by_name
+from llmi.models.files import OpenModel, open_model
+from llmi.models.generation_config import generation_defaults
+from llmi.outputs.results import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, make_memory_report
+from llmi.params.engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
+from llmi.params.options import SEED, option
+from llmi.params.sampling import SamplingParams
+from llmi.requests import scoring
+from llmi.requests.build import RequestBuilder, ResultBuilder, Submission, resolve_params, take_options
+from llmi.requests.call import Call
+from llmi.requests.stepping import Stepping
+from llmi.requests.stream import TextStream
+from llmi.requests.submission import make_call
+from llmi.speculation.config import SpeculationFactory, SpeculativeConfig, parse_speculation
+from llmi.text.prompts import Prompt, as_list
+from llmi.text.tokenizer import Message, Tokenizer
+
+if TYPE_CHECKING:
+    from llmi.lab.sequence import Capture, TokenSequence
+    from llmi.speculation.drafters import TokenTree
+
+R = TypeVar("R")
+_open_engines: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
+
+
+_EXIT_S = 5.0  # how long the program's end waits for engines whose hooks do not return
+
+
+@atexit.register
+def _close_all() -> None:
+    errors.end_of_program()
+    deadline = time.monotonic() + _EXIT_S
+    for engine in list(_open_engines):
+        with contextlib.suppress(KeyboardInterrupt):
+            engine.close(max(0.0, deadline - time.monotonic()))
+
+
+class LLM(StaysHere):
+    """A language model with its engine.
+
+    Thread-safe: calls from several threads join one batch. A context manager.
+
+    Parameters
+    ----------
+    model : path or str, optional
+        A .gguf file (of a split one, any part), a directory with config.json and safetensors or with one GGUF model, a hub name, or a name
+        that llmi knows. None: the default small model, SmolLM2-135M-Instruct.
+    tokenizer : path or Tokenizer, optional
+        None: the model's own.
+    dtype : {"auto", "float32", "float16", "bfloat16"}
+        Weights as stored (quantised ones stay so, and round what they read: see activation_bits), or converted. "float32" is the exact path.
+    quantization : {"q8_0", "q4_0"}, optional
+        Quantise weights as they are loaded: "q8_0" those stored as floats, "q4_0" those of more than five bits; others stay.
+    activation_bits : {8, 16}
+        Bits to which quantised layers round what they read. 16: logits and greedy answers are nearly those of fp32 arithmetic on the same weights; decoding
+        one sequence takes a few per cent longer, batches and prompts about half as long again. `llmi chat` and `llmi generate` take 16 where a model has
+        quantised layers. Layers of floats round nothing: 16 is refused where there are no others.
+    kv_cache_dtype : {"auto", "float16", "bfloat16", "float32", "int8", "fp8"}
+        "auto": float32 with dtype="float32", else float16. "int8" holds nearly twice the tokens of float16, with a scale for each 16 values; "fp8" (e4m3,
+        no scale, 448 at most) twice, and less exactly.
+    attention_dtype : {"auto", "float32", "bf16"}
+        "bf16": queries, K, V and weights of the softmax are rounded to bf16 and multiplied in pairs (a bfloat16 cache): faster prefill
+        where the processor has the instruction, equal bits where it has not; tensor cores on CUDA. "auto": float32, unless kv_cache_dtype is "bfloat16".
+    linear_dtype : {"auto", "float32", "bf16", "fp16"}
+        "bf16": layers whose weights are bf16 round their input to it and multiply in pairs, faster where the processor has the instruction, with equal bits
+        where it has not; on CUDA by tensor cores, which "fp16" uses for fp16 weights (CUDA only; inputs beyond 65,504 become infinite). Other weights as
+        ever. "auto": float32.
+    deterministic : bool
+        False (CUDA only): layers whose weights are bf16 or fp16 are multiplied by cuBLASLt (nvidia-cublas), which rounds its input as linear_dtype="bf16" or
+        "fp16" does and adds in an order of its own. Tokens may then depend on the batch and on the library, and there are no receipts.
+    seed : int, optional
+        Requests without a seed then get one derived from it and their index in the call.
+    max_model_len : int, optional
+        Longest sequence. None: the model's, or what the cache holds.
+    max_num_seqs, max_num_batched_tokens : int
+        Most sequences in a batch, and tokens in a step; longer prompts are cut into chunks.
+    kv_cache_memory_bytes : int, optional
+        None: half of the memory that is free or, on a GPU, what gpu_memory_utilization leaves; and no more than the limits can use.
+    gpu_memory_utilization : float
+        The share of a GPU's memory that may be in use when the cache is there: weights, workspaces, and what others hold.
+    enable_prefix_caching : bool
+        Keep the cache blocks of sequences that have ended, for prompts that begin alike, as long as memory is not needed.
+    scheduling_policy : {"fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static"} or SchedulingPolicy
+        Which waiting request runs next; an object orders them by its `key`. The last two are baselines to compare with.
+    waiting_served_ratio : float, optional
+        When as many requests wait as ratio times those that run, running decodes pause for one prefill (TGI's meaning).
+    speculative_config : SpeculativeConfig, Drafter, dict or None
+        How requests speculate unless they say otherwise; tokens do not depend on it.
+    batch_processors : iterable of BatchLogitsProcessor
+        Logits processors for every request, called with all rows that are ready at once.
+    num_threads : int, optional
+        None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.
+    hf_overrides : mapping, optional
+        Changes to config.json or GGUF metadata: a key's value replaces the file's whole; None takes the key away, or leaves out tensors of that name (* for any
+        text). What nothing reads is refused; receipts record all.
+
+    Raises
+    ------
+    ModelFileError, UnsupportedModelError, TokenizerError, OutOfMemoryError, InvalidParamsError, DeviceError
+    """
+
+    _engine: _core.Engine  # from the end of loading on
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
+        revision: str | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        quantization: str | None = None,
+        activation_bits: int = 8,
+        kv_cache_dtype: str = "auto",
+        attention_dtype: str = "auto",
+        linear_dtype: str = "auto",
+        deterministic: bool = True,
+        seed: int | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+        block_size: int = 16,
+        kv_cache_memory_bytes: int | None = None,
+        gpu_memory_utilization: float = DEFAULT_GPU_MEMORY_UTILIZATION,
+        enable_chunked_prefill: bool = True,
+        enable_prefix_caching: bool = True,
+        scheduling_policy: str | SchedulingPolicy = "fcfs",
+        waiting_served_ratio: float | None = None,
+        speculative_config: object = None,
+        batch_processors: Iterable[BatchLogitsProcessor] = (),
+        chat_template: str | os.PathLike[str] | None = None,
+        generation_config: str | os.PathLike[str] = "auto",
+        num_threads: int | None = None,
+        hf_overrides: Mapping[str, Any] | None = None,
+        _prefers_activation_bits: bool = False,
+        _layers: Sequence[int] = (),
+        _files: OpenModel | None = None,
+        **no_effect: object,
+    ) -> None:
+        given = parse_engine(locals())  # each argument in its plain form
+        self._no_effect = parse_no_effect(no_effect)
+        model, tokenizer, revision, chat_template = (given[name] for name in ("model", "tokenizer", "revision", "chat_template"))
+        generation_config, seed, processors = (given[name] for name in ("generation_config", "seed", "batch_processors"))
+        self._batch_runner = BatchRunner(processors) if processors else None
+        args = EngineArgs.of(given, prefers_activation_bits=_prefers_activation_bits, batch_runner=self._batch_runner, layers=_layers)
+        args.validate()
+        self._no_effect |= args.no_effect()
+        files = _files if _files is not None else open_model(by_name.resolve(model, revision))
+        path = files.path
+        # Weights are packed while Python reads the vocabulary.
+        dropped = _core.DropFlag()
+        loading = Background(lambda: _core.Engine(files.core, **args.for_core(), dropped=dropped))
+        try:
+            overrides = json.loads(args.hf_overrides or "{}")
+            if isinstance(tokenizer, Tokenizer):
+                self.tokenizer = tokenizer
+            elif tokenizer is not None:
+                self.tokenizer = Tokenizer.of_model(tokenizer, overrides)
+            else:
+                self.tokenizer = Tokenizer.of_model(path, overrides, files.core.gguf)
+            config = _core.load_config(files.core, args.hf_overrides)
+            token_bytes = self.tokenizer.vocab_bytes
+            engine = loading.result()
+            engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
+        except BaseException as error:  # Ctrl-C too: packing ends at its next matrix
+            dropped.set()
+            loading.wait()
+            if isinstance(error, _core.CoreError):
+                files.check_unchanged()  # which would be why
+                raise from_core(error, path) from None
+            raise
+        if chat_template is not None:
+            self.tokenizer.use_chat_template(chat_template)
+        self._engine = engine
+        _open_engines.add(engine)
+        info = engine.info()
+        self._engine_args = args
+        self._seed = seed
+        self._table: str = info["table"]
+        self._page_bytes: int = info["page_bytes"]
+        self._num_threads: int = info["num_threads"]
+        self._step_weight_bytes: int = info["step_weight_bytes"]
+        self._defaults = generation_defaults(path, generation_config, info["max_model_len"])
+        files.check_unchanged()
+        self._files = files
+        digest = files.digest()
+        identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args)
+        self.model_info = ModelInfo(
+            architecture=config["architecture"], num_layers=len(_layers) or config["num_layers"], hidden_size=config["hidden_size"], num_heads=config["num_heads"],
+            num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=info["max_model_len"],
+            weight_bytes=info["weight_bytes"], kv_bytes_per_token=info["kv_bytes_per_token"], numerics_id=identity, path=str(path), _digest=digest,
+        )  # fmt: skip
+        log.loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"])
+        self.last_outputs: Outputs = Outputs()
+        self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])
+        self._results = ResultBuilder(
+            self.tokenizer, identity,
+            {"model_path": str(path), "model_sha256": digest, "dtype": args.dtype, "quantization": args.quantization, "kv_cache_dtype": args.kv_cache_dtype,
+             "hf_overrides": args.hf_overrides, "eos_token_ids": self._builder.eos_token_ids()},
+        )  # fmt: skip
+        self._speculation = SpeculationFactory(self)
+        self._builder.speculation = self._speculation
+        self._speculative_config = self._parse_speculation(speculative_config)
+        self._ids = itertools.count()
+        self._stepping = Stepping(engine, self._results)
+
+    def generate(
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        speculative_config: object = "engine",
+        priority: int | Iterable[int] = 0,
+        trace: bool = False,
+        on_error: Literal["raise", "return"] = "raise",
+        parse_special: bool | None = None,
+        use_tqdm: bool | None = None,
+        **params: object,
+    ) -> Outputs:
+        """Continue prompts.
+
+        Parameters
+        ----------
+        prompts : str, list of int, dict, TokenSequence, or an iterable of these
+            A flat list of ints is one prompt. A TokenSequence is continued from a fork of its cache, itself untouched.
+        sampling_params : SamplingParams or one for each prompt, optional
+            Replaces the model's own defaults.
+        speculative_config : SpeculativeConfig, Drafter, function, dict, None, or a list with one for each prompt
+            Who drafts tokens ahead; changes nothing but the speed. "engine": what LLM was given; None: off.
+        priority : int or one for each prompt
+            Smaller runs first, under scheduling_policy="priority".
+        trace : bool
+            Record every token tried, in `outputs[i].trace`.
+        on_error : {"raise", "return"}
+            "raise": after all others have finished, RequestErrors carries errors and outputs. "return": a failed
+            output has finish_reason "error" and its `error`.
+        parse_special : bool, optional
+            What a name of a special token such as "<|im_start|>" means in a text: True: that token (as in a chat that was rendered
+            already; a beginning-of-text that the text has itself is not put in front once more); False: these letters. None: the letters, with
+            one UserWarning if there is such a name. A prompt dict may have its own "parse_special".
+        use_tqdm : bool, optional
+            None: a progress bar for several prompts, where somebody watches.
+        **params
+            SamplingParams fields, over the model's defaults, instead of `sampling_params`.
+
+        Returns
+        -------
+        Outputs
+            In the order of the prompts.
+
+        Raises
+        ------
+        InvalidParamsError, RequestErrors, GenerationInterrupted
+        """
+        use_tqdm = option("use_tqdm", use_tqdm)
+        call = self._call(
+            prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace,
+            parse_special=parse_special,
+        )  # fmt: skip
+        return self._finish(call, use_tqdm)
+
+    def chat(
+        self,
+        messages: list[Message] | list[list[Message]],
+        sampling_params: SamplingParams | None = None,
+        *,
+        chat_template: str | os.PathLike[str] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **generate_args: object,
+    ) -> Outputs:
+        """Answer one chat, or several. `max_tokens` runs to the end of the context unless given.
+
+        Parameters
+        ----------
+        messages : list of dict, or list of these
+            Each message has "role" and "content": text, or a list of parts of type "text".
+        chat_template : str or path, optional
+            A template, the path of a file with one, or the name of one of the model's; see Tokenizer.apply_chat_template.
+        add_generation_prompt, continue_final_message : bool
+            Begin an answer, or continue the last message.
+        tools : list of dict, optional
+            JSON schemas of functions.
+        chat_template_kwargs : dict, optional
+            Further variables of the template (`documents`, `enable_thinking`), JSON data. What the template does not look at is named in a UserWarning.
+        **generate_args
+            As for generate(). A chat that cannot be rendered is one request's error (`on_error`).
+        """
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
+        use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
+        prompts = prompts_of(
+            self.tokenizer, messages, chat_template=chat_template, add_generation_prompt=option("add_generation_prompt", add_generation_prompt),
+            continue_final_message=option("continue_final_message", continue_final_message), tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )  # fmt: skip
+        return self._finish(self._call(prompts, sampling_params, generate_args, to_the_end=True, **options), use_tqdm)
+
+    def stream(self, prompts: object, sampling_params: SamplingParams | None = None, **generate_args: object) -> TextStream:
+        """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
+
+        `max_tokens` runs to the end of the context unless given.
+        """
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
+        if is_chat(prompts):
+            prompts = prompts_of(self.tokenizer, prompts)
+        call = self._call(prompts, sampling_params, generate_args, stream=True, to_the_end=True, **options)
+        with call.ending(self._keep):
+            self._submit(call)
+            return TextStream(call, self)
+
+    # --- the lab
+
+    def sequence(self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None) -> TokenSequence:
+        """A token sequence to extend, fork and roll back by hand. Nothing is computed until logits are read.
+
+        Parameters
+        ----------
+        prompt : str, list of int, dict or TokenSequence
+        seed : int, optional
+            Key of its noise; None draws one.
+        capture : Capture, optional
+            Inner values to keep.
+        """
+        from llmi.lab.sequence import open_sequence
+
+        return open_sequence(self, prompt, seed, capture)
+
+    def extend(self, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, Any]:
+        """Extends several sequences in one forward: {sequence: logits [num_new, vocab_size]}. An empty list only prefills."""
+        from llmi.lab.sequence import _extend
+
+        return _extend(self, tokens)
+
+    def run(
+        self,
+        strategy: Callable[..., Generator[Any, Any, R]],
+        prompts: Iterable[Prompt],
+        *,
+        seed: int | None = None,
+        capture: Capture | None = None,
+        use_tqdm: bool | None = None,
+        **kwargs: object,
+    ) -> list[R]:
+        """Runs a decoding strategy for all prompts at once.
+
+        Parameters
+        ----------
+        strategy : generator function
+            `strategy(sequence, **kwargs)` is written for one prompt. It yields `{sequence: tokens}` to extend (sequences of
+            other LLMs too) or `Generate(...)`, and gets back what these return. What all prompts yield meets in one forward.
+        prompts : iterable of prompts
+        seed : int, optional
+            Each prompt's sequence gets a seed derived from it and the prompt's index.
+
+        Returns
+        -------
+        list
+            What each generator returned.
+        """
+        from llmi.lab.strategy import run
+
+        seed = parse(SEED, "seed", seed)
+        shown = option("use_tqdm", use_tqdm)
+        return run(self, strategy, as_list(prompts), seed if seed is not None else self._seed, capture, shown, kwargs)
+
+    def cost_curve(self) -> dict[int, float]:
+        """Seconds of a step by its number of rows, measured once: the costs that num_speculative_tokens="auto" uses."""
+        return call_core(_core.cost_curve, self._engine)
+
+    # --- scoring
+
+    def loglikelihood(
+        self, pairs: Iterable[tuple[Prompt, Prompt]], *, parse_special: bool | None = None, use_tqdm: bool | None = None
+    ) -> list[LogLikelihood]:
+        """log P(continuation | context) for each pair; an empty context is beginning-of-text.
+
+        Texts are encoded by lm-eval's rule: together, and the continuation is what stands behind as many tokens as the context alone has. Where one
+        token spans the join and nothing is left, as in ("hello wor", "ld"), the continuation is encoded alone. parse_special as in generate.
+        """
+        return scoring.loglikelihood(self, pairs, parse_special, use_tqdm)
+
+    def perplexity(
+        self, texts: Prompt | Iterable[Prompt], *, max_length: int | None = None, stride: int | None = None, parse_special: bool | None = None,
+        use_tqdm: bool | None = None,
+    ) -> list[Perplexity]:  # fmt: skip
+        """Perplexity of each text. Each token is scored once, in windows in which the model reads at most `max_length` (the context) tokens.
+
+        stride=None: the windows of lm-eval's loglikelihood_rolling, `max_length` scored tokens each. Else windows are `stride` tokens
+        apart and see what stands before. parse_special as in generate.
+        """
+        return scoring.perplexity(self, texts, max_length, stride, parse_special, use_tqdm)
+
+    # --- stepping by hand
+
+    def enqueue(self, prompts: object, sampling_params: SamplingParams | None = None, **generate_args: object) -> list[str]:
+        """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
+        call = self._call(prompts, sampling_params, generate_args, on_error="return", stream=True, stepped=True, **options)
+        self._stepping.add(call, self._submit)
+        return [submission.hooks.request_id for submission in call.submissions]
+
+    def step(self) -> list[RequestOutput]:
+        """One iteration of the engine: the enqueued requests that have news; [] when none is left. Ctrl-C ends them all."""
+        return self._stepping.step(self._keep)
+
+    def wait_for_completion(self) -> Outputs:
+        """Runs all enqueued requests to their end. Ctrl-C ends them: GenerationInterrupted holds what there was."""
+        return self._stepping.finish(self._keep)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End enqueued requests; what they have becomes their result, with finish_reason "abort"."""
+        names = parse(Listed(Text(64), "a list of request ids, which are strings", 1 << 20, single=True), "request_ids", request_ids)
+        if wrong := [name for name in names if not (name.isascii() and name.isdigit() and int(name) < 2**63)]:
+            raise InvalidParamsError(f"request_ids: {show(wrong[0])} is no id that enqueue() gave", "request_ids")
+        self._engine.abort([int(name) for name in names])
+
+    # --- looking inside
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The parameters of generate() without arguments: the model's generation_config over llmi's defaults."""
+        return self._resolve(None, {})
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Counters of the engine since it started, its state now, and the times of recent requests (p50, p90, p99, mean).
+
+        Read times to the first token together with `num_running`: they depend on how much runs at once.
+        """
+        stats: dict[str, Any] = {**call_core(self._engine.stats), **self._results.log.summary()}
+        busy = stats["busy_time_s"]
+        stats["generated_tokens_per_s"] = stats["num_generated_tokens"] / busy if busy else 0.0
+        stats["kv_usage"] = 1 - stats["num_free_pages"] / max(stats["num_pages"], 1)
+        return stats
+
+    def memory_report(self) -> MemoryReport:
+        """The KV cache now, with the block tables of all that hold some; draws itself in a notebook."""
+        tables = call_core(self._engine.tables)
+        return make_memory_report(call_core(self._engine.stats), tables, self.model_info.weight_bytes, self._page_bytes)
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets the cached beginnings that no running request or sequence uses."""
+        call_core(self._engine.reset_prefix_cache)
+
+    def close(self) -> None:
+        """End all requests and give back weights and cache. Outputs stay; later calls raise EngineClosedError."""
+        if "_engine" in self.__dict__:  # else loading failed
+            self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        info = self.model_info
+        return f"LLM({Path(info.path).name}, {info.architecture}, {info.weight_bytes / 1e6:.0f} MB, {self._table}, max_model_len={info.max_model_len})"
+
+    # --- inner
+
+    def _call(
+        self, prompts: object, sampling_params: object, params: Mapping[str, Any], *, priority: int | Iterable[int] = 0,
+        on_error: str = "raise", speculative_config: object = "engine", trace: bool = False, stream: bool = False, stepped: bool = False,
+        to_the_end: bool = False, parse_special: bool | None = None,
+    ) -> Call:  # fmt: skip
+        return make_call(
+            self, prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace, stream=stream,
+            stepped=stepped, to_the_end=to_the_end, parse_special=parse_special,
+        )  # fmt: skip
+
+    def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
+        return resolve_params(sampling_params, params, self._defaults).params
+
+    def _decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])
+
+    def _parse_speculation(self, value: object) -> SpeculativeConfig | None:
+        if isinstance(value, str) and value == "engine":
+            return self._speculative_config
+        config = parse_speculation(value)
+        if config is not None:
+            self._speculation.check(config)
+        return config
+
+    def _submit(self, call: Call, first: int = 0) -> None:
+        if self._engine.on_engine_thread():
+            raise EngineBusyError("the engine was called from inside one of its own hooks; use another LLM there")
+        call.submit(first)
+
+    def _keep(self, outputs: Outputs) -> None:
+        self.last_outputs = outputs
+
+    def _run_to_end(self, call: Call, use_tqdm: bool | None) -> None:
+        shown = use_tqdm if use_tqdm is not None or len(call.submissions) > 1 else False
+        with call.ending(self._keep):
+            self._submit(call)
+            with progress(len(call.submissions), "generate", "req", shown) as bar:
+                while not call.done:
+                    call.wait()
+                    bar.update(len(call.take_finished()))
+
+    def _finish(self, call: Call, use_tqdm: bool | None) -> Outputs:
+        self._run_to_end(call, use_tqdm)
+        # Other threads set last_outputs too: this call returns its own.
+        outputs = self.last_outputs = call.outputs()
+        call.raise_errors()
+        return outputs
+
+    def _score(self, sequences: list[list[int]], use_tqdm: bool | None) -> list[_core.Request]:
+        """Core requests that scored `sequences` as prompts."""
+        submissions = []
+        for ids in sequences:
+            request_id = next(self._ids)
+            params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+            params._settle()
+            submission = Submission(None, ids, params, {}, 0, RequestHooks(str(request_id), params, ""))
+            self._builder.build(submission, request_id, max_tokens=0)
+            submissions.append(submission)
+        call = Call(self._engine, self._results, submissions, "raise")
+        self._run_to_end(call, use_tqdm)
+        call.raise_errors()
+        return [submission.built for submission in submissions]

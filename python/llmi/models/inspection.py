@@ -1,0 +1,247 @@
+"""What a model is, needs and costs: arithmetic on its numbers, no weights read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from llmi import _core
+from llmi.errors import InvalidParamsError, UnsupportedCombinationError, from_core
+from llmi.models import layout
+from llmi.models.files import open_model
+from llmi.params.overrides import overrides_text
+
+KV_CACHE_DTYPES = ("float16", "bfloat16", "float32", "int8", "fp8")
+STEP_TOKENS = 2048  # max_num_batched_tokens by default
+MOST_TOKENS = 10**12
+_CONFIG_TYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+
+
+def kv_head_bytes(head_dim: int, kv_cache_dtype: str = "float16") -> int:
+    """Bytes of one head's K or V of one token; int8 has a 2-byte scale for each 16 values."""
+    return (
+        head_dim + head_dim // 8
+        if kv_cache_dtype == "int8"
+        else head_dim * {"float16": 2, "bfloat16": 2, "float32": 4, "fp8": 1}[kv_cache_dtype]
+    )
+
+
+def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, kv_cache_dtype: str = "float16") -> int:
+    """KV cache bytes of one token: 2 x layers x KV heads x head bytes."""
+    return 2 * num_layers * num_kv_heads * kv_head_bytes(head_dim, kv_cache_dtype)
+
+
+def kv_cache_bytes(num_layers: int, num_kv_heads: int, head_dim: int, num_tokens: int, kv_cache_dtype: str = "float16") -> int:
+    """KV cache bytes of num_tokens tokens, every layer seeing all of them."""
+    return kv_bytes_per_token(num_layers, num_kv_heads, head_dim, kv_cache_dtype) * num_tokens
+
+
+def tokens_that_fit(memory_bytes: int, num_layers: int, num_kv_heads: int, head_dim: int, kv_cache_dtype: str = "float16") -> int:
+    """Tokens whose KV cache fits into memory_bytes."""
+    return memory_bytes // kv_bytes_per_token(num_layers, num_kv_heads, head_dim, kv_cache_dtype)
+
+
+def seen_keys(num_tokens: int, window: int) -> float:
+    """Keys that the queries of num_tokens tokens see in one layer, all together: L^2 / 2, less where a window (0: none) cuts it."""
+    if not window or num_tokens <= window:
+        return num_tokens * num_tokens / 2
+    return window * num_tokens - window * window / 2
+
+
+def prefill_flops(num_params: int, num_layers: int, width: int, num_tokens: int, windows: list[int] | None = None) -> int:
+    """Operations of a prefill of L tokens: 2 P L + 2 n L^2 d (causal attention); with windows [num_layers] a layer attends to at most its own."""
+    layers = windows if windows is not None else [0] * num_layers
+    return 2 * num_params * num_tokens + int(4 * width * sum(seen_keys(num_tokens, window) for window in layers))
+
+
+def decode_flops(num_params: int, num_layers: int, width: int, context: int, windows: list[int] | None = None) -> int:
+    """Operations of one decoded token at context L: 2 P + 4 n L d; with windows [num_layers] a layer attends to at most its own."""
+    layers = windows if windows is not None else [0] * num_layers
+    return 2 * num_params + 4 * width * sum(min(context, window) if window else context for window in layers)
+
+
+def devices_needed(requests_per_s: float, one_device_requests_per_s: float) -> int:
+    """Devices for a load, from what one carries at its latency target (rounded up)."""
+    return math.ceil(Fraction(str(requests_per_s)) / Fraction(str(one_device_requests_per_s)))
+
+
+def windowed_kv_bytes(windows: list[int], num_kv_heads: int, head_dim: int, num_tokens: int, kv_cache_dtype: str = "float16") -> int:
+    """KV cache bytes of a sequence when layers with a window keep what it sees (0: all)."""
+    layer = 2 * num_kv_heads * kv_head_bytes(head_dim, kv_cache_dtype)
+    return sum(layer * (min(num_tokens, window) if window else num_tokens) for window in windows)
+
+
+@dataclasses.dataclass
+class ModelReport:
+    """The numbers of `llmi inspect`, and their text."""
+
+    path: Path
+    config: _core._ModelConfig
+    tensors: list[_core.TensorInfo]
+    kv_cache_dtype: str
+    num_tokens: int
+    workspace_bytes: int  # activations of the longest step that the engine makes by default, on the host
+    list_tensors: bool = False
+    assumed: str = ""
+    activation_bits: int = 8  # bits of the input of quantised layers
+
+    @property
+    def num_params(self) -> int:
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self.tensors)
+
+    @property
+    def has_quantized_layers(self) -> bool:
+        """An embedding of a model with its own head is only looked up, not multiplied."""
+        looked_up = "" if self.config["tied_embeddings"] else "token_embd.weight"
+        matrices = [tensor for tensor in self.tensors if len(tensor.shape) == 2 and tensor.name != looked_up]
+        return any(tensor.dtype.upper().startswith("Q") for tensor in matrices)
+
+    @property
+    def width(self) -> int:
+        """Query heads x head size."""
+        return int(self.config["num_heads"]) * int(self.config["head_dim"])
+
+    def kv_bytes(self, num_tokens: int) -> int:
+        """KV cache of one sequence, windows counted."""
+        c = self.config
+        return windowed_kv_bytes(c["windows"], c["num_kv_heads"], c["head_dim"], num_tokens, self.kv_cache_dtype)
+
+    def prefill(self, num_tokens: int) -> int:
+        """Operations."""
+        return prefill_flops(self.num_params, self.config["num_layers"], self.width, num_tokens, self.config["windows"])
+
+    def decode(self, context: int) -> int:
+        """Operations of one token."""
+        return decode_flops(self.num_params, self.config["num_layers"], self.width, context, self.config["windows"])
+
+    def sequences_in(self, memory_bytes: int, num_tokens: int) -> int:
+        """Sequences of num_tokens tokens whose cache fits into memory_bytes."""
+        return max(0, memory_bytes) // max(1, self.kv_bytes(num_tokens))
+
+    def tokens_in(self, memory_bytes: int) -> int:
+        """Tokens of one sequence, windows counted."""
+        low, high = 0, min(MOST_TOKENS, max(0, memory_bytes))
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.kv_bytes(middle) <= memory_bytes else (low, middle - 1)
+        return low
+
+    def __str__(self) -> str:
+        c, tokens = self.config, self.num_tokens
+        per_token = kv_bytes_per_token(c["num_layers"], c["num_kv_heads"], c["head_dim"], self.kv_cache_dtype)
+        kv = self.kv_bytes(tokens)
+        available = _core.system_info()["available_memory_bytes"]
+        kinds: dict[str, int] = {}
+        for tensor in self.tensors:
+            kinds[tensor.dtype] = kinds.get(tensor.dtype, 0) + tensor.num_bytes
+        values, scales = divmod(kv_head_bytes(c["head_dim"], self.kv_cache_dtype), c["head_dim"])
+        head_bytes = f"({c['head_dim']} + {scales}) bytes" if scales else f"{c['head_dim']} x {values} bytes"
+        attention = "MHA" if c["num_kv_heads"] == c["num_heads"] else "MQA" if c["num_kv_heads"] == 1 else "GQA"
+        local = [window for window in c["windows"] if window]
+        counted = " (windows counted)" if local else ""
+        prefill, decode, read = self.prefill(tokens), self.decode(tokens), self.weight_bytes + kv
+        room = available - self.weight_bytes - self.workspace_bytes
+        rest = f"and then {self.tokens_in(room):,} tokens of cache" if room > 0 else f"{-room / 1e6:,.0f} MB are missing"
+        lines = [
+            f"{self.path.name}: {c['architecture']}, {self.num_params / 1e6:,.1f} M parameters, {self.weight_bytes / 1e6:,.1f} MB of weights"
+            + (f" ({self.assumed})" if self.assumed else ""),
+            f"  types        {', '.join(f'{dtype} {num_bytes / 1e6:,.1f} MB' for dtype, num_bytes in sorted(kinds.items()))}",
+            f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {c['intermediate_size']}, vocabulary {c['vocab_size']:,}"
+            f"{', head tied to embedding' if c['tied_embeddings'] else ''}",
+            f"  attention    {attention}: {c['num_heads']} heads, {c['num_kv_heads']} KV heads of {c['head_dim']}"
+            + (f"; {len(local)} layers with window {local[0]:,}, {len(c['windows']) - len(local)} global" if local else ""),
+            f"  context      {c['max_position']:,} tokens"
+            + (f" (the sums below are for {tokens:,}, which is beyond it)" if tokens > c["max_position"] else ""),
+            f"  KV cache     2 x {c['num_layers']} layers x {c['num_kv_heads']} KV heads x {head_bytes}"
+            f" = {per_token:,} bytes a token, {per_token / 1e6:,.2f} MB ({self.kv_cache_dtype})",
+            f"               {tokens:,} tokens: {kv / 1e6:,.1f} MB{counted}",
+            f"  activations  {self.workspace_bytes / 1e6:,.1f} MB for steps of {STEP_TOKENS:,} tokens"
+            + (f"; quantised layers read {self.activation_bits}-bit ones" if self.has_quantized_layers else ""),
+            f"  this machine {available / 1e6:,.0f} MB free: weights and activations {'fit' if room > 0 else 'DO NOT FIT'}, {rest}",
+            f"  operations   prefill of {tokens:,}: {prefill / 1e9:,.1f} GFLOP{counted}, {prefill / read:,.0f} operations a byte of weights and cache",
+            f"               a token at context {tokens:,}: {decode / 1e9:,.2f} GFLOP{counted}"
+            f" over {read / 1e6:,.1f} MB read, {decode / read:,.1f} operations a byte",
+        ]
+        if self.list_tensors:
+            lines += [f"    {tensor.name:48} {tensor.dtype:6} {tensor.shape}" for tensor in self.tensors]
+        return "\n".join(lines)
+
+
+def inspect_model(
+    path: Path,
+    kv_cache_dtype: str = "float16",
+    num_tokens: int = 2048,
+    list_tensors: bool = False,
+    hf_overrides: Mapping[str, Any] | None = None,
+    activation_bits: int = 8,
+) -> ModelReport:
+    """Reads headers only; of a config.json, or a directory without weights, the config alone.
+
+    Raises
+    ------
+    ModelFileError, UnsupportedModelError
+    InvalidParamsError
+        For a count of tokens outside [1, 10^12].
+    UnsupportedCombinationError
+        For 16-bit activations where no layer is quantised.
+    """
+    if not 1 <= num_tokens <= MOST_TOKENS:
+        raise InvalidParamsError(f"tokens must lie in [1, {MOST_TOKENS:,}], not {num_tokens:,}", "tokens")
+    overrides = overrides_text(hf_overrides)
+    config_file = _config_alone(path)
+    try:
+        if config_file is None:
+            files = open_model(path)
+            path, core = files.path, files.core
+            tensors, assumed = core.tensors(), ""
+        else:
+            core = _core.ModelFiles(str(config_file), [], layout.open_input(config_file, "json"), None)
+            tensors, assumed = _tensors_of(config_file, core, overrides)
+        config = _core.load_config(core, overrides)
+        workspace_bytes = _core.workspace_bytes(core, STEP_TOKENS, overrides, activation_bits)
+    except _core.CoreError as error:
+        raise from_core(error, path) from None
+    report = ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, activation_bits)
+    if activation_bits == 16 and not report.has_quantized_layers:
+        types = ", ".join(sorted({tensor.dtype for tensor in tensors}))
+        raise UnsupportedCombinationError(
+            f"activation_bits = 16 is for quantised layers, and this model's dtype is {types}: its layers round nothing that they read",
+            "activation_bits",
+            "dtype",
+        )
+    return report
+
+
+def _config_alone(path: Path) -> Path | None:
+    """The config.json that `path` is, or that it holds without weights."""
+    try:
+        if path.is_dir() and (path / "config.json").is_file() and not [*path.glob("*.safetensors*"), *path.glob("*.gguf")]:
+            return path / "config.json"
+        is_config = path.suffix == ".json" and not path.name.endswith(".index.json") and path.is_file()
+    except OSError:  # a name that is too long, a folder that cannot be read: opening it says so
+        return None
+    return path if is_config else None
+
+
+def _tensors_of(path: Path, core: _core.ModelFiles, overrides: str) -> tuple[list[_core.TensorInfo], str]:
+    """What the config's shapes say, in the type that it names; and how that was found."""
+    expected = _core.expected_tensors(core, overrides)  # the core's checks of the file come first
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    inner = fields.get("text_config")
+    fields = {**(inner if isinstance(inner, dict) else {}), **fields}
+    named = str(fields.get("dtype") or fields.get("torch_dtype"))
+    name, num_bytes = _CONFIG_TYPES.get(named, ("BF16", 2))
+    tensors = [
+        _core.TensorInfo(name=tensor, dtype=name, shape=shape, num_bytes=num_bytes * math.prod(shape)) for tensor, shape in expected.items()
+    ]
+    how = f"in {named}" if named in _CONFIG_TYPES else "which names no type that is known: bfloat16 is assumed"
+    return tensors, f"by the config alone, {how}"

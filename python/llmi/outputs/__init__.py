@@ -1,0 +1,1 @@
+"""What a request gives back: results, traces, receipts, pictures of them."""

@@ -1,0 +1,246 @@
+"""Receipts: everything that an output is a function of, so that another machine can check it bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from llmi.base.kinds import Place, parse, show
+from llmi.engine.numerics_id import promises_bits, where_it_runs
+from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.models.input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
+from llmi.params.overrides import overrides_text
+from llmi.params.sampling import FIELDS, SamplingParams
+from llmi.requests.build import HOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from llmi.llm import LLM
+    from llmi.outputs.results import Logprob, RequestOutput
+
+#: 1 left out parameters at their default, the prompt's log-probabilities, and why an output ended; such receipts are still read.
+FORMAT = 2
+
+
+def _digest(output: RequestOutput, version: int) -> str:
+    """SHA-256 over the raw bits of all requested log-probabilities: the prompt's first, since format 2."""
+    digest = hashlib.sha256()
+
+    def add(positions: Iterable[dict[int, Logprob] | None] | None) -> None:
+        for entries in positions or ():
+            for token_id, entry in (entries or {}).items():
+                digest.update(struct.pack("<iffi", token_id, entry.logprob, entry.processed_logprob, entry.rank))
+
+    if version > 1:
+        add(output.prompt_logprobs)
+    for completion in output.outputs:
+        add(completion.logprobs)
+    return digest.hexdigest()
+
+
+def _results(output: RequestOutput, version: int) -> list[dict[str, Any]]:
+    names = ("token_ids", "text") if version == 1 else ("token_ids", "text", "finish_reason", "stop_reason")
+    return [{name: getattr(completion, name) for name in names} for completion in output.outputs]
+
+
+@dataclasses.dataclass
+class Receipt:
+    """What an output is a function of, and what came out. `fields` is strict JSON: numbers that it lacks are "inf", "-inf" and "nan"."""
+
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, output: RequestOutput) -> Receipt:
+        """The receipt of a finished output. Hooks are Python and cannot be replayed: they are refused."""
+        import llmi
+
+        source = output._receipt_source
+        if source.get("hooks"):
+            raise UnsupportedCombinationError("an output that Python hooks took part in has no receipt", "receipt", "hooks")
+        if not promises_bits(output.numerics_id):
+            raise UnsupportedCombinationError(
+                "deterministic = False does not promise the same tokens again: its outputs have no receipt", "receipt", "deterministic"
+            )
+        if source.get("verification", "coupled") != "coupled":
+            raise UnsupportedCombinationError(
+                "an output's tokens depend on the drafter unless verification is 'coupled': it has no receipt", "receipt", "verification"
+            )
+        if not output.finished or any(completion.finish_reason in ("abort", "error") for completion in output.outputs):
+            raise UnsupportedCombinationError("an output that did not come to its own end has no receipt", "receipt", "finish_reason")
+        return cls(
+            {
+                "format": FORMAT,
+                "llmi_version": llmi.__version__,
+                "model": Path(source["model_path"]).name,
+                "model_sha256": source["model_sha256"](),
+                "dtype": source["dtype"],
+                "quantization": source["quantization"],
+                "kv_cache_dtype": source["kv_cache_dtype"],
+                "hf_overrides": json.loads(source["hf_overrides"] or "{}"),
+                "numerics_id": output.numerics_id,
+                "eos_token_ids": source["eos_token_ids"],
+                "prompt_token_ids": output.prompt_token_ids,
+                "sampling_params": source["params"],
+                "seed": output.seed,
+                "outputs": _results(output, FORMAT),
+                "logprob_digest": _digest(output, FORMAT),
+            }
+        )
+
+    @property
+    def _engine_arguments(self) -> dict[str, Any]:
+        """Arguments of an LLM that can repeat it, besides the model."""
+        types = {name: self.fields.get(name) for name in ("dtype", "quantization", "kv_cache_dtype")}
+        return {**where_it_runs(self.fields["numerics_id"]), **types, "hf_overrides": self._overrides}
+
+    @property
+    def _overrides(self) -> dict[str, Any]:
+        """Changes to the model's config; {} in receipts of versions that had none."""
+        overrides: dict[str, Any] = self.fields.get("hf_overrides") or {}
+        return overrides
+
+    @property
+    def _sampling_params(self) -> SamplingParams:
+        """All of them: what the receipt does not name was at llmi's default, not at the model's."""
+        params = dict(self.fields["sampling_params"], seed=self.fields["seed"])
+        if params.get("logit_bias"):
+            params["logit_bias"] = {int(token): float(bias) for token, bias in params["logit_bias"].items()}
+        return SamplingParams(**params)
+
+    def save(self, path: str | Path) -> None:
+        """Writes strict JSON."""
+        text = json.dumps(self.fields, indent=1, ensure_ascii=False, allow_nan=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Receipt:
+        """Reads what `save` wrote. Raises InvalidParamsError if it is no receipt."""
+        path = parse(Place(), "receipt", path)
+        try:
+            text = read_text(path, MAX_VOCABULARY_BYTES)
+            fields = parse_json(text, Path(path))
+            _check_fields(fields)
+            if fields["format"] > 1:
+                json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+            elif isinstance(bias := fields["sampling_params"].get("logit_bias"), dict):
+                fields["sampling_params"]["logit_bias"] = {token: str(float(value)) for token, value in bias.items()}
+        except InvalidParamsError as error:
+            raise InvalidParamsError(f"{path}: {error}", "receipt") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise InvalidParamsError(f"{path}: not a receipt ({error})", "receipt") from None
+        return cls(fields)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f'{name} is not JSON: such numbers are strings, as in "-inf"')
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {digits:.40} is too large")
+    return value
+
+
+def _check_fields(fields: Any) -> None:
+    """Raises ValueError, or InvalidParamsError for a format of another version, where something is missing or of another kind."""
+
+    def is_int(value: Any, low: int = 0, high: int = 2**31 - 1) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+    def are_ids(value: Any) -> bool:
+        return isinstance(value, list) and all(is_int(token) for token in value)
+
+    def need(condition: bool, what: str) -> None:
+        if not condition:
+            raise ValueError(what)
+
+    need(isinstance(fields, dict), "it is no JSON object")
+    need(is_int(fields.get("format")), "it has no format")
+    if not 1 <= fields["format"] <= FORMAT:
+        raise InvalidParamsError(f"receipt format {fields['format']} (this version reads 1 to {FORMAT})", "receipt")
+    for name in ("model", "model_sha256", "dtype", "kv_cache_dtype", "numerics_id", "logprob_digest"):
+        need(isinstance(fields.get(name), str), f"{name} is no string")
+    need(Path(fields["model"]).name == fields["model"], "model is not the bare name of a file or folder")
+    need(fields.get("quantization") is None or isinstance(fields["quantization"], str), "quantization is no string")
+    overrides_text(fields.get("hf_overrides"))
+    need(are_ids(fields.get("prompt_token_ids")), "prompt_token_ids is no list of token ids")
+    need(fields["format"] == 1 or are_ids(fields.get("eos_token_ids")), "eos_token_ids is no list of token ids")
+    need(is_int(fields.get("seed"), high=2**64 - 1), "seed is not in [0, 2^64)")
+    params = fields.get("sampling_params")
+    need(isinstance(params, dict), "sampling_params is no object")
+    unknown = sorted(set(params) - (set(FIELDS) - {*HOOKS, "seed"}))
+    need(not unknown, f"sampling_params has {', '.join(unknown)[:80]}")
+    bias = params.get("logit_bias")
+    need(bias is None or isinstance(bias, dict), "logit_bias is no object")
+    for token, value in (bias or {}).items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        need(token.isdecimal() and (is_number or value in ("inf", "-inf")), f"logit_bias has {token!r:.40}: {value!r:.40}")
+    outputs = fields.get("outputs")
+    need(isinstance(outputs, list), "outputs is no list")
+    for output in outputs:
+        need(
+            isinstance(output, dict) and are_ids(output.get("token_ids")) and isinstance(output.get("text"), str),
+            "an output lacks its tokens",
+        )
+
+
+def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
+    """Runs a receipt's request again and compares tokens, text, reasons and log-probability bits.
+
+    Parameters
+    ----------
+    receipt : Receipt or path
+    llm : LLM, optional
+        The model to use. None loads the file that the receipt names, from the cache or the working directory.
+
+    Returns
+    -------
+    bool
+        True if everything is identical, bit for bit.
+
+    Raises
+    ------
+    InvalidParamsError
+        The model's SHA-256, numerics id or end-of-text ids are others: then bits are not promised.
+    """
+    from llmi.llm import LLM
+    from llmi.models.by_name import NAMED_MODELS
+
+    if llm is not None and not isinstance(llm, LLM):
+        raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
+    if not isinstance(receipt, Receipt):
+        receipt = Receipt.load(receipt)
+    fields = receipt.fields
+    owned = llm is None
+    if llm is None:
+        by_file = {model.file_name: name for name, model in NAMED_MODELS.items()}
+        llm = LLM(by_file.get(fields["model"], fields["model"]), **receipt._engine_arguments)
+    try:
+        if llm.model_info.sha256 != fields["model_sha256"]:
+            raise InvalidParamsError(
+                f"the receipt is for a model with SHA-256 {fields['model_sha256']}, this one has {llm.model_info.sha256}", "model"
+            )
+        if (overrides := llm._engine_args.hf_overrides) != overrides_text(receipt._overrides):
+            raise InvalidParamsError(
+                f"the receipt's model had hf_overrides = {receipt._overrides}, this one has {json.loads(overrides or '{}')}", "hf_overrides"
+            )
+        if llm.model_info.numerics_id != fields["numerics_id"]:
+            raise InvalidParamsError(
+                f"the receipt has numerics id {fields['numerics_id']}, this engine {llm.model_info.numerics_id}", "numerics_id"
+            )
+        if fields["format"] > 1 and (ids := llm._builder.eos_token_ids()) != fields["eos_token_ids"]:
+            raise InvalidParamsError(
+                f"the receipt's texts end with token ids {fields['eos_token_ids']}, this tokenizer's with {ids}", "tokenizer"
+            )
+        output = llm.generate({"prompt_token_ids": fields["prompt_token_ids"]}, receipt._sampling_params, use_tqdm=False)[0]
+    finally:
+        if owned:
+            llm.close()
+    version = fields["format"]
+    return bool(_results(output, version) == fields["outputs"] and _digest(output, version) == fields["logprob_digest"])

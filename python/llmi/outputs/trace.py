@@ -1,0 +1,205 @@
+"""The decode trace of one continuation: every token that was tried, and what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmi.base.travel import Alike, Record
+from llmi.errors import InvalidParamsError, import_extra
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from llmi.text.tokenizer import Tokenizer
+
+COLUMNS = (
+    "step", "position", "depth", "token_id", "raw_logprob", "processed_logprob", "rank", "num_kept", "noise", "draft_prob", "accepted", "time_s",
+)  # fmt: skip
+
+
+CANDIDATE_COLUMNS = ("position", "token_id", "raw", "masked", "penalised", "processed", "tempered", "kept", "noise", "chosen")
+
+
+class DecodeTrace(Alike):
+    """One row a token tried, in the order of decoding.
+
+    Columns: `step` of the engine; `position` in prompt and output; `depth` in its step (1 follows the last committed
+    token); `token_id`, `token`; `raw_logprob` of the model, `processed_logprob` of the law drawn from (-inf where cut);
+    `rank` by raw logit; `num_kept` tokens that the filters left; `noise`, log E of the exponential race that draws (NaN at
+    temperature 0): the token with the least noise - logit / temperature wins; `drafted`; `draft_prob`; `accepted` (1, 0,
+    or NaN for a token that was drawn and not drafted); `time_s` on a steady clock.
+    """
+
+    def __init__(
+        self, columns: dict[str, NDArray[Any]], tokens: list[str], candidates: dict[str, NDArray[Any]], candidate_tokens: list[str]
+    ) -> None:
+        self._columns = columns
+        self.tokens = tokens
+        self._candidates = candidates
+        self._candidate_tokens = candidate_tokens
+
+    def __len__(self) -> int:
+        return len(self._columns["step"])
+
+    def to_dict(self) -> dict[str, NDArray[Any]]:
+        """Columns by name."""
+        accepted = self._columns["accepted"].astype(np.float64)
+        accepted[accepted < 0] = np.nan
+        drafted = self._columns["accepted"] >= 0
+        return {**self._columns, "token": np.asarray(self.tokens, dtype=object), "drafted": drafted, "accepted": accepted}
+
+    def to_pandas(self) -> Any:
+        """A DataFrame (needs pandas)."""
+        return import_extra("pandas", "pandas").DataFrame(self.to_dict())
+
+    def save(self, path: str | Path) -> None:
+        """Writes .npz."""
+        arrays: dict[str, Any] = {**self._columns, "tokens": _hex(self.tokens), "candidate_tokens": _hex(self._candidate_tokens)}
+        arrays.update({f"candidate_{name}": column for name, column in self._candidates.items()})
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> DecodeTrace:
+        """Reads what `save` wrote. Raises InvalidParamsError if it is no trace."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                columns = {name: data[name] for name in COLUMNS}
+                candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS}
+                return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]))
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidParamsError(f"{path}: not a trace ({error})", "path") from None
+
+    def explain(self, position: int) -> TokenExplanation:
+        """Why the token at `position` (in prompt and output) was drawn: its foremost rivals, stage by stage.
+
+        The law's order is masks and bias, penalties, processors, temperature, filters; then the token with the largest
+        logit / temperature - noise wins (the Gumbel maximum; at temperature 0 the largest logit).
+        """
+        rows = np.flatnonzero(self._candidates["position"] == position)
+        if len(rows) == 0:
+            known = self._candidates["position"]
+            span = f"{known.min()} to {known.max()}" if len(known) else "none"
+            raise InvalidParamsError(f"the trace has no position {position}: it has {span}", "position")
+        columns = {name: column[rows] for name, column in self._candidates.items()}
+        score = np.where(columns["kept"] == 1, columns["tempered"].astype(np.float64), -np.inf)
+        score = score - np.nan_to_num(columns["noise"], nan=0.0)
+        order = np.lexsort((columns["token_id"], -columns["raw"], -score, -columns["chosen"]))
+        return TokenExplanation(
+            position,
+            {**{name: column[order] for name, column in columns.items() if name != "position"}, "score": score[order]},
+            [self._candidate_tokens[rows[i]] for i in order],
+        )
+
+    def diff(self, other: DecodeTrace) -> TraceDifference | None:
+        """The first emitted token that differs in id or log-probabilities; None if all are equal, bit for bit."""
+        mine, theirs = self._emitted(), other._emitted()
+        for i, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+            if a != b:
+                return TraceDifference(i, a[0], b[0], a[1] - b[1], a[2] - b[2])
+        if len(mine) != len(theirs):
+            return TraceDifference(min(len(mine), len(theirs)), None, None, float("nan"), float("nan"))
+        return None
+
+    def _emitted(self) -> list[tuple[int, float, float]]:
+        """(token, raw, processed) of what was emitted: accepted drafts, and tokens that were drawn."""
+        columns = self._columns
+        kept = columns["accepted"] != 0
+        return list(
+            zip(
+                columns["token_id"][kept].tolist(), columns["raw_logprob"][kept].tolist(), columns["processed_logprob"][kept].tolist(), strict=True,
+            )
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        drafted = int((self._columns["accepted"] >= 0).sum())
+        return f"DecodeTrace({len(self)} tokens tried, {drafted} of them drafted, {int((self._columns['accepted'] == 1).sum())} accepted)"
+
+    def _repr_html_(self) -> str:
+        from llmi.outputs.display import trace_html
+
+        return trace_html(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class TraceDifference(Record):
+    """The first difference of two traces: the output position, both tokens (None past an end), and the log-probability gaps."""
+
+    position: int
+    token_id: int | None
+    other_token_id: int | None
+    raw_gap: float
+    processed_gap: float
+
+
+class TokenExplanation(Alike):
+    """One position on one page: the token that was drawn first, then its rivals.
+
+    Columns of `to_dict()`: token_id, token; logits `raw`, `masked` (masks and bias), `penalised`, `processed` (the user's
+    processors), `tempered`; `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = tempered - noise, -inf
+    where cut: the largest is drawn; `chosen`.
+    """
+
+    def __init__(self, position: int, columns: dict[str, NDArray[Any]], tokens: list[str]) -> None:
+        self.position = position
+        self._columns = columns
+        self.tokens = tokens
+
+    def to_dict(self) -> dict[str, NDArray[Any]]:
+        """Columns by name."""
+        columns = {**self._columns, "token": np.asarray(self.tokens, dtype=object)}
+        return {**columns, "kept": columns["kept"] == 1, "chosen": columns["chosen"] == 1}
+
+    def to_pandas(self) -> Any:
+        """A DataFrame (needs pandas)."""
+        return import_extra("pandas", "pandas").DataFrame(self.to_dict())
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """(headings, rows of cells); a stage that changed nothing anywhere is left out."""
+        columns = self._columns
+        stages = ["raw"]
+        for name in ("masked", "penalised", "processed", "tempered"):
+            if not np.array_equal(columns[name], columns[stages[-1]]):
+                stages.append(name)
+        headings = ["", "token", "id", *stages, "kept", "noise", "score"]
+        rows = [
+            [
+                "->" if columns["chosen"][i] else "", repr(token), str(columns["token_id"][i]), *(f"{columns[name][i]:.3f}" for name in stages),
+                "yes" if columns["kept"][i] else "cut", f"{columns['noise'][i]:.3f}", f"{columns['score'][i]:.3f}",
+            ]
+            for i, token in enumerate(self.tokens)
+        ]  # fmt: skip
+        return headings, rows
+
+    def __repr__(self) -> str:
+        headings, rows = self.table()
+        widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
+        return f"position {self.position}\n" + "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from llmi.outputs.display import table_html
+
+        return f"<b>position {self.position}</b>" + table_html(*self.table())
+
+
+def _hex(texts: list[str]) -> NDArray[np.str_]:
+    return np.asarray([text.encode("utf-8", "replace").hex() for text in texts], dtype=np.str_)
+
+
+def _unhex(texts: NDArray[np.str_]) -> list[str]:
+    return [bytes.fromhex(str(text)).decode("utf-8", "replace") for text in texts]
+
+
+def make_trace(columns: dict[str, NDArray[Any]], candidates: dict[str, NDArray[Any]], tokenizer: Tokenizer) -> DecodeTrace:
+    """From the core's columns."""
+    known = len(tokenizer.vocab_bytes)
+
+    def texts(ids: NDArray[Any]) -> list[str]:
+        return [tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in ids.tolist()]
+
+    return DecodeTrace(columns, texts(columns["token_id"]), candidates, texts(candidates["token_id"]))

@@ -1,0 +1,1 @@
+"""The arguments of calls and engines: tables that name, check and explain each."""

@@ -1,0 +1,188 @@
+"""Arguments that other engines have and llmi has not: without effect here, or refused by name unless at a neutral value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from llmi.base.kinds import TOKEN_ID, TOKEN_IDS, Flag, Kind, Listed, Maybe, Object, Real, Text, Whole, parse, plain, show
+from llmi.errors import UnsupportedCombinationError
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreign:
+    """An argument of another engine.
+
+    `inert` is the kind of its values where none of them changes anything; None: it is refused unless None or one of
+    `neutral`. `why` is the reason, or what to do instead.
+    """
+
+    name: str
+    why: str
+    neutral: tuple[Any, ...] = ()
+    inert: Kind | None = None
+
+    def check(self, value: object, where: str) -> None:
+        """Raises UnsupportedCombinationError or InvalidParamsError unless the value changes nothing here."""
+        if value is None:
+            return
+        if self.inert is not None:
+            parse(self.inert, self.name, value)
+            return
+        given = plain(value)
+        if any(type(given) is type(entry) and given == entry for entry in self.neutral):
+            return
+        if (
+            isinstance(given, int)
+            and not isinstance(given, bool)
+            and any(type(entry) is float and given == entry for entry in self.neutral)
+        ):
+            return
+        raise UnsupportedCombinationError(
+            f"{self.name} = {show(value)} is not available in this version of llmi: {self.why}", self.name, where
+        )
+
+
+def _refused(why: str, **names: object) -> list[Foreign]:
+    """The names of one feature, each with its neutral value or a tuple of these."""
+    return [Foreign(name, why, neutral if isinstance(neutral, tuple) else (neutral,)) for name, neutral in names.items()]
+
+
+def _inert(why: str, **names: Kind) -> list[Foreign]:
+    """Without effect, whatever their value of the kind."""
+    return [Foreign(name, why, inert=kind) for name, kind in names.items()]
+
+
+def _by_name(*groups: list[Foreign]) -> dict[str, Foreign]:
+    return {entry.name: entry for group in groups for entry in group}
+
+
+_ID = Maybe(TOKEN_ID)
+_ANY_NUMBER = Real(-1e30, 1e30)
+_OBJECT = Object("anything", lambda value: True)
+_OUTPUTS = "see logprobs=, or llm.sequence(prompt, capture=llmi.Capture(...)) for inner values"
+_SPECULATE = "give speculative_config=, such as llmi.PromptLookup() or llmi.DraftModel(...)"
+_BEAMS = "beam search comes in a later version"
+_ENCODER = "it is for models with an encoder"
+_GUIDED = "write a Constraint and give it as structured_outputs="
+_TOTAL = "it counts the prompt in transformers: give max_tokens and min_tokens (max_new_tokens, min_new_tokens)"
+_HOOK = "write it as a logits processor: logits_processors=[f(context, logits)]"
+_LORA = "adapters are not loaded"
+
+#: Arguments of generate, chat, stream, enqueue, AsyncLLM.generate and SamplingParams.
+CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
+    # Filters and samplers of transformers and llama.cpp, with what belongs to them.
+    _refused(_HOOK, typical_p=1.0, typical=1.0, epsilon_cutoff=0.0, eta_cutoff=0.0, top_h=(), top_n_sigma=(-1.0, -1, 0.0, 0), tfs_z=1.0, top_a=0.0,
+             xtc_probability=0.0, xtc_threshold=0.1, dynatemp_range=0.0, dynatemp_exponent=1.0, smoothing_factor=0.0, p_less=False, adaptive_p=-1.0,
+             adaptive_target=-1.0, adaptive_p_decay=0.9, adaptive_decay=0.9, mirostat=0, mirostat_mode=0, mirostat_tau=5.0, mirostat_eta=0.1,
+             dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2, dry_penalty_last_n=-1, dry_sequence_breakers=([],), sampler_order=(),
+             samplers=(), penalty_last_n=-1, repeat_last_n=-1, no_repeat_ngram_size=0, encoder_repetition_penalty=1.0,
+             encoder_no_repeat_ngram_size=0, exponential_decay_length_penalty=(), begin_suppress_tokens=([],), forced_bos_token_id=(),
+             forced_eos_token_id=(), forced_decoder_ids=(), remove_invalid_values=False, token_healing=False, min_tokens_to_keep=1,
+             thinking_token_budget=(), repetition_detection=(), custom_logit_processor=()),
+    _refused("a watermark comes in a later version", watermarking_config=(), watermarking=()),
+    _refused("guidance by a second prompt comes in a later version", guidance_scale=1.0, negative_prompt=(), negative_prompt_ids=(),
+             negative_prompt_attention_mask=()),
+    _refused("contrastive search comes in a later version", penalty_alpha=0.0, low_memory=False),
+    _refused("layers are contrasted in a later version", dola_layers=(), dola_rule="paper"),
+    _refused("activations are steered in a later version", steering=({},)),
+    # Beam search, and what belongs to it.
+    _refused(_BEAMS, num_beams=1, beam_width=1, num_beam_groups=1, diversity_penalty=0.0, length_penalty=1.0, early_stopping=False, constraints=([],),
+             force_words=([],), force_words_ids=([],), use_beam_search=False, length_includes_prompt=False),
+    _refused("give n= and choose among the outputs", best_of=1),
+    _refused(_TOTAL, max_length=(), min_length=0),
+    _refused("the number of tokens would depend on the machine: give max_tokens=, or a stopping criterion that looks at the clock", max_time=()),
+    # Speculation, which is one argument here.
+    _refused(_SPECULATE, assistant_model=(), assistant_tokenizer=(), prompt_lookup_num_tokens=(0,), max_matching_ngram_size=(2,), num_assistant_tokens=20,
+             num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.4, assistant_early_exit=(), assistant_lookbehind=10,
+             target_lookbehind=10, use_mtp=False, assistant_ensemble_weight=(), speculation_type=(), use_draft=False),
+    # Inner values and other outputs.
+    _refused(_OUTPUTS, output_scores=False, output_logits=False, output_attentions=False, output_hidden_states=False, return_hidden_states=False,
+             return_logprob=False, top_logprobs_num=0, top_logprobs=(), logprob_start_len=-1, logprob_token_ids=([],), token_ids_logprob=([],),
+             flat_logprobs=False, trace_decode_token_ids=([],), echo=False, return_text_in_logprobs=False),
+    # Grammars.
+    _refused(_GUIDED, guided_decoding=(), guided_json=(), guided_regex=(), guided_choice=(), guided_grammar=(), guided_options_request=(), json_schema=(),
+             regex=(), ebnf=(), grammar=(), structural_tag=(), response_format=(), prefix_allowed_tokens_fn=()),
+    # Other ways to give prompts and parameters.
+    _refused("give its fields as keywords: **generation_config.to_dict()", generation_config=()),
+    _refused("the prompt is the first argument: a string, token ids, or a list of these", inputs=(), input_ids=(), inputs_embeds=(), prompt_embeds=(),
+             attention_mask=(), position_ids=(), encoder_outputs=(), decoder_input_ids=(), past_key_values=(), multi_modal_data=(), image_data=()),
+    _refused("a prompt that is too long is refused: cut it before", truncate_prompt_tokens=(), truncation=False),
+    _refused("a prompt is encoded with parse_special= and add_special_tokens= of llm.tokenizer.encode", tokenization_kwargs=({},), tokenizer=()),
+    _refused("models take text alone", mm_processor_kwargs=({},), mm_encoder_kwargs=({},)),
+    _refused("write a strategy for llm.run", custom_generate=()),
+    _refused(_LORA, lora_request=(), lora_path=(), prompt_adapter_request=(), adapter_names=()),
+    _refused("write it as a logits processor, whose state is context.state", extra_args=({},), extra_body=({},), vllm_xargs=({},)),
+    _refused("give LLM(enable_prefix_caching=False)", skip_reading_prefix_cache=False),
+    _refused("tools go to chat", tool_choice=("auto", "none")),
+    _refused("chunks come as tokens come", stream_interval=1, stream=(), stream_options=({},)),
+    _refused("the template gets messages as they are", chat_template_content_format="auto"),
+    _refused("the cache is a matter of the engine: see LLM(kv_cache_dtype=)", cache_implementation=("dynamic", "static"), cache_config=(),
+             continuous_batching_config=()),
+    # Without effect, whatever they are.
+    _inert("the cache changes no token", use_cache=Flag(), return_legacy_cache=Flag(), max_cache_len=Whole(0, 2**63 - 1), prefill_chunk_size=Whole(0, 2**63 - 1)),
+    _inert("nothing is padded", pad_token_id=_ID),
+    _inert("the tokenizer puts it in front of a text", bos_token_id=_ID),
+    _inert(_ENCODER, decoder_start_token_id=Maybe(Listed(TOKEN_ID, "a token id or a list of them", 1 << 16, single=True))),
+    _inert("a law is always normalised", renormalize_logits=Flag()),
+    _inert("results are always objects", return_dict_in_generate=Flag()),
+    _inert("there is one process", synced_gpus=Flag()),
+    _inert("nothing is compiled", compile_config=_OBJECT, disable_compile=Flag()),
+    _inert("as in vLLM with tokenizers of tokenizer.json", spaces_between_special_tokens=Flag()),
+    _inert("it names the caller", is_assistant=Flag()),
+    _inert("it says where the parameters came from", transformers_version=Text(), _from_model_config=Flag(), _commit_hash=Text()),
+)  # fmt: skip
+
+#: What other engines call what llmi has, where the letters do not show it.
+CALL_HINTS = {
+    "n_predict": "max_tokens", "max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens", "num_predict": "max_tokens", "max_gen_toks": "max_tokens",
+    "max_new_token": "max_tokens", "repeat_penalty": "repetition_penalty", "penalty_repeat": "repetition_penalty", "penalty_freq": "frequency_penalty",
+    "penalty_present": "presence_penalty", "frequency": "frequency_penalty", "presence": "presence_penalty", "temp": "temperature", "n_probs": "logprobs",
+    "num_logprobs": "logprobs", "until": "stop", "stop_sequences": "stop", "stop_words": "stop", "end_id": "stop_token_ids", "banned_strings": "bad_words",
+    "num_samples": "n", "num_completions": "n", "random_seed": "seed", "generator": "seed", "sampling_seed": "seed", "greedy": "temperature=0",
+    "callback": "stopping_criteria", "grammar_string": "structured_outputs", "drafter": "speculative_config", "messages": "the first argument of chat",
+    "enable_thinking": "chat_template_kwargs={'enable_thinking': ...}", "documents": "chat_template_kwargs={'documents': ...}", "verbose": "use_tqdm",
+    "progress_bar": "use_tqdm", "raise_on_error": "on_error", "timeout": "a stopping criterion that looks at the clock",
+}  # fmt: skip
+
+_ONE = "there is one process on one device"
+#: Arguments of LLM.
+ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
+    _refused("it runs on one device", tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1, prefill_context_parallel_size=1,
+             decode_context_parallel_size=1, enable_expert_parallel=False, n_gpu_layers=(), device_map=("auto", "cpu"), distributed_executor_backend=("mp", "uni")),
+    _refused("the model is run as a generator of text", runner=("auto", "generate"), convert=("auto", "none"), task=("auto", "generate"), embedding=False),
+    _refused("prompts and outputs need the tokenizer", skip_tokenizer_init=False),
+    _refused("the tokenizer comes with the model, or is given by tokenizer=", tokenizer_mode=("auto", "hf", "fast"), tokenizer_revision=(), use_fast=True),
+    _refused("all weights stay in memory", cpu_offload_gb=(0.0, 0), offload_folder=(), weight_offload=False, cpu_offload_params=([],)),
+    _refused("set the environment's HF_TOKEN", hf_token=(), token=(), use_auth_token=()),
+    _refused("give linear_dtype=, attention_dtype= or batch_processors=", compilation_config=({}, 0), logits_processors=([],), attention_backend=("auto",),
+             attn_implementation=("auto",), mm_processor_kwargs=({},)),
+    _refused("give speculative_config=", spec_method=(), spec_model=(), spec_tokens=(), draft_model=(), num_speculative_tokens=()),
+    _refused("give kv_cache_memory_bytes=", num_gpu_blocks_override=(), kv_cache_memory=()),
+    _refused("give max_num_batched_tokens=", long_prefill_token_threshold=0, max_num_partial_prefills=1, max_long_partial_prefills=1),
+    _refused("outputs hold both raw and processed log-probabilities", logprobs_mode=("raw_logprobs",)),
+    _refused("the file says what it is", load_format=("auto", "safetensors", "gguf", "mmap"), config_format=("auto", "hf"), gguf_file=()),
+    _refused(_LORA, enable_lora=False, lora_modules=([],), enable_prompt_adapter=False, qlora_adapter_name_or_path=()),
+    _refused("give generation_config='none' and the parameters to generate", override_generation_config=({},)),
+    _refused("the cache stays in one process", kv_transfer_config=(), kv_events_config=()),
+    _refused("give structured_outputs= a Constraint", structured_outputs_config=({},), guided_decoding_backend=("auto",), reasoning_parser=("",)),
+    _refused("it loads float weights and quantises them itself: quantization='q8_0' or 'q4_0'", load_in_8bit=False, load_in_4bit=False, quantization_config=()),
+    _refused("models take text alone", limit_mm_per_prompt=({},), allowed_local_media_path=("",)),
+    _refused("windows are the model's own", disable_sliding_window=False, rope_scaling=(), rope_theta=()),
+    _inert("cached tokens are compared themselves", prefix_caching_hash_algo=Text()),
+    _inert("see the limits of logprobs", max_logprobs=Whole(-1, 2**63 - 1)),
+    _inert("nothing is captured", cudagraph_capture_sizes=Maybe(TOKEN_IDS), max_seq_len_to_capture=Whole(0, 2**63 - 1)),
+    _inert("what is preempted is computed again", swap_space=_ANY_NUMBER),
+    _inert(_ONE, disable_custom_all_reduce=Flag(), worker_use_ray=Flag(), max_parallel_loading_workers=Maybe(Whole(0, 2**31))),
+    _inert("adapters are not loaded", max_loras=Whole(0, 2**31), max_lora_rank=Whole(0, 2**31)),
+)  # fmt: skip
+
+ENGINE_HINTS = {
+    "n_ctx": "max_model_len", "max_seq_len": "max_model_len", "context_length": "max_model_len", "max_length": "max_model_len", "n_threads": "num_threads",
+    "threads": "num_threads", "intra_threads": "num_threads", "model_path": "model", "pretrained_model_name_or_path": "model", "path": "model", "torch_dtype": "dtype",
+    "compute_type": "dtype", "n_batch": "max_num_batched_tokens", "max_batch_size": "max_num_seqs", "cache_type_k": "kv_cache_dtype", "type_k": "kv_cache_dtype",
+    "mem_fraction_static": "gpu_memory_utilization", "chunked_prefill_size": "max_num_batched_tokens", "page_size": "block_size", "scheduler": "scheduling_policy",
+    "gpu_id": "device", "verbose": "logging.getLogger('llmi')", "use_tqdm": "use_tqdm_on_load", "temperature": "an argument of generate",
+    "max_tokens": "an argument of generate", "random_seed": "seed",
+}  # fmt: skip

@@ -1,0 +1,270 @@
+"""Sampling parameters: vLLM's names and defaults, Hugging Face's as aliases, nothing dropped or clamped."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from llmi.base.kinds import TOKEN_IDS, Bias, Flag, Maybe, Object, Whole, entries_of, materialised, parse, refuse, show
+from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
+from llmi.params.options import SAMPLING, DefaultInt, is_streamer, unknown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llmi.hooks.constraint import Constraint
+    from llmi.hooks.runners import TokenContext
+
+    F32 = NDArray[np.float32]
+    LogitsProcessor = Callable[[TokenContext, F32], F32 | None]
+    StoppingCriterion = Callable[[TokenContext], bool | str]
+
+
+@dataclasses.dataclass(kw_only=True)
+class SamplingParams:
+    """How tokens are drawn and when generation stops.
+
+    Mutable; copied and validated when a request is submitted. Order of operations: masks (allowed ids, bad words,
+    stop ids before `min_tokens`), bias, penalties, `logits_processors`, temperature, min-p, top-k, top-p.
+
+    Hugging Face's names are accepted for the same things (docs/parameters.md); unknown names raise TypeError.
+    Numbers may be numpy's, lists may be arrays, tensors, ranges or generators; nothing is rounded or cut.
+
+    Parameters
+    ----------
+    n : int
+        Continuations per prompt; the prompt is computed once and its cache blocks are shared.
+    temperature : float
+        Logits are divided by it; 0 is greedy (the largest logit, lowest id on ties).
+    top_p : float
+        In (0, 1]: the smallest set of likeliest tokens whose mass reaches `top_p`, the crossing one included.
+    top_k : int
+        The k likeliest tokens; 0 and -1 keep all.
+    min_p : float
+        In [0, 1]: drops tokens less likely than `min_p` times the likeliest.
+    seed : int, optional
+        64-bit key of the noise. None and -1 draw one, which `RequestOutput.seed` records.
+    max_tokens : int, optional
+        Most tokens to generate; None goes on to the end of the context. One that does not fit there is refused, the
+        default shortened.
+    min_tokens : int
+        Before this many tokens, end-of-text and stop ids are masked, and stop strings are ignored.
+    stop : str or list of str, optional
+        Generation ends where one appears in the text; it is cut off unless `include_stop_str_in_output`. The text of a
+        special token ends it at that token.
+    stop_token_ids : list of int, optional
+        Ids that end generation, in addition to the model's own end-of-text ids.
+    eos_token_id : int or list of int, optional
+        Ids that end a text instead of the model's own; an empty list: none. `stop_reason` is the id.
+    ignore_eos : bool
+        Go on past end-of-text.
+    presence_penalty, frequency_penalty : float
+        Subtracted from the logits of generated tokens: once, and once per occurrence.
+    repetition_penalty : float
+        Divides positive and multiplies negative logits of all tokens seen, prompt included (Keskar et al., 2019).
+    logit_bias : mapping of int to float, optional
+        Added to logits; -inf bans.
+    bad_words : str or list of str or of lists of int, optional
+        Words that never appear in the output. Given as token ids they are transformers' `bad_words_ids`.
+    allowed_token_ids : list of int, optional
+        All other ids are banned.
+    logprobs, prompt_logprobs : int, optional
+        0 records the log-probability of each token, n also the n likeliest, -1 the whole vocabulary.
+    structured_outputs : Constraint, optional
+        An automaton that says which tokens may come; it works before the logits processors.
+    logits_processors : callable or iterable of callables
+        `f(context, logits)`: changes logits in place or returns an array. transformers' LogitsProcessor works too.
+    stopping_criteria : callable or iterable of callables
+        `f(context)` after each token: True, or a string that becomes the stop reason, ends generation. transformers'
+        StoppingCriteria and streamers work too.
+    sampler : callable, optional
+        `f(context, law) -> token_id` draws instead of llmi; `law` holds processed logits, -inf where cut.
+    detokenize, skip_special_tokens, include_stop_str_in_output : bool
+        What text the output holds.
+    output_kind : {"cumulative", "delta", "final"}
+        What each step of `AsyncLLM.generate` holds: all text so far, the new text, or one output at the end. Other calls
+        take it without effect: `stream` gives deltas, `generate` whole results.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = DefaultInt(256)
+    min_tokens: int = 0
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    eos_token_id: int | list[int] | None = None
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = None
+    bad_words: str | list[str] | list[list[int]] | None = None
+    allowed_token_ids: list[int] | None = None
+    structured_outputs: Constraint[Any] | None = None
+    logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
+    stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
+    sampler: Callable[[TokenContext, F32], int] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    output_kind: Literal["cumulative", "delta", "final"] = "cumulative"
+
+    def replace(self, **changes: object) -> SamplingParams:
+        """A copy with these fields changed; aliases are understood, unknown names raise TypeError."""
+        return dataclasses.replace(self, **canonical(changes, "SamplingParams.replace")[0])
+
+    def validate(self) -> None:
+        """Raise InvalidParamsError for the first value that is not what it must be or contradicts another."""
+        dataclasses.replace(self)._settle()
+
+    def _settle(self) -> None:
+        """Takes every value in its plain form, then looks at those that depend on each other."""
+        for name, option in SAMPLING.items():
+            value = getattr(self, name)
+            if not isinstance(value, DefaultInt):
+                setattr(self, name, option.parse(value))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidParamsError(f"min_tokens = {self.min_tokens} exceeds max_tokens = {self.max_tokens}", "min_tokens")
+        if self.stop and not self.detokenize:
+            raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
+
+    def _materialise(self) -> None:
+        """Reads iterators into tuples, so that every prompt and the next call get their values."""
+        for name in SAMPLING:
+            value = getattr(self, name)
+            if (again := materialised(name, value)) is not value:
+                setattr(self, name, again)
+
+    def has_hooks(self) -> bool:
+        """Whether Python takes part in decoding."""
+        return bool(self.logits_processors or self.stopping_criteria or self.sampler is not None or self.structured_outputs is not None)
+
+    def stop_list(self) -> list[str]:
+        """`stop` as a list."""
+        if self.stop is None:
+            return []
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(SamplingParams))
+_fields_init = SamplingParams.__init__
+
+
+@functools.wraps(_fields_init)
+def _init(self: SamplingParams, **params: object) -> None:
+    _fields_init(self, **canonical(params, "SamplingParams")[0])
+    self._materialise()
+
+
+SamplingParams.__init__ = _init  # type: ignore[method-assign]
+
+#: Hugging Face's names for the same things.
+ALIASES = {alias: option.name for option in SAMPLING.values() for alias in option.aliases}
+#: Those that mean something of their own; see `canonical`.
+_STREAMER = Object("a transformers streamer, with put() and end()", is_streamer)
+#: Limits that count the prompt too, and have no effect together with a limit of new tokens.
+_OUTRANKED = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+_LENGTH = Maybe(Whole(0, 2**63 - 1))
+_TRANSLATED = ("do_sample", "streamer", "suppress_tokens", "sequence_bias")
+
+
+def canonical(params: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(values by field name, arguments without effect) of what a user gave; contradictions and unknown names are refused.
+
+    Values given by another name are in their plain form, the others as they were given.
+    """
+    strangers = [
+        name for name in params if name not in SAMPLING and name not in ALIASES and name not in _TRANSLATED and name not in CALL_FOREIGN
+    ]
+    if strangers:
+        raise unknown("unknown sampling parameters", strangers, [*FIELDS, *ALIASES, *_TRANSLATED], CALL_HINTS)
+    result: dict[str, Any] = {name: value for name, value in params.items() if name in SAMPLING}
+    no_effect: dict[str, Any] = {}
+    source = {name: name for name in result}
+    for name, value in params.items():
+        if name in ALIASES:
+            if value is None:
+                continue  # transformers' default
+            field = ALIASES[name]
+            parsed = SAMPLING[field].parse(_bad_words_ids(value) if name == "bad_words_ids" else value, name)
+            if field in result:
+                other = SAMPLING[field].parse(result[field], source[field])
+                if other != parsed and not isinstance(result[field], DefaultInt):
+                    raise InvalidParamsError(f"{source[field]} and {name} contradict each other: {show(other)} and {show(parsed)}", field)
+            result[field], source[field] = parsed, name
+        elif name in _OUTRANKED and params.get(_OUTRANKED[name]) is not None:  # as in transformers
+            no_effect[name] = parse(_LENGTH, name, value)
+        elif name in CALL_FOREIGN:
+            CALL_FOREIGN[name].check(value, where)
+            if CALL_FOREIGN[name].inert is not None and value is not None:
+                no_effect[name] = value
+    _translate(params, result)
+    return result, no_effect
+
+
+def _translate(params: Mapping[str, Any], result: dict[str, Any]) -> None:
+    """Arguments of transformers that have no field of their own."""
+    if params.get("do_sample") is not None:
+        if not parse(Flag(), "do_sample", params["do_sample"]):
+            result["temperature"] = 0.0  # whatever temperature, top_k and top_p are, as in transformers
+        elif "temperature" in result and SAMPLING["temperature"].parse(result["temperature"]) == 0:
+            raise InvalidParamsError("do_sample=True and temperature=0 contradict each other", "do_sample")
+    if params.get("streamer") is not None:
+        criteria = SAMPLING["stopping_criteria"].parse(result.get("stopping_criteria", ()))
+        result["stopping_criteria"] = (*criteria, parse(_STREAMER, "streamer", params["streamer"]))
+    biases: list[dict[int, float]] = []
+    if params.get("sequence_bias") is not None:
+        biases.append(sequence_bias("sequence_bias", params["sequence_bias"]))
+    if params.get("suppress_tokens") is not None:
+        biases.append(dict.fromkeys(parse(TOKEN_IDS, "suppress_tokens", params["suppress_tokens"]), -math.inf))
+    if biases:
+        total = SAMPLING["logit_bias"].parse(result.get("logit_bias")) or {}
+        for bias in biases:
+            for token, value in bias.items():
+                total[token] = total.get(token, 0.0) + value
+        result["logit_bias"] = total
+
+
+def sequence_bias(name: str, value: object) -> dict[int, float]:
+    """transformers' {(id, ...): bias} or [[[id, ...], bias], ...] as biases of single tokens; longer sequences are refused by name."""
+    rule = "a mapping of tuples of token ids to numbers, or a list of [ids, number]"
+    pairs = list(value.items()) if isinstance(value, Mapping) else entries_of(name, value)
+    if pairs is None:
+        raise refuse(name, rule, value)
+    result: dict[int, float] = {}
+    for pair in pairs:
+        entry = list(pair) if isinstance(pair, tuple) else entries_of(name, pair)
+        if entry is None or len(entry) != 2:
+            raise refuse(name, rule, value)
+        ids = parse(TOKEN_IDS, f"a sequence of {name}", entry[0])
+        if len(ids) != 1:
+            raise UnsupportedCombinationError(
+                f"{name}: the sequence {ids} has {len(ids)} tokens, a bias is for one (write a logits processor for longer ones)",
+                name,
+                "logit_bias",
+            )
+        result |= parse(Bias(1), name, {ids[0]: entry[1]})
+    return result
+
+
+def _bad_words_ids(value: object) -> list[list[int]]:
+    entries = entries_of("bad_words_ids", value)
+    if entries is None:
+        raise refuse("bad_words_ids", "a list of lists of token ids", value)
+    words = []
+    for index, entry in enumerate(entries):
+        words.append(parse(TOKEN_IDS, f"bad_words_ids[{index}]", entry))
+        if not words[-1]:
+            raise InvalidParamsError(f"bad_words_ids[{index}] is empty", "bad_words_ids")
+    return words

@@ -1,0 +1,51 @@
+"""Times of finished requests in aggregate."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from llmi.outputs.results import RequestMetrics
+else:
+    from llmi.base.lazy_numpy import np
+
+_KEPT = 10_000  # most recent requests
+
+
+class MetricsLog:
+    """Metrics of the most recent requests; thread-safe."""
+
+    def __init__(self) -> None:
+        self._requests: collections.deque[RequestMetrics] = collections.deque(maxlen=_KEPT)
+        self._lock = threading.Lock()
+
+    def add(self, metrics: RequestMetrics) -> None:
+        """A request has finished."""
+        with self._lock:
+            self._requests.append(metrics)
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """p50, p90, p99 and mean of queue time, TTFT, TPOT, inter-token latency (all gaps) and end-to-end time, in seconds."""
+        with self._lock:
+            requests = list(self._requests)
+        gaps = [request.inter_token_latencies_s for request in requests]
+        series = {
+            "queue_time_s": [request.queue_time_s for request in requests],
+            "time_to_first_token_s": [request.time_to_first_token_s for request in requests],
+            "time_per_output_token_s": [request.time_per_output_token_s for request in requests],
+            "inter_token_latency_s": np.concatenate(gaps) if gaps else [],
+            "e2e_latency_s": [request.e2e_latency_s for request in requests],
+        }
+        return {name: _percentiles(np.asarray(values, np.float64)) for name, values in series.items()}
+
+
+def _percentiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> dict[str, float]:
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return {"count": 0}
+    p50, p90, p99 = np.percentile(values, [50, 90, 99])
+    return {"count": len(values), "mean": float(values.mean()), "p50": float(p50), "p90": float(p90), "p99": float(p99)}

@@ -1,0 +1,1 @@
+"""Drafters, rules of acceptance, and how a request speculates."""
