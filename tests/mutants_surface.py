@@ -174,7 +174,7 @@ TOKENIZER: list[Mutant] = [
     planted("each cut is tried", "python/llmi", "_merges_from_scores", "for cut in lengths:", "for cut in range(1, size):\n            usable.get(text[:cut])", "tests/test_vocabulary_files.py"),
     planted("merges without bound", "python/llmi", "MAX_MERGE_WORK", "MAX_MERGE_WORK, MAX_MERGES = 1 << 28, 1 << 22", "MAX_MERGE_WORK, MAX_MERGES = 1 << 60, 1 << 60", "tests/test_vocabulary_files.py"),
     planted("tokens may stand twice", "csrc/bindings", "VocabularyFault", "if (!is_new) return", "if (false) return", "tests/test_vocabulary_files.py"),
-    planted("markup goes unsaid", "python/llmi", "make_call", "if parse_special is None:\n        warn", "if False:\n        warn", "tests/test_tokenizer_settings.py"),
+    planted("markup goes unsaid", "python/llmi", "resolve", "if options.parse_special is None:\n        warn", "if False:\n        warn", "tests/test_tokenizer_settings.py"),
     planted("long texts are encoded first", "python/llmi", "encode_prompt", "if at_least > max_model_len:", "if False:", "tests/test_tokenizer_settings.py"),
     planted("markup that is user-defined is text", "python/llmi", "_is_markup", 'text.startswith("<|") and', 'text.startswith("<||") and', "tests/test_vocabulary_files.py"),
     planted("a prompt dict's parse_special is lost", "python/llmi", "_of_mapping", "parse_special if own is None else own", "parse_special", "tests/test_tokenizer_settings.py"),
@@ -331,8 +331,8 @@ ENDINGS: list[Mutant] = [
         "streams_keep_their_llm",
         "python/llmi",
         "__init__",
-        "self._llm: LLM | None = llm",
-        "self._llm: LLM | None = None",
+        "self._llm: Session | None = llm",
+        "self._llm: Session | None = None",
         ENDINGS_TESTS,
     ),
     planted(
@@ -415,7 +415,7 @@ OBJECTS: list[Mutant] = [
     planted(
         "receipts_cover_the_prompt",
         "python/llmi",
-        "_digest",
+        "digest_of",
         "if version > 1:\n        add(output.prompt_logprobs)",
         "",
         OBJECTS_TESTS,
@@ -465,7 +465,7 @@ PLACES: list[Mutant] = [
         "group.clear();",
         "tests/test_places.py",
     ),
-    planted("the_log_gives_the_reason", "python/llmi", "loaded", 'why = "as given"', 'why = "the model\'s"', "tests/test_places.py"),
+    planted("the_log_gives_the_reason", "python/llmi", "log_loaded", 'why = "as given"', 'why = "the model\'s"', "tests/test_places.py"),
     planted("projectors_are_no_models", "python/llmi", "_NO_MODEL", 'r"mmproj|imatrix"', 'r"imatrix"', "tests/test_hub.py"),
     planted(
         "sets_are_fetched_whole",

@@ -74,7 +74,7 @@ def _outputs() -> list[Any]:
 
 
 def _memory() -> llmi.MemoryReport:
-    from llmi.outputs.results import SequenceBlocks
+    from llmi.outputs.memory import SequenceBlocks
 
     pages, references = [np.array([-1, 4], np.int32)], [np.array([0, 2], np.int32)]
     return llmi.MemoryReport(8, 6, 1, 0.25, 100, 800, [SequenceBlocks("request 1", 17, pages, references)])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from llmi import LLM, AsyncLLM, LlmiError, PromptTooLongError, Tokenizer, TokenizerError, testing
+from llmi.testing.tiny import byte_tokenizer
 from llmi.text.tokenizer_settings import DEFAULT_TOKENS, IDS, INERT, USED
 
 VOCAB = 320  # of the model
@@ -40,7 +41,7 @@ def token(content: str, token_id: int | None = None, **flags: Any) -> dict[str, 
 
 def byte_level(vocab_size: int = 257) -> dict[str, Any]:
     """A byte-level tokenizer.json with six special tokens behind its bytes."""
-    data: dict[str, Any] = testing._byte_tokenizer(vocab_size)
+    data: dict[str, Any] = byte_tokenizer(vocab_size)
     for text in [text for text in SPECIALS if text not in data["model"]["vocab"]]:
         data["model"]["vocab"][text] = len(data["model"]["vocab"])
         data["added_tokens"].append(token(text, data["model"]["vocab"][text]))

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmi import LlmiError, Tokenizer, TokenizerError, testing
+from llmi import LlmiError, Tokenizer, TokenizerError
+from llmi.testing.tiny import byte_tokenizer
 from llmi.text.gguf_pre_tokenizers import RULES
 from llmi.text.gguf_tokenizer import ID_KEYS
 from llmi.text.regex_guard import fault
@@ -264,7 +265,7 @@ def test_long_tokens_take_no_longer_than_their_size_explains(lengths: list[int],
 
 def directory(path: Path, change: Callable[[dict[str, Any]], Any], **settings: Any) -> Path:
     """A tiny model's files, changed."""
-    data: dict[str, Any] = testing._byte_tokenizer(300)
+    data: dict[str, Any] = byte_tokenizer(300)
     change(data)
     path.mkdir(exist_ok=True)
     (path / "tokenizer.json").write_text(json.dumps(data))
@@ -371,7 +372,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 def test_what_training_left_is_switched_off(tmp_path: Path) -> None:
     """Truncation, padding (of 100 million) and dropout: a prompt's tokens are those of its text."""
     plain = Tokenizer(
-        directory(tmp_path / "plain", in_model(merges=[["a", "b"]], vocab=testing._byte_tokenizer(257)["model"]["vocab"] | {"ab": 257}))
+        directory(tmp_path / "plain", in_model(merges=[["a", "b"]], vocab=byte_tokenizer(257)["model"]["vocab"] | {"ab": 257}))
     )
     cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     for strategy in ("LongestFirst", "OnlyFirst", "OnlySecond"):

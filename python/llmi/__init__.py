@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,38 +19,47 @@ __version__ = "0.1.0"
 # Public names by module; loaded when first used, so that `import llmi` costs little.
 _MODULES = {
     "llm": ("LLM",),
-    "params.sampling": ("SamplingParams",),
+    "params.sampling": ("SamplingParams", "TokenContext"),
     "text.tokenizer": ("Tokenizer",),
-    "hooks.runners": ("BatchLogitsProcessor", "TokenContext"),
+    "hooks.runners": ("BatchLogitsProcessor",),
     "requests.stream": ("TextStream",),
     "async_llm": ("AsyncLLM",),
     "engine.args": ("RequestInfo", "SchedulingPolicy"),
-    "lab.sequence": ("Capture", "TokenSequence", "extend"),
+    "lab.capture": ("Capture",),
+    "lab.sequence": ("TokenSequence", "extend"),
     "lab.strategy": ("Generate",),
     "speculation.arena": ("drafter_arena", "speculation_forecast"),
     "outputs.trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
-    "hooks.constraint": ("Constraint",),
-    "speculation.drafters": ("Draft", "DraftContext", "DraftModel", "Drafter", "PromptLookup", "TokenTree"),
+    "params.constraint": ("Constraint",),
+    "speculation.drafters": ("Draft", "Drafter", "PromptLookup"),
+    "speculation.context": ("DraftContext",),
+    "speculation.draft_model": ("DraftModel",),
+    "lab.tree": ("TokenTree",),
     "speculation.verification": ("Typical", "Verification", "VerifyContext"),
     "speculation.self_draft": ("SelfDraft",),
-    "speculation.config": ("LengthPolicy", "SpecDecodeMetrics", "SpeculativeConfig"),
-    "outputs.receipt": ("Receipt", "replay"),
+    "speculation.config": ("LengthPolicy", "SpeculativeConfig"),
+    "outputs.speculation": ("SpecDecodeMetrics",),
+    "outputs.receipt": ("Receipt",),
+    "requests.replay": ("replay",),
     "cli.doctor": ("doctor",),
     "lab.numeric": ("log_softmax",),
-    "outputs.results": (
-        "CompletionOutput", "LogLikelihood", "Logprob", "MemoryReport", "ModelInfo", "Outputs", "Perplexity",
-        "RequestMetrics", "RequestOutput", "StreamChunk",
-    ),
+    "outputs.completion": ("CompletionOutput", "Logprob", "RequestMetrics", "StreamChunk"),
+    "outputs.scores": ("LogLikelihood", "Perplexity"),
+    "outputs.memory": ("MemoryReport",),
+    "models.info": ("ModelInfo",),
+    "outputs.results": ("Outputs", "RequestOutput"),
     "errors": (
-        "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError", "GenerationInterrupted",
-        "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError",
-        "OutOfMemoryError", "PromptTooLongError", "RequestErrors", "TokenizerError", "UnsupportedCombinationError",
-        "UnsupportedModelError",
+        "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError",
+        "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError", "OutOfMemoryError",
+        "PromptTooLongError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
     ),
+    "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from llmi import testing as testing
     from llmi.async_llm import AsyncLLM as AsyncLLM
     from llmi.cli.doctor import doctor as doctor
@@ -64,7 +72,6 @@ if TYPE_CHECKING:
     from llmi.errors import EngineBusyError as EngineBusyError
     from llmi.errors import EngineClosedError as EngineClosedError
     from llmi.errors import EngineError as EngineError
-    from llmi.errors import GenerationInterrupted as GenerationInterrupted
     from llmi.errors import HookError as HookError
     from llmi.errors import InvalidParamsError as InvalidParamsError
     from llmi.errors import LlmiError as LlmiError
@@ -73,47 +80,48 @@ if TYPE_CHECKING:
     from llmi.errors import NonFiniteLogitsError as NonFiniteLogitsError
     from llmi.errors import OutOfMemoryError as OutOfMemoryError
     from llmi.errors import PromptTooLongError as PromptTooLongError
-    from llmi.errors import RequestErrors as RequestErrors
     from llmi.errors import TokenizerError as TokenizerError
     from llmi.errors import UnsupportedCombinationError as UnsupportedCombinationError
     from llmi.errors import UnsupportedModelError as UnsupportedModelError
-    from llmi.hooks.constraint import Constraint as Constraint
     from llmi.hooks.runners import BatchLogitsProcessor as BatchLogitsProcessor
-    from llmi.hooks.runners import TokenContext as TokenContext
+    from llmi.lab.capture import Capture as Capture
     from llmi.lab.numeric import log_softmax as log_softmax
-    from llmi.lab.sequence import Capture as Capture
     from llmi.lab.sequence import TokenSequence as TokenSequence
     from llmi.lab.sequence import extend as extend
     from llmi.lab.strategy import Generate as Generate
+    from llmi.lab.tree import TokenTree as TokenTree
     from llmi.llm import LLM as LLM
+    from llmi.models.info import ModelInfo as ModelInfo
+    from llmi.outputs.completion import CompletionOutput as CompletionOutput
+    from llmi.outputs.completion import Logprob as Logprob
+    from llmi.outputs.completion import RequestMetrics as RequestMetrics
+    from llmi.outputs.completion import StreamChunk as StreamChunk
+    from llmi.outputs.errors import GenerationInterrupted as GenerationInterrupted
+    from llmi.outputs.errors import RequestErrors as RequestErrors
+    from llmi.outputs.memory import MemoryReport as MemoryReport
     from llmi.outputs.receipt import Receipt as Receipt
-    from llmi.outputs.receipt import replay as replay
-    from llmi.outputs.results import CompletionOutput as CompletionOutput
-    from llmi.outputs.results import LogLikelihood as LogLikelihood
-    from llmi.outputs.results import Logprob as Logprob
-    from llmi.outputs.results import MemoryReport as MemoryReport
-    from llmi.outputs.results import ModelInfo as ModelInfo
     from llmi.outputs.results import Outputs as Outputs
-    from llmi.outputs.results import Perplexity as Perplexity
-    from llmi.outputs.results import RequestMetrics as RequestMetrics
     from llmi.outputs.results import RequestOutput as RequestOutput
-    from llmi.outputs.results import StreamChunk as StreamChunk
+    from llmi.outputs.scores import LogLikelihood as LogLikelihood
+    from llmi.outputs.scores import Perplexity as Perplexity
+    from llmi.outputs.speculation import SpecDecodeMetrics as SpecDecodeMetrics
     from llmi.outputs.trace import DecodeTrace as DecodeTrace
     from llmi.outputs.trace import TokenExplanation as TokenExplanation
     from llmi.outputs.trace import TraceDifference as TraceDifference
+    from llmi.params.constraint import Constraint as Constraint
     from llmi.params.sampling import SamplingParams as SamplingParams
+    from llmi.params.sampling import TokenContext as TokenContext
+    from llmi.requests.replay import replay as replay
     from llmi.requests.stream import TextStream as TextStream
     from llmi.speculation.arena import drafter_arena as drafter_arena
     from llmi.speculation.arena import speculation_forecast as speculation_forecast
     from llmi.speculation.config import LengthPolicy as LengthPolicy
-    from llmi.speculation.config import SpecDecodeMetrics as SpecDecodeMetrics
     from llmi.speculation.config import SpeculativeConfig as SpeculativeConfig
+    from llmi.speculation.context import DraftContext as DraftContext
+    from llmi.speculation.draft_model import DraftModel as DraftModel
     from llmi.speculation.drafters import Draft as Draft
-    from llmi.speculation.drafters import DraftContext as DraftContext
     from llmi.speculation.drafters import Drafter as Drafter
-    from llmi.speculation.drafters import DraftModel as DraftModel
     from llmi.speculation.drafters import PromptLookup as PromptLookup
-    from llmi.speculation.drafters import TokenTree as TokenTree
     from llmi.speculation.self_draft import SelfDraft as SelfDraft
     from llmi.speculation.verification import Typical as Typical
     from llmi.speculation.verification import Verification as Verification
@@ -128,11 +136,13 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)  # the import system sets a module when it has loaded it
-        if not isinstance(value, ModuleType):
+        if not isinstance(value, ModuleType) or not value.__name__.startswith("llmi."):
             return
         if hasattr(value, "__path__"):
             value.__class__ = _Package
         path = value.__name__.removeprefix("llmi.")
+        if path == "base.opening":  # it is below LLM, and opens one
+            vars(value)["llm_class"] = lambda: __getattr__("LLM")
         public = value.__all__ if path == "testing" else _MODULES.get(path, ())
         for member in public:
             vars(value)[member].__module__ = "llmi.testing" if path == "testing" else "llmi"
@@ -147,13 +157,17 @@ class _FormerModules:
         "llmi._errors": "llmi.errors",
         "llmi._model_files": "llmi.models.files",
         "llmi._options": "llmi.params.options",
-        "llmi._outputs": "llmi.outputs.results",
+        "llmi._outputs": "llmi.outputs.memory",
         "llmi._prompts": "llmi.text.prompts",
-        "llmi._testing_laws": "llmi.testing.laws",
+        "llmi._testing_laws": "llmi.testing.random_drafter",
     }
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in self.MODULES else None  # type: ignore[arg-type]  # a Loader by its methods
+        if name not in self.MODULES:
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, self)  # type: ignore[arg-type]  # a Loader by its methods
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None

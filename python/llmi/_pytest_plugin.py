@@ -12,7 +12,7 @@ import pytest
 def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
     """Makes LLMs with tiny random weights: `tiny_llm_factory("gemma3", vocab_size=64, max_model_len=256)`.
 
-    Arguments of `llmi.testing.tiny_model`; all others go to LLM. Equal arguments give the same LLM; all are closed at the end.
+    Arguments of `llmi.testing_model`; all others go to LLM. Equal arguments give the same LLM; all are closed at the end.
     """
     from llmi import LLM
     from llmi.testing import tiny_model

@@ -13,17 +13,17 @@ from llmi import _core
 from llmi.base.kinds import show
 from llmi.base.travel import StaysHere
 from llmi.errors import EngineClosedError, InvalidParamsError
+from llmi.llm import LLM
 from llmi.outputs.results import RequestOutput
 from llmi.params.options import option
-from llmi.requests.build import take_options
+from llmi.params.sampling import SamplingParams
+from llmi.requests.call import Call
+from llmi.requests.prepare import CallOptions
+from llmi.requests.resolve import take_options
 from llmi.text.prompts import PromptList, as_list, is_single
 
 if TYPE_CHECKING:
     import os
-
-    from llmi.llm import LLM
-    from llmi.params.sampling import SamplingParams
-    from llmi.requests.call import Call
 
 _WAIT_S = 0.1  # how often the pump looks whether it is still wanted
 
@@ -96,8 +96,6 @@ class AsyncLLM(StaysHere):
     _pump: _Pump | None = None  # before __init__
 
     def __init__(self, model: str | os.PathLike[str] | None = None, *, llm: LLM | None = None, **engine_args: Any) -> None:
-        from llmi.llm import LLM
-
         if llm is not None and (model is not None or engine_args):
             raise InvalidParamsError("give llm or a model with engine arguments, not both", "llm")
         if llm is not None and not isinstance(llm, LLM):
@@ -169,7 +167,7 @@ class AsyncLLM(StaysHere):
             raise EngineClosedError("the engine is shutting down")
         options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
         request_id = option("request_id", request_id)
-        call = self.llm._call(_one(prompt), sampling_params, generate_args, stream=True, **options)
+        call = self.llm._call(_one(prompt), sampling_params, generate_args, CallOptions(stream=True, **options))
         submission = call.submissions[0]
         if submission.error is not None:
             raise submission.error

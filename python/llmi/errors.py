@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from llmi._core import CoreError
-
-if TYPE_CHECKING:
-    from llmi.outputs.results import Outputs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,14 +24,14 @@ def _restore(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
     return error
 
 
-class _Travels(BaseException):
+class Travels(BaseException):
     """Exceptions that go through copies and to other processes with their message and fields; only `__cause__` stays behind."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args), self.__dict__
 
 
-class LlmiError(_Travels, Exception):
+class LlmiError(Travels, Exception):
     """Root of all errors that llmi raises on purpose."""
 
 
@@ -160,42 +157,6 @@ def import_extra(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise MissingExtraError(extra, module.partition(".")[0]) from None
-
-
-class RequestErrors(LlmiError, ExceptionGroup[LlmiError]):
-    """Some requests failed; all others finished. `errors` maps the prompt's index to its error. An ExceptionGroup of them, too."""
-
-    errors: dict[int, LlmiError]
-    outputs: Outputs
-
-    def __new__(cls, errors: dict[int, LlmiError], outputs: Outputs) -> RequestErrors:
-        first = min(errors)
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        message = f"request {first} of {len(outputs)} failed: {errors[first]}{more}; the others are in .outputs"
-        return super().__new__(cls, message, list(errors.values()))
-
-    def __init__(self, errors: dict[int, LlmiError], outputs: Outputs) -> None:
-        super().__init__(self.message, list(errors.values()))
-        self.errors = errors
-        self.outputs = outputs
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.errors, self.outputs), self.__dict__
-
-    def derive(self, excs: Sequence[Any]) -> ExceptionGroup[Any]:
-        """The group that `except*` and split() pass on: a plain one."""
-        return ExceptionGroup(self.message, excs)
-
-
-class GenerationInterrupted(_Travels, KeyboardInterrupt):
-    """Ctrl-C during generation. `outputs` holds what there was; the engine stays usable."""
-
-    def __init__(self, outputs: Outputs) -> None:
-        super().__init__("generation was interrupted; .outputs holds the partial results")
-        self.outputs = outputs
 
 
 def call_core(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from llmi import _core, errors
-from llmi.base import log
 from llmi.base.kinds import Listed, Text, parse, show
 from llmi.base.progress import progress
 from llmi.base.travel import StaysHere
-from llmi.chat.prompts import is_chat, prompts_of
 from llmi.engine.args import EngineArgs, SchedulingPolicy
 from llmi.engine.background import Background
+from llmi.engine.loaded import log_loaded
 from llmi.engine.numerics_id import numerics_id
 from llmi.errors import (
     EngineBusyError,
@@ -32,23 +32,31 @@ from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
 from llmi.models.generation_config import generation_defaults
-from llmi.outputs.results import LogLikelihood, MemoryReport, ModelInfo, Outputs, Perplexity, RequestOutput, make_memory_report
+from llmi.models.info import ModelInfo
+from llmi.outputs.memory import MemoryReport, make_memory_report
+from llmi.outputs.results import Outputs, RequestOutput
+from llmi.outputs.scores import LogLikelihood, Perplexity
 from llmi.params.engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
 from llmi.params.options import SEED, option
 from llmi.params.sampling import SamplingParams
 from llmi.requests import scoring
-from llmi.requests.build import RequestBuilder, ResultBuilder, Submission, resolve_params, take_options
+from llmi.requests.build import RequestBuilder
 from llmi.requests.call import Call
+from llmi.requests.prepare import CallOptions, prepare, resolve
+from llmi.requests.resolve import resolve_params, take_options
+from llmi.requests.results import ResultBuilder
 from llmi.requests.stepping import Stepping
 from llmi.requests.stream import TextStream
-from llmi.requests.submission import make_call
-from llmi.speculation.config import SpeculationFactory, SpeculativeConfig, parse_speculation
+from llmi.requests.submission import Speculation, Submission
+from llmi.text.chats import is_chat, prompts_of
 from llmi.text.prompts import Prompt, as_list
 from llmi.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
-    from llmi.lab.sequence import Capture, TokenSequence
-    from llmi.speculation.drafters import TokenTree
+    from llmi.lab.capture import Capture
+    from llmi.lab.sequence import TokenSequence
+    from llmi.lab.tree import TokenTree
+    from llmi.speculation.factory import SpeculationFactory
 
 R = TypeVar("R")
 _open_engines: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
@@ -211,7 +219,7 @@ class LLM(StaysHere):
         self._page_bytes: int = info["page_bytes"]
         self._num_threads: int = info["num_threads"]
         self._step_weight_bytes: int = info["step_weight_bytes"]
-        self._defaults = generation_defaults(path, generation_config, info["max_model_len"])
+        self._defaults: Mapping[str, Any] = generation_defaults(path, generation_config, info["max_model_len"])
         files.check_unchanged()
         self._files = files
         digest = files.digest()
@@ -221,7 +229,7 @@ class LLM(StaysHere):
             num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=info["max_model_len"],
             weight_bytes=info["weight_bytes"], kv_bytes_per_token=info["kv_bytes_per_token"], numerics_id=identity, path=str(path), _digest=digest,
         )  # fmt: skip
-        log.loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"])
+        log_loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"])
         self.last_outputs: Outputs = Outputs()
         self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])
         self._results = ResultBuilder(
@@ -229,10 +237,8 @@ class LLM(StaysHere):
             {"model_path": str(path), "model_sha256": digest, "dtype": args.dtype, "quantization": args.quantization, "kv_cache_dtype": args.kv_cache_dtype,
              "hf_overrides": args.hf_overrides, "eos_token_ids": self._builder.eos_token_ids()},
         )  # fmt: skip
-        self._speculation = SpeculationFactory(self)
-        self._builder.speculation = self._speculation
-        self._speculative_config = self._parse_speculation(speculative_config)
-        self._ids = itertools.count()
+        self._own_speculation = self._speculate(speculative_config)
+        self._ids: Iterator[int] = itertools.count()
         self._stepping = Stepping(engine, self._results)
 
     def generate(
@@ -284,11 +290,10 @@ class LLM(StaysHere):
         InvalidParamsError, RequestErrors, GenerationInterrupted
         """
         use_tqdm = option("use_tqdm", use_tqdm)
-        call = self._call(
-            prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace,
-            parse_special=parse_special,
-        )  # fmt: skip
-        return self._finish(call, use_tqdm)
+        options = CallOptions(
+            priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace, parse_special=parse_special
+        )
+        return self._finish(self._call(prompts, sampling_params, params, options), use_tqdm)
 
     def chat(
         self,
@@ -326,7 +331,7 @@ class LLM(StaysHere):
             continue_final_message=option("continue_final_message", continue_final_message), tools=tools,
             chat_template_kwargs=chat_template_kwargs,
         )  # fmt: skip
-        return self._finish(self._call(prompts, sampling_params, generate_args, to_the_end=True, **options), use_tqdm)
+        return self._finish(self._call(prompts, sampling_params, generate_args, CallOptions(to_the_end=True, **options)), use_tqdm)
 
     def stream(self, prompts: object, sampling_params: SamplingParams | None = None, **generate_args: object) -> TextStream:
         """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
@@ -336,7 +341,7 @@ class LLM(StaysHere):
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
         if is_chat(prompts):
             prompts = prompts_of(self.tokenizer, prompts)
-        call = self._call(prompts, sampling_params, generate_args, stream=True, to_the_end=True, **options)
+        call = self._call(prompts, sampling_params, generate_args, CallOptions(stream=True, to_the_end=True, **options))
         with call.ending(self._keep):
             self._submit(call)
             return TextStream(call, self)
@@ -428,7 +433,8 @@ class LLM(StaysHere):
     def enqueue(self, prompts: object, sampling_params: SamplingParams | None = None, **generate_args: object) -> list[str]:
         """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
         options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
-        call = self._call(prompts, sampling_params, generate_args, on_error="return", stream=True, stepped=True, **options)
+        stepped = CallOptions(on_error="return", stream=True, stepped=True, **options)
+        call = self._call(prompts, sampling_params, generate_args, stepped)
         self._stepping.add(call, self._submit)
         return [submission.hooks.request_id for submission in call.submissions]
 
@@ -497,15 +503,9 @@ class LLM(StaysHere):
 
     # --- inner
 
-    def _call(
-        self, prompts: object, sampling_params: object, params: Mapping[str, Any], *, priority: int | Iterable[int] = 0,
-        on_error: str = "raise", speculative_config: object = "engine", trace: bool = False, stream: bool = False, stepped: bool = False,
-        to_the_end: bool = False, parse_special: bool | None = None,
-    ) -> Call:  # fmt: skip
-        return make_call(
-            self, prompts, sampling_params, params, priority=priority, on_error=on_error, speculative_config=speculative_config, trace=trace, stream=stream,
-            stepped=stepped, to_the_end=to_the_end, parse_special=parse_special,
-        )  # fmt: skip
+    def _call(self, prompts: object, sampling_params: object, params: Mapping[str, Any], options: CallOptions) -> Call:
+        """The requests of a call, which `_submit` hands to the engine."""
+        return prepare(self, resolve(self, prompts, sampling_params, params, options))
 
     def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
         return resolve_params(sampling_params, params, self._defaults).params
@@ -513,13 +513,21 @@ class LLM(StaysHere):
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])
 
-    def _parse_speculation(self, value: object) -> SpeculativeConfig | None:
+    def _speculate(self, value: object) -> Speculation | None:
         if isinstance(value, str) and value == "engine":
-            return self._speculative_config
+            return self._own_speculation
+        if value is None:
+            return None
+        from llmi.speculation.config import parse_speculation
+
         config = parse_speculation(value)
-        if config is not None:
-            self._speculation.check(config)
-        return config
+        return None if config is None else self._speculation.of(config)
+
+    @functools.cached_property
+    def _speculation(self) -> SpeculationFactory:
+        from llmi.speculation.factory import SpeculationFactory
+
+        return SpeculationFactory(self)
 
     def _submit(self, call: Call, first: int = 0) -> None:
         if self._engine.on_engine_thread():

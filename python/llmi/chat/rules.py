@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -309,3 +310,16 @@ def _pieces(text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, 
         begin = end
     pieces.append((text[begin:], True))
     return [piece for piece in pieces if piece[0]]
+
+
+def warn_unused(unused: list[str], stacklevel: int) -> None:
+    """Says what a template did not look at."""
+    if unused:
+        warnings.warn(
+            f"the chat template does not use {', '.join(unused)}: the prompt does not depend on it", UserWarning, stacklevel=stacklevel
+        )
+
+
+def warn_of(rendered: Rendered, stacklevel: int = 3) -> None:
+    """Warns of the parts of the input that one rendering did not use."""
+    warn_unused(rendered.unused, stacklevel + 1)

@@ -8,15 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmi import _core
 from llmi.base.progress import progress
 from llmi.engine.numerics_id import dots_of_a_weight
+from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
-
-if TYPE_CHECKING:
-    from llmi.llm import LLM
 
 BATCHES = (1, 2, 3, 4, 6, 8, 16, 32)
 DECODE_SHARE = "decode 1, share of read bandwidth"

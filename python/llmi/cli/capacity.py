@@ -9,7 +9,8 @@ import re
 
 from llmi import _core
 from llmi.errors import InvalidParamsError
-from llmi.models.inspection import KV_CACHE_DTYPES, MOST_TOKENS, ModelReport, devices_needed
+from llmi.models.inspection import MOST_TOKENS, ModelReport, devices_needed
+from llmi.params.engine_options import KV_CACHE_DTYPES
 
 _UNITS = {
     "": 1,

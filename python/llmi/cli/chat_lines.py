@@ -13,7 +13,7 @@ from typing import Any
 from llmi.base.log import log
 from llmi.cli.console import is_terminal, typed_text
 from llmi.errors import LlmiError
-from llmi.models import by_name
+from llmi.models.catalogue import cache_dir
 
 MAX_HISTORY = 1000
 MAX_HISTORY_BYTES = 4 << 20
@@ -25,7 +25,7 @@ def history_path() -> Path | None:
     if (state := os.environ.get("XDG_STATE_HOME")) and Path(state).is_absolute():
         return Path(state) / "llmi" / "chat_history"
     try:
-        return by_name.cache_dir() / "chat_history"
+        return cache_dir() / "chat_history"
     except LlmiError:
         return None
 

@@ -10,16 +10,15 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmi.cli.chat_lines import Lines, write_private
 from llmi.cli.console import note, show
 from llmi.cli.sampling_flags import parse_text
-from llmi.errors import EngineBusyError, EngineError, GenerationInterrupted, InvalidParamsError, LlmiError
-
-if TYPE_CHECKING:
-    from llmi.llm import LLM
-    from llmi.requests.stream import TextStream
+from llmi.errors import EngineBusyError, EngineError, InvalidParamsError, LlmiError
+from llmi.llm import LLM
+from llmi.outputs.errors import GenerationInterrupted
+from llmi.requests.stream import TextStream
 
 FORMAT = "llmi-chat-1"
 MAX_FILE_BYTES = 64 << 20

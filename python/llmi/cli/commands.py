@@ -260,7 +260,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def _cache(arguments: argparse.Namespace) -> int:
-    from llmi.models import by_name, hub
+    from llmi.models import by_name, catalogue, hub
 
     if arguments.action == "rm":
         show(f"removed {by_name.remove_cached(arguments.name)}")
@@ -269,7 +269,7 @@ def _cache(arguments: argparse.Namespace) -> int:
     elif arguments.action == "list":
         for name, path, num_bytes in [*by_name.cached_models(), *hub.cached_models()]:
             show(f"{name:28} {num_bytes / 1e6:8.0f} MB  {path}")
-        show(f"cache: {by_name.cache_dir()}; known names: {', '.join(sorted(by_name.NAMED_MODELS))}")
+        show(f"cache: {catalogue.cache_dir()}; known names: {', '.join(sorted(catalogue.NAMED_MODELS))}")
     else:
         raise InvalidParamsError("llmi cache needs an action: list, get or rm (llmi cache --help)")
     return 0

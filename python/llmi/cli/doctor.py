@@ -12,6 +12,7 @@ from typing import Any
 from llmi import _core
 from llmi.errors import ModelFileError, from_core
 from llmi.models import by_name
+from llmi.models.catalogue import cache_dir
 
 EXTRAS = {"torch": "parity", "transformers": "parity", "pandas": "pandas", "ipywidgets": "notebook", "huggingface_hub": "base"}
 
@@ -46,7 +47,7 @@ def doctor() -> Doctor:
         selected = f"none: {error.message}"
     found = [name for name in EXTRAS if importlib.util.find_spec(name) is not None]
     try:
-        cache = f"{by_name.cache_dir()}: {', '.join(name for name, _, _ in by_name.cached_models()) or 'empty'}"
+        cache = f"{cache_dir()}: {', '.join(name for name, _, _ in by_name.cached_models()) or 'empty'}"
     except ModelFileError as error:
         cache = f"none: {error}"
     return Doctor(

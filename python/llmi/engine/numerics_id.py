@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from llmi.errors import UnsupportedCombinationError
-
-if TYPE_CHECKING:
-    from llmi.engine.args import EngineArgs
 
 NUMERICS_VERSION = 3
 _CUBLAS = "cublaslt"
@@ -16,7 +13,26 @@ _WIDE_BITS, _WIDE = 16, "i16"
 ROUNDED = {"bf16": ("bf16", {"cpu": "bf16dot", "cuda": "bf16mma"}), "fp16": ("f16", {"cuda": "f16mma"})}
 
 
-def numerics_id(weight_types: str, has_quantized_layers: bool, args: EngineArgs) -> str:
+class Arithmetic(Protocol):
+    """The arguments of an engine that its numerics id depends on; EngineArgs has them."""
+
+    @property
+    def dtype(self) -> str: ...  # as given
+    @property
+    def activation_bits(self) -> int: ...
+    @property
+    def needs_quantized_layers(self) -> bool: ...
+    @property
+    def linear_dtype(self) -> str: ...
+    @property
+    def deterministic(self) -> bool: ...
+    @property
+    def device_kind(self) -> str: ...  # cpu or cuda
+    @property
+    def kv_type(self) -> str: ...
+
+
+def numerics_id(weight_types: str, has_quantized_layers: bool, args: Arithmetic) -> str:
     """The id of an engine with these arguments, whose weights are of these types.
 
     Raises UnsupportedCombinationError where an argument is for weights that the model does not have.

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmi.base.kinds import plain, show
 from llmi.errors import ConstraintError, InvalidParamsError
+from llmi.params.constraint import Constraint
+from llmi.params.sampling import TokenContext
 from llmi.text.prompts import token_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from llmi.hooks.runners import TokenContext
-
-S = TypeVar("S")
 _MAX_MEMO = 4096  # states whose masks are kept, for each constraint
-
-
-class Constraint(Generic[S]):
-    """An automaton with explicit, immutable states, given as `structured_outputs`.
-
-    Safe under forks, drafts and n > 1: a state is a value, and each sample walks its own path. End-of-text is allowed in
-    final states, and only there. A state that allows nothing ends that request with ConstraintError.
-    """
-
-    def initial_state(self) -> S:
-        """The state before the first token."""
-        raise NotImplementedError
-
-    def allowed(self, state: S) -> NDArray[np.bool_] | Iterable[int]:
-        """The allowed tokens: bool [vocab_size], or token ids. Remembered for each hashable state."""
-        raise NotImplementedError
-
-    def advance(self, state: S, token_id: int) -> S:
-        """The state after `token_id`, which was allowed."""
-        raise NotImplementedError
-
-    def is_final(self, state: S) -> bool:
-        """Whether the text may end here."""
-        raise NotImplementedError
 
 
 class ConstraintProcessor:

@@ -3,57 +3,22 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import importlib
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Whole, plain, show
 from llmi.errors import HookError, NonFiniteLogitsError, UnsupportedCombinationError
 from llmi.params.options import SAMPLING, is_streamer
+from llmi.params.sampling import SamplingParams, TokenContext
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from llmi import _core
-    from llmi.params.sampling import SamplingParams
 else:
     from llmi.base.lazy_numpy import np
-
-
-@dataclasses.dataclass
-class TokenContext:
-    """What a hook sees of the sequence at one emitted token.
-
-    Attributes
-    ----------
-    request_id : str
-    index : int
-        Of the sample among n.
-    token_ids : int32 array [len]
-        Prompt and output so far.
-    prompt_len : int
-    text, output_text : str
-        Prompt and output, and the output alone; whole characters only.
-    logits : float32 array [vocab_size]
-        In a stopping criterion: the model's raw logits that the last token was drawn from. In a processor: the row
-        that is being processed.
-    sampling_params : SamplingParams
-    state : dict
-        The request's own memory, one per sample; copied from the first sample when n > 1 starts.
-    """
-
-    request_id: str
-    index: int
-    token_ids: NDArray[np.int32]
-    prompt_len: int
-    text: str
-    output_text: str
-    logits: NDArray[np.float32]
-    sampling_params: SamplingParams
-    state: dict[str, Any]
 
 
 def _own_form(hook: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextvars
 import copy
-import dataclasses
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping
@@ -21,46 +20,29 @@ from llmi.base.kinds import Listed, Whole, array_of, parse, show
 from llmi.base.travel import StaysHere
 from llmi.errors import InvalidParamsError, LlmiError, call_core, from_core
 from llmi.hooks.runners import RequestHooks
+from llmi.lab.capture import Capture, capture_layers
+from llmi.lab.tree import TokenTree
 from llmi.params.options import SEED, option
-from llmi.speculation.drafters import TokenTree
-from llmi.text.prompts import token_list, tokenize, warn_of_markup
+from llmi.params.sampling import SamplingParams
+from llmi.text.prompts import HeldPrompt, token_list, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from llmi.llm import LLM
-    from llmi.params.sampling import SamplingParams
+    from llmi.session import Session
 
     F32 = NDArray[np.float32]
     I32 = NDArray[np.int32]
 
 
 _NODES = Listed(Whole(0, 2**31 - 1, "a node index, an integer of 0 or more"), "a list of node indices", 1 << 20)
-_LAYERS = Listed(Whole(-1, 2**31 - 1, "a layer, an integer of -1 or more"), "a list of layers", 1 << 16)
-
-
-@dataclasses.dataclass(kw_only=True)
-class Capture:
-    """Inner values that a sequence keeps when it is extended.
-
-    Layers count from 1; 0 is the embedding's output, -1 the last layer. `layer_logits` sends a layer's output through the
-    final norm and the head; `attention` keeps a layer's attention weights (1 is the first layer).
-    """
-
-    hidden_states: Iterable[int] = ()
-    layer_logits: Iterable[int] = ()
-    attention: Iterable[int] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("hidden_states", "layer_logits", "attention"):
-            setattr(self, name, tuple(parse(_LAYERS, name, getattr(self, name))))
 
 
 #: Where sequences made inside a strategy are noted, so that they are closed with it.
 OWNER: contextvars.ContextVar[list[TokenSequence] | None] = contextvars.ContextVar("OWNER", default=None)
 
 
-class TokenSequence(StaysHere):
+class TokenSequence(StaysHere, HeldPrompt):
     """A sequence of tokens with its cache, made by `llm.sequence()`. Hashable by identity; a context manager.
 
     Attributes
@@ -74,7 +56,7 @@ class TokenSequence(StaysHere):
     """
 
     def __init__(
-        self, llm: LLM, core: _core.LabSequence, prompt_len: int, seed: int, prompt_text: str | None, parent: TokenSequence | None
+        self, llm: Session, core: _core.LabSequence, prompt_len: int, seed: int, prompt_text: str | None, parent: TokenSequence | None
     ) -> None:
         self.llm = llm
         self.prompt_len = prompt_len
@@ -274,6 +256,10 @@ class TokenSequence(StaysHere):
 
     # --- inner
 
+    @property
+    def _held(self) -> _core.LabSequence:
+        return self._core
+
     _tree: _core.LabResult  # the result of the tree that waits for commit or rollback
 
     def _owned_by_drafter(self, prompt_len: int, sample_index: int) -> None:
@@ -319,7 +305,7 @@ class TokenSequence(StaysHere):
         return drawn.law, drawn.token_id, params
 
 
-def open_sequence(llm: LLM, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:
+def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:
     """llm.sequence()."""
     seed = parse(SEED, "seed", seed)
     if capture is not None and not isinstance(capture, Capture):
@@ -350,22 +336,6 @@ def _read_only(values: F32) -> F32:
     return values
 
 
-def capture_layers(capture: Capture, num_layers: int) -> tuple[list[int], list[int], list[int]]:
-    def layers(given: Iterable[int], name: str, first: int = 0) -> list[int]:
-        result = []
-        for layer in parse(_LAYERS, name, given):
-            if layer != -1 and not first <= layer <= num_layers:
-                raise InvalidParamsError(f"{name}: layer {layer} is neither -1 nor in [{first}, {num_layers}]", name)
-            result.append(num_layers if layer == -1 else layer)
-        return result
-
-    return (
-        layers(capture.hidden_states, "hidden_states"),
-        layers(capture.layer_logits, "layer_logits"),
-        layers(capture.attention, "attention", first=1),
-    )
-
-
 def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
     """Extends sequences of one or several LLMs, one forward for each LLM; see TokenSequence.extend.
 
@@ -389,7 +359,7 @@ def _check_mapping(tokens: object) -> None:
             raise InvalidParamsError(f"tokens must be a mapping {{sequence: tokens}}: {show(sequence)} is no TokenSequence", "tokens")
 
 
-def _extend(llm: LLM, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
+def _extend(llm: Session, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
     _check_mapping(tokens)
     wanted = []
     for sequence, new in tokens.items():

@@ -9,14 +9,15 @@ from llmi.base.kinds import callable_object, show
 from llmi.base.progress import progress
 from llmi.base.travel import Alike
 from llmi.errors import InvalidParamsError
-from llmi.lab.sequence import OWNER, Capture, TokenSequence, extend
+from llmi.lab.capture import Capture
+from llmi.lab.sequence import OWNER, TokenSequence, extend
 from llmi.outputs.results import Outputs
-from llmi.requests.build import derive_seed
+from llmi.params.sampling import SamplingParams
+from llmi.requests.resolve import derive_seed
 from llmi.text.prompts import PromptList, as_list
 
 if TYPE_CHECKING:
-    from llmi.llm import LLM
-    from llmi.params.sampling import SamplingParams
+    from llmi.session import Session
 
 R = TypeVar("R")
 
@@ -34,7 +35,7 @@ class Generate(Alike):
 
 
 def run(
-    llm: LLM,
+    llm: Session,
     strategy: Callable[..., Generator[Any, Any, R]],
     prompts: list[Any],
     seed: int | None,
@@ -70,7 +71,7 @@ def run(
 class _Task:
     """One prompt's generator, and the sequences it made."""
 
-    def __init__(self, llm: LLM, strategy: Any, prompt: Any, seed: int, capture: Capture | None, kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, llm: Session, strategy: Any, prompt: Any, seed: int, capture: Capture | None, kwargs: Mapping[str, Any]) -> None:
         self.seed = seed
         self.num_generated = 0
         self.sequences: list[TokenSequence] = []
@@ -100,7 +101,7 @@ class _Task:
         finally:
             OWNER.reset(token)
 
-    def generate_params(self, llm: LLM) -> list[SamplingParams]:
+    def generate_params(self, llm: Session) -> list[SamplingParams]:
         """Parameters of each prompt of a yielded Generate; their noise depends on this prompt's seed alone."""
         resolved = llm._resolve(self.step.sampling_params, self.step.params)
         result = []
@@ -117,7 +118,7 @@ class _Task:
             sequence.close()
 
 
-def _answer(llm: LLM, active: list[_Task]) -> None:
+def _answer(llm: Session, active: list[_Task]) -> None:
     """One forward for each LLM for all that was yielded, and one batch for all that is to be generated."""
     extensions: dict[TokenSequence, Any] = {}
     for task in active:

@@ -19,7 +19,7 @@ from typing import Any
 from llmi.base.log import log
 from llmi.base.progress import progress, say
 from llmi.errors import ModelFileError
-from llmi.models.by_name import NamedModel, sha256_of_file
+from llmi.models.catalogue import NamedModel, sha256_of_file
 
 
 def named_model(name: str, model: NamedModel, target: Path) -> None:

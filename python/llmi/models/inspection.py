@@ -16,7 +16,6 @@ from llmi.models import layout
 from llmi.models.files import open_model
 from llmi.params.overrides import overrides_text
 
-KV_CACHE_DTYPES = ("float16", "bfloat16", "float32", "int8", "fp8")
 STEP_TOKENS = 2048  # max_num_batched_tokens by default
 MOST_TOKENS = 10**12
 _CONFIG_TYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}

@@ -6,28 +6,35 @@ import dataclasses
 import hashlib
 import json
 import struct
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-from llmi.base.kinds import Place, parse, show
+from llmi.base.kinds import Place, parse
 from llmi.engine.numerics_id import promises_bits, where_it_runs
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.models.input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
+from llmi.outputs.completion import CompletionOutput, Logprob
 from llmi.params.overrides import overrides_text
-from llmi.params.sampling import FIELDS, SamplingParams
-from llmi.requests.build import HOOKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from llmi.llm import LLM
-    from llmi.outputs.results import Logprob, RequestOutput
+from llmi.params.sampling import FIELDS, HOOKS, SamplingParams
 
 #: 1 left out parameters at their default, the prompt's log-probabilities, and why an output ended; such receipts are still read.
 FORMAT = 2
 
 
-def _digest(output: RequestOutput, version: int) -> str:
+class Answer(Protocol):
+    """The parts of a RequestOutput that its receipt holds."""
+
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
+    outputs: list[CompletionOutput]
+    finished: bool
+    seed: int
+    numerics_id: str
+    _receipt_source: dict[str, Any]
+
+
+def digest_of(output: Answer, version: int) -> str:
     """SHA-256 over the raw bits of all requested log-probabilities: the prompt's first, since format 2."""
     digest = hashlib.sha256()
 
@@ -43,7 +50,8 @@ def _digest(output: RequestOutput, version: int) -> str:
     return digest.hexdigest()
 
 
-def _results(output: RequestOutput, version: int) -> list[dict[str, Any]]:
+def results_of(output: Answer, version: int) -> list[dict[str, Any]]:
+    """The continuations, as a receipt of this format holds them."""
     names = ("token_ids", "text") if version == 1 else ("token_ids", "text", "finish_reason", "stop_reason")
     return [{name: getattr(completion, name) for name in names} for completion in output.outputs]
 
@@ -55,7 +63,7 @@ class Receipt:
     fields: dict[str, Any]
 
     @classmethod
-    def of(cls, output: RequestOutput) -> Receipt:
+    def of(cls, output: Answer) -> Receipt:
         """The receipt of a finished output. Hooks are Python and cannot be replayed: they are refused."""
         import llmi
 
@@ -87,8 +95,8 @@ class Receipt:
                 "prompt_token_ids": output.prompt_token_ids,
                 "sampling_params": source["params"],
                 "seed": output.seed,
-                "outputs": _results(output, FORMAT),
-                "logprob_digest": _digest(output, FORMAT),
+                "outputs": results_of(output, FORMAT),
+                "logprob_digest": digest_of(output, FORMAT),
             }
         )
 
@@ -188,59 +196,3 @@ def _check_fields(fields: Any) -> None:
             isinstance(output, dict) and are_ids(output.get("token_ids")) and isinstance(output.get("text"), str),
             "an output lacks its tokens",
         )
-
-
-def replay(receipt: Receipt | str | Path, llm: LLM | None = None) -> bool:
-    """Runs a receipt's request again and compares tokens, text, reasons and log-probability bits.
-
-    Parameters
-    ----------
-    receipt : Receipt or path
-    llm : LLM, optional
-        The model to use. None loads the file that the receipt names, from the cache or the working directory.
-
-    Returns
-    -------
-    bool
-        True if everything is identical, bit for bit.
-
-    Raises
-    ------
-    InvalidParamsError
-        The model's SHA-256, numerics id or end-of-text ids are others: then bits are not promised.
-    """
-    from llmi.llm import LLM
-    from llmi.models.by_name import NAMED_MODELS
-
-    if llm is not None and not isinstance(llm, LLM):
-        raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
-    if not isinstance(receipt, Receipt):
-        receipt = Receipt.load(receipt)
-    fields = receipt.fields
-    owned = llm is None
-    if llm is None:
-        by_file = {model.file_name: name for name, model in NAMED_MODELS.items()}
-        llm = LLM(by_file.get(fields["model"], fields["model"]), **receipt._engine_arguments)
-    try:
-        if llm.model_info.sha256 != fields["model_sha256"]:
-            raise InvalidParamsError(
-                f"the receipt is for a model with SHA-256 {fields['model_sha256']}, this one has {llm.model_info.sha256}", "model"
-            )
-        if (overrides := llm._engine_args.hf_overrides) != overrides_text(receipt._overrides):
-            raise InvalidParamsError(
-                f"the receipt's model had hf_overrides = {receipt._overrides}, this one has {json.loads(overrides or '{}')}", "hf_overrides"
-            )
-        if llm.model_info.numerics_id != fields["numerics_id"]:
-            raise InvalidParamsError(
-                f"the receipt has numerics id {fields['numerics_id']}, this engine {llm.model_info.numerics_id}", "numerics_id"
-            )
-        if fields["format"] > 1 and (ids := llm._builder.eos_token_ids()) != fields["eos_token_ids"]:
-            raise InvalidParamsError(
-                f"the receipt's texts end with token ids {fields['eos_token_ids']}, this tokenizer's with {ids}", "tokenizer"
-            )
-        output = llm.generate({"prompt_token_ids": fields["prompt_token_ids"]}, receipt._sampling_params, use_tqdm=False)[0]
-    finally:
-        if owned:
-            llm.close()
-    version = fields["format"]
-    return bool(_results(output, version) == fields["outputs"] and _digest(output, version) == fields["logprob_digest"])

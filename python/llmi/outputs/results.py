@@ -3,90 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from llmi.base.travel import Record
-from llmi.errors import import_extra
+from llmi.errors import LlmiError, import_extra
+from llmi.outputs.completion import CompletionOutput, Logprob, RequestMetrics, short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from llmi import _core
-    from llmi.errors import LlmiError
     from llmi.outputs.receipt import Receipt
-    from llmi.outputs.trace import DecodeTrace
-    from llmi.speculation.config import SpecDecodeMetrics
-else:
-    from llmi.base.lazy_numpy import np
 
-FinishReason = Literal["stop", "length", "abort", "error"]
-
-
-_MAX_SHOWN = 16  # sequences in a picture of the memory
-_MAX_SHOWN_BLOCKS = 48
-
-
-@dataclasses.dataclass(slots=True)
-class Logprob:
-    """One token's log-probability at one position.
-
-    Attributes
-    ----------
-    logprob : float
-        Of the model's own distribution: log softmax of the raw logits.
-    processed_logprob : float
-        Of the law that was drawn from; -inf where the token was cut.
-    rank : int
-        1 is the largest raw logit.
-    decoded_token : str
-    """
-
-    logprob: float
-    processed_logprob: float
-    rank: int
-    decoded_token: str
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class RequestMetrics(Record):
-    """Times of one request, in seconds.
-
-    `time_per_output_token_s` is (end to end - first token) / (tokens - 1), one number a request;
-    `inter_token_latencies_s` are the gaps between the first sample's tokens.
-    """
-
-    time_to_first_token_s: float
-    inter_token_latencies_s: NDArray[np.float32]
-    time_per_output_token_s: float
-    e2e_latency_s: float
-    queue_time_s: float
-    num_preemptions: int
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class CompletionOutput(Record):
-    """One continuation of a prompt.
-
-    `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
-    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. Equality looks at everything
-    but the speculation's statistics and the trace.
-    """
-
-    index: int
-    text: str
-    token_ids: list[int]
-    cumulative_logprob: float | None
-    logprobs: list[dict[int, Logprob]] | None
-    finish_reason: FinishReason | None
-    stop_reason: int | str | None
-    spec_decode_metrics: SpecDecodeMetrics | None = dataclasses.field(default=None, compare=False)
-    trace: DecodeTrace | None = dataclasses.field(default=None, compare=False)
-
-    def __repr__(self) -> str:
-        return f"CompletionOutput(index={self.index}, text={_short(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason})"
+_MAX_SHOWN = 20  # results in a notebook
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -145,13 +70,13 @@ class RequestOutput:
             setattr(self, name, value)
 
     def __repr__(self) -> str:
-        lines = [f"RequestOutput({self.request_id}, prompt={_short(self.prompt or '')}, {len(self.prompt_token_ids)} tokens)"]
+        lines = [f"RequestOutput({self.request_id}, prompt={short(self.prompt or '')}, {len(self.prompt_token_ids)} tokens)"]
         for output in self.outputs[:2]:
-            lines.append(f"  [{output.index}] {_short(output.text, 160)} ({len(output.token_ids)} tokens, {output.finish_reason})")
+            lines.append(f"  [{output.index}] {short(output.text, 160)} ({len(output.token_ids)} tokens, {output.finish_reason})")
         if len(self.outputs) > 2:
             lines.append(f"  ... and {len(self.outputs) - 2} more")
         if self.error is not None:
-            lines.append(f"  error: {_short(str(self.error), 160)}")
+            lines.append(f"  error: {short(str(self.error), 160)}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -199,131 +124,8 @@ class Outputs(list[RequestOutput]):
         return "[" + ",\n ".join(shown) + "]"
 
     def _repr_html_(self) -> str:
-        from llmi.outputs.display import outputs_html
-
-        return outputs_html(self)
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class LogLikelihood(Record):
-    """log P(continuation | context): the sum, whether greedy decoding would say it, and each token's [num_tokens]."""
-
-    logprob: float
-    is_greedy: bool
-    token_logprobs: NDArray[np.float32]
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Perplexity(Record):
-    """Negative log-likelihood of a text in nats, over `num_tokens` scored tokens."""
-
-    nll: float
-    num_tokens: int
-    perplexity: float
-    bits_per_byte: float
-    token_logprobs: NDArray[np.float32]
-
-
-@dataclasses.dataclass(slots=True)
-class ModelInfo:
-    """The loaded model. `kv_bytes_per_token` counts all layers; `sha256` is computed when it is first read."""
-
-    architecture: str
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_model_len: int
-    weight_bytes: int
-    kv_bytes_per_token: int
-    numerics_id: str
-    path: str
-    _digest: Callable[[], str] = dataclasses.field(repr=False, compare=False)
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the model file; of several files: of the lines "digest  name", sorted by the names.
-
-        It is that of what was loaded. Raises ModelFileError if a file was written to since then.
-        """
-        return self._digest()
-
-
-@dataclasses.dataclass(slots=True, repr=False, eq=False)
-class SequenceBlocks(Record):
-    """One sequence's blocks: page ids by KV group (-1: given back behind the window), and how many hold each page."""
-
-    name: str
-    num_tokens: int
-    tables: list[NDArray[np.int32]]
-    references: list[NDArray[np.int32]]
-
-    def __repr__(self) -> str:
-        """A letter a block: # its own, = shared, . given back."""
-        pictures = []
-        for references in self.references:
-            text = "".join("." if count == 0 else "#" if count == 1 else "=" for count in references[:_MAX_SHOWN_BLOCKS])
-            pictures.append(text + ("..." if len(references) > _MAX_SHOWN_BLOCKS else ""))
-        return f"{self.name}: {self.num_tokens:,} tokens  {' | '.join(pictures)}"
-
-
-@dataclasses.dataclass(slots=True, repr=False, eq=False)
-class MemoryReport(Record):
-    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use."""
-
-    num_blocks: int
-    num_free_blocks: int
-    num_shared_blocks: int
-    wasted_share: float
-    weight_bytes: int
-    kv_bytes: int
-    sequences: list[SequenceBlocks] = dataclasses.field(default_factory=list)
-
-    def __repr__(self) -> str:
-        used = self.num_blocks - self.num_free_blocks
-        lines = [
-            f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of their"
-            f" slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB)"
-        ]
-        lines += [f"  {entry!r}" for entry in self.sequences[:_MAX_SHOWN]]
-        if len(self.sequences) > _MAX_SHOWN:
-            lines.append(f"  ... and {len(self.sequences) - _MAX_SHOWN} more")
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        from llmi.outputs.display import memory_html
-
-        return memory_html(self)
-
-
-def make_memory_report(stats: Mapping[str, Any], tables: _core.MemoryTables, weight_bytes: int, page_bytes: int) -> MemoryReport:
-    """From the core's counters and block tables."""
-    references = tables.references
-    sequences = []
-    for entry in sorted(tables.sequences, key=lambda entry: (entry.request_id < 0, entry.request_id, entry.sample_index)):
-        is_request = entry.request_id >= 0
-        name = f"request {entry.request_id}" + (f" [{entry.sample_index}]" if entry.sample_index else "") if is_request else "sequence"
-        arrays = [np.asarray(group, np.int32) for group in entry.tables]
-        sequences.append(
-            SequenceBlocks(name, entry.num_tokens, arrays, [np.where(a < 0, 0, references[a]).astype(np.int32) for a in arrays])
-        )
-    return MemoryReport(
-        num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
-        wasted_share=stats["wasted_share"], weight_bytes=weight_bytes, kv_bytes=stats["num_pages"] * page_bytes, sequences=sequences,
-    )  # fmt: skip
-
-
-@dataclasses.dataclass(slots=True)
-class StreamChunk:
-    """News of one continuation: whole characters that no stop string can take back."""
-
-    request_index: int
-    index: int
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason | None
+        more = f"<div>... and {len(self) - _MAX_SHOWN} more</div>" if len(self) > _MAX_SHOWN else ""
+        return "".join(request._repr_html_() for request in self[:_MAX_SHOWN]) + more
 
 
 def named_hooks(name: str, value: Any) -> Any:
@@ -337,7 +139,3 @@ def named_hooks(name: str, value: Any) -> Any:
 
 def _hook_name(hook: Any) -> str:
     return hook if isinstance(hook, str) else str(getattr(hook, "__qualname__", type(hook).__qualname__))
-
-
-def _short(text: str, limit: int = 60) -> str:
-    return repr(text if len(text) <= limit else text[: limit - 3] + "...")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import html
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,11 @@ import numpy as np
 
 from llmi.base.travel import Alike, Record
 from llmi.errors import InvalidParamsError, import_extra
+from llmi.outputs.table import table_html
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from llmi.text.tokenizer import Tokenizer
 
 COLUMNS = (
     "step", "position", "depth", "token_id", "raw_logprob", "processed_logprob", "rank", "num_kept", "noise", "draft_prob", "accepted", "time_s",
@@ -120,9 +122,19 @@ class DecodeTrace(Alike):
         return f"DecodeTrace({len(self)} tokens tried, {drafted} of them drafted, {int((self._columns['accepted'] == 1).sum())} accepted)"
 
     def _repr_html_(self) -> str:
-        from llmi.outputs.display import trace_html
-
-        return trace_html(self)
+        """The text with accepted drafts green, drawn tokens grey, and rejected drafts struck out."""
+        columns = self.to_dict()
+        spans = []
+        for i, token in enumerate(self.tokens):
+            accepted = columns["accepted"][i]
+            colour, style = (
+                ("#eee", "") if math.isnan(accepted) else ("#cfc", "") if accepted else ("#fdd", "text-decoration:line-through;")
+            )
+            title = f"position {columns['position'][i]}, rank {columns['rank'][i]}, log-probability {columns['processed_logprob'][i]:.3f}"
+            spans.append(
+                f'<span title="{title}" style="background:{colour};{style}color:#000;white-space:pre-wrap">{html.escape(token)}</span>'
+            )
+        return f"<div>{''.join(spans)}</div><small>{html.escape(repr(self))}</small>"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -182,8 +194,6 @@ class TokenExplanation(Alike):
         return f"position {self.position}\n" + "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from llmi.outputs.display import table_html
-
         return f"<b>position {self.position}</b>" + table_html(*self.table())
 
 
@@ -193,13 +203,3 @@ def _hex(texts: list[str]) -> NDArray[np.str_]:
 
 def _unhex(texts: NDArray[np.str_]) -> list[str]:
     return [bytes.fromhex(str(text)).decode("utf-8", "replace") for text in texts]
-
-
-def make_trace(columns: dict[str, NDArray[Any]], candidates: dict[str, NDArray[Any]], tokenizer: Tokenizer) -> DecodeTrace:
-    """From the core's columns."""
-    known = len(tokenizer.vocab_bytes)
-
-    def texts(ids: NDArray[Any]) -> list[str]:
-        return [tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in ids.tolist()]
-
-    return DecodeTrace(columns, texts(columns["token_id"]), candidates, texts(candidates["token_id"]))

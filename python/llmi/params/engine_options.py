@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmi.base.kinds import Choice, Either, Flag, Maybe, Object, Objects, Place, Real, Text, Whole, callable_object, refuse
-from llmi.models.inspection import KV_CACHE_DTYPES
 from llmi.params.foreign_options import ENGINE_FOREIGN, ENGINE_HINTS
 from llmi.params.options import SEED, Option, parse_all, table, unknown
 from llmi.params.overrides import overrides_text
 
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
+KV_CACHE_DTYPES = ("float16", "bfloat16", "float32", "int8", "fp8")
 POLICIES = ("fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static")
 _DTYPES = {"half": "float16", "float": "float32", "fp16": "float16", "fp32": "float32", "bf16": "bfloat16"}
 _BYTES = 2**63 - 1

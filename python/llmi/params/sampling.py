@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmi.base.kinds import TOKEN_IDS, Bias, Flag, Maybe, Object, Whole, entries_of, materialised, parse, refuse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.params.constraint import Constraint
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
 from llmi.params.options import SAMPLING, DefaultInt, is_streamer, unknown
 
@@ -17,9 +18,41 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from llmi.hooks.constraint import Constraint
-    from llmi.hooks.runners import TokenContext
 
+@dataclasses.dataclass
+class TokenContext:
+    """What a hook sees of the sequence at one emitted token.
+
+    Attributes
+    ----------
+    request_id : str
+    index : int
+        Of the sample among n.
+    token_ids : int32 array [len]
+        Prompt and output so far.
+    prompt_len : int
+    text, output_text : str
+        Prompt and output, and the output alone; whole characters only.
+    logits : float32 array [vocab_size]
+        In a stopping criterion: the model's raw logits that the last token was drawn from. In a processor: the row
+        that is being processed.
+    sampling_params : SamplingParams
+    state : dict
+        The request's own memory, one per sample; copied from the first sample when n > 1 starts.
+    """
+
+    request_id: str
+    index: int
+    token_ids: NDArray[np.int32]
+    prompt_len: int
+    text: str
+    output_text: str
+    logits: NDArray[np.float32]
+    sampling_params: SamplingParams
+    state: dict[str, Any]
+
+
+if TYPE_CHECKING:
     F32 = NDArray[np.float32]
     LogitsProcessor = Callable[[TokenContext, F32], F32 | None]
     StoppingCriterion = Callable[[TokenContext], bool | str]
@@ -157,6 +190,8 @@ class SamplingParams:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
 
+#: Parameters that are Python code: a receipt does not hold them.
+HOOKS = ("structured_outputs", "logits_processors", "stopping_criteria", "sampler")
 FIELDS = tuple(field.name for field in dataclasses.fields(SamplingParams))
 _fields_init = SamplingParams.__init__
 

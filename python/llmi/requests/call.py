@@ -7,15 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from llmi import _core
-from llmi.errors import GenerationInterrupted, LlmiError, RequestErrors, call_core, from_core
-from llmi.outputs.results import Outputs, RequestOutput, StreamChunk
-from llmi.requests.build import PartialOutput
-
-if TYPE_CHECKING:
-    from llmi.requests.build import ResultBuilder, Submission
+from llmi.errors import LlmiError, call_core, from_core
+from llmi.outputs.completion import StreamChunk
+from llmi.outputs.errors import GenerationInterrupted, RequestErrors
+from llmi.outputs.results import Outputs, RequestOutput
+from llmi.requests.results import PartialOutput, ResultBuilder
+from llmi.requests.submission import Submission
 
 _WAIT_S = 0.1  # how often Python looks for Ctrl-C while the engine works
 _CANCEL_S = 60.0  # how long to wait for requests that were aborted: their hook may be blocked in C code

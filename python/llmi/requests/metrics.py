@@ -6,10 +6,10 @@ import collections
 import threading
 from typing import TYPE_CHECKING
 
+from llmi.outputs.completion import RequestMetrics
+
 if TYPE_CHECKING:
     import numpy as np
-
-    from llmi.outputs.results import RequestMetrics
 else:
     from llmi.base.lazy_numpy import np
 

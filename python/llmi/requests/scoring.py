@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi.base.kinds import Text, entries_of, parse, refuse, show
 from llmi.errors import InvalidParamsError, PromptTooLongError
-from llmi.outputs.results import LogLikelihood, Perplexity
+from llmi.outputs.scores import LogLikelihood, Perplexity
 from llmi.params.options import option
 from llmi.text.prompts import Prompt, as_list, tokenize, warn_of_markup
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from llmi.llm import LLM
+    from llmi.session import Session
+
 else:
     from llmi.base.lazy_numpy import np
 
 
-def prefix_token(llm: LLM) -> int:
+def prefix_token(llm: Session) -> int:
     """The token that stands before a text: beginning-of-text if the model has one, else end-of-text."""
     tokenizer = llm.tokenizer
     if tokenizer._loaded.prefix:
@@ -33,7 +34,7 @@ def prefix_token(llm: LLM) -> int:
     raise InvalidParamsError("the model has no token to stand before a text", "prompt")
 
 
-def encode_pair(llm: LLM, context: Prompt, continuation: Prompt, parse_special: bool = False) -> tuple[list[int], list[int]]:
+def encode_pair(llm: Session, context: Prompt, continuation: Prompt, parse_special: bool = False) -> tuple[list[int], list[int]]:
     """Ids of both, by lm-eval's rule: spaces at the context's end move over; the continuation is what the joint text has behind as many tokens as
     the context alone has. Where a token spans the join and nothing is left, the continuation is encoded alone."""
     if isinstance(context, str) and isinstance(continuation, str):
@@ -74,13 +75,13 @@ def pairs_of(pairs: object) -> list[list[Any]]:
     return result
 
 
-def score(llm: LLM, sequences: list[list[int]], use_tqdm: bool | None) -> list[tuple[NDArray[np.float32], NDArray[np.int32]]]:
+def score(llm: Session, sequences: list[list[int]], use_tqdm: bool | None) -> list[tuple[NDArray[np.float32], NDArray[np.int32]]]:
     """Raw log-probability and rank of each token after the first."""
     requests = llm._score(sequences, use_tqdm)
     return [(request.prompt_token_logprobs, request.prompt_token_ranks) for request in requests]
 
 
-def _asked_special(parse_special: bool | None, texts: list[Prompt], llm: LLM) -> bool:
+def _asked_special(parse_special: bool | None, texts: list[Prompt], llm: Session) -> bool:
     """Whether names of special tokens are these tokens; a warning where there are some and nobody said it."""
     if parse_special is None:
         warn_of_markup(texts, llm.tokenizer)
@@ -89,7 +90,7 @@ def _asked_special(parse_special: bool | None, texts: list[Prompt], llm: LLM) ->
 
 
 def loglikelihood(
-    llm: LLM, pairs: Iterable[tuple[Prompt, Prompt]], parse_special: bool | None, use_tqdm: bool | None
+    llm: Session, pairs: Iterable[tuple[Prompt, Prompt]], parse_special: bool | None, use_tqdm: bool | None
 ) -> list[LogLikelihood]:
     """log P(continuation | context) for each pair."""
     shown = option("use_tqdm", use_tqdm)
@@ -128,7 +129,7 @@ def windows(num_tokens: int, max_length: int, stride: int | None) -> list[tuple[
 
 
 def perplexity(
-    llm: LLM, texts: object, max_length: int | None, stride: int | None, parse_special: bool | None, use_tqdm: bool | None
+    llm: Session, texts: object, max_length: int | None, stride: int | None, parse_special: bool | None, use_tqdm: bool | None
 ) -> list[Perplexity]:
     """Perplexity of each text; every token is scored once."""
     max_length, stride, shown = option("max_length", max_length), option("stride", stride), option("use_tqdm", use_tqdm)

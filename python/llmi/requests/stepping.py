@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from llmi import _core
 from llmi.errors import call_core
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.requests.call import Call
-
-if TYPE_CHECKING:
-    from llmi import _core
-    from llmi.requests.build import ResultBuilder
+from llmi.requests.results import ResultBuilder
 
 Keep = Callable[[Outputs], None]
 

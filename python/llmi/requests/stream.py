@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from llmi.base.travel import StaysHere
-from llmi.outputs.results import Outputs, StreamChunk
+from llmi.errors import LlmiError
+from llmi.outputs.completion import StreamChunk
+from llmi.outputs.results import Outputs
+from llmi.requests.call import Call
 
 if TYPE_CHECKING:
     import asyncio
 
-    from llmi.errors import LlmiError
-    from llmi.llm import LLM
-    from llmi.requests.call import Call
+    from llmi.session import Session
 
 
 class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
@@ -26,9 +27,9 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
 
     _call: Call | None = None  # before __init__
 
-    def __init__(self, call: Call, llm: LLM) -> None:
+    def __init__(self, call: Call, llm: Session) -> None:
         self._call = call
-        self._llm: LLM | None = llm
+        self._llm: Session | None = llm
         self._closed = False
         self._pull: asyncio.Future[Exception | None] | None = None  # the thread that waits for news, where asyncio reads
 

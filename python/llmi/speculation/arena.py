@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError, import_extra
+from llmi.lab.tree import TokenTree
+from llmi.outputs.results import Outputs, RequestOutput
 from llmi.params.sampling import FIELDS, SamplingParams
 from llmi.speculation.config import parse_speculation
-from llmi.speculation.drafters import DraftContext, Drafter, TokenTree, plain_proposal
+from llmi.speculation.context import DraftContext
+from llmi.speculation.drafters import Drafter, plain_proposal
 
 if TYPE_CHECKING:
-    from llmi.llm import LLM
-    from llmi.outputs.results import Outputs, RequestOutput
+    from llmi.session import Session
 
 _MAX_LENGTH = 16
 
@@ -23,7 +25,7 @@ _MAX_LENGTH = 16
 class _ReplayContext(DraftContext):
     """A context over recorded tokens; laws are processed by the draft model's own engine."""
 
-    def __init__(self, output: RequestOutput, index: int, llm: LLM | None) -> None:
+    def __init__(self, output: RequestOutput, index: int, llm: Session | None) -> None:
         values = {name: output.params_resolved[name][0] for name in FIELDS if name in output.params_resolved}
         self.request_id = output.request_id
         self.index = index
@@ -221,7 +223,7 @@ class SpeculationForecast(list[ForecastRow]):
 
 
 def speculation_forecast(
-    llm: LLM, prompts: Iterable[Any], configs: Mapping[str, Any], sampling_params: SamplingParams | None = None
+    llm: Session, prompts: Iterable[Any], configs: Mapping[str, Any], sampling_params: SamplingParams | None = None
 ) -> SpeculationForecast:
     """Predicts what speculation would gain for one sequence, from one plain run, replays, and the measured cost of a step.
 

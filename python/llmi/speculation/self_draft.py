@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi.base.kinds import Listed, Maybe, Whole, parse
+from llmi.base.opening import open_llm
 from llmi.base.travel import Alike
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.engine_options import ENGINE
-from llmi.speculation.drafters import SHORTLIST, DraftContext, DraftModel, checked_shortlist
+from llmi.speculation.context import DraftContext
+from llmi.speculation.draft_model import SHORTLIST, DraftModel, checked_shortlist
 
 if TYPE_CHECKING:
-    from llmi.llm import LLM
+    from llmi.session import Session
 
 _MIN_KV_BYTES = 1 << 26
 
@@ -70,7 +72,7 @@ class SelfDraft(Alike, DraftModel):
             raise UnsupportedCombinationError("this SelfDraft has no model so far: generate with it once first", "SelfDraft", "arena")
         return super().propose_batch(contexts)
 
-    def _attach(self, llm: LLM) -> None:
+    def _attach(self, llm: Session) -> None:
         args = llm._engine_args
         target = (llm.model_info.path, args.dtype, args.quantization, args.kv_cache_dtype, args.hf_overrides)
         if self._target == target:
@@ -80,15 +82,13 @@ class SelfDraft(Alike, DraftModel):
         self.llm = self._load(llm)
         self._target = target
 
-    def _load(self, llm: LLM) -> LLM:
-        from llmi.llm import LLM
-
+    def _load(self, llm: Session) -> Session:
         layers = self._kept(llm.model_info.num_layers)
         kv_bytes = llm.memory_report().kv_bytes * len(layers) // llm.model_info.num_layers
         same = llm._engine_args.same_bits() | {"activation_bits": self.activation_bits, "_prefers_activation_bits": False}
         if self.quantization:
             same |= {"dtype": "auto", "quantization": self.quantization, "linear_dtype": "auto", "deterministic": True}
-        draft = LLM(
+        draft = open_llm(
             llm.model_info.path, tokenizer=llm.tokenizer, **same, max_model_len=llm.model_info.max_model_len,
             kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES), _layers=layers if self.quantization is None else (), _files=llm._files,
         )  # fmt: skip

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from llmi import _core
 from llmi.base.kinds import Listed, Real, Whole, parse
 from llmi.base.travel import Alike
 from llmi.errors import call_core
+from llmi.params.sampling import SamplingParams
 from llmi.speculation.drafters import Draft
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from llmi import _core
-    from llmi.params.sampling import SamplingParams
 
     I32 = NDArray[np.int32]
     F32 = NDArray[np.float32]

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
 from llmi.speculation.config import parse_speculation
-from llmi.speculation.drafters import DraftContext, Drafter, DraftModel
 from llmi.speculation.verification import Verification
 from llmi.testing.rules import assert_exact_verification
-
-if TYPE_CHECKING:
-    from llmi.llm import LLM
 
 #: The samplers of assert_lossless; each is tested with every batch size.
 SAMPLERS = (
@@ -26,36 +23,6 @@ SAMPLERS = (
     SamplingParams(temperature=1.3, top_k=20, min_p=0.02, frequency_penalty=0.2, n=2),
 )
 BATCH_SIZES = (1, 5, 16)
-
-
-class RandomDrafter(Drafter):
-    """Drafts the target's own next token with probability `quality`, else a random one: known acceptance."""
-
-    def __init__(self, quality: float, seed: int) -> None:
-        self.quality = quality
-        self.seed = seed
-        self._model: DraftModel | None = None
-
-    def _attach(self, llm: LLM) -> None:
-        from llmi.llm import LLM
-
-        if self._model is None:  # a second engine of the target's own model, with the target's bits
-            self._model = DraftModel(
-                LLM(
-                    llm.model_info.path, **llm._engine_args.same_bits(), kv_cache_memory_bytes=1 << 26,
-                    max_model_len=llm.model_info.max_model_len, tokenizer=llm.tokenizer, _files=llm._files,
-                )
-            )  # fmt: skip
-
-    def propose_batch(self, contexts: list[DraftContext]) -> list[Any]:
-        assert self._model is not None
-        drafts = []
-        for context, draft in zip(contexts, self._model.propose_batch(contexts), strict=True):
-            tokens = draft.token_ids.tolist()  # type: ignore[union-attr]
-            rng = np.random.default_rng([self.seed, len(context.token_ids), context.index, int(context.token_ids[-1])])
-            vocab_size = context._llm.model_info.vocab_size
-            drafts.append([token if rng.random() < self.quality else int(rng.integers(vocab_size)) for token in tokens])
-        return drafts
 
 
 def exact_distribution(llm: LLM, prompt: Any, sampling_params: SamplingParams, *, num_tokens: int) -> dict[tuple[int, ...], float]:
@@ -189,7 +156,8 @@ def assert_lossless(
         The least number of tokens that are compared (coupled); twenty times as many are drawn (rejection).
     """
     from llmi.llm import LLM
-    from llmi.testing import assert_same_tokens, tiny_model
+    from llmi.testing.tiny import tiny_model
+    from llmi.testing.tokens import assert_same_tokens
 
     config = parse_speculation(speculation)
     assert config is not None, "speculation is off"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Text, Whole, dimensions, entries_of, iterable, parse, plain, show
 from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
 from llmi.params.options import option
+from llmi.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from llmi.text.tokenizer import Tokenizer
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llmi.session import Session
 
 Prompt = Any  # str, list of ints, int array, a dict with prompt or prompt_token_ids, or a TokenSequence
 _RULE = "a prompt is a string, a list of token ids, a dict or a TokenSequence"
@@ -42,9 +47,31 @@ class ChatPrompt(dict[str, Any]):
     """A rendered chat: its ids were made from its text piece by piece, so the two are not compared."""
 
 
-def is_sequence(prompt: Any) -> bool:
-    """Whether `prompt` is a TokenSequence; its module is loaded only where sequences are made."""
-    return type(prompt).__name__ == "TokenSequence"
+class HeldPrompt:
+    """A prompt whose tokens an engine holds: a TokenSequence. The module of that class loads NumPy; this one can be without it."""
+
+    __slots__ = ()
+    llm: Session
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        """Its tokens, int32 [len]."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        """Their text."""
+        raise NotImplementedError
+
+    @property
+    def _held(self) -> _core.LabSequence:
+        """The core's sequence."""
+        raise NotImplementedError
+
+
+def is_sequence(prompt: object) -> TypeGuard[HeldPrompt]:
+    """Whether `prompt` is a TokenSequence."""
+    return isinstance(prompt, HeldPrompt)
 
 
 def _is_number(entry: Any) -> bool:

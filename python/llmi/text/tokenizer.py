@@ -11,7 +11,7 @@ from typing import Any
 
 from llmi import _core
 from llmi.base.kinds import MAX_ENTRIES, Listed, Place, Whole, parse, show
-from llmi.chat import prompts, rules
+from llmi.chat import rules
 from llmi.chat import templates as chat_templates
 from llmi.errors import InvalidParamsError, PromptTooLongError, TokenizerError
 from llmi.models import layout
@@ -302,7 +302,7 @@ class Tokenizer:
         """
         template = self.template_for(chat_template, kwargs)
         rendered = self.render_chat(messages, template, add_generation_prompt, kwargs, continue_final_message=continue_final_message)
-        prompts.warn_of(rendered)
+        rules.warn_of(rendered)
         return self.encode_chat(rendered) if tokenize else rendered.text
 
     def use_chat_template(self, chat_template: str | os.PathLike[str]) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmi.base.kinds import show
-from llmi.chat.rules import Rendered, check_names
+from llmi.chat.rules import check_names, warn_unused
 from llmi.errors import ChatTemplateError, InvalidParamsError, LlmiError
 from llmi.text.prompts import ChatPrompt
-
-if TYPE_CHECKING:
-    from llmi.text.tokenizer import Tokenizer
+from llmi.text.tokenizer import Tokenizer
 
 
 def is_chat(value: object) -> bool:
@@ -88,16 +85,3 @@ def prompts_of(
     ]
     warn_unused(dropped, stacklevel + 1)
     return prompts
-
-
-def warn_unused(unused: list[str], stacklevel: int) -> None:
-    """Says what a template did not look at."""
-    if unused:
-        warnings.warn(
-            f"the chat template does not use {', '.join(unused)}: the prompt does not depend on it", UserWarning, stacklevel=stacklevel
-        )
-
-
-def warn_of(rendered: Rendered, stacklevel: int = 3) -> None:
-    """Warns of the parts of the input that one rendering did not use."""
-    warn_unused(rendered.unused, stacklevel + 1)

@@ -1,0 +1,33 @@
+"""What a loaded model is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+
+@dataclasses.dataclass(slots=True)
+class ModelInfo:
+    """The loaded model. `kv_bytes_per_token` counts all layers; `sha256` is computed when it is first read."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_model_len: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    numerics_id: str
+    path: str
+    _digest: Callable[[], str] = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the model file; of several files: of the lines "digest  name", sorted by the names.
+
+        It is that of what was loaded. Raises ModelFileError if a file was written to since then.
+        """
+        return self._digest()

@@ -1,0 +1,93 @@
+"""One continuation of a prompt, its log-probabilities, and news of it in a stream."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+from llmi.base.travel import Record
+from llmi.outputs.speculation import SpecDecodeMetrics
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llmi.outputs.trace import DecodeTrace  # which loads NumPy
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclasses.dataclass(slots=True)
+class Logprob:
+    """One token's log-probability at one position.
+
+    Attributes
+    ----------
+    logprob : float
+        Of the model's own distribution: log softmax of the raw logits.
+    processed_logprob : float
+        Of the law that was drawn from; -inf where the token was cut.
+    rank : int
+        1 is the largest raw logit.
+    decoded_token : str
+    """
+
+    logprob: float
+    processed_logprob: float
+    rank: int
+    decoded_token: str
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class RequestMetrics(Record):
+    """Times of one request, in seconds.
+
+    `time_per_output_token_s` is (end to end - first token) / (tokens - 1), one number a request;
+    `inter_token_latencies_s` are the gaps between the first sample's tokens.
+    """
+
+    time_to_first_token_s: float
+    inter_token_latencies_s: NDArray[np.float32]
+    time_per_output_token_s: float
+    e2e_latency_s: float
+    queue_time_s: float
+    num_preemptions: int
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class CompletionOutput(Record):
+    """One continuation of a prompt.
+
+    `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
+    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. Equality looks at everything
+    but the speculation's statistics and the trace.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    logprobs: list[dict[int, Logprob]] | None
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None
+    spec_decode_metrics: SpecDecodeMetrics | None = dataclasses.field(default=None, compare=False)
+    trace: DecodeTrace | None = dataclasses.field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"CompletionOutput(index={self.index}, text={short(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason})"
+
+
+@dataclasses.dataclass(slots=True)
+class StreamChunk:
+    """News of one continuation: whole characters that no stop string can take back."""
+
+    request_index: int
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+
+
+def short(text: str, limit: int = 60) -> str:
+    """The text as a reader of a summary sees it: quoted, and cut to `limit` characters."""
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")

@@ -1,0 +1,123 @@
+"""The KV cache at one moment, with the blocks of each sequence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from llmi import _core
+from llmi.base.travel import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from llmi.base.lazy_numpy import np
+
+
+_MAX_SHOWN = 16  # sequences in a picture of the memory
+_MAX_SHOWN_BLOCKS = 48
+_SHARED, _OWN = "#6a6", "#69c"
+
+
+@dataclasses.dataclass(slots=True, repr=False, eq=False)
+class SequenceBlocks(Record):
+    """One sequence's blocks: page ids by KV group (-1: given back behind the window), and how many hold each page."""
+
+    name: str
+    num_tokens: int
+    tables: list[NDArray[np.int32]]
+    references: list[NDArray[np.int32]]
+
+    def __repr__(self) -> str:
+        """A letter a block: # its own, = shared, . given back."""
+        pictures = []
+        for references in self.references:
+            text = "".join("." if count == 0 else "#" if count == 1 else "=" for count in references[:_MAX_SHOWN_BLOCKS])
+            pictures.append(text + ("..." if len(references) > _MAX_SHOWN_BLOCKS else ""))
+        return f"{self.name}: {self.num_tokens:,} tokens  {' | '.join(pictures)}"
+
+
+@dataclasses.dataclass(slots=True, repr=False, eq=False)
+class MemoryReport(Record):
+    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use."""
+
+    num_blocks: int
+    num_free_blocks: int
+    num_shared_blocks: int
+    wasted_share: float
+    weight_bytes: int
+    kv_bytes: int
+    sequences: list[SequenceBlocks] = dataclasses.field(default_factory=list)
+
+    def __repr__(self) -> str:
+        used = self.num_blocks - self.num_free_blocks
+        lines = [
+            f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of their"
+            f" slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB)"
+        ]
+        lines += [f"  {entry!r}" for entry in self.sequences[:_MAX_SHOWN]]
+        if len(self.sequences) > _MAX_SHOWN:
+            lines.append(f"  ... and {len(self.sequences) - _MAX_SHOWN} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return _memory_html(self)
+
+
+def make_memory_report(stats: Mapping[str, Any], tables: _core.MemoryTables, weight_bytes: int, page_bytes: int) -> MemoryReport:
+    """From the core's counters and block tables."""
+    references = tables.references
+    sequences = []
+    for entry in sorted(tables.sequences, key=lambda entry: (entry.request_id < 0, entry.request_id, entry.sample_index)):
+        is_request = entry.request_id >= 0
+        name = f"request {entry.request_id}" + (f" [{entry.sample_index}]" if entry.sample_index else "") if is_request else "sequence"
+        arrays = [np.asarray(group, np.int32) for group in entry.tables]
+        sequences.append(
+            SequenceBlocks(name, entry.num_tokens, arrays, [np.where(a < 0, 0, references[a]).astype(np.int32) for a in arrays])
+        )
+    return MemoryReport(
+        num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
+        wasted_share=stats["wasted_share"], weight_bytes=weight_bytes, kv_bytes=stats["num_pages"] * page_bytes, sequences=sequences,
+    )  # fmt: skip
+
+
+def _memory_html(report: MemoryReport) -> str:
+    """A bar of the pool, then a row of blocks for each sequence."""
+    import html  # a millisecond that a first token does without
+
+    total = max(report.num_blocks, 1)
+    used = report.num_blocks - report.num_free_blocks
+    parts = [
+        (report.num_shared_blocks, _SHARED, "shared"),
+        (used - report.num_shared_blocks, _OWN, "used"),
+        (report.num_free_blocks, "#ddd", "free"),
+    ]
+    bar = "".join(
+        f'<span title="{name}: {count:,}" style="display:inline-block;height:1em;width:{300 * count / total:.1f}px;background:{colour}"></span>'
+        for count, colour, name in parts
+    )
+    rows = "".join(
+        f'<tr><td style="text-align:left">{html.escape(entry.name)}</td><td>{entry.num_tokens:,}</td>'
+        f'<td style="text-align:left">{"<br>".join(map(_blocks_html, entry.tables, entry.references))}</td></tr>'
+        for entry in report.sequences[:32]
+    )
+    table = (
+        f"<table><thead><tr><th></th><th>tokens</th><th>blocks, a line a KV group</th></tr></thead><tbody>{rows}</tbody></table>"
+        if rows
+        else ""
+    )
+    return f"<div>{bar}<br><small>{html.escape(repr(report).splitlines()[0])}</small>{table}</div>"
+
+
+def _blocks_html(pages: NDArray[np.int32], references: NDArray[np.int32]) -> str:
+    cells = []
+    for page, count in zip(pages[:96].tolist(), references[:96].tolist(), strict=True):
+        colour, what = (
+            ("#fff", "given back") if page < 0 else (_SHARED, f"page {page}, held {count} times") if count > 1 else (_OWN, f"page {page}")
+        )
+        cells.append(
+            f'<span title="{what}" style="display:inline-block;width:7px;height:12px;margin-right:1px;border:1px solid #bbb;background:{colour}"></span>'
+        )
+    return "".join(cells) + ("..." if len(pages) > 96 else "")

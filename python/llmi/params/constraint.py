@@ -1,0 +1,36 @@
+"""Constraints: automata that say which tokens may come next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+S = TypeVar("S")
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Constraint(Generic[S]):
+    """An automaton with explicit, immutable states, given as `structured_outputs`.
+
+    Safe under forks, drafts and n > 1: a state is a value, and each sample walks its own path. End-of-text is allowed in
+    final states, and only there. A state that allows nothing ends that request with ConstraintError.
+    """
+
+    def initial_state(self) -> S:
+        """The state before the first token."""
+        raise NotImplementedError
+
+    def allowed(self, state: S) -> NDArray[np.bool_] | Iterable[int]:
+        """The allowed tokens: bool [vocab_size], or token ids. Remembered for each hashable state."""
+        raise NotImplementedError
+
+    def advance(self, state: S, token_id: int) -> S:
+        """The state after `token_id`, which was allowed."""
+        raise NotImplementedError
+
+    def is_final(self, state: S) -> bool:
+        """Whether the text may end here."""
+        raise NotImplementedError

@@ -1,0 +1,179 @@
+"""A call in two steps before its requests are submitted: resolve its arguments, then prepare a request for each prompt.
+
+An argument that holds for all prompts is refused at once. A mistake in one prompt, or in its own parameters, ends that prompt alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmi.base.kinds import entries_of, parse
+from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
+from llmi.hooks.runners import RequestHooks, shared_streamer
+from llmi.params.options import PRIORITY, one_or_each, option
+from llmi.params.sampling import SamplingParams
+from llmi.requests.call import Call
+from llmi.requests.resolve import Resolved, derive_seed, resolve_params
+from llmi.requests.submission import Speculation, Submission
+from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
+
+if TYPE_CHECKING:
+    from llmi.session import Session
+
+R = TypeVar("R")
+DEFAULTS = SamplingParams()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """How a call's requests run, besides prompts and parameters: options of `LLM.generate`, as they were given, and the kind of call.
+
+    stream: text is wanted as it comes. stepped: the requests run while LLM.step is called. to_the_end: where nobody gives max_tokens it is
+    the end of the context.
+    """
+
+    priority: int | Iterable[int] = 0
+    on_error: str = "raise"
+    speculative_config: object = "engine"
+    trace: bool = False
+    parse_special: bool | None = None
+    stream: bool = False
+    stepped: bool = False
+    to_the_end: bool = False
+
+    def checked(self) -> CallOptions:
+        """With flags and words in their plain form. Raises InvalidParamsError."""
+        special = None if self.parse_special is None else option("parse_special", self.parse_special)
+        return dataclasses.replace(
+            self, on_error=option("on_error", self.on_error), trace=option("trace", self.trace), parse_special=special
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class ResolvedPrompt:
+    """One prompt of a call, as it was given, with what is its own.
+
+    refused: the error of its own parameters; `use` are the call's then. speculation: an error, too, if its own configuration is wrong.
+    """
+
+    item: object
+    index: int
+    what: str  # for errors: "prompt 3: "; "" for a prompt alone
+    use: Resolved
+    refused: LlmiError | None
+    priority: object
+    speculation: Speculation | LlmiError | None
+
+
+@dataclasses.dataclass(slots=True)
+class ResolvedCall:
+    """A call whose arguments were checked, and whose prompts were told apart."""
+
+    prompts: list[ResolvedPrompt]
+    options: CallOptions
+
+
+def _attempt(function: Callable[..., R], *args: object) -> R | LlmiError:
+    """What a function returns, or its error: one prompt's is not another's."""
+    try:
+        return function(*args)
+    except LlmiError as error:
+        return error
+
+
+def resolve(llm: Session, prompts: object, sampling_params: object, params: Mapping[str, Any], options: CallOptions) -> ResolvedCall:
+    """Checks what was given, and gives each prompt its parameters, priority and speculation."""
+    options = options.checked()
+    items = as_list(prompts)
+    priorities = one_or_each("priority", PRIORITY, options.priority, len(items))
+    speculations = _speculations(llm, options.speculative_config, len(items))
+    shared, own = _parameters(llm, sampling_params, params, len(items), options.to_the_end)
+    if (streamer := shared_streamer([shared if entry is None else entry for entry in own])) is not None:
+        raise UnsupportedCombinationError(f"{streamer} takes one prompt: {len(items)} would be mixed", "streamer", "prompts")
+    if options.parse_special is None:
+        warn_of_markup(items, llm.tokenizer)
+    resolved = []
+    for index, (item, entry) in enumerate(zip(items, own, strict=True)):
+        what = f"prompt {index}: " if len(items) > 1 else ""
+        use, refused = (entry.copy(), None) if isinstance(entry, Resolved) else (shared.copy(), entry)
+        resolved.append(ResolvedPrompt(item, index, what, use, refused, priorities[index], speculations[index]))
+    return ResolvedCall(resolved, options)
+
+
+def _parameters(
+    llm: Session, sampling_params: object, params: Mapping[str, Any], num_prompts: int, to_the_end: bool
+) -> tuple[Resolved, list[Resolved | LlmiError | None]]:
+    """(the parameters of the call, each prompt's own: None where it has none, an error where they are wrong)."""
+    if sampling_params is None or isinstance(sampling_params, SamplingParams):
+        own = None
+    else:
+        own = entries_of("sampling_params", sampling_params)
+    if own is None:
+        explicit: Any = sampling_params  # resolve_params refuses what is no SamplingParams
+        return resolve_params(explicit, params, llm._defaults, to_the_end), [None] * num_prompts
+    if params:
+        resolve_params(SamplingParams(), params, {})  # which refuses the two together
+    if len(own) != num_prompts:
+        raise InvalidParamsError(f"{len(own)} sampling_params for {num_prompts} prompts", "sampling_params")
+    shared = resolve_params(None, {}, llm._defaults, to_the_end)
+    return shared, [_attempt(resolve_params, entry, params, llm._defaults, to_the_end) for entry in own]
+
+
+def _speculations(llm: Session, value: object, num_prompts: int) -> list[Speculation | LlmiError | None]:
+    """How each prompt speculates, or the error of its configuration."""
+    if not isinstance(value, list | tuple):
+        return [llm._speculate(value)] * num_prompts
+    if len(value) != num_prompts:
+        raise InvalidParamsError(f"{len(value)} speculative_config for {num_prompts} prompts", "speculative_config")
+    return [_attempt(llm._speculate, entry) for entry in value]
+
+
+def prepare(llm: Session, resolved: ResolvedCall) -> Call:
+    """A request for each prompt, or its error."""
+    submissions = [_submission(llm, prompt, resolved.options) for prompt in resolved.prompts]
+    return Call(llm._engine, llm._results, submissions, resolved.options.on_error)
+
+
+def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> Submission:
+    """One prompt's request, or its error, which begins with `prompt.what`."""
+    request_id = next(llm._ids)
+    use = prompt.use
+    seed = use.params.seed if use.params.seed is not None else derive_seed(llm._seed, prompt.index)
+    hooks = RequestHooks(str(request_id), DEFAULTS, "")
+    submission = Submission(None, [], use.params, {}, seed, hooks, trace=options.trace, what=prompt.what)
+    try:
+        _fill(llm, submission, prompt, request_id, options)
+    except LlmiError as error:
+        submission.refuse(error)
+    submission.resolved = (
+        use.shown() | {"seed": (seed, use.sources["seed"])} | {name: (value, "no effect") for name, value in llm._no_effect.items()}
+    )
+    return submission
+
+
+def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_id: int, options: CallOptions) -> None:
+    """Makes the core's request. Raises what is wrong with this prompt."""
+    item, params = prompt.item, submission.params
+    if prompt.refused is not None:
+        raise prompt.refused
+    text, ids = tokenize(item, llm.tokenizer, parse_special=options.parse_special, max_model_len=llm._builder.max_model_len)
+    submission.prompt, submission.prompt_token_ids = text, ids
+    submission.cache_salt = cache_salt(item)
+    if isinstance(prompt.speculation, LlmiError):
+        raise prompt.speculation
+    submission.speculation = prompt.speculation
+    llm._builder.fit_max_tokens(prompt.use, len(ids))
+    if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
+        known = [token for token in ids if token < llm.tokenizer.vocab_size]
+        text = submission.prompt = llm.tokenizer.decode(known, skip_special_tokens=False)
+    submission.hooks = RequestHooks(str(request_id), params, text or "", llm._builder.ends(params), llm._batch_runner)
+    if prompt.speculation is not None and not prompt.speculation.is_coupled and params.sampler is not None:
+        raise UnsupportedCombinationError(
+            "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"
+        )
+    if is_sequence(item) and item.llm is llm:
+        submission.source = item._held
+    priority = parse(PRIORITY, "priority", prompt.priority)
+    llm._builder.build(submission, request_id, priority=priority, stream=options.stream, stepped=options.stepped)

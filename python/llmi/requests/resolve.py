@@ -1,0 +1,86 @@
+"""A request's parameters and seed: what the call gave, over the model's own defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from llmi.base.kinds import show
+from llmi.base.log import log
+from llmi.errors import InvalidParamsError
+from llmi.params.options import SAMPLING
+from llmi.params.sampling import FIELDS, SamplingParams, canonical
+
+
+@dataclasses.dataclass
+class Resolved:
+    """Parameters of one request, and where each value came from; `no_effect` were given and change nothing."""
+
+    params: SamplingParams
+    sources: dict[str, str]
+    no_effect: dict[str, Any]
+
+    def copy(self) -> Resolved:
+        """For the next prompt: max_tokens is settled for each."""
+        return Resolved(dataclasses.replace(self.params), dict(self.sources), self.no_effect)
+
+    def shown(self) -> dict[str, tuple[Any, str]]:
+        """As `RequestOutput.params_resolved` shows them."""
+        shown = {name: (getattr(self.params, name), self.sources[name]) for name in FIELDS}
+        return shown | {name: (value, "no effect") for name, value in self.no_effect.items()}
+
+
+def resolve_params(
+    explicit: SamplingParams | None, overrides: Mapping[str, Any], model_defaults: Mapping[str, Any], to_the_end: bool = False
+) -> Resolved:
+    """The parameters of one request.
+
+    An explicit SamplingParams replaces the model's defaults; keyword overrides are laid over them. to_the_end: where
+    nobody gives max_tokens it is the end of the context.
+    """
+    no_effect: dict[str, Any] = {}
+    if explicit is not None:
+        if overrides:
+            names = ", ".join(overrides)
+            raise InvalidParamsError(f"give sampling_params or keyword parameters ({names}), not both", "sampling_params")
+        if not isinstance(explicit, SamplingParams):
+            raise InvalidParamsError(f"sampling_params must be SamplingParams, not {show(explicit)}", "sampling_params")
+        explicit._materialise()
+        params = dataclasses.replace(explicit)
+        params._settle()
+        given = {
+            name
+            for name in FIELDS
+            if getattr(params, name) != SAMPLING[name].default or type(getattr(params, name)) is not type(SAMPLING[name].default)
+        }
+        sources = {name: "user" if name in given else "default" for name in FIELDS}
+    else:
+        changes, no_effect = canonical(overrides, "generate")
+        unless_given = {"max_tokens": None} if to_the_end else {}
+        params = SamplingParams(**{**unless_given, **model_defaults, **changes})
+        try:
+            params._settle()
+        except InvalidParamsError as error:
+            if error.parameter == "min_tokens" and "min_tokens" in model_defaults and "min_tokens" not in changes:
+                raise InvalidParamsError(f"{error} (min_tokens comes from the model's generation_config.json)", "min_tokens") from None
+            raise
+        sources = {name: "user" if name in changes else "model" if name in model_defaults else "default" for name in FIELDS}
+        if changes.get("temperature") == 0.0 and "temperature" in overrides and overrides["temperature"] != 0:
+            log.info("do_sample=False: greedy; temperature = %s is not used", show(overrides["temperature"]))
+    return Resolved(params, sources, no_effect)
+
+
+def take_options(generate_args: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Takes a call's own options out of its keywords; the rest are SamplingParams fields."""
+    return {name: generate_args.pop(name) for name in names if name in generate_args}
+
+
+def derive_seed(engine_seed: int | None, index: int) -> int:
+    """A request's own seed: a hash of the engine's and its index in the call, or drawn if there is none."""
+    if engine_seed is None:
+        return secrets.randbits(64)
+    digest = hashlib.blake2b(f"{engine_seed}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

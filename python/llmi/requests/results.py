@@ -1,0 +1,178 @@
+"""From the core's finished requests to results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmi import _core
+from llmi.base.travel import strict_json
+from llmi.errors import ConstraintError, DraftError, HookError, LlmiError, NonFiniteLogitsError, from_core
+from llmi.outputs.completion import CompletionOutput, FinishReason, Logprob, RequestMetrics
+from llmi.outputs.results import RequestOutput
+from llmi.params.sampling import FIELDS, HOOKS, SamplingParams
+from llmi.requests.metrics import MetricsLog
+from llmi.requests.submission import Submission
+from llmi.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llmi.outputs.trace import DecodeTrace
+else:
+    from llmi.base.lazy_numpy import np
+
+
+class PartialOutput:
+    """The part of one continuation that has arrived; it has the core's field names."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.logprobs: list[_core.TokenLogprobs] = []
+        self.cumulative_logprob = 0.0
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self.trace: dict[str, NDArray[Any]] = {}
+        self.candidates: dict[str, NDArray[Any]] = {}
+        self.speculation = _core.SpeculationStats()
+
+    def add(self, event: _core.OutputEvent) -> None:
+        """Takes in an event's news."""
+        self.token_ids += event.token_ids
+        self.text += event.text
+        self.logprobs += event.logprobs
+        self.cumulative_logprob += sum(entry.logprobs[0] for entry in event.logprobs)
+        self.finish_reason = event.finish_reason
+
+
+class ResultBuilder:
+    """Turns finished core requests into RequestOutputs."""
+
+    def __init__(self, tokenizer: Tokenizer, numerics_id: str, receipt_source: dict[str, Any]) -> None:
+        self.tokenizer = tokenizer
+        self.numerics_id = numerics_id
+        self.receipt_source = receipt_source
+        self.log = MetricsLog()
+
+    def finished(self, request: _core.Request) -> None:
+        """Takes a finished core request's times into the aggregate."""
+        self.log.add(request_metrics(request))
+
+    def output(self, submission: Submission, partial: Mapping[int, PartialOutput] | None = None) -> RequestOutput:
+        """The result of a submission; with `partial`, what has arrived of one that still runs."""
+        request, params = submission.request, submission.params
+        samples: Sequence[PartialOutput | _core.SampleOutput]
+        if partial is not None:
+            samples = [partial.get(index) or PartialOutput() for index in range(params.n)]
+            request = None
+        else:
+            samples = request.samples if request is not None else []
+        outputs = [self._completion(index, sample, submission) for index, sample in enumerate(samples)]
+        error = submission.error or (self._error(submission) if partial is None else None)
+        if not outputs:
+            outputs = [CompletionOutput(index, "", [], None, None, "error", None) for index in range(params.n)]
+        return RequestOutput(
+            request_id=submission.hooks.request_id,
+            prompt=submission.prompt,
+            prompt_token_ids=submission.prompt_token_ids,
+            prompt_logprobs=self._prompt_logprobs(request, params),
+            outputs=outputs,
+            finished=partial is None,
+            metrics=request_metrics(request),
+            num_cached_tokens=0 if request is None else request.num_cached_tokens,
+            seed=submission.seed,
+            numerics_id=self.numerics_id,
+            params_resolved=submission.resolved,
+            error=error,
+            _receipt_source={
+                **self.receipt_source,
+                "params": _plain_params(params),
+                "hooks": bool(submission.hooks),
+                "verification": "coupled" if submission.speculation is None else submission.speculation.verification_name,
+            },
+        )
+
+    def _error(self, submission: Submission) -> LlmiError | None:
+        if submission.request is None or submission.request.error is None:
+            return None
+        error = from_core(submission.request.error)
+        hooks = submission.hooks
+        if isinstance(hooks.error, NonFiniteLogitsError) and isinstance(error, HookError):
+            return NonFiniteLogitsError(f"{hooks.failed_hook}: {hooks.error}")
+        if hooks.error is not None and isinstance(error, HookError):  # unless the engine was closed meanwhile
+            kind = DraftError if hooks.failed_in_drafter else ConstraintError if isinstance(hooks.error, ConstraintError) else HookError
+            own = type(hooks.error) is HookError  # it returned what it may not
+            what = (
+                f"{hooks.failed_hook}: {hooks.error}" if own else f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}"
+            )
+            error = kind(what, hooks.failed_hook, hooks.request_id)
+            error.__cause__ = hooks.error
+        return error
+
+    def _completion(self, index: int, sample: PartialOutput | _core.SampleOutput, submission: Submission) -> CompletionOutput:
+        params, speculation = submission.params, submission.speculation
+        with_logprobs = params.logprobs is not None
+        return CompletionOutput(
+            index=index,
+            text=sample.text,
+            token_ids=list(sample.token_ids),
+            cumulative_logprob=sample.cumulative_logprob if with_logprobs else None,
+            logprobs=[self._entries(entry) for entry in sample.logprobs] if with_logprobs else None,
+            finish_reason=sample.finish_reason,
+            stop_reason=submission.stop_names.get(sample.stop_reason, sample.stop_reason),
+            spec_decode_metrics=None if speculation is None else speculation.metrics(sample.speculation),
+            trace=self._trace(sample) if submission.trace and sample.trace else None,
+        )
+
+    def _trace(self, sample: PartialOutput | _core.SampleOutput) -> DecodeTrace:
+        return _make_trace(sample.trace, sample.candidates, self.tokenizer)
+
+    def _prompt_logprobs(self, request: _core.Request | None, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
+        if params.prompt_logprobs is None or request is None:
+            return None
+        return [None, *(self._entries(entry) for entry in request.prompt_logprobs)]
+
+    def _entries(self, entry: _core.TokenLogprobs) -> dict[int, Logprob]:
+        result: dict[int, Logprob] = {}
+        for token, raw, processed, rank in zip(entry.token_ids, entry.logprobs, entry.processed_logprobs, entry.ranks, strict=True):
+            if token not in result:
+                result[token] = Logprob(
+                    raw, processed, rank, self.tokenizer.decode([token], skip_special_tokens=False) if self._has(token) else ""
+                )
+        return result
+
+    def _has(self, token: int) -> bool:
+        return token < len(self.tokenizer.vocab_bytes)
+
+
+def _plain_params(params: SamplingParams) -> dict[str, Any]:
+    """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are."""
+    return {name: strict_json(getattr(params, name)) for name in FIELDS if name not in (*HOOKS, "seed")}
+
+
+def request_metrics(request: _core.Request | None) -> RequestMetrics:
+    """Times of a core request; NaN where it has not come so far."""
+    nan = float("nan")
+    if request is None or request.finish_time_s == 0:
+        return RequestMetrics(nan, np.zeros(0, np.float32), nan, nan, nan, 0)
+    samples = request.samples
+    times = samples[0].token_times_s if samples else np.zeros(0)
+    e2e = request.finish_time_s - request.arrival_time_s
+    first = request.first_token_time_s - request.arrival_time_s if request.first_token_time_s else nan
+    queue = request.first_scheduled_time_s - request.arrival_time_s if request.first_scheduled_time_s else nan
+    per_token = (e2e - first) / (len(times) - 1) if len(times) > 1 else nan
+    return RequestMetrics(first, np.diff(times).astype(np.float32), per_token, e2e, queue, request.num_preemptions)
+
+
+def _make_trace(columns: dict[str, NDArray[Any]], candidates: dict[str, NDArray[Any]], tokenizer: Tokenizer) -> DecodeTrace:
+    """From the core's columns."""
+    from llmi.outputs.trace import DecodeTrace  # which loads NumPy
+
+    known = len(tokenizer.vocab_bytes)
+
+    def texts(ids: NDArray[Any]) -> list[str]:
+        return [tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in ids.tolist()]
+
+    return DecodeTrace(columns, texts(columns["token_id"]), candidates, texts(candidates["token_id"]))

@@ -1,0 +1,103 @@
+"""Session: what the packages of llmi use of an LLM. They import this protocol alone, and only for type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from llmi import _core
+from llmi.engine.args import EngineArgs
+from llmi.hooks.runners import BatchRunner
+from llmi.lab.capture import Capture
+from llmi.lab.sequence import TokenSequence
+from llmi.lab.tree import TokenTree
+from llmi.models.files import OpenModel
+from llmi.models.info import ModelInfo
+from llmi.outputs.memory import MemoryReport
+from llmi.outputs.results import Outputs
+from llmi.params.sampling import SamplingParams
+from llmi.requests.build import RequestBuilder
+from llmi.requests.results import ResultBuilder
+from llmi.requests.submission import Speculation
+from llmi.text.prompts import Prompt
+from llmi.text.tokenizer import Tokenizer
+
+
+class Session(Protocol):
+    """A model and its engine.
+
+    LLM is one. Names with an underscore are for llmi itself: an LLM does not show them to its users.
+
+    Attributes
+    ----------
+    _engine : the core's engine
+    _engine_args : the arguments of the engine
+    _files : the model's open files
+    _builder, _results : make its requests, and results of them
+    _defaults : the model's own sampling parameters by name
+    _seed : the engine's seed, from which requests derive theirs
+    _no_effect : the engine's arguments that have no effect, for the report of parameters
+    _batch_runner : the engine-wide logits processors
+    _ids : ids of the next requests
+    """
+
+    tokenizer: Tokenizer
+    model_info: ModelInfo
+    last_outputs: Outputs
+    _engine: _core.Engine
+    _engine_args: EngineArgs
+    _files: OpenModel
+    _builder: RequestBuilder
+    _results: ResultBuilder
+    _defaults: Mapping[str, Any]
+    _seed: int | None
+    _no_effect: dict[str, Any]
+    _batch_runner: BatchRunner | None
+    _ids: Iterator[int]
+
+    def generate(
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        speculative_config: object = "engine",
+        use_tqdm: bool | None = None,
+    ) -> Outputs:
+        """LLM.generate."""
+        ...
+
+    def sequence(self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None) -> TokenSequence:
+        """LLM.sequence."""
+        ...
+
+    def extend(self, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, Any]:
+        """LLM.extend."""
+        ...
+
+    def cost_curve(self) -> dict[int, float]:
+        """LLM.cost_curve."""
+        ...
+
+    def memory_report(self) -> MemoryReport:
+        """LLM.memory_report."""
+        ...
+
+    def close(self) -> None:
+        """LLM.close."""
+        ...
+
+    def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
+        """The parameters of a request that is given these, with the model's defaults."""
+        ...
+
+    def _speculate(self, value: object) -> Speculation | None:
+        """How requests speculate that are given this speculative_config. Raises if it does not fit this model."""
+        ...
+
+    def _score(self, sequences: list[list[int]], use_tqdm: bool | None) -> list[_core.Request]:
+        """The core's requests that scored `sequences` as prompts."""
+        ...
+
+    def _decode(self, ids: list[int]) -> str:
+        """The text of ids, those outside the vocabulary left out."""
+        ...

@@ -1,0 +1,146 @@
+"""What a drafter sees of a sequence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from llmi import _core
+from llmi.params.sampling import SamplingParams
+from llmi.requests.submission import Submission
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llmi.lab.sequence import TokenSequence
+    from llmi.session import Session
+
+    F32 = NDArray[np.float32]
+    I32 = NDArray[np.int32]
+else:
+    from llmi.base.lazy_numpy import np
+
+
+class DraftContext:
+    """One running sequence, as a drafter sees it.
+
+    Attributes
+    ----------
+    request_id : str
+    index : int
+        Of the sample among n.
+    token_ids : int32 array [len]
+        Prompt and output so far.
+    prompt_len : int
+    num_speculative_tokens : int
+        The most nodes that may be proposed now.
+    sampling_params : SamplingParams
+        The request's, with its seed.
+    hidden_states : dict
+        {layer: float32 array [hidden_size]} of the target at the row that the last token was drawn from, for the layers
+        of the drafter's `capture`: what EAGLE and Medusa draft from.
+    state : any
+        The drafter's own slot for this sequence; None at first.
+    """
+
+    def __init__(self, llm: Session, submission: Submission, index: int) -> None:
+        self.request_id = submission.hooks.request_id
+        self.index = index
+        self.token_ids: I32 = np.zeros(0, np.int32)
+        self.prompt_len = 0
+        self.num_speculative_tokens = 0
+        self.sampling_params: SamplingParams = dataclasses.replace(submission.params, seed=submission.seed)
+        self.hidden_states: dict[int, F32] = {}
+        self.state: Any = None
+        self._llm = llm
+        self._hooks = submission.hooks
+        assert submission.core_params is not None
+        self._core_params = submission.core_params
+        self._sequences: dict[tuple[int, bool], TokenSequence] = {}
+        self._round = 0  # of verification; 0: coupled, drafts share the target's noise
+
+    def sequence(self, draft_llm: Session) -> TokenSequence:
+        """This request's own sequence on a draft model, in step with `token_ids`; closed with the request."""
+        return self._sequence(draft_llm, None)
+
+    def _sequence(self, draft_llm: Session, shortlist: _core.Shortlist | None) -> TokenSequence:
+        """With a shortlist, logits over its ids, over those of the text and of the request's parameters; -inf elsewhere."""
+        params = self.sampling_params
+        if params.allowed_token_ids is not None:
+            shortlist = None  # nothing might be left
+        key = (id(draft_llm), shortlist is not None)
+        sequence = self._sequences.get(key)
+        if sequence is None:
+            sequence = draft_llm.sequence(self.token_ids, seed=params.seed)
+            sequence._owned_by_drafter(self.prompt_len, self.index)
+            if shortlist is not None:
+                vocab_size = draft_llm.model_info.vocab_size
+                named = {*(params.logit_bias or {}), *(params.stop_token_ids or ()), *draft_llm._builder.ends(params)}
+                _core.lab_restrict(draft_llm._engine, sequence._core, shortlist, [token for token in named if token < vocab_size])
+            self._sequences[key] = sequence
+        else:
+            sequence.sync(self.token_ids)
+        return sequence
+
+    def draw(self, source: TokenSequence | F32, *, num_tokens: int = 1, path: Iterable[int] = ()) -> tuple[list[int], list[F32]]:
+        """Siblings without replacement, as the target itself would draw them from these logits.
+
+        Parameters
+        ----------
+        source : TokenSequence or array [vocab_size]
+            Logits after this request's tokens and `path`; a sequence knows its path itself.
+        num_tokens : int
+        path : ids
+            Drafted tokens between the request's last token and this position.
+
+        Returns
+        -------
+        (token ids, rows)
+            rows[i] [vocab_size]: the law that token i was drawn from, given its earlier siblings.
+        """
+        token_ids, law, _ = self._law(source, path)
+        drawn = _core.draw_siblings(self._llm._engine, law, self._core_params, len(token_ids), self.index, num_tokens, self._round)
+        greedy = self.sampling_params.temperature == 0
+        rows, probs = [], softmax(law)
+        for token in drawn:
+            total = probs.sum()
+            rows.append(point_mass(law, token) if greedy else probs / total)
+            probs[token] = 0.0
+        return drawn, rows
+
+    def _law(self, source: TokenSequence | F32, path: Iterable[int]) -> tuple[list[int], F32, int]:
+        """(tokens before, processed law, the token that the target's own noise draws from it)."""
+
+        from llmi.lab.sequence import TokenSequence  # which loads NumPy
+
+        if isinstance(source, TokenSequence):
+            token_ids, logits = source.token_ids.tolist(), source.logits
+        else:
+            token_ids, logits = [*self.token_ids.tolist(), *path], np.asarray(source, np.float32)
+        vocab_size = self._llm.model_info.vocab_size
+        if len(logits) != vocab_size:  # a padded head on either side
+            padded = np.full(vocab_size, -np.inf, np.float32)
+            padded[: len(logits)] = logits[:vocab_size]
+            logits = padded
+        drawn = _core.law(
+            self._llm._engine, self._core_params, logits,
+            token_ids=token_ids, prompt_len=self.prompt_len, sample_index=self.index, output_text="", hooks=None,
+        )  # fmt: skip
+        return token_ids, drawn.law, drawn.token_id
+
+    def _close(self) -> None:
+        for sequence in self._sequences.values():
+            sequence.close()
+
+
+def softmax(law: F32) -> F32:
+    probs: F32 = np.exp(law - np.float32(_core.log_sum_exp(law)))
+    return probs
+
+
+def point_mass(law: F32, token: int) -> F32:
+    probs = np.zeros(len(law), np.float32)
+    probs[token] = 1.0
+    return probs

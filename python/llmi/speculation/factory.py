@@ -1,0 +1,118 @@
+"""The core's configurations of speculation for one LLM."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from llmi import _core
+from llmi.outputs.speculation import SpecDecodeMetrics
+from llmi.requests.submission import Submission
+from llmi.speculation.config import SpeculativeConfig
+from llmi.speculation.drafters import Drafter, drafter_name
+from llmi.speculation.runner import DrafterRunner
+from llmi.speculation.verification import Verification, VerificationRunner
+
+if TYPE_CHECKING:
+    from llmi.session import Session
+
+_MAX_KEPT = 64  # core drafters that an LLM keeps for the next call
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestSpeculation:
+    """How requests with one configuration speculate; a `Speculation` of llmi.requests.submission."""
+
+    config: SpeculativeConfig
+    factory: SpeculationFactory
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether tokens are those of plain decoding."""
+        return bool(self.config.verification == "coupled")
+
+    @property
+    def verification_name(self) -> str:
+        """As metrics and receipts show it."""
+        return self.config.verification_name
+
+    def build(self, submission: Submission, request_id: int) -> _core.SpeculationConfig:
+        """The core's configuration for one request."""
+        return self.factory.build(self.config, submission, request_id)
+
+    def metrics(self, counts: _core.SpeculationStats) -> SpecDecodeMetrics:
+        """The metrics of one continuation, from the core's counts."""
+        config, num_drafts, num_draft_tokens = self.config, counts.num_drafts, counts.num_draft_tokens
+        num_accepted = counts.num_accepted_tokens
+        return SpecDecodeMetrics(
+            drafter="+".join(drafter_name(drafter) for drafter in config._drafters),
+            verification=config.verification_name,
+            lossless=isinstance(config.verification, str) or config.verification.lossless,
+            num_drafts=num_drafts,
+            num_draft_tokens=num_draft_tokens,
+            num_accepted_tokens=num_accepted,
+            num_accepted_tokens_per_pos=counts.num_accepted_per_position,
+            acceptance_rate=num_accepted / num_draft_tokens if num_draft_tokens else float("nan"),
+            mean_acceptance_length=1 + num_accepted / num_drafts if num_drafts else float("nan"),
+            draft_time_s=counts.draft_time_s,
+            verify_time_s=counts.verify_time_s,
+        )
+
+
+class SpeculationFactory:
+    """Builds the core's configurations for one LLM; one core drafter for each Python one, so that calls are batched."""
+
+    def __init__(self, llm: Session) -> None:
+        self._llm = weakref.ref(llm)
+        self._built: dict[int, tuple[object, _core.Drafter, DrafterRunner | None]] = {}  # by identity; the key object is kept alive
+
+    def of(self, config: SpeculativeConfig) -> RequestSpeculation:
+        """How requests speculate with this configuration. Raises if a drafter does not fit this LLM."""
+        llm = self._llm()
+        assert llm is not None
+        for drafter in config._drafters:
+            drafter._attach(llm)
+        return RequestSpeculation(config, self)
+
+    def build(self, config: SpeculativeConfig, submission: Submission, request_id: int) -> _core.SpeculationConfig:
+        """The core's SpeculationConfig for one request."""
+        parts = []
+        for drafter in config._drafters:
+            core, runner = self._core_drafter(drafter)
+            if runner is not None:
+                runner.submissions[request_id] = submission
+            parts.append(core)
+        combined = parts[0] if len(parts) == 1 else self._union(config, parts)
+        length = config.num_speculative_tokens
+        kind: Any = config.verification
+        rule = None
+        if isinstance(kind, Verification):
+            rule = VerificationRunner(kind, dataclasses.replace(submission.params, seed=submission.seed))
+            kind = "judge" if config._judges_whole_drafts else "rule"
+        return _core.SpeculationConfig(
+            combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length, kind, rule, request_id
+        )
+
+    def _union(self, config: SpeculativeConfig, parts: list[_core.Drafter]) -> _core.Drafter:
+        if id(config) not in self._built:
+            self._keep(id(config), (config, _core.UnionDrafter(parts), None))
+        return self._built[id(config)][1]
+
+    def _keep(self, key: int, entry: tuple[object, _core.Drafter, DrafterRunner | None]) -> None:
+        self._built[key] = entry
+        while len(self._built) > _MAX_KEPT:  # requests under way hold what they need themselves
+            self._built.pop(next(iter(self._built)))
+
+    def _core_drafter(self, drafter: Drafter) -> tuple[_core.Drafter, DrafterRunner | None]:
+        known = self._built.get(id(drafter))
+        if known is not None:
+            return known[1], known[2]
+        core, runner = drafter._core(), None
+        if core is None:
+            llm = self._llm()
+            assert llm is not None
+            runner = DrafterRunner(llm, drafter)
+            core = _core.PyDrafter(runner, drafter_name(drafter))
+        self._keep(id(drafter), (drafter, core, runner))
+        return core, runner
