@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from mutant import Mutant
 from mutants import MUTANTS
+from python_imports import Import, all_imports, circle_of, graph_of, imports_of, is_protocol, package_of, reached_from
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not beside the tests")
@@ -119,6 +121,51 @@ def test_one_place_renders_templates() -> None:
     package = ROOT / "python/llmi"
     users = [path for path in package.rglob("*.py") if re.search(r"^\s*(import|from) jinja2", path.read_text(), re.MULTILINE)]
     assert users == [package / "chat/environment.py"]
+
+
+# Modules of llmi that are loaded when they are needed. Their classes may be imported for type checkers alone.
+# NumPy is loaded by two of them, and a first token needs none.
+LOADED_LATE = {
+    "llmi.lab.capture",
+    "llmi.lab.sequence",
+    "llmi.lab.tree",
+    "llmi.outputs.receipt",
+    "llmi.outputs.trace",
+    "llmi.speculation.factory",
+}
+
+
+@pytest.mark.parametrize("of_packages", [False, True], ids=["modules", "packages"])
+def test_python_imports_have_no_circle(of_packages: bool) -> None:
+    """Those in functions count. So do those for type checkers alone, unless they are of protocols."""
+    counted = [entry for entry in all_imports() if not (entry.for_types and is_protocol(entry.target, entry.name))]
+    circle = circle_of(graph_of(counted, of_packages))
+    steps = set(itertools.pairwise(circle))
+    places = [
+        str(entry) for entry in counted if steps & {(entry.module, entry.target), (package_of(entry.module), package_of(entry.target))}
+    ]
+    assert circle == [], f"{' -> '.join(circle)}: {places}"
+
+
+def test_python_imports_for_type_checkers_are_of_protocols() -> None:
+    for_types = [entry for entry in all_imports() if entry.for_types and not is_protocol(entry.target, entry.name)]
+    assert [str(entry) for entry in for_types if entry.target not in LOADED_LATE] == [], "without a circle it can be imported for all"
+    early = graph_of(entry for entry in all_imports() if entry.at_top and not entry.for_types)
+    assert reached_from(early, "llmi.llm") & LOADED_LATE == set()
+    assert {entry.target for entry in for_types} == LOADED_LATE, "take out what is no longer imported so"
+
+
+def test_circles_of_imports_are_found() -> None:
+    assert circle_of({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    assert circle_of({"a": {"b"}, "b": {"c", "d"}, "d": {"b"}}) == ["b", "d", "b"]
+    assert circle_of({"a": {"b", "c"}, "b": {"c"}}) == []
+    source = "from llmi.llm import LLM\nif TYPE_CHECKING:\n    from llmi.session import Session\ndef f():\n    import llmi\n    return llmi.Receipt\n"
+    assert list(imports_of("x", source)) == [
+        Import("x", "llmi.llm", "LLM", 1, False, True),
+        Import("x", "llmi.session", "Session", 3, True, True),
+        Import("x", "llmi", "", 5, False, False),
+        Import("x", "llmi.outputs.receipt", "Receipt", 6, False, False),
+    ]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
