@@ -23,8 +23,8 @@ set(LLMI_CORE_SOURCES
   csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/plan.cc csrc/engine/sizing.cc
   csrc/engine/step.cc csrc/engine/trace.cc csrc/engine/verification.cc
   csrc/engine/drafting/drafting.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/walk.cc
-  csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/prepared_rows.cc csrc/engine/rows/row_processor.cc
-  csrc/engine/rows/user_processors.cc)
+  csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc
+  csrc/engine/rows/row_processor.cc csrc/engine/rows/user_processors.cc)
 
 set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_products.cu)
 set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
@@ -39,7 +39,7 @@ set(LLMI_TESTING_CORE_SOURCES csrc/kernels/cuda/emulated_device.cc csrc/kernels/
 set(LLMI_NO_TESTING_CORE_SOURCES csrc/kernels/no_cuda/emulated_device.cc)
 set(LLMI_TESTING_BINDING_SOURCES
   csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_attention.cpp csrc/bindings/bind_testing_cache.cpp
-  csrc/bindings/bind_testing_decoder.cpp csrc/bindings/bind_testing_linear.cpp csrc/bindings/bind_testing_rows.cpp
+  csrc/bindings/bind_testing_decoder.cpp csrc/bindings/bind_testing_linear.cpp csrc/bindings/bind_testing_plans.cpp csrc/bindings/bind_testing_rows.cpp
   csrc/bindings/bind_testing_sampling.cpp csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp
   csrc/bindings/bind_testing_threads.cpp)
 set(LLMI_NO_TESTING_BINDING_SOURCES csrc/bindings/bind_no_testing.cpp)

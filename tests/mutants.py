@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources (see mutant.py), and the tests that it names must fail.
 
-    python tests/mutants.py [--only NAME] [--group kernels|speculation|memory|scheduling|sampling|cuda|precision|surface]
+    python tests/mutants.py [--only NAME] [--group kernels|speculation|memory|scheduling|sampling|cuda|precision|rows|surface]
 
 Builds a copy of the repository in a temporary directory, for which cmake, ninja and pybind11 must be installed. Exits with 1 if a
 bug is missed.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mutant import Mutant
 from mutants_precision import PRECISION
+from mutants_rows import ROWS
 from mutants_surface import SURFACE
 
 ROOT = Path(__file__).parent.parent
@@ -81,18 +82,12 @@ MUTANTS = [
     Mutant("speculation", "positions by node, not by depth", "csrc/engine", "AddDraft",
            "for (int32_t depth … + depth);",
            "for (int32_t i = 0; i < draft.size(); ++i) batch_.positions.push_back(static_cast<int32_t>(last_position) + i + 1);", SPECULATION),
-    Mutant("speculation", "rows off the walk are drawn from", "csrc/engine", "ProcessRow", "row.draws && !judged && row.node != row.sample->walk", "false", SPECULATION),
+    Mutant("speculation", "rows off the walk are drawn from", "csrc/engine", "ProcessRow", "row.node != sample.walk", "false", SPECULATION),
     Mutant("speculation", "the child of any parent", "csrc/speculative", "Child", "if (parent(i) == node && token_ids", "if (token_ids", SPECULATION),
     Mutant("speculation", "first match instead of latest", "csrc/speculative", "Update", "ends_[i][HashNgram(token_ids, end, n)] = end",
            "ends_[i].try_emplace(HashNgram(token_ids, end, n), end)", SPECULATION),
     Mutant("speculation", "hidden states of the first row", "csrc/engine", "SampleToken", "sample.drawn_at = sample.walk;", "", CAPTURE),
     Mutant("speculation", "one stall ends drafting", "csrc/speculative", "Learn", "std::min(seen, 2 * seconds_)", "seen", "tests/test_draft_length.py"),
-    Mutant("sampling", "log-probabilities of what was made of the logits", "csrc/engine", "Choose", "request.params.num_logprobs >= 0 ||", "", MATRIX),
-    Mutant("sampling", "criteria see what was made of the logits", "csrc/engine", "Choose", "request.hooks != nullptr || has_siblings", "has_siblings", MATRIX),
-    Mutant("sampling", "siblings draw from what was made of the logits", "csrc/engine", "Choose", "request.hooks != nullptr || has_siblings_to_start", "request.hooks != nullptr", MATRIX),
-    Mutant("sampling", "observers see the law of an earlier row", "csrc/engine", "Choose", "has_siblings_to_start || !sample.draft_logprobs.empty()", "has_siblings_to_start", MATRIX),
-    Mutant("sampling", "siblings take over a state that is too new", "csrc/engine", "Choose", "if (has_siblings_to_start &&", "if (false && has_siblings_to_start &&",
-           "tests/test_batch_processors.py"),
     Mutant("speculation", "shortlists of one sequence for all", "csrc/engine", "Logits", "needed->Add(*sequence.shortlist);", "", SHORTLIST),
     Mutant("speculation", "ids of the text are not listed", "csrc/engine", "Logits", "sequence.shortlist->Add(sequence.tokens);", "", SHORTLIST),
     Mutant("speculation", "parameters' ids are not listed", "csrc/bindings", "RegisterLab", "sequence->shortlist->Add(more_ids);", "", SHORTLIST),
@@ -225,6 +220,7 @@ MUTANTS = [
     Mutant("scheduling", "priorities upside down", "csrc/scheduler", "Before", "return a->priority < b->priority;", "return a->priority > b->priority;", SCHEDULER),
     Mutant("scheduling", "no token set aside for decodes", "csrc/scheduler", "ScheduleRunning", "*budget - behind,", "*budget,", SCHEDULER),
     *PRECISION,
+    *ROWS,
     *SURFACE,
 ]  # fmt: skip
 
@@ -246,7 +242,9 @@ def build(source: Path, target: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
-    parser.add_argument("--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda", "precision", "surface"))
+    parser.add_argument(
+        "--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda", "precision", "rows", "surface")
+    )
     arguments = parser.parse_args()
     chosen = [
         mutant

@@ -5,37 +5,35 @@
 
 #include "engine/batch.h"
 #include "engine/clock.h"
-#include "sampling/edits.h"
 
 namespace llmi {
 namespace {
 
-constexpr int64_t kMostAhead = 16;  // steps in a row that nobody schedules, while others wait
+constexpr int64_t kMostAhead = 16;  // most steps in a row without a call of the scheduler while a sequence waits
 
 }  // namespace
 
 StepAhead::StepAhead(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, DeviceDraws& draws,
-                     SchedulingPolicy policy, bool batch_hook)
-    : context_(context), decoder_(decoder), cache_(cache), scheduler_(scheduler), draws_(draws), policy_(policy), batch_hook_(batch_hook) {}
+                     SchedulingPolicy policy, const RowSite& site)
+    : context_(context), decoder_(decoder), cache_(cache), scheduler_(scheduler), draws_(draws), policy_(policy), site_(site) {}
 
-// Whether the step after this one can be predicted: every sequence that runs draws a token on the device, none joins, and what is drawn
-// next depends on this step's tokens through the cache alone.
+// Whether the step after this one can be predicted: every sequence that runs draws a token on the device by a plan that lets the next step
+// run ahead, and no sequence joins.
 bool StepAhead::MayLaunch(const LaunchedStep& step) const {
-  if (batch_hook_ || policy_ == SchedulingPolicy::kStatic) return false;
+  if (policy_ == SchedulingPolicy::kStatic) return false;
   if (step.draws->places.size() != step.rows.size()) return false;
   if (scheduler_.num_waiting() > 0 && MayAdmit(step)) return false;
   int64_t num_running = 0;
   for (const LogitsRow& row : step.rows) {
-    const Sample& sample = *row.sample;
-    if (sample.finished) continue;
-    const Request& request = *sample.running->request;
-    if (request.stepped || request.speculation.has_value() || MaskByLastToken(request.params)) return false;
+    if (row.sample->finished) continue;
+    if (!row.plan.lets_run_ahead) return false;
     ++num_running;
   }
   return num_running == scheduler_.num_running();
 }
 
-// Whether a waiting sequence may find room now: none did when a step of single tokens was scheduled, and none has left or come since.
+// Whether the scheduler might admit a waiting sequence now. It admitted none when it scheduled the last step of single tokens, and would
+// not now if no sequence has left or come since.
 bool StepAhead::MayAdmit(const LaunchedStep& step) const {
   return policy_ != SchedulingPolicy::kFcfs || step.num_ahead >= kMostAhead || step.num_rows != static_cast<int64_t>(step.pieces.size()) ||
          scheduler_.num_running() != step.num_running || scheduler_.num_waiting() != step.num_waiting;
@@ -53,7 +51,8 @@ void StepAhead::LaunchAfter(const LaunchedStep& step) {
     builder.BeginSegment(kv);
     builder.AddToken(~static_cast<int32_t>(i), true);  // the token that the device draws for row i
     next->pieces.push_back({&sample.scheduled, 1});
-    next->rows.push_back({&sample, kv.num_tokens, kWalkRoot, true, static_cast<int32_t>(i)});
+    LogitsRow& row = next->rows.emplace_back(LogitsRow{&sample, kv.num_tokens, kWalkRoot, true, static_cast<int32_t>(i)});
+    row.plan = PlanRow(row, site_);
   }
   if (next->rows.empty()) return;
   next->num_rows = builder.batch().num_rows();

@@ -1,6 +1,5 @@
-// A step whose tokens are not known yet, launched after the one that draws them: on a device the host schedules, and takes tokens, while
-// ops run. It is a step as any other, launched earlier; what it computes for a sequence that turns out to have ended is not used. Engine
-// thread only.
+// A step that is launched before the tokens of the step before it are known: the device computes while the host takes those tokens. What
+// the step computes for a sequence that has ended meanwhile is not used. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +7,7 @@
 
 #include "cache/kv_cache.h"
 #include "engine/rows/device_draws.h"
+#include "engine/rows/plan.h"
 #include "engine/running.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
@@ -17,9 +17,8 @@ namespace llmi {
 
 class StepAhead {
  public:
-  // batch_hook: there are engine-wide processors, which must see each step's rows on the host: none is launched ahead.
   StepAhead(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, DeviceDraws& draws,
-            SchedulingPolicy policy, bool batch_hook);
+            SchedulingPolicy policy, const RowSite& site);
 
   // Launches the step after this one, whose draws are under way, if it can be predicted.
   void LaunchAfter(const LaunchedStep& step);
@@ -42,7 +41,7 @@ class StepAhead {
   Scheduler& scheduler_;
   DeviceDraws& draws_;
   const SchedulingPolicy policy_;
-  const bool batch_hook_;
+  const RowSite site_;
   std::unique_ptr<LaunchedStep> next_;
   int64_t num_launched_ = 0;
 };

@@ -60,7 +60,7 @@ std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<c
       return FinishReason::kStop;
     }
   }
-  if (request.hooks != nullptr && request.hooks->HasCriteria()) {
+  if (!raw.empty()) {
     const HookContext context = sample.hook_context();
     const Stopwatch stopwatch(hook_seconds);
     if (const auto reason = request.hooks->ShouldStop(context, raw.data(), static_cast<int64_t>(raw.size()))) {

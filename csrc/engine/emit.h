@@ -11,7 +11,7 @@
 namespace llmi {
 
 // Adds a token to the sample and its output. Returns why it ends here: a stop id, a stop string, a criterion of the user, the length; or
-// nothing. raw [vocab_size]: logits for criteria, null where the request has none. Adds the time in user code to *hook_seconds.
+// nothing. raw [vocab_size]: logits for the user's criteria, empty if there are none. Adds the time in user code to *hook_seconds.
 std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<const float> raw, double* hook_seconds);
 
 // Completes the output of a sample that ends for this reason.

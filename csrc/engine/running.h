@@ -11,6 +11,7 @@
 
 #include "engine/detokenizer.h"
 #include "engine/request.h"
+#include "engine/rows/plan.h"
 #include "model/decoder.h"
 #include "kernels/draws/draw.h"
 #include "sampling/law.h"
@@ -98,6 +99,7 @@ struct LogitsRow {
   int32_t node;        // of the sample's draft; kWalkRoot: a committed token's row
   bool draws;          // the next token is drawn from it; else it scores a prompt token
   int32_t after = -1;  // row of the draw before that gives the row's token, where the host does not know it yet
+  RowPlan plan = {};
 };
 
 // What was decided for a row; the host decides where this says kNotDrawn.

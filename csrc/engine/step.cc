@@ -22,7 +22,7 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cach
       policy_(config.policy_hook),
       drafting_(context, cache, scheduler, costs, requests, {decoder.config().vocab_size, config.scheduler.max_num_batched_tokens}),
       rows_(context, decoder, cache, scheduler, requests, config.batch_hook),
-      ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, config.batch_hook != nullptr) {}
+      ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 
 void StepLoop::Run() {
   std::unique_ptr<LaunchedStep> step = ahead_.Take();
@@ -98,6 +98,7 @@ ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, std
       rows->push_back({sample, builder.batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
     }
   }
+  for (LogitsRow& row : *rows) row.plan = PlanRow(row, rows_.site());
   num_prompt_tokens_ += prompt_tokens;
   return builder.Take();
 }

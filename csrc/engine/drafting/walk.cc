@@ -11,9 +11,9 @@ int32_t ChildOfWalk(const Sample& sample, int32_t token) {
   return sample.draft.size() == 0 ? kWalkRoot : sample.draft.Child(sample.walk, token);
 }
 
-std::vector<int32_t> ChildrenToJudge(const Sample& sample, int32_t node) {
-  if (sample.draft.size() == 0 || sample.request().speculation->verification != VerificationKind::kRule) return {};
-  return sample.draft.Children(node);
+std::vector<int32_t> ChildrenToJudge(const LogitsRow& row) {
+  if (row.plan.decider != RowDecider::kRule) return {};
+  return row.sample->draft.Children(row.node);
 }
 
 void WalkOn(KvCache& cache, Sample& sample, int32_t child) {

@@ -17,8 +17,8 @@ namespace llmi {
 // The child of the walk's node that holds `token`, or -1.
 int32_t ChildOfWalk(const Sample& sample, int32_t token);
 
-// The nodes that the acceptance rule judges for what follows the row of `node`; empty under other kinds of verification.
-std::vector<int32_t> ChildrenToJudge(const Sample& sample, int32_t node);
+// The nodes that the acceptance rule judges at this row; empty where something else decides.
+std::vector<int32_t> ChildrenToJudge(const LogitsRow& row);
 
 // Takes the walk to `child`, whose token was drawn, and moves its K and V into the slot of its position; -1 ends the walk.
 void WalkOn(KvCache& cache, Sample& sample, int32_t child);

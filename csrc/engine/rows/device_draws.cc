@@ -18,21 +18,6 @@ void AppendPath(const Draft& draft, int32_t node, std::vector<int32_t>* tokens) 
   std::reverse(tokens->begin() + static_cast<int64_t>(begin), tokens->end());
 }
 
-bool MayDrawThere(const LogitsRow& row) {
-  const Sample& sample = *row.sample;
-  if (!row.draws) return false;
-  const Request& request = *sample.running->request;
-  const SamplingParams& params = request.params;
-  if (params.max_tokens == 0 || params.num_logprobs >= 0 || request.trace || request.hooks != nullptr) return false;
-  if (!sample.started && sample.running->samples.size() > 1) return false;
-  if (sample.draft.size() == 0) return true;
-  if (!sample.draft_logprobs.empty()) return false;
-  // A draft's rows draw, or are judged, each with the history that the walk has when it comes by.
-  const SpeculationConfig& speculation = *request.speculation;
-  return speculation.verification == VerificationKind::kCoupled ||
-         (speculation.verification == VerificationKind::kRule && speculation.rule->is_default());
-}
-
 }  // namespace
 
 float* DeviceDraws::HostRow(int64_t row) {
@@ -49,10 +34,10 @@ PendingDraws DeviceDraws::Launch(std::span<const LogitsRow> rows, const float* h
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
     const auto row = static_cast<int64_t>(i);
-    if (sample.finished || sample.walk == kWalkEnded) continue;  // at a row of an earlier chunk: the walk does not come by
-    const std::vector<int32_t> children = ChildrenToJudge(sample, rows[i].node);
+    if (sample.finished || sample.walk == kWalkEnded) continue;  // the walk ended at a row of an earlier chunk
+    const std::vector<int32_t> children = ChildrenToJudge(rows[i]);
     const int64_t num_laws = sample.draft.laws.empty() ? 0 : static_cast<int64_t>(children.size());
-    if (!MayDrawThere(rows[i]) || draws.num_laws() + num_laws > kMostDrawLaws) {
+    if (rows[i].plan.place == RowPlace::kHost || draws.num_laws() + num_laws > kMostDrawLaws) {
       ToHost(context_, HostRow(row), there + row * vocab_size, static_cast<size_t>(vocab_size) * sizeof(float));
       continue;
     }
@@ -82,7 +67,7 @@ bool DeviceDraws::Take(std::span<const LogitsRow> rows, const float* hidden, con
     const Sample& sample = *rows[place].sample;
     RowVerdict& verdict = drawn_[place];
     verdict = {drawn.tokens[i], kFindChild};
-    if (const std::vector<int32_t> children = ChildrenToJudge(sample, rows[place].node); !children.empty()) {
+    if (const std::vector<int32_t> children = ChildrenToJudge(rows[place]); !children.empty()) {
       verdict.child = drawn.accepted[i] < 0 ? kWalkRoot : children[static_cast<size_t>(drawn.accepted[i])];
     }
     if (verdict.token != kNoToken || sample.finished) continue;

@@ -1,6 +1,5 @@
-// Rows that are drawn on the device, where their logits are. The logits of rows that the host must see - for processors, samplers,
-// criteria, log-probabilities, traces, judges, prompt scores, siblings that start - come to the host; the tokens are the same bits. Engine
-// thread only.
+// Rows that are drawn on the device, where their logits are. The logits of rows that are planned for the host (rows/plan.h) are copied to
+// it; the tokens are the same bits. Engine thread only.
 #pragma once
 
 #include <cstdint>

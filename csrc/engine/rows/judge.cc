@@ -16,14 +16,15 @@ namespace {
 // tokens of that path, processors a copy of their state.
 class JudgedDraft : public DraftRows {
  public:
-  JudgedDraft(const KernelContext& context, const Sample& sample, int64_t vocab_size)
+  JudgedDraft(const KernelContext& context, const LogitsRow& row, int64_t vocab_size)
       : context_(context),
-        sample_(sample),
+        sample_(*row.sample),
         vocab_size_(vocab_size),
-        targets_(static_cast<size_t>(sample.draft.size()) + 1),
+        has_processors_(row.plan.edits.processors),
+        targets_(static_cast<size_t>(sample_.draft.size()) + 1),
         tokens_(targets_.size()) {}
   ~JudgedDraft() override {
-    if (HasProcessors()) sample_.request().hooks->EndTrials();
+    if (has_processors_) sample_.request().hooks->EndTrials();
   }
   JudgedDraft(const JudgedDraft&) = delete;
   JudgedDraft& operator=(const JudgedDraft&) = delete;
@@ -65,7 +66,6 @@ class JudgedDraft : public DraftRows {
   static size_t Row(int32_t node) { return static_cast<size_t>(node + 1); }
   static int64_t Slot(int32_t node) { return -2 - static_cast<int64_t>(node); }
   size_t VocabSize() const { return static_cast<size_t>(vocab_size_); }
-  bool HasProcessors() const { return sample_.request().hooks != nullptr && sample_.request().hooks->HasProcessors(); }
 
   std::vector<int32_t> Path(int32_t node) const {
     std::vector<int32_t> path;
@@ -88,7 +88,7 @@ class JudgedDraft : public DraftRows {
     for (int32_t step : Path(node)) tokens.push_back(draft().token_ids[static_cast<size_t>(step)]);
     LogitsHook process;
     std::optional<Detokenizer> detokenizer;
-    if (HasProcessors()) {
+    if (has_processors_) {
       if (node >= 0) Compute(draft().parent(node));  // processors meet the path in its order
       RequestHooks& hooks = *sample_.request().hooks;
       hooks.CopyState(node < 0 ? sample_.index : Slot(draft().parent(node)), Slot(node));
@@ -108,6 +108,7 @@ class JudgedDraft : public DraftRows {
   const KernelContext& context_;
   const Sample& sample_;
   const int64_t vocab_size_;
+  const bool has_processors_;
   std::vector<float> law_;                    // of the row that is computed
   std::vector<std::vector<double>> targets_;  // by row; empty: not computed so far
   std::vector<int32_t> tokens_;
@@ -115,10 +116,11 @@ class JudgedDraft : public DraftRows {
 
 }  // namespace
 
-DraftVerdict JudgeDraft(const KernelContext& context, const Sample& sample, int64_t vocab_size) {
+DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, int64_t vocab_size) {
+  const Sample& sample = *row.sample;
   DraftVerdict verdict;
   {
-    JudgedDraft rows(context, sample, vocab_size);
+    JudgedDraft rows(context, row, vocab_size);
     verdict = sample.request().speculation->judge->Judge(rows);
   }
   int32_t last = -1;

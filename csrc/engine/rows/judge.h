@@ -9,8 +9,8 @@
 
 namespace llmi {
 
-// Asks the request's judge about the sample's draft, whose raw logits are sample.judged_rows. Throws Error(kHook) from the judge, and for a
-// path that is none or a token outside the vocabulary.
-DraftVerdict JudgeDraft(const KernelContext& context, const Sample& sample, int64_t vocab_size);
+// Asks the request's judge about the draft of the row's sample, whose raw logits are sample.judged_rows. Throws Error(kHook) from the
+// judge, and for a path that is none or a token outside the vocabulary.
+DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, int64_t vocab_size);
 
 }  // namespace llmi

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/errors.h"
 #include "core/thread_pool.h"
 #include "sampling/law.h"
 
@@ -13,21 +14,10 @@ PreparedRows::Chosen PreparedRows::Choose(std::span<const LogitsRow> rows, float
   Chosen chosen;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
-    if (sample.finished) continue;
-    const Request& request = sample.request();
-    const bool has_sampler = request.hooks != nullptr && request.hooks->HasSampler();
-    // Siblings that start in this step draw before their leader, and take over its processors' state as it is then.
-    const bool has_siblings_to_start = !sample.started && sample.running->samples.size() > 1;
-    if (has_siblings_to_start && request.hooks != nullptr && request.hooks->HasProcessors()) continue;
-    const bool is_judged = sample.draft.size() > 0 && request.speculation->verification != VerificationKind::kCoupled;
-    if (!rows[i].draws || rows[i].node != kWalkRoot || has_sampler || is_judged || request.trace) continue;
-    if (device.Drawn(i).token != kNoToken) continue;
-    if (request.params.max_tokens == 0) continue;
+    if (sample.finished || !rows[i].plan.in_parallel || device.Drawn(i).token != kNoToken) continue;
     Row& row = rows_[&sample];
     chosen.emplace_back(&row, i);
-    const bool keeps_logits =
-        request.params.num_logprobs >= 0 || request.hooks != nullptr || has_siblings_to_start || !sample.draft_logprobs.empty();
-    row.law = keeps_logits ? nullptr : logits + static_cast<int64_t>(i) * vocab_size_;
+    row.law = rows[i].plan.NeedsHost() ? nullptr : logits + static_cast<int64_t>(i) * vocab_size_;
   }
   for (const auto& [row, index] : chosen) {
     if (spare_laws_.empty()) break;
@@ -38,7 +28,7 @@ PreparedRows::Chosen PreparedRows::Choose(std::span<const LogitsRow> rows, float
   return chosen;
 }
 
-// What body throws is kept as the row's error. A row without an error so far alone is given to body.
+// Calls body for each chosen row that has no error so far. What body throws becomes the row's error.
 template <typename Body>
 void PreparedRows::ForEachRow(std::span<const LogitsRow> rows, const Chosen& chosen, const Body& body) {
   context_.pool->ParallelFor(static_cast<int64_t>(chosen.size()), context_.num_threads, [&](int64_t task) {
@@ -66,7 +56,7 @@ void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const
     if (row.law == nullptr) {
       row.copy.resize(static_cast<size_t>(vocab_size_));
       row.law = row.copy.data();
-      if (processors_.HasRow(sample)) return;  // penalised, and seen by the engine-wide processors
+      if (rows[index].plan.edits.batch_processors) return;  // penalised, and seen by these processors
       std::copy_n(logits + static_cast<int64_t>(index) * vocab_size_, vocab_size_, row.law);
     }
     PenaliseLogits(each, sample.request().params, history, row.law, vocab_size_);
@@ -84,22 +74,20 @@ void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const
 void PreparedRows::Process(std::span<const LogitsRow> rows, const Chosen& chosen) {
   std::set<const Running*> failed;
   for (const auto& [row, index] : chosen) {
-    const Sample& sample = *rows[index].sample;
-    const Request& request = sample.request();
-    if (request.hooks == nullptr || !request.hooks->HasProcessors() || row->error) continue;
-    if (failed.contains(sample.running)) continue;
+    const Running* running = rows[index].sample->running;
+    if (!rows[index].plan.edits.on_host() || row->error || failed.contains(running)) continue;
     try {
-      processors_.Run(sample, row->law);
+      processors_.Run(rows[index], row->law);
     } catch (...) {
       row->error = std::current_exception();
-      failed.insert(sample.running);
+      failed.insert(running);
     }
   }
 }
 
-std::optional<int32_t> PreparedRows::Take(const Sample& sample, std::vector<float>* law) {
+int32_t PreparedRows::Take(const Sample& sample, std::vector<float>* law) {
   const auto found = rows_.find(&sample);
-  if (found == rows_.end()) return std::nullopt;
+  CheckInternal(found != rows_.end(), "a row that is drawn in parallel was not prepared");
   Row& row = found->second;
   if (row.error) std::rethrow_exception(row.error);
   const int32_t token = row.token;

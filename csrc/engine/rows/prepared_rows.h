@@ -1,11 +1,9 @@
-// Draws in parallel, one row per thread, every row that depends only on its own history and processors. The other rows (drafts, samplers,
-// judges, traces) are drawn in order by RowProcessor. The bits are those that RowProcessor would have drawn: each op gives the same bits
-// for any number of threads. Engine thread only.
+// Draws the rows whose plan has in_parallel, one row per thread. RowProcessor draws the other rows in order. The bits are those that
+// RowProcessor would have drawn: each op gives the same bits for any number of threads. Engine thread only.
 #pragma once
 
 #include <cstdint>
 #include <exception>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -25,8 +23,9 @@ class PreparedRows {
 
   // Draws rows of a chunk. logits [rows, vocab_size] are changed where nothing reads them afterwards. Forgets the rows of the chunk before.
   void Prepare(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device);
-  // The sample's token if it was drawn, once; its law goes to *law where the request reads it. Throws what failed for the row.
-  std::optional<int32_t> Take(const Sample& sample, std::vector<float>* law);
+  // The sample's token, once, of a row of the chunk with in_parallel. The law goes to *law if something reads the row after its draw.
+  // Throws what failed for the row.
+  int32_t Take(const Sample& sample, std::vector<float>* law);
 
  private:
   struct Row {

@@ -14,16 +14,6 @@
 #include "sampling/law.h"
 
 namespace llmi {
-namespace {
-
-// The law is softmax of the raw logits.
-bool IsNeutral(const SamplingParams& p) {
-  return p.temperature == 1 && p.top_p == 1 && p.top_k == 0 && p.min_p == 0 && p.presence_penalty == 0 && p.frequency_penalty == 0 &&
-         p.repetition_penalty == 1 && p.logit_bias.empty() && p.bad_words.empty() && p.allowed_token_ids.empty();
-}
-
-}  // namespace
-
 RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
                            std::shared_ptr<BatchHook> batch_hook)
     : context_(context),
@@ -31,6 +21,7 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       cache_(cache),
       scheduler_(scheduler),
       requests_(requests),
+      site_{context.device != nullptr, batch_hook != nullptr},
       logits_(decoder.config().vocab_size),
       device_draws_(context, decoder, logits_),
       processors_(context, std::move(batch_hook), requests, logits_.vocab_size()),
@@ -75,32 +66,40 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
 
 void RowProcessor::ProcessRow(const LogitsRow& row, const float* raw, const RowVerdict& drawn) {
   Sample& sample = *row.sample;
-  Running& running = *sample.running;
-  const bool judged = IsJudged(row);
-  if (row.draws && !judged && row.node != row.sample->walk) return;  // the walk does not come by
-  if (judged) {
-    JudgeRow(sample, row.node, raw);
-  } else if (!row.draws) {
-    ScorePrompt(running, row.position, raw);
-    const bool all_scored = row.position + 2 == running.prompt_len();
-    sample.scheduled.first_wanted_row = all_scored ? INT64_MAX : row.position + 1;
-  } else if (running.request->params.max_tokens == 0) {
-    const bool scores = running.request->params.num_prompt_logprobs >= 0 && row.position + 1 < running.prompt_len();
-    if (scores) ScorePrompt(running, row.position, raw);
-    requests_.Finish(sample, FinishReason::kLength);
-  } else {
-    if (row.node == kWalkRoot) sample.emit_time_s = NowSeconds();
-    if (!running.samples[0]->started) StartSiblings(running, raw);
-    SampleToken(sample, raw, drawn);
+  if (row.plan.keeps.prompt_score) ScorePrompt(row, raw);
+  if (row.plan.decider == RowDecider::kNobody) {
+    EndScore(row);
+    return;
   }
+  if (row.plan.decider == RowDecider::kJudge) {
+    JudgeRow(row, raw);
+    return;
+  }
+  if (row.node != sample.walk) return;  // the walk does not reach this row
+  if (row.node == kWalkRoot) sample.emit_time_s = NowSeconds();
+  if (row.plan.readers.siblings) StartSiblings(row, raw);
+  sample.started = true;
+  SampleToken(row, raw, drawn);
 }
 
-// The log-probability of the prompt token after `position`.
-void RowProcessor::ScorePrompt(Running& running, int64_t position, const float* raw) {
-  Request& request = *running.request;
+// After a row that no token follows: the request goes on with the next row of its prompt, or ends if that was the last.
+void RowProcessor::EndScore(const LogitsRow& row) {
+  Sample& sample = *row.sample;
+  if (row.draws) {
+    requests_.Finish(sample, FinishReason::kLength);
+    return;
+  }
+  const bool all_scored = row.position + 2 == sample.running->prompt_len();
+  sample.scheduled.first_wanted_row = all_scored ? INT64_MAX : row.position + 1;
+}
+
+// The log-probability of the prompt token after the row.
+void RowProcessor::ScorePrompt(const LogitsRow& row, const float* raw) {
+  Request& request = *row.sample->running->request;
   const int64_t vocab_size = logits_.vocab_size();
+  const int64_t position = row.position;
   const int32_t next = request.prompt_token_ids[static_cast<size_t>(position + 1)];
-  if (IsNeutral(request.params)) {
+  if (!row.plan.edits.parameters) {
     if (ArgMax(context_, raw, vocab_size) < 0)
       throw Error(ErrorKind::kNonFiniteLogits, "the model's logits hold NaN or infinity in the prompt");
     request.prompt_logprobs.push_back(ComputeLogprobs(context_, raw, raw, false, vocab_size, next, request.params.num_prompt_logprobs));
@@ -117,29 +116,32 @@ void RowProcessor::ScorePrompt(Running& running, int64_t position, const float* 
 }
 
 // The other samples of the request fork from its first one and draw their first tokens from the same row.
-void RowProcessor::StartSiblings(Running& running, const float* raw) {
-  Sample& leader = *running.samples[0];
-  leader.started = true;
+void RowProcessor::StartSiblings(const LogitsRow& row, const float* raw) {
+  Sample& leader = *row.sample;
+  Running& running = *leader.running;
   leader.scheduled.num_seats = 1;
   for (size_t i = 1; i < running.samples.size(); ++i) {
     Sample& sample = *running.samples[i];
+    LogitsRow own = {&sample, row.position, kWalkRoot, true};
+    own.plan = PlanRow(own, site_);
     sample.started = true;
     cache_.Fork(leader.scheduled.kv, &sample.scheduled.kv);
     sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;
     scheduler_.AddRunning(&sample.scheduled);
     sample.emit_time_s = leader.emit_time_s;
-    SampleToken(sample, raw, kNotDrawn);
+    SampleToken(own, raw, kNotDrawn);
   }
 }
 
-// Keeps the row. After the last one of the draft its judge decides, and the tokens are emitted one by one as any others.
-void RowProcessor::JudgeRow(Sample& sample, int32_t node, const float* raw) {
+// Keeps the row until the last one of its draft. Then the judge decides, and its tokens are emitted one by one, like any others.
+void RowProcessor::JudgeRow(const LogitsRow& row, const float* raw) {
+  Sample& sample = *row.sample;
   const int64_t vocab_size = logits_.vocab_size();
-  if (node == kWalkRoot) sample.judged_rows.clear();
+  if (row.node == kWalkRoot) sample.judged_rows.clear();
   sample.judged_rows.insert(sample.judged_rows.end(), raw, raw + vocab_size);
-  if (node + 1 < sample.draft.size()) return;
+  if (row.node + 1 < sample.draft.size()) return;
   sample.emit_time_s = NowSeconds();
-  const DraftVerdict verdict = JudgeDraft(context_, sample, vocab_size);
+  const DraftVerdict verdict = JudgeDraft(context_, row, vocab_size);
   const std::vector<int32_t> drafted = sample.draft.token_ids;
   const std::vector<float> rows = std::exchange(sample.judged_rows, {});
   int32_t last = -1;
@@ -147,57 +149,59 @@ void RowProcessor::JudgeRow(Sample& sample, int32_t node, const float* raw) {
     const bool ends = i == verdict.path.size();
     const int32_t child = ends ? -1 : verdict.path[i];
     sample.planned = RowVerdict{ends ? verdict.next_token : drafted[static_cast<size_t>(child)], child};
-    SampleToken(sample, rows.data() + static_cast<int64_t>(last + 1) * vocab_size, kNotDrawn);
+    SampleToken(row, rows.data() + static_cast<int64_t>(last + 1) * vocab_size, kNotDrawn);
     last = child;
   }
   sample.planned.reset();
 }
 
-// The token after a row, from law_, by whatever decides for this sample; the child is kFindChild where that is not known.
-RowVerdict RowProcessor::Decide(Sample& sample, const float* raw) {
+// The token after a row, from law_, by whatever decides for it; the child is kFindChild where that is not known.
+RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* raw) {
+  Sample& sample = *row.sample;
+  const RowPlan& plan = row.plan;
   const Request& request = sample.request();
   const SamplingParams& params = request.params;
-  RequestHooks* hooks = request.hooks.get();
   const int64_t vocab_size = logits_.vocab_size();
-  if (const std::optional<int32_t> token = prepared_.Take(sample, &law_)) return {*token, kFindChild};
+  if (plan.in_parallel) return {prepared_.Take(sample, &law_), kFindChild};
   law_.assign(raw, raw + vocab_size);
   LogitsHook process;
-  if (hooks != nullptr && hooks->HasProcessors()) process = [&](float* logits) { processors_.Run(sample, logits); };
+  if (plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
   ProcessLogits(context_, params, {sample.tokens, sample.running->prompt_len()}, process, law_.data(), vocab_size,
-                request.trace ? trace_.ObserveStages(vocab_size) : nullptr);
-  if (sample.planned) return *sample.planned;
-  if (!ChildrenToJudge(sample, sample.walk).empty()) {
-    return VerifyLaw(context_, params, sample.noise_key(sample.round), law_, sample.draft, sample.walk, *request.speculation->rule);
+                plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+  if (plan.decider == RowDecider::kJudge) return *sample.planned;
+  if (plan.decider == RowDecider::kRule) {
+    return VerifyLaw(context_, params, sample.noise_key(sample.round), law_, sample.draft, row.node, *request.speculation->rule);
   }
-  if (hooks != nullptr && hooks->HasSampler()) {
+  if (plan.decider == RowDecider::kSampler) {
     const Stopwatch stopwatch(processors_.seconds());
-    return {hooks->Sample(sample.hook_context(), law_.data(), vocab_size), kFindChild};
+    return {request.hooks->Sample(sample.hook_context(), law_.data(), vocab_size), kFindChild};
   }
   return {DrawToken(context_, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law_), kFindChild};
 }
 
-void RowProcessor::SampleToken(Sample& sample, const float* raw, const RowVerdict& drawn) {
-  const Request& request = sample.request();
-  const SamplingParams& params = request.params;
+void RowProcessor::SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn) {
+  Sample& sample = *row.sample;
+  const RowKeeps& keeps = row.plan.keeps;
+  const SamplingParams& params = sample.request().params;
   sample.drawn_at = sample.walk;
-  const bool on_host = drawn.token == kNoToken;
-  RowVerdict verdict = on_host ? Decide(sample, raw) : drawn;
-  if (on_host && params.num_logprobs >= 0) {
+  RowVerdict verdict = drawn.token == kNoToken ? Decide(row, raw) : drawn;
+  if (keeps.logprobs) {
     SampleOutput& output = sample.output();
     output.logprobs.push_back(
         ComputeLogprobs(context_, raw, law_.data(), params.greedy(), logits_.vocab_size(), verdict.token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
   if (verdict.child == kFindChild) verdict.child = ChildOfWalk(sample, verdict.token);
-  if (on_host && !sample.draft_logprobs.empty()) NoteDraftLogprobs(context_, law_, verdict.token, sample);
-  if (on_host && request.trace) trace_.Record(sample, raw, law_, verdict, step_index_);
-  AfterToken(sample, verdict.token, verdict.child, raw);
+  if (keeps.draft_logprobs) NoteDraftLogprobs(context_, law_, verdict.token, sample);
+  if (keeps.trace) trace_.Record(sample, raw, law_, verdict, step_index_);
+  AfterToken(row, verdict.token, verdict.child, raw);
 }
 
-void RowProcessor::AfterToken(Sample& sample, int32_t token, int32_t child, const float* raw) {
+void RowProcessor::AfterToken(const LogitsRow& row, int32_t token, int32_t child, const float* raw) {
+  Sample& sample = *row.sample;
   ++num_generated_tokens_;
-  const std::span<const float> row(raw, raw == nullptr ? 0 : static_cast<size_t>(logits_.vocab_size()));
-  if (const auto reason = TakeToken(sample, token, row, processors_.seconds())) {
+  const size_t num_read = row.plan.readers.criteria ? static_cast<size_t>(logits_.vocab_size()) : 0;
+  if (const auto reason = TakeToken(sample, token, {raw, num_read}, processors_.seconds())) {
     requests_.Finish(sample, *reason);
   } else {
     WalkOn(cache_, sample, child);

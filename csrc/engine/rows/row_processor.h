@@ -1,4 +1,5 @@
-// From rows of logits to tokens: head, processors, law, draw; prompt scores; judges. Engine thread only.
+// From rows of logits to tokens, by the plans of the rows (rows/plan.h): head, processors, law, draw; prompt scores; judges. Engine thread
+// only.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "engine/ahead.h"
 #include "engine/rows/device_draws.h"
 #include "engine/rows/host_logits.h"
+#include "engine/rows/plan.h"
 #include "engine/rows/prepared_rows.h"
 #include "engine/rows/user_processors.h"
 #include "engine/running.h"
@@ -32,24 +34,27 @@ class RowProcessor {
   DeviceDraws& device_draws() { return device_draws_; }
   int64_t num_generated_tokens() const { return num_generated_tokens_; }
   double hook_seconds() { return *processors_.seconds(); }
+  const RowSite& site() const { return site_; }
 
  private:
   void ProcessChunk(LaunchedStep& step, int64_t begin, std::span<const LogitsRow> rows, StepAhead& ahead);
   void ProcessRow(const LogitsRow& row, const float* raw, const RowVerdict& drawn);
-  void ScorePrompt(Running& running, int64_t position, const float* raw);
-  void StartSiblings(Running& running, const float* raw);
-  void JudgeRow(Sample& sample, int32_t node, const float* raw);
-  // drawn: what the device has drawn, or kNotDrawn; raw is null then.
-  void SampleToken(Sample& sample, const float* raw, const RowVerdict& drawn);
-  RowVerdict Decide(Sample& sample, const float* raw);
+  void ScorePrompt(const LogitsRow& row, const float* raw);
+  void EndScore(const LogitsRow& row);
+  void StartSiblings(const LogitsRow& row, const float* raw);
+  void JudgeRow(const LogitsRow& row, const float* raw);
+  // drawn: what the device has drawn, and then raw is null; or kNotDrawn.
+  void SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn);
+  RowVerdict Decide(const LogitsRow& row, const float* raw);
   // child: the draft node that holds the token, or -1.
-  void AfterToken(Sample& sample, int32_t token, int32_t child, const float* raw);
+  void AfterToken(const LogitsRow& row, int32_t token, int32_t child, const float* raw);
 
   const KernelContext& context_;
   Decoder& decoder_;
   KvCache& cache_;
   Scheduler& scheduler_;
   ActiveRequests& requests_;
+  const RowSite site_;
   HostLogits logits_;
   DeviceDraws device_draws_;
   UserProcessors processors_;

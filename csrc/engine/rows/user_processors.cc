@@ -4,21 +4,18 @@
 #include <exception>
 #include <utility>
 
+#include "core/errors.h"
 #include "core/thread_pool.h"
 #include "engine/clock.h"
 #include "sampling/law.h"
 
 namespace llmi {
 
-bool IsJudged(const LogitsRow& row) {
-  return row.draws && row.sample->draft.size() > 0 && row.sample->request().speculation->verification == VerificationKind::kJudge;
-}
-
 UserProcessors::UserProcessors(const KernelContext& context, std::shared_ptr<BatchHook> batch_hook, ActiveRequests& requests,
                                int64_t vocab_size)
     : context_(context), batch_hook_(std::move(batch_hook)), requests_(requests), vocab_size_(vocab_size) {}
 
-// Into the matrix, a row a thread.
+// Copies rows into matrix_ and applies masks and penalties to them, one row a thread.
 void UserProcessors::PenaliseRows(std::span<const LogitsRow> rows, const std::vector<size_t>& places, const float* logits,
                                   std::vector<std::exception_ptr>* errors) {
   const auto vocab_size = static_cast<size_t>(vocab_size_);
@@ -42,9 +39,7 @@ void UserProcessors::RunBatch(std::span<const LogitsRow> rows, const float* logi
   rows_.clear();
   std::vector<size_t> places;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const Sample& sample = *rows[i].sample;
-    if (sample.finished || !rows[i].draws || rows[i].node != kWalkRoot || IsJudged(rows[i])) continue;
-    if (sample.request().params.max_tokens > 0 && sample.request().hooks != nullptr) places.push_back(i);
+    if (!rows[i].sample->finished && rows[i].plan.edits.batch_processors) places.push_back(i);
   }
   matrix_.resize(std::max(matrix_.size(), places.size() * vocab_size));
   std::vector<std::exception_ptr> errors(places.size());
@@ -77,17 +72,19 @@ void UserProcessors::RunBatch(std::span<const LogitsRow> rows, const float* logi
   }
 }
 
-void UserProcessors::Run(const Sample& sample, float* logits) {
-  RequestHooks& hooks = *sample.request().hooks;
+void UserProcessors::Run(const LogitsRow& row, float* logits) {
+  const Sample& sample = *row.sample;
   HookContext context = sample.hook_context();
-  if (const auto batched = rows_.find(&sample); batched != rows_.end()) {
+  if (row.plan.edits.batch_processors) {
+    const auto batched = rows_.find(&sample);
+    CheckInternal(batched != rows_.end(), "a row is missing from the batch of the engine-wide processors");
     std::copy_n(batched->second, vocab_size_, logits);
     rows_.erase(batched);
     context.batched = true;
-    if (!hooks.HasOwnProcessors()) return;
   }
+  if (!row.plan.edits.processors) return;
   const Stopwatch stopwatch(&seconds_);
-  hooks.ProcessLogits(context, logits, vocab_size_);
+  sample.request().hooks->ProcessLogits(context, logits, vocab_size_);
 }
 
 }  // namespace llmi

@@ -14,21 +14,16 @@
 
 namespace llmi {
 
-// Whether a judge decides about the row's whole draft.
-bool IsJudged(const LogitsRow& row);
-
 class UserProcessors {
  public:
   // batch_hook: the engine-wide processors; null: none.
   UserProcessors(const KernelContext& context, std::shared_ptr<BatchHook> batch_hook, ActiveRequests& requests, int64_t vocab_size);
 
-  // Gives the engine-wide processors a chunk of raw logits: the rows that come first in their sequences, together. Later rows of a walk,
-  // and those of siblings that start, depend on tokens that are not drawn yet; Run gives them alone. A row's result is kept until its Run.
+  // Gives the engine-wide processors those rows of a chunk whose plan has edits.batch_processors, in one call. logits [rows, vocab_size]:
+  // raw. They get copies with masks and penalties applied; each row's result is kept until its Run.
   void RunBatch(std::span<const LogitsRow> rows, const float* logits);
-  // Whether the engine-wide processors have had the sample's row, masks and penalties included.
-  bool HasRow(const Sample& sample) const { return rows_.contains(&sample); }
-  // Runs the sample's processors on penalised logits, in place. HasRow: what the engine-wide ones made of the row replaces `logits` first.
-  void Run(const Sample& sample, float* logits);
+  // Applies the row's edits by user code to its penalised logits [vocab_size], in place; the result of RunBatch replaces them first.
+  void Run(const LogitsRow& row, float* logits);
 
   // Seconds in user code, criteria and samplers included, whose callers add theirs.
   double* seconds() { return &seconds_; }

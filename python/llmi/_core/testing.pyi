@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from llmi._core import SamplingParams, _Bound
+from llmi._core import Request, SamplingParams, _Bound
 
 _F32: TypeAlias = NDArray[np.float32]
 # (codes, scales, sums, half sums), and with 16 bits the low bytes.
@@ -183,6 +183,70 @@ class Scheduler(_Bound):
     def num_recomputed_tokens(self) -> int: ...
     @property
     def num_available(self) -> int: ...
+
+# Plans of logits rows (csrc/engine/rows/plan.h).
+
+class RowEdits(_Bound):
+    @property
+    def parameters(self) -> bool: ...
+    @property
+    def last_token(self) -> bool: ...
+    @property
+    def batch_processors(self) -> bool: ...
+    @property
+    def processors(self) -> bool: ...
+
+class RowReaders(_Bound):
+    @property
+    def siblings(self) -> bool: ...
+    @property
+    def criteria(self) -> bool: ...
+    @property
+    def user_rule(self) -> bool: ...
+
+class RowKeeps(_Bound):
+    @property
+    def prompt_score(self) -> bool: ...
+    @property
+    def logprobs(self) -> bool: ...
+    @property
+    def draft_logprobs(self) -> bool: ...
+    @property
+    def trace(self) -> bool: ...
+
+class RowPlan(_Bound):
+    @property
+    def place(self) -> str: ...
+    @property
+    def decider(self) -> str: ...
+    @property
+    def edits(self) -> RowEdits: ...
+    @property
+    def readers(self) -> RowReaders: ...
+    @property
+    def keeps(self) -> RowKeeps: ...
+    @property
+    def in_parallel(self) -> bool: ...
+    @property
+    def lets_run_ahead(self) -> bool: ...
+    @property
+    def overwrites_logits(self) -> bool: ...
+
+class RowCase(_Bound):
+    def __init__(self) -> None: ...
+    sample_index: int
+    position: int
+    node: int
+    draws: bool
+    started: bool
+    finished: bool
+    draft_token_ids: list[int]
+    draft_parents: list[int]
+    is_observed: bool
+    has_device: bool
+    has_batch_processors: bool
+
+def plan_row(request: Request, row: RowCase) -> RowPlan: ...
 
 # Sampling, noise, text.
 

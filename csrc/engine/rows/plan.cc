@@ -1,0 +1,88 @@
+#include "engine/rows/plan.h"
+
+#include <algorithm>
+
+#include "engine/running.h"
+#include "sampling/edits.h"
+
+namespace llmi {
+namespace {
+
+// Whether the law of a row differs from the softmax of its logits. min_tokens counts only where a token follows.
+bool ParametersChange(const SamplingParams& params, bool token_follows) {
+  const bool penalises = params.presence_penalty != 0 || params.frequency_penalty != 0 || params.repetition_penalty != 1;
+  const bool filters = params.temperature != 1 || params.top_p != 1 || params.top_k != 0 || params.min_p != 0;
+  const bool masks = !params.logit_bias.empty() || !params.bad_words.empty() || !params.allowed_token_ids.empty();
+  return penalises || filters || masks || (token_follows && params.min_tokens > 0);
+}
+
+// A row that no token follows.
+RowPlan PlanScore(const LogitsRow& row) {
+  const Request& request = row.sample->request();
+  RowPlan plan;
+  plan.edits.parameters = ParametersChange(request.params, false);
+  plan.keeps.prompt_score = request.params.num_prompt_logprobs >= 0 && row.position + 1 < row.sample->running->prompt_len();
+  return plan;
+}
+
+RowDecider DeciderOf(const LogitsRow& row) {
+  const Draft& draft = row.sample->draft;
+  const Request& request = row.sample->request();
+  if (draft.size() > 0) {
+    const VerificationKind verification = request.speculation->verification;
+    if (verification == VerificationKind::kJudge) return RowDecider::kJudge;
+    if (verification == VerificationKind::kRule && !draft.Children(row.node).empty()) return RowDecider::kRule;
+  }
+  return request.hooks != nullptr && request.hooks->HasSampler() ? RowDecider::kSampler : RowDecider::kDraw;
+}
+
+bool HasUserRule(const Sample& sample) {
+  if (sample.draft.size() == 0) return false;
+  const SpeculationConfig& speculation = *sample.request().speculation;
+  return speculation.verification == VerificationKind::kRule && !speculation.rule->is_default();
+}
+
+}  // namespace
+
+bool RowEdits::on_host() const { return batch_processors || processors; }
+
+bool RowPlan::NeedsHost() const { return edits.on_host() || readers != RowReaders{} || keeps != RowKeeps{}; }
+
+RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
+  const Sample& sample = *row.sample;
+  // The row of a static batch that has finished is computed and not used. Its request may be gone.
+  if (sample.finished) return {};
+  const Request& request = sample.request();
+  const SamplingParams& params = request.params;
+  if (!row.draws || params.max_tokens == 0) return PlanScore(row);
+
+  RowPlan plan;
+  plan.decider = DeciderOf(row);
+  const bool starts_samples = !sample.started && sample.running->samples.size() > 1;
+  const bool is_sibling = starts_samples && sample.index > 0;
+  // Later rows of a draft, and those of siblings that start, depend on tokens of this step.
+  const bool comes_first = row.node == kWalkRoot && !is_sibling;
+  const bool has_hooks = request.hooks != nullptr;
+
+  plan.edits.parameters = ParametersChange(params, true);
+  plan.edits.last_token = MaskByLastToken(params);
+  plan.edits.batch_processors = site.has_batch_processors && has_hooks && comes_first && plan.decider != RowDecider::kJudge;
+  plan.edits.processors = has_hooks && (plan.edits.batch_processors ? request.hooks->HasOwnProcessors() : request.hooks->HasProcessors());
+  plan.readers.siblings = starts_samples && !is_sibling;
+  plan.readers.criteria = has_hooks && request.hooks->HasCriteria();
+  plan.readers.user_rule = HasUserRule(sample);
+  plan.keeps.logprobs = params.num_logprobs >= 0;
+  plan.keeps.draft_logprobs = !sample.draft_logprobs.empty();
+  plan.keeps.trace = request.trace;
+
+  const bool device_decides = plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule;
+  if (site.has_device && device_decides && !is_sibling && !plan.NeedsHost()) plan.place = RowPlace::kDevice;
+  // Siblings take over the state that their leader's processors have before they see this row, and draw before the leader.
+  const bool state_is_copied = plan.readers.siblings && plan.edits.on_host();
+  plan.in_parallel = plan.decider == RowDecider::kDraw && comes_first && !state_is_copied && !plan.keeps.trace;
+  plan.lets_run_ahead = plan.place == RowPlace::kDevice && !request.stepped && !request.speculation.has_value() && !plan.edits.last_token &&
+                        !site.has_batch_processors;
+  return plan;
+}
+
+}  // namespace llmi

@@ -1,0 +1,90 @@
+"""Planted bugs of the plans of logits rows (csrc/engine/rows/plan.cc) and of the code that carries them out."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+PLANS = "tests/test_row_plan.py"
+MATRIX = "tests/test_matrix.py"
+
+
+def planted(name: str, anchor: str, old: str, new: str, tests: str = PLANS) -> Mutant:
+    return Mutant("rows", name, "csrc/engine", anchor, old, new, tests)
+
+
+def dropped(what: str, value: str = "…") -> Mutant:
+    """A field that PlanRow does not set."""
+    return planted(f"no plan has {what}", "PlanRow", f"plan.{what} = {value};", "")
+
+
+EDITS = [
+    dropped("edits.parameters"),
+    dropped("edits.last_token"),
+    dropped("edits.batch_processors"),
+    dropped("edits.processors"),
+    planted("prompt scores of the raw law", "PlanScore", "plan.edits.parameters = …;", ""),
+    planted("min_tokens changes no law", "ParametersChange", "|| (token_follows && params.min_tokens > 0)", ""),
+    planted("rows later in a draft share the batch's call", "comes_first", "row.node == kWalkRoot && !is_sibling", "!is_sibling"),
+    planted("siblings that start share the batch's call", "comes_first", "row.node == kWalkRoot && !is_sibling", "row.node == kWalkRoot"),
+    planted("judged rows share the batch's call", "PlanRow", " && plan.decider != RowDecider::kJudge", ""),
+    planted("a batch without its engine", "PlanRow", "site.has_batch_processors && has_hooks", "has_hooks"),
+    planted("batch processors leave the row on the device", "on_host", "batch_processors || processors", "processors"),
+    planted("processors leave the row on the device", "on_host", "batch_processors || processors", "batch_processors"),
+]
+READERS = [
+    dropped("readers.siblings"),
+    dropped("readers.criteria"),
+    dropped("readers.user_rule"),
+    dropped("keeps.logprobs"),
+    dropped("keeps.draft_logprobs"),
+    dropped("keeps.trace"),
+    planted("no plan keeps a prompt's score", "PlanScore", "plan.keeps.prompt_score = …;", ""),
+    planted("edits leave the row on the device", "NeedsHost", "edits.on_host() || ", ""),
+    planted("readers leave the row on the device", "NeedsHost", "readers != RowReaders{} || ", ""),
+    planted("what is kept leaves the row on the device", "NeedsHost", " || keeps != RowKeeps{}", ""),
+]
+DECIDERS = [
+    planted("no judge", "DeciderOf", "if (verification == VerificationKind::kJudge) return RowDecider::kJudge;", ""),
+    planted("no rule", "DeciderOf", "if (verification == VerificationKind::kRule …;", ""),
+    planted("a rule without drafted tokens", "DeciderOf", " && !draft.Children(row.node).empty()", ""),
+    planted("no sampler", "DeciderOf", "? RowDecider::kSampler : RowDecider::kDraw", "? RowDecider::kDraw : RowDecider::kDraw"),
+    planted("a token after the last one", "PlanRow", "!row.draws || params.max_tokens == 0", "!row.draws"),
+    planted("a token after each row of the prompt", "PlanRow", "!row.draws || params.max_tokens == 0", "params.max_tokens == 0"),
+    planted("rows that have ended are planned", "PlanRow", "if (sample.finished) return {};", ""),
+]
+PLACES = [
+    planted("whoever decides does so on the device", "PlanRow", "site.has_device && device_decides", "site.has_device"),
+    planted("a device on the host", "PlanRow", "site.has_device && device_decides", "device_decides"),
+    planted("siblings that start draw on the device", "PlanRow", "device_decides && !is_sibling", "device_decides"),
+    planted("siblings take over a state that is too new", "PlanRow", " && !state_is_copied", "", f"{PLANS} tests/test_batch_processors.py"),
+    planted("traced rows are drawn in parallel", "PlanRow", " && !plan.keeps.trace", ""),
+    planted("rows later in a draft are drawn in parallel", "PlanRow", "RowDecider::kDraw && comes_first", "RowDecider::kDraw"),
+    planted("host rows let steps run ahead", "PlanRow", "plan.place == RowPlace::kDevice && !request.stepped", "!request.stepped"),
+    planted("steps by hand run ahead", "PlanRow", " && !request.stepped", ""),
+    planted("steps run ahead of drafts", "PlanRow", " && !request.speculation.has_value()", ""),
+    planted("masks by the last token run ahead of it", "PlanRow", " && !plan.edits.last_token", ""),
+    planted("steps run ahead of batch processors", "PlanRow", " && !site.has_batch_processors", ""),
+]
+# Code that does not read the plan.
+EXECUTORS = [
+    planted("a device draws every row", "Launch", "rows[i].plan.place == RowPlace::kHost || draws", "draws"),
+    planted("every step runs ahead", "MayLaunch", "if (!row.plan.lets_run_ahead) return false;", ""),
+    planted("log-probabilities are left out", "SampleToken", "if (keeps.logprobs)", "if (false)"),
+    planted("drafters that observe see nothing", "SampleToken", "if (keeps.draft_logprobs)", "if (false)"),
+    planted("traces stay empty", "SampleToken", "if (keeps.trace)", "if (false)"),
+    planted("prompts are not scored", "ProcessRow", "if (row.plan.keeps.prompt_score) ScorePrompt(row, raw);", ""),
+    planted("prompts are scored by raw logits", "ScorePrompt", "if (!row.plan.edits.parameters)", "if (true)", MATRIX),
+    planted("criteria are not asked", "AfterToken", "row.plan.readers.criteria ?", "false ?"),
+    planted("processors are not called where rows are drawn in order", "Decide", "if (plan.edits.on_host())", "if (false)"),
+    planted("processors are not called where rows are drawn in parallel", "Process", "!rows[index].plan.edits.on_host() ||", "true ||"),
+    planted("engine-wide processors get each row alone", "RunBatch", "&& rows[i].plan.edits.batch_processors", "&& false"),
+    planted("the sampler is not asked", "Decide", "plan.decider == RowDecider::kSampler", "false"),
+    planted("the rule is not asked", "Decide", "plan.decider == RowDecider::kRule", "false"),
+    planted("judges see a draft without processors", "JudgedDraft", "has_processors_(row.plan.edits.processors)", "has_processors_(false)"),
+    planted("log-probabilities of what was made of the logits", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.logprobs ?", MATRIX),
+    planted("criteria see what was made of the logits", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.readers.criteria ?", MATRIX),
+    planted("siblings draw from what was made of the logits", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.readers.siblings ?", MATRIX),
+    planted("observers see the law of an earlier row", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.draft_logprobs ?", MATRIX),
+]  # fmt: skip
+
+ROWS = [*EDITS, *READERS, *DECIDERS, *PLACES, *EXECUTORS]
