@@ -533,7 +533,7 @@ ARITHMETIC: list[Mutant] = [
 ]  # fmt: skip
 PROMISE: list[Mutant] = [
     planted("judged drafts are cut to the step's room", "csrc/engine", "Limit", "sample.judges_drafts() ? kMaxDraftNodes : room", "room", "tests/test_promise.py"),
-    planted("a waiting draft is proposed again", "csrc/engine", "ProposeWhole", "!sample->judges_drafts() || sample->whole_draft) continue", "!sample->judges_drafts()) continue", "tests/test_promise.py"),
+    planted("a waiting draft is proposed again", "csrc/engine", "ProposeWhole", "!sample->judges_drafts() || sample->drafting.has_waiting()) continue", "!sample->judges_drafts()) continue", "tests/test_promise.py"),
     planted("a rule may be a tenth off", "python/llmi", "ROUNDING", "= 1e-9", "= 0.1", "tests/test_promise.py"),
 ]  # fmt: skip
 

@@ -75,7 +75,7 @@ std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExten
   std::vector<LabResult> results;
   {
     const GilReleased release;
-    results = handle.engine().LabExtend(extensions);
+    results = handle.engine().lab().Extend(extensions);
   }
   std::vector<PyLabResult> arrays;
   for (LabResult& result : results) {
@@ -207,26 +207,28 @@ void RegisterLab(py::module_& module) {
       py::arg("engine"), py::arg("sequence"), py::arg("shortlist"), py::arg("more_ids"));
   module.def("lab_extend", &Extend, py::arg("engine"), py::arg("extensions"));
   module.def(
-      "lab_fork", [](EngineHandle& handle, const SequencePointer& sequence) { return handle.engine().LabFork(sequence); },
+      "lab_fork", [](EngineHandle& handle, const SequencePointer& sequence) { return handle.engine().lab().Fork(sequence); },
       py::arg("engine"), py::arg("sequence"), py::call_guard<GilReleased>());
   module.def(
       "lab_rollback",
-      [](EngineHandle& handle, const SequencePointer& sequence, int64_t num_tokens) { handle.engine().LabRollback(sequence, num_tokens); },
+      [](EngineHandle& handle, const SequencePointer& sequence, int64_t num_tokens) {
+        handle.engine().lab().Rollback(sequence, num_tokens);
+      },
       py::arg("engine"), py::arg("sequence"), py::arg("num_tokens"), py::call_guard<GilReleased>());
   module.def(
       "lab_sync",
       [](EngineHandle& handle, const SequencePointer& sequence, const std::vector<int32_t>& token_ids) {
-        return handle.engine().LabSync(sequence, token_ids);
+        return handle.engine().lab().Sync(sequence, token_ids);
       },
       py::arg("engine"), py::arg("sequence"), py::arg("token_ids"), py::call_guard<GilReleased>());
   module.def(
       "lab_commit",
       [](EngineHandle& handle, const SequencePointer& sequence, const std::vector<int32_t>& path) {
-        handle.engine().LabCommit(sequence, path);
+        handle.engine().lab().Commit(sequence, path);
       },
       py::arg("engine"), py::arg("sequence"), py::arg("path"), py::call_guard<GilReleased>());
   module.def(
-      "lab_close", [](EngineHandle& handle, const SequencePointer& sequence) { handle.engine().LabClose(sequence); }, py::arg("engine"),
+      "lab_close", [](EngineHandle& handle, const SequencePointer& sequence) { handle.engine().lab().Close(sequence); }, py::arg("engine"),
       py::arg("sequence"), py::call_guard<GilReleased>());
   module.def("law", &Law, py::arg("engine"), py::arg("params"), py::arg("logits"));
   module.def("draw_siblings", &Siblings, py::arg("engine"), py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"),

@@ -41,9 +41,7 @@ RowPlan PlanOf(const std::shared_ptr<Request>& request, const RowCase& row) {
   }
   Sample& sample = *running.samples.at(static_cast<size_t>(row.sample_index));
   sample.finished = row.finished;
-  sample.draft.token_ids = row.draft_token_ids;
-  sample.draft.parents = row.draft_parents;
-  if (row.is_observed) sample.draft_logprobs.resize(row.draft_token_ids.size());
+  sample.walk.Begin({row.draft_token_ids, row.draft_parents}, 0, row.is_observed);
   return PlanRow({&sample, row.position, row.node, row.draws}, {row.has_device, row.has_batch_processors});
 }
 

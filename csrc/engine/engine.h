@@ -45,9 +45,6 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  const Decoder& decoder() const { return *decoder_; }
-  const EngineConfig& config() const { return config_; }
-
   // Throws Error(kInvalidArgument, kOutOfMemory) if a value is out of range or the request could never run,
   // Error(kClosed) after Close. Nothing is allocated for a request that is refused.
   void Check(const Request& request);
@@ -78,15 +75,8 @@ class Engine {
   // Forgets all cached beginnings that nobody uses now.
   void ResetPrefixCache();
 
-  // Sequences of the lab: see Lab.
-  std::vector<LabResult> LabExtend(const std::vector<LabExtension>& extensions) { return lab_->Extend(extensions); }
-  std::shared_ptr<LabSequence> LabFork(const std::shared_ptr<LabSequence>& sequence) { return lab_->Fork(sequence); }
-  void LabRollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens) { lab_->Rollback(sequence, num_tokens); }
-  int64_t LabSync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
-    return lab_->Sync(sequence, token_ids);
-  }
-  void LabCommit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path) { lab_->Commit(sequence, path); }
-  void LabClose(const std::shared_ptr<LabSequence>& sequence) { lab_->Close(sequence); }
+  // Sequences that user code extends by hand. Any thread may call the methods of Lab's first part; each runs on the engine thread.
+  Lab& lab() { return *lab_; }
   const KernelContext& context() const { return context_; }
   // Asks the thread to end all requests and then itself; those under way fail with Error(kClosed).
   void BeginClose() { inbox_.BeginClose(); }

@@ -45,7 +45,7 @@ StepShape ShapeOf(const std::vector<ScheduledPiece>& pieces, int64_t num_rows) {
   shape.num_sequences = static_cast<int64_t>(pieces.size());
   for (const ScheduledPiece& piece : pieces) {
     shape.num_prompts += piece.num_new > 1 ? 1 : 0;
-    shape.drafted = shape.drafted || static_cast<const Sample*>(piece.sequence->owner)->draft.size() > 0;
+    shape.drafted = shape.drafted || static_cast<const Sample*>(piece.sequence->owner)->walk.draft().size() > 0;
   }
   return shape;
 }

@@ -1,29 +1,23 @@
 // The engine thread's own records of requests under way, and of the step that it computes for them.
 #pragma once
 
-#include <array>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/detokenizer.h"
+#include "engine/drafting/draft_record.h"
+#include "engine/drafting/draft_walk.h"
 #include "engine/request.h"
 #include "engine/rows/plan.h"
 #include "model/decoder.h"
 #include "kernels/draws/draw.h"
 #include "sampling/law.h"
 #include "scheduler/scheduler.h"
-#include "speculative/length.h"
+#include "speculative/verify.h"
 
 namespace llmi {
-
-// The node whose row the walk takes next: the root is the last committed token.
-constexpr int32_t kWalkRoot = -1;
-constexpr int32_t kWalkEnded = -2;
-constexpr int32_t kFindChild = -3;  // the child that holds the drawn token, if there is one
 
 struct Running;
 
@@ -39,20 +33,8 @@ struct Sample {
   std::vector<int32_t> tokens;  // prompt and output
   ScheduledSequence scheduled;
   Detokenizer detokenizer;
-  // Speculation: the draft of the step under way, the place of its walk, and what was learnt.
-  Draft draft;
-  std::optional<Draft> whole_draft;  // proposed for the last token, and waits for a step that has room for all of it
-  int32_t walk = kWalkRoot;
-  std::vector<float> judged_rows;                   // raw logits [1 + nodes, vocab_size], while a draft waits for its judge
-  std::optional<RowVerdict> planned;                // what a judge has decided for the row at hand
-  std::vector<float> draft_logprobs;                // the target's, by node, where the drafter wants them
-  int64_t num_accepted = 0;                         // of this draft
-  int32_t drawn_at = kWalkRoot;                     // node whose row the last token was drawn from
-  std::map<int, std::vector<float>> hidden_states;  // of that row, {layer: [hidden_size]}, where the drafter wants them
-  uint32_t round = 0;                               // of verification
-  std::unique_ptr<DrafterState> drafter_state;
-  int32_t confidence = 0;  // of this draft
-  std::array<AcceptanceRecord, kNumConfidences> acceptance;
+  DraftWalk walk;          // over the draft of the step under way
+  DraftRecord drafting;    // what drafting keeps between steps
   double emit_time_s = 0;  // of the tokens of this step
   size_t num_streamed_tokens = 0;
   bool started = false;  // its cache exists and the scheduler knows it (the first sample from the beginning)
@@ -64,8 +46,10 @@ struct Sample {
   // Its drafts are accepted and rejected: lengths enter the result, so they follow from the sequence alone.
   bool judges_drafts() const;
   HookContext hook_context() const;
-  // Noise of the next token; round: of verification, 0 for plain draws.
-  NoiseKey noise_key(uint32_t verification_round = 0) const;
+  // Noise of the token at `position`. round: of verification, 0 for plain draws.
+  NoiseKey noise_key(int64_t position, uint32_t round = 0) const { return {request().params.seed, position, index, 0, round}; }
+  // The same for the next token.
+  NoiseKey next_noise_key(uint32_t round = 0) const { return noise_key(static_cast<int64_t>(tokens.size()), round); }
 };
 
 struct Running {
@@ -87,10 +71,6 @@ inline bool Sample::judges_drafts() const {
 }
 
 inline HookContext Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
-
-inline NoiseKey Sample::noise_key(uint32_t verification_round) const {
-  return {request().params.seed, static_cast<int64_t>(tokens.size()), index, 0, verification_round};
-}
 
 // A row of the batch whose logits are wanted: after `position` of a sample's tokens.
 struct LogitsRow {

@@ -93,8 +93,8 @@ ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, std
     if (running->request->first_scheduled_time_s == 0) running->request->first_scheduled_time_s = now;
     if (kv.num_tokens < running->prompt_len()) prompt_tokens += piece.num_new;
     const int64_t first_node = builder.batch().num_rows();
-    builder.AddDraft(sample->draft);
-    for (int64_t i = 0; i < sample->draft.size(); ++i) {
+    builder.AddDraft(sample->walk.draft());
+    for (int64_t i = 0; i < sample->walk.draft().size(); ++i) {
       rows->push_back({sample, builder.batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
     }
   }

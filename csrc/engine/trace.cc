@@ -29,12 +29,13 @@ float DecodeTrace::At(LawStage stage, int32_t token_id) const {
 void DecodeTrace::RecordCandidates(const Sample& sample, const float* raw, std::span<const float> law, int32_t token) const {
   const auto vocab_size = static_cast<int64_t>(law.size());
   const bool greedy = sample.request().params.greedy();
-  const NoiseKey key = sample.noise_key();
+  const NoiseKey key = sample.next_noise_key();
   std::vector<int32_t> ids = DrawSeveral(greedy ? nullptr : &key, law.data(), vocab_size, kNumForemost);
   const std::vector<int32_t> likeliest = DrawSeveral(nullptr, raw, vocab_size, kNumForemost);
   ids.insert(ids.end(), likeliest.begin(), likeliest.end());
   ids.push_back(token);
-  for (int32_t node : sample.draft.Children(sample.walk)) ids.push_back(sample.draft.token_ids[static_cast<size_t>(node)]);
+  for (int32_t node : sample.walk.draft().Children(sample.walk.node()))
+    ids.push_back(sample.walk.draft().token_ids[static_cast<size_t>(node)]);
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   for (int32_t id : ids) {
@@ -58,11 +59,11 @@ void DecodeTrace::Record(const Sample& sample, const float* raw, std::span<const
   RecordCandidates(sample, raw, law, verdict.token);
   const auto vocab_size = static_cast<int64_t>(law.size());
   const bool greedy = sample.request().params.greedy();
-  const NoiseKey key = sample.noise_key();
+  const NoiseKey key = sample.next_noise_key();
   TraceRow common;
   common.step = step;
   common.position = key.position;
-  common.depth = static_cast<int32_t>(sample.num_accepted) + 1;
+  common.depth = static_cast<int32_t>(sample.walk.num_accepted()) + 1;
   const auto is_kept = [](float value) { return value > -std::numeric_limits<float>::infinity(); };
   common.num_kept = greedy ? 1 : std::count_if(law.begin(), law.end(), is_kept);
   common.time_s = sample.emit_time_s;
@@ -83,11 +84,11 @@ void DecodeTrace::Record(const Sample& sample, const float* raw, std::span<const
     row.accepted = accepted;
     sample.output().trace.push_back(row);
   };
-  for (int32_t node : sample.draft.Children(sample.walk)) {
+  for (int32_t node : sample.walk.draft().Children(sample.walk.node())) {
     const auto index = static_cast<size_t>(node);
-    const int32_t id = sample.draft.token_ids[index];
+    const int32_t id = sample.walk.draft().token_ids[index];
     const bool accepted = node == verdict.child;
-    add(id, sample.draft.laws.empty() ? 1.0f : sample.draft.laws[index][static_cast<size_t>(id)], accepted ? 1 : 0);
+    add(id, sample.walk.draft().laws.empty() ? 1.0f : sample.walk.draft().laws[index][static_cast<size_t>(id)], accepted ? 1 : 0);
     const bool by_rule = sample.request().speculation->verification == VerificationKind::kRule;
     if (by_rule && accepted) return;  // later siblings were not judged
   }

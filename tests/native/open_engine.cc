@@ -50,14 +50,14 @@ void Generate(Engine& engine) {
 void Fork(Engine& engine) {
   const auto sequence = std::make_shared<LabSequence>();
   sequence->tokens = kPrompt;
-  engine.LabExtend({{sequence, {}, {}, false, true}});
-  const std::shared_ptr<LabSequence> fork = engine.LabFork(sequence);
-  const std::vector<LabResult> results = engine.LabExtend({{sequence, {20, 21}, {}, false, false}, {fork, {30}, {}, false, false}});
+  engine.lab().Extend({{sequence, {}, {}, false, true}});
+  const std::shared_ptr<LabSequence> fork = engine.lab().Fork(sequence);
+  const std::vector<LabResult> results = engine.lab().Extend({{sequence, {20, 21}, {}, false, false}, {fork, {30}, {}, false, false}});
   std::printf("logits");
   for (const float value : results[1].logits) std::printf(" %08x", std::bit_cast<uint32_t>(value));
   std::printf("\n");
-  engine.LabClose(sequence);
-  engine.LabClose(fork);
+  engine.lab().Close(sequence);
+  engine.lab().Close(fork);
 }
 
 void Run(const std::string& path, const std::string& device) {

@@ -1,7 +1,6 @@
 #include "engine/drafting/drafting.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <string>
 #include <utility>
@@ -29,8 +28,8 @@ void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;
   for (ScheduledSequence* sequence : scheduler_.running()) {
     auto* sample = static_cast<Sample*>(sequence->owner);
-    if (sample->finished || !sample->started || !sample->judges_drafts() || sample->whole_draft) continue;
-    sample->whole_draft.emplace();
+    if (sample->finished || !sample->started || !sample->judges_drafts() || sample->drafting.has_waiting()) continue;
+    sample->drafting.SetWaiting({});
     samples.push_back(sample);
   }
   Propose(samples, {0, static_cast<double>(samples.size())});
@@ -41,15 +40,11 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   StepPlan plan = {0, static_cast<double>(pieces->size())};
   for (const ScheduledPiece& piece : *pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
-    sample->draft = {};
-    sample->confidence = 0;
-    sample->walk = kWalkRoot;
-    sample->num_accepted = 0;
+    sample->walk.Begin();
     plan.num_rows += piece.num_new + piece.num_drafted;
     const bool draws = piece.sequence->kv.num_tokens + piece.num_new == piece.sequence->num_tokens;
-    if (sample->whole_draft && draws) {
-      sample->draft = std::move(*sample->whole_draft);
-      sample->whole_draft.reset();
+    if (sample->drafting.has_waiting() && draws && !sample->finished) {
+      sample->walk.Begin(sample->drafting.TakeWaiting(), 0, sample->request().speculation->drafter->wants_observe());
       sample->scheduled.num_drafted = 0;
     } else if (MayDraft(piece) && !sample->judges_drafts()) {
       samples.push_back(sample);
@@ -68,7 +63,7 @@ void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   for (Call& call : calls) {
     for (size_t i = 0; i < call.samples.size(); ++i) {
       if (call.looks_first) CutToLength(*call.samples[i], call.contexts[i], &plan);
-      Take(*call.samples[i], call.contexts[i]);
+      Take(*call.samples[i], call.contexts[i], call.looks_first ? call.contexts[i].confidence : 0);
     }
   }
 }
@@ -98,14 +93,14 @@ std::vector<Drafting::Call> Drafting::ChooseCalls(const std::vector<Sample*>& sa
 void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting) {
   const Running& running = *sample.running;
   const SpeculationConfig& speculation = *running.request->speculation;
-  if (sample.drafter_state == nullptr) histories_.TakePrior(sample);
+  if (sample.drafting.state() == nullptr) histories_.TakePrior(sample);
   const bool coupled = speculation.verification == VerificationKind::kCoupled;
   const bool looks_first =
       coupled && speculation.num_tokens < 0 && speculation.length_policy == nullptr && speculation.drafter->tells_confidence();
   const int64_t limit = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
   const int64_t length = limit < 1 || looks_first ? limit : lengths_.Choose(sample, 0, limit, *plan);
   if (length < 1) {
-    sample.acceptance[0].Rest();
+    sample.drafting.acceptance(0).Rest();
     resting->push_back(speculation.drafter.get());
     return;
   }
@@ -116,12 +111,13 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   context.token_ids = sample.tokens;
   context.prompt_len = running.prompt_len();
   context.max_nodes = length;
-  context.round = ++sample.round;
+  sample.drafting.BeginRound();
+  context.round = sample.drafting.round();
   context.wants_laws = !coupled;
-  context.hidden_states = &sample.hidden_states;
-  const bool starts = sample.drafter_state == nullptr;
-  if (starts) sample.drafter_state = speculation.drafter->NewState(running.request->id, sample.index);
-  context.state = sample.drafter_state.get();
+  context.hidden_states = &sample.drafting.hidden_states();
+  const bool starts = sample.drafting.state() == nullptr;
+  if (starts) sample.drafting.set_state(speculation.drafter->NewState(running.request->id, sample.index));
+  context.state = sample.drafting.state();
   const auto known = std::find_if(calls->begin(), calls->end(), [&](const auto& call) {
     return call.drafter == speculation.drafter.get() && call.looks_first == looks_first;
   });
@@ -131,7 +127,7 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   call.contexts.push_back(std::move(context));
   if (looks_first) return;
   plan->num_rows += length;
-  plan->expected_tokens += sample.acceptance[0].Rates()[0];
+  plan->expected_tokens += sample.drafting.acceptance(0).Rates()[0];
 }
 
 // Keeps as much of a proposed draft as pays, now that its kind, and so its acceptance, is known.
@@ -142,10 +138,9 @@ void Drafting::CutToLength(Sample& sample, DraftContext& context, StepPlan* plan
     context.draft = {};
     return;
   }
-  AcceptanceRecord& acceptance = sample.acceptance[static_cast<size_t>(context.confidence)];
+  AcceptanceRecord& acceptance = sample.drafting.acceptance(context.confidence);
   const int64_t length = lengths_.Choose(sample, context.confidence, limit, *plan);
   context.draft = CutDepth(context.draft, length);
-  sample.confidence = context.confidence;
   if (length == 0) {
     acceptance.Rest();
     return;
@@ -174,7 +169,8 @@ void Drafting::Ask(Call& call) {
   }
 }
 
-void Drafting::Take(Sample& sample, DraftContext& context) {
+// Checks and cuts a proposed draft, and gives it to the step, or lets it wait for one. confidence: of the record that it counts in.
+void Drafting::Take(Sample& sample, DraftContext& context, int32_t confidence) {
   if (sample.finished) return;  // a sibling failed
   const Request& request = sample.request();
   const int64_t tokens_left = request.params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size());
@@ -192,14 +188,11 @@ void Drafting::Take(Sample& sample, DraftContext& context) {
   if (!sample.judges_drafts() && !cache_.TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) {
     return;  // blocks come from free ones only: nothing is preempted for a guess
   }
-  if (request.speculation->drafter->wants_observe()) {
-    sample.draft_logprobs.assign(static_cast<size_t>(draft.size()), std::numeric_limits<float>::quiet_NaN());
-  }
   if (sample.judges_drafts()) {
     sample.scheduled.num_drafted = draft.size();
-    sample.whole_draft = std::move(draft);
+    sample.drafting.SetWaiting(std::move(draft));
   } else {
-    sample.draft = std::move(draft);
+    sample.walk.Begin(std::move(draft), confidence, request.speculation->drafter->wants_observe());
   }
 }
 
@@ -219,9 +212,8 @@ void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
 void Drafting::EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double forward_seconds) {
   for (const ScheduledPiece& piece : pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
-    if (sample->draft.size() > 0) {
-      EndWalk(*sample, forward_seconds * static_cast<double>(1 + sample->draft.size()) / static_cast<double>(num_rows));
-    }
+    const int64_t num_nodes = sample->walk.draft().size();
+    if (num_nodes > 0) EndWalk(*sample, forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(num_rows));
   }
 }
 
@@ -229,29 +221,28 @@ void Drafting::EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_r
 void Drafting::EndWalk(Sample& sample, double verify_seconds) {
   Running& running = *sample.running;
   Drafter& drafter = *running.request->speculation->drafter;
-  const int64_t num_nodes = sample.draft.size();
-  const std::vector<int32_t> depths = sample.draft.Depths();
+  const std::vector<int32_t> depths = sample.walk.draft().Depths();
   const int64_t depth = *std::max_element(depths.begin(), depths.end());
+  const int64_t num_accepted = sample.walk.num_accepted();
   SpeculationStats& stats = sample.output().speculation;
   ++stats.num_drafts;
-  stats.num_draft_tokens += num_nodes;
-  stats.num_accepted_tokens += sample.num_accepted;
+  stats.num_draft_tokens += sample.walk.draft().size();
+  stats.num_accepted_tokens += num_accepted;
   stats.verify_time_s += verify_seconds;
   stats.num_accepted_per_position.resize(std::max(stats.num_accepted_per_position.size(), static_cast<size_t>(depth)));
-  for (int64_t i = 0; i < sample.num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
+  for (int64_t i = 0; i < num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
   // A walk that a stop rule ended tells nothing about the nodes after it.
-  if (sample.walk == kWalkEnded || sample.num_accepted == depth) {
-    const auto confidence = static_cast<size_t>(sample.confidence);
-    sample.acceptance[confidence].Add(depth, sample.num_accepted);
+  if (sample.walk.has_ended() || num_accepted == depth) {
+    const int32_t confidence = sample.walk.confidence();
+    sample.drafting.acceptance(confidence).Add(depth, num_accepted);
     DrafterHistory& history = histories_.Of(&drafter);
-    history.acceptance[running.request->params.greedy()][confidence].Add(depth, sample.num_accepted);
+    history.acceptance[running.request->params.greedy()][static_cast<size_t>(confidence)].Add(depth, num_accepted);
   }
   if (!sample.finished) cache_.Trim(&sample.scheduled.kv);
-  const std::vector<float> logprobs = std::exchange(sample.draft_logprobs, {});
-  sample.draft = {};
+  const std::vector<float> logprobs = sample.walk.End();
   if (logprobs.empty() || running.request->error) return;
   try {
-    drafter.Observe(running.request->id, sample.index, sample.num_accepted, logprobs);
+    drafter.Observe(running.request->id, sample.index, num_accepted, logprobs);
   } catch (const Error& error) {
     requests_.Fail(running, error);
   }

@@ -48,7 +48,7 @@ class Drafting {
   void AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting);
   void Ask(Call& call);
   void CutToLength(Sample& sample, DraftContext& context, StepPlan* plan);
-  void Take(Sample& sample, DraftContext& context);
+  void Take(Sample& sample, DraftContext& context, int32_t confidence);
   void CheckFits(const Sample& sample, const Draft& draft) const;
   void EndWalk(Sample& sample, double verify_seconds);
 

@@ -1,7 +1,5 @@
 #include "engine/drafting/history.h"
 
-#include <algorithm>
-
 namespace llmi {
 namespace {
 
@@ -22,17 +20,18 @@ void DrafterHistories::Bound() {
 }
 
 void DrafterHistories::TakePrior(Sample& sample) {
-  if (std::any_of(sample.acceptance.begin(), sample.acceptance.end(), [](const auto& record) { return !record.empty(); })) return;
+  if (sample.drafting.has_seen_drafts()) return;
   const Request& request = sample.request();
   const SpeculationConfig& speculation = *request.speculation;
   const bool greedy = request.params.greedy();
   // The acceptance of other sequences may enter only where tokens do not depend on lengths.
   if (speculation.verification != VerificationKind::kCoupled) {
-    sample.acceptance = DrafterHistory(*speculation.drafter).acceptance[greedy];
+    sample.drafting.set_expected(DrafterHistory(*speculation.drafter).acceptance[greedy]);
     return;
   }
-  const auto& of_others = Of(speculation.drafter.get()).acceptance[greedy];
-  std::transform(of_others.begin(), of_others.end(), sample.acceptance.begin(), [](const auto& record) { return record.AsPrior(); });
+  AcceptanceRecords expected = Of(speculation.drafter.get()).acceptance[greedy];
+  for (AcceptanceRecord& record : expected) record = record.AsPrior();
+  sample.drafting.set_expected(expected);
 }
 
 }  // namespace llmi

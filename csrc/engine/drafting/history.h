@@ -14,9 +14,9 @@ namespace llmi {
 // One drafter's; times are smoothed.
 struct DrafterHistory {
   explicit DrafterHistory(const Drafter& drafter);
-  Price per_token;                                                          // proposed
-  Price per_start_token;                                                    // of a sequence's tokens when its first draft is proposed
-  std::array<std::array<AcceptanceRecord, kNumConfidences>, 2> acceptance;  // [greedy]: greedy tokens are accepted more often
+  Price per_token;                              // proposed
+  Price per_start_token;                        // of a sequence's tokens when its first draft is proposed
+  std::array<AcceptanceRecords, 2> acceptance;  // [greedy]: greedy tokens are accepted more often
 };
 
 class DrafterHistories {

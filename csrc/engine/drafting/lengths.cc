@@ -30,7 +30,7 @@ int64_t DraftLengths::Limit(const Sample& sample, int64_t room) {
 int64_t DraftLengths::Choose(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan) {
   const SpeculationConfig& speculation = *sample.request().speculation;
   if (speculation.num_tokens >= 0 && speculation.length_policy == nullptr) return limit;
-  const auto rates = sample.acceptance[static_cast<size_t>(confidence)].Rates();
+  const auto rates = sample.drafting.acceptance(confidence).Rates();
   if (speculation.verification != VerificationKind::kCoupled && speculation.length_policy == nullptr) {
     // A tree of fixed shape is proposed whole or not at all.
     return ChooseLength(rates, RecordedCosts(context_.wide_activations), {1, 1, 0, limit}) > 0 ? limit : 0;
@@ -42,7 +42,7 @@ int64_t DraftLengths::Choose(const Sample& sample, int32_t confidence, int64_t l
   // Steps take longer than their forward alone: a drafter's seconds are divided by the same ratio to compare them with the curve.
   LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.per_token.seconds() / costs_.decode_ratio(), limit,
                              costs_.drafted_ratio()};
-  if (sample.drafter_state == nullptr) {
+  if (sample.drafting.state() == nullptr) {
     question.start_seconds = history.per_start_token.seconds() * static_cast<double>(sample.tokens.size()) / costs_.decode_ratio();
     question.remaining_tokens = sample.scheduled.max_new_tokens;
   }

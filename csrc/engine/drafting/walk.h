@@ -14,17 +14,11 @@
 
 namespace llmi {
 
-// The child of the walk's node that holds `token`, or -1.
-int32_t ChildOfWalk(const Sample& sample, int32_t token);
-
 // The nodes that the acceptance rule judges at this row; empty where something else decides.
 std::vector<int32_t> ChildrenToJudge(const LogitsRow& row);
 
 // Takes the walk to `child`, whose token was drawn, and moves its K and V into the slot of its position; -1 ends the walk.
 void WalkOn(KvCache& cache, Sample& sample, int32_t child);
-
-// Notes the target's log-probabilities of the walk's children, for drafters that observe. law: of the walk's row; token: drawn from it.
-void NoteDraftLogprobs(const KernelContext& context, std::span<const float> law, int32_t token, Sample& sample);
 
 // Keeps, for drafters, the hidden states of the row that each sequence's last token was drawn from. layers: of result.taps.
 void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result, int64_t hidden_size);

@@ -34,22 +34,22 @@ PendingDraws DeviceDraws::Launch(std::span<const LogitsRow> rows, const float* h
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
     const auto row = static_cast<int64_t>(i);
-    if (sample.finished || sample.walk == kWalkEnded) continue;  // the walk ended at a row of an earlier chunk
+    if (sample.finished || sample.walk.has_ended()) continue;  // the walk ended at a row of an earlier chunk
     const std::vector<int32_t> children = ChildrenToJudge(rows[i]);
-    const int64_t num_laws = sample.draft.laws.empty() ? 0 : static_cast<int64_t>(children.size());
+    const int64_t num_laws = sample.walk.draft().laws.empty() ? 0 : static_cast<int64_t>(children.size());
     if (rows[i].plan.place == RowPlace::kHost || draws.num_laws() + num_laws > kMostDrawLaws) {
       ToHost(context_, HostRow(row), there + row * vocab_size, static_cast<size_t>(vocab_size) * sizeof(float));
       continue;
     }
     tokens = sample.tokens;
-    tokens.resize(tokens.size() - static_cast<size_t>(sample.num_accepted));  // on the path, by a row of an earlier chunk
-    AppendPath(sample.draft, rows[i].node, &tokens);
+    tokens.resize(tokens.size() - static_cast<size_t>(sample.walk.num_accepted()));  // on the path, by a row of an earlier chunk
+    AppendPath(sample.walk.draft(), rows[i].node, &tokens);
     if (rows[i].after >= 0) tokens.push_back(0);  // stands for the one that is not known yet
     const SamplingParams& params = sample.running->request->params;
     draws.Add(params, {tokens, sample.running->prompt_len()}, sample.index, row, vocab_size, rows[i].after);
     if (!children.empty()) {
-      const NoiseKey key = {params.seed, static_cast<int64_t>(tokens.size()), sample.index, 0, sample.round};
-      AddVerification(key, sample.draft, children, &draws);
+      const NoiseKey key = sample.noise_key(static_cast<int64_t>(tokens.size()), sample.drafting.round());
+      AddVerification(key, sample.walk.draft(), children, &draws);
     }
     pending.places.push_back(i);
   }

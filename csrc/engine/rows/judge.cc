@@ -16,12 +16,13 @@ namespace {
 // tokens of that path, processors a copy of their state.
 class JudgedDraft : public DraftRows {
  public:
-  JudgedDraft(const KernelContext& context, const LogitsRow& row, int64_t vocab_size)
+  JudgedDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, int64_t vocab_size)
       : context_(context),
         sample_(*row.sample),
+        logits_(logits),
         vocab_size_(vocab_size),
         has_processors_(row.plan.edits.processors),
-        targets_(static_cast<size_t>(sample_.draft.size()) + 1),
+        targets_(static_cast<size_t>(sample_.walk.draft().size()) + 1),
         tokens_(targets_.size()) {}
   ~JudgedDraft() override {
     if (has_processors_) sample_.request().hooks->EndTrials();
@@ -29,7 +30,7 @@ class JudgedDraft : public DraftRows {
   JudgedDraft(const JudgedDraft&) = delete;
   JudgedDraft& operator=(const JudgedDraft&) = delete;
 
-  const Draft& draft() const override { return sample_.draft; }
+  const Draft& draft() const override { return sample_.walk.draft(); }
 
   std::span<const int32_t> TokenIds() const override { return sample_.tokens; }
 
@@ -40,7 +41,7 @@ class JudgedDraft : public DraftRows {
 
   std::span<const float> Logits(int32_t node) override {
     const size_t vocab_size = VocabSize();
-    return std::span(sample_.judged_rows).subspan(Row(node) * vocab_size, vocab_size);
+    return logits_.subspan(Row(node) * vocab_size, vocab_size);
   }
 
   int32_t TargetToken(int32_t node) override {
@@ -77,7 +78,7 @@ class JudgedDraft : public DraftRows {
   // Of the token that follows `node`.
   NoiseKey Key(int32_t node) const {
     const auto position = static_cast<int64_t>(sample_.tokens.size() + Path(node).size());
-    return {sample_.request().params.seed, position, sample_.index, 0, sample_.round};
+    return sample_.noise_key(position, sample_.drafting.round());
   }
 
   void Compute(int32_t node) {
@@ -107,6 +108,7 @@ class JudgedDraft : public DraftRows {
 
   const KernelContext& context_;
   const Sample& sample_;
+  const std::span<const float> logits_;  // [1 + nodes, vocab_size]
   const int64_t vocab_size_;
   const bool has_processors_;
   std::vector<float> law_;                    // of the row that is computed
@@ -116,16 +118,16 @@ class JudgedDraft : public DraftRows {
 
 }  // namespace
 
-DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, int64_t vocab_size) {
+DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, int64_t vocab_size) {
   const Sample& sample = *row.sample;
   DraftVerdict verdict;
   {
-    JudgedDraft rows(context, row, vocab_size);
+    JudgedDraft rows(context, row, logits, vocab_size);
     verdict = sample.request().speculation->judge->Judge(rows);
   }
   int32_t last = -1;
   for (int32_t next : verdict.path) {
-    if (next < 0 || next >= sample.draft.size() || sample.draft.parent(next) != last) {
+    if (next < 0 || next >= sample.walk.draft().size() || sample.walk.draft().parent(next) != last) {
       throw Error(ErrorKind::kHook,
                   "verify: node " + std::to_string(next) + " is not a child of " + (last < 0 ? "the root" : std::to_string(last)));
     }

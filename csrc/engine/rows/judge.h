@@ -9,8 +9,8 @@
 
 namespace llmi {
 
-// Asks the request's judge about the draft of the row's sample, whose raw logits are sample.judged_rows. Throws Error(kHook) from the
-// judge, and for a path that is none or a token outside the vocabulary.
-DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, int64_t vocab_size);
+// Asks the request's judge about the draft of the row's sample. logits [1 + nodes, vocab_size]: the raw rows, the root's first. Throws
+// Error(kHook) from the judge, for a path that does not exist, and for a token outside the vocabulary.
+DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, int64_t vocab_size);
 
 }  // namespace llmi

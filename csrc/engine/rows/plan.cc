@@ -26,7 +26,7 @@ RowPlan PlanScore(const LogitsRow& row) {
 }
 
 RowDecider DeciderOf(const LogitsRow& row) {
-  const Draft& draft = row.sample->draft;
+  const Draft& draft = row.sample->walk.draft();
   const Request& request = row.sample->request();
   if (draft.size() > 0) {
     const VerificationKind verification = request.speculation->verification;
@@ -37,7 +37,7 @@ RowDecider DeciderOf(const LogitsRow& row) {
 }
 
 bool HasUserRule(const Sample& sample) {
-  if (sample.draft.size() == 0) return false;
+  if (sample.walk.draft().size() == 0) return false;
   const SpeculationConfig& speculation = *sample.request().speculation;
   return speculation.verification == VerificationKind::kRule && !speculation.rule->is_default();
 }
@@ -72,7 +72,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.readers.criteria = has_hooks && request.hooks->HasCriteria();
   plan.readers.user_rule = HasUserRule(sample);
   plan.keeps.logprobs = params.num_logprobs >= 0;
-  plan.keeps.draft_logprobs = !sample.draft_logprobs.empty();
+  plan.keeps.draft_logprobs = sample.walk.is_observed();
   plan.keeps.trace = request.trace;
 
   const bool device_decides = plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule;

@@ -75,7 +75,7 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const float* raw, const RowV
     JudgeRow(row, raw);
     return;
   }
-  if (row.node != sample.walk) return;  // the walk does not reach this row
+  if (row.node != sample.walk.node()) return;  // the walk does not reach this row
   if (row.node == kWalkRoot) sample.emit_time_s = NowSeconds();
   if (row.plan.readers.siblings) StartSiblings(row, raw);
   sample.started = true;
@@ -137,26 +137,25 @@ void RowProcessor::StartSiblings(const LogitsRow& row, const float* raw) {
 void RowProcessor::JudgeRow(const LogitsRow& row, const float* raw) {
   Sample& sample = *row.sample;
   const int64_t vocab_size = logits_.vocab_size();
-  if (row.node == kWalkRoot) sample.judged_rows.clear();
-  sample.judged_rows.insert(sample.judged_rows.end(), raw, raw + vocab_size);
-  if (row.node + 1 < sample.draft.size()) return;
+  const Draft& draft = sample.walk.draft();
+  if (row.node == kWalkRoot) judged_rows_.clear();
+  judged_rows_.insert(judged_rows_.end(), raw, raw + vocab_size);
+  if (row.node + 1 < draft.size()) return;
   sample.emit_time_s = NowSeconds();
-  const DraftVerdict verdict = JudgeDraft(context_, row, vocab_size);
-  const std::vector<int32_t> drafted = sample.draft.token_ids;
-  const std::vector<float> rows = std::exchange(sample.judged_rows, {});
+  const std::vector<float> rows = std::exchange(judged_rows_, {});
+  const DraftVerdict verdict = JudgeDraft(context_, row, rows, vocab_size);
   int32_t last = -1;
   for (size_t i = 0; i <= verdict.path.size() && !sample.finished; ++i) {
     const bool ends = i == verdict.path.size();
     const int32_t child = ends ? -1 : verdict.path[i];
-    sample.planned = RowVerdict{ends ? verdict.next_token : drafted[static_cast<size_t>(child)], child};
-    SampleToken(row, rows.data() + static_cast<int64_t>(last + 1) * vocab_size, kNotDrawn);
+    const RowVerdict judged = {ends ? verdict.next_token : draft.token_ids[static_cast<size_t>(child)], child};
+    SampleToken(row, rows.data() + static_cast<int64_t>(last + 1) * vocab_size, kNotDrawn, &judged);
     last = child;
   }
-  sample.planned.reset();
 }
 
 // The token after a row, from law_, by whatever decides for it; the child is kFindChild where that is not known.
-RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* raw) {
+RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* raw, const RowVerdict* judged) {
   Sample& sample = *row.sample;
   const RowPlan& plan = row.plan;
   const Request& request = sample.request();
@@ -168,9 +167,10 @@ RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* raw) {
   if (plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
   ProcessLogits(context_, params, {sample.tokens, sample.running->prompt_len()}, process, law_.data(), vocab_size,
                 plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
-  if (plan.decider == RowDecider::kJudge) return *sample.planned;
+  if (plan.decider == RowDecider::kJudge) return *judged;
   if (plan.decider == RowDecider::kRule) {
-    return VerifyLaw(context_, params, sample.noise_key(sample.round), law_, sample.draft, row.node, *request.speculation->rule);
+    const NoiseKey key = sample.next_noise_key(sample.drafting.round());
+    return VerifyLaw(context_, params, key, law_, sample.walk.draft(), row.node, *request.speculation->rule);
   }
   if (plan.decider == RowDecider::kSampler) {
     const Stopwatch stopwatch(processors_.seconds());
@@ -179,20 +179,20 @@ RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* raw) {
   return {DrawToken(context_, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law_), kFindChild};
 }
 
-void RowProcessor::SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn) {
+void RowProcessor::SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn, const RowVerdict* judged) {
   Sample& sample = *row.sample;
   const RowKeeps& keeps = row.plan.keeps;
   const SamplingParams& params = sample.request().params;
-  sample.drawn_at = sample.walk;
-  RowVerdict verdict = drawn.token == kNoToken ? Decide(row, raw) : drawn;
+  sample.walk.NoteDraw();
+  RowVerdict verdict = drawn.token == kNoToken ? Decide(row, raw, judged) : drawn;
   if (keeps.logprobs) {
     SampleOutput& output = sample.output();
     output.logprobs.push_back(
         ComputeLogprobs(context_, raw, law_.data(), params.greedy(), logits_.vocab_size(), verdict.token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
-  if (verdict.child == kFindChild) verdict.child = ChildOfWalk(sample, verdict.token);
-  if (keeps.draft_logprobs) NoteDraftLogprobs(context_, law_, verdict.token, sample);
+  if (verdict.child == kFindChild) verdict.child = sample.walk.ChildWith(verdict.token);
+  if (keeps.draft_logprobs) sample.walk.NoteLogprobs(context_, params.greedy(), law_, verdict.token);
   if (keeps.trace) trace_.Record(sample, raw, law_, verdict, step_index_);
   AfterToken(row, verdict.token, verdict.child, raw);
 }

@@ -43,9 +43,9 @@ class RowProcessor {
   void EndScore(const LogitsRow& row);
   void StartSiblings(const LogitsRow& row, const float* raw);
   void JudgeRow(const LogitsRow& row, const float* raw);
-  // drawn: what the device has drawn, and then raw is null; or kNotDrawn.
-  void SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn);
-  RowVerdict Decide(const LogitsRow& row, const float* raw);
+  // drawn: what the device has drawn, and then raw is null; or kNotDrawn. judged: what the row's judge has decided; null without a judge.
+  void SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn, const RowVerdict* judged = nullptr);
+  RowVerdict Decide(const LogitsRow& row, const float* raw, const RowVerdict* judged);
   // child: the draft node that holds the token, or -1.
   void AfterToken(const LogitsRow& row, int32_t token, int32_t child, const float* raw);
 
@@ -60,7 +60,8 @@ class RowProcessor {
   UserProcessors processors_;
   PreparedRows prepared_;
   DecodeTrace trace_;
-  std::vector<float> law_;  // of the row that SampleToken is at, or ScorePrompt
+  std::vector<float> law_;          // of the row that SampleToken is at, or ScorePrompt
+  std::vector<float> judged_rows_;  // raw logits [rows so far, vocab_size] of the draft that JudgeRow collects
   int64_t step_index_ = 0;
   int64_t num_generated_tokens_ = 0;
 };

@@ -1,0 +1,60 @@
+// What drafting keeps for one continuation from step to step. Engine thread only.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "speculative/draft.h"
+#include "speculative/drafter.h"
+#include "speculative/length.h"
+
+namespace llmi {
+
+// How often drafts were accepted, by confidence.
+using AcceptanceRecords = std::array<AcceptanceRecord, kNumConfidences>;
+
+class DraftRecord {
+ public:
+  // The drafter's memory of the sequence; null until the first draft.
+  DrafterState* state() const { return state_.get(); }
+  void set_state(std::unique_ptr<DrafterState> state) { state_ = std::move(state); }
+
+  // Number of the latest proposal. It keys the noise of verification.
+  uint32_t round() const { return round_; }
+  void BeginRound() { ++round_; }
+
+  // The draft that was proposed for the last token and waits for a step that has room for all of it. It may be empty: then the step has
+  // no draft, and none is proposed again.
+  bool has_waiting() const { return waiting_.has_value(); }
+  void SetWaiting(Draft draft) { waiting_ = std::move(draft); }
+  Draft TakeWaiting() { return *std::exchange(waiting_, std::nullopt); }
+
+  // What was seen of drafts of this confidence.
+  AcceptanceRecord& acceptance(int32_t confidence) { return acceptance_[static_cast<size_t>(confidence)]; }
+  const AcceptanceRecord& acceptance(int32_t confidence) const { return acceptance_[static_cast<size_t>(confidence)]; }
+  bool has_seen_drafts() const {
+    return std::any_of(acceptance_.begin(), acceptance_.end(), [](const auto& record) { return !record.empty(); });
+  }
+  // Sets what is expected before any draft was seen.
+  void set_expected(const AcceptanceRecords& records) { acceptance_ = records; }
+
+  // {layer: [hidden_size]} of the row that the last token was drawn from, for drafters that read them.
+  const std::map<int, std::vector<float>>& hidden_states() const { return hidden_states_; }
+  void KeepHiddenState(int layer, std::span<const float> values) { hidden_states_[layer].assign(values.begin(), values.end()); }
+
+ private:
+  std::unique_ptr<DrafterState> state_;
+  uint32_t round_ = 0;
+  std::optional<Draft> waiting_;
+  AcceptanceRecords acceptance_;
+  std::map<int, std::vector<float>> hidden_states_;
+};
+
+}  // namespace llmi

@@ -1,0 +1,63 @@
+// The draft that one continuation has in the step under way, and the walk over it: the node whose row decides next, and what was accepted
+// so far. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/ops/context.h"
+#include "speculative/draft.h"
+
+namespace llmi {
+
+// The node whose row decides next: the root is the last committed token.
+constexpr int32_t kWalkRoot = -1;
+constexpr int32_t kWalkEnded = -2;
+constexpr int32_t kFindChild = -3;  // in a verdict: the child that holds the drawn token, if there is one
+
+class DraftWalk {
+ public:
+  // Begins a step without a draft.
+  void Begin() { *this = {}; }
+  // Begins the walk over this draft. confidence: its kind, as the drafter has told it. observed: the drafter wants the target's
+  // log-probabilities of the nodes.
+  void Begin(Draft draft, int32_t confidence, bool observed);
+  // Ends the step: gives the log-probabilities [nodes] away, NaN for nodes that the walk did not reach, and forgets the draft. Empty if
+  // the draft is not observed.
+  std::vector<float> End();
+
+  const Draft& draft() const { return draft_; }
+  int32_t confidence() const { return confidence_; }
+  bool is_observed() const { return !logprobs_.empty(); }
+  // kWalkRoot, a node, or kWalkEnded.
+  int32_t node() const { return node_; }
+  // The walk has ended before it came to a leaf, or at a leaf.
+  bool has_ended() const { return node_ == kWalkEnded; }
+  int64_t num_accepted() const { return num_accepted_; }
+  // The node whose row the last token was drawn from.
+  int32_t drawn_at() const { return drawn_at_; }
+
+  // The child of the walk's node that holds `token`, or -1.
+  int32_t ChildWith(int32_t token) const { return draft_.size() == 0 ? kWalkRoot : draft_.Child(node_, token); }
+  // A token is drawn from the row of the walk's node.
+  void NoteDraw() { drawn_at_ = node_; }
+  // Notes the target's log-probabilities of the walk's children. law [vocab_size]: the processed law of the walk's row. token: what was
+  // drawn from it. greedy: at temperature 0 that token has all the probability.
+  void NoteLogprobs(const KernelContext& context, bool greedy, std::span<const float> law, int32_t token);
+  // Goes to a child, which is accepted.
+  void Accept(int32_t child);
+  void Stop() { node_ = kWalkEnded; }
+
+ private:
+  Draft draft_;
+  int32_t confidence_ = 0;
+  std::vector<float> logprobs_;  // by node; empty: not observed
+  int32_t node_ = kWalkRoot;
+  int64_t num_accepted_ = 0;
+  int32_t drawn_at_ = kWalkRoot;
+};
+
+}  // namespace llmi
