@@ -11,25 +11,26 @@
 
 namespace llmi {
 
-// Usage: for each sequence BeginSegment, then AddToken for each new token, then at most one AddDraft; at the end Take.
+// Usage: for each sequence call BeginSegment, then AddToken for each new token, then AddDraft at most once. At the end call Take.
 class BatchBuilder {
  public:
-  // num_groups: of the KV cache.
+  // num_groups: KV groups of the cache.
   explicit BatchBuilder(size_t num_groups);
 
-  // The rows that follow are new tokens of this sequence, on top of kv.num_tokens. Copies its block tables, so the slots of all these rows
-  // are reserved before.
+  // The rows that follow are new tokens of this sequence, on top of kv.num_tokens. Copies its block tables, so reserve the slots of all
+  // these rows first.
   void BeginSegment(const KvSequence& kv);
   // The sequence's next token. wanted: its final hidden state is an output of the forward.
   void AddToken(int32_t token_id, bool wanted);
-  // Rows of a draft: node i is stored in the slot i places after the last token's next one, and its position is its depth. All are wanted.
+  // Adds a row for each node of a draft. All of them are wanted. Node i is stored i slots after the slot that follows the last token; its
+  // position follows from its depth.
   void AddDraft(const Draft& draft);
 
   // Outputs for the wanted rows (ForwardBatch::tap_layers, attention_layers); a layer named twice is kept once.
   void AddTaps(const std::vector<int>& layers);
   void AddAttention(const std::vector<int>& layers);
 
-  // What was added so far.
+  // The batch so far.
   const ForwardBatch& batch() const { return batch_; }
   ForwardBatch Take();
 
@@ -39,7 +40,7 @@ class BatchBuilder {
 
 // The batch as bytes, for a process on a machine of the same byte order.
 std::vector<uint8_t> ToBytes(const ForwardBatch& batch);
-// The reverse. Throws Error(kInvalidArgument) for bytes that end too soon or too late, and for rows, segments or offsets out of range.
+// The reverse. Throws Error(kInvalidArgument) for too few or too many bytes, and for rows, segments or offsets out of range.
 ForwardBatch BatchFromBytes(std::span<const uint8_t> bytes);
 
 }  // namespace llmi

@@ -1,4 +1,4 @@
-// What an engine is built with.
+// The configuration of an engine, with all sizes resolved.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct EngineConfig {
   std::shared_ptr<BatchHook> batch_hook;
   bool prefix_caching = true;
   bool audit_each_step = false;  // for tests
-  // Called ten times a second by a thread that waits for the engine; what it throws ends the wait. May be empty.
+  // Called ten times a second by a thread that waits for the engine; its exception ends the wait. May be empty.
   std::function<void()> check_wait;
 };
 

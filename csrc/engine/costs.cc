@@ -41,7 +41,7 @@ int64_t StepCosts::PromptBudget(int64_t num_decodes) {
   return budget;
 }
 
-// Before anything was seen, copying is preferred. One copy that was held up must not end copying, so every fourth that looks slow is made.
+// Copying is preferred until something was measured. One slow copy must not end copying, so every fourth that looks slow is made.
 bool StepCosts::PrefersCopy(const KvSequence& sequence) {
   constexpr int64_t kRetry = 4;
   const int64_t num_pages = cache_.NumCommittedPages(sequence);
@@ -59,10 +59,10 @@ void StepCosts::Learn(const StepShape& step, double seconds) {
     prompt_seconds_per_token_ = prompt_seconds_per_token_ == 0 ? per_token : 0.8 * prompt_seconds_per_token_ + 0.2 * per_token;
   }
   const double predicted = curve_.Seconds(step.num_rows);
-  if (predicted <= 0) return;  // nothing measured so far
+  if (predicted <= 0) return;  // no curve was measured
   if (step.num_prompts == step.num_sequences) return;
   const double seen = std::clamp(seconds / predicted, 0.2, 20.0);
-  // Until a plain step has shown how far the curve is off, drafted ones do.
+  // Until a plain step has shown how far the curve is off, drafted steps count as plain ones.
   if (step.num_prompts == 0 && step.drafted && seen_plain_decode_) {
     // One slow step among few drafted ones must not end drafting.
     drafted_ratio_ = 0.9 * drafted_ratio_ + 0.1 * std::clamp(seen / decode_ratio_, 0.5, 2.0);
@@ -76,7 +76,7 @@ void StepCosts::Learn(const StepShape& step, double seconds) {
   drafted_ratio_ += 0.02 * (1 - drafted_ratio_);
 }
 
-// Seconds of a forward with num_rows rows, and of the logits of each.
+// Seconds of a forward with num_rows rows and of their logits.
 double StepCosts::TimeRows(const KvSequence& kv, int64_t num_rows) {
   BatchBuilder builder(cache_.groups().groups().size());
   builder.BeginSegment(kv);
@@ -102,7 +102,7 @@ void StepCosts::Measure() {
     return TimeRows(kv, num_rows);
   };
   if (cache_.TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) {
-    // The first forward finds cold caches and does not count. A large model's step is long enough to be measured once, at three sizes.
+    // The first forward runs with cold caches and does not count. A large model's step is long, so it is measured once, at three sizes.
     const bool slow = time_rows(1) > kSlowStep;
     for (int64_t num_rows : kCostRows) {
       if (slow && num_rows != 1 && num_rows != 4 && num_rows != 16) continue;

@@ -1,6 +1,6 @@
-// What a step costs on this machine: the curve c(M), measured seconds of a forward of M rows, and the ratio of real steps to it.
-// From these follow how many prompt tokens may join a step of decodes, and whether the blocks of a preempted sequence are copied.
-// Times decide only when something is computed, never which tokens come out. Engine thread only.
+// The costs of a step on this machine: the curve c(M), which is the measured time of a forward of M rows, and the ratio of real steps to
+// it. The engine uses them to decide how many prompt tokens may join a step of decodes, and whether the blocks of a preempted sequence are
+// copied. Times decide only when something is computed, never which tokens are generated. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace llmi {
 
-// What a step computed, as far as its time depends on it.
+// The properties of a step that determine its time.
 struct StepShape {
   int64_t num_rows = 0;
   int64_t num_sequences = 0;
@@ -32,19 +32,19 @@ class StepCosts {
   // c(1), c(2), ... up to the largest measured size, for length policies. Measures like Curve.
   const std::vector<double>& SecondsByRows();
 
-  // Prompt tokens that a step may take in addition to num_decodes decodes: at least 8, and else as many as keep the step within 1.7 times
-  // the predicted time of its decodes alone. Measures like Curve.
+  // Prompt tokens that a step may take in addition to num_decodes decodes: as many as keep the step within 1.7 times the predicted time of
+  // its decodes alone, but at least 8. Measures like Curve.
   int64_t PromptBudget(int64_t num_decodes);
   // Whether copying the blocks of a preempted sequence to the host and back is expected to take less time than computing them again.
   bool PrefersCopy(const KvSequence& sequence);
-  // A step of this shape took `seconds`.
+  // Learns that a step of this shape took `seconds`.
   void Learn(const StepShape& step, double seconds);
 
   // Seconds of decode steps over c(M), smoothed. Long contexts cost more than the short ones that c(M) was measured on.
   double decode_ratio() const { return decode_ratio_; }
   // The same for steps with drafts, relative to decode_ratio().
   double drafted_ratio() const { return drafted_ratio_; }
-  // Preemptions whose blocks were not copied, since computing them again looked faster.
+  // Preemptions whose blocks were not copied because computing them again looked faster.
   int64_t num_copies_left_out() const { return num_copies_left_out_; }
 
  private:
@@ -64,7 +64,7 @@ class StepCosts {
   double drafted_ratio_ = 1;
   double prompt_seconds_per_token_ = 0;  // of recent steps with prompts; 0: none so far
   int64_t num_slow_copies_ = 0;          // preemptions where copying looked slower than computing again
-  int64_t num_copies_left_out_ = 0;      // of these, not copied; every fourth is, to refresh the estimate
+  int64_t num_copies_left_out_ = 0;      // these without every fourth, which is copied to refresh the estimate
 };
 
 }  // namespace llmi

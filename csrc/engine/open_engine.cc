@@ -26,7 +26,7 @@ KernelContext ContextOf(const EngineOptions& options, Device* device) {
   return context;
 }
 
-// All but the sizes of the cache, which depend on the model.
+// All fields except the sizes of the cache, which depend on the model.
 EngineConfig ConfigOf(const EngineOptions& options) {
   EngineConfig config;
   config.scheduler = options.scheduler;

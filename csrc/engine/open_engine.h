@@ -1,4 +1,4 @@
-// From a model's files and the options to a running engine.
+// Opens an engine: from a model's files and the options to a running thread.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace llmi {
 
-// What loading has chosen and measured.
+// Sizes and names that loading has chosen or measured.
 struct EngineInfo {
   int64_t max_model_len = 0;
   int64_t num_pages = 0;

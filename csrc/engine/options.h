@@ -1,4 +1,4 @@
-// What an engine is opened with: one field for each option.
+// The options of an engine: one field for each.
 #pragma once
 
 #include <cstdint>

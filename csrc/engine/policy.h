@@ -6,7 +6,7 @@
 
 namespace llmi {
 
-// What a scheduling policy may look at.
+// The facts about a request that a scheduling policy may use.
 struct PolicyRequest {
   uint64_t id = 0;
   int64_t priority = 0;

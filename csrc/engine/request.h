@@ -1,4 +1,4 @@
-// What goes into the engine and what comes out.
+// Requests to the engine, hooks of user code, and outputs.
 #pragma once
 
 #include <condition_variable>
@@ -20,42 +20,42 @@
 
 namespace llmi {
 
-// The state that hooks see: one emitted token's context. Valid during the call.
+// The context of one token, for hooks. Valid during the call.
 struct HookContext {
   int64_t sample_index = 0;
-  int64_t slot = 0;                                 // whose state: the sample's own, or a negative one for a trial
+  int64_t slot = 0;                                 // the state that is used: the sample's own, or a negative one for a trial
   const std::vector<int32_t>* token_ids = nullptr;  // prompt and output
   int64_t prompt_len = 0;
   const std::string* output_text = nullptr;
-  bool batched = false;  // the engine-wide processors have had this row
+  bool batched = false;  // the engine-wide processors have changed this row already
 };
 
-// User code of one request. Called on the engine thread, once per emitted token, in the order of plain decoding.
-// Any exception ends the request alone; implementations throw Error(kHook), or Error(kInterrupted) if its caller waits no longer.
+// User code of one request. It is called on the engine thread, once per emitted token, in the order of plain decoding.
+// An exception ends only this request. Implementations throw Error(kHook), or Error(kInterrupted) if the request's caller waits no longer.
 class RequestHooks {
  public:
   virtual ~RequestHooks() = default;
   virtual bool HasProcessors() const = 0;
-  virtual bool HasOwnProcessors() const = 0;  // besides the engine-wide ones
+  virtual bool HasOwnProcessors() const = 0;  // others than the engine-wide ones
   virtual bool HasSampler() const = 0;
   virtual bool HasCriteria() const = 0;
   virtual void ProcessLogits(const HookContext& context, float* logits, int64_t vocab_size) = 0;
   virtual int32_t Sample(const HookContext& context, const float* law, int64_t vocab_size) = 0;
-  // A trial's state begins as a copy; trials end together.
+  // A trial is a draft's node: its processors have a state of their own, which begins as a copy. All trials end together.
   virtual void CopyState(int64_t from_slot, int64_t to_slot) = 0;
   virtual void EndTrials() = 0;
-  // Empty: go on. Else the stop reason, which may be the empty string.
+  // Returns the stop reason, which may be the empty string; nullopt if the sample goes on.
   virtual std::optional<std::string> ShouldStop(const HookContext& context, const float* logits, int64_t vocab_size) = 0;
 };
 
-// Engine-wide processors: all rows of a step that are ready together. Called on the engine thread. Rows must not influence
-// each other: what is batched together is chance.
+// Engine-wide processors. They get all rows of a step that are ready at the same time. Called on the engine thread. Rows must not
+// influence each other: which rows share a call depends on timing.
 class BatchHook {
  public:
   struct Row {
     RequestHooks* hooks;
     HookContext context;
-    std::optional<Error> error;  // ends this row's request alone
+    std::optional<Error> error;  // ends only this row's request
   };
   virtual ~BatchHook() = default;
   // logits [rows, vocab_size], in place.
@@ -71,9 +71,9 @@ class LengthHook {
 };
 
 enum class VerificationKind : uint8_t {
-  kCoupled,  // draws as plain decoding does: the same tokens
+  kCoupled,  // draws as plain decoding does, so the tokens are the same
   kRule,     // accepts and rejects by `rule`, token by token: the exact law by default
-  kJudge,    // `judge` looks at the whole draft
+  kJudge,    // `judge` decides about the whole draft
 };
 
 // Speculation for one request.
@@ -82,18 +82,18 @@ struct SpeculationConfig {
   VerificationKind verification = VerificationKind::kCoupled;
   std::shared_ptr<const AcceptanceRule> rule;  // under kRule
   std::shared_ptr<const DraftJudge> judge;     // under kJudge
-  int64_t num_tokens = -1;                     // most nodes of a draft; -1: chosen by cost and acceptance at each step
+  int64_t num_tokens = -1;                     // most nodes of a draft; -1: chosen in each step by cost and acceptance
   std::shared_ptr<LengthHook> length_policy;
 };
 
-// What speculation did for one continuation.
+// Statistics of speculation for one continuation.
 struct SpeculationStats {
   int64_t num_drafts = 0;
   int64_t num_draft_tokens = 0;
   int64_t num_accepted_tokens = 0;
   std::vector<int64_t> num_accepted_per_position;  // by depth
   double draft_time_s = 0;                         // this continuation's share of its drafter's calls
-  double verify_time_s = 0;                        // of the forward passes that verified, by rows
+  double verify_time_s = 0;                        // this continuation's share, by rows, of the forwards that verified
 };
 
 struct LabSequence;
@@ -102,19 +102,19 @@ struct LabSequence;
 struct TraceRow {
   int64_t step = 0;      // of the engine
   int64_t position = 0;  // in prompt and output
-  int32_t depth = 0;     // rows of one step: 1 follows the last committed token
+  int32_t depth = 0;     // within one step: 1 follows the last committed token
   int32_t token_id = 0;
   float raw_logprob = 0;
   float processed_logprob = 0;  // -inf where cut
   int32_t rank = 0;             // by raw logit, 1 is the largest
   int64_t num_kept = 0;         // tokens that the filters kept
   double noise = 0;             // log E of the exponential race, -Gumbel; NaN at temperature 0
-  float draft_prob = 0;         // that the drafter gave it; NaN if it was not drafted
-  int8_t accepted = -1;         // of a drafted token; -1: not drafted, drawn
+  float draft_prob = 0;         // the drafter's probability of the token; NaN if it was not drafted
+  int8_t accepted = -1;         // 1 or 0 for a drafted token; -1: the token was drawn
   double time_s = 0;            // steady clock
 };
 
-// What one of the foremost tokens of a position went through; logits by stage (sampling/law.h).
+// The logits of one of the foremost tokens of a position, by stage (sampling/law.h).
 struct TraceCandidate {
   int64_t position = 0;
   int32_t token_id = 0;
@@ -135,17 +135,17 @@ struct SampleOutput {
   std::vector<int32_t> token_ids;
   std::string text;
   double cumulative_logprob = 0;
-  std::vector<TokenLogprobs> logprobs;  // per token, if asked for
+  std::vector<TokenLogprobs> logprobs;  // per token, if the request wants them
   std::vector<double> token_times_s;    // steady clock, per token
   SpeculationStats speculation;
-  std::vector<TraceRow> trace;             // if asked for
+  std::vector<TraceRow> trace;             // if the request wants it
   std::vector<TraceCandidate> candidates;  // likewise
   FinishReason finish_reason = FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;  // token id, or stop string
 };
 
-// A request's record. The client fills the first part; the engine writes the second and hands it over with the
-// finish event, after which it does not touch it again.
+// A request's record. The client fills the first part. The engine writes the second part and hands it over with the finish event;
+// afterwards it does not touch the record again.
 struct Request {
   uint64_t id = 0;
   std::vector<int32_t> prompt_token_ids;
@@ -158,7 +158,7 @@ struct Request {
   bool stepped = false;    // runs only while step() is called
   std::shared_ptr<RequestHooks> hooks;
   std::optional<SpeculationConfig> speculation;
-  std::shared_ptr<LabSequence> source;  // a sequence whose cache the prompt begins with, or null
+  std::shared_ptr<LabSequence> source;  // a sequence that begins like the prompt, whose cache is shared; or null
 
   std::vector<SampleOutput> samples;
   std::vector<TokenLogprobs> prompt_logprobs;  // entry i: prompt token i + 1
@@ -173,11 +173,11 @@ struct Request {
 
 struct OutputEvent {
   std::shared_ptr<Request> request;
-  bool finished = false;  // the request is whole; else one sample's news follow
+  bool finished = false;  // the request has ended; else the event is about one sample
   int64_t sample_index = 0;
   std::vector<int32_t> token_ids;
   std::string text;
-  std::vector<TokenLogprobs> logprobs;  // of token_ids, if asked for
+  std::vector<TokenLogprobs> logprobs;  // of token_ids, if the request wants them
   FinishReason finish_reason = FinishReason::kNone;
 };
 
@@ -187,7 +187,7 @@ class OutputChannel {
   void Push(OutputEvent event);
   // Waits up to timeout_s until there is an event.
   void Wait(double timeout_s);
-  // All there are, in order.
+  // All events that have come, in order.
   std::vector<OutputEvent> TakeAll();
 
  private:

@@ -21,7 +21,7 @@ namespace llmi {
 
 struct Running;
 
-// One continuation: its tokens, its cache, its text.
+// One continuation: its tokens, cache and text.
 struct Sample {
   Sample(std::shared_ptr<const TokenBytes> token_bytes, const SamplingParams& params)
       : detokenizer(std::move(token_bytes), params.skip_special_tokens, params.stop, params.include_stop_str_in_output) {
@@ -37,13 +37,13 @@ struct Sample {
   DraftRecord drafting;    // what drafting keeps between steps
   double emit_time_s = 0;  // of the tokens of this step
   size_t num_streamed_tokens = 0;
-  bool started = false;  // its cache exists and the scheduler knows it (the first sample from the beginning)
+  bool started = false;  // the scheduler knows it and its cache exists; true from the beginning for the first sample
   bool finished = false;
   bool finish_streamed = false;
 
   const Request& request() const;
   SampleOutput& output() const;
-  // Its drafts are accepted and rejected: lengths enter the result, so they follow from the sequence alone.
+  // Whether its drafts are accepted and rejected. Then draft lengths influence the tokens, so they depend on this sequence alone.
   bool judges_drafts() const;
   HookContext hook_context() const;
   // Noise of the token at `position`. round: of verification, 0 for plain draws.
@@ -72,39 +72,39 @@ inline bool Sample::judges_drafts() const {
 
 inline HookContext Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
 
-// A row of the batch whose logits are wanted: after `position` of a sample's tokens.
+// A row of the batch whose logits are needed: it computes what follows `position` of a sample's tokens.
 struct LogitsRow {
   Sample* sample;
   int64_t position;    // of the row's token
   int32_t node;        // of the sample's draft; kWalkRoot: a committed token's row
-  bool draws;          // the next token is drawn from it; else it scores a prompt token
-  int32_t after = -1;  // row of the draw before that gives the row's token, where the host does not know it yet
+  bool draws;          // true: the next token is drawn from it; false: it scores a prompt token
+  int32_t after = -1;  // row of the previous step whose draw gives this row's token; -1: the host knows the token
   RowPlan plan = {};
 };
 
-// What was decided for a row; the host decides where this says kNotDrawn.
+// The verdict of a row that the device has not drawn: the host decides.
 constexpr RowVerdict kNotDrawn = {kNoToken, -1};
 
-// Rows of a chunk that are being drawn on the device, and the device's ticket, if there are any.
+// The rows of a chunk that the device draws, and the ticket of that draw. No places: the device draws none, and there is no ticket.
 struct PendingDraws {
   std::vector<size_t> places;
   DrawTicket ticket = 0;
 };
 
-// A step that was given to the decoder, until its tokens are known.
+// A step between its forward and its tokens.
 struct LaunchedStep {
   std::vector<ScheduledPiece> pieces;
   std::vector<LogitsRow> rows;
   std::vector<int> tap_layers;
   int64_t num_rows = 0;  // of the forward
   ForwardResult result;
-  double start_s = 0;  // when its ops began, as far as the host knows
+  double start_s = 0;  // when its ops began, by the host's clock
   double forward_seconds = 0;
-  int64_t num_ahead = 0;  // steps since the last that was scheduled
-  // The counts when it was scheduled.
+  int64_t num_ahead = 0;  // steps in a row, this one included, that were launched ahead without being scheduled
+  // The scheduler's counts when the step was scheduled.
   int64_t num_running = 0;
   int64_t num_waiting = 0;
-  std::optional<PendingDraws> draws;  // of its first chunk, where they were launched already
+  std::optional<PendingDraws> draws;  // of its first chunk, if they are launched already
 };
 
 }  // namespace llmi

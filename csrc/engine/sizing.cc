@@ -16,7 +16,7 @@ std::string Grouped(int64_t number) {
 
 std::string Megabytes(uint64_t bytes) { return Grouped(static_cast<int64_t>(bytes / 1000000)) + " MB"; }
 
-// Of the sequence that must fit: the length that is asked for, or a block.
+// Length of the sequence that must fit: max_model_len, or one block if it is not given.
 int64_t OneSequenceLength(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config) {
   return request.max_model_len > 0 ? request.max_model_len : std::min(config.block_size, model.max_position);
 }

@@ -9,8 +9,8 @@
 
 namespace llmi {
 
-// Rows of logits in memory at once: on the host what fits its caches, 16 of Gemma's 262,144 ids; a device reads the whole head for
-// each lot, so the more the better: 256 of Qwen's 151,936.
+// Rows of logits that are in memory at once. The host takes as many as fit its caches (16 rows of Gemma's 262,144 ids). A device reads the
+// whole head for each chunk of rows, so it takes more (256 rows of Qwen's 151,936 ids).
 inline int64_t LogitsRowsAtOnce(int64_t vocab_size, bool on_device) {
   const int64_t max_rows = on_device ? 256 : 32;
   const int64_t max_floats = int64_t{on_device ? 40 : 4} << 20;
@@ -21,16 +21,16 @@ inline int64_t LogitsRowsAtOnce(int64_t vocab_size, bool on_device) {
 KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config);
 
 struct SizingRequest {
-  int64_t kv_cache_memory_bytes = 0;  // 0: no more than the limits can use of what may be taken
-  int64_t max_model_len = 0;          // 0: the model's, or what the cache holds
+  int64_t kv_cache_memory_bytes = 0;  // 0: as much of available_bytes as the limits can use
+  int64_t max_model_len = 0;          // 0: the model's limit, or what the cache holds if that is less
   uint64_t available_bytes = 0;       // that the cache may take
 };
 
-// What a device's cache may take when weights and workspaces are in place, so that `utilization` of the device's memory is in use, that of
-// others included. Throws Error(kOutOfMemory) with the arithmetic if nothing is left.
+// Bytes that a device's cache may take when weights and workspaces are allocated, so that the share `utilization` of the device's memory
+// is in use, other programs included. Throws Error(kOutOfMemory) with the arithmetic if nothing is left.
 uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization);
 
-// What a model takes besides its cache.
+// Memory that a model needs in addition to its cache.
 struct ModelNeeds {
   WeightPlan weights;
   WeightPlan at_q8_0, at_q4_0;  // if they were quantised as they are loaded
@@ -41,17 +41,18 @@ struct ModelNeeds {
 // Throws Error(kInvalidArgument) for a length that exceeds the model's, and limits below 1.
 void CheckSizes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config);
 
-// Throws Error(kOutOfMemory) with the whole sum, unless weights, workspace and cache fit into free_bytes: the cache that is asked for,
-// or that of one sequence of max_model_len, or of one block.
+// Throws Error(kOutOfMemory) with the whole sum unless weights, workspace and cache fit into free_bytes. The cache is that of
+// kv_cache_memory_bytes if it is given, else that of one sequence of max_model_len, else that of one block.
 void CheckModelFits(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
                     uint64_t free_bytes);
 
-// What the host's cache may take: half of what is free, or what one sequence of max_model_len needs, but no more than the model leaves.
+// Bytes that the host's cache may take: half of the free memory, or what one sequence of max_model_len needs if that is more, but no more
+// than the model leaves.
 uint64_t HostCacheBytes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
                         uint64_t free_bytes);
 
-// Fills config->num_pages and max_model_len. Throws Error(kOutOfMemory) with the arithmetic where a given length
-// does not fit, Error(kInvalidArgument) where it exceeds the model's.
+// Sets config->num_pages and config->max_model_len. Throws Error(kOutOfMemory) with the arithmetic if a given length does not fit,
+// Error(kInvalidArgument) if it exceeds the model's.
 void ResolveSizes(const ModelConfig& model, const SizingRequest& request, EngineConfig* config);
 
 }  // namespace llmi

@@ -26,10 +26,10 @@ class StepLoop {
            const EngineConfig& config);
 
   void Run();
-  // A launched step whose tokens are not known yet: whether there is one, and forgetting it.
+  // Whether a step was launched whose tokens are not known yet.
   bool is_ahead() const { return ahead_.is_pending(); }
   void DropAhead() { ahead_.Drop(); }
-  // Fills in what steps have counted.
+  // Sets the counters of steps.
   void Count(EngineStats* stats);
 
  private:

@@ -18,14 +18,14 @@ LawObserver DecodeTrace::ObserveStages(int64_t vocab_size) {
       [this, vocab_size](LawStage stage, const float* logits) { stages_[static_cast<size_t>(stage)].assign(logits, logits + vocab_size); };
 }
 
-// A stage that did not run changed nothing.
+// The token's logit after a stage. A stage that did not run changed nothing.
 float DecodeTrace::At(LawStage stage, int32_t token_id) const {
   const std::vector<float>& values = stages_[static_cast<size_t>(stage)];
   const std::vector<float>& processed = stages_[static_cast<size_t>(LawStage::kProcessed)];
   return (values.empty() ? processed : values)[static_cast<size_t>(token_id)];
 }
 
-// The foremost tokens of a position, by raw logit and by what decided, with what became of them.
+// Records the foremost tokens of a position, by raw logit and by the outcome of the draw.
 void DecodeTrace::RecordCandidates(const Sample& sample, const float* raw, std::span<const float> law, int32_t token) const {
   const auto vocab_size = static_cast<int64_t>(law.size());
   const bool greedy = sample.request().params.greedy();

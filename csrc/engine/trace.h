@@ -1,4 +1,4 @@
-// The decode trace: what was tried at each position, and what became of it. Engine thread only.
+// The decode trace: the tokens that were tried at each position, and whether they were taken. Engine thread only.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@ class DecodeTrace {
 
   // Keeps the stages of the next row of vocab_size logits, for Record. Valid until the next call.
   LawObserver ObserveStages(int64_t vocab_size);
-  // Adds to the sample's trace the tokens that were tried at its next position: drafted ones, in the order in which they were judged, then
-  // the drawn one. raw, law [vocab_size]: the row's logits before and after processing. step: of the engine.
+  // Adds to the sample's trace the tokens that were tried at its next position: first the drafted ones, in the order in which they were
+  // judged, then the drawn one. raw, law [vocab_size]: the row's logits before and after processing. step: number of the engine's step.
   void Record(const Sample& sample, const float* raw, std::span<const float> law, const RowVerdict& verdict, int64_t step) const;
 
  private:

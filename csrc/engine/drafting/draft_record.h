@@ -1,4 +1,4 @@
-// What drafting keeps for one continuation from step to step. Engine thread only.
+// The state of drafting for one continuation that lasts from step to step. Engine thread only.
 #pragma once
 
 #include <algorithm>
@@ -30,13 +30,13 @@ class DraftRecord {
   uint32_t round() const { return round_; }
   void BeginRound() { ++round_; }
 
-  // The draft that was proposed for the last token and waits for a step that has room for all of it. It may be empty: then the step has
-  // no draft, and none is proposed again.
+  // The draft that was proposed for the last token and waits for a step that has room for all of it. It may be empty: then none was
+  // proposed, and none will be for this token.
   bool has_waiting() const { return waiting_.has_value(); }
   void SetWaiting(Draft draft) { waiting_ = std::move(draft); }
   Draft TakeWaiting() { return *std::exchange(waiting_, std::nullopt); }
 
-  // What was seen of drafts of this confidence.
+  // How often drafts of this confidence were accepted.
   AcceptanceRecord& acceptance(int32_t confidence) { return acceptance_[static_cast<size_t>(confidence)]; }
   const AcceptanceRecord& acceptance(int32_t confidence) const { return acceptance_[static_cast<size_t>(confidence)]; }
   bool has_seen_drafts() const {

@@ -25,8 +25,8 @@ class DraftWalk {
   // Begins the walk over this draft. confidence: its kind, as the drafter has told it. observed: the drafter wants the target's
   // log-probabilities of the nodes.
   void Begin(Draft draft, int32_t confidence, bool observed);
-  // Ends the step: gives the log-probabilities [nodes] away, NaN for nodes that the walk did not reach, and forgets the draft. Empty if
-  // the draft is not observed.
+  // Ends the step and forgets the draft. Returns the target's log-probabilities [nodes], NaN for nodes that the walk did not reach; empty
+  // if the draft is not observed.
   std::vector<float> End();
 
   const Draft& draft() const { return draft_; }
@@ -34,7 +34,7 @@ class DraftWalk {
   bool is_observed() const { return !logprobs_.empty(); }
   // kWalkRoot, a node, or kWalkEnded.
   int32_t node() const { return node_; }
-  // The walk has ended before it came to a leaf, or at a leaf.
+  // Whether the last token is not in the draft, so that no row of the draft follows.
   bool has_ended() const { return node_ == kWalkEnded; }
   int64_t num_accepted() const { return num_accepted_; }
   // The node whose row the last token was drawn from.
@@ -45,7 +45,7 @@ class DraftWalk {
   // A token is drawn from the row of the walk's node.
   void NoteDraw() { drawn_at_ = node_; }
   // Notes the target's log-probabilities of the walk's children. law [vocab_size]: the processed law of the walk's row. token: what was
-  // drawn from it. greedy: at temperature 0 that token has all the probability.
+  // drawn from it. greedy: that token has all the probability.
   void NoteLogprobs(const KernelContext& context, bool greedy, std::span<const float> law, int32_t token);
   // Goes to a child, which is accepted.
   void Accept(int32_t child);

@@ -11,7 +11,7 @@
 namespace llmi {
 namespace {
 
-// A started continuation that computes its last token alone in this step.
+// Whether this is a started continuation that computes only its last token in this step.
 bool MayDraft(const ScheduledPiece& piece) {
   const auto& sample = *static_cast<const Sample*>(piece.sequence->owner);
   if (sample.finished || !sample.started || piece.num_new != 1) return false;
@@ -68,7 +68,7 @@ void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   }
 }
 
-// Which drafter proposes how much in this step: one call for each drafter, with all sequences that it drafts for.
+// Decides how much each drafter proposes in this step. Returns one call for each drafter, with all sequences that it drafts for.
 std::vector<Drafting::Call> Drafting::ChooseCalls(const std::vector<Sample*>& samples, StepPlan* plan) {
   std::vector<Call> calls;
   std::vector<Drafter*> resting;
@@ -93,7 +93,7 @@ std::vector<Drafting::Call> Drafting::ChooseCalls(const std::vector<Sample*>& sa
 void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting) {
   const Running& running = *sample.running;
   const SpeculationConfig& speculation = *running.request->speculation;
-  if (sample.drafting.state() == nullptr) histories_.TakePrior(sample);
+  if (sample.drafting.state() == nullptr) histories_.SetExpectedAcceptance(sample);
   const bool coupled = speculation.verification == VerificationKind::kCoupled;
   const bool looks_first =
       coupled && speculation.num_tokens < 0 && speculation.length_policy == nullptr && speculation.drafter->tells_confidence();
@@ -130,7 +130,7 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   plan->expected_tokens += sample.drafting.acceptance(0).Rates()[0];
 }
 
-// Keeps as much of a proposed draft as pays, now that its kind, and so its acceptance, is known.
+// Cuts a proposed draft to the length that pays, now that its confidence is known, and with it the expected acceptance.
 void Drafting::CutToLength(Sample& sample, DraftContext& context, StepPlan* plan) {
   const int64_t room = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
   const int64_t limit = std::min(room, context.draft.size());
@@ -186,7 +186,7 @@ void Drafting::Take(Sample& sample, DraftContext& context, int32_t confidence) {
   }
   if (draft.size() == 0) return;
   if (!sample.judges_drafts() && !cache_.TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) {
-    return;  // blocks come from free ones only: nothing is preempted for a guess
+    return;  // a draft takes free blocks only: no sequence is preempted for it
   }
   if (sample.judges_drafts()) {
     sample.scheduled.num_drafted = draft.size();
@@ -196,7 +196,7 @@ void Drafting::Take(Sample& sample, DraftContext& context, int32_t confidence) {
   }
 }
 
-// A tree may have more nodes than tokens may follow: with little cache it may not fit even alone.
+// A tree may have more nodes than the number of tokens that may follow, so it may not fit into a small cache even alone.
 void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
   const auto last_len = static_cast<int64_t>(sample.tokens.size()) + draft.size();
   const int64_t num_pages = cache_.pool().num_pages();
@@ -217,7 +217,7 @@ void Drafting::EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_r
   }
 }
 
-// verify_seconds: this draft's share of the forward.
+// verify_seconds: this draft's share of the forward's time.
 void Drafting::EndWalk(Sample& sample, double verify_seconds) {
   Running& running = *sample.running;
   Drafter& drafter = *running.request->speculation->drafter;
@@ -231,7 +231,7 @@ void Drafting::EndWalk(Sample& sample, double verify_seconds) {
   stats.verify_time_s += verify_seconds;
   stats.num_accepted_per_position.resize(std::max(stats.num_accepted_per_position.size(), static_cast<size_t>(depth)));
   for (int64_t i = 0; i < num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
-  // A walk that a stop rule ended tells nothing about the nodes after it.
+  // If a stop rule ended the walk, nothing is known about the nodes after it.
   if (sample.walk.has_ended() || num_accepted == depth) {
     const int32_t confidence = sample.walk.confidence();
     sample.drafting.acceptance(confidence).Add(depth, num_accepted);

@@ -1,5 +1,5 @@
-// Drafts of a step: drafters propose for the sequences that decode, before the forward; after it, what became of the drafts is recorded.
-// Engine thread only.
+// The drafts of a step. Before the forward, drafters propose for the sequences that decode; after it, the outcome is recorded. Engine
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,14 @@ class Drafting {
   Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
            DraftingLimits limits);
 
-  // Before a step is scheduled: drafts that will be accepted and rejected. Each token of a sequence has one, and all of it goes into the
-  // step that computes that token, which may not be the next (scheduler.h). So drafts do not depend on which sequences share a step.
+  // Call it before a step is scheduled. Proposes for sequences whose drafts are accepted and rejected (Sample::judges_drafts). Each token
+  // of such a sequence has one draft, and the whole draft goes into the step that computes the token. That may be a later step than the
+  // next (scheduler.h), so drafts do not depend on which sequences share a step.
   void ProposeWhole();
-  // The drafts of a step that is scheduled: the whole ones, and others in the room that is left. Removes pieces whose request failed.
+  // Call it when a step is scheduled. Gives it the drafts that wait, and proposes for the other sequences in the rows that are left.
+  // Removes the pieces of requests that failed.
   void ProposeForStep(std::vector<ScheduledPiece>* pieces);
-  // After the walks: statistics, acceptance, and what drafters observe; reserved slots are given back.
+  // Call it after the walks. Records statistics and acceptance, tells drafters what they observe, and gives reserved slots back.
   // num_rows, forward_seconds: of the step.
   void EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double forward_seconds);
 
@@ -40,7 +42,7 @@ class Drafting {
     Drafter* drafter;
     std::vector<Sample*> samples;
     std::vector<DraftContext> contexts;
-    bool looks_first = false;      // lengths are chosen when the drafts are known
+    bool looks_first = false;      // lengths are chosen after the drafts are proposed
     int64_t num_start_tokens = 0;  // of sequences that are new to the drafter
   };
   void Propose(const std::vector<Sample*>& samples, StepPlan plan);

@@ -19,12 +19,12 @@ void DrafterHistories::Bound() {
   if (histories_.size() > kMaxKnownDrafters) histories_.clear();
 }
 
-void DrafterHistories::TakePrior(Sample& sample) {
+void DrafterHistories::SetExpectedAcceptance(Sample& sample) {
   if (sample.drafting.has_seen_drafts()) return;
   const Request& request = sample.request();
   const SpeculationConfig& speculation = *request.speculation;
   const bool greedy = request.params.greedy();
-  // The acceptance of other sequences may enter only where tokens do not depend on lengths.
+  // Under acceptance and rejection tokens depend on draft lengths, so the acceptance of other sequences must not influence them.
   if (speculation.verification != VerificationKind::kCoupled) {
     sample.drafting.set_expected(DrafterHistory(*speculation.drafter).acceptance[greedy]);
     return;

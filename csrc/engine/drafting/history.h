@@ -1,4 +1,4 @@
-// What drafters have cost and brought so far, over all sequences. Engine thread only.
+// The time that drafters took and how often their drafts were accepted, over all sequences. Engine thread only.
 #pragma once
 
 #include <array>
@@ -11,22 +11,22 @@
 
 namespace llmi {
 
-// One drafter's; times are smoothed.
+// The history of one drafter. Times are smoothed.
 struct DrafterHistory {
   explicit DrafterHistory(const Drafter& drafter);
-  Price per_token;                              // proposed
+  Price per_token;                              // that is proposed
   Price per_start_token;                        // of a sequence's tokens when its first draft is proposed
   std::array<AcceptanceRecords, 2> acceptance;  // [greedy]: greedy tokens are accepted more often
 };
 
 class DrafterHistories {
  public:
-  // An empty history the first time. Valid until Bound.
+  // The drafter's history, which is empty the first time. The reference is valid until Bound.
   DrafterHistory& Of(Drafter* drafter);
-  // Forgets all drafters when there are too many: they may be gone.
+  // Forgets all drafters if there are too many: some of them may no longer exist.
   void Bound();
-  // Gives a sample without a draft so far what is known of its drafter.
-  void TakePrior(Sample& sample);
+  // Sets the acceptance that a sample without drafts so far may expect of its drafter.
+  void SetExpectedAcceptance(Sample& sample);
 
  private:
   std::unordered_map<Drafter*, DrafterHistory> histories_;

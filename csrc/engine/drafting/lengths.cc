@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kMaxAutoLength = 16;
 
-// What "auto" assumes where a clock must not enter the result: under acceptance and rejection tokens depend on draft lengths. With 16-bit
-// activations more rows cost more (SmolLM2: 1.05, 1.08, 1.31, 1.44, 1.48, 1.55 times 8 bits for 1, 2, 4, 8, 16, 32 rows).
+// Costs that "auto" assumes under acceptance and rejection. There tokens depend on draft lengths, so measured times must not be used. With
+// 16-bit activations more rows cost more (SmolLM2: 1.05, 1.08, 1.31, 1.44, 1.48, 1.55 times 8 bits for 1, 2, 4, 8, 16, 32 rows).
 const CostCurve& RecordedCosts(bool wide_activations) {
   static const CostCurve costs({{1, 1.0}, {2, 1.05}, {4, 1.2}, {8, 1.8}, {16, 3.2}, {32, 6.0}});
   static const CostCurve wide_costs({{1, 1.0}, {2, 1.1}, {4, 1.5}, {8, 2.5}, {16, 4.6}, {32, 8.9}});
@@ -39,7 +39,7 @@ int64_t DraftLengths::Choose(const Sample& sample, int32_t confidence, int64_t l
     return std::clamp<int64_t>(speculation.length_policy->Choose(rates, costs_.SecondsByRows(), scheduler_.num_running()), 0, limit);
   }
   const DrafterHistory& history = histories_.Of(speculation.drafter.get());
-  // Steps take longer than their forward alone: a drafter's seconds are divided by the same ratio to compare them with the curve.
+  // A step takes longer than its forward alone. A drafter's seconds are divided by the same ratio, so that they compare with the curve.
   LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.per_token.seconds() / costs_.decode_ratio(), limit,
                              costs_.drafted_ratio()};
   if (sample.drafting.state() == nullptr) {

@@ -1,4 +1,5 @@
-// How many tokens a sequence drafts in a step: the request's number, the user's policy, or what pays by cost and acceptance.
+// The number of tokens that a sequence drafts in a step: the request's number, or that of the user's policy, or the number that pays by
+// cost and acceptance.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace llmi {
 
-// What a step holds so far.
+// The step so far.
 struct StepPlan {
   int64_t num_rows;
   double expected_tokens;
@@ -22,8 +23,8 @@ class DraftLengths {
   DraftLengths(const KernelContext& context, const Scheduler& scheduler, StepCosts& costs, DrafterHistories& histories)
       : context_(context), scheduler_(scheduler), costs_(costs), histories_(histories) {}
 
-  // Most nodes of a draft: the request's number, or 16; at most `room`, the rows left in the step, where drafts may be cut. TakeDraft also
-  // cuts drafts at max_tokens.
+  // Upper limit of a draft's nodes: the request's number, or 16. Drafts that may be cut get at most `room`, the rows left in the step.
+  // Drafting also cuts drafts at max_tokens.
   static int64_t Limit(const Sample& sample, int64_t room);
   // The length to draft, in [0, limit]. Throws Error(kHook) from the user's policy.
   int64_t Choose(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan);

@@ -1,6 +1,6 @@
 // The walk over a draft's rows. A token is drawn at each row as plain decoding would draw it (coupled verification), or drafted tokens are
-// accepted and rejected; as long as the token is a drafted one, its row is computed already and comes next. So penalties, hooks, stop rules
-// and log-probabilities see the same calls with and without drafts, and under coupled verification the tokens are the same bits.
+// accepted and rejected. If the token was drafted, its row is already computed and is the next one. So penalties, hooks, stop rules and
+// log-probabilities see the same calls with and without drafts, and under coupled verification the tokens are the same.
 #pragma once
 
 #include <cstdint>
