@@ -19,9 +19,10 @@ set(LLMI_CORE_SOURCES
   csrc/scheduler/scheduler.cc
   csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
-  csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/costs.cc csrc/engine/detokenizer.cc
-  csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/plan.cc csrc/engine/sizing.cc
-  csrc/engine/step.cc csrc/engine/trace.cc csrc/engine/verification.cc
+  csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/command_queue.cc
+  csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc
+  csrc/engine/lifetime.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/request_limits.cc csrc/engine/scheduling.cc csrc/engine/sizing.cc
+  csrc/engine/stats_collector.cc csrc/engine/step.cc csrc/engine/trace.cc csrc/engine/verification.cc
   csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/walk.cc
   csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc
   csrc/engine/rows/row_processor.cc csrc/engine/rows/user_processors.cc)

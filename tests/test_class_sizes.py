@@ -13,8 +13,8 @@ from cpp_source import closing, without_comments
 ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "csrc" / "engine"
 # What the largest classes have now. Lower a bound when a class shrinks; raise none.
-MOST_MEMBERS = 23
-MOST_METHODS = 32
+MOST_MEMBERS = 15
+MOST_METHODS = 23
 pytestmark = pytest.mark.skipif(not ENGINE.is_dir(), reason="the sources are not beside the tests")
 
 

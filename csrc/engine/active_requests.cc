@@ -3,20 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/request_limits.h"
 #include "engine/clock.h"
 #include "engine/emit.h"
 
 namespace llmi {
 
-int64_t NumInputs(const Request& request) {
-  const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
-  const bool only_scored = request.params.max_tokens == 0 && request.params.num_prompt_logprobs >= 0 && request.source == nullptr;
-  return only_scored ? std::max<int64_t>(1, prompt_len - 1) : prompt_len;
-}
-
-ActiveRequests::ActiveRequests(KvCache& cache, Scheduler& scheduler, const Inbox& inbox, std::shared_ptr<const TokenBytes> tokens,
+ActiveRequests::ActiveRequests(KvCache& cache, Scheduler& scheduler, const Lifetime& life, std::shared_ptr<const TokenBytes> tokens,
                                bool keeps_rows)
-    : cache_(cache), scheduler_(scheduler), inbox_(inbox), tokens_(std::move(tokens)), keeps_rows_(keeps_rows) {}
+    : cache_(cache), scheduler_(scheduler), life_(life), tokens_(std::move(tokens)), keeps_rows_(keeps_rows) {}
 
 Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
   auto running = std::make_unique<Running>();
@@ -71,8 +66,8 @@ void ActiveRequests::Finish(Sample& sample, FinishReason reason) {
 
 void ActiveRequests::Fail(Running& running, const Error& error) {
   // An interrupted hook ends its request as aborted, not as failed, unless the engine closes.
-  const bool aborted = error.kind() == ErrorKind::kInterrupted && !inbox_.IsClosing();
-  if (!aborted) running.request->error = error.kind() == ErrorKind::kInterrupted ? Inbox::ClosedUnderWay() : error;
+  const bool aborted = error.kind() == ErrorKind::kInterrupted && !life_.IsClosing();
+  if (!aborted) running.request->error = error.kind() == ErrorKind::kInterrupted ? ClosedUnderWay() : error;
   for (auto& sample : running.samples) Finish(*sample, aborted ? FinishReason::kAbort : FinishReason::kError);
 }
 

@@ -1,4 +1,4 @@
-// The requests under way: takes them in, ends them and their samples, and hands them over. Engine thread only.
+// The requests under way: adds them, ends them and their samples, and hands finished ones to their callers. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -8,38 +8,35 @@
 
 #include "cache/kv_cache.h"
 #include "engine/detokenizer.h"
-#include "engine/inbox.h"
+#include "engine/lifetime.h"
 #include "engine/running.h"
 #include "scheduler/scheduler.h"
 
 namespace llmi {
 
-// Tokens of the prompt that the model reads: where nothing is drawn, the last one is only scored.
-int64_t NumInputs(const Request& request);
-
 class ActiveRequests {
  public:
   // keeps_rows: a finished sample's row stays in the batch until the whole batch has ended (SchedulingPolicy::kStatic).
-  ActiveRequests(KvCache& cache, Scheduler& scheduler, const Inbox& inbox, std::shared_ptr<const TokenBytes> tokens, bool keeps_rows);
+  ActiveRequests(KvCache& cache, Scheduler& scheduler, const Lifetime& life, std::shared_ptr<const TokenBytes> tokens, bool keeps_rows);
 
-  // Takes a request in, with an empty cache; returns its first sample, which the caller gives to the scheduler.
+  // Adds a request with an empty cache. Returns its first sample, which the caller gives to the scheduler.
   Sample& Add(const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel);
-  // Ends the samples that run; nothing if there is no such request.
+  // Ends the samples of this request that still run. Does nothing if there is no such request.
   void Abort(uint64_t id);
   void Fail(Running& running, const Error& error);
-  // Every request that has not finished.
+  // Fails every request that has not finished.
   void FailAll(const Error& error);
   void Finish(Sample& sample, FinishReason reason);
   // Sends the finish event of each request whose samples have all finished. step_ahead: a launched step may still compute their rows.
   void HandOver(bool step_ahead);
-  // Frees the cache of rows that the scheduler has let go.
+  // Frees the cache of finished rows that have left the scheduler.
   void ReleaseRows();
   // Frees the cache of all rows of requests that were handed over.
   void ReleaseAllRows();
-  // Sends what is new to the callers that read along.
+  // Sends new tokens and text to the callers that stream.
   void EmitStreams();
 
-  // Whether some request runs without Engine::Step.
+  // Whether some request runs without calls of Engine::Step.
   bool HasFreeRunning() const;
   const std::unordered_map<uint64_t, std::unique_ptr<Running>>& all() const { return requests_; }
   int64_t num_finished() const { return num_finished_; }
@@ -49,13 +46,13 @@ class ActiveRequests {
 
   KvCache& cache_;
   Scheduler& scheduler_;
-  const Inbox& inbox_;
+  const Lifetime& life_;
   const std::shared_ptr<const TokenBytes> tokens_;
   const bool keeps_rows_;
   std::unordered_map<uint64_t, std::unique_ptr<Running>> requests_;
-  std::vector<std::unique_ptr<Sample>> ended_rows_;  // of a static batch, or of a step ahead: kept until these end
-  std::vector<uint64_t> done_;                       // to be handed over at the end of the step
-  uint64_t num_samples_ = 0;                         // ever taken in
+  std::vector<std::unique_ptr<Sample>> ended_rows_;  // rows that a static batch or a step ahead still computes
+  std::vector<uint64_t> done_;                       // requests to hand over at the end of the step
+  uint64_t num_samples_ = 0;                         // that were ever added
   int64_t num_finished_ = 0;                         // requests
 };
 

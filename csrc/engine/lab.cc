@@ -19,8 +19,9 @@ bool Has(const std::vector<int>& layers, int layer) { return std::find(layers.be
 
 }  // namespace
 
-Lab::Lab(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, Inbox& inbox, LabLimits limits)
-    : context_(context), decoder_(decoder), cache_(cache), scheduler_(scheduler), inbox_(inbox), limits_(limits) {}
+Lab::Lab(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, CommandQueue& commands, Inbox& inbox,
+         LabLimits limits)
+    : context_(context), decoder_(decoder), cache_(cache), scheduler_(scheduler), commands_(commands), inbox_(inbox), limits_(limits) {}
 
 void Lab::Free(LabSequence& sequence) {
   if (!sequence.has_cache) return;
@@ -48,7 +49,7 @@ void Lab::Check(const LabExtension& extension) const {
   if (sequence.tokens.empty() && extension.token_ids.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "an empty sequence has no logits: give it a prompt, or extend it", "tokens");
   }
-  // Ids that it was opened with; those that have been computed were checked then.
+  // Checks the ids that it was opened with. Ids that were computed were checked before.
   const int64_t num_computed = sequence.has_cache ? sequence.kv.num_tokens : 0;
   CheckTokens(
       {sequence.tokens.begin() + std::min<int64_t>(num_computed, static_cast<int64_t>(sequence.tokens.size())), sequence.tokens.end()},
@@ -70,9 +71,9 @@ void Lab::Check(const LabExtension& extension) const {
 
 std::vector<LabResult> Lab::Extend(const std::vector<LabExtension>& extensions) {
   std::vector<LabResult> results(extensions.size());
-  inbox_.Execute([&] {
+  commands_.Execute([&] {
     for (const LabExtension& extension : extensions) Check(extension);
-    std::vector<size_t> old_sizes;  // what a failure restores
+    std::vector<size_t> old_sizes;  // restored after a failure
     for (const LabExtension& extension : extensions) {
       LabSequence& sequence = *extension.sequence;
       old_sizes.push_back(sequence.tokens.size());
@@ -121,7 +122,7 @@ std::vector<bool> Lab::Prepare(const std::vector<LabExtension>& extensions) {
   for (size_t i = 0; i < extensions.size(); ++i) {
     LabSequence& sequence = *extensions[i].sequence;
     if (done[i] || !sequence.capture.empty() || sequence.kv.num_tokens > 0 || sequence.kv.prefix_node != PrefixTree::kNone) continue;
-    // Rows that are results are computed; those before them may come from the prefix cache.
+    // The rows of the result must be computed. Earlier rows may come from the prefix cache.
     const auto num_new = extensions[i].is_tree ? 0 : static_cast<int64_t>(extensions[i].token_ids.size());
     const int64_t num_wanted = num_new > 0 ? num_new : extensions[i].wants_last ? 1 : 0;
     cache_.AttachPrefix(&sequence.kv, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()) - num_wanted, "");
@@ -186,15 +187,15 @@ void Lab::ComputeStep(const std::vector<LabExtension>& extensions, std::vector<b
 void Lab::Compute(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results) {
   std::vector<bool> done = Prepare(extensions);
   while (std::find(done.begin(), done.end(), false) != done.end()) {
-    inbox_.CheckCommand();
+    commands_.CheckCaller();
     ComputeStep(extensions, &done, results);
   }
 }
 
-// Logits of all rows, from one pass over the head; over a shortlist alone if every sequence has one.
+// Logits of all rows, from one pass over the head. If every sequence has a shortlist, only the ids of these lists are computed.
 std::vector<float> Lab::Logits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners,
                                const ForwardResult& forward) {
-  if (owners.empty()) return {};  // a piece of a long beginning
+  if (owners.empty()) return {};  // this step computes only a part of a long beginning
   const int64_t vocab_size = decoder_.config().vocab_size;
   const auto is_first = [&](size_t row) { return row == 0 || owners[row] != owners[row - 1]; };  // of its sequence
   std::optional<Shortlist> needed;
@@ -269,7 +270,7 @@ void Lab::Collect(const std::vector<LabExtension>& extensions, const std::vector
 
 std::shared_ptr<LabSequence> Lab::Fork(const std::shared_ptr<LabSequence>& sequence) {
   auto child = std::make_shared<LabSequence>();
-  inbox_.Execute([&] {
+  commands_.Execute([&] {
     child->tokens = sequence->tokens;
     child->capture = sequence->capture;
     child->shortlist = sequence->shortlist;
@@ -288,7 +289,7 @@ void Lab::Rollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tok
     throw Error(ErrorKind::kInvalidArgument,
                 "rollback of " + std::to_string(num_tokens) + " tokens: the sequence has " + std::to_string(size), "num_tokens");
   }
-  inbox_.Execute([&] { Truncate(*sequence, size - num_tokens); });
+  commands_.Execute([&] { Truncate(*sequence, size - num_tokens); });
 }
 
 void Lab::Truncate(LabSequence& sequence, int64_t num_tokens) {
@@ -298,14 +299,14 @@ void Lab::Truncate(LabSequence& sequence, int64_t num_tokens) {
   if (cache_.TryRollback(&sequence.kv, std::max<int64_t>(0, sequence.kv.num_tokens - num_tokens))) {
     cache_.Trim(&sequence.kv);
   } else {
-    Free(sequence);  // blocks behind a window are gone: it is computed again
+    Free(sequence);  // blocks before a window were given back: the sequence is computed again
   }
 }
 
 int64_t Lab::Sync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
   CheckTokens(token_ids, decoder_.config().vocab_size);
   int64_t common = 0;
-  inbox_.Execute([&] {
+  commands_.Execute([&] {
     std::vector<int32_t>& tokens = sequence->tokens;
     const auto limit = static_cast<int64_t>(std::min(tokens.size(), token_ids.size()));
     common = std::mismatch(tokens.begin(), tokens.begin() + limit, token_ids.begin()).first - tokens.begin();
@@ -324,7 +325,7 @@ void Lab::Commit(const std::shared_ptr<LabSequence>& sequence, const std::vector
     }
     node = next;
   }
-  inbox_.Execute([&] {
+  commands_.Execute([&] {
     const int64_t first_slot = sequence->kv.num_tokens;
     for (int32_t next : path) {
       sequence->tokens.push_back(sequence->tree.token_ids[static_cast<size_t>(next)]);

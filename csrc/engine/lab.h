@@ -1,5 +1,5 @@
-// The lab: token sequences that user code extends, forks and rolls back by hand, while requests run. Their cache may be evicted at any time
-// and is computed again when it is needed; bits do not change.
+// The lab: token sequences that user code extends, forks and rolls back while requests run. Their cache may be evicted at any time. It is
+// computed again when it is needed, with the same bits.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "engine/command_queue.h"
 #include "engine/inbox.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
@@ -26,12 +27,11 @@ struct LabCapture {
   bool empty() const { return hidden_states.empty() && layer_logits.empty() && attention.empty(); }
 };
 
-// One sequence. The engine thread alone reads and writes it while a call is under way; between calls its owner may
-// read tokens.
+// One sequence. While a call is under way, only the engine thread reads and writes it; between calls its owner may read `tokens`.
 struct LabSequence {
   std::vector<int32_t> tokens;
   LabCapture capture;
-  std::optional<Shortlist> shortlist;  // its logits are over these ids and those of its tokens; -inf elsewhere
+  std::optional<Shortlist> shortlist;  // only these ids and those of its tokens have logits, the others -inf
   Draft tree;                          // nodes that wait for Commit or Rollback
 
   KvSequence kv;
@@ -43,8 +43,8 @@ struct LabExtension {
   std::shared_ptr<LabSequence> sequence;
   std::vector<int32_t> token_ids;
   std::vector<int32_t> parents;  // empty: a chain
-  bool is_tree = false;          // keeps the tokens apart until Lab::Commit
-  bool wants_last = false;       // without new tokens: the row of the last token
+  bool is_tree = false;          // the tokens are kept apart until Lab::Commit
+  bool wants_last = false;       // if there are no new tokens: the result is the row of the last token
 };
 
 struct LabResult {
@@ -62,29 +62,30 @@ struct LabLimits {
 
 class Lab {
  public:
-  Lab(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, Inbox& inbox, LabLimits limits);
+  Lab(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, CommandQueue& commands, Inbox& inbox,
+      LabLimits limits);
 
-  // Calls from any other thread. Each runs on the engine thread and throws like Engine::Execute.
-  // One forward for all (more if the new tokens exceed a step's budget); results in the order of `extensions`.
+  // --- Any thread but the engine's. Each call runs on the engine thread and throws like CommandQueue::Execute.
+  // Computes all extensions in one forward, or in several if the new tokens exceed a step's budget. Returns results in their order.
   std::vector<LabResult> Extend(const std::vector<LabExtension>& extensions);
   std::shared_ptr<LabSequence> Fork(const std::shared_ptr<LabSequence>& sequence);
   // Drops the last num_tokens tokens.
   void Rollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens);
-  // Makes token_ids its content, keeping the cache of the common beginning; returns that beginning's length.
+  // Replaces its tokens by token_ids. Keeps the cache of the beginning that both share, and returns its length.
   int64_t Sync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids);
-  // Keeps the path of tree nodes (root first), frees the rest.
+  // Keeps this path of tree nodes, root first, and frees the rest.
   void Commit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path);
-  // Gives its cache back, soon; may be called from anywhere, also after the engine has ended.
+  // Frees its cache soon. Any thread may call it, even after the engine has ended.
   void Close(const std::shared_ptr<LabSequence>& sequence);
 
-  // The rest is called on the engine thread alone.
+  // --- The engine thread alone.
   // Sequences that hold cache, least recently used first.
   const std::vector<std::shared_ptr<LabSequence>>& sequences() const { return sequences_; }
   // Frees the cache of the least recently used sequence that no call uses; false if there is none.
   bool EvictOne();
   // Frees all caches.
   void End();
-  // Gives an empty sequence the source's cache of the tokens that both begin with, all but the last of token_ids at most; returns how many.
+  // Gives the empty cache `kv` the source's cache of the tokens that both begin with, but never of the last of token_ids. Returns how many.
   int64_t ShareCache(const LabSequence& source, const std::vector<int32_t>& token_ids, KvSequence* kv);
 
  private:
@@ -103,6 +104,7 @@ class Lab {
   Decoder& decoder_;
   KvCache& cache_;
   Scheduler& scheduler_;
+  CommandQueue& commands_;
   Inbox& inbox_;
   const LabLimits limits_;
   std::vector<std::shared_ptr<LabSequence>> sequences_;

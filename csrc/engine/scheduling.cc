@@ -1,4 +1,4 @@
-#include "engine/plan.h"
+#include "engine/scheduling.h"
 
 #include <algorithm>
 #include <utility>

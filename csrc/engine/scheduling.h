@@ -1,4 +1,5 @@
-// Before a step: the keys of a user's policy, and how many prompt tokens may join decodes. After it: what determined its time.
+// Scheduling of a step by user code and by cost: the keys of the user's policy, the number of prompt tokens that may join decodes, and the
+// shape of the step for StepCosts.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,14 @@
 
 namespace llmi {
 
-// Gives each waiting sequence its key by `policy`. A request that the policy throws for fails.
+// Gives each waiting sequence its key by `policy`. If the policy throws for a request, that request fails.
 void SetPolicyKeys(PolicyHook& policy, Scheduler& scheduler, ActiveRequests& requests);
 
-// Most prompt tokens of the next step if it decodes too: while a client reads a stream, StepCosts::PromptBudget; else INT64_MAX.
+// The most prompt tokens that the next step may take if it also decodes: StepCosts::PromptBudget while a client reads a stream, else
+// INT64_MAX.
 int64_t PromptBudget(const Scheduler& scheduler, StepCosts& costs);
 
-// num_rows: of the step's forward.
+// The shape of a step. num_rows: rows of its forward.
 StepShape ShapeOf(const std::vector<ScheduledPiece>& pieces, int64_t num_rows);
 
 }  // namespace llmi

@@ -7,7 +7,7 @@
 #include "engine/batch.h"
 #include "engine/clock.h"
 #include "engine/drafting/walk.h"
-#include "engine/plan.h"
+#include "engine/scheduling.h"
 
 namespace llmi {
 
@@ -39,13 +39,13 @@ void StepLoop::Run() {
   ++num_steps_;
 }
 
-// Null: there is nothing to do.
+// Returns null if there is nothing to do.
 std::unique_ptr<LaunchedStep> StepLoop::Launch() {
   if (policy_ != nullptr) SetPolicyKeys(*policy_, scheduler_, requests_);
   drafting_.ProposeWhole();
   std::vector<ScheduledPiece> pieces = scheduler_.Schedule(PromptBudget(scheduler_, costs_));
   if (pieces.empty()) {
-    // Only a static batch whose rows have all ended, or hold the pages that others wait for, may come here: it ends now.
+    // This happens only with a static batch whose rows have all ended, or hold the pages that other requests wait for. The batch ends now.
     scheduler_.EndStep();
     requests_.ReleaseRows();
     if (++num_empty_steps_ > 2) throw Error(ErrorKind::kInternal, "work is queued but nothing can be scheduled");
@@ -75,14 +75,14 @@ ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, std
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
     const KvSequence& kv = piece.sequence->kv;
     Running* running = sample->running;
-    // The row of a static batch that has finished is computed up to its logits, as such batches do, and not used. Its request may be gone.
+    // A finished row of a static batch is computed up to its logits, as static batches do, and not used. Its request may be gone.
     const bool finished = sample->finished;
     const bool scores_prompt = !finished && running->request->params.num_prompt_logprobs >= 0 && sample->index == 0;
     builder.BeginSegment(kv);
     for (int64_t i = 0; i < piece.num_new; ++i) {
       const int64_t position = kv.num_tokens + i;
       const bool last = finished ? i + 1 == piece.num_new : position + 1 == piece.sequence->num_tokens;
-      // Prompt rows that have no score yet; after a preemption some, or all, may have theirs.
+      // A prompt row is scored once: after a preemption some rows, or all, have their scores already.
       const bool scores = scores_prompt && position + 1 < running->prompt_len() &&
                           position >= static_cast<int64_t>(running->request->prompt_logprobs.size());
       builder.AddToken(sample->tokens[static_cast<size_t>(position)], last || scores);
