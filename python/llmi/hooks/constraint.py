@@ -1,4 +1,4 @@
-"""Constraints: automata that say which tokens may come next."""
+"""A Constraint at work: a logits processor that masks what it does not allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafters: who proposes tokens, and what they are told.
+"""Drafters propose tokens; DraftContext is what one sees of a sequence.
 
 Under coupled verification the tokens are those of plain decoding, bit for bit, whatever a drafter proposes: a draft
 can only change the speed.

@@ -48,7 +48,7 @@ class ChatPrompt(dict[str, Any]):
 
 
 class HeldPrompt:
-    """A prompt whose tokens an engine holds: a TokenSequence. The module of that class loads NumPy; this one can be without it."""
+    """A prompt whose tokens an engine holds: the base of TokenSequence, whose own module loads NumPy."""
 
     __slots__ = ()
     llm: Session
