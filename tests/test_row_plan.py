@@ -264,10 +264,12 @@ def test_plans(engines: dict[tuple[str, bool], LLM], requests: list[Any], name: 
         assert words(_core.testing.plan_row(request, row)) == expected.replace("device", "host").replace(" lets_run_ahead", ""), row_name
         row.has_device = True
         assert words(_core.testing.plan_row(request, row)) == expected, row_name
+        row.finished = True
+        assert words(_core.testing.plan_row(request, row)) == "host nobody overwrites_logits", "a row of a static batch that has ended"
 
 
 def test_rows_that_no_token_follows(engines: dict[tuple[str, bool], LLM], requests: list[Any]) -> None:
-    """max_tokens=0, as perplexity wants: every row scores, and none is drawn from. A row of a static batch that has ended serves nothing."""
+    """max_tokens=0, as perplexity wants: every row scores, and none is drawn from."""
     for device in ("cpu", "cuda"):
         before = engines[device, False].get_metrics()
         engines[device, False].perplexity([PROMPTS[0]], use_tqdm=False)
@@ -281,8 +283,6 @@ def test_rows_that_no_token_follows(engines: dict[tuple[str, bool], LLM], reques
         assert words(_core.testing.plan_row(request, row)) == "host nobody prompt_score"
     row.position = prompt_len - 1
     assert words(_core.testing.plan_row(request, row)) == "host nobody overwrites_logits", "no prompt token follows"
-    row.finished = True
-    assert words(_core.testing.plan_row(request, row)) == "host nobody overwrites_logits"
 
 
 def test_requests_that_user_code_steps(engines: dict[tuple[str, bool], LLM], requests: list[Any]) -> None:
