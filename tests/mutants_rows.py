@@ -73,7 +73,7 @@ EXECUTORS = [
     planted("drafters that observe see nothing", "SampleToken", "if (keeps.draft_logprobs)", "if (false)"),
     planted("traces stay empty", "SampleToken", "if (keeps.trace)", "if (false)"),
     planted("prompts are not scored", "ProcessRow", "if (row.plan.keeps.prompt_score) ScorePrompt(row, raw);", ""),
-    planted("prompts are scored by raw logits", "ScorePrompt", "if (!row.plan.edits.parameters)", "if (true)", MATRIX),
+    planted("prompts are scored by raw logits", "ScorePrompt", "if (!row.plan.edits.parameters)", "if (true)"),
     planted("criteria are not asked", "AfterToken", "row.plan.readers.criteria ?", "false ?"),
     planted("processors are not called where rows are drawn in order", "Decide", "if (plan.edits.on_host())", "if (false)"),
     planted("processors are not called where rows are drawn in parallel", "Process", "!rows[index].plan.edits.on_host() ||", "true ||"),

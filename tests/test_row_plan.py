@@ -350,6 +350,9 @@ def check_records(case: Case, outputs: llmi.Outputs) -> None:
     kept = {word for row in case.rows.values() for word in row.split()}
     for output in outputs:
         assert (output.prompt_logprobs is not None) == ("prompt_score" in kept)
+        scores = [entry for entries in output.prompt_logprobs or [] for entry in (entries or {}).values()]
+        by_parameters = "parameters" in case.rows.get("score", "").split()
+        assert any(score.processed_logprob != score.logprob for score in scores) == by_parameters
         for sample in output.outputs:
             assert (sample.logprobs is not None and len(sample.logprobs) == len(sample.token_ids)) == ("logprobs" in kept)
             assert (sample.trace is not None and len(sample.trace.to_dict()["token_id"]) > 0) == ("trace" in kept)
