@@ -90,3 +90,23 @@ def test_the_stub_is_that_of_the_core(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy.stubtest", "llmi._core", "--concise", "--allowlist", str(allowed)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+PACKAGE = Path(__file__).resolve().parent.parent / "python" / "llmi"
+MOST_ANY = 8  # lines of the package with an annotation `: Any`
+
+
+def test_each_any_has_a_reason() -> None:
+    """`: Any` switches the checker off. Few lines have it, and each says why in a comment "# Any: ..." behind it or on the line above."""
+    found, silent = [], []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, 1):
+            code = line.split("#")[0]
+            if ": Any" not in code:
+                continue
+            found.append(f"{path.relative_to(PACKAGE)}:{number}")
+            if not any("# Any: " in text for text in lines[max(0, number - 2) : number]):
+                silent.append(found[-1])
+    assert not silent, f"no reason for Any: {silent}"
+    assert len(found) <= MOST_ANY, f"{len(found)} lines with `: Any`, at most {MOST_ANY}: {found}"

@@ -134,7 +134,7 @@ __all__ = ["__version__", "testing", *_HOME]
 class _Package(ModuleType):
     """llmi and its packages. Public classes and functions name the module in which users find them, so that pickles name it too."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)  # the import system sets a module when it has loaded it
         if not isinstance(value, ModuleType) or not value.__name__.startswith("llmi."):
             return

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from llmi import LLM, Drafter
+
 
 @pytest.fixture(scope="session")
-def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LLM]]:
     """Makes LLMs with tiny random weights: `tiny_llm_factory("gemma3", vocab_size=64, max_model_len=256)`.
 
     Arguments of `llmi.testing_model`; all others go to LLM. Equal arguments give the same LLM; all are closed at the end.
     """
-    from llmi import LLM
+    import llmi
     from llmi.testing import tiny_model
 
-    made: dict[str, Any] = {}
+    made: dict[str, LLM] = {}
     model_args = ("vocab_size", "num_layers", "hidden_size", "seed")
 
-    def make(architecture: str = "llama", **kwargs: Any) -> Any:
+    # Any: tiny_model and LLM check their own arguments.
+    def make(architecture: str = "llama", **kwargs: Any) -> LLM:
         key = f"{architecture} {sorted(kwargs.items())}"
         if key not in made:
             shape = {name: kwargs.pop(name) for name in model_args if name in kwargs}
             path = tiny_model(architecture, path=tmp_path_factory.mktemp("llmi"), **shape)
-            made[key] = LLM(path, **{"kv_cache_memory_bytes": 1 << 24, **kwargs})
+            made[key] = llmi.LLM(path, **{"kv_cache_memory_bytes": 1 << 24, **kwargs})
         return made[key]
 
     yield make
@@ -34,13 +38,13 @@ def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
 
 @pytest.fixture
-def tiny_llm(tiny_llm_factory: Callable[..., Any]) -> Any:
+def tiny_llm(tiny_llm_factory: Callable[..., LLM]) -> LLM:
     """An LLM with tiny random weights and a byte vocabulary."""
     return tiny_llm_factory()
 
 
 @pytest.fixture
-def random_drafter() -> Any:
+def random_drafter() -> Callable[..., Drafter]:
     """`random_drafter(quality, seed=0)`: a drafter whose tokens are accepted with about that probability."""
     from llmi.testing import random_drafter
 

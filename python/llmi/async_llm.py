@@ -95,6 +95,7 @@ class AsyncLLM(StaysHere):
 
     _pump: _Pump | None = None  # before __init__
 
+    # Any: LLM checks its own arguments.
     def __init__(self, model: str | os.PathLike[str] | None = None, *, llm: LLM | None = None, **engine_args: Any) -> None:
         if llm is not None and (model is not None or engine_args):
             raise InvalidParamsError("give llm or a model with engine arguments, not both", "llm")
@@ -110,7 +111,7 @@ class AsyncLLM(StaysHere):
             self._pump.closed = True
 
     def generate(
-        self, prompt: Any, sampling_params: SamplingParams | None = None, request_id: str | None = None, **generate_args: Any
+        self, prompt: object, sampling_params: SamplingParams | None = None, request_id: str | None = None, **generate_args: object
     ) -> AsyncIterator[RequestOutput]:
         """Gives the request's output as it grows, the last time with `finished`. Leaving the loop aborts the request.
 
@@ -161,7 +162,7 @@ class AsyncLLM(StaysHere):
         assert self._pump is not None
         return self._pump
 
-    def _start(self, prompt: Any, sampling_params: Any, request_id: str | None, generate_args: dict[str, Any]) -> _Request:
+    def _start(self, prompt: object, sampling_params: object, request_id: str | None, generate_args: dict[str, object]) -> _Request:
         pump = self._running
         if pump.closed or self._closed_to_new:
             raise EngineClosedError("the engine is shutting down")
@@ -204,9 +205,12 @@ class _Reader(StaysHere, AsyncIterator[RequestOutput]):
 
     _request: _Request | None = None
 
-    def __init__(self, server: AsyncLLM, *arguments: Any) -> None:
+    def __init__(
+        self, server: AsyncLLM, prompt: object, sampling_params: object, request_id: str | None, generate_args: dict[str, object]
+    ) -> None:
         self._server = server
-        self._arguments: tuple[Any, ...] | None = arguments  # until the first step
+        arguments = (prompt, sampling_params, request_id, generate_args)
+        self._arguments: tuple[object, object, str | None, dict[str, object]] | None = arguments  # until the first step
         self._seen: dict[int, tuple[int, int]] = {}
 
     def __aiter__(self) -> _Reader:
@@ -257,7 +261,7 @@ class _Reader(StaysHere, AsyncIterator[RequestOutput]):
             self._server._forget(request)
 
 
-def _one(prompt: Any) -> PromptList:
+def _one(prompt: object) -> PromptList:
     prompts = as_list(prompt)
     if len(prompts) != 1 or not is_single(prompt):
         raise InvalidParamsError(f"AsyncLLM.generate takes one prompt, not a list of {len(prompts)}: call it for each", "prompt")

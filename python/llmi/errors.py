@@ -16,10 +16,12 @@ R = TypeVar("R")
 
 def _restore(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
     """An error from its class and args; its other fields follow."""
-    base: Any = kind
+    base: type[BaseException] = kind
     while base.__module__ != "builtins":  # the built-in exception that it is laid out as
-        base = base.__base__
-    error: BaseException = base.__new__(kind, *args)
+        parent = base.__base__
+        assert parent is not None and issubclass(parent, BaseException)
+        base = parent
+    error = base.__new__(kind, *args)
     error.args = args
     return error
 

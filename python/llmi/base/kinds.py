@@ -10,8 +10,8 @@ import numbers
 import operator
 import os
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeGuard
 
 from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
 
@@ -27,7 +27,7 @@ _short.maxstring = _short.maxother = 80
 class Kind(Protocol):
     """What an argument may be."""
 
-    def parse(self, name: str, value: Any) -> Any:
+    def parse(self, name: str, value: object) -> Any:
         """The value in its plain form. Raises InvalidParamsError that names the argument."""
         ...
 
@@ -47,7 +47,7 @@ def refuse(name: str, rule: str, value: object) -> InvalidParamsError:
     return InvalidParamsError(f"{name} must be {rule}, not {show(value)}", name)
 
 
-def parse(kind: Kind, name: str, value: Any) -> Any:
+def parse(kind: Kind, name: str, value: object) -> Any:
     """kind.parse, where what goes wrong inside a foreign value (a broken iterator, a tensor elsewhere) names the argument too."""
     try:
         return kind.parse(name, value)
@@ -57,7 +57,7 @@ def parse(kind: Kind, name: str, value: Any) -> Any:
         raise InvalidParamsError(f"{name} cannot be read: {type(error).__name__}: {error}", name) from error
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """numpy scalars and arrays, tensors, Series and arrays as Python's own values; all else as it is."""
     if type(value) in (int, float, bool, str, list, tuple, dict, type(None)) or isinstance(value, type):
         return value
@@ -70,25 +70,25 @@ def plain(value: Any) -> Any:
         return value
 
 
-def is_date(value: Any) -> bool:
+def is_date(value: object) -> bool:
     """Whether it is a date or a duration of numpy's, or an array of these."""
     return getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
 
 
-def dimensions(value: Any) -> int | None:
+def dimensions(value: object) -> int | None:
     """How many axes an array has; None for what is no array."""
     ndim = getattr(value, "ndim", None)
     return ndim if isinstance(ndim, int) and not isinstance(value, type) else None
 
 
-def entries_of(name: str, value: Any) -> list[Any] | None:
+def entries_of(name: str, value: object) -> list[Any] | None:
     """The entries of a list, tuple, range, array, set or iterator, of a set in rising order; None for what is no list."""
-    value = plain(value)
-    if not iterable(value):
+    given = plain(value)
+    if not iterable(given):
         return None
-    limit = MAX_ITERATED if isinstance(value, Iterator) else MAX_ENTRIES
+    limit = MAX_ITERATED if isinstance(given, Iterator) else MAX_ENTRIES
     try:
-        entries = sorted(value) if isinstance(value, set | frozenset) else list(itertools.islice(iter(value), limit + 1))
+        entries = sorted(given) if isinstance(given, set | frozenset) else list(itertools.islice(given, limit + 1))
     except Exception as error:
         raise InvalidParamsError(f"{name} cannot be read: {type(error).__name__}: {error}", name) from error
     if len(entries) > limit:
@@ -96,7 +96,7 @@ def entries_of(name: str, value: Any) -> list[Any] | None:
     return entries
 
 
-def iterable(value: Any) -> bool:
+def iterable(value: Any) -> TypeGuard[Iterable[Any]]:  # Any: whether iter() takes it is the question
     """Whether it is something like a list: no text, no bytes, no mapping, no table, no single value."""
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or type(value).__name__ == "DataFrame" or dimensions(value) == 0:
         return False
@@ -107,7 +107,7 @@ def iterable(value: Any) -> bool:
     return True
 
 
-def materialised(name: str, value: Any) -> Any:
+def materialised(name: str, value: object) -> Any:
     """A value that can be read only once, as a tuple that can be read again; others unchanged."""
     return tuple(entries_of(name, value) or ()) if isinstance(value, Iterator) else value
 
@@ -116,7 +116,7 @@ def materialised(name: str, value: Any) -> Any:
 class Flag:
     """True or False: no number, no word."""
 
-    def parse(self, name: str, value: Any) -> bool:
+    def parse(self, name: str, value: object) -> bool:
         flag = plain(value)
         if not isinstance(flag, bool):
             raise refuse(name, "True or False", value)
@@ -132,7 +132,7 @@ class Whole:
     says: str = ""
     also: str = ""  # what else an error names, such as None
 
-    def parse(self, name: str, value: Any) -> int:
+    def parse(self, name: str, value: object) -> int:
         number = plain(value)
         if isinstance(number, bool) or not hasattr(type(number), "__index__"):
             raise refuse(name, self._rule(), value)
@@ -156,7 +156,7 @@ class Real:
     zero: bool = False
     minus_infinity: bool = False
 
-    def parse(self, name: str, value: Any) -> float:
+    def parse(self, name: str, value: object) -> float:
         given = plain(value)
         rule = self.says or f"a number in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
         if isinstance(given, bool) or is_date(given) or not (isinstance(given, numbers.Real) or type(given).__name__ == "Decimal"):
@@ -180,7 +180,7 @@ class Choice:
     unavailable_in: str = ""
     says: str = ""
 
-    def parse(self, name: str, value: Any) -> str:
+    def parse(self, name: str, value: object) -> str:
         word = value
         if isinstance(value, enum.Enum):  # vLLM's RequestOutputKind.DELTA
             word = value.name.lower()
@@ -201,7 +201,7 @@ class Text:
     max_bytes: int = 64 << 20
     empty: bool = False
 
-    def parse(self, name: str, value: Any) -> str:
+    def parse(self, name: str, value: object) -> str:
         if not isinstance(value, str):
             raise refuse(name, "a string", value)
         text = str(value)
@@ -220,8 +220,8 @@ class Text:
 class Place:
     """A path: a string or os.PathLike, not empty, without NUL."""
 
-    def parse(self, name: str, value: Any) -> str | os.PathLike[str]:
-        path = os.fspath(value) if hasattr(type(value), "__fspath__") else value
+    def parse(self, name: str, value: object) -> str | os.PathLike[str]:
+        path = os.fspath(value) if isinstance(value, os.PathLike) else value
         if not isinstance(path, str):
             raise refuse(name, "a path", value)
         Text(1 << 16).parse(name, path)
@@ -240,7 +240,7 @@ class Listed:
     min_len: int = 0
     single: bool = False
 
-    def parse(self, name: str, value: Any) -> list[Any]:
+    def parse(self, name: str, value: object) -> list[Any]:
         if self.single and self._is_single(value):
             return [self.entry.parse(name, value)]
         entries = entries_of(name, value)
@@ -251,11 +251,11 @@ class Listed:
             raise InvalidParamsError(f"{name} {problem}: it must be {self.what}, not {show(value)}", name)
         return [self._entry(name, index, entry) for index, entry in enumerate(entries)]
 
-    def _is_single(self, value: Any) -> bool:
+    def _is_single(self, value: object) -> bool:
         value = plain(value)
         return isinstance(value, str) or (not isinstance(value, bool) and hasattr(type(value), "__index__"))
 
-    def _entry(self, name: str, index: int, entry: Any) -> Any:
+    def _entry(self, name: str, index: int, entry: object) -> Any:
         try:
             return self.entry.parse(f"{name}[{index}]", entry)
         except InvalidParamsError as error:
@@ -268,7 +268,7 @@ class Bias:
 
     max_len: int
 
-    def parse(self, name: str, value: Any) -> dict[int, float]:
+    def parse(self, name: str, value: object) -> dict[int, float]:
         rule = "a mapping of token ids to numbers, such as {50: -1.5}"
         if not isinstance(value, Mapping):
             raise refuse(name, rule, value)
@@ -290,9 +290,9 @@ class Object:
     """An object that can do something."""
 
     says: str
-    accepts: Callable[[Any], bool]
+    accepts: Callable[[object], bool]
 
-    def parse(self, name: str, value: Any) -> Any:
+    def parse(self, name: str, value: object) -> Any:
         if not self.accepts(value):
             raise refuse(name, self.says, value)
         return value
@@ -303,9 +303,9 @@ class Objects:
     """Objects that can do something, as a tuple; one alone is a tuple of one, None an empty one."""
 
     says: str
-    accepts: Callable[[Any], bool]
+    accepts: Callable[[object], bool]
 
-    def parse(self, name: str, value: Any) -> tuple[Any, ...]:
+    def parse(self, name: str, value: object) -> tuple[Any, ...]:
         if value is None:
             return ()
         if not isinstance(value, list | tuple) and self.accepts(value):  # transformers' lists of hooks can be called, too
@@ -324,9 +324,9 @@ class Maybe:
     """None, or a value of a kind; `none` are values that mean None."""
 
     kind: Kind
-    none: tuple[Any, ...] = ()
+    none: tuple[object, ...] = ()
 
-    def parse(self, name: str, value: Any) -> Any:
+    def parse(self, name: str, value: object) -> Any:
         if value is None:
             return None
         parsed = self.kind.parse(name, value)
@@ -338,9 +338,9 @@ class Neutral:
     """A value of a kind; None is the one that changes nothing, as in transformers."""
 
     kind: Kind
-    neutral: Any
+    neutral: object
 
-    def parse(self, name: str, value: Any) -> Any:
+    def parse(self, name: str, value: object) -> Any:
         return self.neutral if value is None else self.kind.parse(name, value)
 
 
@@ -351,7 +351,7 @@ class Either:
     kinds: tuple[Kind, ...]
     says: str
 
-    def parse(self, name: str, value: Any) -> Any:
+    def parse(self, name: str, value: object) -> Any:
         for kind in self.kinds:
             try:
                 return kind.parse(name, value)
@@ -365,12 +365,12 @@ TOKEN_IDS = Listed(TOKEN_ID, "a list of token ids", MAX_ENTRIES)
 BIAS = Real(-FLOAT32_MAX, FLOAT32_MAX, "a finite number or -inf", minus_infinity=True)
 
 
-def callable_object(value: Any) -> bool:
+def callable_object(value: object) -> bool:
     """Whether it can be called and is no class, which somebody forgot to make an instance of."""
     return callable(value) and not isinstance(value, type)
 
 
-def array_of(name: str, value: Any) -> Any:
+def array_of(name: str, value: object) -> Any:
     """A numpy array of it. Raises InvalidParamsError for bytes and for what numpy makes no array of."""
     import numpy as np
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from typing import Any
+from typing import Protocol
 
 
 def say(text: str) -> None:
@@ -25,6 +25,13 @@ def interactive() -> bool:
         return False
 
 
+class Bar(Protocol):
+    """Shows how far something is."""
+
+    def update(self, count: float) -> object:
+        """So many more are done."""
+
+
 class _NoBar:
     """Replaces a bar that would not be seen."""
 
@@ -38,11 +45,12 @@ class _NoBar:
         """Nothing."""
 
 
-def progress(total: int, description: str, unit: str = "it", enabled: bool | None = None) -> Any:
+def progress(total: int, description: str, unit: str = "it", enabled: bool | None = None) -> contextlib.AbstractContextManager[Bar]:
     """A tqdm bar on stderr. enabled=None: only if a person watches."""
     if not (interactive() if enabled is None else enabled) or sys.stderr is None:
         return _NoBar()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tqdm.auto warns where ipywidgets is missing, and falls back by itself
         from tqdm.auto import tqdm
-    return tqdm(total=total, desc=description, unit=unit, unit_scale=unit == "B", leave=False)
+    bar: contextlib.AbstractContextManager[Bar] = tqdm(total=total, desc=description, unit=unit, unit_scale=unit == "B", leave=False)
+    return bar

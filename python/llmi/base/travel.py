@@ -6,10 +6,15 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from llmi.errors import CannotTravelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from _typeshed import DataclassInstance
+    from numpy.typing import NDArray
 
 
 class Record:
@@ -26,7 +31,7 @@ class Record:
 
 
 @functools.cache
-def _compared(kind: Any) -> tuple[str, ...]:
+def _compared(kind: type[DataclassInstance]) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
 
 
@@ -40,11 +45,15 @@ class Alike:
         return hash(type(self))
 
 
-def same(a: Any, b: Any) -> bool:
+def _is_array(value: object) -> TypeGuard[NDArray[np.generic]]:
+    return hasattr(value, "dtype")
+
+
+def same(a: object, b: object) -> bool:
     """Equality of values, arrays and NaN among them, also inside lists, tuples and dicts."""
     if a is b:
         return True
-    if hasattr(a, "dtype") and hasattr(b, "dtype"):
+    if _is_array(a) and _is_array(b):
         if a.dtype != b.dtype or a.shape != b.shape:
             return False
         equal = (a == b) | ((a != a) & (b != b))
@@ -56,14 +65,14 @@ def same(a: Any, b: Any) -> bool:
     with contextlib.suppress(ValueError):  # an array inside
         if a == b:
             return True
-    if isinstance(a, list | tuple):
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, Mapping):
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same(value, b[key]) for key, value in a.items())
     return False
 
 
-def strict_json(value: Any) -> Any:
+def strict_json(value: object) -> Any:
     """A parameter's value as strict JSON has it: lists, dicts with string keys, and "inf", "-inf" or "nan" for numbers that JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
@@ -75,6 +84,8 @@ def strict_json(value: Any) -> Any:
         return {str(key): strict_json(entry) for key, entry in value.items()}
     if hasattr(value, "tolist"):  # numpy's numbers and arrays
         return strict_json(value.tolist())
+    if not isinstance(value, Iterable):
+        raise TypeError(f"JSON has no {type(value).__name__}")
     return [strict_json(entry) for entry in value]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import SupportsIndex
 
 TEMPLATE, CONTENT, FINAL, UNKNOWN = "t", "c", "f", "u"
 OBJECT = "o"  # no letter of a character: what is neither text nor a list or dict, and may hold content
@@ -36,24 +36,24 @@ class Traced(str):
     def __iter__(self) -> Iterator[str]:
         return (Traced(character, letter) for character, letter in zip(str.__str__(self), self.origin, strict=True))
 
-    def __getitem__(self, key: Any) -> Traced:
+    def __getitem__(self, key: SupportsIndex | slice) -> Traced:
         return Traced(super().__getitem__(key), self.origin[key])
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: str) -> str:
         return join((self, other)) if isinstance(other, str) else NotImplemented
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: str) -> str:
         return join((other, self)) if isinstance(other, str) else NotImplemented
 
-    def __mul__(self, count: Any) -> Any:
+    def __mul__(self, count: SupportsIndex) -> Traced:
         return Traced(str.__mul__(self, count), self.origin * count)
 
     __rmul__ = __mul__
 
-    def __mod__(self, values: Any) -> Any:
+    def __mod__(self, values: object) -> str:
         return percent(self, values)
 
-    def __rmod__(self, template: Any) -> Any:
+    def __rmod__(self, template: object) -> str:
         return percent(template, self) if isinstance(template, str) else NotImplemented
 
     # --- methods whose results are parts of the text
@@ -61,71 +61,75 @@ class Traced(str):
     def _cut(self, start: int, stop: int) -> Traced:
         return Traced(str.__getitem__(self, slice(start, stop)), self.origin[start:stop])
 
-    def strip(self, characters: Any = None) -> Any:
+    def strip(self, characters: str | None = None) -> Traced:
         left = len(self) - len(str.lstrip(self, characters))
         return self._cut(left, left + len(str.strip(self, characters)))
 
-    def lstrip(self, characters: Any = None) -> Any:
+    def lstrip(self, characters: str | None = None) -> Traced:
         return self._cut(len(self) - len(str.lstrip(self, characters)), len(self))
 
-    def rstrip(self, characters: Any = None) -> Any:
+    def rstrip(self, characters: str | None = None) -> Traced:
         return self._cut(0, len(str.rstrip(self, characters)))
 
-    def removeprefix(self, prefix: Any) -> Any:
+    def removeprefix(self, prefix: str) -> Traced:
         return self._cut(len(self) - len(str.removeprefix(self, prefix)), len(self))
 
-    def removesuffix(self, suffix: Any) -> Any:
+    def removesuffix(self, suffix: str) -> Traced:
         return self._cut(0, len(str.removesuffix(self, suffix)))
 
-    def _locate(self, parts: list[str]) -> list[Any]:
+    def _locate(self, parts: list[str]) -> list[str]:
         """Parts of the text from left to right, with what stands between them left out."""
-        located, position = [], 0
+        located: list[str] = []
+        position = 0
         for part in parts:
             start = str.find(self, part, position)
             position = start + len(part)
             located.append(self._cut(start, position))
         return located
 
-    def split(self, separator: Any = None, maxsplit: Any = -1) -> Any:
+    def split(self, separator: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         if separator is None:
             return self._locate(str.split(self, None, maxsplit))
-        located, position = [], 0
+        located: list[str] = []
+        position = 0
         for part in str.split(self, separator, maxsplit):
             located.append(self._cut(position, position + len(part)))
             position += len(part) + len(separator)
         return located
 
-    def rsplit(self, separator: Any = None, maxsplit: Any = -1) -> Any:
-        located, end = [], len(self)
+    def rsplit(self, separator: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        located: list[str] = []
+        end = len(self)
         for part in reversed(str.rsplit(self, separator, maxsplit)):
             start = str.rfind(self, part, 0, end) if separator is None else end - len(part)
             located.append(self._cut(start, start + len(part)))
             end = start - (0 if separator is None else len(separator))
         return located[::-1]
 
-    def splitlines(self, keepends: Any = False) -> Any:
-        lines, position = [], 0
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        lines: list[str] = []
+        position = 0
         for line, whole in zip(str.splitlines(self, keepends), str.splitlines(self, True), strict=True):
             lines.append(self._cut(position, position + len(line)))
             position += len(whole)
         return lines
 
-    def partition(self, separator: Any) -> Any:
+    def partition(self, separator: str) -> tuple[str, str, str]:
         before, middle, _ = str.partition(self, separator)
         ends = (0, len(before), len(before) + len(middle), len(self))
-        return tuple(self._cut(ends[i], ends[i + 1]) for i in range(3))
+        return self._cut(ends[0], ends[1]), self._cut(ends[1], ends[2]), self._cut(ends[2], ends[3])
 
-    def rpartition(self, separator: Any) -> Any:
+    def rpartition(self, separator: str) -> tuple[str, str, str]:
         before, middle, _ = str.rpartition(self, separator)
         ends = (0, len(before), len(before) + len(middle), len(self))
-        return tuple(self._cut(ends[i], ends[i + 1]) for i in range(3))
+        return self._cut(ends[0], ends[1]), self._cut(ends[1], ends[2]), self._cut(ends[2], ends[3])
 
     # --- methods that put texts together
 
-    def join(self, parts: Any) -> Any:
+    def join(self, parts: Iterable[str]) -> str:
         return join_with(self, list(parts))
 
-    def replace(self, old: Any, new: Any, count: Any = -1) -> Any:
+    def replace(self, old: str, new: str, count: SupportsIndex = -1) -> str:
         text = str.replace(self, old, new, count)
         if not old:
             return Traced(text, mixed((self, new)) * len(text))
@@ -136,15 +140,15 @@ class Traced(str):
         return Traced(text, self.origin if len(text) == len(self) else mixed((self,)) * len(text))
 
 
-def _changing(name: str) -> Callable[..., Any]:
+def _changing(name: str) -> Callable[..., Traced]:
     method = getattr(str, name)
     return lambda self, *args, **kwargs: self._changed(method(self, *args, **kwargs))
 
 
-def _opaque(name: str) -> Callable[..., Any]:
+def _opaque(name: str) -> Callable[..., Traced]:
     method = getattr(str, name)
 
-    def call(self: Traced, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Traced, *args: object, **kwargs: object) -> Traced:
         text = method(self, *args, **kwargs)
         before = text.find(self)  # what widens a text has it inside
         if before < 0 or name == "translate":
@@ -171,13 +175,13 @@ def traced(text: str) -> Traced:
     return text if isinstance(text, Traced) else Traced(text, TEMPLATE * len(text))
 
 
-def mixed(values: Iterable[Any]) -> str:
+def mixed(values: Iterable[object]) -> str:
     """The letter of what was made of `values` in an unknown way."""
     letters = {CONTENT if letter == OBJECT else letter for value in values for letter in letters_in(value)}
     return UNKNOWN if UNKNOWN in letters or {TEMPLATE, CONTENT} <= letters or {TEMPLATE, FINAL} <= letters else CONTENT
 
 
-def letters_in(value: Any) -> set[str]:
+def letters_in(value: object) -> set[str]:
     """The letters of all traced strings in a value, and OBJECT where something cannot be looked into."""
     found: set[str] = set()
     waiting = [value]
@@ -194,7 +198,7 @@ def letters_in(value: Any) -> set[str]:
     return found
 
 
-def holds(value: Any, wanted: Any) -> bool:
+def holds(value: object, wanted: object) -> bool:
     """Whether `wanted` itself is in a value made of lists and dicts."""
     waiting = [value]
     while waiting:
@@ -217,7 +221,7 @@ def join(parts: Iterable[str]) -> str:
     return Traced(text, "".join([origin_of(part) for part in parts]))
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """str(value); a text that shows content is content."""
     if isinstance(value, str):
         return value
@@ -240,7 +244,7 @@ def join_with(separator: str, parts: list[str]) -> str:
 _FIELD = re.compile(r"%(?:\((\w+)\))?s|%%")
 
 
-def percent(template: str, values: Any) -> Any:
+def percent(template: str, values: object) -> str:
     """template % values."""
     text = str.__mod__(template, values)
     if not (isinstance(template, Traced) or letters_in(values)):

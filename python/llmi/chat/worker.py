@@ -15,10 +15,10 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from llmi.chat import traced as tracing
-from llmi.chat.environment import Cache, Refused, SecurityError, TemplateError, environment
+from llmi.chat.environment import Cache, Refused, SecurityError, Template, TemplateError, environment
 from llmi.chat.recorded import Recorded, is_taken, recorded, unread
 from llmi.chat.traced import CONTENT, FINAL, Traced
 
@@ -47,7 +47,7 @@ def _joined(message: dict[str, Any], index: int) -> dict[str, Any]:
 # --- rendering
 
 
-def _traced(value: Any, letter: str) -> Any:
+def _traced(value: object, letter: str) -> Any:
     if isinstance(value, str):
         return Traced(value, letter * len(value))
     if isinstance(value, list):
@@ -92,7 +92,7 @@ class _Clock:
         return self._now.strftime(form)
 
 
-def _written(compiled: Any, variables: Mapping[str, Any], messages: Any) -> str:
+def _written(compiled: Template, variables: Mapping[str, Any], messages: object) -> str:
     chunks, size = [], 0
     for chunk in compiled.generate({**variables, "messages": messages}):
         chunks.append(chunk)
@@ -103,7 +103,7 @@ def _written(compiled: Any, variables: Mapping[str, Any], messages: Any) -> str:
 
 
 def _render_parts(
-    compiled: Any, variables: Mapping[str, Any], messages: list[Any], continued: bool
+    compiled: Template, variables: Mapping[str, Any], messages: list[Any], continued: bool
 ) -> tuple[str, list[Any], list[Recorded]]:
     """The text, the messages with those contents joined whose parts the template does not take, and what it read."""
     while True:
@@ -168,7 +168,7 @@ def _handle(request: dict[str, Any]) -> dict[str, Any]:
     return {"text": text, "spans": spans, "unused": [name for name in request["asked"] if name not in names], "unread": unread(records)}
 
 
-def _cut_at_tag(text: str, spans: list[list[Any]] | None, content: Any) -> str:
+def _cut_at_tag(text: str, spans: list[list[Any]] | None, content: str | list[object]) -> str:
     texts = [content] if isinstance(content, str) else [part["text"] for part in content if isinstance(part, dict) and "text" in part]
     tag, final = TAG.strip(), texts[-1]
     ends = [end for _, end, letter in spans or [] if letter == FINAL]
@@ -219,8 +219,8 @@ def _answer(data: bytes) -> tuple[bytes, bool]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _read(stream: Any, size: int) -> bytes:
-    data: bytes = stream.read(size)
+def _read(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
     if len(data) < size:
         os._exit(0)  # the parent has gone
     return data

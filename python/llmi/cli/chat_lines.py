@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from llmi.base.log import log
@@ -46,7 +47,7 @@ def write_private(path: Path, text: str) -> None:
 class History:
     """The lines of this chat and of those before it; kept in a file of one JSON string a line, as a message may have several lines."""
 
-    def __init__(self, readline: Any) -> None:
+    def __init__(self, readline: ModuleType) -> None:
         self._readline = readline
         self._last = ""
         self._path = history_path()

@@ -18,6 +18,7 @@ from llmi.cli.sampling_flags import parse_text
 from llmi.errors import EngineBusyError, EngineError, InvalidParamsError, LlmiError
 from llmi.llm import LLM
 from llmi.outputs.errors import GenerationInterrupted
+from llmi.outputs.results import RequestOutput
 from llmi.requests.stream import TextStream
 
 FORMAT = "llmi-chat-1"
@@ -138,7 +139,8 @@ class ChatSession:
         wanted = self.params.get("max_tokens")
         room = wanted if wanted is not None else min(MAX_RESERVE, limit // 4)
         for first in range(self.first_turn, len(self.turns) + 1):
-            ids: Any = self.llm.tokenizer.apply_chat_template([*self.messages(first), *turn], add_generation_prompt=True)
+            chat = [*self.messages(first), *turn]
+            ids = self.llm.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
             if len(ids) + room <= limit:
                 return ids, first, self.params
         if len(ids) >= limit:
@@ -153,7 +155,7 @@ class ChatSession:
         note(f"llmi: the context of {limit:,} tokens leaves {left:,} for this answer, fewer than max_tokens = {wanted:,}")
         return ids, first, {**self.params, "max_tokens": left, **({"min_tokens": left} if self.params.get("min_tokens", 0) > left else {})}
 
-    def _describe(self, output: Any) -> str:
+    def _describe(self, output: RequestOutput) -> str:
         metrics, limit = output.metrics, self.llm.model_info.max_model_len
         num_prompt, num_tokens = len(output.prompt_token_ids), len(output.outputs[0].token_ids)
         first, gap = metrics.time_to_first_token_s, metrics.time_per_output_token_s

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.errors import InvalidParamsError, LlmiError
+
+if TYPE_CHECKING:
+    from llmi.llm import LLM
+    from llmi.requests.stream import TextStream
 
 EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cached."
 
@@ -17,11 +21,12 @@ EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cac
 class _Parser(argparse.ArgumentParser):
     """Flags are written out, a mistake is one line, and --help shows defaults. The parsers of commands are of this class too."""
 
+    # Any: ArgumentParser checks its own arguments.
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter, **kwargs)
         self.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help="say on stderr what is loaded and chosen")
 
-    def _print_message(self, message: str, file: Any = None) -> None:
+    def _print_message(self, message: str, file: object = None) -> None:
         if file is sys.stdout:
             show(message, end="")
         elif message:
@@ -140,7 +145,8 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     return params
 
 
-def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
+# Any: LLM checks its own arguments.
+def _load(arguments: argparse.Namespace, **engine_args: Any) -> LLM:
     from llmi import LLM
 
     engine_args |= {
@@ -149,14 +155,14 @@ def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
     return LLM(getattr(arguments, "model", None), **engine_args)
 
 
-def _load_for_one(arguments: argparse.Namespace) -> Any:
+def _load_for_one(arguments: argparse.Namespace) -> LLM:
     """For a person at a terminal: 16-bit activations, unless the model has no use for them or the person says otherwise."""
     if hasattr(arguments, "activation_bits"):
         return _load(arguments, activation_bits=arguments.activation_bits)
     return _load(arguments, activation_bits=16, _prefers_activation_bits=True)
 
 
-def _print_stream(stream: Any, before: str = "") -> None:
+def _print_stream(stream: TextStream, before: str = "") -> None:
     """Prints chunks as they come, once the request stands; Ctrl-C ends the answer."""
     from llmi import GenerationInterrupted
 

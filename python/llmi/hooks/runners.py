@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import importlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Whole, plain, show
 from llmi.errors import HookError, NonFiniteLogitsError, UnsupportedCombinationError
-from llmi.params.options import SAMPLING, is_streamer
+from llmi.params.options import SAMPLING, Streamer, is_streamer
 from llmi.params.sampling import SamplingParams, TokenContext
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ else:
     from llmi.base.lazy_numpy import np
 
 
-def _own_form(hook: Any) -> Any:
+def _own_form(hook: Any) -> Any:  # Any: which of the forms below it has, its classes' names say
     """Instances of transformers' LogitsProcessor, StoppingCriteria and of streamers are called their way; all else as it is."""
     names = {f"{base.__module__.split('.')[0]}.{base.__name__}" for base in type(hook).__mro__}
     if "transformers.LogitsProcessor" in names:
@@ -38,24 +38,29 @@ def _torch() -> Any:
     return importlib.import_module("torch")
 
 
+class _Tensor(Protocol):
+    def __getitem__(self, index: int) -> _Tensor: ...
+    def all(self) -> object: ...
+    def numpy(self) -> NDArray[np.float32]: ...
+
+
 class _TransformersProcessor:
     """A transformers LogitsProcessor: (input_ids [1, len], scores [1, vocab]) to scores, as tensors."""
 
-    def __init__(self, hook: Any) -> None:
+    def __init__(self, hook: Callable[[object, object], _Tensor]) -> None:
         self.hook = hook
         self.__name__ = type(hook).__name__
 
     def __call__(self, context: TokenContext, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         torch = _torch()
         scores = self.hook(torch.from_numpy(context.token_ids.astype(np.int64))[None], torch.from_numpy(logits)[None])
-        row: NDArray[np.float32] = scores[0].numpy()
-        return row
+        return scores[0].numpy()
 
 
 class _TransformersCriterion:
     """A transformers StoppingCriteria: (input_ids [1, len], scores [1, vocab]) to a boolean, or one for each row."""
 
-    def __init__(self, hook: Any) -> None:
+    def __init__(self, hook: Callable[[object, object], bool | _Tensor]) -> None:
         self.hook = hook
         self.__name__ = type(hook).__name__
 
@@ -79,7 +84,7 @@ def shared_streamer(resolved: Iterable[Any]) -> str | None:
 class _TransformersStreamer:
     """A transformers BaseStreamer among the stopping criteria: put(prompt), put(token) for each, end()."""
 
-    def __init__(self, streamer: Any) -> None:
+    def __init__(self, streamer: Streamer) -> None:
         self.streamer = streamer
         self.__name__ = type(streamer).__name__
         self._begun = False
@@ -94,7 +99,7 @@ class _TransformersStreamer:
         return False
 
 
-def _row(result: Any, vocab_size: int) -> NDArray[np.float32]:
+def _row(result: object, vocab_size: int) -> NDArray[np.float32]:
     """What a logits processor returned, as float32 [vocab_size]."""
     row = np.asarray(result)
     if row.dtype.kind not in "iuf":
@@ -112,7 +117,7 @@ def _check_row(logits: NDArray[np.float32]) -> None:
         raise NonFiniteLogitsError("a logits processor left NaN or infinity among the logits")
 
 
-def _token(drawn: Any, vocab_size: int) -> int:
+def _token(drawn: object, vocab_size: int) -> int:
     """What a sampler returned, as a token id."""
     try:
         token = Whole(-TOKEN_ID_LIMIT, TOKEN_ID_LIMIT).parse("token", drawn)
@@ -123,7 +128,7 @@ def _token(drawn: Any, vocab_size: int) -> int:
     return token
 
 
-def _reason(verdict: Any) -> str | None:
+def _reason(verdict: object) -> str | None:
     """What a stopping criterion returned: its reason, "" for True, None to go on."""
     verdict = plain(verdict)
     if isinstance(verdict, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from llmi.base.kinds import callable_object, show
 from llmi.base.progress import progress
@@ -14,10 +14,14 @@ from llmi.lab.sequence import OWNER, TokenSequence, extend
 from llmi.outputs.results import Outputs
 from llmi.params.sampling import SamplingParams
 from llmi.requests.resolve import derive_seed
-from llmi.text.prompts import PromptList, as_list
+from llmi.text.prompts import Prompt, PromptList, as_list
 
 if TYPE_CHECKING:
+    from llmi.lab.sequence import F32
+    from llmi.lab.tree import TokenTree
     from llmi.session import Session
+
+    Yielded: TypeAlias = "Generate | Mapping[TokenSequence, Iterable[int] | TokenTree]"
 
 R = TypeVar("R")
 
@@ -28,7 +32,7 @@ class Generate(Alike):
     Parameters are those of `LLM.generate`.
     """
 
-    def __init__(self, prompts: Iterable[Any], sampling_params: SamplingParams | None = None, **params: Any) -> None:
+    def __init__(self, prompts: Iterable[Prompt], sampling_params: SamplingParams | None = None, **params: object) -> None:
         self.prompts = as_list(prompts)
         self.sampling_params = sampling_params
         self.params = params
@@ -36,12 +40,12 @@ class Generate(Alike):
 
 def run(
     llm: Session,
-    strategy: Callable[..., Generator[Any, Any, R]],
-    prompts: list[Any],
+    strategy: Callable[..., Generator[Yielded, Any, R]],
+    prompts: list[Prompt],
     seed: int | None,
     capture: Capture | None,
     use_tqdm: bool | None,
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
 ) -> list[R]:
     """llm.run()."""
     if not callable_object(strategy):
@@ -68,17 +72,26 @@ def run(
             task.close()
 
 
-class _Task:
+class _Task(Generic[R]):
     """One prompt's generator, and the sequences it made."""
 
-    def __init__(self, llm: Session, strategy: Any, prompt: Any, seed: int, capture: Capture | None, kwargs: Mapping[str, Any]) -> None:
+    result: R  # once it is done
+
+    def __init__(
+        self,
+        llm: Session,
+        strategy: Callable[..., Generator[Yielded, Any, R]],
+        prompt: Prompt,
+        seed: int,
+        capture: Capture | None,
+        kwargs: Mapping[str, object],
+    ) -> None:
         self.seed = seed
         self.num_generated = 0
         self.sequences: list[TokenSequence] = []
         self.done = False
-        self.result: Any = None
-        self.step: Any = None
-        self.answer: Any = None
+        self.step: Yielded | None = None
+        self.answer: dict[TokenSequence, F32] | Outputs | None = None
         token = OWNER.set(self.sequences)
         try:
             self.sequence = llm.sequence(prompt, seed=seed, capture=capture)
@@ -88,7 +101,7 @@ class _Task:
         if not isinstance(self.generator, Generator):
             raise InvalidParamsError("a strategy is a generator function: it yields what to extend", "strategy")
 
-    def send(self, value: Any) -> None:
+    def send(self, value: object) -> None:
         """Runs the generator to its next yield or its end."""
         token = OWNER.set(self.sequences)
         try:
@@ -101,11 +114,11 @@ class _Task:
         finally:
             OWNER.reset(token)
 
-    def generate_params(self, llm: Session) -> list[SamplingParams]:
+    def generate_params(self, llm: Session, step: Generate) -> list[SamplingParams]:
         """Parameters of each prompt of a yielded Generate; their noise depends on this prompt's seed alone."""
-        resolved = llm._resolve(self.step.sampling_params, self.step.params)
+        resolved = llm._resolve(step.sampling_params, step.params)
         result = []
-        for _ in self.step.prompts:
+        for _ in step.prompts:
             self.num_generated += 1
             seed = derive_seed(self.seed, self.num_generated) if resolved.seed is None else resolved.seed
             result.append(resolved.replace(seed=seed))
@@ -118,9 +131,9 @@ class _Task:
             sequence.close()
 
 
-def _answer(llm: Session, active: list[_Task]) -> None:
+def _answer(llm: Session, active: list[_Task[R]]) -> None:
     """One forward for each LLM for all that was yielded, and one batch for all that is to be generated."""
-    extensions: dict[TokenSequence, Any] = {}
+    extensions: dict[TokenSequence, Iterable[int] | TokenTree] = {}
     for task in active:
         if isinstance(task.step, Mapping):
             for sequence in task.step:
@@ -128,16 +141,16 @@ def _answer(llm: Session, active: list[_Task]) -> None:
                     raise InvalidParamsError("two prompts of a strategy extend the same sequence", "strategy")
             extensions.update(task.step)
     rows = extend(extensions)
-    generating = [task for task in active if isinstance(task.step, Generate)]
+    generating = [(task, task.step) for task in active if isinstance(task.step, Generate)]
     for task in active:
         if isinstance(task.step, Mapping):
             task.answer = {sequence: rows[sequence] for sequence in task.step}
     if not generating:
         return
-    prompts = PromptList(prompt for task in generating for prompt in task.step.prompts)
-    params = [entry for task in generating for entry in task.generate_params(llm)]
+    prompts = PromptList(prompt for _, step in generating for prompt in step.prompts)
+    params = [entry for task, step in generating for entry in task.generate_params(llm, step)]
     outputs = llm.generate(prompts, params, use_tqdm=False)
     begin = 0
-    for task in generating:
-        task.answer = Outputs(outputs[begin : begin + len(task.step.prompts)])
-        begin += len(task.step.prompts)
+    for task, step in generating:
+        task.answer = Outputs(outputs[begin : begin + len(step.prompts)])
+        begin += len(step.prompts)

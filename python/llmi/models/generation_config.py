@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmi.base.kinds import Flag, Whole, parse, show
+from llmi.base.kinds import Flag, Kind, Whole, parse, show
 from llmi.errors import InvalidParamsError, LlmiError, ModelFileError
 from llmi.models.input_file import is_there, read_json
 from llmi.params.foreign_options import CALL_FOREIGN
@@ -108,7 +108,7 @@ def _defaults(config: Mapping[str, Any], path: Path, max_model_len: int) -> dict
     return {name: SAMPLING[name].parse(value) for name, value in result.items()}
 
 
-def _changes_nothing(name: str, value: Any) -> bool:
+def _changes_nothing(name: str, value: object) -> bool:
     foreign = CALL_FOREIGN.get(name)
     if foreign is None:
         return False
@@ -121,7 +121,7 @@ def _changes_nothing(name: str, value: Any) -> bool:
     return True
 
 
-def _field(kind: Any, name: str, value: Any, path: Path) -> Any:
+def _field(kind: Kind, name: str, value: object, path: Path) -> Any:
     try:
         return parse(kind, name, value)
     except InvalidParamsError as error:

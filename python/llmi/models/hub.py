@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from llmi.base.log import log
 from llmi.base.progress import interactive, say
@@ -89,17 +88,16 @@ def _fetch(name: HubName, revision: str, cache: Path) -> Path:
 @contextlib.contextmanager
 def _bars() -> Iterator[None]:
     """The hub's progress bars, off where nobody watches."""
-    from huggingface_hub import utils
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    switch: Any = utils
-    if interactive() or switch.are_progress_bars_disabled():
+    if interactive() or are_progress_bars_disabled():
         yield
         return
-    switch.disable_progress_bars()
+    disable_progress_bars()
     try:
         yield
     finally:
-        switch.enable_progress_bars()
+        enable_progress_bars()
 
 
 def _repository_folder(name: HubName, cache: Path) -> Path:

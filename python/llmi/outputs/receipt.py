@@ -155,20 +155,21 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _check_fields(fields: Any) -> None:
+def _check_fields(fields: object) -> None:
     """Raises ValueError, or InvalidParamsError for a format of another version, where something is missing or of another kind."""
 
-    def is_int(value: Any, low: int = 0, high: int = 2**31 - 1) -> bool:
+    def is_int(value: object, low: int = 0, high: int = 2**31 - 1) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
-    def are_ids(value: Any) -> bool:
+    def are_ids(value: object) -> bool:
         return isinstance(value, list) and all(is_int(token) for token in value)
 
     def need(condition: bool, what: str) -> None:
         if not condition:
             raise ValueError(what)
 
-    need(isinstance(fields, dict), "it is no JSON object")
+    if not isinstance(fields, dict):
+        raise ValueError("it is no JSON object")
     need(is_int(fields.get("format")), "it has no format")
     if not 1 <= fields["format"] <= FORMAT:
         raise InvalidParamsError(f"receipt format {fields['format']} (this version reads 1 to {FORMAT})", "receipt")
@@ -181,7 +182,8 @@ def _check_fields(fields: Any) -> None:
     need(fields["format"] == 1 or are_ids(fields.get("eos_token_ids")), "eos_token_ids is no list of token ids")
     need(is_int(fields.get("seed"), high=2**64 - 1), "seed is not in [0, 2^64)")
     params = fields.get("sampling_params")
-    need(isinstance(params, dict), "sampling_params is no object")
+    if not isinstance(params, dict):
+        raise ValueError("sampling_params is no object")
     unknown = sorted(set(params) - (set(FIELDS) - {*HOOKS, "seed"}))
     need(not unknown, f"sampling_params has {', '.join(unknown)[:80]}")
     bias = params.get("logit_bias")
@@ -190,7 +192,8 @@ def _check_fields(fields: Any) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         need(token.isdecimal() and (is_number or value in ("inf", "-inf")), f"logit_bias has {token!r:.40}: {value!r:.40}")
     outputs = fields.get("outputs")
-    need(isinstance(outputs, list), "outputs is no list")
+    if not isinstance(outputs, list):
+        raise ValueError("outputs is no list")
     for output in outputs:
         need(
             isinstance(output, dict) and are_ids(output.get("token_ids")) and isinstance(output.get("text"), str),

@@ -128,14 +128,14 @@ class Outputs(list[RequestOutput]):
         return "".join(request._repr_html_() for request in self[:_MAX_SHOWN]) + more
 
 
-def named_hooks(name: str, value: Any) -> Any:
+def named_hooks(name: str, value: object) -> object:
     """A parameter's value, with names instead of Python hooks."""
-    if name in ("logits_processors", "stopping_criteria"):
+    if name in ("logits_processors", "stopping_criteria") and isinstance(value, list | tuple):
         return tuple(_hook_name(hook) for hook in value)
     if name in ("sampler", "structured_outputs") and value is not None:
         return _hook_name(value)
     return value
 
 
-def _hook_name(hook: Any) -> str:
+def _hook_name(hook: object) -> str:
     return hook if isinstance(hook, str) else str(getattr(hook, "__qualname__", type(hook).__qualname__))

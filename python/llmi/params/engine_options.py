@@ -18,22 +18,22 @@ _BYTES = 2**63 - 1
 _LIMIT = 1 << 20
 
 
-def _is_policy(value: Any) -> bool:
+def _is_policy(value: object) -> bool:
     return callable_object(getattr(value, "key", None)) and not isinstance(value, type)
 
 
-def _is_batch_processor(value: Any) -> bool:
+def _is_batch_processor(value: object) -> bool:
     return callable_object(getattr(value, "apply", None)) and not isinstance(value, type)
 
 
-def _is_tokenizer(value: Any) -> bool:
+def _is_tokenizer(value: object) -> bool:
     return any(base.__name__ == "Tokenizer" and base.__module__.partition(".")[0] == "llmi" for base in type(value).__mro__)
 
 
 class _BlockSize:
     """A multiple of 16 up to 1,024."""
 
-    def parse(self, name: str, value: Any) -> int:
+    def parse(self, name: str, value: object) -> int:
         rule = "a multiple of 16 in [16, 1,024]"
         size = Whole(16, 1024, rule).parse(name, value)
         if size % 16:
@@ -44,7 +44,7 @@ class _BlockSize:
 class _ActivationBits:
     """8 or 16."""
 
-    def parse(self, name: str, value: Any) -> int:
+    def parse(self, name: str, value: object) -> int:
         rule = "one of the integers 8 and 16"
         bits = Whole(8, 16, rule).parse(name, value)
         if bits not in (8, 16):
@@ -55,7 +55,7 @@ class _ActivationBits:
 class _Overrides:
     """A mapping whose values JSON has; its plain form is that JSON."""
 
-    def parse(self, name: str, value: Any) -> str:
+    def parse(self, name: str, value: object) -> str:
         return overrides_text(value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 from llmi.base.kinds import (
     FLOAT32_MAX,
@@ -64,7 +64,17 @@ def table(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
 
 
-def is_streamer(value: object) -> bool:
+class Streamer(Protocol):
+    """A transformers streamer."""
+
+    def put(self, value: object) -> object:
+        """The prompt's token ids [1, len], then each new one [1]."""
+
+    def end(self) -> object:
+        """No more will come."""
+
+
+def is_streamer(value: object) -> TypeGuard[Streamer]:
     """Whether `value` is a transformers streamer: an object with put() and end()."""
     return callable_object(getattr(value, "put", None)) and callable_object(getattr(value, "end", None)) and not isinstance(value, type)
 

@@ -9,7 +9,7 @@ from typing import Any
 from llmi.errors import InvalidParamsError
 
 
-def overrides_text(overrides: Mapping[str, Any] | None) -> str:
+def overrides_text(overrides: object) -> str:
     """As the core takes them: JSON, "" for none.
 
     Raises

@@ -111,8 +111,7 @@ def _parameters(
     else:
         own = entries_of("sampling_params", sampling_params)
     if own is None:
-        explicit: Any = sampling_params  # resolve_params refuses what is no SamplingParams
-        return resolve_params(explicit, params, llm._defaults, to_the_end), [None] * num_prompts
+        return resolve_params(sampling_params, params, llm._defaults, to_the_end), [None] * num_prompts
     if params:
         resolve_params(SamplingParams(), params, {})  # which refuses the two together
     if len(own) != num_prompts:

@@ -33,9 +33,7 @@ class Resolved:
         return shown | {name: (value, "no effect") for name, value in self.no_effect.items()}
 
 
-def resolve_params(
-    explicit: SamplingParams | None, overrides: Mapping[str, Any], model_defaults: Mapping[str, Any], to_the_end: bool = False
-) -> Resolved:
+def resolve_params(explicit: object, overrides: Mapping[str, Any], model_defaults: Mapping[str, Any], to_the_end: bool = False) -> Resolved:
     """The parameters of one request.
 
     An explicit SamplingParams replaces the model's defaults; keyword overrides are laid over them. to_the_end: where

@@ -17,6 +17,9 @@ from llmi.speculation.context import DraftContext
 from llmi.speculation.drafters import Drafter, plain_proposal
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from llmi.lab.sequence import TokenSequence
     from llmi.session import Session
 
 _MAX_LENGTH = 16
@@ -40,7 +43,7 @@ class _ReplayContext(DraftContext):
             self._llm = llm
             self._core_params = llm._builder.core_params(self.sampling_params, output.seed, 1)
 
-    def draw(self, source: Any, *, num_tokens: int = 1, path: Iterable[int] = ()) -> Any:
+    def draw(self, source: TokenSequence | NDArray[np.float32], *, num_tokens: int = 1, path: Iterable[int] = ()) -> Any:
         """As the target would draw; needs a model to process laws."""
         if not hasattr(self, "_llm"):
             raise UnsupportedCombinationError(

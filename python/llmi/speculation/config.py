@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from llmi.base.kinds import Choice, Either, Object, Place, Text, Whole, callable_object, dimensions, parse, show
 from llmi.base.opening import is_llm
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.options import nearest
 from llmi.speculation.draft_model import DraftModel
-from llmi.speculation.drafters import Drafter, PromptLookup, as_drafter
+from llmi.speculation.drafters import Drafter, DrafterLike, PromptLookup, as_drafter
 from llmi.speculation.verification import Typical, Verification
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    SpeculationLike: TypeAlias = "SpeculativeConfig | DrafterLike | Sequence[DrafterLike] | Mapping[str, object] | None"
     F32 = NDArray[np.float32]
     I32 = NDArray[np.int32]
 else:
@@ -53,7 +54,7 @@ class LengthPolicy(Protocol):
         ...
 
 
-def _is_length_policy(value: Any) -> bool:
+def _is_length_policy(value: object) -> bool:
     return callable_object(getattr(value, "choose", None)) and not isinstance(value, type) and dimensions(value) is None
 
 
@@ -77,9 +78,9 @@ class SpeculativeConfig:
         goes whole into a step that has room for it.
     """
 
-    drafter: Any
-    num_speculative_tokens: Any = "auto"
-    verification: Any = "coupled"
+    drafter: DrafterLike | Sequence[DrafterLike]
+    num_speculative_tokens: int | Literal["auto"] | LengthPolicy = "auto"
+    verification: str | Verification = "coupled"
 
     def __post_init__(self) -> None:
         drafters = self.drafter if isinstance(self.drafter, list | tuple) else [self.drafter]
@@ -149,10 +150,10 @@ class SpeculativeConfig:
         return cls(drafter, "auto" if length is None else length, "coupled" if verification is None else verification)
 
 
-def parse_speculation(value: Any) -> SpeculativeConfig | None:
+def parse_speculation(value: object) -> SpeculativeConfig | None:
     """The SpeculativeConfig for a value of the argument speculative_config, in any form that users may give."""
     if value is None or isinstance(value, SpeculativeConfig):
         return value
     if isinstance(value, Mapping):
         return SpeculativeConfig.from_dict(value)
-    return SpeculativeConfig(value)
+    return SpeculativeConfig(cast("DrafterLike", value))  # which refuses what is no drafter

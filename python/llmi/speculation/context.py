@@ -53,7 +53,7 @@ class DraftContext:
         self.num_speculative_tokens = 0
         self.sampling_params: SamplingParams = dataclasses.replace(submission.params, seed=submission.seed)
         self.hidden_states: dict[int, F32] = {}
-        self.state: Any = None
+        self.state: Any = None  # Any: the drafter's own
         self._llm = llm
         self._hooks = submission.hooks
         assert submission.core_params is not None

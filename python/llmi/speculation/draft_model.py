@@ -12,6 +12,8 @@ from llmi.speculation.context import DraftContext, point_mass, softmax
 from llmi.speculation.drafters import Draft, Drafter, Proposal
 
 if TYPE_CHECKING:
+    import os
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -50,11 +52,11 @@ class DraftModel(Drafter):
 
     def __init__(
         self,
-        model: Any,
+        model: Session | str | os.PathLike[str],
         *,
         draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic",
         shortlist: int | None = SHORTLIST,
-        **engine_args: Any,
+        **engine_args: Any,  # Any: LLM checks its own arguments
     ) -> None:
         self.shortlist = checked_shortlist(shortlist)
         self.draft_sample_method = parse(_SAMPLE_METHOD, "draft_sample_method", draft_sample_method)

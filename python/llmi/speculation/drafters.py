@@ -7,7 +7,7 @@ can only change the speed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from llmi import _core
 from llmi.base.kinds import Text, Whole, parse, show
@@ -19,7 +19,7 @@ from llmi.speculation.context import DraftContext
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from llmi.session import Session
 
@@ -42,12 +42,13 @@ class Draft(TokenTree):
         verification does not need it.
     """
 
-    def __init__(self, token_ids: Iterable[int], parents: Iterable[int] | None = None, draft_probs: Any = None) -> None:
+    def __init__(self, token_ids: Iterable[int], parents: Iterable[int] | None = None, draft_probs: ArrayLike | None = None) -> None:
         super().__init__(token_ids, parents)
         self.draft_probs = draft_probs
 
 
 Proposal = TokenTree | Iterable[int] | None
+DrafterLike: TypeAlias = "str | Drafter | Callable[[DraftContext], Proposal]"
 
 
 class Drafter:
@@ -88,7 +89,7 @@ class Drafter:
     def _attach(self, llm: Session) -> None:
         """Called once for each LLM that uses this drafter; raises if they do not fit."""
 
-    def _core(self) -> Any:
+    def _core(self) -> _core.Drafter | None:
         """The core's own drafter, if this is one."""
         return None
 
@@ -124,19 +125,18 @@ class PromptLookup(Alike, Drafter):
         self.prompt_lookup_max = prompt_lookup_max
         self.prompt_lookup_min = prompt_lookup_min
 
-    def _core(self) -> Any:
+    def _core(self) -> _core.PromptLookup:
         return _core.PromptLookup(self.prompt_lookup_min, self.prompt_lookup_max)
 
     def propose(self, context: DraftContext) -> list[int]:
         """The same from Python, for drafters that ask this one; an engine uses the core's own, which keeps its index."""
-        ids: list[int] = self._core().propose(context.token_ids.tolist(), context.num_speculative_tokens)
-        return ids
+        return self._core().propose(context.token_ids.tolist(), context.num_speculative_tokens)
 
     def __repr__(self) -> str:
         return f"PromptLookup(prompt_lookup_max={self.prompt_lookup_max}, prompt_lookup_min={self.prompt_lookup_min})"
 
 
-def as_drafter(entry: Any) -> Drafter:
+def as_drafter(entry: object) -> Drafter:
     if isinstance(entry, str):
         return _by_name(parse(Text(256), "drafter", entry))
     if isinstance(entry, Drafter):
@@ -167,7 +167,7 @@ def drafter_name(drafter: Drafter) -> str:
     return type(drafter).__name__
 
 
-def plain_proposal(proposal: Any) -> tuple[list[int], list[int] | None]:
+def plain_proposal(proposal: Proposal) -> tuple[list[int], list[int] | None]:
     """(ids, parents or None) of what a drafter returned."""
     if proposal is None:
         return [], None

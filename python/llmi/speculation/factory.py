@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmi import _core
 from llmi.outputs.speculation import SpecDecodeMetrics
@@ -12,7 +12,7 @@ from llmi.requests.submission import Submission
 from llmi.speculation.config import SpeculativeConfig
 from llmi.speculation.drafters import Drafter, drafter_name
 from llmi.speculation.runner import DrafterRunner
-from llmi.speculation.verification import Verification, VerificationRunner
+from llmi.speculation.verification import VerificationRunner
 
 if TYPE_CHECKING:
     from llmi.session import Session
@@ -85,10 +85,11 @@ class SpeculationFactory:
             parts.append(core)
         combined = parts[0] if len(parts) == 1 else self._union(config, parts)
         length = config.num_speculative_tokens
-        kind: Any = config.verification
-        rule = None
-        if isinstance(kind, Verification):
-            rule = VerificationRunner(kind, dataclasses.replace(submission.params, seed=submission.seed))
+        verification = config.verification
+        if isinstance(verification, str):
+            kind, rule = verification, None
+        else:
+            rule = VerificationRunner(verification, dataclasses.replace(submission.params, seed=submission.seed))
             kind = "judge" if config._judges_whole_drafts else "rule"
         return _core.SpeculationConfig(
             combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length, kind, rule, request_id

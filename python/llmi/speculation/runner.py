@@ -143,7 +143,7 @@ def _hidden_layers(drafter: Drafter, num_layers: int) -> list[int]:
     return sorted(set(hidden))
 
 
-def _rows(proposal: Any, context: DraftContext) -> list[F32] | None:
+def _rows(proposal: object, context: DraftContext) -> list[F32] | None:
     """draft_probs as dense rows; None: point masses."""
     rows = getattr(proposal, "draft_probs", None)
     if rows is None:

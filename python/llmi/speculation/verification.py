@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmi import _core
 from llmi.base.kinds import Listed, Real, Whole, parse
@@ -14,7 +14,7 @@ from llmi.speculation.drafters import Draft
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     I32 = NDArray[np.int32]
     F32 = NDArray[np.float32]
@@ -67,6 +67,22 @@ class Verification:
         return type(self).verify is not Verification.verify
 
 
+class Rows(Protocol):
+    """What the core shows of a draft: its DraftRows, or what stands for them in llmi.testing.verification_law. Node -1 is the root."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def parents(self) -> Sequence[int]: ...
+    @property
+    def laws(self) -> Iterable[ArrayLike]: ...
+    def logits(self, node: int) -> F32: ...
+    def target(self, node: int) -> F64: ...
+    def target_token(self, node: int) -> int: ...
+    def uniform(self, node: int, lane: int) -> float: ...
+    def draw(self, probs: F64, node: int) -> int: ...
+
+
 class VerifyContext:
     """A draft and the target's rows, during one call of `Verification.verify`.
 
@@ -81,8 +97,8 @@ class VerifyContext:
     sampling_params : SamplingParams
     """
 
-    def __init__(self, rows: Any, token_ids: I32, sampling_params: SamplingParams) -> None:
-        self._rows = rows  # the core's DraftRows, or what stands for them in llmi.testing.verification_law
+    def __init__(self, rows: Rows, token_ids: I32, sampling_params: SamplingParams) -> None:
+        self._rows = rows
         self.draft = Draft(rows.token_ids, rows.parents, [np.asarray(row, np.float32) for row in rows.laws] or None)
         self.token_ids = token_ids
         self.sampling_params = sampling_params
@@ -94,20 +110,19 @@ class VerifyContext:
 
     def target_probs(self, row: int) -> F64:
         """The processed law [vocab_size] of a row, as plain decoding would have it on this path."""
-        law: F64 = call_core(self._rows.target, row - 1)
-        return law
+        return call_core(self._rows.target, row - 1)
 
     def target_token(self, row: int) -> int:
         """The token that plain decoding emits at a row."""
-        return int(call_core(self._rows.target_token, row - 1))
+        return call_core(self._rows.target_token, row - 1)
 
     def uniform(self, row: int, lane: int = 0) -> float:
         """A coin in (0, 1), by row and lane: a function of seed, position and verification round."""
-        return float(call_core(self._rows.uniform, row - 1, lane))
+        return call_core(self._rows.uniform, row - 1, lane)
 
     def draw(self, probs: F64, row: int) -> int:
         """A token from `probs` [vocab_size] for this row; they need not sum to 1. The same row draws with the same noise."""
-        return int(call_core(self._rows.draw, np.asarray(probs, np.float64), row - 1))
+        return call_core(self._rows.draw, np.asarray(probs, np.float64), row - 1)
 
 
 class Typical(Alike, Verification):

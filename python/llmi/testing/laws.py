@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from llmi.params.sampling import SamplingParams
 from llmi.speculation.config import parse_speculation
 from llmi.speculation.verification import Verification
 from llmi.testing.rules import assert_exact_verification
+from llmi.text.prompts import Prompt
+
+if TYPE_CHECKING:
+    from llmi.speculation.config import SpeculationLike, SpeculativeConfig
 
 #: The samplers of assert_lossless; each is tested with every batch size.
 SAMPLERS = (
@@ -25,7 +29,7 @@ SAMPLERS = (
 BATCH_SIZES = (1, 5, 16)
 
 
-def exact_distribution(llm: LLM, prompt: Any, sampling_params: SamplingParams, *, num_tokens: int) -> dict[tuple[int, ...], float]:
+def exact_distribution(llm: LLM, prompt: Prompt, sampling_params: SamplingParams, *, num_tokens: int) -> dict[tuple[int, ...], float]:
     """The true law of the first num_tokens tokens, by summing the tree of all that may be drawn.
 
     Meant for small vocabularies and few tokens: the tree has as many leaves as the law has outcomes. End-of-text is a token
@@ -128,9 +132,9 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
 
 
 def assert_lossless(
-    speculation: Any,
+    speculation: SpeculationLike,
     llm: LLM | None = None,
-    prompts: Iterable[Any] | None = None,
+    prompts: Iterable[Prompt] | None = None,
     sampling_params: Iterable[SamplingParams] | None = None,
     *,
     num_tokens: int = 2000,
@@ -206,7 +210,9 @@ def _prompts(vocab_size: int, count: int) -> list[list[int]]:
     return prompts
 
 
-def _assert_exact_law(config: Any, llm: LLM, texts: list[Any], samplers: list[SamplingParams], num_draws: int, false_alarm: float) -> None:
+def _assert_exact_law(
+    config: SpeculativeConfig, llm: LLM, texts: list[Prompt], samplers: list[SamplingParams], num_draws: int, false_alarm: float
+) -> None:
     cases = len(texts) * len(samplers)
     for text in texts:
         for sampler in samplers:

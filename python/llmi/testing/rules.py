@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from llmi.errors import InvalidParamsError
 from llmi.params.sampling import SamplingParams
 from llmi.speculation.verification import Verification, VerifyContext
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from llmi.llm import LLM
+    from llmi.speculation.config import SpeculativeConfig
+    from llmi.text.prompts import Prompt
+
+    F32 = NDArray[np.float32]
+    F64 = NDArray[np.float64]
 
 #: Tolerance for rules that compute in float64, in total variation.
 ROUNDING = 1e-9
@@ -22,13 +33,18 @@ _MOST_RUNS = 200_000
 _SIBLINGS_AT_MOST = 3
 _ENUMERABLE_VOCABULARY = 64
 
+R = TypeVar("R")
 Law = dict[tuple[int, ...], float]
+Target = Callable[[tuple[int, ...]], "F64"]  # of a path of tokens
+Chance = tuple[str | int, ...]  # what is drawn: its kind, and where
 
 
 # --- accept_probability and residual
 
 
-def verification_law(verification: Any, target: Any, draft: Any, *, num_siblings: int = 1) -> dict[int, Fraction]:
+def verification_law(
+    verification: str | Verification, target: Iterable[Fraction | float], draft: Iterable[Fraction | float], *, num_siblings: int = 1
+) -> dict[int, Fraction]:
     """The exact law of the token that a verification emits at one position, in fractions.
 
     Sums over all ordered draws of siblings from `draft`, without replacement: with a lossless rule the result is `target`.
@@ -75,7 +91,7 @@ def verification_law(verification: Any, target: Any, draft: Any, *, num_siblings
     return law
 
 
-def _with_fractions(function: Any, *args: Any) -> Any:
+def _with_fractions(function: Callable[..., R], *args: int | list[Fraction]) -> R:
     """Calls with arrays of Fractions, or of float64 where the function cannot compute with them."""
     try:
         return function(*(np.array(arg, object) if isinstance(arg, list) else arg for arg in args))
@@ -138,25 +154,26 @@ class Listening(Verification):
         self.rule = rule
         self.met_laws = False
 
-    def accept_probability(self, token_id: int, target_probs: Any, draft_probs: Any) -> float:
-        self.met_laws = self.met_laws or draft_probs[token_id] < 1
+    def accept_probability(self, token_id: int, target_probs: F64, draft_probs: F64) -> float:
+        self.met_laws = self.met_laws or bool(draft_probs[token_id] < 1)
         return self.rule.accept_probability(token_id, target_probs, draft_probs)
 
-    def residual(self, target_probs: Any, draft_probs: Any) -> Any:
+    def residual(self, target_probs: F64, draft_probs: F64) -> F64:
         return self.rule.residual(target_probs, draft_probs)
 
 
 class ListeningJudge(Listening):
     """The same for a rule that judges whole drafts."""
 
-    def verify(self, context: VerifyContext) -> Any:
+    def verify(self, context: VerifyContext) -> tuple[Iterable[int], int]:
         self.met_laws = self.met_laws or context.draft.draft_probs is not None
         return self.rule.verify(context)
 
 
-def meets_laws(llm: Any, config: Any, prompts: list[Any], samplers: list[SamplingParams]) -> bool:
+def meets_laws(llm: LLM, config: SpeculativeConfig, prompts: list[Prompt], samplers: list[SamplingParams]) -> bool:
     """Whether the drafts of this speculation are drawn from laws; False: point masses alone."""
     rule = config.verification
+    assert isinstance(rule, Verification)
     listening = ListeningJudge(rule) if rule.judges_whole_drafts else Listening(rule)
     params = [sampler.replace(n=4, seed=1, max_tokens=24, ignore_eos=True, detokenize=False) for sampler in samplers]
     for sampler in params:
@@ -174,45 +191,45 @@ class _NotEnumerable(Exception):
 class _Wanted(BaseException):
     """The judge draws a number that the script does not hold; no `except Exception` of its own sees this."""
 
-    def __init__(self, key: tuple[Any, ...], probs: Any) -> None:
+    def __init__(self, key: Chance, probs: F64 | None) -> None:
         self.key, self.probs = key, probs
 
 
 class _ScriptedRows:
     """What the core shows of a draft, with all chance taken from a script: {(kind, row, ...): value}."""
 
-    def __init__(self, chain: tuple[int, ...], laws: list[Any], target: Callable[[tuple[int, ...]], Any], script: dict[Any, Any]) -> None:
+    def __init__(self, chain: tuple[int, ...], laws: list[F32], target: Target, script: dict[Chance, float]) -> None:
         self.token_ids, self.parents, self.laws = list(chain), list(range(-1, len(chain) - 1)), laws
         self._target, self._script = target, script
-        self._drawn: dict[int, Any] = {}
+        self._drawn: dict[int, F64] = {}
 
-    def target(self, node: int) -> Any:
+    def target(self, node: int) -> F64:
         return self._target(tuple(self.token_ids[: node + 1])).copy()
 
-    def logits(self, node: int) -> Any:
+    def logits(self, node: int) -> F32:
         with np.errstate(divide="ignore"):
-            return np.log(self.target(node)).astype(np.float32)
+            return np.asarray(np.log(self.target(node)), np.float32)
 
     def target_token(self, node: int) -> int:
         return int(self._ask(("target", node), self.target(node)))
 
     def uniform(self, node: int, lane: int) -> float:
-        return float(self._ask(("coin", node, lane), None))
+        return self._ask(("coin", node, lane), None)
 
-    def draw(self, probs: Any, node: int) -> int:
+    def draw(self, probs: ArrayLike, node: int) -> int:
         law = np.asarray(probs, np.float64)
         if node in self._drawn and not np.array_equal(self._drawn[node], law):
             raise _NotEnumerable("two draws of one row share their noise")
         self._drawn[node] = law
         return int(self._ask(("draw", node), law / law.sum()))
 
-    def _ask(self, key: tuple[Any, ...], probs: Any) -> Any:
+    def _ask(self, key: Chance, probs: F64 | None) -> float:
         if key not in self._script:
             raise _Wanted(key, probs)
         return self._script[key]
 
 
-def judge_law(rule: Verification, chain: tuple[int, ...], laws: list[Any], target: Callable[[tuple[int, ...]], Any]) -> Law:
+def judge_law(rule: Verification, chain: tuple[int, ...], laws: list[F32], target: Target) -> Law:
     """The law of the tokens that `rule.verify` emits for one drafted chain: summed over its draws, integrated over its coins.
 
     Parameters
@@ -224,7 +241,7 @@ def judge_law(rule: Verification, chain: tuple[int, ...], laws: list[Any], targe
     """
     runs = 0
 
-    def law_of(script: dict[Any, Any]) -> Law:
+    def law_of(script: dict[Chance, float]) -> Law:
         nonlocal runs
         runs += 1
         if runs > _MOST_RUNS:
@@ -238,7 +255,7 @@ def judge_law(rule: Verification, chain: tuple[int, ...], laws: list[Any], targe
             return _mixture([(float(p), law_of({**script, wanted.key: i})) for i, p in enumerate(wanted.probs) if p > 0])
         return {(*(chain[node] for node in path), int(token)): 1.0}
 
-    def integral(script: dict[Any, Any], key: tuple[Any, ...]) -> Law:
+    def integral(script: dict[Chance, float], key: Chance) -> Law:
         """Over a coin in (0, 1): the law is constant between thresholds, which are found by bisection."""
 
         def at(u: float) -> Law:
@@ -273,7 +290,7 @@ def _apart(a: Law, b: Law) -> float:
     return sum(abs(a.get(outcome, 0.0) - b.get(outcome, 0.0)) for outcome in {*a, *b})
 
 
-def _extended(law: Law, length: int, target: Callable[[tuple[int, ...]], Any]) -> Law:
+def _extended(law: Law, length: int, target: Target) -> Law:
     """With the target's own tokens behind what was emitted, up to `length`."""
     while any(len(path) < length for path in law):
         grown: Law = {}
@@ -286,6 +303,24 @@ def _extended(law: Law, length: int, target: Callable[[tuple[int, ...]], Any]) -
     return law
 
 
+def _standing_laws(rng: np.random.Generator, vocab_size: int, point_masses: bool) -> tuple[Target, Target]:
+    """The target's law and the draft's at each path of tokens, drawn when first asked for."""
+
+    def drawn() -> F64:
+        return np.array([float(value) for value in _dyadic(rng, vocab_size)])
+
+    @functools.cache
+    def target(path: tuple[int, ...]) -> F64:
+        return drawn()
+
+    @functools.cache
+    def draft(path: tuple[int, ...]) -> F64:
+        other = drawn()
+        return np.eye(vocab_size)[rng.integers(vocab_size)] if point_masses else 0.5 * other + 0.5 * target(path)
+
+    return target, draft
+
+
 def assert_exact_judge(rule: Verification, *, point_masses: bool) -> bool:
     """Fails unless what `rule.verify` emits, the target's tokens behind it, has the target's law; False if it cannot be enumerated.
 
@@ -293,22 +328,9 @@ def assert_exact_judge(rule: Verification, *, point_masses: bool) -> bool:
     """
     rng = np.random.default_rng(0)
     for vocab_size, depth in [(2, 1), (3, 1), (4, 1), (2, 2), (2, 2), (3, 2)]:
-        known: dict[tuple[int, ...], Any] = {}
-        drafts: dict[tuple[int, ...], Any] = {}
-
-        def target(path: tuple[int, ...], size: int = vocab_size, known: Any = known) -> Any:
-            if path not in known:
-                known[path] = np.array([float(value) for value in _dyadic(rng, size)])
-            return known[path]
-
-        def draft(path: tuple[int, ...], size: int = vocab_size, drafts: Any = drafts, target: Any = target) -> Any:
-            if path not in drafts:
-                other = np.array([float(value) for value in _dyadic(rng, size)])
-                drafts[path] = np.eye(size)[rng.integers(size)] if point_masses else 0.5 * other + 0.5 * target(path)
-            return drafts[path]
-
+        target, draft = _standing_laws(rng, vocab_size, point_masses)
         emitted: list[tuple[float, Law]] = []
-        chains: list[tuple[tuple[int, ...], float, list[Any]]] = [((), 1.0, [])]
+        chains: list[tuple[tuple[int, ...], float, list[F64]]] = [((), 1.0, [])]
         for _ in range(depth):
             chains = [
                 ((*chain, token), mass * float(p), [*laws, draft(chain)])
@@ -330,10 +352,12 @@ def assert_exact_judge(rule: Verification, *, point_masses: bool) -> bool:
     return True
 
 
-def assert_exact_verification(llm: Any, config: Any, prompts: list[Any], samplers: list[SamplingParams]) -> None:
+def assert_exact_verification(llm: LLM, config: SpeculativeConfig, prompts: list[Prompt], samplers: list[SamplingParams]) -> None:
     """Enumerates a user's Verification, for drafts of the kind that it meets under this speculation."""
     point_masses = not meets_laws(llm, config, prompts, samplers)
-    if config.verification.judges_whole_drafts:
-        assert_exact_judge(config.verification, point_masses=point_masses)
+    rule = config.verification
+    assert isinstance(rule, Verification)
+    if rule.judges_whole_drafts:
+        assert_exact_judge(rule, point_masses=point_masses)
     else:
-        assert_exact_rule(config.verification, point_masses=point_masses)
+        assert_exact_rule(rule, point_masses=point_masses)

@@ -74,14 +74,14 @@ def is_sequence(prompt: object) -> TypeGuard[HeldPrompt]:
     return isinstance(prompt, HeldPrompt)
 
 
-def _is_number(entry: Any) -> bool:
+def _is_number(entry: object) -> bool:
     """Whether it is a number or an array without axes: an entry of a prompt, not a prompt."""
     if isinstance(entry, int | float):
         return True
     return dimensions(entry) == 0 and not isinstance(entry, str | bytes)
 
 
-def is_single(prompts: Any) -> bool:
+def is_single(prompts: object) -> bool:
     """Whether `prompts` is one prompt (or something that is none): all but lists of prompts."""
     if isinstance(prompts, str | bytes | bytearray | memoryview | Mapping | LlmiError) or is_sequence(prompts):
         return True
@@ -98,7 +98,7 @@ class PromptList(list[Any]):
     """Prompts that were told apart: a list of numbers in it is not one prompt."""
 
 
-def as_list(prompts: Any) -> PromptList:
+def as_list(prompts: object) -> PromptList:
     """`prompts` as a list of prompts."""
     if isinstance(prompts, PromptList):
         return prompts
@@ -110,7 +110,7 @@ def as_list(prompts: Any) -> PromptList:
         return PromptList([prompts])
     try:
         # The rows of an array stay arrays, so that floats are seen as floats.
-        entries = list(prompts) if (dimensions(prompts) or 0) > 1 else entries_of("prompts", prompts)
+        entries = list(prompts) if isinstance(prompts, Iterable) and (dimensions(prompts) or 0) > 1 else entries_of("prompts", prompts)
     except Exception as error:
         raise InvalidParamsError(f"prompts cannot be read: {type(error).__name__}: {error}", "prompts") from error
     if entries is None or (entries and all(_is_number(entry) for entry in entries)):
@@ -174,7 +174,7 @@ def _of_mapping(
     return text, ids
 
 
-def _own_parse_special(prompt: Any) -> bool | None:
+def _own_parse_special(prompt: object) -> bool | None:
     """What a prompt dict says itself; None: what the call says."""
     value = prompt.get("parse_special") if isinstance(prompt, Mapping) else None
     return None if value is None else bool(option("parse_special", value))
@@ -206,7 +206,7 @@ def _agree(text: str, ids: list[int], tokenizer: Tokenizer) -> bool:
     return text in (tokenizer.decode(known, skip_special_tokens=False), tokenizer.decode(known))
 
 
-def token_list(ids: Any, name: str = "prompts") -> list[int]:
+def token_list(ids: object, name: str = "prompts") -> list[int]:
     """Token ids as a list of ints."""
     entries = entries_of(name, ids)
     if entries is None:

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from llmi import _core
 from llmi.base.kinds import MAX_ENTRIES, Listed, Place, Whole, parse, show
@@ -262,6 +262,16 @@ class Tokenizer:
             raise TokenizerError(f"token id {show(token_id)} is outside [0, {self.vocab_size})", self.path)
         return self._bytes.vocab_bytes[token_id]
 
+    @overload
+    def apply_chat_template(
+        self, messages: list[Message], *, tokenize: Literal[True] = True, add_generation_prompt: bool = ..., continue_final_message: bool = ...,
+        chat_template: str | os.PathLike[str] | None = ..., **kwargs: object,
+    ) -> list[int]: ...  # fmt: skip
+    @overload
+    def apply_chat_template(
+        self, messages: list[Message], *, tokenize: bool, add_generation_prompt: bool = ..., continue_final_message: bool = ...,
+        chat_template: str | os.PathLike[str] | None = ..., **kwargs: object,
+    ) -> str | list[int]: ...  # fmt: skip
     def apply_chat_template(
         self,
         messages: list[Message],

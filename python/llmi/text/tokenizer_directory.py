@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmi.chat import templates
 from llmi.errors import TokenizerError
@@ -15,6 +15,9 @@ from llmi.text.loaded_tokenizer import MAX_ADDED_CHARACTERS, ListedTokens, Loade
 from llmi.text.token_bytes import BYTE_TOKENS, byte_level_alphabet
 from llmi.text.tokenizer_json import CheckedTokenizer, check_id
 from llmi.text.tokenizer_settings import ADDED, CONFIG, SPECIALS, Settings
+
+if TYPE_CHECKING:
+    import tokenizers
 
 MODEL_CONFIGS = ("generation_config.json", "config.json")  # in the order in which their ends count
 
@@ -82,7 +85,7 @@ def _vocab_size(config: dict[str, Any]) -> int | None:
     return None
 
 
-def _add_tokens(tokenizer: Any, settings: Settings, model_vocab: int | None, directory: Path) -> list[str]:
+def _add_tokens(tokenizer: tokenizers.Tokenizer, settings: Settings, model_vocab: int | None, directory: Path) -> list[str]:
     """Adds the tokens that are listed outside tokenizer.json, as transformers does. Returns what could not be added, in words."""
     from tokenizers import AddedToken
 
@@ -124,7 +127,7 @@ def _add_tokens(tokenizer: Any, settings: Settings, model_vocab: int | None, dir
     return left_out
 
 
-def _set_prefix_space(tokenizer: Any, settings: Settings, data: dict[str, Any]) -> list[str]:
+def _set_prefix_space(tokenizer: tokenizers.Tokenizer, settings: Settings, data: dict[str, Any]) -> list[str]:
     """Whether a text begins with a space that it does not have: the flag rules over a byte-level pre-tokenizer."""
     wanted = settings.add_prefix_space
     step = data.get("pre_tokenizer") or {}
@@ -150,7 +153,7 @@ def _begins_with_space(data: dict[str, Any]) -> bool:
     return False
 
 
-def _listed(tokenizer: Any, checked: CheckedTokenizer) -> ListedTokens:
+def _listed(tokenizer: tokenizers.Tokenizer, checked: CheckedTokenizer) -> ListedTokens:
     vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     texts = [""] * (max(vocab.values(), default=-1) + 1)
     if not texts:
@@ -163,7 +166,7 @@ def _listed(tokenizer: Any, checked: CheckedTokenizer) -> ListedTokens:
     return ListedTokens(texts, special, whole, checked.byte_level)
 
 
-def _keeps_bytes(data: dict[str, Any], listed: ListedTokens, tokenizer: Any) -> bool:
+def _keeps_bytes(data: dict[str, Any], listed: ListedTokens, tokenizer: tokenizers.Tokenizer) -> bool:
     """Whether a text's tokens have all of its bytes; False also where nobody knows."""
     normalizer, pre_tokenizer = data["normalizer"] or {}, data["pre_tokenizer"] or {}
     if any(token.lstrip or token.rstrip for token in tokenizer.get_added_tokens_decoder().values()):
