@@ -30,7 +30,7 @@ FILES = [
     planted("a-time-set-back", "csrc/io", "Difference", "if (!Equal(now.st_ctim, opened_.st_ctim) &&", "if (now.st_size < 0 &&", IDENTITY),
     planted("another-file-of-the-name", "csrc/io", "CheckUnchanged", "|| named.st_ino != opened_.st_ino", "", IDENTITY),
     planted("nobody-asks-after-loading", "python/llmi", "__init__", "files.check_unchanged()\n        self._files", "self._files", IDENTITY),
-    planted("files-that-come-and-go", "python/llmi", "check_unchanged", "if self.beside != _beside(self.path):", "if not self.files:", IDENTITY),
+    planted("files-that-come-and-go", "python/llmi", "check_unchanged", "if self.other_files != _other_files(self.path):", "if not self.files:", IDENTITY),
     planted("the-digest-of-a-path", "python/llmi", "_sha256", "digest.update(file.read(offset, _CHUNK_BYTES))", "digest.update(Path(file.path).read_bytes()[offset : offset + _CHUNK_BYTES])", IDENTITY),
     planted("a-digest-of-what-is-there-now", "python/llmi", "_sha256", "if problem:\n            raise ModelFileError(", "if not file:\n            raise ModelFileError(", IDENTITY),
 ]  # fmt: skip

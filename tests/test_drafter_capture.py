@@ -72,7 +72,7 @@ def test_what_is_refused(crowded: LLM) -> None:
     class Greedy(Watcher):
         capture = Capture(layer_logits=[1])
 
-    with pytest.raises(llmi.UnsupportedCombinationError, match=r"Greedy.capture asks for layer logits or attention"):
+    with pytest.raises(llmi.UnsupportedCombinationError, match=r"Greedy.capture has layer_logits or attention"):
         crowded.generate([1, 2], speculative_config=Greedy())
     Greedy.capture = Capture(hidden_states=[99])
     with pytest.raises(llmi.InvalidParamsError, match="layer 99"):

@@ -23,7 +23,7 @@ SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".py", ".pyi", ".md"}
 #: The most hits in each folder or file. Lower a number when you have removed phrases; never raise one.
 CEILINGS = {
     "csrc": 37,
-    "python": 8,
+    "python": 0,
     "docs": 0,
     "README.md": 0,
     "CHANGELOG.md": 0,

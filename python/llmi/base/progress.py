@@ -29,7 +29,7 @@ class Bar(Protocol):
     """Shows how far something is."""
 
     def update(self, count: float) -> object:
-        """So many more are done."""
+        """Moves the bar on by `count`."""
 
 
 class _NoBar:

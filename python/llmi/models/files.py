@@ -96,14 +96,14 @@ class OpenModel:
     core : _core.ModelFiles
     files : list of _core.InputFile
         All that its digest is of.
-    beside : list of Path
+    other_files : list of Path
         Those that are not the core's.
     """
 
     path: Path
     core: _core.ModelFiles
     files: list[_core.InputFile]
-    beside: list[Path]
+    other_files: list[Path]
 
     def digest(self) -> ModelDigest:
         """The digest of the loaded files."""
@@ -116,7 +116,7 @@ class OpenModel:
                 file.check_unchanged()
             except _core.CoreError as error:
                 raise from_core(error, file.path) from None
-        if self.beside != _beside(self.path):  # they are read by their names
+        if self.other_files != _other_files(self.path):  # they are read by their names
             raise ModelFileError(
                 f"{self.path}: files came or went while the model was loaded. Load it again when nobody writes there", self.path
             )
@@ -135,16 +135,16 @@ def open_model(path: Path) -> OpenModel:
     weights = [open_input(file, form) for file in layout.weights]
     config = None if layout.config is None else open_input(layout.config, "json")
     index = None if layout.index is None else open_input(layout.index, "json")
-    beside = _beside(layout.path)
+    other_files = _other_files(layout.path)
     try:
         core = _core.ModelFiles(str(layout.path), weights, config, index)
-        others = [_core.InputFile(str(file)) for file in beside]
+        others = [_core.InputFile(str(file)) for file in other_files]
     except _core.CoreError as error:
         raise from_core(error, layout.path) from None
-    return OpenModel(layout.path, core, [*weights, *(file for file in (config, index) if file is not None), *others], beside)
+    return OpenModel(layout.path, core, [*weights, *(file for file in (config, index) if file is not None), *others], other_files)
 
 
-def _beside(path: Path) -> list[Path]:
+def _other_files(path: Path) -> list[Path]:
     return [file for name in BESIDE_WEIGHTS if (file := path / name).is_file()]
 
 

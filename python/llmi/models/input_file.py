@@ -89,7 +89,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int, error: type[ModelFi
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
-            raise error(f"{path}: {kind} in the place of a file", path)
+            raise error(f"{path}: {kind} instead of a file", path)
         if status.st_size > max_bytes:
             raise error(f"{path}: the file has {status.st_size:,} bytes (at most {max_bytes:,})", path)
         parts, left = [], max_bytes + 1

@@ -138,7 +138,7 @@ def _hidden_layers(drafter: Drafter, num_layers: int) -> list[int]:
     hidden, logits, attention = capture_layers(drafter.capture, num_layers)
     if logits or attention:
         raise UnsupportedCombinationError(
-            f"{type(drafter).__name__}.capture asks for layer logits or attention: a drafter sees hidden_states alone", "capture", "drafter"
+            f"{type(drafter).__name__}.capture has layer_logits or attention: a drafter sees hidden_states alone", "capture", "drafter"
         )
     return sorted(set(hidden))
 

@@ -304,7 +304,7 @@ def _extended(law: Law, length: int, target: Target) -> Law:
 
 
 def _standing_laws(rng: np.random.Generator, vocab_size: int, point_masses: bool) -> tuple[Target, Target]:
-    """The target's law and the draft's at each path of tokens, drawn when first asked for."""
+    """The target's law and the draft's at each path of tokens, drawn at its first call."""
 
     def drawn() -> F64:
         return np.array([float(value) for value in _dyadic(rng, vocab_size)])
