@@ -202,7 +202,7 @@ class LLM(StaysHere):
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
             engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
-        except BaseException as error:  # Ctrl-C too: packing ends at its next matrix
+        except BaseException as error:  # Ctrl-C too: the engine then stops packing before its next matrix
             dropped.set()
             loading.wait()
             if isinstance(error, _core.CoreError):

@@ -97,7 +97,7 @@ def entries_of(name: str, value: object) -> list[Any] | None:
 
 
 def iterable(value: Any) -> TypeGuard[Iterable[Any]]:  # Any: whether iter() takes it is the question
-    """Whether it is something like a list: no text, no bytes, no mapping, no table, no single value."""
+    """Whether `value` can be read as a list. Texts, bytes, mappings, tables and single values cannot."""
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or type(value).__name__ == "DataFrame" or dimensions(value) == 0:
         return False
     try:

@@ -36,13 +36,13 @@ class _NoBar:
     """Replaces a bar that would not be seen."""
 
     def update(self, count: float) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def __enter__(self) -> _NoBar:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def progress(total: int, description: str, unit: str = "it", enabled: bool | None = None) -> contextlib.AbstractContextManager[Bar]:

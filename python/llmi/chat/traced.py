@@ -166,7 +166,7 @@ for _name in ("center", "ljust", "rjust", "zfill", "expandtabs", "translate"):
 
 
 def origin_of(text: str) -> str:
-    """The letters of a text; one that is not traced is the template's."""
+    """The letters of a text. A text without letters is the template's."""
     return text.origin if isinstance(text, Traced) else TEMPLATE * len(text)
 
 

@@ -166,7 +166,7 @@ def device_lines(
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `llmi inspect` behind the model."""
+    """Adds the options of `llmi inspect` that follow the model."""
     parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16", help="type of the KV cache")
     parser.add_argument(
         "--activation-bits",

@@ -42,7 +42,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="llmi", description="A small, fast, open LLM inference engine.", epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"llmi {llmi.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_chat(commands)
+    _add_generate(commands)
+    inspect = commands.add_parser(
+        "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
+    )
+    inspect.add_argument("model", nargs="?", help="a path or name", default=argparse.SUPPRESS)
+    add_inspect_options(inspect)
+    commands.add_parser("doctor", help="what runs on this machine", description="What runs on this machine, and why.")
+    _add_bench(commands)
+    replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
+    replay.add_argument("receipt", help="a file that Receipt.save wrote")
+    replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it", default=argparse.SUPPRESS)
+    _add_cache(commands)
+    return parser
 
+
+def _add_chat(commands: argparse._SubParsersAction[_Parser]) -> None:
     chat = commands.add_parser(
         "chat",
         help="talk with a model",
@@ -57,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_activation_bits(chat, None)
     _add_sampling_options(chat, "to the end of the context")
 
+
+def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     generate = commands.add_parser(
         "generate", help="continue raw text", epilog=EPILOG, description="Continue raw text. For chat models, `llmi chat` is what you want."
     )
@@ -70,14 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_activation_bits(generate, None)
     _add_sampling_options(generate, "256")
 
-    inspect = commands.add_parser(
-        "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
-    )
-    inspect.add_argument("model", nargs="?", help="a path or name", default=argparse.SUPPRESS)
-    add_inspect_options(inspect)
 
-    commands.add_parser("doctor", help="what runs on this machine", description="What runs on this machine, and why.")
-
+def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     bench = commands.add_parser(
         "bench", help="speed, compared with this machine's limits", description="Speed of a model, compared with its limits.", epilog=EPILOG
     )
@@ -86,10 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_options(bench)
     _add_activation_bits(bench, 8)
 
-    replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
-    replay.add_argument("receipt", help="a file that Receipt.save wrote")
-    replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it", default=argparse.SUPPRESS)
 
+def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
     cache = commands.add_parser("cache", help="fetched models", description="Models that were fetched.")
     actions = cache.add_subparsers(dest="action", metavar="ACTION")
     actions.add_parser("list", help="what is in the cache, and in the hub's")
@@ -97,7 +107,6 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("name", help="as `llmi cache list` shows it")
     get = actions.add_parser("get", help="fetch a model")
     get.add_argument("name", help="a name that llmi knows, or one of the hub")
-    return parser
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:

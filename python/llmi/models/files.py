@@ -1,4 +1,4 @@
-"""A model's files while they are open: loaded together, and known again by their digest."""
+"""A model's open files. The core loads them together, and their digest identifies them."""
 
 from __future__ import annotations
 

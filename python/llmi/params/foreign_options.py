@@ -50,7 +50,7 @@ def _refused(why: str, **names: object) -> list[Foreign]:
 
 
 def _inert(why: str, **names: Kind) -> list[Foreign]:
-    """Without effect, whatever their value of the kind."""
+    """Names that have no effect here, whatever value of their kind is given."""
     return [Foreign(name, why, inert=kind) for name, kind in names.items()]
 
 
@@ -87,7 +87,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused("contrastive search comes in a later version", penalty_alpha=0.0, low_memory=False),
     _refused("layers are contrasted in a later version", dola_layers=(), dola_rule="paper"),
     _refused("activations are steered in a later version", steering=({},)),
-    # Beam search, and what belongs to it.
+    # Beam search and its parameters.
     _refused(_BEAMS, num_beams=1, beam_width=1, num_beam_groups=1, diversity_penalty=0.0, length_penalty=1.0, early_stopping=False, constraints=([],),
              force_words=([],), force_words_ids=([],), use_beam_search=False, length_includes_prompt=False),
     _refused("give n= and choose among the outputs", best_of=1),

@@ -162,7 +162,7 @@ class SamplingParams:
         dataclasses.replace(self)._settle()
 
     def _settle(self) -> None:
-        """Takes every value in its plain form, then looks at those that depend on each other."""
+        """Replaces every value by its plain form, then checks the values that depend on each other."""
         for name, option in SAMPLING.items():
             value = getattr(self, name)
             if not isinstance(value, DefaultInt):

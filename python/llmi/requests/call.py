@@ -73,7 +73,7 @@ class Call:
             self.index_of[submission.built.id] = index
             accepted.append(submission.built)
         ids = [request.id for request in accepted]
-        self.pending.update(ids)  # before the engine has them: see _forget_unsubmitted
+        self.pending.update(ids)  # set before the engine has the requests: see _forget_unsubmitted
         try:
             call_core(self.engine.submit, accepted, self.channel)
         except LlmiError:
@@ -152,7 +152,7 @@ class Call:
                 self.engine.interrupt_hook(sorted(self.pending))
             try:
                 self.wait()
-            except LlmiError:  # closed: no more events come
+            except LlmiError:  # the engine is closed, and no more events come
                 return
 
     def cancel(self) -> None:

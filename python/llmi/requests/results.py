@@ -103,7 +103,7 @@ class ResultBuilder:
             return NonFiniteLogitsError(f"{hooks.failed_hook}: {hooks.error}")
         if hooks.error is not None and isinstance(error, HookError):  # unless the engine was closed meanwhile
             kind = DraftError if hooks.failed_in_drafter else ConstraintError if isinstance(hooks.error, ConstraintError) else HookError
-            own = type(hooks.error) is HookError  # it returned what it may not
+            own = type(hooks.error) is HookError  # the hook returned a value of the wrong kind
             what = (
                 f"{hooks.failed_hook}: {hooks.error}" if own else f"{hooks.failed_hook} raised {type(hooks.error).__name__}: {hooks.error}"
             )

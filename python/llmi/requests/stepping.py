@@ -24,7 +24,7 @@ class Stepping:
         self._lock = threading.Lock()
 
     def add(self, call: Call, submit: Callable[[Call, int], None]) -> None:
-        """Queues the requests of `call` with those that are there."""
+        """Queues the requests of `call` behind those that were added before."""
         call_core(self._engine.check_open)  # in the child of a fork the lock may never be released
         with self._lock:
             whole = self._call or Call(self._engine, self._results, [], "return")

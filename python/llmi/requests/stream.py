@@ -115,7 +115,7 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
 
     def _poll(self, over: type[StopIteration | StopAsyncIteration]) -> StreamChunk | None:
         """The next chunk that has come, None while there may be more; raises `over`, or the request's error, behind the last."""
-        is_over = self._closed or self._calls.done  # read first: the end of a stream comes after its last chunk
+        is_over = self._closed or self._calls.done  # read before the chunks: a chunk may come in between, and must not be lost
         try:
             return self._calls.chunks.popleft()
         except IndexError:

@@ -103,10 +103,10 @@ class _Function(Drafter):
 
 
 class PromptLookup(Alike, Drafter):
-    """Proposes what followed when the last tokens stood earlier in the prompt or the output.
+    """Looks for the last tokens earlier in the prompt or the output, and proposes the tokens that followed them there.
 
-    The longest n-gram first, the latest of several (Saxena, 2023). Free, and good where the output copies: summaries,
-    questions over a text, code edits.
+    Longer n-grams are tried first; of several places the latest counts (Saxena, 2023). It costs nothing, and helps where the output
+    copies from the prompt: summaries, questions about a text, code edits.
 
     Parameters
     ----------

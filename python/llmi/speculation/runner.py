@@ -66,7 +66,7 @@ class DrafterRunner:
                 if len(answers) != len(present):
                     raise LlmiError(f"propose_batch returned {len(answers)} proposals for {len(present)} contexts")
                 proposals = {id(context): answer for context, answer in zip(present, answers, strict=True)}
-            except KeyboardInterrupt:  # the core knows whose it is
+            except KeyboardInterrupt:  # the core ends the request that it is meant for
                 raise
             except BaseException as error:
                 for context in present:

@@ -46,9 +46,9 @@ def prompts_of(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     stacklevel: int = 3,
 ) -> list[ChatPrompt | LlmiError]:
-    """A prompt for each chat, or the error that its rendering ended in.
+    """A prompt for each chat, or the error that its rendering raised.
 
-    What no chat's prompt shows of what was given is named in one UserWarning.
+    Arguments that no chat's template reads are named in one UserWarning.
     """
     if chat_template_kwargs is not None and not isinstance(chat_template_kwargs, Mapping):
         raise InvalidParamsError(f"chat_template_kwargs must be a dict, not {type(chat_template_kwargs).__name__}", "chat_template_kwargs")

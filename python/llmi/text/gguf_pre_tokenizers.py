@@ -14,7 +14,7 @@ DEFAULT_SPLITS = (r"[\p{P}\$\+<=>\^~\|]+", GPT2_SPLIT, r"\p{N}+", r"[0-9][0-9][0
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """`splits`: expressions, each of which cuts the pieces of the one before into its matches and the text between them."""
+    """How a text is cut into words. Each expression of `splits` cuts what the one before left into its matches and the text between them."""
 
     splits: tuple[str, ...]
     ignore_merges: bool = False  # a word that is a token is that token, whatever the merges say

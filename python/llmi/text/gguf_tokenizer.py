@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,19 +93,8 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
     else:
         kind = _ByteLevel(reader, file, listed)
         add_bos = kind.rule.add_bos
-    eos = [ids[name] for name in ("eos", "eot", "eom")]
-    eos += reader.token_ids(GGML + "eos_token_ids", len(tokens))
-    for i in [token_id for token_id in eos if token_id is not None and token_id in listed.whole]:
-        listed.special[i] = listed.whole.pop(i)
-    # Chat models whose file lists only one end: the turn's end is an end too.
-    eos += [i for i, text in sorted(listed.special.items()) if text in END_MARKERS]
-    eos_ids = list(dict.fromkeys(token_id for token_id in eos if token_id is not None))
-    sides = {}
-    for name, token_id, default in (("bos", ids["bos"], add_bos), ("eos", ids["eos"], False)):
-        wanted = reader.flag(f"{GGML}add_{name}_token")
-        if wanted and token_id is None:
-            raise reader.fail(f"{GGML}add_{name}_token", f"it is true, but the file names no {name}_token_id")
-        sides[name] = [token_id] if token_id is not None and (default if wanted is None else wanted) else []
+    eos_ids = _ends(reader, ids, listed)
+    prefix, suffix = _side(reader, "bos", ids["bos"], add_bos), _side(reader, "eos", ids["eos"], False)
     notes = _notes(reader, model)
     if notes:
         warnings.warn(f"{path}: {'; '.join(notes)}", UserWarning, stacklevel=4)
@@ -113,14 +103,34 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
         bos_token_id=ids["bos"],
         eos_token_ids=eos_ids,
         main_eos_token_id=eos_ids[0] if eos_ids else None,
-        prefix=sides["bos"],
-        suffix=sides["eos"],
+        prefix=prefix,
+        suffix=suffix,
         chat_templates=templates.of_gguf(metadata, path),
         template_tokens={},
         listed=listed,
         keeps_bytes=kind.keeps_bytes,
         build_for=kind.build_for,
     )
+
+
+def _ends(reader: _Metadata, ids: Mapping[str, int | None], listed: ListedTokens) -> list[int]:
+    """The ids that end a text, the main one first; they become special tokens of `listed`."""
+    named = [ids["eos"], ids["eot"], ids["eom"], *reader.token_ids(GGML + "eos_token_ids", len(listed.texts))]
+    ends = [token_id for token_id in named if token_id is not None]
+    for token_id in ends:
+        if token_id in listed.whole:
+            listed.special[token_id] = listed.whole.pop(token_id)
+    # Chat models whose file lists only one end: the turn's end is an end too.
+    ends += [token_id for token_id, text in sorted(listed.special.items()) if text in END_MARKERS]
+    return list(dict.fromkeys(ends))
+
+
+def _side(reader: _Metadata, name: str, token_id: int | None, default: bool) -> list[int]:
+    """The ids that stand at one side of a text: bos before it, eos behind it. default: for files that do not say."""
+    wanted = reader.flag(f"{GGML}add_{name}_token")
+    if wanted and token_id is None:
+        raise reader.fail(f"{GGML}add_{name}_token", f"it is true, but the file names no {name}_token_id")
+    return [token_id] if token_id is not None and (default if wanted is None else wanted) else []
 
 
 def _listed(reader: _Metadata, file: _core.GgufFile, model: str) -> tuple[ListedTokens, list[int]]:

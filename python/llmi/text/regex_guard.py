@@ -99,7 +99,7 @@ def _class_end(pattern: str, position: int) -> int:
         if pattern[position] == "[":
             depth += 1
             position += 2 if pattern.startswith("[^", position) else 1
-            position += pattern.startswith("]", position)  # a bracket that comes first stands for itself
+            position += pattern.startswith("]", position)  # "]" right after "[" or "[^" is a character of the set
             continue
         depth -= pattern[position] == "]"
         position += 1

@@ -21,7 +21,7 @@ SPACE = "\u2581"
 
 @dataclasses.dataclass
 class CheckedTokenizer:
-    """What the file says beyond what the library does with it."""
+    """The parts of a tokenizer.json that llmi itself uses: the ids around a text, and the alphabet that stands for bytes."""
 
     path: Path
     byte_level: bool  # the alphabet of GPT-2, else SentencePiece's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ LISTS = ("additional_special_tokens", "extra_special_tokens")
 USED = (*NAMED, *LISTS, "tokenizer_class", "add_bos_token", "add_eos_token", "added_tokens_decoder", "add_prefix_space", "chat_template")
 #: Ids that transformers writes when it converts a GGUF: they are read, but the texts count.
 IDS = tuple(f"{name}_id" for name in NAMED)
-#: Keys without effect where they are false.
+#: Keys that have no effect where they are false.
 ASKING = ("do_lower_case", "fix_mistral_regex", "remove_space", "keep_accents", "strip_accents", "add_dummy_prefix_space")
 #: Keys that change no token, and why.
 INERT = {
@@ -185,21 +186,31 @@ def read(directory: Path, files: dict[str, Any], config: dict[str, Any]) -> Sett
     specials = {tokens[key].content: tokens[key] for key in NAMED if key in tokens}
     specials |= {content: token for content, token in further.items() if content not in specials}
     if not has_decoder and ADDED in files:
-        companion = _Reader(directory / ADDED, files[ADDED])
-        for content, value in companion.data.items():
-            content = companion.token(ADDED, content).content if content else content
-            special = content in specials
-            number = check_id(value, f"{content!r:.60}", companion.path)
-            if number in added or not content:
-                raise companion.fail(content, f"id {number} has two tokens" if content else "the text of a token is empty")
-            added[number] = Token(content, special, PLAIN | {"normalized": not special})
-    add_bos, add_eos = reader.flag("add_bos_token"), reader.flag("add_eos_token")
-    if kind in RULING_CLASSES:
-        first, last = RULING_CLASSES[kind][:2]
-        add_bos, add_eos = first if add_bos is None else add_bos, last if add_eos is None else add_eos
-    else:
-        add_bos = add_eos = None
+        added = _added(_Reader(directory / ADDED, files[ADDED]), specials)
+    add_bos, add_eos = _around(reader, kind)
     return Settings(kind, named, stated, specials, added, add_bos, add_eos, reader.flag("add_prefix_space"), unused)
+
+
+def _added(reader: _Reader, specials: Mapping[str, Token]) -> dict[int, Token]:
+    """The tokens of added_tokens.json, by id."""
+    added: dict[int, Token] = {}
+    for content, value in reader.data.items():
+        content = reader.token(ADDED, content).content if content else content
+        special = content in specials
+        number = check_id(value, f"{content!r:.60}", reader.path)
+        if number in added or not content:
+            raise reader.fail(content, f"id {number} has two tokens" if content else "the text of a token is empty")
+        added[number] = Token(content, special, PLAIN | {"normalized": not special})
+    return added
+
+
+def _around(reader: _Reader, kind: str) -> tuple[bool | None, bool | None]:
+    """Whether a text begins with bos and ends with eos; None, None where the class of the tokenizer has no say in it."""
+    add_bos, add_eos = reader.flag("add_bos_token"), reader.flag("add_eos_token")
+    if kind not in RULING_CLASSES:
+        return None, None
+    first, last = RULING_CLASSES[kind][:2]
+    return first if add_bos is None else add_bos, last if add_eos is None else add_eos
 
 
 def _class_of(config: dict[str, Any]) -> str:
