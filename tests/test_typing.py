@@ -99,7 +99,7 @@ MOST_ANY = 8  # lines of the package with an annotation `: Any`
 def test_each_any_has_a_reason() -> None:
     """`: Any` switches the checker off. Few lines have it, and each says why in a comment "# Any: ..." behind it or on the line above."""
     found, silent = [], []
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]):
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, 1):
             code = line.split("#")[0]

@@ -11,9 +11,13 @@ import operator
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: Longest list that is read from an argument, and most that is read of an iterator, which may have no end.
 MAX_ENTRIES, MAX_ITERATED = 1 << 24, 1 << 20
@@ -370,7 +374,7 @@ def callable_object(value: object) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def array_of(name: str, value: object) -> Any:
+def array_of(name: str, value: object) -> NDArray[np.generic]:
     """A numpy array of it. Raises InvalidParamsError for bytes and for what numpy makes no array of."""
     import numpy as np
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_keys, dict_values
 
 
 class Recorded(dict[str, Any]):
@@ -24,23 +28,23 @@ class Recorded(dict[str, Any]):
         self._read.add(key)
         return super().get(key, default)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         self._all()
         return super().__iter__()
 
-    def keys(self) -> Any:
+    def keys(self) -> dict_keys[str, Any]:
         self._all()
         return super().keys()
 
-    def values(self) -> Any:
+    def values(self) -> dict_values[str, Any]:
         self._all()
         return super().values()
 
-    def items(self) -> Any:
+    def items(self) -> dict_items[str, Any]:
         self._all()
         return super().items()
 
-    def copy(self) -> Any:
+    def copy(self) -> dict[str, Any]:
         self._all()
         return dict(self)
 

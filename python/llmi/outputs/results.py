@@ -9,6 +9,8 @@ from llmi.errors import LlmiError, import_extra
 from llmi.outputs.completion import CompletionOutput, Logprob, RequestMetrics, short
 
 if TYPE_CHECKING:
+    import pandas
+
     from llmi.outputs.receipt import Receipt
 
 _MAX_SHOWN = 20  # results in a notebook
@@ -93,7 +95,7 @@ class Outputs(list[RequestOutput]):
         """The first continuation's text of each prompt."""
         return [output.text for output in self]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """One row a continuation (needs pandas)."""
         pandas = import_extra("pandas", "pandas")
         rows = [

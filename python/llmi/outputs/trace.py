@@ -15,6 +15,7 @@ from llmi.errors import InvalidParamsError, import_extra
 from llmi.outputs.table import table_html
 
 if TYPE_CHECKING:
+    import pandas
     from numpy.typing import NDArray
 
 
@@ -54,7 +55,7 @@ class DecodeTrace(Alike):
         drafted = self._columns["accepted"] >= 0
         return {**self._columns, "token": np.asarray(self.tokens, dtype=object), "drafted": drafted, "accepted": accepted}
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame (needs pandas)."""
         return import_extra("pandas", "pandas").DataFrame(self.to_dict())
 
@@ -166,7 +167,7 @@ class TokenExplanation(Alike):
         columns = {**self._columns, "token": np.asarray(self.tokens, dtype=object)}
         return {**columns, "kept": columns["kept"] == 1, "chosen": columns["chosen"] == 1}
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame (needs pandas)."""
         return import_extra("pandas", "pandas").DataFrame(self.to_dict())
 

@@ -17,6 +17,8 @@ from llmi.speculation.context import DraftContext
 from llmi.speculation.drafters import Drafter, plain_proposal
 
 if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from llmi.lab.sequence import TokenSequence
@@ -43,7 +45,9 @@ class _ReplayContext(DraftContext):
             self._llm = llm
             self._core_params = llm._builder.core_params(self.sampling_params, output.seed, 1)
 
-    def draw(self, source: TokenSequence | NDArray[np.float32], *, num_tokens: int = 1, path: Iterable[int] = ()) -> Any:
+    def draw(
+        self, source: TokenSequence | NDArray[np.float32], *, num_tokens: int = 1, path: Iterable[int] = ()
+    ) -> tuple[list[int], list[NDArray[np.float32]]]:
         """As the target would draw; needs a model to process laws."""
         if not hasattr(self, "_llm"):
             raise UnsupportedCombinationError(
@@ -78,7 +82,7 @@ class ArenaRow:
 class ArenaReport(list[ArenaRow]):
     """One row a drafter. `to_pandas()` has one row a drafter and depth."""
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """Needs pandas."""
         pandas = import_extra("pandas", "pandas")
         rows = [
@@ -101,10 +105,11 @@ class ArenaReport(list[ArenaRow]):
         ]
         return "\n".join(lines)
 
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """A heat map of acceptance, drafter by depth (needs matplotlib)."""
         pyplot = import_extra("matplotlib.pyplot", "plot")
         rates = np.array([[a / t if t else np.nan for a, t in zip(row.accepted, row.tried, strict=True)] for row in self])
+        figure: Figure
         figure, axes = pyplot.subplots(figsize=(8, 1 + 0.5 * len(self)))
         image = axes.imshow(rates, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto", extent=(0.5, rates.shape[1] + 0.5, len(self) - 0.5, -0.5))
         axes.set_yticks(range(len(self)), [row.drafter for row in self])
@@ -212,9 +217,10 @@ class SpeculationForecast(list[ForecastRow]):
         lines += [f"{row.name:<20} {row.acceptance[0]:>12.2f} {row.best_length:>12} {row.speed_up:>9.2f}" for row in self]
         return "\n".join(lines)
 
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """Speed-up by draft length (needs matplotlib)."""
         pyplot = import_extra("matplotlib.pyplot", "plot")
+        figure: Figure
         figure, axes = pyplot.subplots()
         for row in self:
             axes.plot(range(len(row.speed_up_by_length)), row.speed_up_by_length, label=row.name)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tokenizers
 
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -21,7 +24,7 @@ class Rule:
     add_bos: bool = False  # unless the file says otherwise
     compose: bool = False  # characters are composed first (NFC), as the model's own tokenizer does
 
-    def pre_tokenizer(self) -> Any:
+    def pre_tokenizer(self) -> tokenizers.pre_tokenizers.PreTokenizer:
         """The library's form of it."""
         from tokenizers import Regex, pre_tokenizers
 

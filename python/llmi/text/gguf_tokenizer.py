@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmi import _core
 from llmi.chat import templates
@@ -14,6 +14,9 @@ from llmi.errors import TokenizerError, from_core
 from llmi.text.gguf_pre_tokenizers import RULES
 from llmi.text.loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, ListedTokens, LoadedTokenizer, guarded, listed_some
 from llmi.text.token_bytes import BYTE_TOKENS, byte_level_alphabet
+
+if TYPE_CHECKING:
+    import tokenizers
 
 # GGUF token types; 0 is undefined.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -244,7 +247,9 @@ class _Metadata:
         return ids
 
 
-def _assemble(model: object, normalizer: object, pre_tokenizer: object, decoder: object, listed: ListedTokens, path: Path) -> Any:
+def _assemble(
+    model: object, normalizer: object, pre_tokenizer: object, decoder: object, listed: ListedTokens, path: Path
+) -> tokenizers.Tokenizer:
     from tokenizers import AddedToken, Tokenizer
 
     tokenizer = Tokenizer(model)
@@ -271,14 +276,14 @@ class _ByteLevel:
             raise reader.fail(GGML + "pre", f"pre-tokenizer {pre!r} is not known ({', '.join(sorted(RULES))} are)")
         self.rule = RULES[pre]
 
-    def build(self) -> Any:
+    def build(self) -> tokenizers.Tokenizer:
         merges: list[str] = self.file.strings(MERGES)
         return self._tokenizer({text: token_id for token_id, text in enumerate(self.listed.texts) if text}, merges)
 
     def keeps_bytes(self) -> bool:
         return not self.rule.compose and byte_level_alphabet().keys() <= set(self.listed.texts)
 
-    def build_for(self, text: str) -> Any:
+    def build_for(self, text: str) -> tokenizers.Tokenizer | None:
         if self.rule.compose:
             return None
         alphabet = {byte: character for character, byte in byte_level_alphabet().items()}
@@ -287,7 +292,7 @@ class _ByteLevel:
         vocab |= {text: token_id for token_id, text in (self.listed.special | self.listed.whole).items()}
         return self._tokenizer(vocab, list(self.file.occurring(MERGES, written, joined=True).values()))
 
-    def _tokenizer(self, vocab: dict[str, int], merges: list[str]) -> Any:
+    def _tokenizer(self, vocab: dict[str, int], merges: list[str]) -> tokenizers.Tokenizer:
         from tokenizers import decoders, models, normalizers
 
         pairs: object = [tuple(merge.split(" ", 1)) for merge in merges]
@@ -342,13 +347,13 @@ class _SentencePiece:
         prefix = reader.flag(GGML + "add_space_prefix")
         self.prefix_space = prefix is None or prefix
 
-    def build(self) -> Any:
+    def build(self) -> tokenizers.Tokenizer:
         return self._tokenizer({i: text for i, text in enumerate(self.listed.texts) if text})
 
     def keeps_bytes(self) -> bool:
         return {text for text, kind in zip(self.listed.texts, self.types, strict=True) if kind == BYTE} >= BYTE_TOKENS.keys()
 
-    def build_for(self, text: str) -> Any:
+    def build_for(self, text: str) -> tokenizers.Tokenizer | None:
         if any(part in text for part in (self.listed.special | self.listed.whole).values()):
             return None  # what is behind such a part may begin with a space of its own
         written = ("▁" if self.prefix_space else "") + text.replace(" ", "▁")
@@ -356,7 +361,7 @@ class _SentencePiece:
         tokens |= {i: self.listed.texts[i] for i, kind in enumerate(self.types) if kind == BYTE or i == self.unknown}
         return self._tokenizer(dict(sorted(tokens.items())))
 
-    def _tokenizer(self, tokens: dict[int, str]) -> Any:
+    def _tokenizer(self, tokens: dict[int, str]) -> tokenizers.Tokenizer:
         from tokenizers import decoders, models, normalizers
 
         merges = _merges_from_scores(

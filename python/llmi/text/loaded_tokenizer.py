@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from llmi.errors import TokenizerError
+
+if TYPE_CHECKING:
+    import tokenizers
 
 #: A vocabulary's ids are below this: the largest published ones have a sixty-fourth of it.
 MAX_TOKEN_IDS = 1 << 24
@@ -15,6 +18,10 @@ MAX_TOKEN_IDS = 1 << 24
 MAX_UNUSED_IDS = 65_536
 #: Texts of added tokens, all together: they become one automaton.
 MAX_ADDED_CHARACTERS = 1 << 22
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclasses.dataclass
@@ -31,7 +38,7 @@ class ListedTokens:
 class LoadedTokenizer:
     """A tokenizer's parts, whatever file they came from."""
 
-    build: Callable[[], Any]
+    build: Callable[[], tokenizers.Tokenizer]
     bos_token_id: int | None
     eos_token_ids: list[int]
     prefix: list[int]
@@ -44,14 +51,14 @@ class LoadedTokenizer:
         [], bool
     ]  # whether each byte of a text is in its tokens: none is left out, shortened or joined to an unknown token
     # A tokenizer that knows only what may come of this text, and encodes it as the whole one does; None: take the whole one.
-    build_for: Callable[[str], Any] = lambda text: None
+    build_for: Callable[[str], tokenizers.Tokenizer | None] = lambda text: None
 
     def with_special(self, ids: list[int]) -> list[int]:
         """`ids` wrapped as the model wants a text."""
         return [*self.prefix, *ids, *self.suffix]
 
 
-def guarded(function: Callable[..., Any], path: Path, *args: object, **kwargs: object) -> Any:
+def guarded(function: Callable[P, R], path: Path, *args: P.args, **kwargs: P.kwargs) -> R:
     """Calls the tokenizers library; what it raises comes as TokenizerError, its panics too (they are BaseExceptions, by type PanicException)."""
     try:
         return function(*args, **kwargs)

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from llmi import _core
 from llmi.base.kinds import MAX_ENTRIES, Listed, Place, Whole, parse, show
@@ -21,6 +21,9 @@ from llmi.params.options import option
 from llmi.text import gguf_tokenizer
 from llmi.text.loaded_tokenizer import ListedTokens, LoadedTokenizer, guarded
 from llmi.text.token_bytes import ByteTable, byte_table
+
+if TYPE_CHECKING:
+    import tokenizers
 
 Message = dict[str, Any]
 MAX_TEXT_BYTES = 64 << 20
@@ -88,7 +91,7 @@ class Tokenizer:
     def _take(self, loaded: LoadedTokenizer) -> None:
         self._loaded = loaded
         self._lock = threading.Lock()  # around what is built when it is needed, and the switch of encode_special_tokens
-        self._whole: object = None
+        self._whole: tokenizers.Tokenizer | None = None
         self._num_small = 0
         self._table: ByteTable | None = None
         self._markup: tuple[set[str], list[int], set[str]] | None = None  # texts of special tokens, their lengths, their first characters
@@ -114,7 +117,7 @@ class Tokenizer:
         self.path = path = Path(state["path"])
         library = state["library"]
 
-        def build() -> Any:
+        def build() -> tokenizers.Tokenizer:
             import tokenizers
 
             return guarded(tokenizers.Tokenizer.from_str, path, library)
@@ -134,7 +137,7 @@ class Tokenizer:
             self._table = byte_table(self._loaded.listed)
         return self._table
 
-    def _tokenizer_for(self, text: str | None) -> Any:
+    def _tokenizer_for(self, text: str | None) -> tokenizers.Tokenizer:
         """The library's tokenizer, which takes a while to build; for the first short texts one of what may come of them."""
         if self._whole is None:
             if text is not None and len(text) <= MAX_SMALL_CHARACTERS and self._num_small < MAX_SMALL_TEXTS:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmi.errors import TokenizerError
 from llmi.text import regex_guard
 from llmi.text.loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, MAX_UNUSED_IDS, guarded
+
+if TYPE_CHECKING:
+    import tokenizers
 
 FILE = "tokenizer.json"
 MAX_STEPS = 64
@@ -50,7 +53,7 @@ def check(data: object, path: Path) -> CheckedTokenizer:
     return checked
 
 
-def build(text: str, checked: CheckedTokenizer, data: dict[str, Any]) -> Any:
+def build(text: str, checked: CheckedTokenizer, data: dict[str, Any]) -> tokenizers.Tokenizer:
     """The library's tokenizer, without truncation, padding and dropout: a prompt's tokens are those of its text."""
     import tokenizers
 
