@@ -93,7 +93,7 @@ def test_the_stub_is_that_of_the_core(tmp_path: Path) -> None:
 
 
 PACKAGE = Path(__file__).resolve().parent.parent / "python" / "llmi"
-MOST_ANY = 8  # lines of the package with an annotation `: Any`
+MOST_ANY = 9  # lines of the package with an annotation `: Any`
 
 
 def test_each_any_has_a_reason() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from llmi import LLM, Drafter
-
 
 @pytest.fixture(scope="session")
-def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LLM]]:
+def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
     """Makes LLMs with tiny random weights: `tiny_llm_factory("gemma3", vocab_size=64, max_model_len=256)`.
 
     Arguments of `llmi.testing_model`; all others go to LLM. Equal arguments give the same LLM; all are closed at the end.
@@ -20,11 +17,11 @@ def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
     import llmi
     from llmi.testing import tiny_model
 
-    made: dict[str, LLM] = {}
+    made: dict[str, Any] = {}
     model_args = ("vocab_size", "num_layers", "hidden_size", "seed")
 
     # Any: tiny_model and LLM check their own arguments.
-    def make(architecture: str = "llama", **kwargs: Any) -> LLM:
+    def make(architecture: str = "llama", **kwargs: Any) -> Any:
         key = f"{architecture} {sorted(kwargs.items())}"
         if key not in made:
             shape = {name: kwargs.pop(name) for name in model_args if name in kwargs}
@@ -38,13 +35,13 @@ def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
 
 @pytest.fixture
-def tiny_llm(tiny_llm_factory: Callable[..., LLM]) -> LLM:
+def tiny_llm(tiny_llm_factory: Callable[..., Any]) -> Any:
     """An LLM with tiny random weights and a byte vocabulary."""
     return tiny_llm_factory()
 
 
 @pytest.fixture
-def random_drafter() -> Callable[..., Drafter]:
+def random_drafter() -> Any:
     """`random_drafter(quality, seed=0)`: a drafter whose tokens are accepted with about that probability."""
     from llmi.testing import random_drafter
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from llmi.lab.capture import Capture
     from llmi.lab.sequence import TokenSequence
     from llmi.lab.tree import TokenTree
-    from llmi.speculation.config import SpeculationLike
     from llmi.speculation.factory import SpeculationFactory
 
 R = TypeVar("R")
@@ -166,7 +165,7 @@ class LLM(StaysHere):
         enable_prefix_caching: bool = True,
         scheduling_policy: str | SchedulingPolicy = "fcfs",
         waiting_served_ratio: float | None = None,
-        speculative_config: SpeculationLike = None,
+        speculative_config: object = None,
         batch_processors: Iterable[BatchLogitsProcessor] = (),
         chat_template: str | os.PathLike[str] | None = None,
         generation_config: str | os.PathLike[str] = "auto",

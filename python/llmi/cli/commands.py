@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.errors import InvalidParamsError, LlmiError
-
-if TYPE_CHECKING:
-    from llmi.llm import LLM
-    from llmi.requests.stream import TextStream
 
 EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cached."
 
@@ -155,7 +151,7 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 # Any: LLM checks its own arguments.
-def _load(arguments: argparse.Namespace, **engine_args: Any) -> LLM:
+def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
     from llmi import LLM
 
     engine_args |= {
@@ -164,14 +160,15 @@ def _load(arguments: argparse.Namespace, **engine_args: Any) -> LLM:
     return LLM(getattr(arguments, "model", None), **engine_args)
 
 
-def _load_for_one(arguments: argparse.Namespace) -> LLM:
+def _load_for_one(arguments: argparse.Namespace) -> Any:
     """For a person at a terminal: 16-bit activations, unless the model has no use for them or the person says otherwise."""
     if hasattr(arguments, "activation_bits"):
         return _load(arguments, activation_bits=arguments.activation_bits)
     return _load(arguments, activation_bits=16, _prefers_activation_bits=True)
 
 
-def _print_stream(stream: TextStream, before: str = "") -> None:
+# Any: a TextStream, whose module is loaded when a command needs it.
+def _print_stream(stream: Any, before: str = "") -> None:
     """Prints chunks as they come, once the request stands; Ctrl-C ends the answer."""
     from llmi import GenerationInterrupted
 

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    SpeculationLike: TypeAlias = "SpeculativeConfig | DrafterLike | Sequence[DrafterLike] | Mapping[str, object] | None"
     F32 = NDArray[np.float32]
     I32 = NDArray[np.int32]
 else:
     from llmi.base.lazy_numpy import np
 
+#: What may be given as speculative_config.
+SpeculationLike: TypeAlias = "SpeculativeConfig | DrafterLike | Sequence[DrafterLike] | Mapping[str, object] | None"
 MAX_SPECULATIVE_TOKENS = 256
 MAX_JUDGED_TOKENS = 64  # where verification looks at the whole draft
 _VERIFICATION = Either(

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
-from llmi.speculation.config import parse_speculation
+from llmi.speculation.config import SpeculationLike, SpeculativeConfig, parse_speculation
 from llmi.speculation.verification import Verification
 from llmi.testing.rules import assert_exact_verification
 from llmi.text.prompts import Prompt
-
-if TYPE_CHECKING:
-    from llmi.speculation.config import SpeculationLike, SpeculativeConfig
 
 #: The samplers of assert_lossless; each is tested with every batch size.
 SAMPLERS = (

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from llmi.errors import InvalidParamsError
+from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
+from llmi.speculation.config import SpeculativeConfig
 from llmi.speculation.verification import Verification, VerifyContext
+from llmi.text.prompts import Prompt
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-    from llmi.llm import LLM
-    from llmi.speculation.config import SpeculativeConfig
-    from llmi.text.prompts import Prompt
 
     F32 = NDArray[np.float32]
     F64 = NDArray[np.float64]
