@@ -149,7 +149,7 @@ std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFi
                                      const std::atomic<bool>* dropped) {
   Overrides changes(overrides);
   OpenedModel model = Open(files, &changes);
-  // Locates the tensors of all layers, also of those that are not loaded: they are no unknown tensors.
+  // Locates the tensors of all layers. So tensors of layers that are not loaded do not count as unknown.
   LocateWeights(*model.tensors, model.names, model.config);
   RefuseUnread(files.path(), model, &changes);
   KeepLayers(layers, &model.config);

@@ -84,7 +84,7 @@ inline F32x16 Sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F32x16 Mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32x16 Div(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// a > b ? a : b and a < b ? a : b: the second operand if either is NaN.
+// Max is a > b ? a : b, and Min is a < b ? a : b, so both give b if either operand is NaN.
 inline F32x16 Max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F32x16 Min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline F32x16 Abs(F32x16 a) { return {_mm512_abs_ps(a.v)}; }

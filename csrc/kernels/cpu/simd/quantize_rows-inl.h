@@ -50,7 +50,7 @@ F32x16 StoreHalfSums(int64_t column, const QuantizedRows& out) {
 template <bool kFine, bool kLow>
 bool QuantizeBlocks(const float* x, int64_t block, const QuantizedRows& out) {
   constexpr int kParts = kFine ? 2 : 1;          // 16 scales each
-  constexpr int kColumns = kBlockSize / kParts;  // that share a scale
+  constexpr int kColumns = kBlockSize / kParts;  // columns that share a scale
   x += block * kBlockSize;
   F32x16 scales[kParts];
   float inverses[16 * kParts];
