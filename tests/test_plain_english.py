@@ -22,7 +22,7 @@ PHRASES = Path(__file__).parent / "data" / "plain_english.txt"
 SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".py", ".pyi", ".md"}
 #: The most hits in each folder or file. Lower a number when you have removed phrases; never raise one.
 CEILINGS = {
-    "csrc": 37,
+    "csrc": 0,
     "python": 0,
     "docs": 0,
     "README.md": 0,

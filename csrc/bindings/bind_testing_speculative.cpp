@@ -82,7 +82,7 @@ Draft DraftOfSiblings(const SiblingLists::value_type& siblings) {
   return {siblings.first, std::vector<int32_t>(siblings.first.size(), -1), siblings.second};
 }
 
-// Where in its request a row is. By name: prompt_len, sample_index, round.
+// A row's place in its request. By name: prompt_len, sample_index, round.
 struct RowPlace {
   int64_t prompt_len, sample_index;
   uint32_t round;

@@ -1,7 +1,7 @@
 // The interpreter's lock (GIL) in the core's threads: taken for user code, given back while a call waits.
 //
-// Python before 3.14 ends a thread that asks for the GIL while the interpreter shuts down by unwinding its stack, which must not pass a C++
-// destructor. Such a thread therefore sleeps for ever here, as Python itself makes it do from 3.14 on: the process is about to end.
+// If a thread takes the GIL while the interpreter shuts down, Python before 3.14 ends it by unwinding its stack, which must not pass a C++
+// destructor. Such a thread therefore sleeps forever here, as it does in Python from 3.14 on: the process is about to end.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -68,7 +68,7 @@ class HookScope {
   bool interrupted_ = false;
 };
 
-// Calls callable(*args) from a thread of the core. If the interpreter ends during the call, the thread sleeps for ever.
+// Calls callable(*args) from a thread of the core. If the interpreter ends during the call, the thread sleeps forever.
 pybind11::object CallPython(const pybind11::object& callable, const pybind11::tuple& args);
 
 // Runs `call` with the GIL; whatever Python raises becomes an Error of this kind, or kInterrupted after an interrupt.

@@ -66,7 +66,7 @@ class PyAcceptanceRule : public AcceptanceRule {
   uint64_t request_id_;
 };
 
-// What Verification.verify reads. After that call every method throws Error(kInvalidArgument).
+// The rows of a draft for Verification.verify. After that call every method throws Error(kInvalidArgument).
 class PyDraftRows {
  public:
   explicit PyDraftRows(DraftRows* rows) : rows_(rows) {}

@@ -13,7 +13,7 @@
 
 namespace llmi {
 
-// What hooks see of a row, in types of Python, and the hooks of its request. The other fields are those of HookContext; arrays are copies.
+// A row for Python's hooks, and the hooks of its request. The other fields are those of HookContext; arrays are copies.
 struct PyHookRow {
   pybind11::object hooks;  // Python's RequestHooks
   int64_t sample_index;

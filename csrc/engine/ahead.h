@@ -24,7 +24,7 @@ class StepAhead {
   void LaunchAfter(const LaunchedStep& step);
   // The tokens of the step before are on the host. drew_all: each row has one; else the step ahead is dropped.
   void TokensTaken(bool drew_all);
-  // What is left of the launched step, now that the tokens before it are known: sequences that run on. Null: nothing.
+  // The launched step, without the sequences that the tokens before it have ended. Null: no sequence is left.
   std::unique_ptr<LaunchedStep> Take();
   void Drop() { next_.reset(); }
   bool is_pending() const { return next_ != nullptr; }

@@ -12,8 +12,8 @@ namespace llmi {
 
 namespace {
 
-// Laws are computed when the judge asks for them, along the path to their node: penalties, masks and processors see the
-// tokens of that path, processors a copy of their state.
+// Laws are computed when the judge reads them, along the path to their node: penalties, masks and processors see the tokens of that path;
+// processors get a copy of their state.
 class JudgedDraft : public DraftRows {
  public:
   JudgedDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, int64_t vocab_size)

@@ -25,7 +25,7 @@ enum class RowDecider {
   kJudge,    // the judge of the whole draft
 };
 
-// What changes the row's logits.
+// The changes of the row's logits.
 struct RowEdits {
   bool parameters = false;        // masks, biases, penalties, temperature or filters: the law is not the softmax of the raw logits
   bool last_token = false;        // some mask depends on the token before: edits can be listed only when that token is known
@@ -36,7 +36,7 @@ struct RowEdits {
   bool on_host() const;
 };
 
-// Who reads the whole row, besides the edits and the decider.
+// The readers of the whole row, in addition to the edits and the decider.
 struct RowReaders {
   bool siblings = false;   // the request's other samples, which start here: each draws its first token from this row
   bool criteria = false;   // the user's stopping criteria read the raw logits

@@ -82,7 +82,7 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const float* raw, const RowV
   SampleToken(row, raw, drawn);
 }
 
-// After a row that no token follows: the request goes on with the next row of its prompt, or ends if that was the last.
+// Called after a row that no token follows: the request continues with the next row of its prompt, or ends if that was the last.
 void RowProcessor::EndScore(const LogitsRow& row) {
   Sample& sample = *row.sample;
   if (row.draws) {
