@@ -80,10 +80,10 @@ EXECUTORS = [
     planted("engine-wide processors get each row alone", "RunBatch", "&& rows[i].plan.edits.batch_processors", "&& false"),
     planted("the sampler is not asked", "Decide", "plan.decider == RowDecider::kSampler", "false"),
     planted("the rule is not asked", "Decide", "plan.decider == RowDecider::kRule", "false"),
-    planted("judges see a draft without processors", "JudgedDraft", "has_processors_(row.plan.edits.processors)", "has_processors_(false)"),
+    planted("judges see a draft without processors", "JudgedDraft", "has_processors_(row.plan.edits.processors)", "has_processors_(false)", "tests/test_block.py"),
     planted("log-probabilities of what was made of the logits", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.logprobs ?", MATRIX),
     planted("criteria see what was made of the logits", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.readers.criteria ?", MATRIX),
-    planted("siblings draw from what was made of the logits", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.readers.siblings ?", MATRIX),
+    planted("siblings draw from what was made of the logits", "Choose", "rows[i].plan.NeedsHost()", "(rows[i].plan.keeps != RowKeeps{} || rows[i].plan.edits.on_host())", MATRIX),
     planted("observers see the law of an earlier row", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.draft_logprobs ?", MATRIX),
 ]  # fmt: skip
 
