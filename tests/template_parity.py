@@ -23,7 +23,8 @@ USER, ANSWER = (
     {"role": "assistant", "content": "Sunny, 20 °C. "},
 )
 SYSTEM = {"role": "system", "content": "You are terse. "}
-THOUGHT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nSunny.", "reasoning_content": "hm"}
+# Both names of the thoughts, in this order: transformers 5 hands a message over so, whichever of them it has.
+THOUGHT = {"thinking": "hm", "role": "assistant", "content": "<think>\nhm\n</think>\n\nSunny.", "reasoning_content": "hm"}
 #: name: (messages, arguments)
 CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "plain": ([USER], {"add_generation_prompt": True}),

@@ -144,8 +144,8 @@ def test_text_streamer_prints_the_text(tiny: LLM, capsys: pytest.CaptureFixture[
     transformers = pytest.importorskip("transformers")
 
     class Decoder:
-        def decode(self, ids: list[int], **kwargs: Any) -> str:
-            return " ".join(map(str, ids)) + "\n"
+        def decode(self, ids: int | list[int], **kwargs: Any) -> str:
+            return " ".join(map(str, np.atleast_1d(ids))) + "\n"
 
     streamer = transformers.TextStreamer(Decoder(), skip_prompt=True)
     out = tiny.generate([[1, 2, 3]], max_tokens=5, seed=1, ignore_eos=True, stopping_criteria=[streamer])[0]

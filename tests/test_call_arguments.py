@@ -203,7 +203,7 @@ def test_a_generation_config_as_keywords(llm: LLM) -> None:
     ours = llm.generate([5], max_tokens=2, temperature=0, repetition_penalty=1.5)
     assert llm.generate([5], **config.to_dict()) == ours, "what the error for generation_config= advises"
     with pytest.raises(UnsupportedCombinationError, match="max_length"):
-        llm.generate([5], **transformers.GenerationConfig().to_dict())
+        llm.generate([5], **transformers.GenerationConfig(max_length=20).to_dict())
     with pytest.raises(UnsupportedCombinationError, match="to_dict"):
         llm.generate([5], generation_config=config)
     with pytest.raises(InvalidParamsError, match="max_length"):

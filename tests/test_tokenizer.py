@@ -83,7 +83,7 @@ def test_the_whole_vocabulary_is_built_when_it_pays(smollm_path: Path) -> None:
 
 @pytest.mark.parity
 def test_smollm_ids_equal_transformers(smollm_tokenizer: Tokenizer, smollm_path: Path) -> None:
-    """transformers 4.57 leaves SmolLM2's Digits step out when it reads a GGUF (it then joins a space and a digit-like
+    """transformers leaves SmolLM2's Digits step out when it reads a GGUF (it then joins a space and a digit-like
     character); the model's tokenizer.json has it, and so has llama.cpp. With the step put back the ids are equal."""
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
