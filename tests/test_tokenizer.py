@@ -293,7 +293,7 @@ def test_sentencepiece_vocabulary_with_byte_fallback(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"tokenizer.ggml.model": "t5"}, "t5"),
-        ({"tokenizer.ggml.pre": "deepseek-llm"}, "deepseek-llm"),
+        ({"tokenizer.ggml.pre": "whitespace"}, "whitespace"),
         ({"tokenizer.ggml.merges": ["h"]}, "merge"),
         ({"tokenizer.ggml.merges": ["zz yy"]}, "vocab.gguf"),
         ({"tokenizer.ggml.token_type": [1]}, "token types"),

@@ -17,7 +17,7 @@ import pytest
 
 from llmi import LlmiError, Tokenizer, TokenizerError
 from llmi.testing.tiny import byte_tokenizer
-from llmi.text.gguf_pre_tokenizers import RULES
+from llmi.text.gguf_pre_tokenizers import GROUPS, RULES
 from llmi.text.gguf_tokenizer import ID_KEYS
 from llmi.text.regex_guard import fault
 from llmi.text.token_bytes import byte_level_alphabet
@@ -148,7 +148,7 @@ def test_lists_of_other_lengths_and_odd_texts(tmp_path: Path) -> None:
         "not UTF-8": byte_level(tokens=[*tokens[:-1], b"\xff\xfe"]), "merge twice": byte_level(merges=["h e", "h e"]),
         "merge of one": byte_level(merges=["he"]), "merge of three": byte_level(merges=["h e l"]), "merge of none": byte_level(merges=[" "]),
         "merge of strangers": byte_level(merges=["zz yy"]), "bos missing": byte_level(add_bos_token=("bool", True)),
-        "pre": byte_level(pre="deepseek-llm"), "pre ''": byte_level(pre="\x00"),
+        "pre": byte_level(pre="whitespace"), "pre ''": byte_level(pre="\x00"),
     }  # fmt: skip
     for name, metadata in tries.items():
         with pytest.raises(LlmiError):
@@ -162,16 +162,12 @@ def test_lists_of_other_lengths_and_odd_texts(tmp_path: Path) -> None:
 def test_names_of_rules_that_cut_alike(tmp_path: Path) -> None:
     """llama.cpp's names: each cuts as the first of its kind. Without a name, its default rule, with a warning."""
     text = "He'LL pay 12345 for\n\n  the hehe, don't $5+3\t\thello  "
-    kinds = {"gpt-2": set(), "smollm": set(), "llama-bpe": set(), "qwen2": set(), "dbrx": set(), "default": set()}  # type: dict[str, set[str]]
-    words = {}
-    for name, rule in RULES.items():
-        tokenizer, seen = read(gguf(tmp_path / "v.gguf", byte_level(pre=name)))
-        words[name] = [word for word, _ in rule.pre_tokenizer().pre_tokenize_str(text)]
-        assert not seen and tokenizer.decode(tokenizer.encode(text)) == text
-        alike = [kind for kind in kinds if kind in words and words[kind] == words[name] and RULES[kind].ignore_merges == rule.ignore_merges]
-        kinds[alike[0] if alike else name].add(name)
-    assert {"llama3", "llama-v3", "falcon3", "pixtral"} <= kinds["llama-bpe"] and "deepseek-r1-qwen" in kinds["qwen2"]
-    assert {"phi-2", "olmo", "exaone4"} <= kinds["gpt-2"] and {"starcoder", "refact"} <= kinds["smollm"] and "smaug-bpe" in kinds["dbrx"]
+    words = {name: [word for word, _ in rule.pre_tokenizer().pre_tokenize_str(text)] for name, rule in RULES.items() if not rule.compose}
+    for names, _ in GROUPS:
+        for name in names.split():
+            tokenizer, seen = read(gguf(tmp_path / "v.gguf", byte_level(pre=name, bos_token_id=("u32", 0))))
+            assert RULES[name] == RULES[names.split()[0]] and not seen
+            assert not RULES[name].byte_level or tokenizer.decode(tokenizer.encode(text)) == text
     assert words["default"] == [
         "He",
         "'",
@@ -202,8 +198,8 @@ def test_names_of_rules_that_cut_alike(tmp_path: Path) -> None:
         tokenizer, seen = read(gguf(tmp_path / "v.gguf", byte_level(pre=pre)))
         assert len(seen) == 1 and "tokenizer.ggml.pre is missing" in seen[0]
         assert tokenizer.encode(text) == read(gguf(tmp_path / "v.gguf", byte_level(pre="default")))[0].encode(text)
-    with pytest.raises(TokenizerError, match=r"'tekken' is not known \(.*llama-bpe"):
-        read(gguf(tmp_path / "v.gguf", byte_level(pre="tekken")))
+    with pytest.raises(TokenizerError, match=r"'whitespace' is not known \(.*llama-bpe.*tekken"):
+        read(gguf(tmp_path / "v.gguf", byte_level(pre="whitespace")))
 
 
 def test_keys_that_ask_for_more_are_named_in_one_warning(tmp_path: Path) -> None:
