@@ -178,7 +178,11 @@ TOKENIZER: list[Mutant] = [
     planted("long texts are encoded first", "python/llmi", "encode_prompt", "if at_least > max_model_len:", "if False:", "tests/test_tokenizer_settings.py"),
     planted("markup that is user-defined is text", "python/llmi", "is_markup", 'text.startswith("<|") and', 'text.startswith("<||") and', "tests/test_vocabulary_files.py"),
     planted("a prompt dict's parse_special is lost", "python/llmi", "_of_mapping", "parse_special if own is None else own", "parse_special", "tests/test_tokenizer_settings.py"),
-    planted("beginning-of-text twice", "python/llmi", "encode_prompt", "return ids[len(prefix) :]", "return ids", "tests/test_tokenizer_settings.py"),
+    planted("beginning-of-text twice", "python/llmi", "_begun", "ids = ids[len(prefix) :]", "break", "tests/test_beginnings_and_ends.py"),
+    planted("beginning-of-text is left to the template", "python/llmi", "_begun", "return [*prefix, *ids]", "return ids", "tests/test_beginnings_and_ends.py"),
+    planted("an assistant forges turns", "python/llmi", "_pieces", "match.group() not in of_turns", "match.group()", "tests/test_chat_templates.py"),
+    planted("an assistant's tokens are text", "python/llmi", "_traced_message", 'ASSISTANT if role == "assistant" else CONTENT', "CONTENT", "tests/test_chat_templates.py"),
+    planted("a message of gpt-oss ends its turn", "python/llmi", "ends", 'left_out.add("<|end|>")', "pass", "tests/test_beginnings_and_ends.py"),
     planted("a continuation that a token spans", "python/llmi", "encode_pair", "if not tail:", "if False:", "tests/test_tokenizer_settings.py"),
     planted("a pickled tokenizer forgets its wrapping", "python/llmi", "__getstate__", '"prefix": loaded.prefix', '"prefix": []', "tests/test_vocabulary_files.py"),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ NOT_HERE = (
     "tokenizer_kwargs",
 )
 MEDIA = re.compile(r"(input_)?(image|audio|video|file|media|document|pdf)", re.IGNORECASE)
-UNKNOWN = "u"  # see traced.py
+ASSISTANT, FINAL, UNKNOWN = "a", "f", "u"  # see traced.py
 
 
 @dataclasses.dataclass
@@ -190,8 +190,12 @@ def render(
     add_generation_prompt: bool = False,
     continue_final_message: bool = False,
     kwargs: Mapping[str, Any] | None = None,
+    turn_ends: Collection[str] = (),
 ) -> Rendered:
     """Renders a chat.
+
+    The name of a special token in a message, a tool or a document is text. In an assistant's message it is the token, as the model wrote it there,
+    unless it begins or ends a turn: no message forges another.
 
     Parameters
     ----------
@@ -206,6 +210,8 @@ def render(
         Of the model, for errors.
     kwargs : dict, optional
         Further variables of the template, JSON data.
+    turn_ends : collection of str
+        Special tokens that end a turn, and that of the beginning of a text.
 
     Raises
     ------
@@ -227,10 +233,11 @@ def render(
     answer = _ask(request, path)
     text, spans = answer["text"], answer["spans"]
     if spans is None and pattern is not None:
-        spans = _spans_by_text(text, pattern, chat, arguments, path)
+        spans = _spans_by_text(text, pattern, chat, arguments)
+    trusted = {ASSISTANT} | ({FINAL} if chat[-1]["role"] == "assistant" else set())
     unused = [f"the argument {name!r}" for name in answer["unused"]]
     unused += [f"the key {key!r} of messages" for key in answer["unread"] if key != "role"]
-    return Rendered(text, _pieces(text, spans or [], pattern, path), unused)
+    return Rendered(text, _pieces(text, spans or [], pattern, path, trusted, turn_ends), unused)
 
 
 def _text_to_continue(content: object) -> bool:
@@ -270,14 +277,16 @@ def _strings(value: object) -> Iterable[str]:
             yield from _strings(entry)
 
 
-def _spans_by_text(text: str, pattern: re.Pattern[str], chat: object, arguments: object, path: Path) -> list[list[Any]]:
+def _spans_by_text(text: str, pattern: re.Pattern[str], chat: object, arguments: object) -> list[list[Any]]:
     """For a chat in which it is not known which characters are content: fine as long as no content names a special token."""
     named = {match.group() for string in _strings([chat, arguments]) for match in pattern.finditer(string)}
     return [[match.start(), match.end(), UNKNOWN] for match in pattern.finditer(text) if match.group() in named]
 
 
-def _pieces(text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, path: Path) -> list[tuple[str, bool]]:
-    """The text cut around each special token that is content, or half content: that becomes text."""
+def _pieces(
+    text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, path: Path, trusted: set[str], turn_ends: Collection[str]
+) -> list[tuple[str, bool]]:
+    """The text cut around each special token that is content, or half content: that becomes text. trusted: letters of the assistant's messages."""
     if pattern is None or not spans:
         return [(text, True)] if text else []
     starts = [span[0] for span in spans]
@@ -287,6 +296,7 @@ def _pieces(text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, 
         last = bisect.bisect_left(starts, end)
         return {letter for begin, stop, letter in spans[first:last] if begin < end and start < stop}
 
+    of_turns = set(turn_ends) | _turn_beginnings(text, pattern, letters, turn_ends) if trusted & {span[2] for span in spans} else set()
     pieces: list[tuple[str, bool]] = []
     begin = position = 0
     while match := pattern.search(text, position):
@@ -294,6 +304,8 @@ def _pieces(text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, 
         position = end
         found = letters(start, end)
         if not found:
+            continue
+        if found <= trusted and match.group() not in of_turns:
             continue
         if UNKNOWN in found:
             raise ChatTemplateError(
@@ -310,6 +322,18 @@ def _pieces(text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, 
         begin = end
     pieces.append((text[begin:], True))
     return [piece for piece in pieces if piece[0]]
+
+
+def _turn_beginnings(text: str, pattern: re.Pattern[str], letters: Callable[[int, int], set[str]], turn_ends: Collection[str]) -> set[str]:
+    """The special tokens of the template that stand first, or first behind the end of a turn."""
+    found = set()
+    is_first = True
+    for match in pattern.finditer(text):
+        if not letters(*match.span()):
+            if is_first:
+                found.add(match.group())
+            is_first = match.group() in turn_ends
+    return found
 
 
 def warn_unused(unused: list[str], stacklevel: int) -> None:

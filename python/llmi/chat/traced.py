@@ -1,8 +1,8 @@
 """Strings that remember where each of their characters came from, so that what a user wrote is never taken for a template's markup.
 
 It runs in the process that renders templates. `Traced` has the value, and under `origin` one letter for each character:
-"t" the template's own text, "c" content (what a message, a tool or a document says), "f" content of the final message, which
-an answer continues, "u" unknown: content and template, mixed by an operation that does not say how. Operations give
+"t" the template's own text, "c" content (what a message, a tool or a document says), "a" what an assistant's message says, "f" content of the
+final message, which an answer continues, "u" unknown: content and template, mixed by an operation that does not say how. Operations give
 the same text as those of str; where they also move characters, the letters move with them.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import SupportsIndex
 
-TEMPLATE, CONTENT, FINAL, UNKNOWN = "t", "c", "f", "u"
+TEMPLATE, CONTENT, ASSISTANT, FINAL, UNKNOWN = "t", "c", "a", "f", "u"
 OBJECT = "o"  # no letter of a character: what is neither text nor a list or dict, and may hold content
 ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 NO_ADDRESS = "the template prints an object's address, which differs from run to run"
@@ -178,7 +178,9 @@ def traced(text: str) -> Traced:
 def mixed(values: Iterable[object]) -> str:
     """The letter of what was made of `values` in an unknown way."""
     letters = {CONTENT if letter == OBJECT else letter for value in values for letter in letters_in(value)}
-    return UNKNOWN if UNKNOWN in letters or {TEMPLATE, CONTENT} <= letters or {TEMPLATE, FINAL} <= letters else CONTENT
+    if letters == {ASSISTANT}:
+        return ASSISTANT
+    return UNKNOWN if UNKNOWN in letters or (TEMPLATE in letters and letters & {CONTENT, ASSISTANT, FINAL}) else CONTENT
 
 
 def letters_in(value: object) -> set[str]:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from llmi.chat import traced as tracing
 from llmi.chat.environment import Cache, Refused, SecurityError, Template, TemplateError, environment
 from llmi.chat.recorded import Recorded, is_taken, recorded, unread
-from llmi.chat.traced import CONTENT, FINAL, Traced
+from llmi.chat.traced import ASSISTANT, CONTENT, FINAL, Traced
 
 MAX_MEMORY_BYTES = 512 << 20
 MAX_CPU_S = 2.0
@@ -63,11 +63,12 @@ def _key(key: str, letter: str) -> str:
 
 def _traced_message(message: dict[str, Any], final: bool) -> dict[str, Any]:
     role = message.get("role")
-    copy: dict[str, Any] = _traced({key: value for key, value in message.items() if key != "content"}, CONTENT)
+    letter = ASSISTANT if role == "assistant" else CONTENT
+    copy: dict[str, Any] = _traced({key: value for key, value in message.items() if key != "content"}, letter)
     if isinstance(role, str) and IDENTIFIER.fullmatch(role):
         copy["role"] = role
     if "content" in message:
-        copy["content"] = _traced(message["content"], FINAL if final else CONTENT)
+        copy["content"] = _traced(message["content"], FINAL if final else letter)
     return {key: copy[key] for key in message}
 
 
@@ -127,7 +128,7 @@ def _render_parts(
 
 def _spans(text: str) -> list[list[Any]]:
     """Runs of equal letters that are not the template's: [start, end, letter]."""
-    return [[match.start(), match.end(), match.group()[0]] for match in re.finditer(r"c+|f+|u+", tracing.origin_of(text))]
+    return [[match.start(), match.end(), match.group()[0]] for match in re.finditer(r"c+|a+|f+|u+", tracing.origin_of(text))]
 
 
 def _handle(request: dict[str, Any]) -> dict[str, Any]:

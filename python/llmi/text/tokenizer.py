@@ -207,10 +207,7 @@ class Tokenizer:
             if at_least > max_model_len:
                 raise PromptTooLongError(at_least, max_model_len, at_least=True)
         ids = self.encode(text, parse_special=bool(parse_special))
-        prefix = self._loaded.prefix
-        if parse_special and prefix and ids[: 2 * len(prefix)] == prefix * 2:
-            return ids[len(prefix) :]
-        return ids
+        return self._begun(ids) if parse_special else ids
 
     def markup_in(self, text: str) -> str | None:
         """The first string in `text` that names a special token, as the beginning of a chat that was rendered already does; None if there is none.
@@ -350,13 +347,23 @@ class Tokenizer:
         return rules.render(
             template, messages, {name: text for name, text in tokens.items() if text}, self._special_pattern, self.path,
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message, kwargs=kwargs,
+            turn_ends={self._text_of(token_id) for token_id in {*self.eos_token_ids, *self._loaded.prefix, self.bos_token_id}} - {""},
         )  # fmt: skip
 
     def encode_chat(self, rendered: rules.Rendered) -> list[int]:
-        """Token ids of a rendered chat."""
+        """Token ids of a rendered chat. Where the model wants a text to begin with certain tokens, they stand there once, whatever the template writes."""
         ids: list[int] = []
         for piece, is_markup in rendered.pieces:
             ids += self.encode(piece, add_special_tokens=False, parse_special=is_markup)
+        return self._begun(ids)
+
+    def _begun(self, ids: list[int]) -> list[int]:
+        """`ids` with the tokens that the model wants in front of a text, once."""
+        prefix = self._loaded.prefix
+        if not prefix or ids[: len(prefix)] != prefix:
+            return [*prefix, *ids]
+        while ids[len(prefix) : 2 * len(prefix)] == prefix:
+            ids = ids[len(prefix) :]
         return ids
 
     def decode_stream(self) -> DecodeStream:
