@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+import reference_float64
 from llmi import LLM, Tokenizer, _core
 
 pytestmark = pytest.mark.parity
@@ -83,13 +84,13 @@ def ill_conditioned(exact_model: Any, tokens: list[int], rows: Array, own: Array
     computation, and whose logits end up nearer is luck: transformers' states of the whole text, and of the text up to there, lie as
     far from each other as ours may from the exact one.
     """
-    exact = hf_states(exact_model, tokens)
+    exact = reference_float64.hidden_states(exact_model, tokens)
     model = exact_model.float()  # the weights it came from
     whole = hf_states(model, tokens)
     for row in rows:
         spread = np.linalg.norm(hf_states(model, tokens[: row + 1])[-1] - whole[row])
         assert np.linalg.norm(own[row] - exact[row]) <= 2 * spread
-    exact_model.double()
+    reference_float64.in_float64(exact_model)
     return len(rows)
 
 
@@ -125,16 +126,16 @@ def compare(path: Path, inputs: list[list[int]], double_rows: int) -> dict[str, 
         else:
             undecided.append((tokens, ids, own, states))
         positions += len(tokens)
-    exact_model = reference.double()
+    exact_model = reference_float64.in_float64(reference)
     for tokens, ids, own, states in undecided:
-        differences = np.abs(own - log_probs(hf_logits(exact_model, tokens), ids)).max(-1)
+        differences = np.abs(own - log_probs(reference_float64.logits(exact_model, tokens), ids)).max(-1)
         (beyond,) = np.nonzero(differences > ALLOWED)
         if len(beyond) > 0:
             magnified += ill_conditioned(exact_model, tokens, beyond, states)
         worst = max(worst, float(np.delete(differences, beyond).max()))
     own_distance = hf_distance = 0.0
     for tokens, row, hf_row in zip(inputs[:2], ours, theirs, strict=True):
-        exact = log_softmax(hf_logits(exact_model, tokens[:double_rows]))
+        exact = log_softmax(reference_float64.logits(exact_model, tokens[:double_rows]))
         own_distance = max(own_distance, float(np.abs(log_softmax(row) - exact).max()))
         hf_distance = max(hf_distance, float(np.abs(log_softmax(hf_row) - exact).max()))
     return {

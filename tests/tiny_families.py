@@ -1,0 +1,165 @@
+"""Tiny random models of transformers' own dense families, with logits in fp32 and float64.
+
+Each has what its family has: windows and original lengths shorter than the text, biases, multipliers. All norms and biases are
+perturbed: at their initial values of 1 and 0 they would test nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import reference_float64
+from llmi.testing.tiny import byte_tokenizer
+
+Array = np.ndarray[Any, Any]
+NUM_TOKENS, VOCAB, WINDOW, ORIGINAL = 300, 264, 24, 64
+TOKENS = [(position * 37 + 11) % 257 for position in range(NUM_TOKENS)]
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+#: As GPT-2 and its like name them; there is no head_dim.
+OLD_SIZES = {
+    "vocab_size": VOCAB, "n_embd": 64, "n_head": 4, "n_layer": 4, "n_positions": 512, "n_inner": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": ORIGINAL,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 4.0,
+    "original_max_position_embeddings": ORIGINAL,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": ORIGINAL,
+    "short_factor": [1.0 + 0.05 * i for i in range(8)], "long_factor": [1.5 + 0.5 * i for i in range(8)],
+}  # fmt: skip
+MULTIPLIERS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.1, "logits_scaling": 2.0}
+WINDOWED = {"sliding_window": WINDOW}
+
+#: Names of transformers' model types, and what their config says beside the sizes.
+FAMILIES: dict[str, dict[str, Any]] = {
+    # tier 1
+    "llama": {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True},
+    "qwen2": {"use_sliding_window": True, "max_window_layers": 2} | WINDOWED,
+    "qwen3": {},
+    "gemma2": {"query_pre_attn_scalar": 24} | WINDOWED,
+    "gemma3_text": {
+        "query_pre_attn_scalar": 24,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        },
+    } | WINDOWED,
+    "mistral": WINDOWED,
+    "ministral3": {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},
+    "phi3": {"rope_parameters": LONGROPE, "original_max_position_embeddings": ORIGINAL},
+    "smollm3": {},
+    "olmo2": {},
+    "olmo3": WINDOWED,
+    "gpt2": OLD_SIZES,
+    "gpt_neox": {},
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    # tier 2
+    "granite": MULTIPLIERS,
+    "granite_swa": {"layer_rope_theta": [0, 10000.0, 10000.0, 0]} | MULTIPLIERS | WINDOWED,
+    "glm4": {},
+    "nemotron": {},
+    "cohere": {"logit_scale": 0.5},
+    "cohere2": {"logit_scale": 0.5} | WINDOWED,
+    "exaone4": WINDOWED,
+    "apertus": {"rope_parameters": LLAMA3},
+    "seed_oss": {"attention_bias": True},
+    "hunyuan_v1_dense": {},
+    "ernie4_5": {},
+    "helium": {},
+    "arcee": {},
+    "nanochat": {"final_logit_softcapping": 15.0},
+    "starcoder2": WINDOWED,
+    "stablelm": {"use_qkv_bias": True, "qk_layernorm": True, "use_parallel_residual": True},
+    "gpt_bigcode": OLD_SIZES,
+    "phi": {},
+    "gptj": OLD_SIZES | {"rotary_dim": 8},
+    "bitnet": {},
+    # tier 3
+    "bloom": {"n_layer": 4, "n_head": 4},
+    "persimmon": {},
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A tiny model's directory, and transformers' logits of TOKENS, [NUM_TOKENS, VOCAB]."""
+
+    path: Path
+    fp32: Array
+    float64: Array
+
+
+def config_of(name: str, **changes: Any) -> Any:
+    """The config, as an object of the family's class."""
+    from transformers import AutoConfig
+
+    special = FAMILIES[name]
+    sizes = {} if special.items() >= OLD_SIZES.items() else SIZES
+    if name in ("bloom", "opt"):
+        sizes = {key: value for key, value in sizes.items() if key != "head_dim"}
+    return AutoConfig.for_model(name, **(sizes | special | changes))
+
+
+def make(name: str, folder: Path, **changes: Any) -> Family:
+    """Once for equal arguments and one version of transformers; what is there already is read."""
+    import transformers
+
+    recipe = json.dumps([name, config_of(name, **changes).to_dict(), transformers.__version__, Path(__file__).read_text()], default=str)
+    target = folder / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            _write(name, Path(scratch) / "model", changes)
+            try:
+                (Path(scratch) / "model").rename(target)
+            except OSError:
+                assert target.exists(), "else another process has made it meanwhile"
+    stored = np.load(target / "logits.npz")
+    return Family(target, stored["fp32"], stored["float64"])
+
+
+def _write(name: str, path: Path, changes: dict[str, Any]) -> None:
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.manual_seed(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]))
+    config = config_of(name, **changes)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.normal_(0, 1.2 / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        model.save_pretrained(path)
+        (path / "tokenizer.json").write_text(json.dumps(byte_tokenizer(257)))
+        fp32 = model(torch.tensor([TOKENS]), use_cache=False).logits[0].numpy()
+    np.savez(path / "logits.npz", fp32=fp32, float64=reference_float64.logits(reference_float64.in_float64(model), TOKENS))
