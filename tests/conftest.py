@@ -69,6 +69,13 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
+def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where tiny_families.make keeps what it has made: one folder for all processes of a session."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "families"
+
+
+@pytest.fixture(scope="session")
 def tiny(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 24) as llm:
         yield llm

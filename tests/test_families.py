@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,6 @@ ALLOWED = 1e-4  # between log-probabilities, as in test_parity.py
 
 #: Families that llmi has no card for, or whose tiny model has a part that it lacks. A row that loads turns red until its name is taken out here.
 NOT_YET = set(FAMILIES) - {"llama", "gemma3_text"}
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all processes of a test session."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "families"
 
 
 def log_softmax(logits: Array) -> Array:
@@ -56,8 +48,8 @@ def distances(logits: Array, family: Family) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_logits_of_the_family(name: str, folder: Path) -> None:
-    family = make(name, folder)
+def test_logits_of_the_family(name: str, families: Path) -> None:
+    family = make(name, families)
     if name in NOT_YET:
         with pytest.raises(UnsupportedModelError) as error:
             own_logits(family.path)

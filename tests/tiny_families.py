@@ -59,7 +59,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True},
     "qwen2": {"use_sliding_window": True, "max_window_layers": 2} | WINDOWED,
     "qwen3": {},
-    "gemma2": {"query_pre_attn_scalar": 24} | WINDOWED,
+    "gemma2": {"query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0} | WINDOWED,
     "gemma3_text": {
         "query_pre_attn_scalar": 24,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -73,7 +73,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": {"rope_parameters": LONGROPE, "original_max_position_embeddings": ORIGINAL},
     "smollm3": {},
     "olmo2": {},
-    "olmo3": WINDOWED,
+    "olmo3": {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}, "full_attention": YARN}} | WINDOWED,
     "gpt2": OLD_SIZES,
     "gpt_neox": {},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
@@ -86,12 +86,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere2": {"logit_scale": 0.5} | WINDOWED,
     "exaone4": WINDOWED,
     "apertus": {"rope_parameters": LLAMA3},
-    "seed_oss": {"attention_bias": True},
+    "seed_oss": {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True},
     "hunyuan_v1_dense": {},
-    "ernie4_5": {},
+    "ernie4_5": {"use_bias": True},
     "helium": {},
     "arcee": {},
-    "nanochat": {"final_logit_softcapping": 15.0},
+    "nanochat": {"final_logit_softcapping": 5.0},
     "starcoder2": WINDOWED,
     "stablelm": {"use_qkv_bias": True, "qk_layernorm": True, "use_parallel_residual": True},
     "gpt_bigcode": OLD_SIZES,
@@ -101,6 +101,38 @@ FAMILIES: dict[str, dict[str, Any]] = {
     # tier 3
     "bloom": {"n_layer": 4, "n_head": 4},
     "persimmon": {},
+}  # fmt: skip
+
+UNEVEN = {"sliding_window": WINDOW + 1}
+#: Mistakes that a reader of these families could make, as changes of the config: each must move the logits, else the tiny model does not test it.
+MISTAKES: dict[str, list[dict[str, Any]]] = {
+    "llama": [{"rope_parameters": LLAMA3 | {"low_freq_factor": 2.0}}, {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}],
+    "qwen2": [UNEVEN, {"max_window_layers": 3, "layer_types": None}, {"use_sliding_window": False, "layer_types": None}],
+    "gemma2": [UNEVEN, {"attn_logit_softcapping": None}, {"final_logit_softcapping": None}, {"query_pre_attn_scalar": 16}, {"hidden_activation": "gelu"}],
+    "gemma3_text": [UNEVEN, {"query_pre_attn_scalar": 16}],
+    "mistral": [UNEVEN],
+    "ministral3": [{"rope_parameters": FAMILIES["ministral3"]["rope_parameters"] | change} for change in
+                   ({"llama_4_scaling_beta": 0.0}, {"beta_slow": 0.25}, {"attention_factor": 1.2})],
+    "phi3": [{"rope_parameters": LONGROPE | {"long_factor": LONGROPE["short_factor"]}}, {"rope_parameters": LONGROPE | {"attention_factor": 1.0}}],
+    "smollm3": [{"no_rope_layers": [1, 1, 1, 1]}, {"no_rope_layers": [0, 0, 0, 1]}],
+    "olmo3": [UNEVEN, {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 500000.0} for kind in ("sliding_attention", "full_attention")}}],
+    "gpt2": [{"activation_function": "gelu"}],
+    "gpt_neox": [{"use_parallel_residual": False}, {"hidden_act": "gelu_new"}, {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}],
+    "granite": [{name: 1.0} for name in MULTIPLIERS],
+    "granite_swa": [UNEVEN, {"layer_rope_theta": [10000.0] * 4}, *({name: 1.0} for name in MULTIPLIERS)],
+    "glm4": [{"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}],
+    "nemotron": [{"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}, {"hidden_act": "relu"}],
+    "cohere": [{"logit_scale": 1.0}],
+    "cohere2": [UNEVEN, {"logit_scale": 1.0}],
+    "exaone4": [UNEVEN],
+    "apertus": [{"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}],
+    "arcee": [{"hidden_act": "relu"}],
+    "nanochat": [{"final_logit_softcapping": None}],
+    "starcoder2": [UNEVEN, {"hidden_act": "gelu"}],
+    "phi": [{"hidden_act": "gelu"}, {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}}],
+    "gptj": [{"rotary_dim": 16}, {"activation_function": "gelu"}],
+    "bitnet": [{"hidden_act": "silu"}],
+    "persimmon": [{"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}],
 }  # fmt: skip
 
 
