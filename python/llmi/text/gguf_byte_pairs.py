@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmi import _core
 from llmi.text.assembly import assemble
@@ -66,8 +66,8 @@ class BytePairs:
             models.BPE, self.reader.path, vocab=vocab, merges=pairs, ignore_merges=self.rule.ignore_merges, byte_fallback=not self.rule.byte_level,
             unk_token=self.unknown, fuse_unk=not self.rule.byte_level,
         )  # fmt: skip
-        normalizer: Any = normalizers.NFC() if self.rule.compose else None
-        decoder: Any = decoders.ByteLevel()
+        normalizer: object = normalizers.NFC() if self.rule.compose else None
+        decoder: object = decoders.ByteLevel()
         if not self.rule.byte_level:
             normalizer = normalizers.Replace(" ", "▁")
             decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
