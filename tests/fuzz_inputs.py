@@ -5,6 +5,7 @@ A case is a function of (area, seed): it prepares files in a folder of its own a
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import math
@@ -154,13 +155,26 @@ def gguf_value(value: Any) -> bytes:
     return struct.pack("<IIQ", 9, number, len(value)) + struct.pack(f"<{len(value)}{code}", *value)
 
 
-def gguf_metadata(byte_level: bool) -> dict[str, Any]:
-    """A tiny Llama with a byte-level or a SentencePiece vocabulary."""
+def gguf_metadata(kind: str) -> dict[str, Any]:
+    """A tiny Llama with a vocabulary of a kind: a model's name, or one of pre-tokenizers."""
     from llmi.text.token_bytes import byte_level_alphabet
 
-    if byte_level:
+    own: dict[str, Any]
+    if kind == "bert":
+        tokens = ["[UNK]", "[CLS]", "[SEP]", "▁he", "▁h", "he", "e", "l"]
+        own = {
+            "model": "bert",
+            "token_type": [3, 3, 3, *[1] * 5],
+            "unknown_token_id": ("u32", 0),
+            "bos_token_id": ("u32", 1),
+            "seperator_token_id": ("u32", 2),
+        }
+    elif kind == "gemma4":
+        tokens = ["<eos>", *[f"<0x{byte:02X}>" for byte in range(256)], "▁", "h", "e", "he", "\n", "\n\n"]
+        own = {"model": "gemma4", "merges": ["h e", "\n \n"], "token_type": [3] + [6] * 256 + [1] * 6, "bos_token_id": ("u32", 0)}
+    elif kind != "llama":
         tokens = ["<eos>", *byte_level_alphabet(), "he", "ll"]
-        own: dict[str, Any] = {"model": "gpt2", "pre": "gpt-2", "merges": ["h e", "l l"], "token_type": [3] + [1] * (len(tokens) - 1)}
+        own = {"model": "gpt2", "pre": kind, "merges": ["h e", "l l"], "token_type": [3] + [1] * (len(tokens) - 1)}
     else:
         tokens = ["<unk>", "<s>", "</s>", *[f"<0x{byte:02X}>" for byte in range(256)], "▁", "h", "e", "he"]
         own = {
@@ -345,6 +359,42 @@ def tokenizer(rng: random.Random, folder: Path) -> list[Call]:
     return [lambda: _tokenizer(path), lambda: _chat(path)]
 
 
+def vocabularies(rng: random.Random, folder: Path) -> list[Call]:
+    """Vocabularies of directories without a tokenizer.json."""
+    path = _tiny(folder, rng)
+    (path / "tokenizer.json").unlink()
+    data = Path(__file__).parent / "data" / "sentencepiece.json"
+    settings = {
+        "tokenizer_class": rng.choice(["LlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer"]),
+        "add_bos_token": rng.random() < 0.5,
+        "legacy": rng.random() < 0.5,
+    }
+    files: dict[str, Any] = {"tokenizer_config.json": settings}
+    tokens = [base64.b64encode(bytes([byte])).decode() for byte in range(256)] + [
+        base64.b64encode(word).decode() for word in (b"he", b"ll", b"hell")
+    ]
+    chosen = rng.choice(["sentencepiece", "tekken.json", "vocab.json", "tokenizer.model"])
+    raw = b""
+    if chosen == "sentencepiece":
+        raw = base64.b64decode(rng.choice(list(json.loads(data.read_text(encoding="utf-8")).values()))["model"])
+        (path / "tokenizer.model").write_bytes(mutate_bytes(rng, raw, rng.randrange(1, 6), limit=rng.choice([200, len(raw)])))
+    elif chosen == "tokenizer.model":
+        raw = "".join(f"{token} {rank}\n" for rank, token in enumerate(tokens)).encode()
+        (path / "tokenizer.model").write_bytes(mutate_bytes(rng, raw, rng.randrange(1, 4), limit=len(raw)))
+    elif chosen == "tekken.json":
+        config = {"pattern": rng.choice(["\\w+|\\s+", *REGEXES]), "default_vocab_size": 279, "default_num_special_tokens": 20}
+        files["tekken.json"] = {"config": config, "vocab": [{"rank": rank, "token_bytes": token} for rank, token in enumerate(tokens)]}
+    else:
+        from llmi.text.token_bytes import byte_level_alphabet
+
+        files["vocab.json"] = {text: i for i, text in enumerate([*byte_level_alphabet(), "he", "ll", "hell"])}
+        (path / "merges.txt").write_bytes(mutate_bytes(rng, b"#version: 0.2\nh e\nl l\nhe ll\n", rng.randrange(3), limit=20))
+    mutate_json(rng, files[rng.choice(list(files))], rng.randrange(3))
+    for name, tree in files.items():
+        write_json(rng, path / name, tree)
+    return [lambda: _tokenizer(path), lambda: _chat(path)]
+
+
 def templates(rng: random.Random, folder: Path) -> list[Call]:
     """Chat templates."""
     from llmi import Tokenizer
@@ -358,7 +408,11 @@ def templates(rng: random.Random, folder: Path) -> list[Call]:
 def gguf(rng: random.Random, folder: Path) -> list[Call]:
     """GGUF files: metadata of other types and values, torn headers, tensors elsewhere."""
     path = folder / "m.gguf"
-    values = gguf_metadata(rng.random() < 0.5)
+    from llmi.text.gguf_pre_tokenizers import RULES
+
+    values = gguf_metadata(
+        rng.choice(["gpt-2", "llama", "gemma4", "bert", rng.choice([name for name, rule in RULES.items() if rule.byte_level])])
+    )
     vocab_size = len(values["tokenizer.ggml.tokens"])
     metadata = {key: gguf_value(value) for key, value in values.items()}
     tensors, data = gguf_tensors(vocab_size)
@@ -475,6 +529,7 @@ def arguments(rng: random.Random, folder: Path) -> list[Call]:
 AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "config": config,
     "tokenizer": tokenizer,
+    "vocabularies": vocabularies,
     "template": templates,
     "gguf": gguf,
     "safetensors": safetensors,

@@ -15,6 +15,8 @@ from llmi.models.layout import find, open_input
 #: Further files of a directory that make tokens of texts, and texts of tokens.
 BESIDE_WEIGHTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json", "chat_template.jinja",
                   "chat_template.json")  # fmt: skip
+#: What makes tokens where there is no tokenizer.json.
+OTHER_VOCABULARIES = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "tiktoken.model", "qwen.tiktoken")
 _CHUNK_BYTES = 1 << 22
 
 
@@ -145,7 +147,8 @@ def open_model(path: Path) -> OpenModel:
 
 
 def _other_files(path: Path) -> list[Path]:
-    return [file for name in BESIDE_WEIGHTS if (file := path / name).is_file()]
+    names = BESIDE_WEIGHTS if (path / BESIDE_WEIGHTS[0]).is_file() else (*BESIDE_WEIGHTS, *OTHER_VOCABULARIES)
+    return [file for name in names if (file := path / name).is_file()]
 
 
 def open_gguf(path: Path) -> _core.GgufFile:

@@ -145,7 +145,9 @@ def choose(name: HubName, files: Iterable[str]) -> Choice:
     if weights and "config.json" in top:
         if "model.safetensors" in top or "model.safetensors.index.json" in top:  # the same weights may be there twice, under other names
             weights = [file for file in weights if file.startswith("model")]
-        companions = [file for file in files if file in top and file.endswith((".json", ".jinja", ".model"))]
+        companions = [
+            file for file in files if file in top and (file.endswith((".json", ".jinja", ".model", ".tiktoken")) or file == "merges.txt")
+        ]
         companions += [file for file in files if file.startswith("additional_chat_templates/") and file.endswith(".jinja")]
         why = "safetensors" + (f"; {name.repository}:TYPE takes a GGUF file" if has_gguf else "")
         return Choice((*weights, *companions), "", why)

@@ -42,7 +42,8 @@ class Tokenizer:
     Parameters
     ----------
     path : path
-        A directory with tokenizer.json or one GGUF file, a tokenizer.json, or a GGUF file (a vocabulary is enough). Next to tokenizer.json,
+        A directory with tokenizer.json or one GGUF file, a tokenizer.json, or a GGUF file (a vocabulary is enough). Where there is no tokenizer.json:
+        SentencePiece's tokenizer.model, tekken.json, vocab.json with merges.txt, or a tiktoken file. Next to any but a GGUF file,
         tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json and generation_config.json are read,
         by the rules of transformers 4.57. Settings that llmi does not apply are named in one UserWarning.
 
@@ -81,7 +82,7 @@ class Tokenizer:
         self.path = Path(parse(Place(), "path", path))
         if is_directory(self.path) and not is_there(self.path / "tokenizer.json"):
             self.path = layout.gguf_of(self.path) or self.path
-        if is_directory(self.path) or self.path.suffix == ".json":
+        if is_directory(self.path) or self.path.suffix in (".json", ".model", ".tiktoken"):
             from llmi.text import tokenizer_directory  # not before a first token of a GGUF
 
             self._take(tokenizer_directory.load(self.path, overrides))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmi.chat import templates
 from llmi.errors import TokenizerError
 from llmi.models.input_file import MAX_VOCABULARY_BYTES, is_there, parse_json, read_json, read_text
-from llmi.text import tokenizer_json, tokenizer_settings
+from llmi.text import tokenizer_json, tokenizer_settings, vocabulary_files
 from llmi.text.loaded_tokenizer import MAX_ADDED_CHARACTERS, ListedTokens, LoadedTokenizer, guarded, listed_some
 from llmi.text.token_bytes import BYTE_TOKENS, byte_level_alphabet
 from llmi.text.tokenizer_json import CheckedTokenizer, check_id
@@ -25,16 +26,17 @@ MODEL_CONFIGS = ("generation_config.json", "config.json")  # in the order in whi
 def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
     """Reads a directory, or the tokenizer.json in one with the files next to it; `overrides` change config.json. Raises TokenizerError."""
     directory = path if path.is_dir() else path.parent
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = path / tokenizer_json.FILE if path.is_dir() else path
+    if path.is_dir() and not is_there(file):
+        file = vocabulary_files.find(directory) or file
     if not is_there(file):
-        raise TokenizerError(f"{directory}: tokenizer.json is missing", path)
-    text = read_text(file, MAX_VOCABULARY_BYTES, TokenizerError)
-    data = parse_json(text, file, TokenizerError, unique_keys=True)
-    checked = tokenizer_json.check(data, file)
+        raise TokenizerError(f"{directory}: tokenizer.json is missing, and so are {', '.join(vocabulary_files.NAMES)}", path)
     files = {name: _object(directory / name) for name in (CONFIG, SPECIALS, ADDED) if is_there(directory / name)}
     configs = {name: _object(directory / name) for name in MODEL_CONFIGS if is_there(directory / name)}
     config = configs["config.json"] = {**configs.get("config.json", {}), **overrides}
     settings = tokenizer_settings.read(directory, files, config)
+    text, data = _data(file, settings, files.get(CONFIG, {}), config)
+    checked = tokenizer_json.check(data, file)
     tokenizer = tokenizer_json.build(text, checked, data)
     unused = settings.unused
     model_vocab = _vocab_size(config)
@@ -67,6 +69,28 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
         listed=listed,
         keeps_bytes=lambda: _keeps_bytes(steps, listed, tokenizer),
     )
+
+
+def _data(file: Path, settings: Settings, stated: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The tokenizer.json, or what another file would be as one: its text and its data. With another file, the flags of `stated` count in `settings`."""
+    if not vocabulary_files.is_another(file):
+        text = read_text(file, MAX_VOCABULARY_BYTES, TokenizerError)
+        return text, parse_json(text, file, TokenizerError, unique_keys=True)
+    data = vocabulary_files.read(file, settings.kind, stated, config)
+    flags = [stated.get(name) for name in ("add_bos_token", "add_eos_token")]
+    if settings.add_bos is None and flags != [None, None]:
+        settings.add_bos, settings.add_eos = bool(flags[0]), bool(flags[1])
+    if settings.add_bos is None and vocabulary_files.wraps_by_flags(file):
+        raise TokenizerError(
+            f"{file}: nothing says whether a text begins with <s>: for the class {settings.kind}, tokenizer_config.json must hold add_bos_token",
+            file,
+            "add_bos_token",
+        )
+    for name, text in vocabulary_files.named(data).items():
+        if name not in settings.stated and settings.named.get(name) != text:  # not the token that the class has elsewhere
+            settings.specials.pop(settings.named.get(name, ""), None)
+            settings.named[name] = text
+    return json.dumps(data), data
 
 
 def _object(path: Path) -> dict[str, Any]:
