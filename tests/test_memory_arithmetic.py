@@ -36,9 +36,9 @@ def huge_model(path: Path, num_layers: int = 4, **fields: Any) -> Path:
     header: dict[str, Any] = {}
     offset = 0
     (path / "model.safetensors").unlink()
-    for name, _, shape, _ in inspect_model(path).tensors:
-        size = 4 * int(np.prod([int(extent) for extent in shape], dtype=object))
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + size]}
+    for tensor in inspect_model(path).tensors:
+        size = 4 * int(np.prod([int(extent) for extent in tensor.shape], dtype=object))
+        header[tensor.name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     with (path / "model.safetensors").open("wb") as file:
@@ -156,8 +156,8 @@ def test_a_config_without_a_type_is_taken_for_bfloat16(tmp_path: Path) -> None:
 def test_a_config_counts_what_the_file_holds(tmp_path: Path, architecture: str) -> None:
     path = tiny_model(architecture, path=tmp_path, num_layers=3)
     whole, alone = inspect_model(path), inspect_model(path / "config.json")
-    assert sorted((name, list(shape)) for name, _, shape, _ in whole.tensors) == sorted(
-        (name, list(shape)) for name, _, shape, _ in alone.tensors
+    assert sorted((tensor.name, tensor.shape) for tensor in whole.tensors) == sorted(
+        (tensor.name, tensor.shape) for tensor in alone.tensors
     )
     assert whole.weight_bytes == alone.weight_bytes
 
