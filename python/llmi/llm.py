@@ -20,7 +20,7 @@ from llmi.base.progress import progress
 from llmi.base.travel import StaysHere
 from llmi.engine.args import EngineArgs, SchedulingPolicy
 from llmi.engine.background import Background
-from llmi.engine.loaded import log_loaded
+from llmi.engine.loaded import log_loaded, model_info
 from llmi.engine.numerics_id import numerics_id
 from llmi.errors import (
     EngineBusyError,
@@ -32,7 +32,6 @@ from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
 from llmi.models.generation_config import generation_defaults
-from llmi.models.info import ModelInfo
 from llmi.outputs.memory import MemoryReport, make_memory_report
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.outputs.scores import LogLikelihood, Perplexity
@@ -59,6 +58,15 @@ if TYPE_CHECKING:
     from llmi.speculation.factory import SpeculationFactory
 
 R = TypeVar("R")
+
+
+def _tokenizer_of(given: str | os.PathLike[str] | Tokenizer | None, files: OpenModel, overrides: dict[str, Any]) -> Tokenizer:
+    """The given one, or one from its place; without either, the model's own."""
+    if isinstance(given, Tokenizer):
+        return given
+    return Tokenizer.of_model(files.path, overrides, files.core.gguf) if given is None else Tokenizer.of_model(given, overrides)
+
+
 _open_engines: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
 
 
@@ -191,12 +199,7 @@ class LLM(StaysHere):
         loading = Background(lambda: _core.Engine(files.core, **args.for_core(), dropped=dropped))
         try:
             overrides = json.loads(args.hf_overrides or "{}")
-            if isinstance(tokenizer, Tokenizer):
-                self.tokenizer = tokenizer
-            elif tokenizer is not None:
-                self.tokenizer = Tokenizer.of_model(tokenizer, overrides)
-            else:
-                self.tokenizer = Tokenizer.of_model(path, overrides, files.core.gguf)
+            self.tokenizer = _tokenizer_of(tokenizer, files, overrides)
             config = _core.load_config(files.core, args.hf_overrides)
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
@@ -224,11 +227,7 @@ class LLM(StaysHere):
         self._files = files
         digest = files.digest()
         identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args)
-        self.model_info = ModelInfo(
-            architecture=config["architecture"], num_layers=len(_layers) or config["num_layers"], hidden_size=config["hidden_size"], num_heads=config["num_heads"],
-            num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=info["max_model_len"],
-            weight_bytes=info["weight_bytes"], kv_bytes_per_token=info["kv_bytes_per_token"], numerics_id=identity, path=str(path), _digest=digest,
-        )  # fmt: skip
+        self.model_info = model_info(config, info, path, digest, identity, len(_layers) or config["num_layers"])
         log_loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"])
         self.last_outputs: Outputs = Outputs()
         self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])

@@ -1,11 +1,25 @@
-"""The message of the log when LLM() has loaded a model."""
+"""What LLM() has loaded: the model's record, and the message of the log."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from llmi import _core
 from llmi.base.log import log
 from llmi.engine.args import EngineArgs
+from llmi.models.files import ModelDigest
 from llmi.models.info import ModelInfo
+
+
+def model_info(
+    config: _core._ModelConfig, core: _core._EngineInfo, path: Path, digest: ModelDigest, numerics_id: str, num_layers: int
+) -> ModelInfo:
+    """The record of a loaded model: `config` as the file has it, `core` as the engine has it, num_layers those that run."""
+    return ModelInfo(
+        architecture=config["architecture"], num_layers=num_layers, hidden_size=config["hidden_size"], num_heads=config["num_heads"],
+        num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=core["max_model_len"],
+        weight_bytes=core["weight_bytes"], kv_bytes_per_token=core["kv_bytes_per_token"], numerics_id=numerics_id, path=str(path), _digest=digest,
+    )  # fmt: skip
 
 
 def log_loaded(info: ModelInfo, args: EngineArgs, core: _core._EngineInfo, model_len: int, num_pages: int) -> None:
