@@ -1,4 +1,4 @@
-"""What LLM() has loaded: the model's record, and the message of the log."""
+"""The record of a loaded model, and the message of the log about it."""
 
 from __future__ import annotations
 
