@@ -1,0 +1,35 @@
+// Element-wise ops on rows of fp32, for the parts of a model that few families have. Each is one rounding per operation, in the order written.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/ops/context.h"
+
+namespace llmi {
+
+// out[i] = fma(scale, x[i], out[i]).
+void AddScaled(const KernelContext& context, const float* x, int64_t count, float scale, float* out);
+// x[i] = x[i] * scale.
+void Scale(const KernelContext& context, float* x, int64_t count, float scale);
+// Each row's `size` values times the row's factor. factors [num_rows]; rows x_stride apart.
+void ScaleRows(const KernelContext& context, float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors);
+
+// x[row, head, i] = x * sigmoid(gate). gate_stride: between rows of gates. per_head: gate [num_rows, num_heads]; else one for each value,
+// laid out as x. x: num_rows rows of num_heads * head_dim, dense.
+struct GateArgs {
+  float* x;
+  const float* gate;
+  int64_t gate_stride;
+  bool per_head;
+  int64_t num_rows;
+  int64_t num_heads;
+  int64_t head_dim;
+};
+void Gate(const KernelContext& context, const GateArgs& args);
+
+// Copies heads of `from_dim` values, from_dim apart, as heads of their first `to_dim` values, to_dim apart. from_dim >= to_dim. out may not
+// overlap x.
+void PackHeads(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_heads, int64_t from_dim, int64_t to_dim,
+               float* out);
+
+}  // namespace llmi

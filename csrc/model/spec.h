@@ -1,0 +1,172 @@
+// A model as plain numbers and tensor bindings: everything that tells one family from another. A family's card in Python writes it as JSON
+// (python/llmi/families); ParseSpec reads it as hostile input. The loader, the decoder and the engine read nothing else about a model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/norm.h"
+
+namespace llmi {
+
+// What a tensor of the file is to a role: which of its rows, in which order. Row r of the role's matrix (or element r of its vector) is the
+// file's row
+//   first_row + (r / head_rows) * head_stride + Place(r % head_rows)
+// Place is the identity, or, where the first `adjacent_pairs` rows of each head are stored as adjacent pairs (interleaved RoPE), the order
+// that makes halves of them. head_rows 0: the rows are consecutive.
+struct RowOrder {
+  int64_t first_row = 0;
+  int64_t head_rows = 0;
+  int64_t head_stride = 0;
+  int64_t adjacent_pairs = 0;
+
+  bool operator==(const RowOrder&) const = default;
+};
+
+struct TensorBinding {
+  std::string name;         // empty: the model has no such tensor
+  RowOrder order;
+  bool transposed = false;  // a matrix stored as [columns, rows]
+  double plus = 0.0;        // added to each element of a vector: 1 where the file stores weight - 1
+};
+
+struct LinearSpec {
+  TensorBinding weight;
+  TensorBinding bias;
+};
+
+// out = norm(x) * weight + bias. Not `present`: x itself.
+struct NormSpec {
+  bool present = false;
+  NormKind kind = NormKind::kRms;
+  double eps = 1e-5;
+  TensorBinding weight;  // no name: all ones
+  TensorBinding bias;    // no name: none
+};
+
+enum class HeadNormSpan : uint8_t { kHead, kProjection };
+
+// Norms of queries and keys. kHead: each head by itself, with one weight for all heads, or with own_weights one for each head.
+// kProjection: all heads as one vector.
+struct HeadNormsSpec {
+  NormSpec query;
+  NormSpec key;
+  HeadNormSpan span = HeadNormSpan::kHead;
+  bool own_weights = false;
+  bool after_rope = false;
+};
+
+// A factor for queries that grows with the position: 1 + beta * log(1 + floor(position / original)). beta 0: none. (Ministral 3)
+struct QueryTemperatureSpec {
+  double beta = 0.0;
+  int64_t original = 0;
+};
+
+// attention output * sigmoid(gate): kElement has num_heads * head_dim gates, kHead one for each head.
+enum class GateKind : uint8_t { kNone, kElement, kHead };
+
+struct AttentionSpec {
+  LinearSpec query, key, value, output;
+  HeadNormsSpec norms;
+  NormSpec output_norm;  // before `output`, over all heads (BitNet)
+  int rope = -1;         // index into ModelSpec::ropes; -1: no rotation
+  int64_t window = 0;    // tokens that a query sees, itself included; 0: all
+  double scale = 0.0;
+  double soft_cap = 0.0;
+  TensorBinding sinks;               // [num_heads]: a logit that takes part in the softmax and has no value
+  std::vector<float> linear_biases;  // ALiBi: [num_heads] slopes, or empty
+  QueryTemperatureSpec query_temperature;
+  GateKind gate_kind = GateKind::kNone;
+  LinearSpec gate;
+};
+
+struct MlpSpec {
+  bool gated = true;  // act(gate x) * (up x); else act(up x)
+  Activation activation = Activation::kSilu;
+  std::vector<TensorBinding> activation_scalars;  // xIELU: alpha_p, alpha_n, beta, eps, each [1]
+  int64_t size = 0;
+  LinearSpec gate, up, down;
+  NormSpec inner_norm;  // before `down` (BitNet)
+};
+
+// x = x + residual_scale * f(x) for attention and for the MLP.
+// kSequential: x += post(attend(norm(x))), then x += post(mlp(norm(x))). kParallel: both read the same x and are added to it.
+enum class LayerOrder : uint8_t { kSequential, kParallel };
+
+struct LayerSpec {
+  LayerOrder order = LayerOrder::kSequential;
+  NormSpec attention_norm, post_attention_norm;
+  NormSpec mlp_norm, post_mlp_norm;
+  bool mlp_reads_attention_norm = false;  // kParallel with one norm: the MLP reads attention_norm's output
+  double residual_scale = 1.0;
+  AttentionSpec attention;
+  MlpSpec mlp;
+};
+
+// Frequencies by type: inverse_frequencies are worked out in Python or here from theta. See RopeTable.
+struct RopeSpec {
+  double theta = 10000.0;
+  int64_t rotary_dim = 0;
+  double linear_factor = 1.0;
+  double llama3_factor = 1.0;
+  double llama3_low_freq_factor = 1.0;
+  double llama3_high_freq_factor = 4.0;
+  int64_t llama3_original_context = 8192;
+  // YaRN: factor 1: none. low and high are the corrected dimensions between which the two frequencies are blended.
+  double yarn_factor = 1.0;
+  double yarn_low = 0.0;
+  double yarn_high = 0.0;
+  std::vector<float> frequency_divisors;  // [rotary_dim / 2] or empty (llama3 of GGUF, longrope)
+  std::string divisors_tensor;            // or a tensor [rotary_dim / 2] of the file that holds them (rope_freqs.weight); empty: none
+  double magnitude = 1.0;                 // factor of cosine and sine (YaRN, longrope)
+  bool reversed = false;                  // rotates the other way (nanochat)
+};
+
+struct EmbeddingSpec {
+  TensorBinding weight;
+  double scale = 1.0;
+  NormSpec norm;
+  TensorBinding positions;      // learned positions [rows, hidden]; no name: none
+  int64_t position_offset = 0;  // row of position 0
+};
+
+struct HeadSpec {
+  TensorBinding weight;  // no name: tied to the embedding
+  TensorBinding bias;
+  double scale = 1.0;  // of the logits, before the soft cap
+  double soft_cap = 0.0;
+};
+
+struct ModelSpec {
+  std::string family;
+  int64_t hidden_size = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab_size = 0;
+  int64_t max_position = 0;
+  EmbeddingSpec embedding;
+  std::vector<LayerSpec> layers;
+  NormSpec final_norm;
+  HeadSpec head;
+  std::vector<RopeSpec> ropes;
+  std::string rope_choice;                   // which of a model's tables was chosen, for the numerics id; empty: it has one
+  std::vector<std::string> ignored_tensors;  // patterns (*) of tensors that do not change the result
+
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  bool tied_head() const { return head.weight.name.empty(); }
+  // Heads take this many values in the cache and in activations: head_dim, filled up with zeros to a multiple of 16.
+  int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
+
+  // Throws an Error that names the field: kModelFile if a value is out of range or does not fit the others, kUnsupportedModel if the core
+  // cannot compute it.
+  void Validate(const std::string& source) const;
+};
+
+// The spec that a card wrote (ModelSpec.to_json in python/llmi/families/spec.py). Field names are those of the structs; a field that is
+// absent has its default; an unknown one is refused. Throws Error(kModelFile) naming the field, as in "layers[3].attention.scale".
+ModelSpec ParseSpec(const std::string& json, const std::string& source);
+
+}  // namespace llmi
