@@ -52,8 +52,8 @@ Projected Project(const LayerPass& pass, int64_t layer, const LayerWeights& weig
   const Projected row = Places(pass, attention);
   const bool gated = attention.gate_kind != GateKind::kNone;
   const PackedMatrix& gate = gated ? weights.attention_gate.matrix : weights.query.matrix;
-  const LinearInput input = MakeInput(pass.context, pass.num_rows, {&weights.query.matrix, &weights.key.matrix, &weights.value.matrix, &gate},
-                                      true, pass.workspace.forms);
+  const LinearInput input = MakeInput(
+      pass.context, pass.num_rows, {&weights.query.matrix, &weights.key.matrix, &weights.value.matrix, &gate}, true, pass.workspace.forms);
   const float* x = NormedInput(pass.context, {spec.attention_norm, weights.attention_norm}, pass.x, normed_at, pass.num_rows,
                                pass.spec.hidden_size, input);
   const std::vector<LinearPart> parts = gated ? PartsOf({&weights.query, &weights.key, &weights.value, &weights.attention_gate})
@@ -67,10 +67,10 @@ Projected Project(const LayerPass& pass, int64_t layer, const LayerWeights& weig
                         .num_rows = pass.num_rows,
                         .num_heads = pass.spec.num_heads + pass.spec.num_kv_heads,
                         .head_dim = pass.spec.head_dim,
+                        .head_stride = pass.spec.padded_head_dim(),
                         .rotary_dim = pass.positions.rotary_dim(attention.rope),
                         .cosine = pass.positions.cosine(attention.rope),
-                        .sine = pass.positions.sine(attention.rope),
-                        .head_stride = pass.spec.padded_head_dim()});
+                        .sine = pass.positions.sine(attention.rope)});
   }
   if (attention.norms.after_rope) NormQueriesAndKeys(pass, attention, weights, row);
   if (const float* factors = pass.positions.query_factors(layer); factors != nullptr) {
@@ -85,12 +85,8 @@ float* Attend(const LayerPass& pass, int64_t layer, const LayerWeights& weights,
   const AttentionSpec& attention = pass.spec.layers[static_cast<size_t>(layer)].attention;
   const int64_t width = pass.spec.num_heads * pass.spec.padded_head_dim();
   float* attended = Floats(pass.context, pass.workspace.attended, pass.num_rows * width);
-  const KvWriteArgs written = {.kv = cache.kv,
-                               .segments = cache.segments,
-                               .num_segments = cache.num_segments,
-                               .k = row.keys,
-                               .v = row.values,
-                               .stride = row.stride};
+  const KvWriteArgs written = {
+      .kv = cache.kv, .segments = cache.segments, .num_segments = cache.num_segments, .k = row.keys, .v = row.values, .stride = row.stride};
   const AttentionArgs args = {.kv = cache.kv,
                               .segments = cache.segments,
                               .num_segments = cache.num_segments,
@@ -103,8 +99,8 @@ float* Attend(const LayerPass& pass, int64_t layer, const LayerWeights& weights,
                               .window = attention.window,
                               .out = attended,
                               .out_stride = width,
-                              .sinks = weights.sinks.empty() ? nullptr : weights.sinks.data(),
-                              .linear_biases = weights.linear_biases.empty() ? nullptr : weights.linear_biases.data()};
+                              .sinks = weights.sinks.data(),
+                              .linear_biases = weights.linear_biases.data()};
   WriteAndAttend(pass.context, written, args);
   for (size_t i = 0; i < cache.batch.attention_layers.size(); ++i) {
     if (cache.batch.attention_layers[i] != layer + 1) continue;

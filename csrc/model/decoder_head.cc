@@ -33,8 +33,7 @@ float* Decoder::LogitsThere(const KernelContext& context, const float* hidden, i
 // hidden and out are in the memory where the ops run. Scale and soft cap may run on logits that a shortlist leaves unspecified.
 void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
   const PackedMatrix& matrix = spec_.tied_head() ? weights_.embedding : weights_.head;
-  const WeightVector& bias = weights_.head_bias;
-  const std::vector<LinearPart> part = {{.weights = matrix.view(), .bias = bias.empty() ? nullptr : bias.data()}};
+  const std::vector<LinearPart> part = {{.weights = matrix.view(), .bias = weights_.head_bias.data()}};
   const LinearInput input = MakeInput(context, num_rows, {&matrix}, true, workspace_.forms);
   ConvertInput(context, hidden, num_rows, spec_.hidden_size, input);
   const LinearArgs args = ArgsOf(part, hidden, input, num_rows, out, spec_.vocab_size, false);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/dispatch/device.h"
 #include "kernels/ops/row_ops.h"
 
 namespace llmi {
@@ -34,7 +35,7 @@ std::vector<LinearPart> PartsOf(std::initializer_list<const LinearWeights*> laye
   int64_t column = 0;
   for (const LinearWeights* layer : layers) {
     const PackedView view = layer->matrix.view();
-    parts.push_back({.weights = view, .bias = layer->bias.empty() ? nullptr : layer->bias.data(), .out_column = column});
+    parts.push_back({.weights = view, .bias = layer->bias.data(), .out_column = column});
     column += view.num_rows;
   }
   return parts;
@@ -62,8 +63,8 @@ NormArgs RowNorm(const NormSpec& norm, const NormWeights& weights, const float* 
           .out_stride = size,
           .num_rows = num_rows,
           .size = size,
-          .weight = weights.weight.empty() ? nullptr : weights.weight.data(),
-          .bias = weights.bias.empty() ? nullptr : weights.bias.data(),
+          .weight = weights.weight.data(),
+          .bias = weights.bias.data(),
           .eps = static_cast<float>(norm.eps)};
 }
 

@@ -1,6 +1,7 @@
 #include "model/mlp_layer.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/gated_linear.h"
@@ -24,13 +25,8 @@ MlpInput ReadRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeigh
     return {kept, forms};
   }
   const PlacedNorm norm{spec.mlp_norm, weights.mlp_norm};
-  return {NormedInput(pass.context, norm, pass.x + rows.begin * hidden, pass.normed + rows.begin * hidden, rows.count, hidden, forms), forms};
-}
-
-ActivationArgs ActivationOf(const MlpSpec& mlp, const LayerWeights& weights, const float* x, int64_t num_rows, float* out) {
-  ActivationArgs args = {.activation = mlp.activation, .gated = mlp.gated, .x = x, .num_rows = num_rows, .size = mlp.size, .out = out};
-  std::copy(std::begin(weights.activation_parameters), std::end(weights.activation_parameters), std::begin(args.parameters));
-  return args;
+  return {NormedInput(pass.context, norm, pass.x + rows.begin * hidden, pass.normed + rows.begin * hidden, rows.count, hidden, forms),
+          forms};
 }
 
 // out [rows, size] = act(gate x) * (up x), or act(up x), with the forms of it that `wanted` names.
@@ -40,9 +36,12 @@ void ActivatedRows(const LayerPass& pass, const MlpSpec& mlp, const LayerWeights
   float* gate_up = Floats(pass.context, pass.workspace.gate_up, num_rows * width);
   const std::vector<LinearPart> parts = mlp.gated ? PartsOf({&weights.gate, &weights.up}) : PartsOf({&weights.up});
   const LinearArgs layers = ArgsOf(parts, input.x, input.forms, num_rows, gate_up, width, false);
-  if (mlp.gated && IsFused(mlp.activation)) return GatedLinear(pass.context, layers, mlp.activation, out, wanted);
+  ActivationArgs activation = {
+      .activation = mlp.activation, .gated = mlp.gated, .x = gate_up, .num_rows = num_rows, .size = mlp.size, .out = out};
+  std::copy(std::begin(weights.activation_parameters), std::end(weights.activation_parameters), std::begin(activation.parameters));
+  if (mlp.gated) return GatedLinear(pass.context, layers, activation, wanted);
   Linear(pass.context, layers);
-  Activate(pass.context, ActivationOf(mlp, weights, gate_up, num_rows, out), wanted);
+  Activate(pass.context, activation, wanted);
 }
 
 }  // namespace
@@ -53,8 +52,7 @@ void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& 
   for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
     const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
     const MlpInput input = ReadRows(pass, spec, weights, rows);
-    const LinearInput down_input =
-        MakeInput(pass.context, rows.count, {&weights.down.matrix}, false, pass.workspace.activated_forms);
+    const LinearInput down_input = MakeInput(pass.context, rows.count, {&weights.down.matrix}, false, pass.workspace.activated_forms);
     ActivatedRows(pass, mlp, weights, input, rows.count, activated, mlp.inner_norm.present ? LinearInput{} : down_input);
     if (mlp.inner_norm.present) {
       Norm(pass.context, RowNorm(mlp.inner_norm, weights.mlp_inner_norm, activated, activated, rows.count, mlp.size), down_input);
