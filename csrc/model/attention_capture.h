@@ -1,4 +1,4 @@
-// The attention weights of rows that a user asked for, read from queries and cache where they are, on a device too.
+// The attention weights of the wanted rows, computed on the host from queries and cache, wherever these are.
 #pragma once
 
 #include <cstdint>

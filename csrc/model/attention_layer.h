@@ -19,7 +19,7 @@ struct LayerCache {
 };
 
 // Adds the attention of layer `layer` to the residual stream. norm: of the layer's input, stored in `normed_at`, one of the pass's buffers.
-// Stores the attention weights that the batch asks for in *result.
+// Stores the attention weights that the batch wants in *result.
 void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const LayerCache& cache,
                     ForwardResult* result);
 

@@ -1,4 +1,4 @@
-// What goes into one forward pass of the decoder, and what comes out.
+// The input and the result of one forward pass of the decoder.
 #pragma once
 
 #include <cstddef>

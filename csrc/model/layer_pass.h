@@ -53,7 +53,8 @@ struct PlacedNorm {
   const NormWeights& weights;
 };
 
-// What linear layers read: the norm of x [num_rows, size], stored in `out`, or x itself where there is no norm. Makes the forms `input`.
+// Returns what linear layers read: the norm of x [num_rows, size], stored in `out`, or x itself where there is no norm. Makes the forms
+// `input`.
 const float* NormedInput(const KernelContext& context, const PlacedNorm& norm, const float* x, float* out, int64_t num_rows, int64_t size,
                          const LinearInput& input);
 

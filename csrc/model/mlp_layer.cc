@@ -9,7 +9,7 @@
 namespace llmi {
 namespace {
 
-// What gate and up read.
+// The rows that gate and up read.
 struct MlpInput {
   const float* x;
   LinearInput forms;

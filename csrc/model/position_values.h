@@ -1,4 +1,4 @@
-// What the positions of a pass's rows determine before any layer runs: cosines and sines of the rotary tables, factors of queries.
+// The values that the positions of a pass determine before any layer runs: cosines and sines of the rotary tables, factors of queries.
 #pragma once
 
 #include <cstdint>
