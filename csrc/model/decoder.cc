@@ -121,17 +121,45 @@ LinearArgs ArgsOf(const std::vector<LinearPart>& parts, const float* x, const Li
 }
 
 // The norm of whole rows [num_rows, hidden_size]; out may be x.
-RmsNormArgs HiddenNorm(const ModelConfig& config, const WeightVector& weight, const float* x, float* out, int64_t num_rows,
-                       bool accumulate = false) {
+RmsNormArgs HiddenNorm(const ModelSpec& spec, const NormSpec& norm, const NormWeights& weights, const float* x, float* out,
+                       int64_t num_rows, bool accumulate = false) {
   return {.x = x,
-          .x_stride = config.hidden_size,
+          .x_stride = spec.hidden_size,
           .out = out,
-          .out_stride = config.hidden_size,
+          .out_stride = spec.hidden_size,
           .num_rows = num_rows,
-          .size = config.hidden_size,
-          .weight = weight.data(),
-          .eps = static_cast<float>(config.norm_eps),
+          .size = spec.hidden_size,
+          .weight = weights.weight.data(),
+          .eps = static_cast<float>(norm.eps),
           .accumulate = accumulate};
+}
+
+// Throws Error(kUnsupportedModel) for a part that the forward pass lacks.
+void RequireKnown(const ModelSpec& spec, const LayerSpec& layer) {
+  const AttentionSpec& attention = layer.attention;
+  const MlpSpec& mlp = layer.mlp;
+  const auto is_plain = [](const NormSpec& norm) {
+    return norm.present && norm.kind == NormKind::kRms && !norm.weight.name.empty() && norm.bias.name.empty();
+  };
+  const bool knows_norms = is_plain(layer.attention_norm) && is_plain(layer.mlp_norm) && is_plain(spec.final_norm) &&
+                           layer.post_attention_norm.present == layer.post_mlp_norm.present &&
+                           (!layer.post_mlp_norm.present || (is_plain(layer.post_attention_norm) && is_plain(layer.post_mlp_norm))) &&
+                           attention.norms.query.present == attention.norms.key.present &&
+                           (!attention.norms.key.present || (is_plain(attention.norms.query) && is_plain(attention.norms.key))) &&
+                           attention.norms.span == HeadNormSpan::kHead && !attention.norms.own_weights && !attention.norms.after_rope &&
+                           !attention.output_norm.present && !mlp.inner_norm.present && !spec.embedding.norm.present;
+  const bool knows_rest =
+      layer.order == LayerOrder::kSequential && layer.residual_scale == 1.0 && attention.rope >= 0 && attention.sinks.name.empty() &&
+      attention.linear_biases.empty() && attention.query_temperature.beta == 0 && attention.gate_kind == GateKind::kNone && mlp.gated &&
+      (mlp.activation == Activation::kSilu || mlp.activation == Activation::kGeluTanh) && spec.embedding.positions.name.empty() &&
+      spec.head.bias.name.empty() && spec.head.scale == 1.0 && spec.padded_head_dim() == spec.head_dim;
+  if (!knows_norms || !knows_rest) throw Error(ErrorKind::kUnsupportedModel, "the forward pass lacks a part of this model's layers");
+}
+
+int64_t LargestMlp(const ModelSpec& spec) {
+  int64_t largest = 0;
+  for (const LayerSpec& layer : spec.layers) largest = std::max(largest, layer.mlp.size);
+  return largest;
 }
 
 }  // namespace
@@ -143,26 +171,27 @@ struct Decoder::Rows {
   std::vector<const float*> cosine, sine;  // per RoPE
 };
 
-Decoder::Decoder(ModelConfig config, ModelWeights weights) : config_(std::move(config)), weights_(std::move(weights)) {
-  for (const RopeConfig& rope : config_.ropes) ropes_.emplace_back(rope);
+Decoder::Decoder(ModelSpec spec, ModelWeights weights) : spec_(std::move(spec)), weights_(std::move(weights)) {
+  for (const LayerSpec& layer : spec_.layers) RequireKnown(spec_, layer);
+  for (const RopeSpec& rope : spec_.ropes) ropes_.emplace_back(rope);
 }
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
-  const int64_t query_size = config_.num_heads * config_.head_dim;
-  const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
+  const int64_t query_size = spec_.num_heads * spec_.head_dim;
+  const int64_t kv_size = spec_.num_kv_heads * spec_.head_dim;
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
-  if (context.device != nullptr) ReserveFloats(context, last_hidden_, num_rows * config_.hidden_size);
-  for (AlignedBuffer* buffer : {&x_, &normed_, &hidden_}) ReserveFloats(context, *buffer, num_rows * config_.hidden_size);
+  if (context.device != nullptr) ReserveFloats(context, last_hidden_, num_rows * spec_.hidden_size);
+  for (AlignedBuffer* buffer : {&x_, &normed_, &hidden_}) ReserveFloats(context, *buffer, num_rows * spec_.hidden_size);
   ReserveFloats(context, qkv_, num_rows * (query_size + 2 * kv_size));
   ReserveFloats(context, attended_, num_rows * query_size);
-  ReserveFloats(context, gate_up_, mlp_rows * 2 * config_.intermediate_size);
-  ReserveFloats(context, activated_, mlp_rows * config_.intermediate_size);
+  ReserveFloats(context, gate_up_, mlp_rows * 2 * LargestMlp(spec_));
+  ReserveFloats(context, activated_, mlp_rows * LargestMlp(spec_));
   int64_t rotary = 0;
   for (const RopeTable& rope : ropes_) rotary += rope.rotary_dim();
   ReserveFloats(context, rope_values_, num_rows * rotary);
-  ReserveFloats(context, logits_, num_logits_rows * config_.vocab_size);
-  const int64_t most_values = num_rows * std::max(config_.hidden_size, query_size);
-  const int64_t most_activated = mlp_rows * config_.intermediate_size;
+  ReserveFloats(context, logits_, num_logits_rows * spec_.vocab_size);
+  const int64_t most_values = num_rows * std::max(spec_.hidden_size, query_size);
+  const int64_t most_activated = mlp_rows * LargestMlp(spec_);
   for (const auto& [room, values] : {std::pair(&forms_, most_values), std::pair(&activated_forms_, most_activated)}) {
     room->codes.Reserve(static_cast<size_t>(CodeBytes(values, context.wide_activations)), "activations", context.device);
     ReserveFloats(context, room->scales, values / 32 * 5);
@@ -170,15 +199,15 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   if (context.device != nullptr) context.device->ReserveInputs(std::max(most_values, most_activated));
 }
 
-uint64_t Decoder::WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
-  const int64_t query_size = config.num_heads * config.head_dim;
+uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
+  const int64_t query_size = spec.num_heads * spec.head_dim;
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
   int64_t rotary = 0;
-  for (const RopeConfig& rope : config.ropes) rotary += rope.rotary_dim;
+  for (const RopeSpec& rope : spec.ropes) rotary += rope.rotary_dim;
   // x, its norm, the last rows; query, key, value, attention's output; kMlpRows rows of the MLP; logits; converted inputs of layers.
-  const int64_t floats = num_rows * (3 * config.hidden_size + 2 * query_size + 2 * config.num_kv_heads * config.head_dim + rotary) +
-                         mlp_rows * 3 * config.intermediate_size + num_logits_rows * config.vocab_size;
-  const int64_t values = num_rows * std::max(config.hidden_size, query_size) + mlp_rows * config.intermediate_size;
+  const int64_t floats = num_rows * (3 * spec.hidden_size + 2 * query_size + 2 * spec.num_kv_heads * spec.head_dim + rotary) +
+                         mlp_rows * 3 * LargestMlp(spec) + num_logits_rows * spec.vocab_size;
+  const int64_t values = num_rows * std::max(spec.hidden_size, query_size) + mlp_rows * LargestMlp(spec);
   return FloatBytes(floats + values / 32 * 5) + static_cast<uint64_t>(CodeBytes(values, wide_activations));
 }
 
@@ -209,38 +238,39 @@ LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::
 // Queries, keys and values of a layer, normed and rotated: rows of num_heads + 2 num_kv_heads heads.
 float* Decoder::QueriesKeysValues(const KernelContext& context, int64_t layer, Rows& rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t query_size = config_.num_heads * config_.head_dim;
-  const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
+  const LayerSpec& layer_spec = spec_.layers[static_cast<size_t>(layer)];
+  const int64_t query_size = spec_.num_heads * spec_.head_dim;
+  const int64_t kv_size = spec_.num_kv_heads * spec_.head_dim;
   const int64_t stride = query_size + 2 * kv_size;
   float* qkv = ReserveFloats(context, qkv_, rows.num_rows * stride);
 
   const LinearInput normed = Input(context, rows.num_rows, {&w.query.matrix, &w.key.matrix, &w.value.matrix}, true);
-  RmsNorm(context, HiddenNorm(config_, w.attention_norm, rows.x, rows.normed, rows.num_rows), normed);
+  RmsNorm(context, HiddenNorm(spec_, layer_spec.attention_norm, w.attention_norm, rows.x, rows.normed, rows.num_rows), normed);
   Linear(context, ArgsOf(PartsOf({&w.query, &w.key, &w.value}), rows.normed, normed, rows.num_rows, qkv, stride, false));
   float* keys = qkv + query_size;
-  if (config_.qk_norm) {
-    const auto norm_heads = [&](const WeightVector& weight, float* heads, int64_t num_heads) {
+  if (layer_spec.attention.norms.query.present) {
+    const auto norm_heads = [&](const NormSpec& norm, const NormWeights& weights, float* heads, int64_t num_heads) {
       RmsNorm(context, {.x = heads,
                         .x_stride = stride,
                         .out = heads,
                         .out_stride = stride,
                         .num_rows = rows.num_rows,
                         .num_groups = num_heads,
-                        .size = config_.head_dim,
-                        .weight = weight.data(),
-                        .eps = static_cast<float>(config_.norm_eps)});
+                        .size = spec_.head_dim,
+                        .weight = weights.weight.data(),
+                        .eps = static_cast<float>(norm.eps)});
     };
-    norm_heads(w.query_norm, qkv, config_.num_heads);
-    norm_heads(w.key_norm, keys, config_.num_kv_heads);
+    norm_heads(layer_spec.attention.norms.query, w.query_norm, qkv, spec_.num_heads);
+    norm_heads(layer_spec.attention.norms.key, w.key_norm, keys, spec_.num_kv_heads);
   }
-  const auto rope = static_cast<size_t>(config_.layers[static_cast<size_t>(layer)].rope);
+  const auto rope = static_cast<size_t>(layer_spec.attention.rope);
   const int64_t rotary_dim = ropes_[rope].rotary_dim();
   // Query and key heads are next to each other, so one call rotates both.
   Rope(context, {.x = qkv,
                  .x_stride = stride,
                  .num_rows = rows.num_rows,
-                 .num_heads = config_.num_heads + config_.num_kv_heads,
-                 .head_dim = config_.head_dim,
+                 .num_heads = spec_.num_heads + spec_.num_kv_heads,
+                 .head_dim = spec_.head_dim,
                  .rotary_dim = rotary_dim,
                  .cosine = rows.cosine[rope],
                  .sine = rows.sine[rope]});
@@ -250,8 +280,9 @@ float* Decoder::QueriesKeysValues(const KernelContext& context, int64_t layer, R
 void Decoder::Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows,
                         ForwardResult* result) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t query_size = config_.num_heads * config_.head_dim;
-  const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
+  const LayerSpec& layer_spec = spec_.layers[static_cast<size_t>(layer)];
+  const int64_t query_size = spec_.num_heads * spec_.head_dim;
+  const int64_t kv_size = spec_.num_kv_heads * spec_.head_dim;
   const int64_t stride = query_size + 2 * kv_size;
   float* qkv = QueriesKeysValues(context, layer, rows);
   float* keys = qkv + query_size;
@@ -268,10 +299,10 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
                                    .positions = batch.positions.data(),
                                    .q = qkv,
                                    .q_stride = stride,
-                                   .num_heads = config_.num_heads,
-                                   .scale = static_cast<float>(config_.attention_scale),
-                                   .soft_cap = static_cast<float>(config_.attention_soft_cap),
-                                   .window = config_.layers[static_cast<size_t>(layer)].window,
+                                   .num_heads = spec_.num_heads,
+                                   .scale = static_cast<float>(layer_spec.attention.scale),
+                                   .soft_cap = static_cast<float>(layer_spec.attention.soft_cap),
+                                   .window = layer_spec.attention.window,
                                    .out = attended,
                                    .out_stride = query_size};
   WriteAndAttend(context, written, attention);
@@ -280,18 +311,19 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
   }
   const LinearInput input = Input(context, rows.num_rows, {&w.attention_output.matrix});
   ConvertInput(context, attended, rows.num_rows, query_size, input);
-  if (!config_.sandwich_norms) {
-    Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.x, config_.hidden_size, true));
+  if (!layer_spec.post_mlp_norm.present) {
+    Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.x, spec_.hidden_size, true));
     return;
   }
-  Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.normed, config_.hidden_size, false));
-  RmsNorm(context, HiddenNorm(config_, w.post_attention_norm, rows.normed, rows.x, rows.num_rows, true));
+  Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.normed, spec_.hidden_size, false));
+  RmsNorm(context, HiddenNorm(spec_, layer_spec.post_attention_norm, w.post_attention_norm, rows.normed, rows.x, rows.num_rows, true));
 }
 
 void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t hidden = config_.hidden_size;
-  const int64_t intermediate = config_.intermediate_size;
+  const LayerSpec& layer_spec = spec_.layers[static_cast<size_t>(layer)];
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t intermediate = layer_spec.mlp.size;
   const int64_t max_rows = std::min(rows.num_rows, kMlpRows);
   float* gate_up = ReserveFloats(context, gate_up_, max_rows * 2 * intermediate);
   float* activated = ReserveFloats(context, activated_, max_rows * intermediate);
@@ -300,16 +332,16 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
     float* x = rows.x + begin * hidden;
     float* normed = rows.normed + begin * hidden;
     const LinearInput gate_input = Input(context, num_rows, {&w.gate.matrix, &w.up.matrix});
-    RmsNorm(context, HiddenNorm(config_, w.mlp_norm, x, normed, num_rows), gate_input);
+    RmsNorm(context, HiddenNorm(spec_, layer_spec.mlp_norm, w.mlp_norm, x, normed, num_rows), gate_input);
     const LinearInput down_input = Input(context, num_rows, {&w.down.matrix}, false, activated_forms_);
     const std::vector<LinearPart> gate_and_up = PartsOf({&w.gate, &w.up});
-    GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false), config_.activation, activated,
-                down_input);
-    if (!config_.sandwich_norms) {
+    GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false), layer_spec.mlp.activation,
+                activated, down_input);
+    if (!layer_spec.post_mlp_norm.present) {
       Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, x, hidden, true));
     } else {
       Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, normed, hidden, false));
-      RmsNorm(context, HiddenNorm(config_, w.post_mlp_norm, normed, x, num_rows, true));
+      RmsNorm(context, HiddenNorm(spec_, layer_spec.post_mlp_norm, w.post_mlp_norm, normed, x, num_rows, true));
     }
   }
 }
@@ -354,7 +386,7 @@ void Decoder::ComputeRopes(const KernelContext& context, const std::vector<int32
 
 // Copies the wanted rows of the hidden state after `layer` layers to the host, if the batch taps it.
 void Decoder::Tap(const KernelContext& context, const ForwardBatch& batch, const Rows& rows, int64_t layer, ForwardResult* result) const {
-  const int64_t hidden = config_.hidden_size;
+  const int64_t hidden = spec_.hidden_size;
   for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
     if (batch.tap_layers[t] != layer) continue;
     result->taps[t].resize(batch.wanted_rows.size() * static_cast<size_t>(hidden));
@@ -368,7 +400,7 @@ void Decoder::Tap(const KernelContext& context, const ForwardBatch& batch, const
 
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch) {
   ForwardResult result;
-  const int64_t hidden = config_.hidden_size;
+  const int64_t hidden = spec_.hidden_size;
   const bool replays = Replays(context, batch);
   // Padding rows fill up a recording's number of rows: token 0 at position 0, in no segment. Nothing reads their results.
   std::vector<int32_t> token_ids = batch.token_ids;
@@ -382,12 +414,12 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   rows.normed = ReserveFloats(context, normed_, rows.num_rows * hidden);
   ComputeRopes(context, positions, &rows);
   if (context.device != nullptr) PlaceBatch(context, cache, batch, rows.num_rows);
-  Embedding(context, weights_.embedding.view(), token_ids.data(), rows.num_rows, static_cast<float>(config_.embedding_scale), rows.x);
+  Embedding(context, weights_.embedding.view(), token_ids.data(), rows.num_rows, static_cast<float>(spec_.embedding.scale), rows.x);
   result.taps.resize(batch.tap_layers.size());
   result.attention.resize(batch.attention_layers.size());
   const auto run_layers = [&] {
     Tap(context, batch, rows, 0, &result);
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) {
       Attention(context, cache, batch, layer, rows, &result);
       Mlp(context, layer, rows);
       Tap(context, batch, rows, layer + 1, &result);
@@ -412,48 +444,48 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
 }
 
 void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) {
-  RmsNorm(context, HiddenNorm(config_, weights_.final_norm, rows, rows, num_rows));
+  RmsNorm(context, HiddenNorm(spec_, spec_.final_norm, weights_.final_norm, rows, rows, num_rows));
 }
 
 void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, float* logits) {
-  float* row = ReserveFloats(context, hidden_, config_.hidden_size);
-  ToDevice(context, row, tapped, FloatBytes(config_.hidden_size));
+  float* row = ReserveFloats(context, hidden_, spec_.hidden_size);
+  ToDevice(context, row, tapped, FloatBytes(spec_.hidden_size));
   FinalNorm(context, row, 1);
   LmHead(context, row, 1, logits);
 }
 
 void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {
   if (context.device == nullptr) return Head(context, hidden, num_rows, logits, shortlist);
-  ToHost(context, logits, LogitsThere(context, hidden, num_rows, shortlist), FloatBytes(num_rows * config_.vocab_size));
+  ToHost(context, logits, LogitsThere(context, hidden, num_rows, shortlist), FloatBytes(num_rows * spec_.vocab_size));
 }
 
 float* Decoder::LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist) {
-  float* logits = ReserveFloats(context, logits_, num_rows * config_.vocab_size);
+  float* logits = ReserveFloats(context, logits_, num_rows * spec_.vocab_size);
   Head(context, hidden, num_rows, logits, shortlist);
   return logits;
 }
 
 // hidden and out are in the memory where the ops run.
 void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
-  const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
+  const PackedMatrix& matrix = spec_.tied_head() ? weights_.embedding : weights_.head;
   const LinearPart part = {.weights = matrix.view()};
   const LinearInput input = Input(context, num_rows, {&matrix}, true);
-  ConvertInput(context, hidden, num_rows, config_.hidden_size, input);
+  ConvertInput(context, hidden, num_rows, spec_.hidden_size, input);
   const LinearArgs args = {.parts = &part,
                            .num_parts = 1,
                            .num_rows = num_rows,
                            .x = hidden,
-                           .x_stride = config_.hidden_size,
+                           .x_stride = spec_.hidden_size,
                            .quantized = input.quantized,
                            .out = out,
-                           .out_stride = config_.vocab_size,
+                           .out_stride = spec_.vocab_size,
                            .x_bf16 = input.rounded};
   if (shortlist == nullptr) {
     Linear(context, args);
   } else {
     LinearTiles(context, args, shortlist->Tiles());
   }
-  if (config_.final_soft_cap > 0) SoftCap(context, out, num_rows * config_.vocab_size, static_cast<float>(config_.final_soft_cap));
+  if (spec_.head.soft_cap > 0) SoftCap(context, out, num_rows * spec_.vocab_size, static_cast<float>(spec_.head.soft_cap));
 }
 
 }  // namespace llmi

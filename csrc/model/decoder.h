@@ -10,9 +10,9 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/context.h"
 #include "kernels/ops/linear_input.h"
-#include "model/config.h"
 #include "model/rope_table.h"
 #include "model/shortlist.h"
+#include "model/spec.h"
 #include "model/weights.h"
 
 namespace llmi {
@@ -59,16 +59,17 @@ struct ForwardResult {
 
 class Decoder {
  public:
-  Decoder(ModelConfig config, ModelWeights weights);
+  // spec: with the divisors of its ropes (LoadWeights).
+  Decoder(ModelSpec spec, ModelWeights weights);
 
-  const ModelConfig& config() const { return config_; }
+  const ModelSpec& spec() const { return spec_; }
   const ModelWeights& weights() const { return weights_; }
 
   // Allocates all memory that a Forward of num_rows rows and the logits of num_logits_rows rows need, so that no step allocates.
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
 
   // The number of bytes that Reserve allocates.
-  static uint64_t WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
+  static uint64_t WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
 
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
   // Not re-entrant: workspaces belong to the object.
@@ -105,7 +106,7 @@ class Decoder {
   static LinearInput Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
                            FormsRoom& room);
 
-  ModelConfig config_;
+  ModelSpec spec_;
   ModelWeights weights_;
   std::vector<RopeTable> ropes_;
   AlignedBuffer x_, normed_, qkv_, attended_, gate_up_, activated_, rope_values_, hidden_, last_hidden_, logits_;
