@@ -6,12 +6,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tiny_gguf
 from llmi import LLM, SamplingParams, _core
+from llmi.families import spec_of
 from llmi.models.files import open_model
 from llmi.testing import tiny_model
 
@@ -59,7 +61,9 @@ def test_opened_by_cpp(program: Path, architecture: str, device_name: str, tmp_p
     if device_name == "emulated" and not hasattr(_core, "testing"):
         pytest.skip("this build has no emulated device")
     path = tiny_gguf.write(tmp_path / "tiny.gguf", tiny_model(architecture, vocab_size=258, num_layers=3, path=tmp_path / "directory"))
-    done = subprocess.run([str(program), str(path), device_name], capture_output=True, text=True, timeout=120, check=False)
+    spec = tmp_path / "spec.json"
+    spec.write_text(spec_of(open_model(path).core).to_json())
+    done = subprocess.run([str(program), str(path), str(spec), device_name], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
 
@@ -78,7 +82,10 @@ def test_opened_by_cpp(program: Path, architecture: str, device_name: str, tmp_p
 
 
 def test_a_model_that_is_not_there(program: Path, tmp_path: Path) -> None:
-    done = subprocess.run([str(program), str(tmp_path / "none.gguf"), "cpu"], capture_output=True, text=True, timeout=120, check=False)
+    spec = tmp_path / "spec.json"
+    spec.write_text("{}")
+    command = [str(program), str(tmp_path / "none.gguf"), str(spec), "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "none.gguf" in done.stderr and done.stdout == ""
 
 
@@ -105,6 +112,6 @@ def test_options_that_the_core_refuses(name: str, value: object, error: type[Exc
 
 def test_none_is_the_cores_default(tmp_path: Path) -> None:
     files = open_model(tiny_model(path=tmp_path))
-    given = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 64}
+    given: dict[str, Any] = {"spec": spec_of(files.core).to_json(), "kv_cache_memory_bytes": 1 << 23, "max_model_len": 64}
     plain = _core.Engine(files.core, dropped=_core.DropFlag(), **given).info()
     assert _core.Engine(files.core, dropped=_core.DropFlag(), **given, num_threads=None, block_size=None, dtype=None).info() == plain
