@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops/gated_activation.h"
+#include "kernels/ops/activation.h"
 
 namespace llmi {
 

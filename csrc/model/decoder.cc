@@ -9,7 +9,7 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/gated_linear.h"
 #include "kernels/ops/linear.h"
-#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/vocab.h"
 
@@ -121,7 +121,7 @@ LinearArgs ArgsOf(const std::vector<LinearPart>& parts, const float* x, const Li
 }
 
 // The norm of whole rows [num_rows, hidden_size]; out may be x.
-RmsNormArgs HiddenNorm(const ModelConfig& config, const WeightVector& weight, const float* x, float* out, int64_t num_rows,
+NormArgs HiddenNorm(const ModelConfig& config, const WeightVector& weight, const float* x, float* out, int64_t num_rows,
                        bool accumulate = false) {
   return {.x = x,
           .x_stride = config.hidden_size,
@@ -215,12 +215,12 @@ float* Decoder::QueriesKeysValues(const KernelContext& context, int64_t layer, R
   float* qkv = ReserveFloats(context, qkv_, rows.num_rows * stride);
 
   const LinearInput normed = Input(context, rows.num_rows, {&w.query.matrix, &w.key.matrix, &w.value.matrix}, true);
-  RmsNorm(context, HiddenNorm(config_, w.attention_norm, rows.x, rows.normed, rows.num_rows), normed);
+  Norm(context, HiddenNorm(config_, w.attention_norm, rows.x, rows.normed, rows.num_rows), normed);
   Linear(context, ArgsOf(PartsOf({&w.query, &w.key, &w.value}), rows.normed, normed, rows.num_rows, qkv, stride, false));
   float* keys = qkv + query_size;
   if (config_.qk_norm) {
     const auto norm_heads = [&](const WeightVector& weight, float* heads, int64_t num_heads) {
-      RmsNorm(context, {.x = heads,
+      Norm(context, {.x = heads,
                         .x_stride = stride,
                         .out = heads,
                         .out_stride = stride,
@@ -285,7 +285,7 @@ void Decoder::Attention(const KernelContext& context, KvCache& cache, const Forw
     return;
   }
   Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.normed, config_.hidden_size, false));
-  RmsNorm(context, HiddenNorm(config_, w.post_attention_norm, rows.normed, rows.x, rows.num_rows, true));
+  Norm(context, HiddenNorm(config_, w.post_attention_norm, rows.normed, rows.x, rows.num_rows, true));
 }
 
 void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
@@ -300,16 +300,22 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
     float* x = rows.x + begin * hidden;
     float* normed = rows.normed + begin * hidden;
     const LinearInput gate_input = Input(context, num_rows, {&w.gate.matrix, &w.up.matrix});
-    RmsNorm(context, HiddenNorm(config_, w.mlp_norm, x, normed, num_rows), gate_input);
+    Norm(context, HiddenNorm(config_, w.mlp_norm, x, normed, num_rows), gate_input);
     const LinearInput down_input = Input(context, num_rows, {&w.down.matrix}, false, activated_forms_);
     const std::vector<LinearPart> gate_and_up = PartsOf({&w.gate, &w.up});
-    GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false), config_.activation, activated,
+    GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false),
+                {.activation = config_.activation,
+                 .gated = true,
+                 .x = gate_up,
+                 .num_rows = num_rows,
+                 .size = intermediate,
+                 .out = activated},
                 down_input);
     if (!config_.sandwich_norms) {
       Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, x, hidden, true));
     } else {
       Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, normed, hidden, false));
-      RmsNorm(context, HiddenNorm(config_, w.post_mlp_norm, normed, x, num_rows, true));
+      Norm(context, HiddenNorm(config_, w.post_mlp_norm, normed, x, num_rows, true));
     }
   }
 }
@@ -412,7 +418,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
 }
 
 void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) {
-  RmsNorm(context, HiddenNorm(config_, weights_.final_norm, rows, rows, num_rows));
+  Norm(context, HiddenNorm(config_, weights_.final_norm, rows, rows, num_rows));
 }
 
 void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, float* logits) {
