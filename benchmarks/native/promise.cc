@@ -333,10 +333,12 @@ class Step {
     Quantize(work.rows, width, false, &activations);
     std::vector<float> out(static_cast<size_t>(work.rows * shape_.intermediate));
     const std::vector<float> gate = Random(work.rows * shape_.intermediate, 10);
+    ActivationArgs silu{};
+    silu.activation = Activation::kSilu;
     Op op = {"activation, quantisation",
              shape_.layers,
              {[&](int64_t) {
-               table_.activate({.activation = Activation::kSilu, .gated = true}, gate.data(), activations.x.data(), work.rows * shape_.intermediate, out.data());
+               table_.activate(silu, gate.data(), activations.x.data(), work.rows * shape_.intermediate, out.data());
                if (!IsQuantizedPacked(shape_.type)) return;
                for (int64_t cols : {shape_.hidden, shape_.heads * shape_.head_dim, shape_.hidden, shape_.intermediate}) {
                  QuantizedRows rows = activations.rows;

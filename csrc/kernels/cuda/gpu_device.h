@@ -354,8 +354,10 @@ class GpuDevice final : public Device {
       launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<2>{{plan}});
     } else if (args.kv.head_dim <= Bf16SpanKernel<4>::kMostHeadDim) {
       launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<4>{{plan}});
-    } else {
+    } else if (args.kv.head_dim <= Bf16SpanKernel<8>::kMostHeadDim) {
       launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<8>{{plan}});
+    } else {
+      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<9>{{plan}});
     }
     Busy().Launch(num_rows, args.num_heads, kAttentionThreads, AttentionMergeKernel::kSharedBytes, AttentionMergeKernel{plan});
   }
