@@ -150,7 +150,7 @@ class Fields:
 
     def unread(self) -> dict[str, Value]:
         """Members of this object and of those inside it that were opened and that nobody read; null ones are left out."""
-        found = {}
+        found: dict[str, Value] = {}
         for prefix, values in self._record.opened:
             found |= {
                 prefix + key: values[key] for key in sorted(values) if values[key] is not None and prefix + key not in self._record.read

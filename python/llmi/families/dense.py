@@ -174,7 +174,7 @@ class Tensors:
 
     def __init__(self, c: Config, style: Style, spec: ModelSpec) -> None:
         self.c, self.style, self.spec = c, style, spec
-        own = {} if c.is_gguf else HF_NAMES | HF_NORMS[style.order] | dict(style.names)
+        own = {} if c.is_gguf else {**HF_NAMES, **HF_NORMS[style.order], **style.names}
         self.names: Mapping[str, str] = GGUF_NAMES if c.is_gguf else own
         key, default = ("rms_norm_eps", 1e-6) if style.norm == "rms" else ("layer_norm_eps", 1e-5)
         self.eps = c.number(key) if c.is_gguf else c.number(key, default)
@@ -255,8 +255,8 @@ class Tensors:
                 setattr(attention, role, self.linear("qkv", index, "qkv", order))
         else:
             for role in ("query", "key", "value"):
-                order = self.head_order(rotated=True) if role != "value" else None
-                setattr(attention, role, self.linear(role, index, "qkv", order))
+                rows = self.head_order(rotated=True) if role != "value" else None
+                setattr(attention, role, self.linear(role, index, "qkv", rows))
         attention.output = self.linear("output", index, "output")
         if self.style.head_norms:
             attention.norms = HeadNormsSpec(self.norm("query_norm", index), self.norm("key_norm", index))

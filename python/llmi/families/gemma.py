@@ -18,7 +18,7 @@ DEFAULTS = {"tie_word_embeddings": True, "num_key_value_heads": 4, "head_dim": 2
 _LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, the only size whose attention scale is not 1/sqrt(head_dim)
 
 
-def gemma(c: Config, style: Style, largest: int, theta: float = 10000.0) -> ModelSpec:
+def gemma(c: Config, style: Style, largest: int, theta: float | None = 10000.0) -> ModelSpec:
     """What both have."""
     spec = dense(c, style, theta=theta)
     spec.embedding.scale = float(np.sqrt(np.float32(spec.hidden_size)))

@@ -18,6 +18,7 @@ _NEUTRAL: Final = "at a value that changes nothing"
 _STORED: Final = "weights are used in the type that they are stored in"
 _TOKENIZER: Final = "the tokenizer's"
 _DESCRIPTION: Final = "describes the file"
+_TOWER: Final = "of a part that text alone does not pass through"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Rule:
     family: str = ""
 
 
-CONFIG_JSON: Final = [
+CONFIG_JSON: Final[list[Rule]] = [
     # Fields of every configuration class of transformers.
     Rule("_name_or_path", _BOOKKEEPING),
     Rule("_model_name_or_path", _BOOKKEEPING),
@@ -131,8 +132,24 @@ CONFIG_JSON: Final = [
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma3"),
 ]  # fmt: skip
 #: Of files whose text model is one tower among others: what belongs to the others.
-TOWERS: Final = []
-GGUF: Final = [
+TOWERS: Final[list[Rule]] = [
+    Rule("vision_config", _TOWER),
+    Rule("audio_config", _TOWER),
+    Rule("vision_*", _TOWER),
+    Rule("audio_*", _TOWER),
+    Rule("image_*", _TOWER),
+    Rule("video_*", _TOWER),
+    Rule("boi_token_*", _TOWER),
+    Rule("eoi_token_*", _TOWER),
+    Rule("boa_token_*", _TOWER),
+    Rule("eoa_token_*", _TOWER),
+    Rule("mm_tokens_per_image", _TOWER),
+    Rule("multimodal_projector_*", _TOWER),
+    Rule("projector_*", _TOWER),
+    Rule("spatial_merge_size", _TOWER),
+    Rule("downsample_factor", _TOWER),
+]
+GGUF: Final[list[Rule]] = [
     Rule("general.type", _DESCRIPTION, ("model",)),
     Rule("general.*", _DESCRIPTION),
     Rule("quantize.imatrix.*", _DESCRIPTION),

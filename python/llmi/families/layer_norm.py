@@ -8,9 +8,9 @@ from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
 from llmi.families.layers import FULL, SLIDING, bias, f32, use_windows
 from llmi.families.llama_like import attention_biases
-from llmi.families.parallel import EVERYWHERE
+from llmi.families.parallel import EVERYWHERE, NO_GROUPS
 from llmi.families.registry import family
-from llmi.families.spec import ModelSpec, NormSpec, TensorBinding
+from llmi.families.spec import ModelSpec, NormSpec
 
 GPT2_KEYS = {"hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
              "intermediate_size": "n_inner", "hidden_act": "activation_function", "layer_norm_eps": "layer_norm_epsilon"}  # fmt: skip
@@ -64,7 +64,7 @@ def gpt_bigcode(c: Config) -> ModelSpec:
     return spec
 
 
-@family("opt", hf="OPTForCausalLM", keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"}, defaults=TIED)
+@family("opt", hf="OPTForCausalLM", keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"} | NO_GROUPS, defaults=TIED)
 def opt(c: Config) -> ModelSpec:
     """OPT: learned positions from row 2 on, ReLU. The 350M with its norms after the blocks is refused. Zhang et al., 2022."""
     layer = {
@@ -99,7 +99,7 @@ def slopes(num_heads: int) -> list[float]:
 
 @family("bloom", hf=["BloomForCausalLM"], gguf="bloom", defaults=TIED | {"max_position_embeddings": 2048},
         keys={"num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "layer_norm_eps": "layer_norm_epsilon", "max_position_embeddings": "seq_length",
-              "hidden_size": "n_embed"})  # fmt: skip
+              "hidden_size": "n_embed"} | NO_GROUPS | {"intermediate_size": ()})  # fmt: skip
 def bloom(c: Config) -> ModelSpec:
     """Bloom: a bias that grows with the key's position (ALiBi), and a norm of the embedding. Le Scao et al., 2022."""
     top = {"embedding": "word_embeddings", "embedding_norm": "word_embeddings_layernorm", "final_norm": "ln_f", "layer": "h.{}."}
@@ -146,7 +146,7 @@ def nemotron(c: Config) -> ModelSpec:
     return dense(c, Style(norm="layer", norm_bias=True, plus_one=True, gated=False, activation="relu2", biases=biases), partial=0.5)
 
 
-@family("persimmon", hf="PersimmonForCausalLM", defaults={"max_position_embeddings": 16384})
+@family("persimmon", hf="PersimmonForCausalLM", keys=NO_GROUPS, defaults={"max_position_embeddings": 16384})
 def persimmon(c: Config) -> ModelSpec:
     """Persimmon: queries, keys and values lie head by head; LayerNorm of queries and keys. Elsen et al., 2023."""
     names = {"qkv": "self_attn.query_key_value", "output": "self_attn.dense", "up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h", "final_norm": "model.final_layernorm",

@@ -13,7 +13,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def f32(value: float) -> float:
-    """The value in fp32, as a GGUF holds it: so both kinds of files give the same bits."""
+    """The value in fp32, as a GGUF holds it: so what is worked out of it has the same bits for both kinds of files."""
     return float(np.float32(value))
 
 
@@ -88,12 +88,12 @@ def switched_windows(c: Config, spec: ModelSpec, first_layer: int = 28) -> None:
 
 def multiply(c: Config, spec: ModelSpec) -> None:
     """Granite's four multipliers; logits are divided by the last one. A GGUF's attention scale of 0 is the usual one."""
-    spec.embedding.scale = f32(c.number("embedding_multiplier", 1.0))
+    spec.embedding.scale = c.number("embedding_multiplier", 1.0)
     spec.head.scale = 1.0 / f32(positive(c, "logits_scaling", 1.0))
     attention = c.optional_number("attention_multiplier") if c.is_gguf else c.number("attention_multiplier", 1.0)
     for layer in spec.layers:
-        layer.residual_scale = f32(c.number("residual_multiplier", 1.0))
-        layer.attention.scale = f32(attention) if attention else layer.attention.scale
+        layer.residual_scale = c.number("residual_multiplier", 1.0)
+        layer.attention.scale = attention if attention else layer.attention.scale
 
 
 def positive(c: Config, key: str, default: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
-from llmi.families.layers import FULL, SLIDING, bias, f32, kinds_of, multiply, soft_cap, switched_windows, use_windows
+from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, soft_cap, switched_windows, use_windows
 from llmi.families.registry import family
 from llmi.families.spec import ModelSpec, NormSpec, RopeSpec, TensorBinding
 
@@ -44,7 +44,7 @@ def ministral3(c: Config) -> ModelSpec:
     beta = c.number("temperature_scale", 0.0) if c.is_gguf else rope.number("llama_4_scaling_beta", 0.0) if rope else 0.0
     for layer in spec.layers if beta and rope else []:
         original = c.positive(c.gguf_key(key)) if c.is_gguf else rope.positive("original_max_position_embeddings") if rope else 0
-        layer.attention.query_temperature.beta, layer.attention.query_temperature.original = f32(beta), original
+        layer.attention.query_temperature.beta, layer.attention.query_temperature.original = beta, original
     return spec
 
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, dense
-from llmi.families.layers import SLIDING, bias, every, f32, kinds_of, pattern_of, use_ropes, use_windows
+from llmi.families.layers import SLIDING, bias, every, kinds_of, pattern_of, use_ropes, use_windows
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
 from llmi.families.spec import ModelSpec, TensorBinding
 
+#: Keys that transformers' classes of older families do not have: keys and values have all heads, whose size follows from the others.
+NO_GROUPS: dict[str, str | tuple[str, ...]] = {"num_key_value_heads": (), "head_dim": ()}
 EVERYWHERE = {"qkv": True, "output": True, "mlp": True}
 
 
-@family("gpt_neox", hf="GPTNeoXForCausalLM", gguf="gptneox", keys={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"})
+@family(
+    "gpt_neox",
+    hf="GPTNeoXForCausalLM",
+    gguf="gptneox",
+    keys={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"} | NO_GROUPS,
+)
 def gpt_neox(c: Config) -> ModelSpec:
     """GPT-NeoX and Pythia: two norms side by side, a quarter of each head rotated. Black et al., 2022."""
     layer = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm", "qkv": "attention.query_key_value", "output": "attention.dense",
@@ -118,7 +125,7 @@ def cohere(c: Config) -> ModelSpec:
     """Command-R and Aya: logits are multiplied; the largest norms each query and key head."""
     normed = "blk.0.attn_q_norm.weight" in c.tensors if c.is_gguf else c.boolean("use_qk_norm", False)
     spec = dense(c, cohere_style(c, normed=normed), theta=500000.0)
-    spec.head.scale = f32(c.number("logit_scale", 1.0))
+    spec.head.scale = c.number("logit_scale", 1.0)
     for layer in spec.layers:
         layer.attention.norms.own_weights = normed
     return spec
@@ -128,7 +135,7 @@ def cohere(c: Config) -> ModelSpec:
 def cohere2(c: Config) -> ModelSpec:
     """Command-R7B: windows in three of four layers, and only these are rotated. Cohere, 2025."""
     spec = dense(c, cohere_style(c, normed=False))
-    spec.head.scale = f32(c.number("logit_scale", 1.0))
+    spec.head.scale = c.number("logit_scale", 1.0)
     kinds = kinds_of(c, spec, every(4 if c.is_gguf else pattern_of(c, 4), len(spec.layers)))
     use_windows(c, spec, kinds, c.optional_integer("sliding_window"))
     use_ropes(spec, kinds, {SLIDING: spec.ropes[0]})

@@ -158,6 +158,12 @@ class Reading:
             )  # where they contradict each other, what is stored decides
         return self._finish(card, c, inner, "")
 
+    def _reason(self, card: Card, rules: list[Rule], architecture: str, name: str, value: Value) -> str | None:
+        """Why an unread key changes nothing; None if it may change something."""
+        if not architecture and card.aliases.get(name) == ():
+            return "transformers' class of this family has no such key"
+        return inert_reason(rules, card.name, architecture, name, value)
+
     def _finish(self, card: Card, outer: Config, c: Config, architecture: str) -> ModelSpec:
         spec = run_card(card, c)
         spec.rope_choice = spec.rope_choice or c.rope_choice
@@ -165,8 +171,8 @@ class Reading:
         rules = GGUF if architecture else CONFIG_JSON
         is_tower = outer is not c
         rules = [*TOWERS, *rules] if is_tower else rules
-        self._check_overrides(outer, rules, card.name, architecture)
-        self._refuse_unread(outer, rules, card.name, architecture)
+        self._check_overrides(outer, rules, card, architecture)
+        self._refuse_unread(outer, rules, card, architecture)
         if not architecture:
             rename(spec, self.tensors, self.source)
         if is_tower:
@@ -182,22 +188,22 @@ class Reading:
         self._leave_out(spec)
         return spec
 
-    def _check_overrides(self, c: Config, rules: list[Rule], family: str, architecture: str) -> None:
+    def _check_overrides(self, c: Config, rules: list[Rule], card: Card, architecture: str) -> None:
         """Raises InvalidParamsError for a value that no reader took."""
         for key, value in self.changes.items():
             if value is None or c.was_read(key):
                 continue
-            reason = inert_reason(rules, family, architecture, key, value)
+            reason = self._reason(card, rules, architecture, key, value)
             why = f" ({reason})" if reason else ""
             raise InvalidParamsError(f"hf_overrides sets '{key}', which no reader of this model needs{why}", _ARGUMENT)
 
-    def _refuse_unread(self, c: Config, rules: list[Rule], family: str, architecture: str) -> None:
+    def _refuse_unread(self, c: Config, rules: list[Rule], card: Card, architecture: str) -> None:
         """Raises UnsupportedModelError that names all keys that are neither read nor inert."""
         unknown: list[tuple[str, Value]] = []
         for name, value in c.unread().items():
             plain = name.removeprefix("text_config.")
             is_tokenizers = bool(architecture) and name.startswith("tokenizer.")
-            if not is_tokenizers and inert_reason(rules, family, architecture, plain, value) is None:
+            if not is_tokenizers and self._reason(card, rules, architecture, plain, value) is None:
                 unknown.append((name, value))
         if not unknown:
             return
@@ -206,7 +212,7 @@ class Reading:
         first = unknown[0][0]
         key = first if architecture else first.split(".")[0]  # an override replaces whole objects
         raise UnsupportedModelError(
-            f"{self.source}: the {family} family does not read {shown}{more}: the numbers might be wrong without it. To load the model anyway, set or remove (None)"
+            f"{self.source}: the {card.name} family does not read {shown}{more}: the numbers might be wrong without it. To load the model anyway, set or remove (None)"
             f' the key: hf_overrides={{"{key}": None}}',
             self.source,
             first,

@@ -9,20 +9,13 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 NormKind: TypeAlias = Literal["rms", "layer"]
 Activation: TypeAlias = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
 HeadNormSpan: TypeAlias = Literal["head", "projection"]
 GateKind: TypeAlias = Literal["none", "element", "head"]
 LayerOrder: TypeAlias = Literal["sequential", "parallel"]
-T = TypeVar("T")
-
-
-def _new(kind: type[T]) -> T:
-    """A field that each object has for itself."""
-    field: T = dataclasses.field(default_factory=kind)
-    return field
 
 
 @dataclasses.dataclass
@@ -40,7 +33,7 @@ class TensorBinding:
     """A tensor by its name in the file; without a name there is none. `plus` is added to each element of a vector."""
 
     name: str = ""
-    order: RowOrder = _new(RowOrder)
+    order: RowOrder = dataclasses.field(default_factory=RowOrder)
     transposed: bool = False
     plus: float = 0.0
 
@@ -49,8 +42,8 @@ class TensorBinding:
 class LinearSpec:
     """y = weight x + bias."""
 
-    weight: TensorBinding = _new(TensorBinding)
-    bias: TensorBinding = _new(TensorBinding)
+    weight: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    bias: TensorBinding = dataclasses.field(default_factory=TensorBinding)
 
 
 @dataclasses.dataclass
@@ -60,16 +53,16 @@ class NormSpec:
     present: bool = False
     kind: NormKind = "rms"
     eps: float = 1e-5
-    weight: TensorBinding = _new(TensorBinding)
-    bias: TensorBinding = _new(TensorBinding)
+    weight: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    bias: TensorBinding = dataclasses.field(default_factory=TensorBinding)
 
 
 @dataclasses.dataclass
 class HeadNormsSpec:
     """Norms of queries and keys."""
 
-    query: NormSpec = _new(NormSpec)
-    key: NormSpec = _new(NormSpec)
+    query: NormSpec = dataclasses.field(default_factory=NormSpec)
+    key: NormSpec = dataclasses.field(default_factory=NormSpec)
     span: HeadNormSpan = "head"
     own_weights: bool = False
     after_rope: bool = False
@@ -87,21 +80,21 @@ class QueryTemperatureSpec:
 class AttentionSpec:
     """softmax(scale * q k) v. `window` counts the query's own token; 0: all tokens. `rope` is an index into ModelSpec.ropes, or -1."""
 
-    query: LinearSpec = _new(LinearSpec)
-    key: LinearSpec = _new(LinearSpec)
-    value: LinearSpec = _new(LinearSpec)
-    output: LinearSpec = _new(LinearSpec)
-    norms: HeadNormsSpec = _new(HeadNormsSpec)
-    output_norm: NormSpec = _new(NormSpec)
+    query: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    key: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    value: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    output: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    norms: HeadNormsSpec = dataclasses.field(default_factory=HeadNormsSpec)
+    output_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     rope: int = -1
     window: int = 0
     scale: float = 0.0
     soft_cap: float = 0.0
-    sinks: TensorBinding = _new(TensorBinding)
-    linear_biases: list[float] = _new(list)
-    query_temperature: QueryTemperatureSpec = _new(QueryTemperatureSpec)
+    sinks: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    linear_biases: list[float] = dataclasses.field(default_factory=list)
+    query_temperature: QueryTemperatureSpec = dataclasses.field(default_factory=QueryTemperatureSpec)
     gate_kind: GateKind = "none"
-    gate: LinearSpec = _new(LinearSpec)
+    gate: LinearSpec = dataclasses.field(default_factory=LinearSpec)
 
 
 @dataclasses.dataclass
@@ -110,13 +103,13 @@ class MlpSpec:
 
     gated: bool = True
     activation: Activation = "silu"
-    activation_scalars: list[TensorBinding] = _new(list)
-    activation_values: list[float] = _new(list)
+    activation_scalars: list[TensorBinding] = dataclasses.field(default_factory=list)
+    activation_values: list[float] = dataclasses.field(default_factory=list)
     size: int = 0
-    gate: LinearSpec = _new(LinearSpec)
-    up: LinearSpec = _new(LinearSpec)
-    down: LinearSpec = _new(LinearSpec)
-    inner_norm: NormSpec = _new(NormSpec)
+    gate: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    up: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    down: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    inner_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
 
 
 @dataclasses.dataclass
@@ -124,14 +117,14 @@ class LayerSpec:
     """x = x + residual_scale * f(x) for attention and for the MLP, one after the other or both of the same x."""
 
     order: LayerOrder = "sequential"
-    attention_norm: NormSpec = _new(NormSpec)
-    post_attention_norm: NormSpec = _new(NormSpec)
-    mlp_norm: NormSpec = _new(NormSpec)
-    post_mlp_norm: NormSpec = _new(NormSpec)
+    attention_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    post_attention_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    mlp_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    post_mlp_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     mlp_reads_attention_norm: bool = False
     residual_scale: float = 1.0
-    attention: AttentionSpec = _new(AttentionSpec)
-    mlp: MlpSpec = _new(MlpSpec)
+    attention: AttentionSpec = dataclasses.field(default_factory=AttentionSpec)
+    mlp: MlpSpec = dataclasses.field(default_factory=MlpSpec)
 
 
 @dataclasses.dataclass
@@ -148,7 +141,7 @@ class RopeSpec:
     yarn_factor: float = 1.0
     yarn_low: float = 0.0
     yarn_high: float = 0.0
-    frequency_divisors: list[float] = _new(list)
+    frequency_divisors: list[float] = dataclasses.field(default_factory=list)
     divisors_tensor: str = ""
     magnitude: float = 1.0
     reversed: bool = False
@@ -158,10 +151,10 @@ class RopeSpec:
 class EmbeddingSpec:
     """x = norm(scale * weight[token]) + positions[position + position_offset]."""
 
-    weight: TensorBinding = _new(TensorBinding)
+    weight: TensorBinding = dataclasses.field(default_factory=TensorBinding)
     scale: float = 1.0
-    norm: NormSpec = _new(NormSpec)
-    positions: TensorBinding = _new(TensorBinding)
+    norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    positions: TensorBinding = dataclasses.field(default_factory=TensorBinding)
     position_offset: int = 0
 
 
@@ -169,8 +162,8 @@ class EmbeddingSpec:
 class HeadSpec:
     """logits = cap(scale * (weight x + bias)); a weight without a name is the embedding's."""
 
-    weight: TensorBinding = _new(TensorBinding)
-    bias: TensorBinding = _new(TensorBinding)
+    weight: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    bias: TensorBinding = dataclasses.field(default_factory=TensorBinding)
     scale: float = 1.0
     soft_cap: float = 0.0
 
@@ -190,13 +183,13 @@ class ModelSpec:
     head_dim: int = 0
     vocab_size: int = 0
     max_position: int = 0
-    embedding: EmbeddingSpec = _new(EmbeddingSpec)
-    layers: list[LayerSpec] = _new(list)
-    final_norm: NormSpec = _new(NormSpec)
-    head: HeadSpec = _new(HeadSpec)
-    ropes: list[RopeSpec] = _new(list)
+    embedding: EmbeddingSpec = dataclasses.field(default_factory=EmbeddingSpec)
+    layers: list[LayerSpec] = dataclasses.field(default_factory=list)
+    final_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    head: HeadSpec = dataclasses.field(default_factory=HeadSpec)
+    ropes: list[RopeSpec] = dataclasses.field(default_factory=list)
     rope_choice: str = ""
-    ignored_tensors: list[str] = _new(list)
+    ignored_tensors: list[str] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> str:
         """What the core reads: keys sorted, fields at their default left out."""
@@ -234,10 +227,9 @@ def _changed(part: object) -> object:
     """A dataclass as a dict of the fields that are not at their default; lists of them."""
     if isinstance(part, list):
         return [_changed(item) for item in part]
-    if not dataclasses.is_dataclass(part):
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return part
     default = type(part)()
-    assert not isinstance(part, type)
     fields = [(field.name, getattr(part, field.name)) for field in dataclasses.fields(part)]
     return {name: _changed(value) for name, value in fields if value != getattr(default, name)}
 
@@ -264,10 +256,9 @@ def _text(part: object) -> str:
         return f"{part:.9g}"
     if isinstance(part, list):
         return f"[{', '.join(map(_text, part))}]"
-    if not dataclasses.is_dataclass(part):
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return str(part)
     default = type(part)()
-    assert not isinstance(part, type)
     found = []
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
