@@ -19,7 +19,7 @@ GGUF_KEYS: Final[Mapping[str, str]] = {
     "final_logit_softcapping": "final_logit_softcapping", "attn_logit_softcapping": "attn_logit_softcapping", "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale", "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale", "logit_scale": "logit_scale",
     "vocab_size": "vocab_size", "use_parallel_residual": "use_parallel_residual", "num_experts": "expert_count", "temperature_scale": "attention.temperature_scale",
-    "temperature_length": "attention.temperature_length", "layer_rope_theta": "rope.pattern", "max_alibi_bias": "attention.max_alibi_bias",
+    "temperature_length": "attention.temperature_length", "layer_rope_theta": "attention.rope_pattern", "max_alibi_bias": "attention.max_alibi_bias",
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ class Fields:
         """The key as the file has it, for messages."""
         if not self.is_gguf:
             return self._prefix + key
-        return key if "." in key and key not in GGUF_KEYS else f"{self._gguf}.{GGUF_KEYS.get(key, key)}"
+        return key if "." in key else f"{self._gguf}.{GGUF_KEYS.get(key, key)}"
 
     def gguf_key(self, key: str) -> str:
         """A key of this architecture's metadata that config.json has no name for."""
@@ -264,8 +264,7 @@ class Config(Fields):
 
     def per_layer(self, key: str, length: int) -> list[float]:
         """A GGUF's numbers, one for each layer, or one for all."""
-        value = self.find(self.gguf_key(key))
-        return self.numbers(self.gguf_key(key), length) if isinstance(value, list) else [self.number(self.gguf_key(key))] * length
+        return self.numbers(key, length) if isinstance(self.find(key), list) else [self.number(key)] * length
 
     def positive(self, key: str, default: int | _Missing = MISSING) -> int:
         """An integer of 1 or more."""

@@ -160,6 +160,7 @@ GGUF: Final[list[Rule]] = [
     Rule(".rope.scaling.original_context_length", "for scaling that is switched off"),
     Rule(".rope.scaling.attn_factor", _NEUTRAL, (1,)),
     Rule(".attention.causal", _NEUTRAL, (True,)),
+    Rule(".attention.layer_norm_rms_epsilon", "its norms are LayerNorms, which have an epsilon of their own", family="nemotron"),
     Rule(".attention.clamp_kqv", _OFF, (0,)),
     Rule(".attention.max_alibi_bias", _OFF, (0,)),
     Rule(".attn_logit_softcapping", _OFF, (0,)),
