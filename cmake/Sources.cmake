@@ -1,8 +1,8 @@
 # Every source of the core, one list a layer.
 set(LLMI_CORE_SOURCES
-  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_cursor.cc csrc/core/json_fields.cc
+  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_cursor.cc
   csrc/core/json_lexer.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
-  csrc/io/gguf.cc csrc/io/gguf_fields.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
+  csrc/io/gguf.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
   csrc/kernels/ops/attention.cc csrc/kernels/ops/attention_weights.cc csrc/kernels/ops/embedding.cc csrc/kernels/ops/gated_activation.cc csrc/kernels/ops/gated_linear.cc csrc/kernels/ops/linear.cc csrc/kernels/ops/probe.cc
   csrc/kernels/ops/kv_copy.cc csrc/kernels/ops/linear_input.cc csrc/kernels/ops/rms_norm.cc csrc/kernels/ops/rope.cc csrc/kernels/dispatch/tables.cc csrc/kernels/ops/vocab.cc
   csrc/kernels/cuda/cublas_lt.cc
@@ -11,10 +11,10 @@ set(LLMI_CORE_SOURCES
   csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc
   csrc/kernels/cpu/reference/rms_norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/vocab.cc
   csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/kv_swap.cc csrc/cache/prefix_tree.cc
-  csrc/model/architecture.cc csrc/model/architectures/gemma3.cc csrc/model/architectures/llama.cc csrc/model/config.cc
-  csrc/model/decoder.cc csrc/model/dequantize.cc csrc/model/file_kind.cc csrc/model/inert.cc csrc/model/loader.cc csrc/model/name_prefix.cc
-  csrc/model/overrides.cc csrc/model/pack.cc csrc/model/quantize.cc csrc/model/rope_fields.cc csrc/model/rope_table.cc
-  csrc/model/weights.cc
+  csrc/model/attention_capture.cc csrc/model/attention_layer.cc csrc/model/decoder.cc csrc/model/decoder_head.cc csrc/model/dequantize.cc
+  csrc/model/file_kind.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc
+  csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/spec.cc csrc/model/spec_check.cc
+  csrc/model/tensor_slots.cc csrc/model/weights.cc csrc/model/workspace.cc
   csrc/sampling/edits.cc csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc
   csrc/scheduler/scheduler.cc
   csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc

@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources (see mutant.py), and the tests that it names must fail.
 
-    python tests/mutants.py [--only NAME] [--group kernels|speculation|memory|scheduling|sampling|cuda|precision|rows|surface]
+    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|surface]
 
 Builds a copy of the repository in a temporary directory, for which cmake, ninja and pybind11 must be installed. Exits with 1 if a
 bug is missed.
@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from mutant import Mutant
+from mutants_decoder import DECODER
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
 from mutants_surface import SURFACE
@@ -197,8 +198,8 @@ MUTANTS = [
     Mutant("cuda", "what the cuts took is drafted back", "csrc/kernels", "operator()", "IsKept(row, RankKey(law, id), shared)", "id >= 0", DRAWS),
     Mutant("cuda", "weights of a pair of positions exchanged", "csrc/kernels", "StoreWeights", "<< (16 * odd)",
            "<< (16 - 16 * odd)", TENSOR_CORES),
-    Mutant("cuda", "queries on the host", "csrc/model", "WantedWeights", "args.q = queries.data();",
-           "", CUDA),
+    Mutant("cuda", "queries on the host", "csrc/model", "Fetched", "return values->data();",
+           "return there;", CUDA),
     Mutant("scheduling", "ends to come are not looked at", "csrc/scheduler", "OutgrowsPool", "if (seats * end.growth > free) return true;", "", SCHEDULER),
     Mutant("scheduling", "nothing learnt of answers' lengths", "csrc/scheduler", "Remove", "if (drawn == 0) return;", "return;", SCHEDULER),
     Mutant("scheduling", "admission forgets the budget", "csrc/scheduler", "AdmitWaiting", "*budget -= num_new + num_drafted;\n    *prompt_budget", "*prompt_budget", SCHEDULER),
@@ -219,6 +220,7 @@ MUTANTS = [
            "", SCHEDULER),
     Mutant("scheduling", "priorities upside down", "csrc/scheduler", "Before", "return a->priority < b->priority;", "return a->priority > b->priority;", SCHEDULER),
     Mutant("scheduling", "no token set aside for decodes", "csrc/scheduler", "ScheduleRunning", "*budget - behind,", "*budget,", SCHEDULER),
+    *DECODER,
     *PRECISION,
     *ROWS,
     *SURFACE,

@@ -15,8 +15,8 @@ def planted(name: str, within: str, anchor: str, old: str, new: str, tests: str)
 
 
 PRECISION = [
-    planted("prompts without low bytes", "model", "Input", "wide ? codes + num_values : nullptr}", "wide && num_rows == 1 ? codes + num_values : nullptr}", ENGINES),
-    planted("low bytes over the last row's high ones", "model", "Input", "wide ? codes + num_values : nullptr}", "wide ? codes + num_values - num_cols : nullptr}", ENGINES),
+    planted("prompts without low bytes", "model", "MakeInput", "wide ? codes + num_values : nullptr}", "wide && num_rows == 1 ? codes + num_values : nullptr}", ENGINES),
+    planted("low bytes over the last row's high ones", "model", "MakeInput", "wide ? codes + num_values : nullptr}", "wide ? codes + num_values - num_cols : nullptr}", ENGINES),
     planted("low bytes on the CPU alone", "engine", "ContextOf", "= HasTwoBytes(options.activation_bits)", "= HasTwoBytes(options.activation_bits) && device == nullptr", ENGINES),
     planted("low bytes written where the neighbouring piece belongs", "kernels", "ComputeBlocks", "CopyColumns(own.low, num_rows, columns, to.low + begin * kBlockSize, to.num_cols);",
             "CopyColumns(own.low, num_rows, columns, to.low + (begin + 2 * num_blocks <= all_blocks ? begin + num_blocks : 0) * kBlockSize, to.num_cols);", ROW_OPS),

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "io/gguf.h"
 #include "io/model_files.h"
 #include "io/safetensors.h"
+#include "model/file_kind.h"
 #include "model/loader.h"
 
 namespace py = pybind11;
@@ -160,22 +162,43 @@ std::vector<PyTensorInfo> TensorList(const TensorFile& file) {
   return list;
 }
 
-py::dict ConfigDict(const ModelConfig& config) {
+py::dict SpecNumbers(const ModelSpec& spec) {
   py::dict dict;
-  dict["architecture"] = config.architecture;
-  dict["num_layers"] = config.num_layers;
-  dict["hidden_size"] = config.hidden_size;
-  dict["num_heads"] = config.num_heads;
-  dict["num_kv_heads"] = config.num_kv_heads;
-  dict["head_dim"] = config.head_dim;
-  dict["intermediate_size"] = config.intermediate_size;
-  dict["vocab_size"] = config.vocab_size;
-  dict["max_position"] = config.max_position;
-  dict["tied_embeddings"] = config.tied_embeddings;
-  std::vector<int64_t> windows;
-  for (const LayerConfig& layer : config.layers) windows.push_back(layer.window);
+  dict["architecture"] = spec.family;
+  dict["num_layers"] = spec.num_layers();
+  dict["hidden_size"] = spec.hidden_size;
+  dict["num_heads"] = spec.num_heads;
+  dict["num_kv_heads"] = spec.num_kv_heads;
+  dict["head_dim"] = spec.head_dim;
+  dict["padded_head_dim"] = spec.padded_head_dim();
+  dict["vocab_size"] = spec.vocab_size;
+  dict["max_position"] = spec.max_position;
+  dict["tied_embeddings"] = spec.tied_head();
+  dict["embedding"] = spec.embedding.weight.name;
+  std::vector<int64_t> windows, sizes;
+  std::vector<bool> gated;
+  for (const LayerSpec& layer : spec.layers) {
+    windows.push_back(layer.attention.window);
+    sizes.push_back(layer.mlp.size);
+    gated.push_back(layer.mlp.gated);
+  }
   dict["windows"] = windows;
+  dict["mlp_sizes"] = sizes;
+  dict["mlp_gated"] = gated;
   return dict;
+}
+
+// The metadata of a GGUF model for the reader of its family; None for a directory.
+py::object ModelFields(const ModelFiles& files) {
+  if (files.gguf() == nullptr) return py::none();
+  RequireModel(*files.gguf());
+  constexpr size_t kMostListed = 4096;  // enough for a list of layers
+  py::dict fields;
+  for (const auto& [key, value] : files.gguf()->metadata()) {
+    const size_t size = std::max({value.integers.size(), value.numbers.size(), value.strings.size()});
+    if (!key.starts_with("tokenizer.") && size <= kMostListed) fields[Text(key)] = ToPython(value);
+  }
+  return fields;
 }
 
 using File = std::shared_ptr<const InputFile>;
@@ -218,6 +241,10 @@ void RegisterOpenFiles(py::module_& module) {
       .def(py::init<const std::string&>(), py::arg("path"), "A GGUF file, or a directory with config.json and model.safetensors.")
       .def_property_readonly(
           "gguf", [](const ModelFiles& files) { return std::const_pointer_cast<GgufFile>(files.gguf()); }, "None for a directory.")
+      .def_property_readonly("path", &ModelFiles::path)
+      .def_property_readonly(
+          "config", [](const ModelFiles& files) { return std::const_pointer_cast<InputFile>(files.config_file()); },
+          "The open config.json; None for a GGUF file.")
       .def("tensors", [](const ModelFiles& files) { return TensorList(files.tensors()); });
   py::implicitly_convertible<std::string, ModelFiles>();
 }
@@ -274,24 +301,35 @@ void RegisterFiles(py::module_& module) {
       "read_safetensors", [](const std::string& path) { return TensorList(SafetensorsFiles({std::make_shared<const InputFile>(path)})); },
       py::arg("path"));
   module.def("read_shard_index", &ReadShardIndex, py::arg("file"), "{tensor: file} by name.");
+  module.def("model_fields", &ModelFields, py::arg("files"),
+             "A GGUF model's metadata, without the tokenizer's and long lists; None for a directory. Raises CoreError for a file of "
+             "another kind.");
   module.def(
-      "load_config", [](const ModelFiles& files, const std::string& overrides) { return ConfigDict(LoadConfig(files, {}, overrides)); },
-      py::arg("files"), py::arg("overrides") = "", "The decoder's numbers, read without weights. overrides: JSON, or empty.");
+      "model_tensors",
+      [](const ModelFiles& files) {
+        std::vector<std::tuple<std::string, std::string, std::vector<uint64_t>>> list;
+        for (const TensorView* view : files.tensors().Tensors()) list.emplace_back(view->name, Info(view->dtype).name, view->shape);
+        return list;
+      },
+      py::arg("files"), "(name, dtype, shape) of each tensor.");
+  module.def(
+      "spec_numbers", [](const std::string& spec, const std::string& source) { return SpecNumbers(ParseSpec(spec, source)); },
+      py::arg("spec"), py::arg("source"), "The sizes of a model's spec, which is JSON; source: its name in errors.");
   module.def(
       "expected_tensors",
-      [](const ModelFiles& files, const std::string& overrides) {
+      [](const std::string& spec, const std::string& source) {
         py::dict shapes;
-        for (const ExpectedTensor& tensor : LoadExpectedTensors(files, overrides)) shapes[py::str(tensor.name)] = tensor.shape;
+        for (const ExpectedTensor& tensor : ExpectedTensors(ParseSpec(spec, source))) shapes[py::str(tensor.name)] = tensor.shape;
         return shapes;
       },
-      py::arg("files"), py::arg("overrides") = "", "Shapes of the tensors that a model of this config has, by name; no weights are read.");
+      py::arg("spec"), py::arg("source"), "Shapes of the tensors that a model of this spec has, by name.");
   module.def(
       "workspace_bytes",
-      [](const ModelFiles& files, int64_t num_rows, const std::string& overrides, int activation_bits) {
-        const ModelConfig config = LoadConfig(files, {}, overrides);
-        return Decoder::WorkspaceBytes(config, num_rows, LogitsRowsAtOnce(config.vocab_size, false), HasTwoBytes(activation_bits));
+      [](const std::string& spec_text, const std::string& source, int64_t num_rows, int activation_bits) {
+        const ModelSpec spec = ParseSpec(spec_text, source);
+        return Decoder::WorkspaceBytes(spec, num_rows, LogitsRowsAtOnce(spec.vocab_size, false), HasTwoBytes(activation_bits));
       },
-      py::arg("files"), py::arg("num_rows"), py::arg("overrides") = "", py::arg("activation_bits") = 8,
+      py::arg("spec"), py::arg("source"), py::arg("num_rows"), py::arg("activation_bits") = 8,
       "Memory that steps of `num_rows` rows need on the host, besides weights and cache.");
 }
 

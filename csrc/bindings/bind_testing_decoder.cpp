@@ -59,12 +59,12 @@ class TestDecoder {
       KvSequence& kv = *sequences_.at(id);
       parents ? cache_.Trim(&kv) : cache_.Commit(&kv, static_cast<int64_t>(tokens.size()));
     }
-    const ModelConfig& config = decoder_->config();
-    FloatArray logits({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.vocab_size)});
+    const ModelSpec& spec = decoder_->spec();
+    FloatArray logits({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(spec.vocab_size)});
     decoder_->LmHead(context_, result.hidden, batch.num_rows(), logits.mutable_data());
     py::list taps;
     for (const std::vector<float>& tap : result.taps) {
-      taps.append(FloatArray({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(config.hidden_size)}, tap.data()));
+      taps.append(FloatArray({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(spec.hidden_size)}, tap.data()));
     }
     return py::make_tuple(logits, taps);
   }
@@ -97,10 +97,10 @@ class TestDecoder {
   }
 
   KvGroups Groups(KvType type, int64_t block_size) const {
-    const ModelConfig& config = decoder_->config();
+    const ModelSpec& spec = decoder_->spec();
     std::vector<int64_t> windows;
-    for (const LayerConfig& layer : config.layers) windows.push_back(layer.window);
-    return KvGroups(windows, config.num_kv_heads, config.head_dim, type, block_size);
+    for (const LayerSpec& layer : spec.layers) windows.push_back(layer.attention.window);
+    return KvGroups(windows, spec.num_kv_heads, spec.padded_head_dim(), type, block_size);
   }
 
   KernelContext context_;
@@ -110,9 +110,9 @@ class TestDecoder {
   int64_t next_ = 0;
 };
 
-// By name: dtype, kv_dtype, table, num_threads, block_size, num_pages, overrides, activation_bits.
-std::unique_ptr<TestDecoder> OpenTestDecoder(const std::string& path, const py::kwargs& given) {
-  std::string dtype = "auto", kv_dtype = "float16", table, overrides;
+// spec: JSON. By name: dtype, kv_dtype, table, num_threads, block_size, num_pages, activation_bits.
+std::unique_ptr<TestDecoder> OpenTestDecoder(const ModelFiles& files, const std::string& spec, const py::kwargs& given) {
+  std::string dtype = "auto", kv_dtype = "float16", table;
   int num_threads = 2, activation_bits = 8;
   int64_t block_size = 16, num_pages = 4096;
   Keywords keywords(given, "Decoder");
@@ -122,11 +122,10 @@ std::unique_ptr<TestDecoder> OpenTestDecoder(const std::string& path, const py::
   keywords.Read("num_threads", &num_threads);
   keywords.Read("block_size", &block_size);
   keywords.Read("num_pages", &num_pages);
-  keywords.Read("overrides", &overrides);
   keywords.Read("activation_bits", &activation_bits);
   keywords.CheckAllKnown();
   KernelContext context = TestContext(table, num_threads);
-  std::unique_ptr<Decoder> decoder = LoadDecoder(context, ModelFiles(path), ParseWeightFormat(dtype), {}, overrides);
+  std::unique_ptr<Decoder> decoder = LoadDecoder(context, files, ParseSpec(spec, files.path()), ParseWeightFormat(dtype));
   context.wide_activations = HasTwoBytes(activation_bits);
   return std::make_unique<TestDecoder>(context, std::move(decoder), ParseKvType(kv_dtype), block_size, num_pages);
 }
@@ -135,7 +134,7 @@ std::unique_ptr<TestDecoder> OpenTestDecoder(const std::string& path, const py::
 
 void RegisterTestingDecoder(py::module_& module) {
   py::class_<TestDecoder>(module, "Decoder")
-      .def(py::init(&OpenTestDecoder), py::arg("path"))
+      .def(py::init(&OpenTestDecoder), py::arg("files"), py::arg("spec"))
       .def("new_sequence", &TestDecoder::NewSequence)
       .def("free", &TestDecoder::Free)
       .def("rollback", &TestDecoder::Rollback)

@@ -7,8 +7,10 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/bind_testing.h"
+#include "bindings/keywords.h"
 #include "bindings/testing_activations.h"
 #include "core/bfloat16.h"
 #include "core/float8.h"
@@ -84,18 +86,30 @@ void RegisterRopes(py::module_& module) {
     placed.Fetch(out.mutable_data());
     return out;
   });
-  module.def("inverse_frequencies",
-             [](double theta, int64_t rotary_dim, double linear_factor, double llama3_factor, double low, double high, int64_t original) {
-               RopeConfig config;
-               config.theta = theta;
-               config.rotary_dim = rotary_dim;
-               config.linear_factor = linear_factor;
-               config.llama3_factor = llama3_factor;
-               config.llama3_low_freq_factor = low;
-               config.llama3_high_freq_factor = high;
-               config.llama3_original_context = original;
-               return RopeTable(config).inverse_frequencies();
-             });
+  // The table of a RopeSpec whose fields are given by name: its inverse frequencies, and cosines and sines of some positions.
+  module.def("rope_table", [](const std::vector<int32_t>& positions, const py::kwargs& given) {
+    RopeSpec spec;
+    Keywords keywords(given, "rope_table");
+    keywords.Read("theta", &spec.theta);
+    keywords.Read("rotary_dim", &spec.rotary_dim);
+    keywords.Read("linear_factor", &spec.linear_factor);
+    keywords.Read("llama3_factor", &spec.llama3_factor);
+    keywords.Read("llama3_low_freq_factor", &spec.llama3_low_freq_factor);
+    keywords.Read("llama3_high_freq_factor", &spec.llama3_high_freq_factor);
+    keywords.Read("llama3_original_context", &spec.llama3_original_context);
+    keywords.Read("yarn_factor", &spec.yarn_factor);
+    keywords.Read("yarn_low", &spec.yarn_low);
+    keywords.Read("yarn_high", &spec.yarn_high);
+    keywords.Read("frequency_divisors", &spec.frequency_divisors);
+    keywords.Read("magnitude", &spec.magnitude);
+    keywords.Read("reversed", &spec.reversed);
+    keywords.CheckAllKnown();
+    const RopeTable table(spec);
+    const auto num_rows = static_cast<int64_t>(positions.size());
+    FloatArray cosine({num_rows, spec.rotary_dim / 2}), sine({num_rows, spec.rotary_dim / 2});
+    table.Compute(TestContext("", 1), positions.data(), num_rows, cosine.mutable_data(), sine.mutable_data());
+    return py::make_tuple(table.inverse_frequencies(), cosine, sine);
+  });
 }
 
 void RegisterActivations(py::module_& module) {

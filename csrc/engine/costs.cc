@@ -81,7 +81,7 @@ double StepCosts::TimeRows(const KvSequence& kv, int64_t num_rows) {
   BatchBuilder builder(cache_.groups().groups().size());
   builder.BeginSegment(kv);
   for (int64_t i = 0; i < num_rows; ++i) builder.AddToken(0, true);
-  std::vector<float> logits(static_cast<size_t>(num_rows * decoder_.config().vocab_size));
+  std::vector<float> logits(static_cast<size_t>(num_rows * decoder_.spec().vocab_size));
   const double start = NowSeconds();
   const ForwardResult result = decoder_.Forward(context_, cache_, builder.batch());
   decoder_.LmHead(context_, result.hidden, num_rows, logits.data());

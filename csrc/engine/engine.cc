@@ -14,10 +14,10 @@ namespace llmi {
 Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens)
     : decoder_(std::move(decoder)),
       context_(context),
-      limits_(decoder_->config(), config),
+      limits_(decoder_->spec(), config),
       inbox_(life_, config.check_wait),
       commands_(life_, config.check_wait) {
-  cache_ = std::make_unique<KvCache>(GroupsOf(decoder_->config(), config), config.num_pages, context_.device);
+  cache_ = std::make_unique<KvCache>(GroupsOf(decoder_->spec(), config), config.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config.scheduler, cache_.get());
   costs_ = std::make_unique<StepCosts>(context_, *decoder_, *cache_, config.scheduler.max_num_batched_tokens,
                                        [this] { commands_.CheckCaller(); });

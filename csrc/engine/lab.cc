@@ -53,9 +53,9 @@ void Lab::Check(const LabExtension& extension) const {
   const int64_t num_computed = sequence.has_cache ? sequence.kv.num_tokens : 0;
   CheckTokens(
       {sequence.tokens.begin() + std::min<int64_t>(num_computed, static_cast<int64_t>(sequence.tokens.size())), sequence.tokens.end()},
-      decoder_.config().vocab_size);
+      decoder_.spec().vocab_size);
   Draft draft = {extension.token_ids, extension.parents, {}};
-  CheckTree(&draft, decoder_.config().vocab_size);
+  CheckTree(&draft, decoder_.spec().vocab_size);
   int64_t length = static_cast<int64_t>(sequence.tokens.size());
   if (extension.is_tree) {
     const std::vector<int32_t> depths = draft.Depths();
@@ -196,7 +196,7 @@ void Lab::Compute(const std::vector<LabExtension>& extensions, std::vector<LabRe
 std::vector<float> Lab::Logits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners,
                                const ForwardResult& forward) {
   if (owners.empty()) return {};  // this step computes only a part of a long beginning
-  const int64_t vocab_size = decoder_.config().vocab_size;
+  const int64_t vocab_size = decoder_.spec().vocab_size;
   const auto is_first = [&](size_t row) { return row == 0 || owners[row] != owners[row - 1]; };  // of its sequence
   std::optional<Shortlist> needed;
   bool whole = false;
@@ -224,8 +224,8 @@ std::vector<float> Lab::Logits(const std::vector<LabExtension>& extensions, cons
 
 void Lab::Collect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
                   const ForwardResult& forward, std::vector<LabResult>* results) {
-  const int64_t vocab_size = decoder_.config().vocab_size;
-  const int64_t hidden_size = decoder_.config().hidden_size;
+  const int64_t vocab_size = decoder_.spec().vocab_size;
+  const int64_t hidden_size = decoder_.spec().hidden_size;
   std::vector<float> logits = Logits(extensions, owners, forward);
   for (size_t row = 0; row < owners.size();) {
     size_t end = row;
@@ -304,7 +304,7 @@ void Lab::Truncate(LabSequence& sequence, int64_t num_tokens) {
 }
 
 int64_t Lab::Sync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids) {
-  CheckTokens(token_ids, decoder_.config().vocab_size);
+  CheckTokens(token_ids, decoder_.spec().vocab_size);
   int64_t common = 0;
   commands_.Execute([&] {
     std::vector<int32_t>& tokens = sequence->tokens;

@@ -45,14 +45,17 @@ EngineConfig ConfigOf(const EngineOptions& options) {
 OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped)
     : device_(OpenDevice(options)), context_(ContextOf(options, device_.get())), config_(ConfigOf(options)) {
   const FloatEnvironmentGuard guard;
-  model_ = LoadConfig(files, options.layers, options.overrides);
-  CheckArgument(!context_.bf16_dots || (model_.hidden_size % 2 == 0 && model_.intermediate_size % 2 == 0),
-                "linear_dtype = 'bf16' takes columns in pairs, and this model has an odd number");
-  Load(files, options, dropped);
+  ModelSpec whole = ParseSpec(options.spec, files.path());
+  model_ = whole;
+  KeepLayers(options.layers, &model_);
+  const bool has_pairs =
+      std::all_of(model_.layers.begin(), model_.layers.end(), [](const LayerSpec& layer) { return layer.mlp.size % 2 == 0; });
+  CheckArgument(!context_.bf16_dots || has_pairs, "linear_dtype = 'bf16' takes columns in pairs, and this model has an odd number");
+  Load(files, options, std::move(whole), dropped);
   Describe();
 }
 
-void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped) {
+void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, ModelSpec spec, const std::atomic<bool>* dropped) {
   SizingRequest sizes = {options.kv_cache_memory_bytes, options.max_model_len, 0};
   CheckSizes(model_, sizes, config_);
   const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size, device_ != nullptr);
@@ -66,7 +69,7 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, c
     sizes.available_bytes = device_ == nullptr ? HostCacheBytes(model_, sizes, config_, needs, free_bytes) : free_bytes;
     ResolveSizes(model_, sizes, &config_);
   };
-  decoder_ = LoadDecoder(context_, files, options.weights, options.layers, options.overrides, admit, dropped);
+  decoder_ = LoadDecoder(context_, files, std::move(spec), options.weights, options.layers, admit, dropped);
   if (device_ == nullptr) return;
   decoder_->Reserve(context_, num_rows, num_logits_rows);
   device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);

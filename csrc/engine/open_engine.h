@@ -9,7 +9,7 @@
 #include "engine/engine.h"
 #include "engine/options.h"
 #include "io/model_files.h"
-#include "model/config.h"
+#include "model/spec.h"
 
 namespace llmi {
 
@@ -42,17 +42,19 @@ class OpenedEngine {
   // Null until Start has been called.
   Engine* engine() { return engine_.get(); }
   const Engine* engine() const { return engine_.get(); }
-  const ModelConfig& model() const { return model_; }
+  // The spec of the layers that run.
+  const ModelSpec& model() const { return model_; }
   const EngineInfo& info() const { return info_; }
 
  private:
-  void Load(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped);
+  // spec: of the whole model.
+  void Load(const ModelFiles& files, const EngineOptions& options, ModelSpec spec, const std::atomic<bool>* dropped);
   void Describe();
 
   std::unique_ptr<Device> device_;  // outlives everything in its memory
   KernelContext context_;
   EngineConfig config_;
-  ModelConfig model_;
+  ModelSpec model_;
   std::unique_ptr<Decoder> decoder_;  // until Start
   EngineInfo info_;
   std::unique_ptr<Engine> engine_;

@@ -53,7 +53,7 @@ struct EngineOptions {
   bool audit_each_step = false;
 
   std::vector<int64_t> layers;  // only these layers of the model, ascending; empty: all
-  std::string overrides;        // changes to the model's metadata, as JSON (model/overrides.h); empty: none
+  std::string spec;             // the model's, as JSON (model/spec.h)
 };
 
 // Calls visit(name, field) for each option that has a plain value. Names are those of LLM's arguments, where LLM has such an argument.
@@ -81,7 +81,7 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("enable_prefix_caching", options.prefix_caching);
   visit("audit_each_step", options.audit_each_step);
   visit("layers", options.layers);
-  visit("hf_overrides", options.overrides);
+  visit("spec", options.spec);
 }
 
 // The choice of this name. Each throws Error(kInvalidArgument) for an unknown name.

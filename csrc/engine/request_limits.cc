@@ -14,7 +14,7 @@ int64_t NumInputs(const Request& request) {
   return only_scored ? std::max<int64_t>(1, prompt_len - 1) : prompt_len;
 }
 
-RequestLimits::RequestLimits(const ModelConfig& model, const EngineConfig& config)
+RequestLimits::RequestLimits(const ModelSpec& model, const EngineConfig& config)
     : vocab_size_(model.vocab_size),
       groups_(GroupsOf(model, config)),
       max_model_len_(config.max_model_len),

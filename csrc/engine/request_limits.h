@@ -6,7 +6,7 @@
 #include "cache/kv_groups.h"
 #include "engine/config.h"
 #include "engine/request.h"
-#include "model/config.h"
+#include "model/spec.h"
 
 namespace llmi {
 
@@ -15,7 +15,7 @@ int64_t NumInputs(const Request& request);
 
 class RequestLimits {
  public:
-  RequestLimits(const ModelConfig& model, const EngineConfig& config);
+  RequestLimits(const ModelSpec& model, const EngineConfig& config);
 
   // Throws Error(kInvalidArgument) if a value is out of range, Error(kOutOfMemory) if the request could never run.
   void Check(const Request& request) const;

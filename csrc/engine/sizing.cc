@@ -17,11 +17,11 @@ std::string Grouped(int64_t number) {
 std::string Megabytes(uint64_t bytes) { return Grouped(static_cast<int64_t>(bytes / 1000000)) + " MB"; }
 
 // Length of the sequence that must fit: max_model_len, or one block if it is not given.
-int64_t OneSequenceLength(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config) {
+int64_t OneSequenceLength(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config) {
   return request.max_model_len > 0 ? request.max_model_len : std::min(config.block_size, model.max_position);
 }
 
-uint64_t OneSequenceBytes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config) {
+uint64_t OneSequenceBytes(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config) {
   const KvGroups groups = GroupsOf(model, config);
   const int64_t pages = groups.MaxPages(OneSequenceLength(model, request, config), config.block_size);
   return static_cast<uint64_t>(pages) * static_cast<uint64_t>(groups.page_bytes());
@@ -29,10 +29,10 @@ uint64_t OneSequenceBytes(const ModelConfig& model, const SizingRequest& request
 
 }  // namespace
 
-KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config) {
+KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config) {
   std::vector<int64_t> windows;
-  for (const LayerConfig& layer : model.layers) windows.push_back(layer.window);
-  return {windows, model.num_kv_heads, model.head_dim, config.kv_type, config.block_size};
+  for (const LayerSpec& layer : model.layers) windows.push_back(layer.attention.window);
+  return {windows, model.num_kv_heads, model.padded_head_dim(), config.kv_type, config.block_size};
 }
 
 uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization) {
@@ -46,7 +46,7 @@ uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double util
                            taken, allowed);
 }
 
-void CheckSizes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config) {
+void CheckSizes(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config) {
   if (config.scheduler.max_num_seqs < 1) throw Error(ErrorKind::kInvalidArgument, "max_num_seqs must be 1 or more", "max_num_seqs");
   if (config.scheduler.max_num_batched_tokens < 1) {
     throw Error(ErrorKind::kInvalidArgument, "max_num_batched_tokens must be 1 or more", "max_num_batched_tokens");
@@ -58,13 +58,13 @@ void CheckSizes(const ModelConfig& model, const SizingRequest& request, const En
   }
 }
 
-uint64_t HostCacheBytes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
+uint64_t HostCacheBytes(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
                         uint64_t free_bytes) {
   const uint64_t left = free_bytes - std::min(free_bytes, needs.weights.num_bytes() + needs.workspace_bytes);
   return std::min(left, std::max(free_bytes / 2, request.max_model_len > 0 ? OneSequenceBytes(model, request, config) : 0));
 }
 
-void CheckModelFits(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
+void CheckModelFits(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
                     uint64_t free_bytes) {
   const bool asked = request.kv_cache_memory_bytes > 0;
   const uint64_t cache = asked ? static_cast<uint64_t>(request.kv_cache_memory_bytes) : OneSequenceBytes(model, request, config);
@@ -96,7 +96,7 @@ void CheckModelFits(const ModelConfig& model, const SizingRequest& request, cons
   throw Error::OutOfMemory(text + advice, needed, free_bytes);
 }
 
-void ResolveSizes(const ModelConfig& model, const SizingRequest& request, EngineConfig* config) {
+void ResolveSizes(const ModelSpec& model, const SizingRequest& request, EngineConfig* config) {
   CheckSizes(model, request, *config);
   const KvGroups groups = GroupsOf(model, *config);
   const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : model.max_position;

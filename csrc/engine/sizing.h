@@ -18,7 +18,7 @@ inline int64_t LogitsRowsAtOnce(int64_t vocab_size, bool on_device) {
 }
 
 // The KV groups of the model's layers, for this type of cache and size of blocks.
-KvGroups GroupsOf(const ModelConfig& model, const EngineConfig& config);
+KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config);
 
 struct SizingRequest {
   int64_t kv_cache_memory_bytes = 0;  // 0: as much of available_bytes as the limits can use
@@ -39,20 +39,20 @@ struct ModelNeeds {
 };
 
 // Throws Error(kInvalidArgument) for a length that exceeds the model's, and limits below 1.
-void CheckSizes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config);
+void CheckSizes(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config);
 
 // Throws Error(kOutOfMemory) with the whole sum unless weights, workspace and cache fit into free_bytes. The cache is that of
 // kv_cache_memory_bytes if it is given, else that of one sequence of max_model_len, else that of one block.
-void CheckModelFits(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
+void CheckModelFits(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
                     uint64_t free_bytes);
 
 // Bytes that the host's cache may take: half of the free memory, or what one sequence of max_model_len needs if that is more, but no more
 // than the model leaves.
-uint64_t HostCacheBytes(const ModelConfig& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
+uint64_t HostCacheBytes(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config, const ModelNeeds& needs,
                         uint64_t free_bytes);
 
 // Sets config->num_pages and config->max_model_len. Throws Error(kOutOfMemory) with the arithmetic if a given length does not fit,
 // Error(kInvalidArgument) if it exceeds the model's.
-void ResolveSizes(const ModelConfig& model, const SizingRequest& request, EngineConfig* config);
+void ResolveSizes(const ModelSpec& model, const SizingRequest& request, EngineConfig* config);
 
 }  // namespace llmi

@@ -20,7 +20,7 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cach
       requests_(requests),
       costs_(costs),
       policy_(config.policy_hook),
-      drafting_(context, cache, scheduler, costs, requests, {decoder.config().vocab_size, config.scheduler.max_num_batched_tokens}),
+      drafting_(context, cache, scheduler, costs, requests, {decoder.spec().vocab_size, config.scheduler.max_num_batched_tokens}),
       rows_(context, decoder, cache, scheduler, requests, config.batch_hook),
       ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 
@@ -30,7 +30,7 @@ void StepLoop::Run() {
   if (step != nullptr) {
     scheduler_.Commit(step->pieces);
     rows_.Process(*step, num_steps_, ahead_);
-    KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_.config().hidden_size);
+    KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_.spec().hidden_size);
     costs_.Learn(ShapeOf(step->pieces, step->num_rows), NowSeconds() - step->start_s);
     drafting_.EndWalks(step->pieces, step->num_rows, step->forward_seconds);
     scheduler_.EndStep();

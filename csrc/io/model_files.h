@@ -25,7 +25,8 @@ class ModelFiles {
   // Null for a directory.
   const std::shared_ptr<const GgufFile>& gguf() const { return gguf_; }
   const TensorFile& tensors() const;
-  const InputFile* config() const { return config_.get(); }
+  // Null for a GGUF file.
+  const File& config_file() const { return config_; }
 
  private:
   std::string path_;

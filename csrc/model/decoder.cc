@@ -3,21 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/errors.h"
 #include "kernels/dispatch/transfer.h"
-#include "kernels/ops/attention_weights.h"
 #include "kernels/ops/embedding.h"
-#include "kernels/ops/gated_linear.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/rms_norm.h"
-#include "kernels/ops/rope.h"
-#include "kernels/ops/vocab.h"
+#include "kernels/ops/row_ops.h"
+#include "model/attention_layer.h"
+#include "model/mlp_layer.h"
 
 namespace llmi {
 namespace {
-
-// The MLP runs for this many rows at a time: its intermediate values then stay in the L2 cache, and the workspace stays small.
-constexpr int64_t kMlpRows = 256;
 
 // A device replays recorded steps of kMaxReplayedRows rows or fewer.
 constexpr int64_t kMaxReplayedRows = 256;
@@ -30,288 +23,30 @@ int64_t ReplayedRows(int64_t num_rows) {
   return padded;
 }
 
-float* ReserveFloats(const KernelContext& context, AlignedBuffer& buffer, int64_t count) {
-  buffer.Reserve(static_cast<size_t>(count) * sizeof(float), "activations", context.device);
-  return buffer.as<float>();
-}
-
-// Codes of one byte, or of two: all high bytes, then all low ones.
-int64_t CodeBytes(int64_t num_values, bool wide) { return wide ? 2 * num_values : num_values; }
-
-size_t FloatBytes(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
-
-// One segment's part of a layer's cache, fetched from a device.
-struct FetchedSegment {
-  std::vector<uint8_t> pages;
-  std::vector<int32_t> table;
-  KvView kv;
-};
-
-FetchedSegment FetchSegment(const KernelContext& context, const KvView& kv, const AttentionSegment& segment) {
-  FetchedSegment fetched;
-  const int64_t num_blocks = (segment.base_len + segment.num_rows + kv.block_size - 1) / kv.block_size;
-  const int64_t layer_bytes = KvLayerBlockBytes(kv.block_size, kv.num_kv_heads, kv.head_dim, kv.type);
-  fetched.pages.resize(static_cast<size_t>(num_blocks * layer_bytes));
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    fetched.table.push_back(static_cast<int32_t>(block));
-    const int32_t page = segment.block_table[block * kv.pages_per_block + kv.page_index];
-    if (page < 0) continue;  // before the window
-    ToHost(context, fetched.pages.data() + block * layer_bytes, kv.base + page * kv.page_bytes + kv.layer_offset,
-           static_cast<size_t>(layer_bytes));
+// A parallel layer's MLP reads the stream as it was before attention was added to it. Stores what it reads, unless that is the norm which
+// attention stores; returns where attention is to store it.
+float* KeepMlpInput(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights) {
+  if (spec.order != LayerOrder::kParallel) return pass.normed;
+  if (spec.mlp_reads_attention_norm && spec.attention_norm.present) return pass.kept;
+  const int64_t hidden = pass.spec.hidden_size;
+  if (spec.mlp_norm.present && !spec.mlp_reads_attention_norm) {
+    Norm(pass.context, RowNorm(spec.mlp_norm, weights.mlp_norm, pass.x, pass.kept, pass.num_rows, hidden));
+  } else {
+    CopyThere(pass.context, pass.kept, pass.x, FloatBytes(pass.num_rows * hidden));
   }
-  fetched.kv = kv;
-  fetched.kv.base = fetched.pages.data();
-  fetched.kv.page_bytes = layer_bytes;
-  fetched.kv.layer_offset = 0;
-  fetched.kv.page_index = 0;
-  fetched.kv.pages_per_block = 1;
-  return fetched;
-}
-
-// The attention weights of each wanted row. Segments and wanted rows must be in row order.
-std::vector<std::vector<float>> WantedWeights(const KernelContext& context, AttentionArgs args, int64_t num_rows,
-                                              const std::vector<int32_t>& wanted_rows) {
-  std::vector<float> queries;
-  const KvView kv = args.kv;
-  if (context.device != nullptr) {
-    queries.resize(static_cast<size_t>(num_rows * args.q_stride));
-    ToHost(context, queries.data(), args.q, FloatBytes(num_rows * args.q_stride));
-    args.q = queries.data();
-  }
-  std::vector<std::vector<float>> weights;
-  const AttentionSegment* segment = args.segments;
-  for (int32_t row : wanted_rows) {
-    while (row >= segment->row_begin + segment->num_rows) ++segment;
-    AttentionSegment readable = *segment;
-    FetchedSegment fetched;
-    if (context.device != nullptr) {
-      fetched = FetchSegment(context, kv, *segment);
-      args.kv = fetched.kv;
-      readable.block_table = fetched.table.data();
-    }
-    weights.push_back(AttentionWeights(args, readable, row - segment->row_begin));
-  }
-  return weights;
-}
-
-// The layers as parts of one linear op, whose outputs are next to each other.
-std::vector<LinearPart> PartsOf(std::initializer_list<const LinearWeights*> layers) {
-  std::vector<LinearPart> parts;
-  int64_t column = 0;
-  for (const LinearWeights* layer : layers) {
-    const PackedView view = layer->matrix.view();
-    parts.push_back({.weights = view, .bias = layer->bias.empty() ? nullptr : layer->bias.data(), .out_column = column});
-    column += view.num_rows;
-  }
-  return parts;
-}
-
-LinearArgs ArgsOf(const std::vector<LinearPart>& parts, const float* x, const LinearInput& input, int64_t num_rows, float* out,
-                  int64_t out_stride, bool accumulate) {
-  return {.parts = parts.data(),
-          .num_parts = static_cast<int64_t>(parts.size()),
-          .num_rows = num_rows,
-          .x = x,
-          .x_stride = parts[0].weights.num_cols,
-          .quantized = input.quantized,
-          .out = out,
-          .out_stride = out_stride,
-          .accumulate = accumulate,
-          .x_bf16 = input.rounded};
-}
-
-// The norm of whole rows [num_rows, hidden_size]; out may be x.
-RmsNormArgs HiddenNorm(const ModelConfig& config, const WeightVector& weight, const float* x, float* out, int64_t num_rows,
-                       bool accumulate = false) {
-  return {.x = x,
-          .x_stride = config.hidden_size,
-          .out = out,
-          .out_stride = config.hidden_size,
-          .num_rows = num_rows,
-          .size = config.hidden_size,
-          .weight = weight.data(),
-          .eps = static_cast<float>(config.norm_eps),
-          .accumulate = accumulate};
+  return pass.normed;
 }
 
 }  // namespace
 
-struct Decoder::Rows {
-  int64_t num_rows;
-  float* x;                                // residual stream [num_rows, hidden]
-  float* normed;                           // [num_rows, hidden]
-  std::vector<const float*> cosine, sine;  // per RoPE
-};
-
-Decoder::Decoder(ModelConfig config, ModelWeights weights) : config_(std::move(config)), weights_(std::move(weights)) {
-  for (const RopeConfig& rope : config_.ropes) ropes_.emplace_back(rope);
-}
+Decoder::Decoder(ModelSpec spec, ModelWeights weights) : spec_(std::move(spec)), weights_(std::move(weights)), positions_(spec_) {}
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
-  const int64_t query_size = config_.num_heads * config_.head_dim;
-  const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
-  const int64_t mlp_rows = std::min(num_rows, kMlpRows);
-  if (context.device != nullptr) ReserveFloats(context, last_hidden_, num_rows * config_.hidden_size);
-  for (AlignedBuffer* buffer : {&x_, &normed_, &hidden_}) ReserveFloats(context, *buffer, num_rows * config_.hidden_size);
-  ReserveFloats(context, qkv_, num_rows * (query_size + 2 * kv_size));
-  ReserveFloats(context, attended_, num_rows * query_size);
-  ReserveFloats(context, gate_up_, mlp_rows * 2 * config_.intermediate_size);
-  ReserveFloats(context, activated_, mlp_rows * config_.intermediate_size);
-  int64_t rotary = 0;
-  for (const RopeTable& rope : ropes_) rotary += rope.rotary_dim();
-  ReserveFloats(context, rope_values_, num_rows * rotary);
-  ReserveFloats(context, logits_, num_logits_rows * config_.vocab_size);
-  const int64_t most_values = num_rows * std::max(config_.hidden_size, query_size);
-  const int64_t most_activated = mlp_rows * config_.intermediate_size;
-  for (const auto& [room, values] : {std::pair(&forms_, most_values), std::pair(&activated_forms_, most_activated)}) {
-    room->codes.Reserve(static_cast<size_t>(CodeBytes(values, context.wide_activations)), "activations", context.device);
-    ReserveFloats(context, room->scales, values / 32 * 5);
-  }
-  if (context.device != nullptr) context.device->ReserveInputs(std::max(most_values, most_activated));
+  workspace_.Reserve(context, spec_, num_rows, num_logits_rows);
 }
 
-uint64_t Decoder::WorkspaceBytes(const ModelConfig& config, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
-  const int64_t query_size = config.num_heads * config.head_dim;
-  const int64_t mlp_rows = std::min(num_rows, kMlpRows);
-  int64_t rotary = 0;
-  for (const RopeConfig& rope : config.ropes) rotary += rope.rotary_dim;
-  // x, its norm, the last rows; query, key, value, attention's output; kMlpRows rows of the MLP; logits; converted inputs of layers.
-  const int64_t floats = num_rows * (3 * config.hidden_size + 2 * query_size + 2 * config.num_kv_heads * config.head_dim + rotary) +
-                         mlp_rows * 3 * config.intermediate_size + num_logits_rows * config.vocab_size;
-  const int64_t values = num_rows * std::max(config.hidden_size, query_size) + mlp_rows * config.intermediate_size;
-  return FloatBytes(floats + values / 32 * 5) + static_cast<uint64_t>(CodeBytes(values, wide_activations));
-}
-
-LinearInput Decoder::Input(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
-                           FormsRoom& room) {
-  LinearInput input;
-  const int64_t num_cols = (*readers.begin())->view().num_cols;
-  const int64_t num_values = num_rows * num_cols;
-  const auto any = [&](const auto& wanted) {
-    return std::any_of(readers.begin(), readers.end(), [&](const PackedMatrix* matrix) { return wanted(matrix->view().type); });
-  };
-  if (any(IsQuantizedPacked)) {
-    const bool wide = context.wide_activations;
-    room.codes.Reserve(static_cast<size_t>(CodeBytes(num_values, wide)), "activations", context.device);
-    auto* codes = room.codes.as<int8_t>();
-    // 32 values have at most two scales, one sum and two half sums.
-    float* scales = ReserveFloats(context, room.scales, num_values / 32 * 5);
-    auto* half_sums = reinterpret_cast<int32_t*>(scales + num_values / 32 * 3);
-    input.quantized = {num_cols, codes, scales, scales + num_values / 16, half_sums, fine && !wide, wide ? codes + num_values : nullptr};
-  }
-  if (context.bf16_dots && any([](PackedType type) { return type == PackedType::kBF16; })) {
-    room.rounded.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), "activations", nullptr);
-    input.rounded = room.rounded.as<uint16_t>();
-  }
-  return input;
-}
-
-// Queries, keys and values of a layer, normed and rotated: rows of num_heads + 2 num_kv_heads heads.
-float* Decoder::QueriesKeysValues(const KernelContext& context, int64_t layer, Rows& rows) {
-  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t query_size = config_.num_heads * config_.head_dim;
-  const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
-  const int64_t stride = query_size + 2 * kv_size;
-  float* qkv = ReserveFloats(context, qkv_, rows.num_rows * stride);
-
-  const LinearInput normed = Input(context, rows.num_rows, {&w.query.matrix, &w.key.matrix, &w.value.matrix}, true);
-  RmsNorm(context, HiddenNorm(config_, w.attention_norm, rows.x, rows.normed, rows.num_rows), normed);
-  Linear(context, ArgsOf(PartsOf({&w.query, &w.key, &w.value}), rows.normed, normed, rows.num_rows, qkv, stride, false));
-  float* keys = qkv + query_size;
-  if (config_.qk_norm) {
-    const auto norm_heads = [&](const WeightVector& weight, float* heads, int64_t num_heads) {
-      RmsNorm(context, {.x = heads,
-                        .x_stride = stride,
-                        .out = heads,
-                        .out_stride = stride,
-                        .num_rows = rows.num_rows,
-                        .num_groups = num_heads,
-                        .size = config_.head_dim,
-                        .weight = weight.data(),
-                        .eps = static_cast<float>(config_.norm_eps)});
-    };
-    norm_heads(w.query_norm, qkv, config_.num_heads);
-    norm_heads(w.key_norm, keys, config_.num_kv_heads);
-  }
-  const auto rope = static_cast<size_t>(config_.layers[static_cast<size_t>(layer)].rope);
-  const int64_t rotary_dim = ropes_[rope].rotary_dim();
-  // Query and key heads are next to each other, so one call rotates both.
-  Rope(context, {.x = qkv,
-                 .x_stride = stride,
-                 .num_rows = rows.num_rows,
-                 .num_heads = config_.num_heads + config_.num_kv_heads,
-                 .head_dim = config_.head_dim,
-                 .rotary_dim = rotary_dim,
-                 .cosine = rows.cosine[rope],
-                 .sine = rows.sine[rope]});
-  return qkv;
-}
-
-void Decoder::Attention(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t layer, Rows& rows,
-                        ForwardResult* result) {
-  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t query_size = config_.num_heads * config_.head_dim;
-  const int64_t kv_size = config_.num_kv_heads * config_.head_dim;
-  const int64_t stride = query_size + 2 * kv_size;
-  float* qkv = QueriesKeysValues(context, layer, rows);
-  float* keys = qkv + query_size;
-  float* attended = ReserveFloats(context, attended_, rows.num_rows * query_size);
-  const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
-  FindSegments(batch, group);
-  const KvView kv = cache.View(static_cast<int>(layer));
-  const auto num_segments = static_cast<int64_t>(segments_.size());
-  const KvWriteArgs written = {
-      .kv = kv, .segments = segments_.data(), .num_segments = num_segments, .k = keys, .v = keys + kv_size, .stride = stride};
-  const AttentionArgs attention = {.kv = kv,
-                                   .segments = segments_.data(),
-                                   .num_segments = num_segments,
-                                   .positions = batch.positions.data(),
-                                   .q = qkv,
-                                   .q_stride = stride,
-                                   .num_heads = config_.num_heads,
-                                   .scale = static_cast<float>(config_.attention_scale),
-                                   .soft_cap = static_cast<float>(config_.attention_soft_cap),
-                                   .window = config_.layers[static_cast<size_t>(layer)].window,
-                                   .out = attended,
-                                   .out_stride = query_size};
-  WriteAndAttend(context, written, attention);
-  for (size_t i = 0; i < batch.attention_layers.size(); ++i) {
-    if (batch.attention_layers[i] == layer + 1) result->attention[i] = WantedWeights(context, attention, rows.num_rows, batch.wanted_rows);
-  }
-  const LinearInput input = Input(context, rows.num_rows, {&w.attention_output.matrix});
-  ConvertInput(context, attended, rows.num_rows, query_size, input);
-  if (!config_.sandwich_norms) {
-    Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.x, config_.hidden_size, true));
-    return;
-  }
-  Linear(context, ArgsOf(PartsOf({&w.attention_output}), attended, input, rows.num_rows, rows.normed, config_.hidden_size, false));
-  RmsNorm(context, HiddenNorm(config_, w.post_attention_norm, rows.normed, rows.x, rows.num_rows, true));
-}
-
-void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
-  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t hidden = config_.hidden_size;
-  const int64_t intermediate = config_.intermediate_size;
-  const int64_t max_rows = std::min(rows.num_rows, kMlpRows);
-  float* gate_up = ReserveFloats(context, gate_up_, max_rows * 2 * intermediate);
-  float* activated = ReserveFloats(context, activated_, max_rows * intermediate);
-  for (int64_t begin = 0; begin < rows.num_rows; begin += kMlpRows) {
-    const int64_t num_rows = std::min(kMlpRows, rows.num_rows - begin);
-    float* x = rows.x + begin * hidden;
-    float* normed = rows.normed + begin * hidden;
-    const LinearInput gate_input = Input(context, num_rows, {&w.gate.matrix, &w.up.matrix});
-    RmsNorm(context, HiddenNorm(config_, w.mlp_norm, x, normed, num_rows), gate_input);
-    const LinearInput down_input = Input(context, num_rows, {&w.down.matrix}, false, activated_forms_);
-    const std::vector<LinearPart> gate_and_up = PartsOf({&w.gate, &w.up});
-    GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false), config_.activation, activated,
-                down_input);
-    if (!config_.sandwich_norms) {
-      Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, x, hidden, true));
-    } else {
-      Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, normed, hidden, false));
-      RmsNorm(context, HiddenNorm(config_, w.post_mlp_norm, normed, x, num_rows, true));
-    }
-  }
+uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
+  return Workspace::Bytes(spec, num_rows, num_logits_rows, wide_activations);
 }
 
 // Whether a recording can serve the step: its layers then depend only on the number of rows and on the device's memory, and nothing is
@@ -335,40 +70,79 @@ void Decoder::PlaceBatch(const KernelContext& context, KvCache& cache, const For
   }
 }
 
-// Computes the cosines and sines of the positions, in the memory where the ops run.
-void Decoder::ComputeRopes(const KernelContext& context, const std::vector<int32_t>& positions, Rows* rows) {
-  int64_t rope_floats = 0;
-  for (const RopeTable& rope : ropes_) rope_floats += rows->num_rows * rope.rotary_dim();
-  float* rope_values = ReserveFloats(context, rope_values_, rope_floats);
-  for (const RopeTable& rope : ropes_) {
-    const int64_t half = rows->num_rows * rope.rotary_dim() / 2;
-    if (context.device != nullptr) host_rope_.resize(static_cast<size_t>(2 * half));
-    float* values = context.device != nullptr ? host_rope_.data() : rope_values;
-    rope.Compute(context, positions.data(), rows->num_rows, values, values + half);
-    if (context.device != nullptr) ToDevice(context, rope_values, values, FloatBytes(2 * half));
-    rows->cosine.push_back(rope_values);
-    rows->sine.push_back(rope_values + half);
-    rope_values += 2 * half;
+// Finds the buffers, and computes what depends on positions alone.
+LayerPass Decoder::BeginPass(const KernelContext& context, const std::vector<int32_t>& positions) {
+  const auto num_rows = static_cast<int64_t>(positions.size());
+  const int64_t count = num_rows * spec_.hidden_size;
+  const bool keeps = std::ranges::any_of(spec_.layers, [](const LayerSpec& layer) { return layer.order == LayerOrder::kParallel; });
+  positions_.Compute(context, positions, workspace_.position_values);
+  return {.context = context,
+          .spec = spec_,
+          .positions = positions_,
+          .workspace = workspace_,
+          .num_rows = num_rows,
+          .x = Floats(context, workspace_.stream, count),
+          .normed = Floats(context, workspace_.normed, count),
+          .kept = keeps ? Floats(context, workspace_.kept, count) : nullptr};
+}
+
+// norm(scale * embedding of the token + embedding of the position).
+void Decoder::Embed(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions) {
+  const EmbeddingSpec& embedding = spec_.embedding;
+  Embedding(pass.context, weights_.embedding.view(), token_ids.data(), pass.num_rows, static_cast<float>(embedding.scale), pass.x);
+  if (!embedding.positions.name.empty()) {
+    std::vector<int32_t> rows = positions;
+    for (int32_t& row : rows) row += static_cast<int32_t>(embedding.position_offset);
+    Embedding(pass.context, weights_.positions.view(), rows.data(), pass.num_rows, 1.0f, pass.normed);
+    AddScaled(pass.context, pass.normed, pass.num_rows * spec_.hidden_size, 1.0f, pass.x);
+  }
+  if (embedding.norm.present) {
+    Norm(pass.context, RowNorm(embedding.norm, weights_.embedding_norm, pass.x, pass.x, pass.num_rows, spec_.hidden_size));
   }
 }
 
+void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result) {
+  const LayerSpec& spec = spec_.layers[static_cast<size_t>(layer)];
+  const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+  const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
+  FindSegments(batch, group);
+  float* normed_at = KeepMlpInput(pass, spec, weights);
+  AttentionLayer(pass, layer, weights, normed_at,
+                 {cache.View(static_cast<int>(layer)), segments_.data(), static_cast<int64_t>(segments_.size()), batch}, result);
+  MlpLayer(pass, spec, weights);
+  Tap(pass, batch, layer + 1, result);
+}
+
 // Copies the wanted rows of the hidden state after `layer` layers to the host, if the batch taps it.
-void Decoder::Tap(const KernelContext& context, const ForwardBatch& batch, const Rows& rows, int64_t layer, ForwardResult* result) const {
-  const int64_t hidden = config_.hidden_size;
+void Decoder::Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const {
+  const int64_t hidden = spec_.hidden_size;
   for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
     if (batch.tap_layers[t] != layer) continue;
     result->taps[t].resize(batch.wanted_rows.size() * static_cast<size_t>(hidden));
     float* to = result->taps[t].data();
     for (int32_t row : batch.wanted_rows) {
-      ToHost(context, to, rows.x + row * hidden, FloatBytes(hidden));
+      ToHost(pass.context, to, pass.x + row * hidden, FloatBytes(hidden));
       to += hidden;
     }
   }
 }
 
+// Copies the wanted rows of the stream and takes their final norm.
+void Decoder::TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result) {
+  const int64_t hidden = spec_.hidden_size;
+  const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
+  if (num_wanted == 0) return;
+  if (pass.context.device != nullptr) std::swap(workspace_.hidden, workspace_.last_hidden);
+  float* wanted = Floats(pass.context, workspace_.hidden, num_wanted * hidden);
+  for (int64_t i = 0; i < num_wanted; ++i) {
+    CopyThere(pass.context, wanted + i * hidden, pass.x + batch.wanted_rows[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));
+  }
+  FinalNorm(pass.context, wanted, num_wanted);
+  result->hidden = wanted;
+}
+
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch) {
   ForwardResult result;
-  const int64_t hidden = config_.hidden_size;
   const bool replays = Replays(context, batch);
   // Padding rows fill up a recording's number of rows: token 0 at position 0, in no segment. Nothing reads their results.
   std::vector<int32_t> token_ids = batch.token_ids;
@@ -377,83 +151,22 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
     token_ids.resize(static_cast<size_t>(ReplayedRows(batch.num_rows())), 0);
     positions.resize(token_ids.size(), 0);
   }
-  Rows rows{static_cast<int64_t>(token_ids.size()), nullptr, nullptr, {}, {}};
-  rows.x = ReserveFloats(context, x_, rows.num_rows * hidden);
-  rows.normed = ReserveFloats(context, normed_, rows.num_rows * hidden);
-  ComputeRopes(context, positions, &rows);
-  if (context.device != nullptr) PlaceBatch(context, cache, batch, rows.num_rows);
-  Embedding(context, weights_.embedding.view(), token_ids.data(), rows.num_rows, static_cast<float>(config_.embedding_scale), rows.x);
+  const LayerPass pass = BeginPass(context, positions);
+  if (context.device != nullptr) PlaceBatch(context, cache, batch, pass.num_rows);
+  Embed(pass, token_ids, positions);
   result.taps.resize(batch.tap_layers.size());
   result.attention.resize(batch.attention_layers.size());
   const auto run_layers = [&] {
-    Tap(context, batch, rows, 0, &result);
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      Attention(context, cache, batch, layer, rows, &result);
-      Mlp(context, layer, rows);
-      Tap(context, batch, rows, layer + 1, &result);
-    }
+    Tap(pass, batch, 0, &result);
+    for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) RunLayer(pass, cache, batch, layer, &result);
   };
   if (replays) {
-    context.device->Replay(this, rows.num_rows, run_layers);
+    context.device->Replay(this, pass.num_rows, run_layers);
   } else {
     run_layers();
   }
-
-  const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
-  if (num_wanted == 0) return result;
-  if (context.device != nullptr) std::swap(hidden_, last_hidden_);
-  float* wanted = ReserveFloats(context, hidden_, num_wanted * hidden);
-  for (int64_t i = 0; i < num_wanted; ++i) {
-    CopyThere(context, wanted + i * hidden, rows.x + batch.wanted_rows[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));
-  }
-  FinalNorm(context, wanted, num_wanted);
-  result.hidden = wanted;
+  TakeWanted(pass, batch, &result);
   return result;
-}
-
-void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) {
-  RmsNorm(context, HiddenNorm(config_, weights_.final_norm, rows, rows, num_rows));
-}
-
-void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, float* logits) {
-  float* row = ReserveFloats(context, hidden_, config_.hidden_size);
-  ToDevice(context, row, tapped, FloatBytes(config_.hidden_size));
-  FinalNorm(context, row, 1);
-  LmHead(context, row, 1, logits);
-}
-
-void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {
-  if (context.device == nullptr) return Head(context, hidden, num_rows, logits, shortlist);
-  ToHost(context, logits, LogitsThere(context, hidden, num_rows, shortlist), FloatBytes(num_rows * config_.vocab_size));
-}
-
-float* Decoder::LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist) {
-  float* logits = ReserveFloats(context, logits_, num_rows * config_.vocab_size);
-  Head(context, hidden, num_rows, logits, shortlist);
-  return logits;
-}
-
-// hidden and out are in the memory where the ops run.
-void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
-  const PackedMatrix& matrix = config_.tied_embeddings ? weights_.embedding : weights_.head;
-  const LinearPart part = {.weights = matrix.view()};
-  const LinearInput input = Input(context, num_rows, {&matrix}, true);
-  ConvertInput(context, hidden, num_rows, config_.hidden_size, input);
-  const LinearArgs args = {.parts = &part,
-                           .num_parts = 1,
-                           .num_rows = num_rows,
-                           .x = hidden,
-                           .x_stride = config_.hidden_size,
-                           .quantized = input.quantized,
-                           .out = out,
-                           .out_stride = config_.vocab_size,
-                           .x_bf16 = input.rounded};
-  if (shortlist == nullptr) {
-    Linear(context, args);
-  } else {
-    LinearTiles(context, args, shortlist->Tiles());
-  }
-  if (config_.final_soft_cap > 0) SoftCap(context, out, num_rows * config_.vocab_size, static_cast<float>(config_.final_soft_cap));
 }
 
 }  // namespace llmi

@@ -1,36 +1,17 @@
 #include "model/loader.h"
 
 #include <algorithm>
-#include <string_view>
+#include <cstring>
 #include <utility>
 
 #include "core/errors.h"
-#include "core/json_fields.h"
-#include "io/gguf.h"
-#include "io/gguf_fields.h"
-#include "io/model_files.h"
 #include "io/recorded_tensors.h"
-#include "model/architecture.h"
 #include "model/file_kind.h"
 #include "model/inert.h"
-#include "model/name_prefix.h"
-#include "model/overrides.h"
+#include "model/weights.h"
 
 namespace llmi {
 namespace {
-
-Json ReadConfigJson(const InputFile& file) {
-  constexpr uint64_t kMaxConfigBytes = 1 << 22;
-  return Json::Parse(file.ReadAll(kMaxConfigBytes), file.path());
-}
-
-struct OpenedModel {
-  std::unique_ptr<TensorFile> renamed;       // the tensors by the family's names; null if the files use these names
-  std::unique_ptr<RecordedTensors> tensors;  // a view of `renamed`, or of the files' own tensors
-  const Architecture* architecture = nullptr;
-  ModelConfig config;
-  TensorNames names;
-};
 
 constexpr size_t kMaxNamed = 8;  // names in one message
 
@@ -40,137 +21,97 @@ std::string Listed(const std::vector<std::string>& names) {
   return names.size() > kMaxNamed ? text + " and " + std::to_string(names.size() - kMaxNamed) + " more" : text;
 }
 
-// The key that an override of this field must name: rope_scaling for "rope_scaling.factor", as an override replaces whole objects.
-std::string OverridableKey(FieldSource source, const std::string& name) {
-  return source == FieldSource::kConfigJson ? name.substr(0, name.find('.')) : name;
-}
-
-// Throws Error(kUnsupportedModel) that names all fields that are neither read nor inert.
-template <typename Fields>
-void RefuseUnread(const Fields& fields, FieldSource source, const std::string& architecture) {
-  std::vector<std::string> unknown;
-  std::string first;
-  for (const UnreadField& field : fields.Unread()) {
-    if (InertReason(source, architecture, field) != nullptr) continue;
-    if (unknown.empty()) first = field.name;
-    unknown.push_back("'" + field.name + "' = " + field.value.Text());
+bool EqualBytes(const TensorView& a, const TensorView& b) {
+  constexpr uint64_t kChunkBytes = 1 << 20;
+  if (a.num_bytes != b.num_bytes) return false;
+  std::vector<uint8_t> bytes_a(std::min(kChunkBytes, a.num_bytes)), bytes_b(bytes_a.size());
+  for (uint64_t begin = 0; begin < a.num_bytes; begin += kChunkBytes) {
+    const uint64_t count = std::min(kChunkBytes, a.num_bytes - begin);
+    a.Read(begin, count, bytes_a.data());
+    b.Read(begin, count, bytes_b.data());
+    if (std::memcmp(bytes_a.data(), bytes_b.data(), count) != 0) return false;
   }
-  if (unknown.empty()) return;
-  throw Error(ErrorKind::kUnsupportedModel,
-              fields.source() + ": the " + architecture + " family does not read " + Listed(unknown) +
-                  ": the numbers might be wrong without it. To load the model anyway, set or remove (None) the key: hf_overrides={\"" +
-                  OverridableKey(source, first) + "\": None}",
-              first);
+  return true;
 }
 
-[[noreturn]] void RefuseHead(const std::string& path, const std::string& name) {
-  throw Error(ErrorKind::kUnsupportedModel,
-              path + ": tensor '" + name + "' differs from the embedding, to which the config ties the head: " +
-                  "hf_overrides={\"tie_word_embeddings\": False} takes the tensor, hf_overrides={\"" + name + "\": None} the embedding",
-              name);
-}
-
-// The same for tensors. Throws Error(kInvalidArgument) for an override that matches nothing.
-void RefuseUnread(const std::string& path, const OpenedModel& model, Overrides* overrides) {
-  const std::string head = TensorName(model.names, TensorRole::kHead, 0) + ".weight";
-  std::vector<std::string> unknown;
-  for (const TensorView* view : model.tensors->Unread()) {
-    if (InertTensorReason(view->name) != nullptr || overrides->LeavesOut(view->name)) continue;
-    if (model.config.tied_embeddings && view->name == head) {
-      if (!IsEmbeddingAgain(*view, *model.tensors, model.names, model.config)) RefuseHead(path, head);
-      continue;
-    }
-    unknown.push_back("'" + view->name + "'");
-  }
-  if (!unknown.empty()) {
-    const std::string first = unknown[0].substr(1, unknown[0].size() - 2);
+// Throws if peft has wrapped a layer in an adapter.
+void RefuseAdapters(const std::string& path, const TensorFile& tensors) {
+  for (const TensorView* view : tensors.Tensors()) {
+    if (view->name.find(".base_layer.") == std::string::npos) continue;
     throw Error(
         ErrorKind::kUnsupportedModel,
-        path + ": " + std::to_string(unknown.size()) + " tensors have no place in the model: " + Listed(unknown) +
-            (first.find(".lora_") == std::string::npos ? ""
-                                                       : ". An adapter (LoRA): merge it into the model first (merge_and_unload of peft)") +
-            ". The numbers might be wrong without them. To leave them out, name them (* stands for any text): hf_overrides={\"" + first +
-            "\": None}",
-        first);
+        path + ": tensor '" + view->name +
+            "' is wrapped by an adapter (LoRA): merge the adapter into the model first (merge_and_unload of peft) and load what that saves",
+        view->name);
   }
-  overrides->CheckMet();
 }
 
-OpenedModel Open(const ModelFiles& files, Overrides* overrides) {
-  OpenedModel model;
-  if (files.gguf() == nullptr) {
-    const std::string& config_path = files.config()->path();
-    Json json = ReadConfigJson(*files.config());
-    if (!json.IsObject()) throw Error(ErrorKind::kModelFile, config_path + ": it is not an object", "config.json");
-    overrides->Apply(&json);
-    const JsonFields fields(json, config_path);
-    model.architecture = &ArchitectureOf(fields);
-    model.config = model.architecture->from_json(fields);
-    overrides->CheckRead(fields, FieldSource::kConfigJson, model.architecture->name);
-    RefuseUnread(fields, FieldSource::kConfigJson, model.architecture->name);
-    model.names = model.architecture->hf_names;
-    model.renamed = WithModelPrefix(files.path(), files.tensors());
-    model.tensors = std::make_unique<RecordedTensors>(model.renamed == nullptr ? files.tensors() : *model.renamed);
-  } else {
-    RequireModel(*files.gguf());
-    GgufFields fields(*files.gguf());
-    overrides->Apply(&fields);
-    model.tensors = std::make_unique<RecordedTensors>(*files.gguf());
-    model.architecture = &ArchitectureOf(fields);
-    model.config = model.architecture->from_gguf(fields, *model.tensors);
-    overrides->CheckRead(fields, FieldSource::kGguf, model.architecture->name);
-    RefuseUnread(fields, FieldSource::kGguf, model.architecture->name);
-    model.names = model.architecture->gguf_names;
-  }
-  model.config.Validate(files.path());
-  return model;
+// Whether `view` is the head that a file stores although the spec ties the head to the embedding: it has the embedding's shape. Throws
+// Error(kUnsupportedModel) if it is another matrix than the embedding.
+bool IsTiedHead(const std::string& path, const TensorView& view, const TensorFile& tensors, const ModelSpec& spec) {
+  const TensorView* embedding = tensors.Find(spec.embedding.weight.name);
+  if (!spec.tied_head() || view.shape != embedding->shape) return false;
+  if (view.dtype == embedding->dtype && EqualBytes(view, *embedding)) return true;
+  throw Error(ErrorKind::kUnsupportedModel,
+              path + ": tensor '" + view.name + "' differs from the embedding, to which the config ties the head: " +
+                  "hf_overrides={\"tie_word_embeddings\": False} takes the tensor, hf_overrides={\"" + view.name +
+                  "\": None} the embedding",
+              view.name);
 }
 
-void KeepLayers(const std::vector<int64_t>& layers, ModelConfig* config) {
-  if (layers.empty()) return;
-  std::vector<LayerConfig> kept;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const bool ascends = i == 0 || layers[i] > layers[i - 1];
-    if (layers[i] < 0 || layers[i] >= config->num_layers || !ascends) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "layers must ascend and lie in [0, " + std::to_string(config->num_layers) + "), not " + std::to_string(layers[i]),
-                  "layers");
-    }
-    kept.push_back(config->layers[static_cast<size_t>(layers[i])]);
+bool IsIgnored(const std::string& name, const ModelSpec& spec) {
+  return InertTensorReason(name) != nullptr || std::any_of(spec.ignored_tensors.begin(), spec.ignored_tensors.end(),
+                                                           [&](const std::string& pattern) { return Matches(pattern, name); });
+}
+
+// Throws Error(kUnsupportedModel) that names the tensors that no binding reads and that may matter.
+void RefuseUnread(const std::string& path, const RecordedTensors& tensors, const ModelSpec& spec) {
+  std::vector<std::string> unknown;
+  for (const TensorView* view : tensors.Unread()) {
+    if (!IsIgnored(view->name, spec) && !IsTiedHead(path, *view, tensors, spec)) unknown.push_back("'" + view->name + "'");
   }
-  config->layers = std::move(kept);
-  config->num_layers = static_cast<int64_t>(config->layers.size());
+  if (unknown.empty()) return;
+  const std::string first = unknown[0].substr(1, unknown[0].size() - 2);
+  throw Error(
+      ErrorKind::kUnsupportedModel,
+      path + ": " + std::to_string(unknown.size()) + " tensors have no place in the model: " + Listed(unknown) +
+          (first.find(".lora_") == std::string::npos ? ""
+                                                     : ". An adapter (LoRA): merge it into the model first (merge_and_unload of peft)") +
+          ". The numbers might be wrong without them. To leave them out, name them (* stands for any text): hf_overrides={\"" + first +
+          "\": None}",
+      first);
 }
 
 }  // namespace
 
-std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, WeightFormat format,
-                                     const std::vector<int64_t>& layers, const std::string& overrides, const Admission& admit,
-                                     const std::atomic<bool>* dropped) {
-  Overrides changes(overrides);
-  OpenedModel model = Open(files, &changes);
+std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, ModelSpec spec, WeightFormat format,
+                                     const std::vector<int64_t>& layers, const Admission& admit, const std::atomic<bool>* dropped) {
+  if (files.gguf() != nullptr) RequireModel(*files.gguf());
+  // All tensors of the model are read through this one object.
+  const RecordedTensors tensors(files.tensors());
+  RefuseAdapters(files.path(), tensors);
   // Locates the tensors of all layers. So tensors of layers that are not loaded do not count as unknown.
-  LocateWeights(*model.tensors, model.names, model.config);
-  RefuseUnread(files.path(), model, &changes);
-  KeepLayers(layers, &model.config);
-  if (admit) {
-    admit([&](WeightFormat wanted) { return PlanWeights(context, *model.tensors, model.names, model.config, wanted, layers); });
+  LocateWeights(tensors, spec);
+  RefuseUnread(files.path(), tensors, spec);
+  KeepLayers(layers, &spec);
+  if (admit) admit([&](WeightFormat wanted) { return PlanWeights(context, tensors, spec, wanted); });
+  ModelWeights weights = LoadWeights(context, tensors, &spec, format, dropped);
+  return std::make_unique<Decoder>(std::move(spec), std::move(weights));
+}
+
+void KeepLayers(const std::vector<int64_t>& layers, ModelSpec* spec) {
+  if (layers.empty()) return;
+  std::vector<LayerSpec> kept;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool ascends = i == 0 || layers[i] > layers[i - 1];
+    if (layers[i] < 0 || layers[i] >= spec->num_layers() || !ascends) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "layers must ascend and lie in [0, " + std::to_string(spec->num_layers()) + "), not " + std::to_string(layers[i]),
+                  "layers");
+    }
+    kept.push_back(spec->layers[static_cast<size_t>(layers[i])]);
   }
-  ModelWeights weights = LoadWeights(context, *model.tensors, model.names, model.config, format, layers, dropped);
-  return std::make_unique<Decoder>(std::move(model.config), std::move(weights));
-}
-
-ModelConfig LoadConfig(const ModelFiles& files, const std::vector<int64_t>& layers, const std::string& overrides) {
-  Overrides changes(overrides);
-  ModelConfig config = Open(files, &changes).config;
-  KeepLayers(layers, &config);
-  return config;
-}
-
-std::vector<ExpectedTensor> LoadExpectedTensors(const ModelFiles& files, const std::string& overrides) {
-  Overrides changes(overrides);
-  const OpenedModel model = Open(files, &changes);
-  return ExpectedTensors(model.names, model.config);
+  spec->layers = std::move(kept);
 }
 
 }  // namespace llmi

@@ -51,25 +51,33 @@ class FirstError {
 // The bytes of the source rows from which packed rows [begin, end) are made.
 class SourceRows {
  public:
-  SourceRows(const TensorView& source, int64_t row_bytes, int64_t begin, int64_t end, const std::function<int64_t(int64_t)>& source_row)
-      : row_bytes_(row_bytes), source_row_(source_row), first_(begin) {
+  SourceRows(const TensorView& source, int64_t row_bytes, int64_t begin, int64_t end, const RowMap* rows)
+      : row_bytes_(row_bytes), rows_(rows), first_(begin) {
     int64_t last = end - 1;
-    if (source_row) {
-      first_ = last = source_row(begin);
-      for (int64_t row = begin + 1; row < end; ++row) {
-        first_ = std::min(first_, source_row(row));
-        last = std::max(last, source_row(row));
+    if (rows != nullptr) {
+      first_ = INT64_MAX;
+      last = -1;
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t from = rows->source_row(row);
+        if (from < 0) continue;
+        first_ = std::min(first_, from);
+        last = std::max(last, from);
       }
     }
+    if (last < 0) return;
     const auto num_bytes = static_cast<size_t>((last - first_ + 1) * row_bytes);
     bytes_.reset(new uint8_t[num_bytes]);
     source.Read(static_cast<uint64_t>(first_ * row_bytes), num_bytes, bytes_.get());
   }
-  const uint8_t* Row(int64_t row) const { return bytes_.get() + ((source_row_ ? source_row_(row) : row) - first_) * row_bytes_; }
+  // Null for a row of zeros.
+  const uint8_t* Row(int64_t row) const {
+    const int64_t from = rows_ == nullptr ? row : rows_->source_row(row);
+    return from < 0 ? nullptr : bytes_.get() + (from - first_) * row_bytes_;
+  }
 
  private:
   int64_t row_bytes_;
-  const std::function<int64_t(int64_t)>& source_row_;
+  const RowMap* rows_;
   int64_t first_;
   std::unique_ptr<uint8_t[]> bytes_;
 };
@@ -182,9 +190,10 @@ PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat 
   return {type, static_cast<uint64_t>(NumTiles(num_rows)) * static_cast<uint64_t>(PackedTileBytes(type, num_cols))};
 }
 
-PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
-                           const std::function<int64_t(int64_t)>& source_row, MemorySource* arena)
-    : num_rows_(static_cast<int64_t>(source.shape[0])), num_cols_(static_cast<int64_t>(source.shape[1])) {
+PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format, const RowMap* row_map,
+                           MemorySource* arena)
+    : num_rows_(row_map != nullptr ? row_map->num_rows : static_cast<int64_t>(source.shape[0])),
+      num_cols_(static_cast<int64_t>(source.shape[1])) {
   if (const DType stored = StoredType(source.dtype, format); num_cols_ % Info(stored).block_size != 0) {
     throw Error(ErrorKind::kInvalidArgument,
                 "tensor '" + source.name + "' has " + std::to_string(num_cols_) + " columns: " + Info(stored).name +
@@ -209,9 +218,10 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
         stored == source.dtype ? 0 : static_cast<size_t>(num_cols_ / Info(stored).block_size * Info(stored).block_bytes));
     const int64_t row_begin = task * tiles_per_task * kTileRows;
     const int64_t row_end = std::min(num_rows_, row_begin + tiles_per_task * kTileRows);
-    const SourceRows rows(source, row_bytes, row_begin, row_end, source_row);
+    const SourceRows rows(source, row_bytes, row_begin, row_end, row_map);
     for (int64_t row = row_begin; row < row_end; ++row) {
       const uint8_t* from = rows.Row(row);
+      if (from == nullptr) continue;  // the buffer is zeroed
       uint8_t* tile = packed.data() + row / kTileRows * tile_bytes;
       if (!blocks.empty()) {
         DequantizeRow(source.dtype, from, num_cols_, values.data());

@@ -28,16 +28,22 @@ WeightFormat ParseWeightFormat(const std::string& name);
 // Copies weights to the memory where the context's ops read them.
 AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_t num_bytes);
 
+// The rows of a packed matrix: row r is the tensor's row source_row(r), or zeros if that is -1.
+struct RowMap {
+  int64_t num_rows;
+  std::function<int64_t(int64_t)> source_row;
+};
+
 class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  // Packs the rows of `source` [num_rows, num_cols] in the order source_row(0), source_row(1), ... (null: as stored).
+  // Packs the rows of `source` [num_rows, num_cols] as `rows` says (null: as stored).
   // The file is read piece by piece, so that memory holds one copy.
   // arena: host memory to pack into; must outlive the matrix. Null: allocate. Ignored when the context has a device.
   // Throws Error(kOutOfMemory) with the arithmetic, Error(kModelFile) if the file cannot be read.
-  PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format,
-               const std::function<int64_t(int64_t)>& source_row = nullptr, MemorySource* arena = nullptr);
+  PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format, const RowMap* rows = nullptr,
+               MemorySource* arena = nullptr);
 
   PackedView view() const { return {type_, num_rows_, num_cols_, data_.data()}; }
   uint64_t num_bytes() const { return data_.size(); }

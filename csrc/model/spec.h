@@ -15,7 +15,7 @@ namespace llmi {
 // file's row
 //   first_row + (r / head_rows) * head_stride + Place(r % head_rows)
 // Place is the identity, or, where the first `adjacent_pairs` rows of each head are stored as adjacent pairs (interleaved RoPE), the order
-// that makes halves of them. head_rows 0: the rows are consecutive.
+// that makes halves of them. head_rows 0: the rows are consecutive. head_stride 0: head_rows.
 struct RowOrder {
   int64_t first_row = 0;
   int64_t head_rows = 0;
@@ -26,7 +26,7 @@ struct RowOrder {
 };
 
 struct TensorBinding {
-  std::string name;         // empty: the model has no such tensor
+  std::string name;  // empty: the model has no such tensor
   RowOrder order;
   bool transposed = false;  // a matrix stored as [columns, rows]
   double plus = 0.0;        // added to each element of a vector: 1 where the file stores weight - 1
@@ -85,7 +85,8 @@ struct AttentionSpec {
 struct MlpSpec {
   bool gated = true;  // act(gate x) * (up x); else act(up x)
   Activation activation = Activation::kSilu;
-  std::vector<TensorBinding> activation_scalars;  // xIELU: alpha_p, alpha_n, beta, eps, each [1]
+  std::vector<TensorBinding> activation_scalars;  // xIELU: alpha_p, alpha_n, beta, eps, each a tensor of one value
+  std::vector<double> activation_values;          // or the four values themselves
   int64_t size = 0;
   LinearSpec gate, up, down;
   NormSpec inner_norm;  // before `down` (BitNet)
@@ -128,7 +129,7 @@ struct EmbeddingSpec {
   TensorBinding weight;
   double scale = 1.0;
   NormSpec norm;
-  TensorBinding positions;      // learned positions [rows, hidden]; no name: none
+  TensorBinding positions;      // learned positions [max_position + position_offset, hidden]; no name: none
   int64_t position_offset = 0;  // row of position 0
 };
 

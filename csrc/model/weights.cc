@@ -1,14 +1,15 @@
 #include "model/weights.h"
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
+#include <cmath>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "core/errors.h"
+#include "core/scalar_math.h"
 #include "model/dequantize.h"
+#include "model/tensor_slots.h"
 
 namespace llmi {
 namespace {
@@ -19,192 +20,129 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   return text + "]";
 }
 
-bool EqualBytes(const TensorView& a, const TensorView& b) {
-  constexpr uint64_t kChunkBytes = 1 << 20;
-  std::vector<uint8_t> bytes_a(std::min(kChunkBytes, a.num_bytes)), bytes_b(bytes_a.size());
-  for (uint64_t begin = 0; begin < a.num_bytes; begin += kChunkBytes) {
-    const uint64_t count = std::min(kChunkBytes, a.num_bytes - begin);
-    a.Read(begin, count, bytes_a.data());
-    b.Read(begin, count, bytes_b.data());
-    if (std::memcmp(bytes_a.data(), bytes_b.data(), count) != 0) return false;
-  }
-  return a.num_bytes == b.num_bytes;
+const TensorView& Found(const TensorFile& file, const std::string& name) {
+  const TensorView* view = file.Find(name);
+  if (view == nullptr) throw Error(ErrorKind::kModelFile, "tensor '" + name + "' is missing", name);
+  return *view;
 }
 
-enum class Bias { kNone, kRequired, kIfStored };
-
-// The shape that the config gives a role's tensor, and whether it has a bias.
-struct TensorForm {
-  std::vector<uint64_t> shape;
-  Bias bias = Bias::kNone;
-};
-
-// Empty if the model has no such tensor.
-std::optional<TensorForm> FormOf(TensorRole role, const ModelConfig& config) {
-  const auto hidden = static_cast<uint64_t>(config.hidden_size);
-  const auto head_dim = static_cast<uint64_t>(config.head_dim);
-  const uint64_t query_rows = static_cast<uint64_t>(config.num_heads) * head_dim;
-  const uint64_t kv_rows = static_cast<uint64_t>(config.num_kv_heads) * head_dim;
-  const auto vocab = static_cast<uint64_t>(config.vocab_size);
-  const auto intermediate = static_cast<uint64_t>(config.intermediate_size);
-  const auto linear = [&](uint64_t rows, uint64_t cols, bool bias) {
-    return TensorForm{{rows, cols}, bias ? Bias::kRequired : config.stored_biases ? Bias::kIfStored : Bias::kNone};
-  };
-  const auto norm = [](uint64_t size, bool there = true) { return there ? std::optional(TensorForm{{size}}) : std::nullopt; };
-  switch (role) {
-    case TensorRole::kEmbedding: return TensorForm{{vocab, hidden}};
-    case TensorRole::kHead: return config.tied_embeddings ? std::nullopt : std::optional(TensorForm{{vocab, hidden}});
-    case TensorRole::kFinalNorm:
-    case TensorRole::kAttentionNorm:
-    case TensorRole::kMlpNorm: return norm(hidden);
-    case TensorRole::kPostAttentionNorm:
-    case TensorRole::kPostMlpNorm: return norm(hidden, config.sandwich_norms);
-    case TensorRole::kQueryNorm:
-    case TensorRole::kKeyNorm: return norm(head_dim, config.qk_norm);
-    case TensorRole::kQuery: return linear(query_rows, hidden, config.qkv_bias);
-    case TensorRole::kKey:
-    case TensorRole::kValue: return linear(kv_rows, hidden, config.qkv_bias);
-    case TensorRole::kAttentionOutput: return linear(hidden, query_rows, config.output_bias);
-    case TensorRole::kGate:
-    case TensorRole::kUp: return linear(intermediate, hidden, config.mlp_bias);
-    case TensorRole::kDown: return linear(hidden, intermediate, config.mlp_bias);
-    case TensorRole::kCount: break;
-  }
-  return std::nullopt;
+// The format that a slot's matrix is packed in. Learned positions are not quantised: they are added to the residual stream.
+WeightFormat FormatOf(const TensorSlot& slot, WeightFormat format) {
+  const bool quantizes = format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0;
+  return slot.place == kPositionsPlace && quantizes ? WeightFormat::kAsStored : format;
 }
 
-// A model's tensors by their roles.
-class Tensors {
+// A matrix stored as [columns, rows], in memory as [rows, columns].
+class Transposed {
  public:
-  Tensors(const TensorFile& file, const TensorNames& names, const ModelConfig& config) : file_(file), names_(names), config_(config) {}
-
-  const TensorView& Weight(TensorRole role, int64_t layer) const {
-    const std::string name = TensorName(names_, role, layer) + ".weight";
-    const TensorView* view = Checked(name, FormOf(role, config_)->shape);
-    if (view == nullptr) throw Error(ErrorKind::kModelFile, "tensor '" + name + "' is missing", name);
-    return *view;
+  explicit Transposed(const TensorView& stored)
+      : buffer_(stored.num_bytes, ("tensor '" + stored.name + "', transposed").c_str()), bytes_(buffer_.data(), stored.num_bytes) {
+    if (IsQuantized(stored.dtype)) {
+      throw Error(
+          ErrorKind::kUnsupportedModel,
+          "tensor '" + stored.name + "' is " + Info(stored.dtype).name + " and must be transposed, which llmi does with floats alone",
+          stored.name);
+    }
+    const auto value_bytes = static_cast<uint64_t>(Info(stored.dtype).block_bytes);
+    const uint64_t num_cols = stored.shape[0];
+    const uint64_t num_rows = stored.shape[1];
+    std::vector<uint8_t> line(num_rows * value_bytes);
+    for (uint64_t col = 0; col < num_cols; ++col) {
+      stored.Read(col * line.size(), line.size(), line.data());
+      for (uint64_t row = 0; row < num_rows; ++row) {
+        std::copy_n(line.data() + row * value_bytes, value_bytes, buffer_.data() + (row * num_cols + col) * value_bytes);
+      }
+    }
+    view_ = {stored.name, stored.dtype, {num_rows, num_cols}, stored.num_bytes, 0, &bytes_};
   }
-
-  // nullptr if the layer has no bias.
-  const TensorView* BiasOf(TensorRole role, int64_t layer) const {
-    const std::optional<TensorForm> form = FormOf(role, config_);
-    if (form->bias == Bias::kNone) return nullptr;
-    const std::string name = TensorName(names_, role, layer) + ".bias";
-    const TensorView* view = Checked(name, {form->shape[0]});
-    if (view == nullptr && form->bias == Bias::kRequired) throw Error(ErrorKind::kModelFile, "tensor '" + name + "' is missing", name);
-    return view;
-  }
+  const TensorView& view() const { return view_; }
 
  private:
-  const TensorView* Checked(const std::string& name, const std::vector<uint64_t>& shape) const {
-    const TensorView* view = file_.Find(name);
-    if (view != nullptr && view->shape != shape) {
-      throw Error(ErrorKind::kModelFile,
-                  "tensor '" + name + "' has shape " + ShapeText(view->shape) + ", the config says " + ShapeText(shape), name);
-    }
-    return view;
-  }
-
-  const TensorFile& file_;
-  const TensorNames& names_;
-  const ModelConfig& config_;
+  AlignedBuffer buffer_;
+  MemoryBytes bytes_;
+  TensorView view_;
 };
 
 class Loader {
  public:
-  Loader(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config, WeightFormat format,
-         const std::vector<int64_t>& source_layers, const std::atomic<bool>* dropped)
-      : context_(context),
-        tensors_(file, names, config),
-        config_(config),
-        format_(format),
-        source_layers_(source_layers),
-        dropped_(dropped) {}
+  Loader(const KernelContext& context, const TensorFile& file, WeightFormat format, const std::atomic<bool>* dropped)
+      : context_(context), file_(file), format_(format), dropped_(dropped) {}
 
-  ModelWeights Load() {
+  ModelWeights Load(ModelSpec* spec) {
     ModelWeights weights;
     weights.arena = std::make_unique<HugeArena>();
-    arena_ = weights.arena.get();
-    weights.embedding = Matrix(tensors_.Weight(TensorRole::kEmbedding, 0));
-    weights.final_norm = Norm(TensorRole::kFinalNorm, 0);
-    if (!config_.tied_embeddings) weights.head = Matrix(tensors_.Weight(TensorRole::kHead, 0));
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      weights.layers.push_back(LoadLayer(source_layers_.empty() ? layer : source_layers_[static_cast<size_t>(layer)]));
+    for (const TensorSlot& slot : TensorSlotsOf(spec, &weights)) {
+      const TensorView& view = Found(file_, slot.binding.name);
+      if (slot.is_matrix()) {
+        *slot.matrix = Matrix(slot, view, weights.arena.get());
+      } else {
+        Store(slot, view);
+      }
+    }
+    for (size_t i = 0; i < spec->layers.size(); ++i) {
+      SetActivation(spec->layers[i].mlp, weights.layers[i].activation_parameters);
+      const std::vector<float>& biases = spec->layers[i].attention.linear_biases;
+      if (!biases.empty()) weights.layers[i].linear_biases = {context_, biases};
     }
     return weights;
   }
 
  private:
-  PackedMatrix Matrix(const TensorView& view, const std::function<int64_t(int64_t)>& source_row = nullptr) const {
+  PackedMatrix Matrix(const TensorSlot& slot, const TensorView& view, MemorySource* arena) const {
     if (dropped_ != nullptr && *dropped_) throw Error(ErrorKind::kInterrupted, "nobody waits for this model any more");
-    return {context_, view, format_, source_row, arena_};
+    const WeightFormat format = FormatOf(slot, format_);
+    const RowMap rows = {slot.packed_rows(), [&slot](int64_t row) { return slot.FileRow(row); }};
+    if (slot.binding.transposed) return {context_, Transposed(view).view(), format, &rows, arena};
+    return {context_, view, format, slot.keeps_rows() ? nullptr : &rows, arena};
   }
 
-  LayerWeights LoadLayer(int64_t layer) {
-    LayerWeights w;
-    w.attention_norm = Norm(TensorRole::kAttentionNorm, layer);
-    w.query = Linear(TensorRole::kQuery, layer, config_.interleaved_qk);
-    w.key = Linear(TensorRole::kKey, layer, config_.interleaved_qk);
-    w.value = Linear(TensorRole::kValue, layer);
-    w.attention_output = Linear(TensorRole::kAttentionOutput, layer);
-    w.mlp_norm = Norm(TensorRole::kMlpNorm, layer);
-    w.gate = Linear(TensorRole::kGate, layer);
-    w.up = Linear(TensorRole::kUp, layer);
-    w.down = Linear(TensorRole::kDown, layer);
-    w.query_norm = Norm(TensorRole::kQueryNorm, layer);
-    w.key_norm = Norm(TensorRole::kKeyNorm, layer);
-    w.post_attention_norm = Norm(TensorRole::kPostAttentionNorm, layer);
-    w.post_mlp_norm = Norm(TensorRole::kPostMlpNorm, layer);
-    return w;
+  void Store(const TensorSlot& slot, const TensorView& view) const {
+    const std::vector<float> values = Values(slot, view);
+    if (slot.vector != nullptr) *slot.vector = {context_, values};
+    if (slot.value == nullptr && slot.values == nullptr) return;
+    for (float value : values) {
+      const bool fits = std::isfinite(value) && (slot.values == nullptr || value > 0);
+      if (!fits) {
+        throw Error(ErrorKind::kModelFile, "tensor '" + view.name + "' holds " + std::to_string(value) + ", which cannot be", view.name);
+      }
+    }
+    if (slot.value != nullptr) *slot.value = values[0];
+    if (slot.values != nullptr) *slot.values = values;
   }
 
-  static std::vector<float> Values(const TensorView& view) {
-    std::vector<float> values(view.shape[0]);
+  // A vector in the order of the model.
+  static std::vector<float> Values(const TensorSlot& slot, const TensorView& view) {
+    uint64_t num_stored = 1;
+    for (uint64_t extent : view.shape) num_stored *= extent;
+    std::vector<float> stored(num_stored);
     std::vector<uint8_t> bytes(view.num_bytes);
     view.Read(0, view.num_bytes, bytes.data());
-    DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(values.size()), values.data());
+    DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(num_stored), stored.data());
+    std::vector<float> values(static_cast<size_t>(slot.packed_rows()), 0.0f);
+    for (int64_t row = 0; row < slot.packed_rows(); ++row) {
+      const int64_t from = slot.FileRow(row);
+      if (from < 0) continue;
+      const float value = stored[static_cast<size_t>(from)];
+      values[static_cast<size_t>(row)] = slot.binding.plus == 0 ? value : static_cast<float>(slot.binding.plus) + value;
+    }
     return values;
   }
 
-  // Empty if the model has no such norm.
-  WeightVector Norm(TensorRole role, int64_t layer) const {
-    if (!FormOf(role, config_)) return {};
-    std::vector<float> values = Values(tensors_.Weight(role, layer));
-    if (config_.norm_weight_plus_one) {
-      for (float& value : values) value = 1.0f + value;
-    }
-    return {context_, values};
-  }
+  // log(1 + e^x), and x itself where they are equal in fp32, as in torch.
+  static double SoftPlus(double x) { return x > 20 ? x : LogF64(1.0 + ExpF64(x)); }
 
-  LinearWeights Linear(TensorRole role, int64_t layer, bool interleaved = false) const {
-    // Row 2 i + j of a head's rotated part in the file (adjacent-pair RoPE) is row j * rotary_dim / 2 + i in the halves convention.
-    const int64_t head_dim = config_.head_dim;
-    const int64_t rotary_dim = config_.ropes[0].rotary_dim;
-    const auto source_row = [head_dim, rotary_dim](int64_t row) {
-      const int64_t within = row % head_dim;
-      if (within >= rotary_dim) return row;
-      return row - within + 2 * (within % (rotary_dim / 2)) + within / (rotary_dim / 2);
-    };
-    LinearWeights weights;
-    const TensorView& view = tensors_.Weight(role, layer);
-    weights.matrix = interleaved ? Matrix(view, source_row) : Matrix(view);
-    if (const TensorView* bias = tensors_.BiasOf(role, layer); bias != nullptr) {
-      const std::vector<float> stored = Values(*bias);
-      std::vector<float> values = stored;
-      for (size_t row = 0; interleaved && row < values.size(); ++row)
-        values[row] = stored[static_cast<size_t>(source_row(static_cast<int64_t>(row)))];
-      weights.bias = {context_, values};
-    }
-    return weights;
+  // parameters: alpha_p, alpha_n, beta and eps of a spec that has tensors of them; becomes what Activate reads.
+  static void SetActivation(const MlpSpec& mlp, float* parameters) {
+    if (mlp.activation != Activation::kXielu) return;
+    for (size_t i = 0; i < mlp.activation_values.size(); ++i) parameters[i] = static_cast<float>(mlp.activation_values[i]);
+    parameters[0] = static_cast<float>(SoftPlus(static_cast<double>(parameters[0])));
+    parameters[1] = parameters[2] + static_cast<float>(SoftPlus(static_cast<double>(parameters[1])));
   }
 
   const KernelContext& context_;
-  Tensors tensors_;
-  const ModelConfig& config_;
+  const TensorFile& file_;
   WeightFormat format_;
-  const std::vector<int64_t>& source_layers_;
   const std::atomic<bool>* dropped_;
-  MemorySource* arena_ = nullptr;
 };
 
 const char* PackedTypeName(PackedType type) {
@@ -226,25 +164,100 @@ const char* PackedTypeName(PackedType type) {
 
 template <typename Visit>
 void VisitMatrices(const ModelWeights& weights, const Visit& visit) {
+  const auto visit_present = [&](const PackedMatrix& matrix) {
+    if (matrix.num_bytes() > 0) visit(matrix);
+  };
   visit(weights.embedding);
-  if (weights.head.num_bytes() > 0) visit(weights.head);
+  visit_present(weights.positions);
+  visit_present(weights.head);
   for (const LayerWeights& layer : weights.layers) {
     for (const LinearWeights* linear :
-         {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.gate, &layer.up, &layer.down}) {
-      visit(linear->matrix);
+         {&layer.query, &layer.key, &layer.value, &layer.attention_gate, &layer.attention_output, &layer.gate, &layer.up, &layer.down}) {
+      visit_present(linear->matrix);
     }
   }
 }
 
-// Calls visit(role, layer) for each tensor of the model.
-template <typename Visit>
-void VisitTensors(const TensorNames& names, const ModelConfig& config, const Visit& visit) {
-  for (size_t i = 0; i < static_cast<size_t>(TensorRole::kCount); ++i) {
-    const auto role = static_cast<TensorRole>(i);
-    if (!FormOf(role, config)) continue;
-    const bool in_each_layer = names[i].find("{}") != std::string::npos;
-    for (int64_t layer = 0; layer < (in_each_layer ? config.num_layers : 1); ++layer) visit(role, layer);
+// Rows [begin, end) of a tensor.
+using Rows = std::pair<int64_t, int64_t>;
+
+// All bindings of one tensor.
+struct TensorUse {
+  const TensorSlot* first = nullptr;
+  std::vector<Rows> read;
+};
+
+// A spec may cut no tensor into more pieces than this in all: each takes time to check.
+constexpr int64_t kMostPieces = int64_t{1} << 23;
+
+void AddRows(const TensorSlot& slot, std::vector<Rows>* read, int64_t* num_pieces) {
+  const RowOrder& order = slot.binding.order;
+  const bool whole = order.head_rows == 0 || order.head_stride == 0 || order.head_stride == order.head_rows;
+  if (whole) return read->push_back({order.first_row, order.first_row + slot.num_rows});
+  const int64_t num_heads = slot.num_rows / order.head_rows;
+  *num_pieces += num_heads;
+  if (*num_pieces > kMostPieces) {
+    throw Error(ErrorKind::kUnsupportedModel, "the spec's " + slot.place + ".order cuts the tensor into too many pieces",
+                slot.place + ".order");
   }
+  for (int64_t head = 0; head < num_heads; ++head) {
+    const int64_t begin = order.first_row + head * order.head_stride;
+    read->push_back({begin, begin + order.head_rows});
+  }
+}
+
+// The number of rows that the bindings read all together; each must be read by one.
+int64_t NumRows(const std::string& name, std::vector<Rows>* read) {
+  std::sort(read->begin(), read->end());
+  int64_t end = 0;
+  for (const Rows& rows : *read) {
+    if (rows.first > end) {
+      throw Error(ErrorKind::kModelFile,
+                  "tensor '" + name + "': the spec reads no row from " + std::to_string(end) + " to " + std::to_string(rows.first - 1),
+                  name);
+    }
+    end = std::max(end, rows.second);
+  }
+  return end;
+}
+
+// A vector of some heads may be stored as a matrix with a row for each, a single value without a dimension.
+bool FitsVector(const TensorSlot& slot, const std::vector<uint64_t>& shape, uint64_t size) {
+  if (shape.empty()) return size == 1;
+  const auto row = static_cast<uint64_t>(slot.row_size);
+  return row > 0 && shape.size() == 2 && shape[1] == row && size % row == 0 && shape[0] == size / row;
+}
+
+struct Expected {
+  ExpectedTensor tensor;
+  const TensorSlot* slot;
+};
+
+// By name, in the order of the slots. Throws Error(kModelFile) if two bindings of a tensor do not fit each other.
+std::vector<Expected> ExpectedOf(const std::vector<TensorSlot>& slots) {
+  std::map<std::string, TensorUse> uses;
+  std::vector<const TensorSlot*> order;
+  int64_t num_pieces = 0;
+  for (const TensorSlot& slot : slots) {
+    TensorUse& use = uses[slot.binding.name];
+    if (use.first == nullptr) order.push_back(use.first = &slot);
+    if (use.first->num_cols != slot.num_cols || use.first->binding.transposed != slot.binding.transposed) {
+      throw Error(
+          ErrorKind::kModelFile,
+          "tensor '" + slot.binding.name + "': the spec's " + use.first->place + " and " + slot.place + " read it as different shapes",
+          slot.binding.name);
+    }
+    AddRows(slot, &use.read, &num_pieces);
+  }
+  std::vector<Expected> expected;
+  for (const TensorSlot* slot : order) {
+    const std::string& name = slot->binding.name;
+    std::vector<uint64_t> shape = {static_cast<uint64_t>(NumRows(name, &uses[name].read))};
+    if (slot->is_matrix()) shape.push_back(static_cast<uint64_t>(slot->num_cols));
+    if (slot->binding.transposed) std::reverse(shape.begin(), shape.end());
+    expected.push_back({{name, shape}, slot});
+  }
+  return expected;
 }
 
 }  // namespace
@@ -255,33 +268,35 @@ uint64_t WeightPlan::num_bytes() const {
   return total;
 }
 
-WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
-                       WeightFormat format, const std::vector<int64_t>& source_layers) {
-  const Tensors tensors(file, names, config);
+WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, const ModelSpec& spec, WeightFormat format) {
   WeightPlan plan;
-  VisitTensors(names, config, [&](TensorRole role, int64_t layer) {
-    const int64_t source = source_layers.empty() ? layer : source_layers[static_cast<size_t>(layer)];
-    const TensorView& view = tensors.Weight(role, source);
-    if (view.shape.size() == 1) {
-      plan.bytes_by_type[PackedTypeName(PackedType::kF32)] += view.shape[0] * sizeof(float);
-      return;
+  for (const TensorSlot& slot : TensorSlotsOf(spec)) {
+    if (!slot.is_matrix()) {
+      plan.bytes_by_type[PackedTypeName(PackedType::kF32)] += static_cast<uint64_t>(slot.packed_rows()) * sizeof(float);
+      continue;
     }
-    const PackedForm form =
-        PackedFormOf(context, view.dtype, format, static_cast<int64_t>(view.shape[0]), static_cast<int64_t>(view.shape[1]));
+    const TensorView& view = Found(file, slot.binding.name);
+    const PackedForm form = PackedFormOf(context, view.dtype, FormatOf(slot, format), slot.packed_rows(), slot.num_cols);
     plan.bytes_by_type[PackedTypeName(form.type)] += form.num_bytes;
-  });
+  }
   return plan;
 }
 
-std::vector<ExpectedTensor> ExpectedTensors(const TensorNames& names, const ModelConfig& config) {
+std::vector<ExpectedTensor> ExpectedTensors(const ModelSpec& spec) {
   std::vector<ExpectedTensor> tensors;
-  VisitTensors(names, config, [&](TensorRole role, int64_t layer) {
-    const TensorForm form = *FormOf(role, config);
-    const std::string name = TensorName(names, role, layer);
-    tensors.push_back({name + ".weight", form.shape});
-    if (form.bias == Bias::kRequired) tensors.push_back({name + ".bias", {form.shape[0]}});
-  });
+  for (Expected& expected : ExpectedOf(TensorSlotsOf(spec))) tensors.push_back(std::move(expected.tensor));
   return tensors;
+}
+
+void LocateWeights(const TensorFile& file, const ModelSpec& spec) {
+  const std::vector<TensorSlot> slots = TensorSlotsOf(spec);
+  for (const Expected& expected : ExpectedOf(slots)) {
+    const auto& [name, shape] = expected.tensor;
+    const TensorView& view = Found(file, name);
+    if (view.shape == shape || (!expected.slot->is_matrix() && FitsVector(*expected.slot, view.shape, shape[0]))) continue;
+    throw Error(ErrorKind::kModelFile, "tensor '" + name + "' has shape " + ShapeText(view.shape) + ", the config says " + ShapeText(shape),
+                name);
+  }
 }
 
 uint64_t ModelWeights::num_bytes() const {
@@ -301,28 +316,15 @@ std::string ModelWeights::TypeNames() const {
 bool ModelWeights::HasQuantizedLayers() const {
   bool found = false;
   VisitMatrices(*this, [&](const PackedMatrix& matrix) {
-    const bool is_looked_up = &matrix == &embedding && head.num_bytes() > 0;
+    const bool is_looked_up = (&matrix == &embedding && head.num_bytes() > 0) || &matrix == &positions;
     found = found || (!is_looked_up && IsQuantizedPacked(matrix.view().type));
   });
   return found;
 }
 
-void LocateWeights(const TensorFile& file, const TensorNames& names, const ModelConfig& config) {
-  const Tensors tensors(file, names, config);
-  VisitTensors(names, config, [&](TensorRole role, int64_t layer) {
-    tensors.Weight(role, layer);
-    tensors.BiasOf(role, layer);
-  });
-}
-
-bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config) {
-  const TensorView& embedding = Tensors(file, names, config).Weight(TensorRole::kEmbedding, 0);
-  return head.dtype == embedding.dtype && head.shape == embedding.shape && EqualBytes(head, embedding);
-}
-
-ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
-                         WeightFormat format, const std::vector<int64_t>& source_layers, const std::atomic<bool>* dropped) {
-  return Loader(context, file, names, config, format, source_layers, dropped).Load();
+ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, ModelSpec* spec, WeightFormat format,
+                         const std::atomic<bool>* dropped) {
+  return Loader(context, file, format, dropped).Load(spec);
 }
 
 }  // namespace llmi

@@ -10,9 +10,8 @@
 
 #include "core/huge_arena.h"
 #include "io/tensor_file.h"
-#include "model/architecture.h"
-#include "model/config.h"
 #include "model/pack.h"
+#include "model/spec.h"
 
 namespace llmi {
 
@@ -23,7 +22,8 @@ class WeightVector {
   WeightVector(const KernelContext& context, const std::vector<float>& values)
       : data_(PlaceWeights(context, values.data(), values.size() * sizeof(float))) {}
   bool empty() const { return data_.size() == 0; }
-  const float* data() const { return data_.as<float>(); }
+  // Null if it is empty.
+  const float* data() const { return empty() ? nullptr : data_.as<float>(); }
 
  private:
   AlignedBuffer data_;
@@ -34,23 +34,36 @@ struct LinearWeights {
   WeightVector bias;  // [num_rows] or empty
 };
 
+// Both empty where the spec has no norm, or one without weights.
+struct NormWeights {
+  WeightVector weight, bias;
+};
+
+// Heads of query, key and value, and of a gate for each element, are ModelSpec::padded_head_dim() rows each: the last ones are zero.
 struct LayerWeights {
-  WeightVector attention_norm;        // [hidden]
-  LinearWeights query, key, value;    // [heads * head_dim, hidden]
-  LinearWeights attention_output;     // [hidden, heads * head_dim]
-  WeightVector query_norm, key_norm;  // [head_dim], with qk_norm
-  WeightVector post_attention_norm;   // [hidden], with sandwich_norms
-  WeightVector mlp_norm;              // [hidden]
-  LinearWeights gate, up;             // [intermediate, hidden]
-  LinearWeights down;                 // [hidden, intermediate]
-  WeightVector post_mlp_norm;         // [hidden], with sandwich_norms
+  NormWeights attention_norm, post_attention_norm;  // [hidden]
+  NormWeights mlp_norm, post_mlp_norm;              // [hidden]
+  LinearWeights query, key, value;                  // [heads * padded_head_dim, hidden]
+  LinearWeights attention_gate;                     // [num_heads * padded_head_dim or num_heads, hidden]
+  NormWeights query_norm, key_norm;                 // [head_dim], or [heads * head_dim] with own_weights or over the projection
+  WeightVector sinks;                               // [num_heads]
+  WeightVector linear_biases;                       // [num_heads], those of the spec where the ops run
+  NormWeights attention_output_norm;                // [num_heads * head_dim]
+  LinearWeights attention_output;                   // [hidden, num_heads * head_dim]
+  LinearWeights gate, up;                           // [mlp size, hidden]
+  float activation_parameters[4] = {0, 0, 0, 0};    // as Activate reads them
+  NormWeights mlp_inner_norm;                       // [mlp size]
+  LinearWeights down;                               // [hidden, mlp size]
 };
 
 struct ModelWeights {
   std::unique_ptr<HugeArena> arena;  // host memory of the matrices
   PackedMatrix embedding;            // [vocab, hidden]
+  PackedMatrix positions;            // [max_position + position_offset, hidden], or empty
+  NormWeights embedding_norm;        // [hidden]
+  NormWeights final_norm;            // [hidden]
   PackedMatrix head;                 // [vocab, hidden]; empty when tied to the embedding
-  WeightVector final_norm;
+  WeightVector head_bias;            // [vocab] or empty
   std::vector<LayerWeights> layers;
 
   uint64_t num_bytes() const;
@@ -60,31 +73,29 @@ struct ModelWeights {
   bool HasQuantizedLayers() const;
 };
 
-// Finds every tensor of the model and reads none. Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
-void LocateWeights(const TensorFile& file, const TensorNames& names, const ModelConfig& config);
-
-// Whether `head` is a copy of the embedding: the same values in the same type.
-bool IsEmbeddingAgain(const TensorView& head, const TensorFile& file, const TensorNames& names, const ModelConfig& config);
+// Finds every tensor of the model and reads none. Throws Error(kModelFile) naming the tensor that is missing, whose shape is not the one
+// that the spec says, or of which no binding reads some row.
+void LocateWeights(const TensorFile& file, const ModelSpec& spec);
 
 // The memory that a model's weights will take, known before any is read.
 struct WeightPlan {
   std::map<std::string, uint64_t> bytes_by_type;  // by name of the packed type
   uint64_t num_bytes() const;
 };
-WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
-                       WeightFormat format, const std::vector<int64_t>& source_layers = {});
+WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, const ModelSpec& spec, WeightFormat format);
 
-// A tensor that a model of this config has: its name and shape.
+// A tensor that a model of this spec has: its name and shape.
 struct ExpectedTensor {
   std::string name;
   std::vector<uint64_t> shape;
 };
-std::vector<ExpectedTensor> ExpectedTensors(const TensorNames& names, const ModelConfig& config);
+std::vector<ExpectedTensor> ExpectedTensors(const ModelSpec& spec);
 
-// source_layers: for each layer of the config its number in the file; empty: the same numbers.
+// Reads the weights of a spec whose tensors were located, and into the spec the divisors of its ropes that a tensor holds.
 // dropped: checked before each matrix. True means that the caller no longer wants the model: throws Error(kInterrupted). May be null.
-// Throws Error(kModelFile) naming the tensor that is missing or does not match the config.
-ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, const TensorNames& names, const ModelConfig& config,
-                         WeightFormat format, const std::vector<int64_t>& source_layers = {}, const std::atomic<bool>* dropped = nullptr);
+// Throws Error(kModelFile) naming a tensor that cannot be read or has a value out of range, Error(kUnsupportedModel) naming a quantised one
+// that is transposed.
+ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, ModelSpec* spec, WeightFormat format,
+                         const std::atomic<bool>* dropped = nullptr);
 
 }  // namespace llmi

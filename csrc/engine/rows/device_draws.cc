@@ -26,7 +26,7 @@ float* DeviceDraws::HostRow(int64_t row) {
 }
 
 PendingDraws DeviceDraws::Launch(std::span<const LogitsRow> rows, const float* hidden) {
-  const int64_t vocab_size = decoder_.config().vocab_size;
+  const int64_t vocab_size = decoder_.spec().vocab_size;
   float* there = decoder_.LogitsThere(context_, hidden, static_cast<int64_t>(rows.size()));
   PendingDraws pending;
   DrawList draws;
@@ -74,7 +74,7 @@ bool DeviceDraws::Take(std::span<const LogitsRow> rows, const float* hidden, con
     // The host says what is wrong with the row: its logits once more, as they were before masks and penalties.
     drew_all = false;
     const auto row = static_cast<int64_t>(place);
-    decoder_.LmHead(context_, hidden + row * decoder_.config().hidden_size, 1, HostRow(row));
+    decoder_.LmHead(context_, hidden + row * decoder_.spec().hidden_size, 1, HostRow(row));
   }
   num_draws_ += static_cast<int64_t>(draws.places.size());
   return drew_all;

@@ -22,7 +22,7 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       scheduler_(scheduler),
       requests_(requests),
       site_{context.device != nullptr, batch_hook != nullptr},
-      logits_(decoder.config().vocab_size),
+      logits_(decoder.spec().vocab_size),
       device_draws_(context, decoder, logits_),
       processors_(context, std::move(batch_hook), requests, logits_.vocab_size()),
       prepared_(context, processors_, logits_.vocab_size()),
@@ -40,7 +40,7 @@ void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ah
 
 // rows: of the step, from row `begin` on.
 void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<const LogitsRow> rows, StepAhead& ahead) {
-  const float* hidden = step.result.hidden + begin * decoder_.config().hidden_size;
+  const float* hidden = step.result.hidden + begin * decoder_.spec().hidden_size;
   if (context_.device == nullptr) {
     const auto count = static_cast<int64_t>(rows.size());
     logits_.Reserve(count);

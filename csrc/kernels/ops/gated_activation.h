@@ -6,12 +6,11 @@
 
 #include <stdint.h>
 
+#include "kernels/ops/activation.h"
 #include "kernels/ops/context.h"
 #include "kernels/ops/linear_input.h"
 
 namespace llmi {
-
-enum class Activation : uint8_t { kSilu, kGeluTanh };
 
 void GatedActivation(const KernelContext& context, Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out,
                      const LinearInput& input = {});

@@ -1,0 +1,52 @@
+// The input and the result of one forward pass of the decoder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops/attention.h"
+
+namespace llmi {
+
+// The rows of one sequence in a batch.
+struct BatchSegment {
+  int64_t row_begin;
+  int64_t num_rows;
+  int64_t base_len;       // cached tokens before these rows
+  int64_t parents_begin;  // index of the segment's num_rows values in ForwardBatch::parents; -1: the rows are a chain
+};
+
+// One ragged batch. The rows of each sequence are consecutive. Offsets refer to the batch's own vectors: it holds no pointers.
+struct ForwardBatch {
+  std::vector<int32_t> token_ids;      // [num_rows]; with a device, an id below zero names a token that it drew (Device::Embedding)
+  std::vector<int32_t> positions;      // [num_rows]
+  std::vector<BatchSegment> segments;  // in row order
+  std::vector<int32_t> parents;        // the parents of all trees (kernels/ops/attention.h), segment after segment
+  std::vector<int32_t> block_tables;   // all tables, one after the other
+  std::vector<int64_t> table_begins;   // [num_segments, num_groups]: where the table of a segment in a KV group begins
+  size_t num_groups = 0;
+  std::vector<int32_t> wanted_rows;  // rows whose final hidden state is an output, ascending
+  // Hidden states after these layers (0 = embedding output), at the wanted rows.
+  std::vector<int> tap_layers;
+  std::vector<int> attention_layers;  // attention weights of these layers (1 = first), at the wanted rows
+
+  int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
+  // Segment s as attention reads it in a KV group. Its pointers are valid while this batch is unchanged.
+  AttentionSegment Segment(size_t s, size_t group) const {
+    const BatchSegment& segment = segments[s];
+    return {segment.row_begin, segment.num_rows, segment.base_len, block_tables.data() + table_begins[s * num_groups + group],
+            segment.parents_begin < 0 ? nullptr : parents.data() + segment.parents_begin};
+  }
+};
+
+struct ForwardResult {
+  // [num_wanted, hidden_size], after the final norm, in the memory where the ops run. The decoder owns it. It is valid until the next
+  // EarlyLogits, and until the next Forward; on a device until the Forward after the next, so that one step can be launched while another
+  // runs.
+  const float* hidden = nullptr;
+  std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
+  std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]
+};
+
+}  // namespace llmi

@@ -1,0 +1,69 @@
+#include "model/mlp_layer.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/gated_linear.h"
+
+namespace llmi {
+namespace {
+
+// The rows that gate and up read.
+struct MlpInput {
+  const float* x;
+  LinearInput forms;
+};
+
+MlpInput ReadRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows) {
+  const int64_t hidden = pass.spec.hidden_size;
+  const PackedMatrix& gate = spec.mlp.gated ? weights.gate.matrix : weights.up.matrix;
+  const LinearInput forms = MakeInput(pass.context, rows.count, {&gate, &weights.up.matrix}, false, pass.workspace.forms);
+  if (spec.order == LayerOrder::kParallel) {
+    const float* kept = pass.kept + rows.begin * hidden;
+    ConvertInput(pass.context, kept, rows.count, hidden, forms);
+    return {kept, forms};
+  }
+  const PlacedNorm norm{spec.mlp_norm, weights.mlp_norm};
+  return {NormedInput(pass.context, norm, pass.x + rows.begin * hidden, pass.normed + rows.begin * hidden, rows.count, hidden, forms),
+          forms};
+}
+
+// out [rows, size] = act(gate x) * (up x), or act(up x), with the forms of it that `wanted` names.
+void ActivatedRows(const LayerPass& pass, const MlpSpec& mlp, const LayerWeights& weights, const MlpInput& input, int64_t num_rows,
+                   float* out, const LinearInput& wanted) {
+  const int64_t width = GateUpSize(mlp);
+  float* gate_up = Floats(pass.context, pass.workspace.gate_up, num_rows * width);
+  const std::vector<LinearPart> parts = mlp.gated ? PartsOf({&weights.gate, &weights.up}) : PartsOf({&weights.up});
+  const LinearArgs layers = ArgsOf(parts, input.x, input.forms, num_rows, gate_up, width, false);
+  ActivationArgs activation = {
+      .activation = mlp.activation, .gated = mlp.gated, .x = gate_up, .num_rows = num_rows, .size = mlp.size, .out = out};
+  std::copy(std::begin(weights.activation_parameters), std::end(weights.activation_parameters), std::begin(activation.parameters));
+  if (mlp.gated) return GatedLinear(pass.context, layers, activation, wanted);
+  Linear(pass.context, layers);
+  Activate(pass.context, activation, wanted);
+}
+
+}  // namespace
+
+void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights) {
+  const MlpSpec& mlp = spec.mlp;
+  float* activated = Floats(pass.context, pass.workspace.activated, std::min(pass.num_rows, kMlpRows) * mlp.size);
+  for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
+    const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
+    const MlpInput input = ReadRows(pass, spec, weights, rows);
+    const LinearInput down_input = MakeInput(pass.context, rows.count, {&weights.down.matrix}, false, pass.workspace.activated_forms);
+    ActivatedRows(pass, mlp, weights, input, rows.count, activated, mlp.inner_norm.present ? LinearInput{} : down_input);
+    if (mlp.inner_norm.present) {
+      Norm(pass.context, RowNorm(mlp.inner_norm, weights.mlp_inner_norm, activated, activated, rows.count, mlp.size), down_input);
+    }
+    AddToStream(pass, {.rows = rows,
+                       .layer = weights.down,
+                       .values = activated,
+                       .input = down_input,
+                       .norm = {spec.post_mlp_norm, weights.post_mlp_norm},
+                       .residual_scale = spec.residual_scale});
+  }
+}
+
+}  // namespace llmi

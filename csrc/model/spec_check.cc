@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/errors.h"
+#include "kernels/ops/attention.h"
+#include "model/spec.h"
+#include "model/tensor_slots.h"
+
+namespace llmi {
+namespace {
+
+constexpr double kLargest = 1e30;         // of factors: their products with values of usual size stay finite in fp32
+constexpr double kSmallestFactor = 1e-6;  // of those by which angles are divided: fp32 holds every angle
+constexpr int64_t kMostRows = int64_t{1} << 32;
+
+class Checker {
+ public:
+  Checker(const ModelSpec& spec, const std::string& source) : spec_(spec), source_(source) {}
+
+  void Check() const {
+    CheckSizes();
+    CheckEmbeddingAndHead();
+    for (size_t i = 0; i < spec_.ropes.size(); ++i) CheckRope(spec_.ropes[i], "ropes[" + std::to_string(i) + "].");
+    for (size_t i = 0; i < spec_.layers.size(); ++i) CheckLayer(spec_.layers[i], "layers[" + std::to_string(i) + "].");
+    for (const TensorSlot& slot : TensorSlotsOf(spec_)) CheckSlot(slot);
+    for (size_t i = 0; i < spec_.ignored_tensors.size(); ++i) {
+      if (spec_.ignored_tensors[i].empty()) Fail("ignored_tensors[" + std::to_string(i) + "]", "is empty");
+    }
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& path, const std::string& what, ErrorKind kind = ErrorKind::kModelFile) const {
+    throw Error(kind, source_ + ": the spec's " + path + " " + what, path);
+  }
+
+  void Range(const std::string& path, int64_t value, int64_t low, int64_t high) const {
+    if (value >= low && value <= high) return;
+    Fail(path, "= " + std::to_string(value) + " is outside [" + std::to_string(low) + ", " + std::to_string(high) + "]");
+  }
+  // low < value <= kLargest
+  void Above(const std::string& path, double value, double low = 0.0) const {
+    if (!(value > low && value <= kLargest)) Fail(path, "= " + std::to_string(value) + " must be finite and above " + std::to_string(low));
+  }
+  void Finite(const std::string& path, double value) const {
+    if (!(std::fabs(value) <= kLargest)) Fail(path, "= " + std::to_string(value) + " must be finite");
+  }
+  void NotNegative(const std::string& path, double value) const {
+    if (!(value >= 0 && value <= kLargest)) Fail(path, "= " + std::to_string(value) + " must be finite, and 0 or more");
+  }
+  template <typename T>
+  void Count(const std::string& path, const std::vector<T>& values, int64_t wanted) const {
+    if (static_cast<int64_t>(values.size()) == wanted) return;
+    Fail(path, "has " + std::to_string(values.size()) + " entries where " + std::to_string(wanted) + " fit");
+  }
+  void Needed(const std::string& path, const TensorBinding& binding) const {
+    if (binding.name.empty()) Fail(path + ".name", "is missing");
+  }
+  void Absent(const std::string& path, const TensorBinding& binding, const std::string& why) const {
+    if (!binding.name.empty()) Fail(path + ".name", "= '" + binding.name.substr(0, 64) + "' names a tensor, but " + why);
+  }
+
+  void CheckSizes() const {
+    if (spec_.family.empty()) Fail("family", "is missing");
+    Range("hidden_size", spec_.hidden_size, 16, 1 << 20);
+    Range("num_heads", spec_.num_heads, 1, 4096);
+    Range("num_kv_heads", spec_.num_kv_heads, 1, spec_.num_heads);
+    Range("head_dim", spec_.head_dim, 16, kMaxHeadDim);
+    Range("vocab_size", spec_.vocab_size, 1, 1 << 24);
+    Range("max_position", spec_.max_position, 1, 1 << 24);
+    if (spec_.layers.empty() || spec_.layers.size() > 1024)
+      Fail("layers", "must be 1 to 1,024, not " + std::to_string(spec_.layers.size()));
+    if (spec_.ropes.size() > 1024) Fail("ropes", "must be at most 1,024, not " + std::to_string(spec_.ropes.size()));
+    if (spec_.hidden_size % 16 != 0) Fail("hidden_size", "must be a multiple of 16", ErrorKind::kUnsupportedModel);
+    if (spec_.head_dim % 4 != 0) Fail("head_dim", "must be a multiple of 4", ErrorKind::kUnsupportedModel);
+    if (spec_.num_heads % spec_.num_kv_heads != 0) {
+      Fail("num_kv_heads", "= " + std::to_string(spec_.num_kv_heads) + " does not divide num_heads = " + std::to_string(spec_.num_heads));
+    }
+  }
+
+  void CheckEmbeddingAndHead() const {
+    const EmbeddingSpec& embedding = spec_.embedding;
+    Needed("embedding.weight", embedding.weight);
+    Above("embedding.scale", embedding.scale);
+    CheckNorm(embedding.norm, "embedding.norm");
+    Range("embedding.position_offset", embedding.position_offset, 0, 1 << 20);
+    CheckNorm(spec_.final_norm, "final_norm");
+    Above("head.scale", spec_.head.scale);
+    NotNegative("head.soft_cap", spec_.head.soft_cap);
+  }
+
+  void CheckNorm(const NormSpec& norm, const std::string& path) const {
+    Above(path + ".eps", norm.eps);
+    if (norm.present) return;
+    Absent(path + ".weight", norm.weight, "the norm is not present");
+    Absent(path + ".bias", norm.bias, "the norm is not present");
+  }
+
+  void CheckLinear(const LinearSpec& linear, const std::string& path, bool present = true, const std::string& why = "") const {
+    if (present) return Needed(path + ".weight", linear.weight);
+    Absent(path + ".weight", linear.weight, why);
+    Absent(path + ".bias", linear.bias, why);
+  }
+
+  void CheckRope(const RopeSpec& rope, const std::string& path) const {
+    Above(path + "theta", rope.theta, kSmallestFactor);
+    Range(path + "rotary_dim", rope.rotary_dim, 2, spec_.head_dim);
+    if (rope.rotary_dim % 2 != 0) Fail(path + "rotary_dim", "= " + std::to_string(rope.rotary_dim) + " is odd");
+    Above(path + "linear_factor", rope.linear_factor, kSmallestFactor);
+    Above(path + "llama3_factor", rope.llama3_factor, kSmallestFactor);
+    Above(path + "llama3_low_freq_factor", rope.llama3_low_freq_factor);
+    Above(path + "llama3_high_freq_factor", rope.llama3_high_freq_factor);
+    if (!(rope.llama3_high_freq_factor > rope.llama3_low_freq_factor)) {
+      Fail(path + "llama3_high_freq_factor", "must exceed llama3_low_freq_factor");
+    }
+    Range(path + "llama3_original_context", rope.llama3_original_context, 1, int64_t{1} << 32);
+    Above(path + "yarn_factor", rope.yarn_factor, kSmallestFactor);
+    Finite(path + "yarn_low", rope.yarn_low);
+    Finite(path + "yarn_high", rope.yarn_high);
+    if (!(rope.yarn_low <= rope.yarn_high)) Fail(path + "yarn_high", "must not be below yarn_low");
+    Above(path + "magnitude", rope.magnitude);
+    const std::string divisors = path + "frequency_divisors";
+    if (rope.frequency_divisors.empty()) return;
+    if (!rope.divisors_tensor.empty()) Fail(divisors, "are given, and divisors_tensor as well");
+    Count(divisors, rope.frequency_divisors, rope.rotary_dim / 2);
+    for (size_t i = 0; i < rope.frequency_divisors.size(); ++i) {
+      Above(divisors + "[" + std::to_string(i) + "]", static_cast<double>(rope.frequency_divisors[i]), kSmallestFactor);
+    }
+  }
+
+  void CheckLayer(const LayerSpec& layer, const std::string& path) const {
+    CheckNorm(layer.attention_norm, path + "attention_norm");
+    CheckNorm(layer.post_attention_norm, path + "post_attention_norm");
+    CheckNorm(layer.mlp_norm, path + "mlp_norm");
+    CheckNorm(layer.post_mlp_norm, path + "post_mlp_norm");
+    if (layer.mlp_reads_attention_norm && (layer.order != LayerOrder::kParallel || layer.mlp_norm.present)) {
+      Fail(path + "mlp_reads_attention_norm", "needs the order 'parallel', and no mlp_norm");
+    }
+    Above(path + "residual_scale", layer.residual_scale);
+    CheckAttention(layer.attention, path + "attention.");
+    CheckMlp(layer.mlp, path + "mlp.");
+  }
+
+  void CheckAttention(const AttentionSpec& attention, const std::string& path) const {
+    CheckLinear(attention.query, path + "query");
+    CheckLinear(attention.key, path + "key");
+    CheckLinear(attention.value, path + "value");
+    CheckLinear(attention.output, path + "output");
+    CheckNorm(attention.norms.query, path + "norms.query");
+    CheckNorm(attention.norms.key, path + "norms.key");
+    CheckNorm(attention.output_norm, path + "output_norm");
+    if (attention.norms.own_weights && attention.norms.span == HeadNormSpan::kProjection) {
+      Fail(path + "norms.own_weights", "is for norms of heads, not of the projection");
+    }
+    if (attention.norms.span == HeadNormSpan::kProjection && spec_.padded_head_dim() != spec_.head_dim) {
+      Fail(path + "norms.span", "= 'projection' needs a head_dim that is a multiple of 16", ErrorKind::kUnsupportedModel);
+    }
+    Range(path + "rope", attention.rope, -1, static_cast<int64_t>(spec_.ropes.size()) - 1);
+    Range(path + "window", attention.window, 0, int64_t{1} << 30);
+    Above(path + "scale", attention.scale);
+    NotNegative(path + "soft_cap", attention.soft_cap);
+    if (!attention.linear_biases.empty()) Count(path + "linear_biases", attention.linear_biases, spec_.num_heads);
+    for (size_t i = 0; i < attention.linear_biases.size(); ++i) {
+      Finite(path + "linear_biases[" + std::to_string(i) + "]", static_cast<double>(attention.linear_biases[i]));
+    }
+    NotNegative(path + "query_temperature.beta", attention.query_temperature.beta);
+    Range(path + "query_temperature.original", attention.query_temperature.original, attention.query_temperature.beta > 0 ? 1 : 0,
+          int64_t{1} << 32);
+    CheckLinear(attention.gate, path + "gate", attention.gate_kind != GateKind::kNone, "gate_kind is 'none'");
+  }
+
+  void CheckMlp(const MlpSpec& mlp, const std::string& path) const {
+    Range(path + "size", mlp.size, 1, 1 << 24);
+    CheckLinear(mlp.gate, path + "gate", mlp.gated, "gated is false");
+    CheckLinear(mlp.up, path + "up");
+    CheckLinear(mlp.down, path + "down");
+    CheckNorm(mlp.inner_norm, path + "inner_norm");
+    const bool has_parameters = mlp.activation == Activation::kXielu;
+    const bool from_tensors = !mlp.activation_scalars.empty();
+    Count(path + "activation_scalars", mlp.activation_scalars, has_parameters && from_tensors ? 4 : 0);
+    Count(path + "activation_values", mlp.activation_values, has_parameters && !from_tensors ? 4 : 0);
+    for (size_t i = 0; i < mlp.activation_scalars.size(); ++i) {
+      Needed(path + "activation_scalars[" + std::to_string(i) + "]", mlp.activation_scalars[i]);
+    }
+    for (size_t i = 0; i < mlp.activation_values.size(); ++i) {
+      Finite(path + "activation_values[" + std::to_string(i) + "]", mlp.activation_values[i]);
+    }
+  }
+
+  // Whether the binding's rows exist for the role is checked with the file's tensors (weights.cc).
+  void CheckSlot(const TensorSlot& slot) const {
+    const RowOrder& order = slot.binding.order;
+    const std::string path = slot.place + ".order.";
+    Range(path + "first_row", order.first_row, 0, kMostRows);
+    Range(path + "head_rows", order.head_rows, 0, slot.num_rows);
+    Range(path + "head_stride", order.head_stride, 0, kMostRows);
+    Range(path + "adjacent_pairs", order.adjacent_pairs, 0, order.head_rows);
+    if (order.head_rows > 0 && slot.num_rows % order.head_rows != 0) {
+      Fail(path + "head_rows", "= " + std::to_string(order.head_rows) + " does not divide the " + std::to_string(slot.num_rows) + " rows");
+    }
+    if (order.head_stride > 0 && order.head_stride < std::max<int64_t>(1, order.head_rows)) {
+      Fail(path + "head_stride", "= " + std::to_string(order.head_stride) + " is less than head_rows");
+    }
+    if (order.head_stride > 0 && order.head_rows == 0) Fail(path + "head_stride", "needs head_rows");
+    if (order.adjacent_pairs % 2 != 0) Fail(path + "adjacent_pairs", "= " + std::to_string(order.adjacent_pairs) + " is odd");
+    if (slot.binding.transposed && !slot.is_matrix()) Fail(slot.place + ".transposed", "is for matrices");
+    Finite(slot.place + ".plus", slot.binding.plus);
+    if (slot.binding.plus != 0 && slot.is_matrix()) Fail(slot.place + ".plus", "is for vectors");
+  }
+
+  const ModelSpec& spec_;
+  const std::string& source_;
+};
+
+}  // namespace
+
+void ModelSpec::Validate(const std::string& source) const { Checker(*this, source).Check(); }
+
+}  // namespace llmi

@@ -1,0 +1,153 @@
+#include "model/tensor_slots.h"
+
+#include <utility>
+
+namespace llmi {
+namespace {
+
+// Collects slots.
+class Collector {
+ public:
+  explicit Collector(const ModelSpec& spec) : spec_(spec) {}
+
+  void AddLayer(const LayerSpec& layer, const std::string& place, LayerWeights* weights) {
+    const int64_t hidden = spec_.hidden_size;
+    Add(layer.attention_norm, place + "attention_norm", hidden, &weights->attention_norm);
+    Add(layer.post_attention_norm, place + "post_attention_norm", hidden, &weights->post_attention_norm);
+    Add(layer.mlp_norm, place + "mlp_norm", hidden, &weights->mlp_norm);
+    Add(layer.post_mlp_norm, place + "post_mlp_norm", hidden, &weights->post_mlp_norm);
+    AddAttention(layer.attention, place + "attention.", weights);
+    AddMlp(layer.mlp, place + "mlp.", weights);
+  }
+
+  void Add(const NormSpec& norm, const std::string& place, int64_t size, NormWeights* weights) {
+    if (!norm.present) return;
+    AddVector(norm.weight, place + ".weight", size, &weights->weight);
+    AddVector(norm.bias, place + ".bias", size, &weights->bias);
+  }
+
+  void AddMatrix(const TensorBinding& binding, const std::string& place, int64_t num_rows, int64_t num_cols, PackedMatrix* matrix) {
+    if (!binding.name.empty())
+      slots_.push_back({.place = place, .binding = binding, .num_rows = num_rows, .num_cols = num_cols, .matrix = matrix});
+  }
+
+  void AddVector(const TensorBinding& binding, const std::string& place, int64_t size, WeightVector* vector) {
+    if (!binding.name.empty()) slots_.push_back({.place = place, .binding = binding, .num_rows = size, .vector = vector});
+  }
+
+  void AddValue(const TensorBinding& binding, const std::string& place, float* value) {
+    slots_.push_back({.place = place, .binding = binding, .num_rows = 1, .value = value});
+  }
+
+  void AddValues(const std::string& name, const std::string& place, int64_t size, std::vector<float>* values) {
+    TensorBinding binding;
+    binding.name = name;
+    if (!name.empty()) slots_.push_back({.place = place, .binding = binding, .num_rows = size, .values = values});
+  }
+
+  std::vector<TensorSlot> Take() { return std::move(slots_); }
+
+ private:
+  void Add(const LinearSpec& linear, const std::string& place, int64_t num_rows, int64_t num_cols, LinearWeights* weights) {
+    AddMatrix(linear.weight, place + ".weight", num_rows, num_cols, &weights->matrix);
+    AddVector(linear.bias, place + ".bias", num_rows, &weights->bias);
+  }
+
+  // The same, and each head gets zero rows.
+  void AddHeads(const LinearSpec& linear, const std::string& place, int64_t num_heads, LinearWeights* weights) {
+    const size_t begin = slots_.size();
+    Add(linear, place, num_heads * spec_.head_dim, spec_.hidden_size, weights);
+    for (size_t i = begin; i < slots_.size(); ++i) {
+      slots_[i].head_rows = spec_.head_dim;
+      slots_[i].padded_head_rows = spec_.padded_head_dim();
+    }
+  }
+
+  void AddAttention(const AttentionSpec& attention, const std::string& place, LayerWeights* weights) {
+    const int64_t heads = spec_.num_heads;
+    AddHeads(attention.query, place + "query", heads, &weights->query);
+    AddHeads(attention.key, place + "key", spec_.num_kv_heads, &weights->key);
+    AddHeads(attention.value, place + "value", spec_.num_kv_heads, &weights->value);
+    Add(attention.output, place + "output", spec_.hidden_size, heads * spec_.head_dim, &weights->attention_output);
+    const HeadNormsSpec& norms = attention.norms;
+    const bool many = norms.span == HeadNormSpan::kProjection || norms.own_weights;
+    const size_t begin = slots_.size();
+    Add(norms.query, place + "norms.query", (many ? heads : 1) * spec_.head_dim, &weights->query_norm);
+    Add(norms.key, place + "norms.key", (many ? spec_.num_kv_heads : 1) * spec_.head_dim, &weights->key_norm);
+    for (size_t i = begin; i < slots_.size(); ++i) slots_[i].row_size = norms.own_weights ? spec_.head_dim : 0;
+    Add(attention.output_norm, place + "output_norm", heads * spec_.head_dim, &weights->attention_output_norm);
+    AddVector(attention.sinks, place + "sinks", heads, &weights->sinks);
+    LinearWeights* gate = &weights->attention_gate;
+    if (attention.gate_kind == GateKind::kElement) AddHeads(attention.gate, place + "gate", heads, gate);
+    if (attention.gate_kind == GateKind::kHead) Add(attention.gate, place + "gate", heads, spec_.hidden_size, gate);
+  }
+
+  void AddMlp(const MlpSpec& mlp, const std::string& place, LayerWeights* weights) {
+    Add(mlp.gate, place + "gate", mlp.size, spec_.hidden_size, &weights->gate);
+    Add(mlp.up, place + "up", mlp.size, spec_.hidden_size, &weights->up);
+    Add(mlp.down, place + "down", spec_.hidden_size, mlp.size, &weights->down);
+    Add(mlp.inner_norm, place + "inner_norm", mlp.size, &weights->mlp_inner_norm);
+    for (size_t i = 0; i < mlp.activation_scalars.size(); ++i) {
+      AddValue(mlp.activation_scalars[i], place + "activation_scalars[" + std::to_string(i) + "]", &weights->activation_parameters[i]);
+    }
+  }
+
+  const ModelSpec& spec_;
+  std::vector<TensorSlot> slots_;
+};
+
+std::vector<TensorSlot> Collect(const ModelSpec& spec, ModelWeights* weights, std::vector<RopeSpec>* ropes) {
+  Collector slots(spec);
+  slots.AddMatrix(spec.embedding.weight, "embedding.weight", spec.vocab_size, spec.hidden_size, &weights->embedding);
+  slots.AddMatrix(spec.embedding.positions, kPositionsPlace, spec.max_position + spec.embedding.position_offset, spec.hidden_size,
+                  &weights->positions);
+  slots.Add(spec.embedding.norm, "embedding.norm", spec.hidden_size, &weights->embedding_norm);
+  slots.Add(spec.final_norm, "final_norm", spec.hidden_size, &weights->final_norm);
+  slots.AddMatrix(spec.head.weight, "head.weight", spec.vocab_size, spec.hidden_size, &weights->head);
+  slots.AddVector(spec.head.bias, "head.bias", spec.vocab_size, &weights->head_bias);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    slots.AddLayer(spec.layers[i], "layers[" + std::to_string(i) + "].", &weights->layers[i]);
+  }
+  for (size_t i = 0; i < spec.ropes.size(); ++i) {
+    slots.AddValues(spec.ropes[i].divisors_tensor, "ropes[" + std::to_string(i) + "].divisors_tensor", spec.ropes[i].rotary_dim / 2,
+                    &(*ropes)[i].frequency_divisors);
+  }
+  return slots.Take();
+}
+
+}  // namespace
+
+int64_t TensorSlot::FileRow(int64_t row) const {
+  const int64_t role_row = RoleRow(row);
+  if (role_row < 0) return -1;
+  const RowOrder& order = binding.order;
+  if (order.head_rows == 0) return order.first_row + role_row;
+  const int64_t head = role_row / order.head_rows;
+  int64_t within = role_row % order.head_rows;
+  if (within < order.adjacent_pairs) {
+    const int64_t half = order.adjacent_pairs / 2;
+    within = 2 * (within % half) + within / half;
+  }
+  return order.first_row + head * (order.head_stride == 0 ? order.head_rows : order.head_stride) + within;
+}
+
+std::vector<TensorSlot> TensorSlotsOf(ModelSpec* spec, ModelWeights* weights) {
+  weights->layers.resize(spec->layers.size());
+  return Collect(*spec, weights, &spec->ropes);
+}
+
+std::vector<TensorSlot> TensorSlotsOf(const ModelSpec& spec) {
+  ModelWeights no_weights;
+  no_weights.layers.resize(spec.layers.size());
+  std::vector<RopeSpec> no_ropes(spec.ropes.size());
+  std::vector<TensorSlot> slots = Collect(spec, &no_weights, &no_ropes);
+  for (TensorSlot& slot : slots) {
+    slot.matrix = nullptr;
+    slot.vector = nullptr;
+    slot.value = nullptr;
+    slot.values = nullptr;
+  }
+  return slots;
+}
+
+}  // namespace llmi

@@ -1,0 +1,49 @@
+// The tensors that a spec binds, each with its shape in the model and its place in the weights: the one list by which tensors are checked,
+// planned and loaded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+#include "model/weights.h"
+
+namespace llmi {
+
+// The place of learned positions.
+inline constexpr const char* kPositionsPlace = "embedding.positions";
+
+struct TensorSlot {
+  std::string place;  // the binding's path in the spec, as in "layers[3].attention.query.weight"
+  TensorBinding binding;
+  int64_t num_rows = 0;            // of the matrix; number of values of a vector
+  int64_t num_cols = 0;            // 0: a vector
+  int64_t head_rows = 0;           // rows of the matrix, or values of the bias, of one head; 0: it is not filled up
+  int64_t padded_head_rows = 0;    // the same after zero rows are added to each head
+  int64_t row_size = 0;            // a vector that may be stored as a matrix: its columns; 0: it may not
+  PackedMatrix* matrix = nullptr;  // where it goes
+  WeightVector* vector = nullptr;
+  float* value = nullptr;                // a single value
+  std::vector<float>* values = nullptr;  // values that the host reads
+
+  bool is_matrix() const { return num_cols > 0; }
+  int64_t packed_rows() const { return head_rows == 0 ? num_rows : num_rows / head_rows * padded_head_rows; }
+  // The row of the role's matrix that is packed as row `row`; -1: a row of zeros.
+  int64_t RoleRow(int64_t row) const {
+    if (head_rows == 0) return row;
+    const int64_t within = row % padded_head_rows;
+    return within < head_rows ? row / padded_head_rows * head_rows + within : -1;
+  }
+  // Whether the file's rows are packed as they are, all of them.
+  bool keeps_rows() const { return binding.order == RowOrder{} && packed_rows() == num_rows; }
+  // The row of the file's tensor that is packed as row `row`; -1: a row of zeros.
+  int64_t FileRow(int64_t row) const;
+};
+
+// All slots that have a binding. Makes the weights' layers; divisors of frequencies go into spec->ropes. The slots point into both.
+std::vector<TensorSlot> TensorSlotsOf(ModelSpec* spec, ModelWeights* weights);
+// The same for reading alone: matrix, vector, value and values are null.
+std::vector<TensorSlot> TensorSlotsOf(const ModelSpec& spec);
+
+}  // namespace llmi

@@ -1,0 +1,92 @@
+#include "model/workspace.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/dispatch/device.h"
+#include "model/position_values.h"
+
+namespace llmi {
+namespace {
+
+using Sizes = std::vector<std::pair<AlignedBuffer Workspace::*, int64_t>>;
+
+// The most that any layer needs.
+template <typename SizeOf>
+int64_t Most(const ModelSpec& spec, const SizeOf& size_of) {
+  int64_t most = 0;
+  for (const LayerSpec& layer : spec.layers) most = std::max<int64_t>(most, size_of(layer));
+  return most;
+}
+
+// The fp32 buffers and their numbers of values; 0: the model does not use it.
+Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows) {
+  const int64_t stream = num_rows * spec.hidden_size;
+  const int64_t mlp_rows = std::min(num_rows, kMlpRows);
+  const bool padded = spec.padded_head_dim() != spec.head_dim;
+  const int64_t parallel = Most(spec, [](const LayerSpec& layer) { return layer.order == LayerOrder::kParallel ? 1 : 0; });
+  const int64_t projected = Most(spec, [&](const LayerSpec& layer) { return ProjectedSize(spec, layer.attention); });
+  return {
+      {&Workspace::stream, stream},
+      {&Workspace::normed, stream},
+      {&Workspace::hidden, stream},
+      {&Workspace::kept, parallel * stream},
+      {&Workspace::projected, num_rows * projected},
+      {&Workspace::attended, num_rows * spec.num_heads * spec.padded_head_dim()},
+      {&Workspace::packed, padded ? num_rows * spec.num_heads * spec.head_dim : 0},
+      {&Workspace::gate_up, mlp_rows * Most(spec, [](const LayerSpec& layer) { return GateUpSize(layer.mlp); })},
+      {&Workspace::activated, mlp_rows * Most(spec, [](const LayerSpec& layer) { return layer.mlp.size; })},
+      {&Workspace::position_values, num_rows * PositionValues::FloatsPerRow(spec)},
+      {&Workspace::logits, num_logits_rows * spec.vocab_size},
+  };
+}
+
+// The forms of what attention, its output and gate and up read, and of what down reads.
+std::vector<std::pair<FormsRoom Workspace::*, int64_t>> FormSizes(const ModelSpec& spec, int64_t num_rows) {
+  const int64_t most_columns = std::max(spec.hidden_size, spec.num_heads * spec.head_dim);
+  const int64_t most_activated = Most(spec, [](const LayerSpec& layer) { return layer.mlp.size; });
+  return {{&Workspace::forms, num_rows * most_columns}, {&Workspace::activated_forms, std::min(num_rows, kMlpRows) * most_activated}};
+}
+
+}  // namespace
+
+int64_t GateSize(const ModelSpec& spec, const AttentionSpec& attention) {
+  if (attention.gate_kind == GateKind::kNone) return 0;
+  return attention.gate_kind == GateKind::kHead ? spec.num_heads : spec.num_heads * spec.padded_head_dim();
+}
+
+int64_t ProjectedSize(const ModelSpec& spec, const AttentionSpec& attention) {
+  return (spec.num_heads + 2 * spec.num_kv_heads) * spec.padded_head_dim() + GateSize(spec, attention);
+}
+
+float* Floats(const KernelContext& context, AlignedBuffer& buffer, int64_t count) {
+  buffer.Reserve(FloatBytes(count), "activations", context.device);
+  return buffer.as<float>();
+}
+
+void Workspace::Reserve(const KernelContext& context, const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows) {
+  for (const auto& [buffer, count] : FloatSizes(spec, num_rows, num_logits_rows)) {
+    if (count > 0) Floats(context, this->*buffer, count);
+  }
+  int64_t most_values = 0;
+  for (const auto& [room, count] : FormSizes(spec, num_rows)) {
+    (this->*room).codes.Reserve(static_cast<size_t>(CodeBytes(count, context.wide_activations)), "activations", context.device);
+    Floats(context, (this->*room).scales, ScaleFloats(count));
+    most_values = std::max(most_values, count);
+  }
+  if (context.device == nullptr) return;
+  Floats(context, last_hidden, num_rows * spec.hidden_size);
+  context.device->ReserveInputs(most_values);
+}
+
+uint64_t Workspace::Bytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
+  uint64_t bytes = 0;
+  for (const auto& [buffer, count] : FloatSizes(spec, num_rows, num_logits_rows)) bytes += FloatBytes(count);
+  for (const auto& [room, count] : FormSizes(spec, num_rows)) {
+    bytes += FloatBytes(ScaleFloats(count)) + static_cast<uint64_t>(CodeBytes(count, wide_activations));
+  }
+  return bytes;
+}
+
+}  // namespace llmi

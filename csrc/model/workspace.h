@@ -1,0 +1,56 @@
+// The buffers of a decoder's forward pass. They grow to the largest step so far; Reserve lets them have their full size at once.
+#pragma once
+
+#include <cstdint>
+
+#include "core/aligned.h"
+#include "kernels/ops/context.h"
+#include "model/spec.h"
+
+namespace llmi {
+
+// The MLP runs for this many rows at a time: its intermediate values then stay in the L2 cache, and the workspace stays small.
+constexpr int64_t kMlpRows = 256;
+
+// The forms of some rows, other than fp32, that linear layers read (kernels/ops/linear_input.h).
+struct FormsRoom {
+  AlignedBuffer codes, scales, rounded;
+};
+
+struct Workspace {
+  AlignedBuffer stream;           // [rows, hidden]: the residual stream
+  AlignedBuffer normed;           // [rows, hidden]: its norm; then what is to be added to it
+  AlignedBuffer kept;             // [rows, hidden]: what the MLP of a parallel layer reads
+  AlignedBuffer projected;        // [rows, queries | keys | values | gate]
+  AlignedBuffer attended;         // [rows, heads * padded_head_dim]
+  AlignedBuffer packed;           // [rows, heads * head_dim]: the same without padding
+  AlignedBuffer gate_up;          // [kMlpRows, gate | up]
+  AlignedBuffer activated;        // [kMlpRows, size of the MLP]
+  AlignedBuffer position_values;  // PositionValues
+  AlignedBuffer hidden;           // [wanted rows, hidden]
+  AlignedBuffer last_hidden;      // those of the step before, on a device
+  AlignedBuffer logits;           // [logits rows, vocabulary]
+  FormsRoom forms;
+  FormsRoom activated_forms;  // its own: the input of gate and up is still read while that of down is written
+
+  // Allocates all that steps of num_rows rows and the logits of num_logits_rows rows need.
+  void Reserve(const KernelContext& context, const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows);
+  // The number of bytes that Reserve allocates without a device.
+  static uint64_t Bytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
+};
+
+// Values of a row of Workspace::projected in this layer.
+int64_t ProjectedSize(const ModelSpec& spec, const AttentionSpec& attention);
+int64_t GateSize(const ModelSpec& spec, const AttentionSpec& attention);
+// Values that gate and up have for each row of the MLP's output.
+inline int64_t GateUpSize(const MlpSpec& mlp) { return mlp.gated ? 2 * mlp.size : mlp.size; }
+
+// The buffer with room for `count` values.
+float* Floats(const KernelContext& context, AlignedBuffer& buffer, int64_t count);
+// Codes of one byte, or of two: all high bytes, then all low ones.
+inline int64_t CodeBytes(int64_t num_values, bool wide) { return wide ? 2 * num_values : num_values; }
+// 32 values have at most two scales, one sum and two half sums.
+inline int64_t ScaleFloats(int64_t num_values) { return num_values / 32 * 5; }
+inline size_t FloatBytes(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
+
+}  // namespace llmi

@@ -1,0 +1,183 @@
+"""What a ModelSpec says, computed in float64 with NumPy and nothing of the core: the meaning that the engine is held against.
+
+A spec here is the JSON that a card writes (csrc/model/spec.h): nested dicts, absent fields at their defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Spec = dict[str, Any]
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+def xielu(x: Array, scalars: list[float]) -> Array:
+    alpha_p, alpha_n, beta, eps = scalars
+    a_p, a_n = np.log1p(np.exp(alpha_p)), beta + np.log1p(np.exp(alpha_n))
+    return np.where(x > 0, a_p * x * x + beta * x, (np.expm1(np.minimum(x, eps)) - x) * a_n + beta * x)
+
+
+def activate(name: str, x: Array, scalars: list[float]) -> Array:
+    if name == "xielu":
+        return xielu(x, scalars)
+    return {
+        "silu": lambda: x * sigmoid(x),
+        "gelu_tanh": lambda: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        "gelu": lambda: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+        "relu": lambda: np.maximum(x, 0),
+        "relu2": lambda: np.maximum(x, 0) ** 2,
+    }[name]()
+
+
+class Interpreter:
+    """Runs a spec on tensors by name; the steps are listed as spec.h lists the fields."""
+
+    def __init__(self, spec: Spec, tensors: dict[str, Array]) -> None:
+        self.spec, self.tensors = spec, tensors
+        self.heads, self.kv_heads = spec["num_heads"], spec["num_kv_heads"]
+        self.head_dim: int = spec["head_dim"]
+
+    def rows(self, binding: Spec, count: int) -> Array:
+        """The first `count` rows of a role's matrix, or elements of its vector."""
+        stored = self.tensors[binding["name"]].astype(np.float64)
+        stored = stored.T if binding.get("transposed") else stored
+        order = binding.get("order", {})
+        head_rows, pairs = order.get("head_rows", 0), order.get("adjacent_pairs", 0)
+        places = np.arange(count)
+        if head_rows:
+            within = places % head_rows
+            halves = np.where(within < pairs // 2, 2 * within, 2 * (within - pairs // 2) + 1)
+            places = places // head_rows * order.get("head_stride", 0) + np.where(within < pairs, halves, within)
+        result: Array = stored[order.get("first_row", 0) + places] + binding.get("plus", 0.0)
+        return result
+
+    def linear(self, spec: Spec, x: Array, size: int) -> Array:
+        out = x @ self.rows(spec["weight"], size).T
+        return out + self.rows(spec["bias"], size) if "bias" in spec else out
+
+    def norm(self, spec: Spec, x: Array, own_weights: bool = False) -> Array:
+        """Over the last axis. own_weights: x is [rows, heads, size], and each head has weights of its own."""
+        if not spec.get("present"):
+            return x
+        if spec.get("kind") == "layer":
+            x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + spec.get("eps", 1e-5))
+        shape = x.shape[-2:] if own_weights else x.shape[-1:]
+        if "weight" in spec:
+            x = x * self.rows(spec["weight"], math.prod(shape)).reshape(shape)
+        return x + self.rows(spec["bias"], math.prod(shape)).reshape(shape) if "bias" in spec else x
+
+    def head_norm(self, norms: Spec, which: str, x: Array) -> Array:
+        spec = norms.get(which, {})
+        if norms.get("span") == "projection":
+            return self.norm(spec, x.reshape(len(x), -1)).reshape(x.shape)
+        return self.norm(spec, x, norms.get("own_weights", False))
+
+    def rotate(self, rope: Spec, x: Array) -> Array:
+        size = rope["rotary_dim"]
+        angles = np.arange(len(x))[:, None] * rope.get("theta", 10000.0) ** (-np.arange(0, size, 2) / size)[None]
+        angles = angles / rope.get("linear_factor", 1.0)
+        magnitude = rope.get("magnitude", 1.0)
+        cosine, sine = (np.cos(angles) * magnitude)[:, None], (np.sin(angles) * magnitude)[:, None]
+        sine = -sine if rope.get("reversed") else sine
+        first, second, rest = x[..., : size // 2], x[..., size // 2 : size], x[..., size:]
+        return np.concatenate([first * cosine - second * sine, second * cosine + first * sine, rest], -1)
+
+    def weights(self, spec: Spec, q: Array, k: Array) -> Array:
+        """[heads, queries, keys] of the softmax; with sinks a row sums to less than 1."""
+        positions = np.arange(len(q))
+        scores = np.einsum("qhd,khd->hqk", q, k) * spec["scale"]
+        if spec.get("soft_cap"):
+            scores = spec["soft_cap"] * np.tanh(scores / spec["soft_cap"])
+        if "linear_biases" in spec:
+            scores = scores + np.array(spec["linear_biases"])[:, None, None] * positions
+        distance = positions[:, None] - positions[None]
+        hidden = (distance < 0) | (distance >= (spec.get("window") or len(q)))
+        scores = np.where(hidden, -np.inf, scores)
+        sinks = self.rows(spec["sinks"], self.heads) if "sinks" in spec else np.full(self.heads, -np.inf)
+        scores = np.concatenate([scores, np.broadcast_to(sinks[:, None, None], (self.heads, len(q), 1))], -1)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        result: Array = (scores / scores.sum(-1, keepdims=True))[..., :-1]
+        return result
+
+    def attention(self, spec: Spec, x: Array) -> Array:
+        num_rows, size, norms = len(x), self.head_dim, spec.get("norms", {})
+        q = self.linear(spec["query"], x, self.heads * size).reshape(num_rows, self.heads, size)
+        k = self.linear(spec["key"], x, self.kv_heads * size).reshape(num_rows, self.kv_heads, size)
+        v = self.linear(spec["value"], x, self.kv_heads * size).reshape(num_rows, self.kv_heads, size)
+        if not norms.get("after_rope"):
+            q, k = self.head_norm(norms, "query", q), self.head_norm(norms, "key", k)
+        if spec.get("rope", -1) >= 0:
+            q, k = (self.rotate(self.spec["ropes"][spec["rope"]], heads) for heads in (q, k))
+        if norms.get("after_rope"):
+            q, k = self.head_norm(norms, "query", q), self.head_norm(norms, "key", k)
+        if temperature := spec.get("query_temperature"):
+            grown = np.log1p(np.floor(np.arange(num_rows) / temperature["original"]))
+            q = q * (1 + temperature["beta"] * grown)[:, None, None]
+        k, v = (np.repeat(heads, self.heads // self.kv_heads, 1) for heads in (k, v))
+        out = np.einsum("hqk,khd->qhd", self.weights(spec, q, k), v)
+        kind = spec.get("gate_kind", "none")
+        if kind != "none":
+            gates = sigmoid(self.linear(spec["gate"], x, self.heads * (size if kind == "element" else 1)))
+            out = out * gates.reshape(num_rows, self.heads, -1)
+        out = self.norm(spec.get("output_norm", {}), out.reshape(num_rows, -1))
+        return self.linear(spec["output"], out, self.spec["hidden_size"])
+
+    def mlp(self, spec: Spec, x: Array) -> Array:
+        scalars = [float(self.rows(binding, 1)[0]) for binding in spec.get("activation_scalars", [])]
+        name = spec.get("activation", "silu")
+        up = self.linear(spec["up"], x, spec["size"])
+        if spec.get("gated", True):
+            inner = activate(name, self.linear(spec["gate"], x, spec["size"]), scalars) * up
+        else:
+            inner = activate(name, up, scalars)
+        return self.linear(spec["down"], self.norm(spec.get("inner_norm", {}), inner), self.spec["hidden_size"])
+
+    def layer(self, spec: Spec, x: Array) -> Array:
+        scale = spec.get("residual_scale", 1.0)
+
+        def norm(place: str, values: Array) -> Array:
+            return self.norm(spec.get(place, {}), values)
+
+        before = norm("attention_norm", x)
+        attended = scale * norm("post_attention_norm", self.attention(spec["attention"], before))
+        if spec.get("order") != "parallel":
+            x = x + attended
+            return x + scale * norm("post_mlp_norm", self.mlp(spec["mlp"], norm("mlp_norm", x)))
+        read = before if spec.get("mlp_reads_attention_norm") else norm("mlp_norm", x)
+        return x + attended + scale * norm("post_mlp_norm", self.mlp(spec["mlp"], read))
+
+    def embed(self, tokens: list[int]) -> Array:
+        spec = self.spec["embedding"]
+        x = self.rows(spec["weight"], self.spec["vocab_size"])[tokens] * spec.get("scale", 1.0)
+        if "positions" in spec:
+            first = spec.get("position_offset", 0)
+            x = x + self.rows(spec["positions"], first + len(tokens))[first:]
+        return self.norm(spec.get("norm", {}), x)
+
+    def states(self, tokens: list[int]) -> list[Array]:
+        """[len(tokens), hidden_size] after the embedding and after each layer."""
+        states = [self.embed(tokens)]
+        for layer in self.spec["layers"]:
+            states.append(self.layer(layer, states[-1]))
+        return states
+
+    def logits(self, tokens: list[int]) -> Array:
+        """[len(tokens), vocab_size]."""
+        head = self.spec.get("head", {})
+        x = self.norm(self.spec.get("final_norm", {}), self.states(tokens)[-1])
+        tied = {"weight": self.spec["embedding"]["weight"]}
+        out = self.linear(tied | head, x, self.spec["vocab_size"]) * head.get("scale", 1.0)
+        cap = head.get("soft_cap", 0.0)
+        return cap * np.tanh(out / cap) if cap else out

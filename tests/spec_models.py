@@ -1,0 +1,292 @@
+"""Tiny random models for specs that no family has: each part of a ModelSpec by itself, and mixtures of parts."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from spec_float64 import Array, Spec
+
+HIDDEN, HEADS, KV_HEADS, MLP, VOCAB, LAYERS, LONGEST = 64, 4, 2, 96, 101, 2, 64
+
+#: The choices that make a model, with those of the plainest one. NORMS: name of a norm -> what it has.
+PLAIN: Spec = {
+    "head_dim": 16,
+    "places": "before",  # norms of a layer: before, after, both, none
+    "norm": {"kind": "rms"},
+    "order": "sequential",  # or parallel, parallel one norm
+    "residual_scale": 1.0,
+    "biases": (),  # of query, key, value, output, attention_gate, gate, up, down, head
+    "rows": "plain",  # of query, key and value: plain, fused, by head, interleaved
+    "transposed": False,
+    "head_norm": None,  # of query and key: what norms it has
+    "span": "head",
+    "own_weights": False,
+    "after_rope": False,
+    "ropes": [{"rotary_dim": 16}],
+    "rope_of_layers": [0, 0],
+    "temperature": None,
+    "sinks": False,
+    "linear_biases": False,
+    "windows": [0, 0],
+    "attention_scale": 0.25,
+    "attention_cap": 0.0,
+    "attention_gate": "none",
+    "output_norm": None,
+    "gated": True,
+    "activation": "silu",
+    "inner_norm": None,
+    "embedding_scale": 1.0,
+    "embedding_norm": None,
+    "positions": None,  # the offset of learned positions
+    "final_norm": {"kind": "rms"},
+    "tied": True,
+    "logit_scale": 1.0,
+    "logit_cap": 0.0,
+}
+RMS, LAYER, BARE = {"kind": "rms"}, {"kind": "layer", "bias": True}, {"kind": "rms", "weight": False}
+LAYER_NORMS: Spec = {"norm": LAYER, "final_norm": LAYER}
+
+#: Each part of a spec, as changes of the plain model.
+PARTS: dict[str, Spec] = {
+    "layer norm": LAYER_NORMS,
+    "layer norm without bias": {"norm": {"kind": "layer"}, "final_norm": {"kind": "layer"}},
+    "layer norm without weight": {"norm": {"kind": "layer", "weight": False}, "final_norm": {"kind": "layer", "weight": False}},
+    "norm without weight": {"norm": BARE, "final_norm": BARE},
+    "norm plus one": {"norm": {"kind": "rms", "plus": 1.0}},
+    "norm with bias and eps": {"norm": {"kind": "rms", "bias": True, "eps": 0.3}},
+    "norms after": {"places": "after"},
+    "norms before and after": {"places": "both"},
+    "no norms": {"places": "none"},
+    "no final norm": {"final_norm": None},
+    "parallel": {"order": "parallel", **LAYER_NORMS},
+    "parallel, one norm": {"order": "parallel one norm"},
+    "parallel, norms after": {"order": "parallel", "places": "after"},
+    "parallel, one norm and norms after": {"order": "parallel one norm", "places": "both"},
+    "residual scale": {"residual_scale": 0.4},
+    "residual scale, norms after": {"residual_scale": 0.4, "places": "both"},
+    "residual scale, parallel": {"residual_scale": 0.4, "order": "parallel"},
+    "biases": {"biases": ("query", "key", "value", "output", "gate", "up", "down", "head"), "tied": False},
+    "own head": {"tied": False},
+    "fused rows": {"rows": "fused", "biases": ("query", "key", "value")},
+    "rows by head": {"rows": "by head", "biases": ("query", "key", "value")},
+    "interleaved": {"rows": "interleaved", "biases": ("query", "key")},
+    "interleaved in part": {"rows": "interleaved", "ropes": [{"rotary_dim": 8}]},
+    "transposed": {"transposed": True, "rows": "fused"},
+    "head norm": {"head_norm": RMS},
+    "head norm after the rotation": {"head_norm": {"kind": "rms", "weight": False}, "after_rope": True},
+    "head norm with weight after the rotation": {"head_norm": RMS, "after_rope": True},
+    "own layer norm for each head": {"head_norm": {"kind": "layer", "bias": True}, "own_weights": True},
+    "norm of the projection": {"head_norm": RMS, "span": "projection"},
+    "no rotation": {"rope_of_layers": [-1, -1]},
+    "rotation in some layers": {"rope_of_layers": [0, -1]},
+    "two rotations": {"ropes": [{"rotary_dim": 16}, {"rotary_dim": 16, "theta": 500.0, "linear_factor": 4.0}], "rope_of_layers": [0, 1]},
+    "rotation of a part": {"ropes": [{"rotary_dim": 4}]},
+    "rotation with magnitude": {"ropes": [{"rotary_dim": 16, "magnitude": 1.3}]},
+    "rotation reversed": {"ropes": [{"rotary_dim": 16, "reversed": True}], "rope_of_layers": [0, 0]},
+    "query temperature": {"temperature": {"beta": 0.5, "original": 5}},
+    "sinks": {"sinks": True},
+    "linear biases": {"linear_biases": True, "rope_of_layers": [-1, -1]},
+    "window": {"windows": [7, 0]},
+    "attention scale": {"attention_scale": 0.7},
+    "attention cap": {"attention_cap": 0.8},
+    "gate of elements": {"attention_gate": "element"},
+    "gate of heads": {"attention_gate": "head", "biases": ("attention_gate",)},
+    "norm of the attention": {"output_norm": RMS},
+    "plain MLP": {"gated": False},
+    "inner norm": {"inner_norm": RMS},
+    "inner norm of a plain MLP": {"gated": False, "inner_norm": LAYER},
+    "embedding scale": {"embedding_scale": 3.0},
+    "embedding norm": {"embedding_norm": LAYER},
+    "learned positions": {"positions": 0, "rope_of_layers": [-1, -1]},
+    "learned positions from row 2": {"positions": 2, "embedding_scale": 2.0, "embedding_norm": RMS},
+    "logit scale": {"logit_scale": 0.3},
+    "logit scale and cap": {"logit_scale": 0.5, "logit_cap": 2.0, "tied": False, "biases": ("head",)},
+    "heads of 20": {"head_dim": 20, "ropes": [{"rotary_dim": 20}]},
+    "heads of 20 with the rest": {
+        "head_dim": 20, "ropes": [{"rotary_dim": 10}], "head_norm": LAYER, "own_weights": True, "attention_gate": "element", "output_norm": LAYER,
+        "biases": ("query", "key", "value", "attention_gate"), "rows": "by head",
+    },
+    "heads of 20, gate of heads": {"head_dim": 20, "ropes": [{"rotary_dim": 20}], "attention_gate": "head", "head_norm": RMS, "sinks": True},
+    **{f"{kind} {name}": {"activation": name, "gated": kind == "gated"} for name in ("gelu_tanh", "gelu", "relu", "relu2", "xielu") for kind in ("gated", "plain")},
+}  # fmt: skip
+
+
+def mixture(seed: int) -> Spec:
+    """Choices of several parts at once."""
+    rng = random.Random(seed)
+    choices: Spec = {}
+    for name in rng.sample(sorted(PARTS), 14):
+        choices |= PARTS[name]
+    head_dim = choices.get("head_dim", 16)
+    if choices.get("span") == "projection":
+        head_dim = 16
+        choices["own_weights"] = False
+    choices["head_dim"] = head_dim
+    choices["ropes"] = [rope | {"rotary_dim": min(rope["rotary_dim"], head_dim)} for rope in choices.get("ropes", PLAIN["ropes"])]
+    choices["rope_of_layers"] = [min(rope, len(choices["ropes"]) - 1) for rope in choices.get("rope_of_layers", [0, 0])]
+    return choices
+
+
+DEFAULTS: Spec = {
+    "eps": 1e-5, "residual_scale": 1.0, "soft_cap": 0.0, "window": 0, "rope": -1, "gated": True, "activation": "silu", "kind": "rms", "span": "head",
+    "own_weights": False, "after_rope": False, "first_row": 0, "position_offset": 0,
+}  # fmt: skip
+
+
+def without_defaults(spec: Any) -> Any:
+    """The fields that are not at their defaults, as a card writes them; `scale` of an embedding or head is 1 by default, and stays."""
+    if isinstance(spec, list):
+        return [without_defaults(value) for value in spec]
+    if not isinstance(spec, dict):
+        return spec
+    kept = {key: without_defaults(value) for key, value in spec.items() if DEFAULTS.get(key) != value}
+    return {key: value for key, value in kept.items() if value != {}}
+
+
+class TinyModel:
+    """A spec with tensors. Biases, norms and sinks are far from 0 and 1, where they would test nothing."""
+
+    def __init__(self, choices: Spec, seed: int = 0) -> None:
+        self.choices = PLAIN | choices
+        self.tensors: dict[str, Array] = {}
+        self._seed = seed
+        self.spec: Spec = without_defaults(self._model())
+
+    def save(self, path: Path) -> Path:
+        """A directory as the core reads it; the spec is passed beside it."""
+        path.mkdir(parents=True, exist_ok=True)
+        save_file(self.tensors, path / "model.safetensors")
+        (path / "config.json").write_text("{}")
+        return path
+
+    def json(self) -> str:
+        return json.dumps(self.spec)
+
+    def _random(self, name: str, shape: tuple[int, ...], spread: float, mean: float = 0.0) -> Spec:
+        """Values that depend on seed and name alone, so that two models differ in what their choices change."""
+        rng = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
+        self.tensors[name] = (mean + spread * rng.standard_normal(shape)).astype(np.float32)
+        return {"name": name}
+
+    def _linear(self, name: str, rows: int, columns: int, transposed: bool = False) -> Spec:
+        shape = (columns, rows) if transposed else (rows, columns)
+        linear: Spec = {"weight": self._random(f"{name}.weight", shape, 1.3 / np.sqrt(columns))}
+        if transposed:
+            linear["weight"]["transposed"] = True
+        if name.rsplit(".", 1)[-1] in self.choices["biases"]:
+            linear["bias"] = self._random(f"{name}.bias", (rows,), 0.3)
+        return linear
+
+    def _norm(self, name: str, size: int, has: Spec | None) -> Spec:
+        if has is None:
+            return {}
+        norm: Spec = {"present": True, "kind": has["kind"], "eps": has.get("eps", 1e-5)}
+        if has.get("weight", True):
+            plus = has.get("plus", 0.0)
+            norm["weight"] = self._random(f"{name}.weight", (size,), 0.3, 1 - plus)
+            if plus:
+                norm["weight"]["plus"] = plus
+        if has.get("bias"):
+            norm["bias"] = self._random(f"{name}.bias", (size,), 0.3)
+        return norm
+
+    def _fused(self, name: str, by_head: bool, transposed: bool) -> dict[str, Spec]:
+        """One tensor for query, key and value: one after the other, or a query group, its key and its value after the other."""
+        size, group = self.choices["head_dim"], HEADS // KV_HEADS
+        rows = (HEADS + 2 * KV_HEADS) * size
+        whole = self._linear(f"{name}.qkv", rows, HIDDEN, transposed)
+        if "query" in self.choices["biases"]:
+            whole["bias"] = self._random(f"{name}.qkv.bias", (rows,), 0.3)
+        places = {"query": (0, group * size), "key": (group * size, size), "value": ((group + 1) * size, size)}
+        if not by_head:
+            places = {"query": (0, 0), "key": (HEADS * size, 0), "value": ((HEADS + KV_HEADS) * size, 0)}
+        parts: dict[str, Spec] = {}
+        for part, (first, head_rows) in places.items():
+            order = {"first_row": first, "head_rows": head_rows, "head_stride": (group + 2) * size} if by_head else {"first_row": first}
+            parts[part] = {tensor: binding | {"order": order} for tensor, binding in whole.items()}
+        return parts
+
+    def _projections(self, name: str) -> dict[str, Spec]:
+        size, rows = self.choices["head_dim"], self.choices["rows"]
+        if rows in ("fused", "by head"):
+            return self._fused(name, rows == "by head", self.choices["transposed"])
+        counts = {"query": HEADS, "key": KV_HEADS, "value": KV_HEADS}
+        parts = {part: self._linear(f"{name}.{part}", count * size, HIDDEN) for part, count in counts.items()}
+        if rows == "interleaved":
+            order = {"head_rows": size, "head_stride": size, "adjacent_pairs": self.choices["ropes"][0]["rotary_dim"]}
+            for binding in (binding for part in ("query", "key") for binding in parts[part].values()):
+                binding["order"] = order
+        return parts
+
+    def _attention(self, name: str, index: int) -> Spec:
+        has, size = self.choices, self.choices["head_dim"]
+        attention: Spec = self._projections(name) | {"output": self._linear(f"{name}.output", HIDDEN, HEADS * size, has["transposed"])}
+        attention |= {"rope": has["rope_of_layers"][index], "window": has["windows"][index], "scale": has["attention_scale"]}
+        attention |= {"soft_cap": has["attention_cap"], "output_norm": self._norm(f"{name}.output_norm", HEADS * size, has["output_norm"])}
+        if has["head_norm"] is not None:
+            alone = has["span"] == "head" and not has["own_weights"]
+            sizes = {"query": size if alone else HEADS * size, "key": size if alone else KV_HEADS * size}
+            norms: Spec = {which: self._norm(f"{name}.{which}_norm", count, has["head_norm"]) for which, count in sizes.items()}
+            attention["norms"] = norms | {"span": has["span"], "own_weights": has["own_weights"], "after_rope": has["after_rope"]}
+        if has["attention_gate"] != "none":
+            rows = HEADS * (size if has["attention_gate"] == "element" else 1)
+            attention |= {"gate_kind": has["attention_gate"], "gate": self._linear(f"{name}.attention_gate", rows, HIDDEN)}
+        if has["sinks"]:
+            attention["sinks"] = self._random(f"{name}.sinks", (HEADS,), 1.0, 1.0)
+        if has["linear_biases"]:
+            attention["linear_biases"] = [2.0 ** -(head + 1) for head in range(HEADS)]
+        if has["temperature"]:
+            attention["query_temperature"] = has["temperature"]
+        return attention
+
+    def _mlp(self, name: str) -> Spec:
+        has = self.choices
+        mlp: Spec = {
+            "gated": has["gated"],
+            "activation": has["activation"],
+            "size": MLP,
+            "up": self._linear(f"{name}.up", MLP, HIDDEN, has["transposed"]),
+        }
+        if has["gated"]:
+            mlp["gate"] = self._linear(f"{name}.gate", MLP, HIDDEN, has["transposed"])
+        if has["activation"] == "xielu":
+            means = {"alpha_p": 0.8, "alpha_n": -0.6, "beta": 0.5, "eps": -1e-6}
+            mlp["activation_scalars"] = [self._random(f"{name}.{scalar}", (1,), abs(mean) / 4, mean) for scalar, mean in means.items()]
+        mlp["inner_norm"] = self._norm(f"{name}.inner_norm", MLP, has["inner_norm"])
+        return mlp | {"down": self._linear(f"{name}.down", HIDDEN, MLP, has["transposed"])}
+
+    def _layer(self, index: int) -> Spec:
+        has, name = self.choices, f"layers.{index}"
+        layer: Spec = {"residual_scale": has["residual_scale"]}
+        places = {"before": ("attention_norm", "mlp_norm"), "after": ("post_attention_norm", "post_mlp_norm"), "none": ()}
+        for place in places.get(has["places"], places["before"] + places["after"]):
+            layer[place] = self._norm(f"{name}.{place}", HIDDEN, has["norm"])
+        if has["order"] != "sequential":
+            layer["order"] = "parallel"
+        if has["order"] == "parallel one norm" and layer.pop("mlp_norm", None):
+            layer["mlp_reads_attention_norm"] = True
+            for part in ("weight", "bias"):
+                self.tensors.pop(f"{name}.mlp_norm.{part}", None)
+        return layer | {"attention": self._attention(f"{name}.attention", index), "mlp": self._mlp(f"{name}.mlp")}
+
+    def _model(self) -> Spec:
+        has = self.choices
+        embedding: Spec = {"weight": self._random("embedding.weight", (VOCAB, HIDDEN), 1.0), "scale": has["embedding_scale"]}
+        embedding["norm"] = self._norm("embedding_norm", HIDDEN, has["embedding_norm"])
+        if has["positions"] is not None:
+            rows = LONGEST + has["positions"]
+            embedding |= {"positions": self._random("positions.weight", (rows, HIDDEN), 1.0), "position_offset": has["positions"]}
+        head: Spec = {} if has["tied"] else self._linear("head", VOCAB, HIDDEN)
+        return {
+            "family": "tiny", "hidden_size": HIDDEN, "num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": has["head_dim"],
+            "vocab_size": VOCAB, "max_position": LONGEST, "embedding": embedding, "layers": [self._layer(index) for index in range(LAYERS)],
+            "final_norm": self._norm("final_norm", HIDDEN, has["final_norm"]),
+            "head": head | {"scale": has["logit_scale"], "soft_cap": has["logit_cap"]}, "ropes": has["ropes"],
+        }  # fmt: skip
