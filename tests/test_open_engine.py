@@ -12,6 +12,7 @@ import pytest
 
 import tiny_gguf
 from llmi import LLM, SamplingParams, _core
+from llmi.families import spec_of
 from llmi.models.files import open_model
 from llmi.testing import tiny_model
 
@@ -98,13 +99,18 @@ def test_a_model_that_is_not_there(program: Path, tmp_path: Path) -> None:
 def test_options_that_the_core_refuses(name: str, value: object, error: type[Exception], message: str, tmp_path: Path) -> None:
     """A name, a type or a choice that the core does not know is named; LLM refuses them earlier, in its own words."""
     files = open_model(tiny_model(path=tmp_path))
+    spec = spec_of(files.core).to_json()
     with pytest.raises(error) as caught:
-        _core.Engine(files.core, dropped=_core.DropFlag(), **{name: value})
+        _core.Engine(files.core, spec=spec, dropped=_core.DropFlag(), **{name: value})
     assert message in str(caught.value)
 
 
 def test_none_is_the_cores_default(tmp_path: Path) -> None:
     files = open_model(tiny_model(path=tmp_path))
+    spec = spec_of(files.core).to_json()
     given = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 64}
-    plain = _core.Engine(files.core, dropped=_core.DropFlag(), **given).info()
-    assert _core.Engine(files.core, dropped=_core.DropFlag(), **given, num_threads=None, block_size=None, dtype=None).info() == plain
+    plain = _core.Engine(files.core, spec=spec, dropped=_core.DropFlag(), **given).info()
+    assert (
+        _core.Engine(files.core, spec=spec, dropped=_core.DropFlag(), **given, num_threads=None, block_size=None, dtype=None).info()
+        == plain
+    )

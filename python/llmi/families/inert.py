@@ -130,6 +130,8 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("is_causal", _NEUTRAL, (True,)),
     Rule("use_bidirectional_attention", _OFF, (False,), family="gemma3"),
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma3"),
+    Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma2"),
+    Rule("use_bidirectional_attention", _OFF, (False,), family="gemma2"),
 ]  # fmt: skip
 #: Of files whose text model is one tower among others: what belongs to the others.
 TOWERS: Final[list[Rule]] = [

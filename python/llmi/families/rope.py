@@ -189,7 +189,7 @@ def _set_longrope(c: Config, scaling: Config, rope: RopeSpec) -> None:
 def _chosen_length(c: Config, original: int, most: int) -> str:
     """Which of longrope's two tables the engine takes."""
     name = "long" if (c.max_model_len or most) > original else "short"
-    c.choose_rope(f"longrope {name}")
+    c.choose_rope(f"longrope_{name}")
     return name
 
 
@@ -211,7 +211,7 @@ def _set_dynamic(c: Config, scaling: Config, rope: RopeSpec) -> None:
     if factor < 1:
         scaling.refuse("factor", f"{scaling.name('factor')} must be 1 or more")
     rope.theta *= (factor * length / most - (factor - 1)) ** power
-    c.choose_rope(f"dynamic {length}")
+    c.choose_rope(f"dynamic_{length}")
 
 
 # -- GGUF
