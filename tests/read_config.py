@@ -36,5 +36,6 @@ def read_metadata(
         "attention.layer_norm_rms_epsilon": 1e-6,
     }  # fmt: skip
     values = {f"{architecture}.{key}": value for key, value in sizes.items()} | {"general.architecture": architecture} | (more or {})
+    values = {key: value for key, value in values.items() if value is not None}
     shapes = {"token_embd.weight": (264, 64)} | dict(tensors or {})
     return Reading(values, "model.gguf", shapes, {}, max_model_len).of_gguf()

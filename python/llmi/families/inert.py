@@ -150,6 +150,8 @@ TOWERS: Final[list[Rule]] = [
     Rule("projector_*", _TOWER),
     Rule("spatial_merge_size", _TOWER),
     Rule("downsample_factor", _TOWER),
+    Rule("rope_*.mrope_section", "how images turn: a text's three axes are equal"),
+    Rule("rope_*.mrope_interleaved", "how images turn: a text's three axes are equal"),
 ]
 GGUF: Final[list[Rule]] = [
     Rule("general.type", _DESCRIPTION, ("model",)),

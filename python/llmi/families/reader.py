@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from llmi import _core
@@ -14,7 +13,6 @@ from llmi.families.inert import CONFIG_JSON, GGUF, TOWERS, Rule, inert_reason, m
 from llmi.families.names import rename
 from llmi.families.registry import Card, cards, refuse_unknown, run_card
 from llmi.families.spec import ModelSpec
-from llmi.models.input_file import parse_json
 
 _MOST_NAMED: Final = 8  # names in one message
 _MAX_CONFIG_BYTES: Final = 1 << 22
@@ -71,10 +69,28 @@ def _config_json(text: bytes, source: str) -> dict[str, Value]:
         decoded = text.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
         raise ModelFileError(f"{source}: not valid UTF-8 (byte {error.start})", source, "json") from None
-    values = parse_json(decoded, Path(source), unique_keys=True)
+    try:
+        values = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ModelFileError(f"{source}: not valid JSON: it is nested too deeply", source, "json") from None
+    except ValueError as error:
+        raise ModelFileError(f"{source}: not valid JSON: {error}", source, "json") from None
     if not isinstance(values, dict):
         raise ModelFileError(f"{source}: it is not an object", source, "config.json")
     return values
+
+
+def _unique(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    """Two readers may take another one of two equal keys."""
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.60} stands twice")
+    return values
+
+
+def _refuse_constant(name: str) -> Value:
+    raise ValueError(f"{name} is no JSON number")
 
 
 class Reading:
@@ -133,7 +149,7 @@ class Reading:
         if kind not in card.model_types:
             c.unsupported("model_type", f"'architectures' says {name}, 'model_type' says {kind} where it would be {card.model_types[0]}")
         _refuse_quantized(c)
-        return self._finish(card, c, c, "")
+        return self._finish(card, c, c, "", is_tower=name.endswith("ForConditionalGeneration"))
 
     def _of_tower(self, c: Config, inner: Config, name: str) -> ModelSpec:
         """The text model of a file that has others beside it."""
@@ -156,7 +172,7 @@ class Reading:
             own["tie_word_embeddings"] = (
                 outer_tied if tied is None else not has_head
             )  # where they contradict each other, what is stored decides
-        return self._finish(card, c, inner, "")
+        return self._finish(card, c, inner, "", is_tower=True)
 
     def _reason(self, card: Card, rules: list[Rule], architecture: str, name: str, value: Value) -> str | None:
         """Why an unread key changes nothing; None if it may change something."""
@@ -164,12 +180,11 @@ class Reading:
             return "transformers' class of this family has no such key"
         return inert_reason(rules, card.name, architecture, name, value)
 
-    def _finish(self, card: Card, outer: Config, c: Config, architecture: str) -> ModelSpec:
+    def _finish(self, card: Card, outer: Config, c: Config, architecture: str, *, is_tower: bool = False) -> ModelSpec:
         spec = run_card(card, c)
         spec.rope_choice = spec.rope_choice or c.rope_choice
         spec.ignored_tensors += [name for name in c.ignored if name not in spec.ignored_tensors]
         rules = GGUF if architecture else CONFIG_JSON
-        is_tower = outer is not c
         rules = [*TOWERS, *rules] if is_tower else rules
         self._check_overrides(outer, rules, card, architecture)
         self._refuse_unread(outer, rules, card, architecture)
