@@ -3,13 +3,13 @@ set(LLMI_CORE_SOURCES
   csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_cursor.cc
   csrc/core/json_lexer.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
   csrc/io/gguf.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
-  csrc/kernels/ops/attention.cc csrc/kernels/ops/attention_weights.cc csrc/kernels/ops/embedding.cc csrc/kernels/ops/gated_activation.cc csrc/kernels/ops/gated_linear.cc csrc/kernels/ops/linear.cc csrc/kernels/ops/probe.cc
-  csrc/kernels/ops/kv_copy.cc csrc/kernels/ops/linear_input.cc csrc/kernels/ops/rms_norm.cc csrc/kernels/ops/rope.cc csrc/kernels/dispatch/tables.cc csrc/kernels/ops/vocab.cc
+  csrc/kernels/ops/attention.cc csrc/kernels/ops/attention_weights.cc csrc/kernels/ops/embedding.cc csrc/kernels/ops/activation.cc csrc/kernels/ops/gated_linear.cc csrc/kernels/ops/linear.cc csrc/kernels/ops/probe.cc
+  csrc/kernels/ops/kv_copy.cc csrc/kernels/ops/linear_input.cc csrc/kernels/ops/norm.cc csrc/kernels/ops/rope.cc csrc/kernels/ops/row_ops.cc csrc/kernels/dispatch/tables.cc csrc/kernels/ops/vocab.cc
   csrc/kernels/cuda/cublas_lt.cc
   csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
-  csrc/kernels/cpu/reference/gated_activation.cc csrc/kernels/cpu/reference/kv_write.cc
+  csrc/kernels/cpu/reference/activation.cc csrc/kernels/cpu/reference/kv_write.cc
   csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc
-  csrc/kernels/cpu/reference/rms_norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/vocab.cc
+  csrc/kernels/cpu/reference/norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/row_ops.cc csrc/kernels/cpu/reference/vocab.cc
   csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/kv_swap.cc csrc/cache/prefix_tree.cc
   csrc/model/attention_capture.cc csrc/model/attention_layer.cc csrc/model/decoder.cc csrc/model/decoder_head.cc csrc/model/dequantize.cc
   csrc/model/file_kind.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc

@@ -526,6 +526,49 @@ def arguments(rng: random.Random, folder: Path) -> list[Call]:
     ]
 
 
+def _core_call(call: Call) -> Call:
+    """The call, whose CoreError becomes the public error, as the package makes it."""
+
+    def run() -> object:
+        from llmi._core import CoreError
+        from llmi.errors import from_core
+
+        try:
+            return call()
+        except CoreError as error:
+            raise from_core(error, None) from None
+
+    return run
+
+
+def spec(rng: random.Random, folder: Path) -> list[Call]:
+    """The spec of a model, as a card of the user's may write it."""
+    from llmi import _core
+    from spec_models import TinyModel, mixture
+
+    model = TinyModel(mixture(rng.randrange(1000)))
+    path = str(model.save(folder / "model"))
+    if rng.random() < 0.8:
+        mutate_json(rng, model.spec, rng.randrange(1, 5))
+    write_json(rng, folder / "spec.json", model.spec)
+    text = (folder / "spec.json").read_bytes().decode("utf-8", "replace")
+    text = text if rng.random() < 0.8 else mutate_bytes(rng, text.encode(), rng.randrange(1, 4)).decode("utf-8", "replace")
+
+    def facts() -> object:
+        return _core.spec_numbers(text, "model"), _core.expected_tensors(text, "model"), _core.workspace_bytes(text, "model", 2048)
+
+    def engine() -> object:
+        opened = _core.Engine(_core.ModelFiles(path), spec=text, dropped=_core.DropFlag(), kv_cache_memory_bytes=1 << 20, num_threads=1)
+        return opened.info()
+
+    def forward() -> object:
+        decoder = _core.testing.Decoder(_core.ModelFiles(path), spec=text, num_pages=8, num_threads=1)
+        return decoder.forward([(decoder.new_sequence(), [1, 2, 3], None)])
+
+    calls = [facts, engine, forward] if hasattr(_core, "testing") else [facts, engine]
+    return [_core_call(call) for call in calls]
+
+
 AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "config": config,
     "tokenizer": tokenizer,
@@ -534,4 +577,5 @@ AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "gguf": gguf,
     "safetensors": safetensors,
     "arguments": arguments,
+    "spec": spec,
 }

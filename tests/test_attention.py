@@ -69,6 +69,8 @@ def exact(
     cap: float,
     kv_dtype: str,
     parents: list[int] | None = None,
+    sinks: Array | None = None,
+    linear_biases: Array | None = None,
 ) -> Array:
     rows, slots = len(q), len(k)
     base, head_dim = slots - rows, q.shape[1] // heads
@@ -97,8 +99,13 @@ def exact(
             scores = kk @ q.reshape(rows, heads, head_dim)[row, head].astype(np.float64) * scale
             if cap:
                 scores = cap * np.tanh(scores / cap)
-            p = np.exp(scores - scores.max())
-            out[row, head] = (p / p.sum()) @ vv
+            if linear_biases is not None:
+                depths = np.arange(base + len(path))[-len(visible) :]  # positions, not slots: those of a path are consecutive
+                scores = scores + np.float64(linear_biases[head]) * depths
+            peak = scores.max() if sinks is None else max(scores.max(), sinks[head])
+            p = np.exp(scores - peak)
+            total = p.sum() + (0 if sinks is None else np.exp(sinks[head] - peak))
+            out[row, head] = (p / total) @ vv
     return out.reshape(rows, heads * head_dim)
 
 
@@ -116,6 +123,8 @@ CASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap
     (300, 70, 1, 1, 512, 100, 0.0),
     (33_100, 1, 1, 1, 16, 0, 0.0),
     (20, 3, 2, 1, 512, 0, 0.0),
+    (300, 40, 2, 1, 576, 100, 0.0),
+    (40, 20, 3, 1, 80, 0, 0.0),
     (1030, 10, 2, 1, 16, 0, 0.0),
 ]
 
@@ -136,6 +145,50 @@ def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
     # A soft cap rounds scores at the cap's own size: 30 x 2^-24 = 1.8e-6 more. bf16 rounds each weight by 2^-9 of itself at most, of
     # which the mean over values moves by less than twice that.
     assert np.abs(expected - truth).max() < 2e-6 + cap * 2.0**-24 + (kv_dtype == "bfloat16") * 2.0**-8 * np.abs(v).max()
+
+
+SINKS_AND_BIASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap, parents
+    (600, 3, 8, 2, 64, 0, 0.0, None),  # several spans
+    (300, 150, 3, 1, 32, 24, 30.0, None),  # a window, a soft cap, groups of rows that are taken whole
+    (270, 9, 4, 2, 32, 0, 0.0, [-1, 0, 0, 1, 1, 2, -1, 6, 7]),
+    (33_100, 1, 2, 1, 16, 0, 0.0, None),  # more spans than one pass of the merge takes
+]
+
+
+@pytest.mark.parametrize("which", ["sinks", "linear_biases", "both"])
+@pytest.mark.parametrize("case", SINKS_AND_BIASES)
+@pytest.mark.parametrize(("table", "kv_dtype"), TABLES_AND_TYPES)
+def test_sinks_and_linear_biases(table: str, kv_dtype: str, case: tuple[Any, ...], which: str) -> None:
+    slots, rows, heads, kv_heads, head_dim, window, cap, parents = case
+    q, k, v = qkv(slots, rows, heads, kv_heads, head_dim)
+    # Sinks above and below all scores, and about as large.
+    sinks = np.linspace(-3, 12, heads).astype(np.float32) if which != "linear_biases" else None
+    slopes = (2.0 ** -np.arange(1.0, heads + 1)).astype(np.float32) if which != "sinks" else None
+    kwargs: dict[str, Any] = {"window": window, "scale": head_dim**-0.5, "soft_cap": cap, "parents": parents, "kv_dtype": kv_dtype}
+    kwargs |= {"sinks": None if sinks is None else sinks.tolist(), "linear_biases": None if slopes is None else slopes.tolist()}
+    got = T.attention(table, q, k, v, heads, kv_heads, **kwargs)
+    assert got.tobytes() == T.attention(table, q, k, v, heads, kv_heads, block_size=64, num_threads=2, **kwargs).tobytes()
+    if not has_bits_of_its_own(table, kv_dtype):
+        assert got.tobytes() == T.attention("reference", q, k, v, heads, kv_heads, **kwargs).tobytes()
+    truth = exact(q, k, v, heads, kv_heads, window, head_dim**-0.5, cap, kv_dtype, parents, sinks, slopes)
+    # A score is rounded at its bias's own size.
+    bias = 0 if slopes is None else slots * float(slopes.max())
+    assert np.abs(got - truth).max() < 2e-6 + (cap + 4 * bias) * 2.0**-24 + (kv_dtype == "bfloat16") * 2.0**-8 * np.abs(v).max()
+
+
+@pytest.mark.parametrize("parents", [None, [-1, 0, 0, 1]])
+def test_weights_with_sinks_and_linear_biases(parents: list[int] | None) -> None:
+    """The weights that are shown are those that attention uses: their sums with V are its output, and with a sink they miss its share."""
+    q, k, v = qkv(40, 4, 4, 2, 32)
+    kwargs: dict[str, Any] = {"scale": 0.2, "kv_dtype": "float32", "parents": parents, "sinks": [0.0, 1.0, 2.0, -9.0]}
+    kwargs["linear_biases"] = [0.5, 0.25, 0.125, 0.0625]
+    weights = T.attention_weights(q, k, 4, 2, **kwargs).astype(np.float64)
+    values = v.reshape(40, 2, 32).repeat(2, axis=1).astype(np.float64)
+    expected = np.einsum("hs,shd->hd", weights, values).reshape(-1)
+    assert np.abs(T.attention("reference", q, k, v, 4, 2, **kwargs)[-1] - expected).max() < 1e-5
+    assert (weights.sum(-1) < 1 - 1e-7).all()
+    without = T.attention_weights(q, k, 4, 2, **(kwargs | {"sinks": None})).astype(np.float64)
+    assert np.abs(without.sum(-1) - 1).max() < 1e-6 and (without >= weights).all()
 
 
 @pytest.mark.parametrize("window", [0, 40])

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,9 @@ def test_opened_by_cpp(program: Path, architecture: str, device_name: str, tmp_p
     if device_name == "emulated" and not hasattr(_core, "testing"):
         pytest.skip("this build has no emulated device")
     path = tiny_gguf.write(tmp_path / "tiny.gguf", tiny_model(architecture, vocab_size=258, num_layers=3, path=tmp_path / "directory"))
-    done = subprocess.run([str(program), str(path), device_name], capture_output=True, text=True, timeout=120, check=False)
+    spec = tmp_path / "spec.json"
+    spec.write_text(spec_of(open_model(path).core).to_json())
+    done = subprocess.run([str(program), str(path), str(spec), device_name], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
 
@@ -79,7 +82,10 @@ def test_opened_by_cpp(program: Path, architecture: str, device_name: str, tmp_p
 
 
 def test_a_model_that_is_not_there(program: Path, tmp_path: Path) -> None:
-    done = subprocess.run([str(program), str(tmp_path / "none.gguf"), "cpu"], capture_output=True, text=True, timeout=120, check=False)
+    spec = tmp_path / "spec.json"
+    spec.write_text("{}")
+    command = [str(program), str(tmp_path / "none.gguf"), str(spec), "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "none.gguf" in done.stderr and done.stdout == ""
 
 
@@ -99,18 +105,13 @@ def test_a_model_that_is_not_there(program: Path, tmp_path: Path) -> None:
 def test_options_that_the_core_refuses(name: str, value: object, error: type[Exception], message: str, tmp_path: Path) -> None:
     """A name, a type or a choice that the core does not know is named; LLM refuses them earlier, in its own words."""
     files = open_model(tiny_model(path=tmp_path))
-    spec = spec_of(files.core).to_json()
     with pytest.raises(error) as caught:
-        _core.Engine(files.core, spec=spec, dropped=_core.DropFlag(), **{name: value})
+        _core.Engine(files.core, dropped=_core.DropFlag(), **{name: value})
     assert message in str(caught.value)
 
 
 def test_none_is_the_cores_default(tmp_path: Path) -> None:
     files = open_model(tiny_model(path=tmp_path))
-    spec = spec_of(files.core).to_json()
-    given = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 64}
-    plain = _core.Engine(files.core, spec=spec, dropped=_core.DropFlag(), **given).info()
-    assert (
-        _core.Engine(files.core, spec=spec, dropped=_core.DropFlag(), **given, num_threads=None, block_size=None, dtype=None).info()
-        == plain
-    )
+    given: dict[str, Any] = {"spec": spec_of(files.core).to_json(), "kv_cache_memory_bytes": 1 << 23, "max_model_len": 64}
+    plain = _core.Engine(files.core, dropped=_core.DropFlag(), **given).info()
+    assert _core.Engine(files.core, dropped=_core.DropFlag(), **given, num_threads=None, block_size=None, dtype=None).info() == plain

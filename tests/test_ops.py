@@ -274,6 +274,12 @@ def test_scalar_math() -> None:
         exact = np.exp(np.float64(np.float32(x)))
         assert abs(T.scalar_math("exp32", x) - exact) <= 3 * exact * 2.0**-24
         assert abs(T.scalar_math("exp64", x) - np.exp(x)) <= 4 * np.exp(x) * 2.0**-53
+        assert abs(T.scalar_math("expm1_32", x) - np.expm1(np.float64(np.float32(x)))) <= 4 * 2.0**-24 * abs(np.expm1(x))
+        assert abs(T.scalar_math("sigmoid32", x) - 1 / (1 + np.exp(-np.float64(np.float32(x))))) <= 5 * 2.0**-24 / (1 + np.exp(-x))
+    for x in [*np.logspace(-40, -1, 100), *rng.uniform(0, 2, 200)]:
+        for value in (float(np.float32(x)), -float(np.float32(x))):
+            assert abs(T.scalar_math("expm1_32", value) - np.expm1(value)) <= 4 * 2.0**-24 * abs(np.expm1(value)) + 2.0**-149
+    assert T.scalar_math("expm1_32", -1000.0) == -1.0 and np.isnan(T.scalar_math("expm1_32", np.nan))
     assert T.scalar_math("exp32", 0.0) == 1.0 and T.scalar_math("exp32", -87.0) == 0.0
     for x in [*rng.uniform(1e-12, 1, 200), 5e-324, 1e300]:
         assert abs(T.scalar_math("log64", x) - np.log(x)) <= 4e-16 * max(1, abs(np.log(x)))
@@ -297,9 +303,12 @@ def test_every_table_has_every_op() -> None:
         "linear_bf16",  # test_bf16_layers.py, as the next
         "round_bf16",
         "embedding",
-        "rms_norm",
+        "norm",  # test_row_ops.py, as the next
         "rope",
-        "gated_activation",
+        "activate",
+        "add_scaled",
+        "scale",
+        "gate",
         "kv_write",
         "attention",
         "attention_span",

@@ -113,7 +113,7 @@ std::vector<LinearVariant> QuantizedVariants() {
 }
 
 template <int kChains>
-void Norm(const RmsNormArgs& args) {
+void Norm(const NormArgs& args) {
   for (int64_t row = 0; row < args.num_rows; ++row) {
     const float* x = args.x + row * args.x_stride;
     float* out = args.out + row * args.out_stride;

@@ -6,12 +6,12 @@
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/linear.h"
-#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/norm.h"
 
 namespace llmi {
 
 using LinearVariant = void (*)(const LinearArgs& args, const LinearPart& part, int64_t num_tiles);
-using NormVariant = void (*)(const RmsNormArgs& args);
+using NormVariant = void (*)(const NormArgs& args);
 using AttentionVariant = void (*)(const AttentionArgs& args, const AttentionTask& task);
 
 // The variants that exist for the type; the caller times all of them and takes the fastest.

@@ -18,7 +18,7 @@
 #include "free_order.h"
 #include "kernels/dispatch/tables.h"
 #include "kernels/ops/attention_tasks.h"
-#include "kernels/ops/gated_activation.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/quantize_rows.h"
 
 namespace llmi {
@@ -258,7 +258,7 @@ class Step {
     const std::vector<float> x = Random(work.rows * shape_.hidden, 4);
     const std::vector<float> weight = Random(shape_.hidden, 5);
     std::vector<float> out(x.size());
-    const RmsNormArgs args = {.x = x.data(),
+    const NormArgs args = {.x = x.data(),
                               .x_stride = shape_.hidden,
                               .out = out.data(),
                               .out_stride = shape_.hidden,
@@ -266,7 +266,7 @@ class Step {
                               .size = shape_.hidden,
                               .weight = weight.data(),
                               .eps = 1e-6f};
-    Op op = {"norms", 2 * shape_.layers + 1, {[&](int64_t) { table_.rms_norm(args, 0, args.num_rows); }}, &out, {}};
+    Op op = {"norms", 2 * shape_.layers + 1, {[&](int64_t) { table_.norm(args, 0, args.num_rows); }}, &out, {}};
     for (NormVariant variant : FreeNorms()) op.variants.push_back([&, variant](int64_t) { variant(args); });
     return Measure(work.name, op, shape_.rounds);
   }
@@ -333,10 +333,12 @@ class Step {
     Quantize(work.rows, width, false, &activations);
     std::vector<float> out(static_cast<size_t>(work.rows * shape_.intermediate));
     const std::vector<float> gate = Random(work.rows * shape_.intermediate, 10);
+    ActivationArgs silu{};
+    silu.activation = Activation::kSilu;
     Op op = {"activation, quantisation",
              shape_.layers,
              {[&](int64_t) {
-               table_.gated_activation(Activation::kSilu, gate.data(), activations.x.data(), work.rows * shape_.intermediate, out.data());
+               table_.activate(silu, gate.data(), activations.x.data(), work.rows * shape_.intermediate, out.data());
                if (!IsQuantizedPacked(shape_.type)) return;
                for (int64_t cols : {shape_.hidden, shape_.heads * shape_.head_dim, shape_.hidden, shape_.intermediate}) {
                  QuantizedRows rows = activations.rows;

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "cache/kv_cache.h"
 #include "engine/options.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/attention_weights.h"
 
 namespace py = pybind11;
 
@@ -43,56 +45,105 @@ struct OneSequence {
   KvSequence sequence;
 };
 
-// Writes K and V of one sequence, then queries them. k, v [num_slots, num_kv_heads * head_dim]; q [rows, num_heads * head_dim]: the last
-// rows. By name: kv_dtype, block_size, window, scale, soft_cap, parents of the rows, num_threads.
-FloatArray TestAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads,
-                         int64_t num_kv_heads, const py::kwargs& given) {
+struct AttentionOptions {
   std::string kv_dtype = "float16";
   int64_t block_size = 16;
   int num_threads = 1;
   Parents parents;
+  std::optional<std::vector<float>> sinks, linear_biases;
+
+  AttentionOptions(const py::kwargs& given, AttentionArgs* args) {
+    args->scale = 1.0f;
+    Keywords keywords(given, "attention");
+    keywords.Read("kv_dtype", &kv_dtype);
+    keywords.Read("block_size", &block_size);
+    keywords.Read("window", &args->window);
+    keywords.Read("scale", &args->scale);
+    keywords.Read("soft_cap", &args->soft_cap);
+    keywords.Read("sinks", &sinks);
+    keywords.Read("linear_biases", &linear_biases);
+    keywords.Read("parents", &parents);
+    keywords.Read("num_threads", &num_threads);
+    keywords.CheckAllKnown();
+  }
+};
+
+// One sequence in a cache: its K and V, and the queries of its last rows.
+struct TestSequence {
+  TestSequence(const std::string& table, const FloatArray& q, const FloatArray& k, int64_t num_heads, int64_t num_kv_heads,
+               const py::kwargs& given)
+      : options(given, &args),
+        context(TestContext(table, options.num_threads)),
+        kept(context, KvGroups({args.window}, num_kv_heads, q.shape(1) / num_heads, ParseKvType(options.kv_dtype), options.block_size),
+             options.block_size, k.shape(0)),
+        base_len(k.shape(0) - q.shape(0)),
+        positions(PositionsOf(options.parents, q.shape(0), base_len)),
+        placed_q(Place(context, q)),
+        sinks(PlaceHeads(options.sinks)),
+        linear_biases(PlaceHeads(options.linear_biases)) {
+    queries = {.row_begin = 0,
+               .num_rows = q.shape(0),
+               .base_len = base_len,
+               .block_table = kept.sequence.tables[0].data(),
+               .parents = options.parents ? options.parents->data() : nullptr};
+    args.kv = kept.cache.View(0);
+    args.segments = &queries;
+    args.num_segments = 1;
+    args.positions = positions.data();
+    args.q = placed_q.data();
+    args.q_stride = args.out_stride = q.shape(1);
+    args.num_heads = num_heads;
+    if (options.sinks) args.sinks = sinks.data();
+    if (options.linear_biases) args.linear_biases = linear_biases.data();
+  }
+  PlacedFloats PlaceHeads(const std::optional<std::vector<float>>& values) const {
+    return values ? PlacedFloats(context, values->data(), values->size()) : PlacedFloats(context, 0);
+  }
+  // K and V of the rows before the queries', and of those.
+  void WriteAndAttendAll(const FloatArray& k, const FloatArray& v) {
+    PlacedFloats placed_k = Place(context, k), placed_v = Place(context, v);
+    const AttentionSegment cached = {.row_begin = 0, .num_rows = base_len, .base_len = 0, .block_table = queries.block_table};
+    KvWriteArgs written = {
+        .kv = args.kv, .segments = &cached, .num_segments = 1, .k = placed_k.data(), .v = placed_v.data(), .stride = k.shape(1)};
+    if (base_len > 0) KvWrite(context, written);
+    written.segments = &queries;
+    written.k += base_len * written.stride;
+    written.v += base_len * written.stride;
+    WriteAndAttend(context, written, args);
+  }
+
   AttentionArgs args{};
-  args.num_segments = 1;
-  args.q_stride = args.out_stride = q.shape(1);
-  args.num_heads = num_heads;
-  args.scale = 1.0f;
-  Keywords keywords(given, "attention");
-  keywords.Read("kv_dtype", &kv_dtype);
-  keywords.Read("block_size", &block_size);
-  keywords.Read("window", &args.window);
-  keywords.Read("scale", &args.scale);
-  keywords.Read("soft_cap", &args.soft_cap);
-  keywords.Read("parents", &parents);
-  keywords.Read("num_threads", &num_threads);
-  keywords.CheckAllKnown();
-  const KernelContext context = TestContext(table, num_threads);
-  const int64_t num_rows = q.shape(0), num_slots = k.shape(0), base_len = num_slots - num_rows;
-  const KvGroups groups({args.window}, num_kv_heads, q.shape(1) / num_heads, ParseKvType(kv_dtype), block_size);
-  OneSequence kept(context, groups, block_size, num_slots);
-  const int32_t* block_table = kept.sequence.tables[0].data();
-  const AttentionSegment cached = {.row_begin = 0, .num_rows = base_len, .base_len = 0, .block_table = block_table};
-  const AttentionSegment queries = {.row_begin = 0,
-                                    .num_rows = num_rows,
-                                    .base_len = base_len,
-                                    .block_table = block_table,
-                                    .parents = parents ? parents->data() : nullptr};
-  PlacedFloats placed_k = Place(context, k), placed_v = Place(context, v), placed_q = Place(context, q);
-  PlacedFloats out(context, static_cast<size_t>(q.size()));
-  KvWriteArgs written = {
-      .kv = kept.cache.View(0), .segments = &cached, .num_segments = 1, .k = placed_k.data(), .v = placed_v.data(), .stride = k.shape(1)};
-  if (base_len > 0) KvWrite(context, written);
-  written.segments = &queries;
-  written.k += base_len * written.stride;
-  written.v += base_len * written.stride;
-  const std::vector<int32_t> positions = PositionsOf(parents, num_rows, base_len);
-  args.kv = written.kv;
-  args.segments = &queries;
-  args.positions = positions.data();
-  args.q = placed_q.data();
-  args.out = out.data();
-  WriteAndAttend(context, written, args);
+  AttentionOptions options;
+  KernelContext context;
+  OneSequence kept;
+  int64_t base_len;
+  std::vector<int32_t> positions;
+  PlacedFloats placed_q, sinks, linear_biases;
+  AttentionSegment queries;
+};
+
+// Writes K and V of one sequence, then queries them. k, v [num_slots, num_kv_heads * head_dim]; q [rows, num_heads * head_dim]: the last
+// rows. By name: kv_dtype, block_size, window, scale, soft_cap, sinks and linear_biases of the heads, parents of the rows, num_threads.
+FloatArray TestAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads,
+                         int64_t num_kv_heads, const py::kwargs& given) {
+  TestSequence sequence(table, q, k, num_heads, num_kv_heads, given);
+  PlacedFloats out(sequence.context, static_cast<size_t>(q.size()));
+  sequence.args.out = out.data();
+  sequence.WriteAndAttendAll(k, v);
   FloatArray values({q.shape(0), q.shape(1)});
   out.Fetch(values.mutable_data());
+  return values;
+}
+
+// The attention weights [num_heads, num_slots] of the last row, of the reference table. Arguments as above, with k in the place of v.
+FloatArray TestAttentionWeights(const FloatArray& q, const FloatArray& k, int64_t num_heads, int64_t num_kv_heads, const py::kwargs& given) {
+  TestSequence sequence("reference", q, k, num_heads, num_kv_heads, given);
+  std::vector<float> out(static_cast<size_t>(q.size()));
+  sequence.args.out = out.data();
+  sequence.WriteAndAttendAll(k, k);
+  const std::vector<float> weights = AttentionWeights(sequence.args, sequence.queries, q.shape(0) - 1);
+  FloatArray values({num_heads, k.shape(0)});
+  std::copy(weights.begin(), weights.end(), values.mutable_data());
   return values;
 }
 
@@ -101,6 +152,7 @@ FloatArray TestAttention(const std::string& table, const FloatArray& q, const Fl
 void RegisterTestingAttention(py::module_& module) {
   module.def("attention", &TestAttention, py::arg("table"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("num_heads"),
              py::arg("num_kv_heads"));
+  module.def("attention_weights", &TestAttentionWeights, py::arg("q"), py::arg("k"), py::arg("num_heads"), py::arg("num_kv_heads"));
 }
 
 }  // namespace llmi

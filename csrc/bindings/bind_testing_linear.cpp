@@ -57,12 +57,14 @@ class TestMatrix {
   PackedMatrix matrix_;
 };
 
-// The forms that gated_linear makes of its output. bias: added by both layers. By name: fine, num_threads, bits.
+// The forms that gated_linear makes of its output. bias: added by both layers. By name: activation, fine, num_threads, bits.
 py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, const TestMatrix& up, const FloatArray& x,
                           const std::vector<float>& bias, const py::kwargs& given) {
   bool fine = false;
   int num_threads = 1, bits = 8;
   Keywords keywords(given, "gated_linear_forms");
+  std::string activation = "silu";
+  keywords.Read("activation", &activation);
   keywords.Read("fine", &fine);
   keywords.Read("num_threads", &num_threads);
   keywords.Read("bits", &bits);
@@ -87,7 +89,9 @@ py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, cons
                            .quantized = activations.rows,
                            .out = gate_up.data(),
                            .out_stride = 2 * size};
-  GatedLinear(context, args, Activation::kSilu, out.data(), {made.rows});
+  const ActivationArgs activate = {
+      .activation = ParseActivation(activation), .gated = true, .x = gate_up.data(), .num_rows = num_rows, .size = size, .out = out.data()};
+  GatedLinear(context, args, activate, {made.rows});
   return made.Fetch();
 }
 

@@ -3,7 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <cstring>
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,9 +15,10 @@
 #include "bindings/testing_activations.h"
 #include "core/bfloat16.h"
 #include "core/float8.h"
-#include "kernels/ops/gated_linear.h"
-#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/row_ops.h"
 #include "kernels/ops/vocab.h"
 #include "model/rope_table.h"
 
@@ -25,67 +27,90 @@ namespace py = pybind11;
 namespace llmi {
 namespace {
 
+// weight: None, or [size] or, with own_weights, [num_groups * size]. By name: kind ("rms", "layer"), bias, eps, num_groups, group_stride,
+// own_weights, residual, to which the result is added; else x is normed in place.
+FloatArray TestNorm(const std::string& table, const FloatArray& x, const std::optional<FloatArray>& weight, const py::kwargs& given) {
+  std::string kind = "rms";
+  std::optional<FloatArray> bias, residual;
+  NormArgs args{};
+  args.eps = 1e-6f;
+  Keywords keywords(given, "norm");
+  keywords.Read("kind", &kind);
+  keywords.Read("bias", &bias);
+  keywords.Read("eps", &args.eps);
+  keywords.Read("num_groups", &args.num_groups);
+  keywords.Read("group_stride", &args.group_stride);
+  keywords.Read("own_weights", &args.own_weights);
+  keywords.Read("residual", &residual);
+  keywords.Read("size", &args.size);
+  keywords.CheckAllKnown();
+  CheckArgument(kind == "rms" || kind == "layer", "norm: kind");
+  args.kind = kind == "rms" ? NormKind::kRms : NormKind::kLayer;
+  args.x_stride = args.out_stride = x.shape(1);
+  args.num_rows = x.shape(0);
+  if (args.size == 0) args.size = x.shape(1) / args.num_groups;
+  args.accumulate = residual.has_value();
+  const KernelContext context = TestContext(table, 1);
+  PlacedFloats placed = Place(context, x), sum = Place(context, residual ? *residual : x);
+  std::optional<PlacedFloats> placed_weight, placed_bias;
+  if (weight) args.weight = placed_weight.emplace(Place(context, *weight)).data();
+  if (bias) args.bias = placed_bias.emplace(Place(context, *bias)).data();
+  args.out = residual ? sum.data() : placed.data();
+  args.x = placed.data();
+  Norm(context, args);
+  FloatArray out({x.shape(0), x.shape(1)});
+  (residual ? sum : placed).Fetch(out.mutable_data());
+  return out;
+}
+
 void RegisterNorms(py::module_& module) {
+  module.def("norm", &TestNorm, py::arg("table"), py::arg("x"), py::arg("weight"));
   module.def(
-      "rms_norm",
-      [](const std::string& table, const FloatArray& x, const FloatArray& weight, float eps, int64_t num_groups,
-         const std::optional<FloatArray>& residual) {
-        FloatArray out({x.shape(0), x.shape(1)});
-        if (residual) std::memcpy(out.mutable_data(), residual->data(), static_cast<size_t>(out.nbytes()));
-        const KernelContext context = TestContext(table, 1);
-        PlacedFloats placed = Place(context, out);
-        RmsNorm(context, {.x = Place(context, x).data(),
-                          .x_stride = x.shape(1),
-                          .out = placed.data(),
-                          .out_stride = x.shape(1),
-                          .num_rows = x.shape(0),
-                          .num_groups = num_groups,
-                          .size = x.shape(1) / num_groups,
-                          .weight = Place(context, weight).data(),
-                          .eps = eps,
-                          .accumulate = residual.has_value()});
-        placed.Fetch(out.mutable_data());
-        return out;
-      },
-      py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("num_groups") = 1, py::arg("residual") = py::none());
-  module.def(
-      "rms_norm_forms",
+      "norm_forms",
       [](const std::string& table, const FloatArray& x, const FloatArray& weight, float eps, bool fine, int num_threads, int bits) {
         const KernelContext context = TestContext(table, num_threads);
         const int64_t size = x.shape(1);
+        PlacedFloats placed_x = Place(context, x), placed_weight = Place(context, weight);
         return ProducedForms(context, x.shape(0), size, fine, bits, [&](float* out, const LinearInput& input) {
-          RmsNorm(context,
-                  {.x = Place(context, x).data(),
-                   .x_stride = size,
-                   .out = out,
-                   .out_stride = size,
-                   .num_rows = x.shape(0),
-                   .size = size,
-                   .weight = Place(context, weight).data(),
-                   .eps = eps},
-                  input);
+          Norm(context,
+               {.x = placed_x.data(),
+                .x_stride = size,
+                .out = out,
+                .out_stride = size,
+                .num_rows = x.shape(0),
+                .size = size,
+                .weight = placed_weight.data(),
+                .eps = eps},
+               input);
         });
       },
       py::arg("table"), py::arg("x"), py::arg("weight"), py::arg("eps"), py::arg("fine"), py::arg("num_threads"), py::arg("bits") = 8);
 }
 
 void RegisterRopes(py::module_& module) {
-  module.def("rope", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t rotary_dim, const FloatArray& cosine,
-                        const FloatArray& sine) {
-    const KernelContext context = TestContext(table, 1);
-    FloatArray out({x.shape(0), x.shape(1)});
-    PlacedFloats placed = Place(context, x);
-    Rope(context, {.x = placed.data(),
-                   .x_stride = x.shape(1),
-                   .num_rows = x.shape(0),
-                   .num_heads = num_heads,
-                   .head_dim = x.shape(1) / num_heads,
-                   .rotary_dim = rotary_dim,
-                   .cosine = Place(context, cosine).data(),
-                   .sine = Place(context, sine).data()});
-    placed.Fetch(out.mutable_data());
-    return out;
-  });
+  // head_dim: of heads that are followed by values which stay as they are; 0: all values of a head.
+  module.def(
+      "rope",
+      [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t rotary_dim, const FloatArray& cosine,
+         const FloatArray& sine, int64_t head_dim) {
+        const KernelContext context = TestContext(table, 1);
+        FloatArray out({x.shape(0), x.shape(1)});
+        PlacedFloats placed = Place(context, x);
+        const int64_t stride = x.shape(1) / num_heads;
+        Rope(context, {.x = placed.data(),
+                       .x_stride = x.shape(1),
+                       .num_rows = x.shape(0),
+                       .num_heads = num_heads,
+                       .head_dim = head_dim > 0 ? head_dim : stride,
+                       .head_stride = head_dim > 0 ? stride : 0,
+                       .rotary_dim = rotary_dim,
+                       .cosine = Place(context, cosine).data(),
+                       .sine = Place(context, sine).data()});
+        placed.Fetch(out.mutable_data());
+        return out;
+      },
+      py::arg("table"), py::arg("x"), py::arg("num_heads"), py::arg("rotary_dim"), py::arg("cosine"), py::arg("sine"),
+      py::arg("head_dim") = 0);
   // The table of a RopeSpec whose fields are given by name: its inverse frequencies, and cosines and sines of some positions.
   module.def("rope_table", [](const std::vector<int32_t>& positions, const py::kwargs& given) {
     RopeSpec spec;
@@ -113,25 +138,90 @@ void RegisterRopes(py::module_& module) {
 }
 
 void RegisterActivations(py::module_& module) {
-  module.def("gated_activation", [](const std::string& table, const std::string& name, const FloatArray& gate_up) {
-    const KernelContext context = TestContext(table, 1);
-    FloatArray out({gate_up.shape(0), gate_up.shape(1) / 2});
-    PlacedFloats placed(context, static_cast<size_t>(out.size()));
-    GatedActivation(context, name == "silu" ? Activation::kSilu : Activation::kGeluTanh, Place(context, gate_up).data(), gate_up.shape(0),
-                    gate_up.shape(1) / 2, placed.data());
-    placed.Fetch(out.mutable_data());
-    return out;
-  });
+  // x [rows, size], or gated [rows, 2 * size]: gate, then up. parameters: those of xielu.
   module.def(
-      "gated_activation_forms",
-      [](const std::string& table, const FloatArray& gate_up, bool fine, int num_threads, int bits) {
+      "activate",
+      [](const std::string& table, const std::string& name, const FloatArray& x, bool gated, const std::array<float, 4>& parameters) {
+        const KernelContext context = TestContext(table, 1);
+        FloatArray out({x.shape(0), x.shape(1) / (gated ? 2 : 1)});
+        PlacedFloats placed(context, static_cast<size_t>(out.size())), placed_x = Place(context, x);
+        ActivationArgs args = {.activation = ParseActivation(name),
+                               .gated = gated,
+                               .x = placed_x.data(),
+                               .num_rows = out.shape(0),
+                               .size = out.shape(1),
+                               .out = placed.data()};
+        std::copy(parameters.begin(), parameters.end(), args.parameters);
+        Activate(context, args);
+        placed.Fetch(out.mutable_data());
+        return out;
+      },
+      py::arg("table"), py::arg("name"), py::arg("x"), py::arg("gated") = true, py::arg("parameters") = std::array<float, 4>{});
+  // Of silu.
+  module.def(
+      "activate_forms",
+      [](const std::string& table, const FloatArray& x, bool gated, bool fine, int num_threads, int bits) {
         const KernelContext context = TestContext(table, num_threads);
-        const int64_t size = gate_up.shape(1) / 2;
-        return ProducedForms(context, gate_up.shape(0), size, fine, bits, [&](float* out, const LinearInput& input) {
-          GatedActivation(context, Activation::kSilu, Place(context, gate_up).data(), gate_up.shape(0), size, out, input);
+        const int64_t size = x.shape(1) / (gated ? 2 : 1);
+        PlacedFloats placed_x = Place(context, x);
+        return ProducedForms(context, x.shape(0), size, fine, bits, [&](float* out, const LinearInput& input) {
+          Activate(
+              context,
+              {.activation = Activation::kSilu, .gated = gated, .x = placed_x.data(), .num_rows = x.shape(0), .size = size, .out = out},
+              input);
         });
       },
-      py::arg("table"), py::arg("gate_up"), py::arg("fine"), py::arg("num_threads"), py::arg("bits") = 8);
+      py::arg("table"), py::arg("x"), py::arg("gated"), py::arg("fine"), py::arg("num_threads"), py::arg("bits") = 8);
+}
+
+// Calls change(context, its copy in the memory of the ops) and returns what became of x.
+template <typename Change>
+FloatArray Changed(const std::string& table, const FloatArray& x, const Change& change) {
+  const KernelContext context = TestContext(table, 2);
+  PlacedFloats placed = Place(context, x);
+  change(context, placed.data());
+  FloatArray out({x.shape(0), x.shape(1)});
+  placed.Fetch(out.mutable_data());
+  return out;
+}
+
+void RegisterRowOps(py::module_& module) {
+  module.def("add_scaled", [](const std::string& table, const FloatArray& x, float scale, const FloatArray& to) {
+    return Changed(table, to, [&](const KernelContext& context, float* out) {
+      PlacedFloats placed = Place(context, x);
+      AddScaled(context, placed.data(), x.size(), scale, out);
+    });
+  });
+  module.def("scale", [](const std::string& table, const FloatArray& x, float scale) {
+    return Changed(table, x, [&](const KernelContext& context, float* out) { Scale(context, out, x.size(), scale); });
+  });
+  // The first `size` values of each row.
+  module.def("scale_rows", [](const std::string& table, const FloatArray& x, int64_t size, const FloatArray& factors) {
+    return Changed(table, x, [&](const KernelContext& context, float* out) {
+      PlacedFloats placed = Place(context, factors);
+      ScaleRows(context, out, x.shape(1), x.shape(0), size, placed.data());
+    });
+  });
+  module.def("gate", [](const std::string& table, const FloatArray& x, const FloatArray& gate, int64_t num_heads, bool per_head) {
+    return Changed(table, x, [&](const KernelContext& context, float* out) {
+      PlacedFloats placed = Place(context, gate);
+      Gate(context, {.x = out,
+                     .gate = placed.data(),
+                     .gate_stride = gate.shape(1),
+                     .per_head = per_head,
+                     .num_rows = x.shape(0),
+                     .num_heads = num_heads,
+                     .head_dim = x.shape(1) / num_heads});
+    });
+  });
+  module.def("pack_heads", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t to_dim) {
+    const KernelContext context = TestContext(table, 2);
+    PlacedFloats placed = Place(context, x), out(context, static_cast<size_t>(x.shape(0) * num_heads * to_dim));
+    PackHeads(context, placed.data(), x.shape(0), num_heads, x.shape(1) / num_heads, to_dim, out.data());
+    FloatArray packed({x.shape(0), num_heads * to_dim});
+    out.Fetch(packed.mutable_data());
+    return packed;
+  });
 }
 
 void RegisterValues(py::module_& module) {
@@ -169,6 +259,7 @@ void RegisterTestingRows(py::module_& module) {
   RegisterNorms(module);
   RegisterRopes(module);
   RegisterActivations(module);
+  RegisterRowOps(module);
   RegisterValues(module);
 }
 

@@ -72,6 +72,8 @@ void RegisterNoise(py::module_& module) {
     double sine = 0;
     double cosine = 0;
     if (name == "exp32") return py::float_(static_cast<double>(ExpF32(static_cast<float>(x))));
+    if (name == "expm1_32") return py::float_(static_cast<double>(Expm1F32(static_cast<float>(x))));
+    if (name == "sigmoid32") return py::float_(static_cast<double>(SigmoidF32(static_cast<float>(x))));
     if (name == "log64") return py::float_(LogF64(x));
     if (name == "log1p64") return py::float_(Log1pF64(x));
     if (name == "exp64") return py::float_(ExpF64(x));

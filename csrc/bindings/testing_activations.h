@@ -4,17 +4,28 @@
 #include <pybind11/numpy.h>
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bindings/bind_testing.h"
 #include "engine/options.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_input.h"
 
 namespace llmi {
 
 using CodeBytes = pybind11::array_t<int8_t, pybind11::array::c_style>;
+
+inline Activation ParseActivation(const std::string& name) {
+  constexpr const char* kNames[] = {"silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"};
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return static_cast<Activation>(i);
+  }
+  throw Error(ErrorKind::kInvalidArgument, "unknown activation " + name);
+}
 
 struct TestActivations {
   Placed<int8_t> codes;

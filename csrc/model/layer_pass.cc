@@ -17,7 +17,7 @@ LinearInput MakeInput(const KernelContext& context, int64_t num_rows, std::initi
   };
   if (any(IsQuantizedPacked)) {
     const bool wide = context.wide_activations;
-    room.codes.Reserve(static_cast<size_t>(CodeBytes(num_values, wide)), "activations", context.device);
+    room.codes.Reserve(static_cast<size_t>(NumCodeBytes(num_values, wide)), "activations", context.device);
     auto* codes = room.codes.as<int8_t>();
     float* scales = Floats(context, room.scales, ScaleFloats(num_values));
     auto* half_sums = reinterpret_cast<int32_t*>(scales + num_values / 32 * 3);

@@ -204,6 +204,8 @@ class Checker {
     if (order.head_stride > 0 && order.head_rows == 0) Fail(path + "head_stride", "needs head_rows");
     if (order.adjacent_pairs % 2 != 0) Fail(path + "adjacent_pairs", "= " + std::to_string(order.adjacent_pairs) + " is odd");
     if (slot.binding.transposed && !slot.is_matrix()) Fail(slot.place + ".transposed", "is for matrices");
+    const bool is_one = slot.TensorNames().size() == 1;
+    if (!is_one && !(order == RowOrder{})) Fail(slot.place + ".order", "is for one tensor, not for one of each head");
     Finite(slot.place + ".plus", slot.binding.plus);
     if (slot.binding.plus != 0 && slot.is_matrix()) Fail(slot.place + ".plus", "is for vectors");
   }

@@ -1,5 +1,6 @@
 #include "model/tensor_slots.h"
 
+#include <string_view>
 #include <utility>
 
 namespace llmi {
@@ -129,6 +130,17 @@ int64_t TensorSlot::FileRow(int64_t row) const {
     within = 2 * (within % half) + within / half;
   }
   return order.first_row + head * (order.head_stride == 0 ? order.head_rows : order.head_stride) + within;
+}
+
+std::vector<std::string> TensorSlot::TensorNames() const {
+  const size_t hole = binding.name.find(kHeadNumber);
+  if (row_size == 0 || hole == std::string::npos) return {binding.name};
+  std::vector<std::string> names;
+  for (int64_t head = 0; head < num_rows / row_size; ++head) {
+    names.push_back(binding.name);
+    names.back().replace(hole, std::string_view(kHeadNumber).size(), std::to_string(head));
+  }
+  return names;
 }
 
 std::vector<TensorSlot> TensorSlotsOf(ModelSpec* spec, ModelWeights* weights) {

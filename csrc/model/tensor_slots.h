@@ -11,6 +11,8 @@
 
 namespace llmi {
 
+// In the name of a binding: the number of a head.
+inline constexpr const char* kHeadNumber = "{head}";
 // The place of learned positions.
 inline constexpr const char* kPositionsPlace = "embedding.positions";
 
@@ -21,7 +23,7 @@ struct TensorSlot {
   int64_t num_cols = 0;            // 0: a vector
   int64_t head_rows = 0;           // rows of the matrix, or values of the bias, of one head; 0: it is not filled up
   int64_t padded_head_rows = 0;    // the same after zero rows are added to each head
-  int64_t row_size = 0;            // a vector that may be stored as a matrix: its columns; 0: it may not
+  int64_t row_size = 0;            // a vector of rows, which may be a matrix with this many columns, or several tensors; 0: neither
   PackedMatrix* matrix = nullptr;  // where it goes
   WeightVector* vector = nullptr;
   float* value = nullptr;                // a single value
@@ -35,6 +37,8 @@ struct TensorSlot {
     const int64_t within = row % padded_head_rows;
     return within < head_rows ? row / padded_head_rows * head_rows + within : -1;
   }
+  // The names of its tensors: one, or one for each row.
+  std::vector<std::string> TensorNames() const;
   // Whether the file's rows are packed as they are, all of them.
   bool keeps_rows() const { return binding.order == RowOrder{} && packed_rows() == num_rows; }
   // The row of the file's tensor that is packed as row `row`; -1: a row of zeros.

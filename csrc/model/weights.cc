@@ -72,11 +72,10 @@ class Loader {
     ModelWeights weights;
     weights.arena = std::make_unique<HugeArena>();
     for (const TensorSlot& slot : TensorSlotsOf(spec, &weights)) {
-      const TensorView& view = Found(file_, slot.binding.name);
       if (slot.is_matrix()) {
-        *slot.matrix = Matrix(slot, view, weights.arena.get());
+        *slot.matrix = Matrix(slot, Found(file_, slot.binding.name), weights.arena.get());
       } else {
-        Store(slot, view);
+        Store(slot);
       }
     }
     for (size_t i = 0; i < spec->layers.size(); ++i) {
@@ -96,28 +95,35 @@ class Loader {
     return {context_, view, format, slot.keeps_rows() ? nullptr : &rows, arena};
   }
 
-  void Store(const TensorSlot& slot, const TensorView& view) const {
-    const std::vector<float> values = Values(slot, view);
+  void Store(const TensorSlot& slot) const {
+    const std::vector<float> values = Values(slot);
     if (slot.vector != nullptr) *slot.vector = {context_, values};
     if (slot.value == nullptr && slot.values == nullptr) return;
     for (float value : values) {
       const bool fits = std::isfinite(value) && (slot.values == nullptr || value > 0);
       if (!fits) {
-        throw Error(ErrorKind::kModelFile, "tensor '" + view.name + "' holds " + std::to_string(value) + ", which cannot be", view.name);
+        const std::string& name = slot.binding.name;
+        throw Error(ErrorKind::kModelFile, "tensor '" + name + "' holds " + std::to_string(value) + ", which cannot be", name);
       }
     }
     if (slot.value != nullptr) *slot.value = values[0];
     if (slot.values != nullptr) *slot.values = values;
   }
 
-  // A vector in the order of the model.
-  static std::vector<float> Values(const TensorSlot& slot, const TensorView& view) {
-    uint64_t num_stored = 1;
-    for (uint64_t extent : view.shape) num_stored *= extent;
-    std::vector<float> stored(num_stored);
+  // All values of a tensor in the order of the file.
+  static void AppendStored(const TensorView& view, std::vector<float>* values) {
+    uint64_t count = 1;
+    for (uint64_t extent : view.shape) count *= extent;
     std::vector<uint8_t> bytes(view.num_bytes);
     view.Read(0, view.num_bytes, bytes.data());
-    DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(num_stored), stored.data());
+    values->resize(values->size() + count);
+    DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(count), values->data() + values->size() - count);
+  }
+
+  // A vector in the order of the model.
+  std::vector<float> Values(const TensorSlot& slot) const {
+    std::vector<float> stored;
+    for (const std::string& name : slot.TensorNames()) AppendStored(Found(file_, name), &stored);
     std::vector<float> values(static_cast<size_t>(slot.packed_rows()), 0.0f);
     for (int64_t row = 0; row < slot.packed_rows(); ++row) {
       const int64_t from = slot.FileRow(row);
@@ -187,19 +193,22 @@ struct TensorUse {
   std::vector<Rows> read;
 };
 
-// A spec may cut no tensor into more pieces than this in all: each takes time to check.
+// A spec may cut its tensors into no more pieces than this in all: each takes time and memory to check, a tensor of its own more than rows.
 constexpr int64_t kMostPieces = int64_t{1} << 23;
+constexpr int64_t kPiecesOfName = 16;
+
+void CountPieces(const TensorSlot& slot, int64_t count, int64_t* num_pieces) {
+  *num_pieces += count;
+  if (*num_pieces <= kMostPieces) return;
+  throw Error(ErrorKind::kUnsupportedModel, "the spec's " + slot.place + " cuts tensors into too many pieces", slot.place);
+}
 
 void AddRows(const TensorSlot& slot, std::vector<Rows>* read, int64_t* num_pieces) {
   const RowOrder& order = slot.binding.order;
   const bool whole = order.head_rows == 0 || order.head_stride == 0 || order.head_stride == order.head_rows;
   if (whole) return read->push_back({order.first_row, order.first_row + slot.num_rows});
   const int64_t num_heads = slot.num_rows / order.head_rows;
-  *num_pieces += num_heads;
-  if (*num_pieces > kMostPieces) {
-    throw Error(ErrorKind::kUnsupportedModel, "the spec's " + slot.place + ".order cuts the tensor into too many pieces",
-                slot.place + ".order");
-  }
+  CountPieces(slot, num_heads, num_pieces);
   for (int64_t head = 0; head < num_heads; ++head) {
     const int64_t begin = order.first_row + head * order.head_stride;
     read->push_back({begin, begin + order.head_rows});
@@ -233,29 +242,42 @@ struct Expected {
   const TensorSlot* slot;
 };
 
+[[noreturn]] void RefuseTwoShapes(const std::string& name, const TensorSlot& one, const TensorSlot& other) {
+  throw Error(ErrorKind::kModelFile,
+              "tensor '" + name + "': the spec's " + one.place + " and " + other.place + " read it as different shapes", name);
+}
+
 // By name, in the order of the slots. Throws Error(kModelFile) if two bindings of a tensor do not fit each other.
 std::vector<Expected> ExpectedOf(const std::vector<TensorSlot>& slots) {
   std::map<std::string, TensorUse> uses;
-  std::vector<const TensorSlot*> order;
+  std::vector<std::string> order;
   int64_t num_pieces = 0;
   for (const TensorSlot& slot : slots) {
-    TensorUse& use = uses[slot.binding.name];
-    if (use.first == nullptr) order.push_back(use.first = &slot);
-    if (use.first->num_cols != slot.num_cols || use.first->binding.transposed != slot.binding.transposed) {
-      throw Error(
-          ErrorKind::kModelFile,
-          "tensor '" + slot.binding.name + "': the spec's " + use.first->place + " and " + slot.place + " read it as different shapes",
-          slot.binding.name);
+    const std::vector<std::string> names = slot.TensorNames();
+    for (const std::string& name : names) {
+      TensorUse& use = uses[name];
+      if (use.first == nullptr) {
+        use.first = &slot;
+        order.push_back(name);
+      }
+      if (use.first->num_cols != slot.num_cols || use.first->binding.transposed != slot.binding.transposed) {
+        RefuseTwoShapes(name, *use.first, slot);
+      }
+      if (names.size() > 1) {
+        CountPieces(slot, kPiecesOfName, &num_pieces);
+        use.read.emplace_back(0, slot.row_size);
+      } else {
+        AddRows(slot, &use.read, &num_pieces);
+      }
     }
-    AddRows(slot, &use.read, &num_pieces);
   }
   std::vector<Expected> expected;
-  for (const TensorSlot* slot : order) {
-    const std::string& name = slot->binding.name;
-    std::vector<uint64_t> shape = {static_cast<uint64_t>(NumRows(name, &uses[name].read))};
-    if (slot->is_matrix()) shape.push_back(static_cast<uint64_t>(slot->num_cols));
-    if (slot->binding.transposed) std::reverse(shape.begin(), shape.end());
-    expected.push_back({{name, shape}, slot});
+  for (const std::string& name : order) {
+    TensorUse& use = uses[name];
+    std::vector<uint64_t> shape = {static_cast<uint64_t>(NumRows(name, &use.read))};
+    if (use.first->is_matrix()) shape.push_back(static_cast<uint64_t>(use.first->num_cols));
+    if (use.first->binding.transposed) std::reverse(shape.begin(), shape.end());
+    expected.push_back({{name, shape}, use.first});
   }
   return expected;
 }

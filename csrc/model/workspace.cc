@@ -71,7 +71,7 @@ void Workspace::Reserve(const KernelContext& context, const ModelSpec& spec, int
   }
   int64_t most_values = 0;
   for (const auto& [room, count] : FormSizes(spec, num_rows)) {
-    (this->*room).codes.Reserve(static_cast<size_t>(CodeBytes(count, context.wide_activations)), "activations", context.device);
+    (this->*room).codes.Reserve(static_cast<size_t>(NumCodeBytes(count, context.wide_activations)), "activations", context.device);
     Floats(context, (this->*room).scales, ScaleFloats(count));
     most_values = std::max(most_values, count);
   }
@@ -84,7 +84,7 @@ uint64_t Workspace::Bytes(const ModelSpec& spec, int64_t num_rows, int64_t num_l
   uint64_t bytes = 0;
   for (const auto& [buffer, count] : FloatSizes(spec, num_rows, num_logits_rows)) bytes += FloatBytes(count);
   for (const auto& [room, count] : FormSizes(spec, num_rows)) {
-    bytes += FloatBytes(ScaleFloats(count)) + static_cast<uint64_t>(CodeBytes(count, wide_activations));
+    bytes += FloatBytes(ScaleFloats(count)) + static_cast<uint64_t>(NumCodeBytes(count, wide_activations));
   }
   return bytes;
 }

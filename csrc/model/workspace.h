@@ -48,7 +48,7 @@ inline int64_t GateUpSize(const MlpSpec& mlp) { return mlp.gated ? 2 * mlp.size 
 // The buffer with room for `count` values.
 float* Floats(const KernelContext& context, AlignedBuffer& buffer, int64_t count);
 // Codes of one byte, or of two: all high bytes, then all low ones.
-inline int64_t CodeBytes(int64_t num_values, bool wide) { return wide ? 2 * num_values : num_values; }
+inline int64_t NumCodeBytes(int64_t num_values, bool wide) { return wide ? 2 * num_values : num_values; }
 // 32 values have at most two scales, one sum and two half sums.
 inline int64_t ScaleFloats(int64_t num_values) { return num_values / 32 * 5; }
 inline size_t FloatBytes(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }

@@ -1,7 +1,8 @@
 // Opens an engine without Python, generates several continuations of a prompt, and extends a fork of the prompt's sequence.
 //
-//     open_engine MODEL.gguf cpu|emulated
+//     open_engine MODEL.gguf SPEC.json cpu|emulated
 //
+// SPEC.json: the model's spec, as the family's card writes it (csrc/model/spec.h).
 // Prints "tokens" and the ids of each continuation, then "logits" and the bits of the fork's last row in hexadecimal. The same calls from
 // Python give the same numbers (tests/test_open_engine.py).
 #include <bit>
@@ -16,6 +17,7 @@
 #include "engine/lab.h"
 #include "engine/open_engine.h"
 #include "engine/request.h"
+#include "io/input_file.h"
 
 namespace llmi {
 namespace {
@@ -60,8 +62,9 @@ void Fork(Engine& engine) {
   engine.lab().Close(fork);
 }
 
-void Run(const std::string& path, const std::string& device) {
+void Run(const std::string& path, const std::string& spec, const std::string& device) {
   EngineOptions options;
+  options.spec = InputFile(spec).ReadAll(1 << 20);
   options.device = ParseDeviceKind(device);
   options.scheduler.max_num_batched_tokens = 16;  // shorter than the prompt, which is cut
   options.kv_cache_memory_bytes = int64_t{1} << 23;
@@ -79,12 +82,12 @@ void Run(const std::string& path, const std::string& device) {
 }  // namespace llmi
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: open_engine MODEL.gguf cpu|emulated\n");
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: open_engine MODEL.gguf SPEC.json cpu|emulated\n");
     return 2;
   }
   try {
-    llmi::Run(argv[1], argv[2]);
+    llmi::Run(argv[1], argv[2], argv[3]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -13,6 +13,7 @@
 #include "kernels/layout/kv_elements.h"
 #include "kernels/layout/kv_slot.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/attention_score.h"
 
 namespace llmi::cuda {
 
@@ -88,6 +89,8 @@ struct AttentionPlan {
     visit(args.segments);
     visit(args.positions);
     visit(args.q);
+    visit(args.sinks);
+    visit(args.linear_biases);
     visit(args.out);
     visit(row_segments);
     visit(groups);
@@ -156,8 +159,7 @@ struct AttentionSpanKernel {
         float scores[kSpanHeads] = {};
         AddScores(kv, tile, slot, q, num_heads, scores);
         for (int64_t head = 0; head < num_heads; ++head) {
-          const float score = scores[head] * args.scale;
-          shared.weights[head][j] = args.soft_cap > 0.0f ? SoftCapF32(score, args.soft_cap) : score;
+          shared.weights[head][j] = FinishedScore(args, head_begin + head, span + j, scores[head]);
         }
       }
     });
@@ -225,6 +227,7 @@ struct AttentionMergeKernel {
     float keep[kSpansAtOnce];
     float add[kSpansAtOnce];
     float total;
+    float last_keep;  // of the sink's merge
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
   AttentionPlan plan;
@@ -273,8 +276,12 @@ struct AttentionMergeKernel {
       });
     }
     block.ForEachThread([&](int thread) {
+      const float greatest = shared.greatest[(num_spans - 1) % kSpansAtOnce + 1];
+      if (thread == 0) shared.last_keep = reference::MergeSink(AttentionSink(plan.args, block.y), greatest, &shared.total);
+    });
+    block.ForEachThread([&](int thread) {
       const float inverse = 1.0f / shared.total;
-      for (int64_t d = thread; d < head_dim; d += block.num_threads) out[d] = out[d] * inverse;
+      for (int64_t d = thread; d < head_dim; d += block.num_threads) out[d] = (out[d] * shared.last_keep) * inverse;
     });
   }
 };

@@ -114,7 +114,7 @@ struct Bf16Attention {
     typename Block::template PerWarp<Scores<Warp>> scores;
     block.ForEachWarp([&](const Warp& warp) {
       Score(warp, work, sight, shared, &scores[warp]);
-      FindPeaks(warp, scores[warp], sight, &shared);
+      FindPeaks(warp, work, span, scores[warp], sight, &shared);
     });
     block.Barrier();
     block.ForEachThread([&](int thread) {
@@ -300,9 +300,10 @@ struct Bf16Attention {
     }
   }
 
-  // Scales and caps the scores, and finds the greatest of each lane.
+  // Scales, caps and biases the scores, and finds the greatest of each lane.
   template <typename Warp>
-  LLMI_HD void FindPeaks(const Warp& warp, Scores<Warp>& scores, const Sight& sight, Shared* shared) const {
+  LLMI_HD void FindPeaks(const Warp& warp, const Work& work, int64_t span, Scores<Warp>& scores, const Sight& sight,
+                         Shared* shared) const {
     warp.ForEachLane([&](int lane) {
       Array<float[2], kMatrices> peaks;  // of rows lane / 4 and lane / 4 + 8
       LLMI_UNROLL
@@ -311,10 +312,12 @@ struct Bf16Attention {
         LLMI_UNROLL
         for (int odd = 0; odd < 2; ++odd) {
           float& score = scores.of[matrix][t][odd][lane].values[i];
-          score = score * plan.args.scale;
-          if (plan.args.soft_cap > 0.0f) score = SoftCapF32(score, plan.args.soft_cap);
+          const int query = matrix * kMatrixQueries + MatrixRow(lane, i);
+          // The heads of a group are fewer than the queries of an instruction; those that fill it up have the first one's bias.
+          const int64_t head = query < NumQueries(work) ? work.Head(query, GroupHeads()) : work.Head(0, GroupHeads());
+          score = FinishedScore(plan.args, head, span * kAttentionSpan + 2 * pair + odd, score);
           float& peak = peaks[matrix][i / 2];
-          if (Sees(*shared, matrix * kMatrixQueries + MatrixRow(lane, i), 2 * pair + odd)) peak = reference::Max(peak, score);
+          if (Sees(*shared, query, 2 * pair + odd)) peak = reference::Max(peak, score);
         }
       });
       LLMI_UNROLL
@@ -378,7 +381,7 @@ struct Bf16Attention {
   // Tiles in order. Tiles that all rows see whole are taken several at a time, and all are read before the first is used.
   template <typename Warp>
   LLMI_HD void AddValues(const Warp& warp, const Work& work, const Sight& sight, const Shared& shared, Values<Warp>* values) const {
-    constexpr int kTiles = 8 / kDimGroups;
+    constexpr int kTiles = kDimGroups < 8 ? 8 / kDimGroups : 1;
     const bool gathered = kTrees && Segment(work).parents != nullptr;
     LLMI_ROLL
     for (int tile = sight.FirstTile(); tile < sight.EndTile();) {

@@ -122,13 +122,19 @@ struct Bf16AttentionKernel {
       block.Barrier();
     }
     block.ForEachThread([&](int thread) {
+      for (int query = thread; query < attention.NumQueries(work); query += block.num_threads) {
+        const float* sink = AttentionSink(plan.args, work.Head(query, attention.GroupHeads()));
+        shared.keep[query] = reference::MergeSink(sink, shared.total_peak[query], &shared.total_sum[query]);
+      }
+    });
+    block.ForEachThread([&](int thread) {
       const int head_dim = plan.args.kv.head_dim;
       for (int i = thread; i < attention.NumQueries(work) * head_dim; i += block.num_threads) {
         const int query = i / head_dim;
         const int64_t head = work.Head(query, attention.GroupHeads());
         const float inverse = 1.0f / shared.total_sum[query];
         plan.args.out[work.Row(query) * plan.args.out_stride + head * head_dim + i % head_dim] =
-            shared.totals[query][i % head_dim] * inverse;
+            (shared.totals[query][i % head_dim] * shared.keep[query]) * inverse;
       }
     });
   }

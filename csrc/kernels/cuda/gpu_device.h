@@ -125,14 +125,26 @@ class GpuDevice final : public Device {
     }
   }
 
-  void RmsNorm(const RmsNormArgs& args) override {
-    Busy().Launch(args.num_rows, args.num_groups, kRowThreads, RmsNormKernel::kSharedBytes, RmsNormKernel{args});
+  void Norm(const NormArgs& args) override {
+    Busy().Launch(args.num_rows, args.num_groups, kRowThreads, NormKernel::kSharedBytes, NormKernel{args});
   }
 
   void Rope(const RopeArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, RopeKernel{args}); }
 
-  void GatedActivation(Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out) override {
-    Busy().Launch(num_rows, 1, kRowThreads, 0, GatedActivationKernel{activation, gate_up, size, out});
+  void Activate(const ActivationArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, ActivationKernel{args}); }
+
+  void AddScaled(const float* x, int64_t count, float scale, float* out) override {
+    Busy().Launch((count + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, AddScaledKernel{x, count, scale, out});
+  }
+  void Scale(float* x, int64_t count, float scale) override {
+    Busy().Launch((count + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, ScaleKernel{x, count, scale});
+  }
+  void ScaleRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors) override {
+    Busy().Launch(num_rows, 1, kRowThreads, 0, ScaleRowsKernel{x, x_stride, size, factors});
+  }
+  void Gate(const GateArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, GateKernel{args}); }
+  void PackHeads(const float* x, int64_t num_heads, int64_t from_dim, int64_t to_dim, float* out) override {
+    Busy().Launch(num_heads, 1, kRowThreads, 0, PackHeadsKernel{x, from_dim, to_dim, out});
   }
 
   void KvWrite(const KvWriteArgs& args) override {
@@ -342,8 +354,10 @@ class GpuDevice final : public Device {
       launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<2>{{plan}});
     } else if (args.kv.head_dim <= Bf16SpanKernel<4>::kMostHeadDim) {
       launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<4>{{plan}});
-    } else {
+    } else if (args.kv.head_dim <= Bf16SpanKernel<8>::kMostHeadDim) {
       launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<8>{{plan}});
+    } else {
+      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<9>{{plan}});
     }
     Busy().Launch(num_rows, args.num_heads, kAttentionThreads, AttentionMergeKernel::kSharedBytes, AttentionMergeKernel{plan});
   }

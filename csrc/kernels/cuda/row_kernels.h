@@ -10,8 +10,10 @@
 #include "kernels/cpu/reference/quantize_block.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/half_format.h"
-#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/row_ops.h"
 
 namespace llmi::cuda {
 
@@ -95,37 +97,60 @@ struct AddBiasKernel {
 };
 
 // Block x: a row; y: a group.
-struct RmsNormKernel {
-  static constexpr size_t kSharedBytes = 17 * sizeof(float);
-  RmsNormArgs args;
+struct NormKernel {
+  struct Shared {
+    float lanes[16];
+    float mean;
+    float inverse;
+  };
+  static constexpr size_t kSharedBytes = sizeof(Shared);
+  NormArgs args;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
     visit(args.x);
     visit(args.out);
     visit(args.weight);
+    visit(args.bias);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
-    const float* x = args.x + block.x * args.x_stride + block.y * args.size;
-    float* out = args.out + block.x * args.out_stride + block.y * args.size;
-    float* lanes = reinterpret_cast<float*>(block.shared);
-    float* inverse = lanes + 16;
+    const float* x = args.x + block.x * args.x_stride + block.y * NormGroupStride(args);
+    float* out = args.out + block.x * args.out_stride + block.y * NormGroupStride(args);
+    const auto size = static_cast<float>(args.size);
+    const bool is_layer = args.kind == NormKind::kLayer;
+    Shared& shared = *reinterpret_cast<Shared*>(block.shared);
+    if (is_layer) {
+      AddLanes(block, [&](int64_t i, float sum) { return sum + x[i]; });
+      block.ForEachThread([&](int thread) {
+        if (thread == 0) shared.mean = reference::FoldSum(shared.lanes) / size;
+      });
+    }
+    AddLanes(block, [&](int64_t i, float sum) {
+      const float value = is_layer ? x[i] - shared.mean : x[i];
+      return Fma(value, value, sum);
+    });
+    block.ForEachThread([&](int thread) {
+      if (thread == 0) shared.inverse = 1.0f / SqrtF32(reference::FoldSum(shared.lanes) / size + args.eps);
+    });
+    block.ForEachThread([&](int thread) {
+      reference::NormedGroup normed = reference::NormedGroupOf(args, block.y);
+      if (is_layer) normed.mean = shared.mean;
+      normed.inverse = shared.inverse;
+      for (int64_t i = thread; i < args.size; i += block.num_threads) normed.Store(i, x[i], out);
+    });
+  }
+
+ private:
+  // Each lane's sum: sum = add(i, sum) from zero over its values.
+  template <typename Block, typename Add>
+  LLMI_HD void AddLanes(const Block& block, const Add& add) const {
     block.ForEachThread([&](int thread) {
       if (thread >= 16) return;
       float sum = 0.0f;
-      for (int64_t i = thread; i < args.size; i += 16) sum = Fma(x[i], x[i], sum);
-      lanes[thread] = sum;
-    });
-    block.ForEachThread([&](int thread) {
-      if (thread == 0) *inverse = 1.0f / SqrtF32(reference::FoldSum(lanes) / static_cast<float>(args.size) + args.eps);
-    });
-    block.ForEachThread([&](int thread) {
-      for (int64_t i = thread; i < args.size; i += block.num_threads) {
-        const float value = (x[i] * *inverse) * args.weight[i];
-        out[i] = args.accumulate ? out[i] + value : value;
-      }
+      for (int64_t i = thread; i < args.size; i += 16) sum = add(i, sum);
+      reinterpret_cast<Shared*>(block.shared)->lanes[thread] = sum;
     });
   }
 };
@@ -147,7 +172,7 @@ struct RopeKernel {
       const int64_t half = args.rotary_dim / 2;
       for (int64_t pair = thread; pair < args.num_heads * half; pair += block.num_threads) {
         const int64_t i = pair % half;
-        float* head = args.x + block.x * args.x_stride + pair / half * args.head_dim;
+        float* head = args.x + block.x * args.x_stride + pair / half * RopeHeadStride(args);
         reference::RotatePair(head + i, head + i + half, args.cosine[block.x * half + i], args.sine[block.x * half + i]);
       }
     });
@@ -155,25 +180,126 @@ struct RopeKernel {
 };
 
 // Block x: a row.
-struct GatedActivationKernel {
-  Activation activation;
-  const float* gate_up;
-  int64_t size;
+struct ActivationKernel {
+  ActivationArgs args;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(args.x);
+    visit(args.out);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      const float* x = args.x + block.x * (args.gated ? 2 : 1) * args.size;
+      for (int64_t i = thread; i < args.size; i += block.num_threads) {
+        const float value = reference::Activated(args, x[i]);
+        args.out[block.x * args.size + i] = args.gated ? value * x[args.size + i] : value;
+      }
+    });
+  }
+};
+
+// A thread adds to one value.
+struct AddScaledKernel {
+  const float* x;
+  int64_t count;
+  float scale;
   float* out;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
-    visit(gate_up);
+    visit(x);
     visit(out);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     block.ForEachThread([&](int thread) {
-      const float* gate = gate_up + block.x * 2 * size;
-      for (int64_t i = thread; i < size; i += block.num_threads) {
-        out[block.x * size + i] = reference::GatedValue(activation, gate[i], gate[size + i]);
-      }
+      const int64_t i = block.x * block.num_threads + thread;
+      if (i < count) out[i] = Fma(scale, x[i], out[i]);
+    });
+  }
+};
+
+// A thread scales one value.
+struct ScaleKernel {
+  float* x;
+  int64_t count;
+  float scale;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(x);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      const int64_t i = block.x * block.num_threads + thread;
+      if (i < count) x[i] = x[i] * scale;
+    });
+  }
+};
+
+// Block x: a row.
+struct ScaleRowsKernel {
+  float* x;
+  int64_t x_stride;
+  int64_t size;
+  const float* factors;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(x);
+    visit(factors);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      float* row = x + block.x * x_stride;
+      for (int64_t i = thread; i < size; i += block.num_threads) row[i] = row[i] * factors[block.x];
+    });
+  }
+};
+
+// Block x: a row.
+struct GateKernel {
+  GateArgs args;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(args.x);
+    visit(args.gate);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      for (int64_t i = thread; i < args.num_heads * args.head_dim; i += block.num_threads) reference::GateValue(args, block.x, i);
+    });
+  }
+};
+
+// Block x: a head of a row.
+struct PackHeadsKernel {
+  const float* x;
+  int64_t from_dim;
+  int64_t to_dim;
+  float* out;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(x);
+    visit(out);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      for (int64_t i = thread; i < to_dim; i += block.num_threads) out[block.x * to_dim + i] = x[block.x * from_dim + i];
     });
   }
 };

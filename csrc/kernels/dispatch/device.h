@@ -13,12 +13,13 @@
 
 #include "core/aligned.h"
 #include "kernels/draws/draw.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
-#include "kernels/ops/gated_activation.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/norm.h"
 #include "kernels/ops/quantize_rows.h"
-#include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/row_ops.h"
 
 namespace llmi {
 
@@ -58,9 +59,15 @@ class Device : public MemorySource {
   virtual void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) = 0;
   virtual void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
-  virtual void RmsNorm(const RmsNormArgs& args) = 0;
+  virtual void Norm(const NormArgs& args) = 0;
   virtual void Rope(const RopeArgs& args) = 0;
-  virtual void GatedActivation(Activation activation, const float* gate_up, int64_t num_rows, int64_t size, float* out) = 0;
+  virtual void Activate(const ActivationArgs& args) = 0;
+  virtual void AddScaled(const float* x, int64_t count, float scale, float* out) = 0;
+  virtual void Scale(float* x, int64_t count, float scale) = 0;
+  virtual void ScaleRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors) = 0;
+  virtual void Gate(const GateArgs& args) = 0;
+  // num_heads: of all rows.
+  virtual void PackHeads(const float* x, int64_t num_heads, int64_t from_dim, int64_t to_dim, float* out) = 0;
   // Uploads a step's segments (with their tables and parents) and positions, which are the host's, for the ops on this KV group.
   // window: that of the group's layers (AttentionArgs). num_rows: rows of the launch, padded for graph replay; padding rows are ignored.
   // An op called without PlaceBatch places its own batch.

@@ -6,13 +6,14 @@
 
 #include "kernels/draws/exponential_race.h"
 #include "kernels/layout/packed_weights.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
-#include "kernels/ops/gated_activation.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/norm.h"
 #include "kernels/ops/probe.h"
 #include "kernels/ops/quantize_rows.h"
-#include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/row_ops.h"
 
 namespace llmi {
 
@@ -24,9 +25,12 @@ namespace llmi {
   X(linear_bf16, (const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end))               \
   X(round_bf16, (const float* x, int64_t size, uint16_t* out))                                                         \
   X(embedding, (const PackedView& weights, int32_t id, float scale, float* out))                                       \
-  X(rms_norm, (const RmsNormArgs& args, int64_t row_begin, int64_t row_end))                                           \
+  X(norm, (const NormArgs& args, int64_t row_begin, int64_t row_end))                                                  \
   X(rope, (const RopeArgs& args, int64_t row_begin, int64_t row_end))                                                  \
-  X(gated_activation, (Activation activation, const float* gate, const float* up, int64_t size, float* out))           \
+  X(activate, (const ActivationArgs& args, const float* x, const float* up, int64_t size, float* out))                 \
+  X(add_scaled, (const float* x, int64_t count, float scale, float* out))                                              \
+  X(scale, (float* x, int64_t count, float scale))                                                                     \
+  X(gate, (const GateArgs& args, int64_t row_begin, int64_t row_end))                                                  \
   X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, const KvRange& range))                        \
   X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                 \
   X(attention_span, (const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials))             \

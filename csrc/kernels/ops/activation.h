@@ -1,6 +1,6 @@
 // activation: out = act(x), or act(gate) * up, element by element (core/scalar_math.h).
 //   kSilu x sigmoid(x); kGeluTanh; kGelu (erf); kRelu; kRelu2 relu(x)^2; kXielu (parameters)
-// kXielu, with four parameters a_p, a_n, b, eps: x > 0: a_p x^2 + b x; else (expm1(min(x, eps)) - x) a_n + b x
+// kXielu, with four parameters a_p, a_n, b, eps: x > 0: fma(a_p x, x, b x); else fma(expm1(min(x, eps)) - x, a_n, b x)
 //
 // x       num_rows rows of size fp32; gated: num_rows rows of 2 * size: gate, then up. out [num_rows, size], may not overlap x
 // input   other forms of out to make (kernels/ops/linear_input.h)

@@ -17,7 +17,7 @@ namespace llmi {
 namespace {
 
 void CheckCache(const KvView& kv) {
-  CheckArgument(kv.head_dim % 16 == 0 && kv.head_dim <= kMaxHeadDim, "attention: head_dim must be a multiple of 16, at most 512");
+  CheckArgument(kv.head_dim % 16 == 0 && kv.head_dim <= kMaxHeadDim, "attention: head_dim must be a multiple of 16, at most 576");
   CheckArgument(kv.block_size % kSlotsPerTile == 0, "attention: block_size must be a multiple of 16");
 }
 

@@ -6,10 +6,13 @@
 // max(0, t - window + 1) to t.
 //
 // Numerics (per row and head; independent of segments, chunks, blocks and threads):
-//   score[j]  = (sum over d in order, fma, of K[j][d] q[d]) * scale, then soft cap if > 0
+//   score[j]  = (sum over d in order, fma, of K[j][d] q[d]) * scale, then soft cap if > 0, then, with linear biases,
+//               score[j] + slope of the head * j, the product rounded before the sum
 //   spans of 256 positions: m = max over the span; p[j] = exp(score[j] - m);
 //   l = 16 lanes (j mod 16) added in order, folded 8, 4, 2, 1; o = fma(p[j], V[j], o) in order of j
-//   spans merge left to right: M = max(m, m'); o = fma(o', exp(m'-M), o exp(m-M)), l likewise; out = o / l
+//   spans merge left to right: M = max(m, m'); o = fma(o', exp(m'-M), o exp(m-M)), l likewise
+//   with sinks, one more merge, of the head's sink and no value: M = max(m, sink); o = o exp(m-M), l = exp(sink-M) + l exp(m-M)
+//   out = o * (1 / l)
 // K and V are read from the cache, in its type, and widened to fp32 exactly; this includes the tokens of this pass.
 // bf16: q and p[j] are rounded to bf16 as well (l sums the rounded values), and each step adds two products to a sum: of dimensions d and
 // d + 1, or of positions j and j + 1, j even; a position of the pair that the row does not see counts as zero. Each step is DotPair
@@ -47,6 +50,10 @@ struct AttentionArgs {
   float scale;
   float soft_cap = 0.0f;  // 0: none
   int64_t window = 0;     // 0: all positions
+  // [num_heads]: a logit of each head that takes part in the softmax and has no value (gpt-oss); null: none
+  const float* sinks = nullptr;
+  // [num_heads]: slopes (Press et al., ALiBi, 2021), times the position of the key as in Bloom; null: none
+  const float* linear_biases = nullptr;
   float* out;             // [total rows, num_heads * head_dim], rows out_stride apart
   int64_t out_stride;
 };
@@ -77,7 +84,7 @@ void WriteAndAttend(const KernelContext& context, const KvWriteArgs& written, co
 // [head_begin, head_begin + num_heads), all of one KV head. At most kMaxTaskQueries row-head pairs. Rows ascend in
 // position: a task has several rows of a chain, but only one of a tree.
 constexpr int64_t kMaxTaskQueries = 24;
-constexpr int64_t kMaxHeadDim = 512;
+constexpr int64_t kMaxHeadDim = 576;
 struct AttentionTask {
   int32_t segment;
   int32_t row_begin;  // within the segment
@@ -86,6 +93,11 @@ struct AttentionTask {
   int32_t num_heads;
   const AttentionTask* next = nullptr;  // probably this thread's next task: its first tiles are prefetched; null: prefetch nothing
 };
+
+// The head's sink, or null.
+LLMI_HD static inline const float* AttentionSink(const AttentionArgs& args, int64_t head) {
+  return args.sinks != nullptr ? args.sinks + head : nullptr;
+}
 
 // The KV head of a task's queries.
 LLMI_HD static inline int64_t AttentionKvHead(const AttentionArgs& args, const AttentionTask& task) {

@@ -4,6 +4,7 @@
 
 #include "core/scalar_math.h"
 #include "kernels/layout/kv_elements.h"
+#include "kernels/ops/attention_score.h"
 
 namespace llmi {
 namespace {
@@ -21,6 +22,10 @@ std::vector<int64_t> VisibleSlots(const AttentionArgs& args, const AttentionSegm
   return slots;
 }
 
+int64_t PositionOf(const AttentionArgs& args, const AttentionSegment& segment, int64_t slot) {
+  return slot < segment.base_len ? slot : args.positions[segment.row_begin + slot - segment.base_len];
+}
+
 }  // namespace
 
 std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
@@ -34,11 +39,16 @@ std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSe
     const int64_t kv_head = head / (args.num_heads / kv.num_kv_heads);
     for (size_t i = 0; i < slots.size(); ++i) {
       const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slots[i]);
-      const float score = KvScore(kv, tile, slots[i], query) * args.scale;
-      scores[i] = static_cast<double>(args.soft_cap > 0 ? SoftCapF32(score, args.soft_cap) : score);
+      const int64_t position = PositionOf(args, segment, slots[i]);
+      scores[i] = static_cast<double>(FinishedScore(args, head, position, KvScore(kv, tile, slots[i], query)));
     }
-    const double largest = *std::max_element(scores.begin(), scores.end());
+    double largest = *std::max_element(scores.begin(), scores.end());
     double total = 0;
+    if (args.sinks != nullptr) {
+      const auto sink = static_cast<double>(args.sinks[head]);
+      largest = std::max(largest, sink);
+      total = ExpF64(sink - largest);
+    }
     for (double& score : scores) total += score = ExpF64(score - largest);
     for (size_t i = 0; i < slots.size(); ++i)
       weights[static_cast<size_t>(head * length + slots[i])] = static_cast<float>(scores[i] / total);

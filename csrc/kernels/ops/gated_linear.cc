@@ -56,7 +56,7 @@ void CopyColumns(const T* from, int64_t num_rows, int64_t num_columns, T* to, in
 }
 
 // Computes blocks [begin, begin + num_blocks) of the columns for all rows of `layers`, and stores them in the same rows of `to`.
-void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activation activation, const QuantizedRows& to, int64_t begin,
+void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, const ActivationArgs& activation, const QuantizedRows& to, int64_t begin,
                    int64_t num_blocks) {
   Scratch scratch;
   const int64_t num_rows = layers.num_rows;
@@ -67,7 +67,7 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activatio
   table.linear_quantized(args, ColumnsOf(layers.parts[0], begin * kBlockSize, columns), 0, columns / kTileRows);
   args.out = scratch.up;
   table.linear_quantized(args, ColumnsOf(layers.parts[1], begin * kBlockSize, columns), 0, columns / kTileRows);
-  table.gated_activation(activation, scratch.gate, scratch.up, num_rows * columns, scratch.activated);
+  table.activate(activation, scratch.gate, scratch.up, num_rows * columns, scratch.activated);
   const QuantizedRows own = {.num_cols = columns,
                              .codes = scratch.codes,
                              .scales = scratch.scales,
@@ -89,16 +89,18 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, Activatio
 
 // Each thread computes gate, up, activation and codes for whole blocks of 32 columns. The fp32 values (8 bytes a column for gate and up)
 // stay in its own cache; other cores read the codes alone, one or two bytes a column.
-void GatedLinear(const KernelContext& context, const LinearArgs& layers, Activation activation, float* out, const LinearInput& input) {
+void GatedLinear(const KernelContext& context, const LinearArgs& layers, const ActivationArgs& activation, const LinearInput& input) {
   CheckArgument(layers.num_parts == 2 && !layers.accumulate, "gated_linear: parts are gate and up, not added to anything");
   const PackedView& gate = layers.parts[0].weights;
   const PackedView& up = layers.parts[1].weights;
   const int64_t size = gate.num_rows;
   CheckArgument(up.num_rows == size && layers.out_stride == 2 * size, "gated_linear: gate and up have as many columns each as out");
+  CheckArgument(activation.gated && activation.x == layers.out && activation.num_rows == layers.num_rows && activation.size == size,
+                "gated_linear: the activation is that of gate and up");
   const bool in_codes = IsQuantizedPacked(gate.type) && IsQuantizedPacked(up.type) && input.quantized.codes != nullptr;
   if (context.device != nullptr || !in_codes || input.rounded != nullptr || layers.num_rows <= kFewRows) {
     Linear(context, layers);
-    return GatedActivation(context, activation, layers.out, layers.num_rows, size, out, input);
+    return Activate(context, activation, input);
   }
   CheckLinear(context, layers);
   CheckInput(context, size, input);

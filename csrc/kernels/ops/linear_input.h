@@ -1,4 +1,4 @@
-// linear_input: the forms of x other than fp32 that linear layers read. RmsNorm and GatedActivation make them from the rows that they
+// linear_input: the forms of x other than fp32 that linear layers read. Norm and Activate make them from the rows that they
 // have just written, while these are in the first-level cache; ConvertInput makes them from any rows. The bits are the same.
 //
 // x          [num_rows, num_cols] fp32

@@ -45,6 +45,7 @@ def gated_linear_forms(
     x: _F32,
     bias: Sequence[float],
     *,
+    activation: str = "silu",
     fine: bool = False,
     num_threads: int = 1,
     bits: int = 8,
@@ -57,18 +58,36 @@ def probe_dots(table: str, iterations: int, block: bytes, x: _F32, /) -> _F32: .
 
 # Ops on rows. The last array of *_forms: the values rounded to bf16, which only the CPU makes.
 
-def rms_norm(table: str, x: _F32, weight: _F32, eps: float, num_groups: int = 1, residual: _F32 | None = None) -> _F32: ...
-def rms_norm_forms(
+def norm(
+    table: str,
+    x: _F32,
+    weight: _F32 | None,
+    *,
+    kind: str = "rms",
+    bias: _F32 | None = None,
+    eps: float = 1e-6,
+    num_groups: int = 1,
+    group_stride: int = 0,
+    own_weights: bool = False,
+    residual: _F32 | None = None,
+    size: int = 0,
+) -> _F32: ...
+def norm_forms(
     table: str, x: _F32, weight: _F32, eps: float, fine: bool, num_threads: int, bits: int = 8
 ) -> tuple[_F32, _Forms, NDArray[np.uint16]]: ...
-def rope(table: str, x: _F32, num_heads: int, rotary_dim: int, cosine: _F32, sine: _F32, /) -> _F32: ...
+def rope(table: str, x: _F32, num_heads: int, rotary_dim: int, cosine: _F32, sine: _F32, head_dim: int = 0) -> _F32: ...
 def inverse_frequencies(
     theta: float, rotary_dim: int, linear_factor: float, llama3_factor: float, low: float, high: float, original: int, /
 ) -> list[float]: ...
-def gated_activation(table: str, name: str, gate_up: _F32, /) -> _F32: ...
-def gated_activation_forms(
-    table: str, gate_up: _F32, fine: bool, num_threads: int, bits: int = 8
+def activate(table: str, name: str, x: _F32, gated: bool = True, parameters: Sequence[float] = ...) -> _F32: ...
+def activate_forms(
+    table: str, x: _F32, gated: bool, fine: bool, num_threads: int, bits: int = 8
 ) -> tuple[_F32, _Forms, NDArray[np.uint16]]: ...
+def add_scaled(table: str, x: _F32, scale: float, to: _F32, /) -> _F32: ...
+def scale(table: str, x: _F32, scale: float, /) -> _F32: ...
+def scale_rows(table: str, x: _F32, size: int, factors: _F32, /) -> _F32: ...
+def gate(table: str, x: _F32, gate: _F32, num_heads: int, per_head: bool, /) -> _F32: ...
+def pack_heads(table: str, x: _F32, num_heads: int, to_dim: int, /) -> _F32: ...
 def log_sum_exp(table: str, row: _F32, /) -> float: ...
 def argmax(table: str, row: _F32, /) -> int: ...
 def token_masses(table: str, row: _F32, maximum: float, /) -> NDArray[np.uint64]: ...
@@ -93,6 +112,24 @@ def attention(
     window: int = 0,
     scale: float = 1.0,
     soft_cap: float = 0.0,
+    sinks: Sequence[float] | None = None,
+    linear_biases: Sequence[float] | None = None,
+    parents: Sequence[int] | None = None,
+    num_threads: int = 1,
+) -> _F32: ...
+def attention_weights(
+    q: _F32,
+    k: _F32,
+    num_heads: int,
+    num_kv_heads: int,
+    *,
+    kv_dtype: str = "float16",
+    block_size: int = 16,
+    window: int = 0,
+    scale: float = 1.0,
+    soft_cap: float = 0.0,
+    sinks: Sequence[float] | None = None,
+    linear_biases: Sequence[float] | None = None,
     parents: Sequence[int] | None = None,
     num_threads: int = 1,
 ) -> _F32: ...

@@ -7,6 +7,7 @@
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/layout/kv_elements.h"
+#include "kernels/ops/attention_score.h"
 
 namespace llmi::reference {
 namespace {
@@ -30,8 +31,7 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
   for (int64_t j = begin; j < end; ++j) {
     const int64_t slot = slots[j - span] = SlotOf(segment, row, position, j);
     const uint8_t* tile = tiles[j - span] = KvTile(kv, segment.block_table, kv_head, slot);
-    float score = KvScore(kv, tile, slot, q) * args.scale;
-    if (args.soft_cap > 0.0f) score = SoftCapF32(score, args.soft_cap);
+    const float score = FinishedScore(args, head, j, KvScore(kv, tile, slot, q));
     p[j - span] = score;
     maximum = Max(maximum, score);
   }
@@ -77,7 +77,7 @@ void attention_merge(const AttentionArgs& args, const AttentionTask& task, int64
   for (int64_t row = task.row_begin; row < task.row_begin + task.num_rows; ++row) {
     for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
       float* out = args.out + (args.segments[task.segment].row_begin + row) * args.out_stride + head * args.kv.head_dim;
-      MergeSpans(partials, num_spans, stride, args.kv.head_dim, 0, args.kv.head_dim, out);
+      MergeSpans(partials, num_spans, stride, args.kv.head_dim, AttentionSink(args, head), out);
       partials += size;
     }
   }

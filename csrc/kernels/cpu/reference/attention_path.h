@@ -29,22 +29,30 @@ LLMI_HD inline SpanMerge MergePeaks(float total_peak, float peak) {
   return {merged, ExpF32(total_peak - merged), ExpF32(peak - merged)};
 }
 
-// Merges the spans of one query, stride apart, left to right; dimensions [d_begin, d_end) of its values.
-LLMI_HD inline void MergeSpans(const float* partials, int64_t num_spans, int64_t stride, int64_t head_dim, int64_t d_begin, int64_t d_end,
-                               float* out) {
+// The last merge, of the head's sink, which has no value; null: none. Changes the sum and returns the factor for the values.
+LLMI_HD inline float MergeSink(const float* sink, float total_peak, float* total_sum) {
+  if (sink == nullptr) return 1.0f;
+  const SpanMerge merge = MergePeaks(total_peak, *sink);
+  *total_sum = Fma(1.0f, merge.add, *total_sum * merge.keep);
+  return merge.keep;
+}
+
+// Merges the spans of one query, stride apart, left to right. sink: of its head, or null.
+LLMI_HD inline void MergeSpans(const float* partials, int64_t num_spans, int64_t stride, int64_t head_dim, const float* sink, float* out) {
   float total_max = kMinusInfinity;
   float total_sum = 0.0f;
-  for (int64_t d = d_begin; d < d_end; ++d) out[d] = 0.0f;
+  for (int64_t d = 0; d < head_dim; ++d) out[d] = 0.0f;
   for (int64_t span = 0; span < num_spans; ++span) {
     const float* partial = partials + span * stride;
     if (partial[head_dim + 1] == kAttentionNothingSeen) continue;
     const SpanMerge merge = MergePeaks(total_max, partial[head_dim]);
     total_sum = Fma(partial[head_dim + 1], merge.add, total_sum * merge.keep);
-    for (int64_t d = d_begin; d < d_end; ++d) out[d] = Fma(partial[d], merge.add, out[d] * merge.keep);
+    for (int64_t d = 0; d < head_dim; ++d) out[d] = Fma(partial[d], merge.add, out[d] * merge.keep);
     total_max = merge.peak;
   }
+  const float keep = MergeSink(sink, total_max, &total_sum);
   const float inverse = 1.0f / total_sum;
-  for (int64_t d = d_begin; d < d_end; ++d) out[d] = out[d] * inverse;
+  for (int64_t d = 0; d < head_dim; ++d) out[d] = (out[d] * keep) * inverse;
 }
 
 }  // namespace

@@ -1,14 +1,49 @@
-// The scalar definitions of gated_activation and rope: one element, and one pair.
+// The scalar definitions of norm, activation, rope and gate: one element, and one pair.
 #pragma once
 
 #include "core/scalar_math.h"
-#include "kernels/ops/gated_activation.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/row_ops.h"
 
 namespace llmi::reference {
 namespace {
 
-LLMI_HD inline float GatedValue(Activation activation, float gate, float up) {
-  return (activation == Activation::kSilu ? SiluF32(gate) : GeluTanhF32(gate)) * up;
+// One group of a norm: what its values are normed with.
+struct NormedGroup {
+  const float* weight;  // null: none
+  const float* bias;    // null: none
+  bool is_layer;
+  bool accumulate;
+  float mean;  // kLayer
+  float inverse;
+
+  LLMI_HD float Centred(float x) const { return is_layer ? x - mean : x; }
+  LLMI_HD void Store(int64_t i, float x, float* out) const {
+    float value = Centred(x) * inverse;
+    if (weight != nullptr) value = value * weight[i];
+    if (bias != nullptr) value = value + bias[i];
+    out[i] = accumulate ? out[i] + value : value;
+  }
+};
+
+// Mean and inverse are still to be found.
+LLMI_HD inline NormedGroup NormedGroupOf(const NormArgs& args, int64_t group) {
+  const int64_t offset = args.own_weights ? group * args.size : 0;
+  return {args.weight != nullptr ? args.weight + offset : nullptr, args.bias != nullptr ? args.bias + offset : nullptr,
+          args.kind == NormKind::kLayer, args.accumulate, 0.0f, 0.0f};
+}
+
+LLMI_HD inline float Activated(const ActivationArgs& args, float x) {
+  switch (args.activation) {
+    case Activation::kSilu: return SiluF32(x);
+    case Activation::kGeluTanh: return GeluTanhF32(x);
+    case Activation::kGelu: return GeluF32(x);
+    case Activation::kRelu: return ReluF32(x);
+    case Activation::kRelu2: return ReluF32(x) * ReluF32(x);
+    case Activation::kXielu: break;
+  }
+  return XieluF32(x, args.parameters[0], args.parameters[1], args.parameters[2], args.parameters[3]);
 }
 
 LLMI_HD inline void RotatePair(float* x1, float* x2, float cosine, float sine) {
@@ -16,6 +51,13 @@ LLMI_HD inline void RotatePair(float* x1, float* x2, float cosine, float sine) {
   const float b = *x2;
   *x1 = Fma(a, cosine, 0.0f - b * sine);
   *x2 = Fma(b, cosine, a * sine);
+}
+
+// Value i of a row.
+LLMI_HD inline void GateValue(const GateArgs& args, int64_t row, int64_t i) {
+  float* x = args.x + row * args.num_heads * args.head_dim;
+  const float* gate = args.gate + row * args.gate_stride;
+  x[i] = x[i] * SigmoidF32(gate[args.per_head ? i / args.head_dim : i]);
 }
 
 }  // namespace

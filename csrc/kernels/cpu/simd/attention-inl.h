@@ -14,6 +14,13 @@ struct Query {
   float* out;
   int64_t first;
   int64_t last;
+  int64_t head;
+};
+
+// Positions of a span, or tiles of it.
+struct Extent {
+  int64_t begin;
+  int64_t end;
 };
 
 // Lists a task's queries: all heads of its first row, then of the next row. Returns their number.
@@ -24,18 +31,27 @@ inline int64_t CollectQueries(const AttentionArgs& args, const AttentionTask& ta
     for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
       queries[count++] = {args.q + row * args.q_stride + head * args.kv.head_dim,
                           args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstVisible(args, row),
-                          args.positions[row]};
+                          args.positions[row], head};
     }
   }
   return count;
 }
 
-// Masks, scales and caps the scores of one query in tiles [first, end); returns their maximum.
-inline float FinishScores(const AttentionArgs& args, int64_t begin, int64_t end, int64_t first_tile, int64_t end_tile, float* p) {
+// The scores' products of slope and position, for a tile that begins at `position`.
+inline F32x16 LinearBias(float slope, int64_t position) {
+  constexpr float offsets[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return Mul(Set1(slope), Add(Set1(static_cast<float>(position)), Load(offsets)));
+}
+
+// Masks, scales, caps and biases the scores of one query in these tiles of the span; positions [begin, end) of it are visible. Returns their
+// maximum.
+inline float FinishScores(const AttentionArgs& args, int64_t head, int64_t span, Extent visible, Extent tiles, float* p) {
+  const auto [begin, end] = visible;
   F32x16 peaks = Set1(kMinusInfinity);
-  for (int64_t tile = first_tile; tile < end_tile; ++tile) {
+  for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     F32x16 score = Mul(Load(p + tile * kSlotsPerTile), Set1(args.scale));
     if (args.soft_cap > 0.0f) score = SoftCap(score, args.soft_cap);
+    if (args.linear_biases != nullptr) score = Add(score, LinearBias(args.linear_biases[head], span + tile * kSlotsPerTile));
     const int64_t low = begin - tile * kSlotsPerTile;
     const int64_t high = end - tile * kSlotsPerTile;
     if (low > 0 || high < kSlotsPerTile) {
@@ -99,7 +115,7 @@ void AttendSpan(const AttentionArgs& args, const Query* queries, int64_t num_que
     for (int64_t d = 0; d < head_dim; ++d) partial[d] = 0.0f;
     partial[head_dim + 1] = kAttentionNothingSeen;
     if (begin[i] >= end[i]) continue;
-    const float maximum = FinishScores(args, begin[i], end[i], first_tile, end_tile, p[i]);
+    const float maximum = FinishScores(args, queries[i].head, span, {begin[i], end[i]}, {first_tile, end_tile}, p[i]);
     F32x16 lanes = Zero();
     const F32x16 peak = Set1(maximum);
     for (int64_t tile = begin[i] / kSlotsPerTile; tile <= (end[i] - 1) / kSlotsPerTile; ++tile) {
@@ -203,29 +219,45 @@ inline void BeginMerge(const Query* queries, int64_t num_queries, int64_t head_d
   }
 }
 
+// The factors of the sums before and of those that join them, whose maximum is `peak`. Changes the maximum.
+struct MergeFactors {
+  float keep;
+  float add;
+};
+inline MergeFactors MergePeak(float peak, float* total) {
+  const float merged = *total > peak ? *total : peak;
+  float factors[32];
+  Store(factors, Exp(Set1(*total - merged)));
+  Store(factors + 16, Exp(Set1(peak - merged)));
+  *total = merged;
+  return {factors[0], factors[16]};
+}
+
 inline void MergeSpan(const Query* queries, int64_t num_queries, int64_t head_dim, const float* partials, Merged* merged) {
   for (int64_t i = 0; i < num_queries; ++i) {
     const float* partial = partials + i * AttentionPartialSize(head_dim);
     const float span_max = partial[head_dim];
     const float span_sum = partial[head_dim + 1];
     if (span_sum == kAttentionNothingSeen) continue;
-    float factors[32];
-    const float merged_max = merged->max[i] > span_max ? merged->max[i] : span_max;
-    Store(factors, Exp(Set1(merged->max[i] - merged_max)));
-    Store(factors + 16, Exp(Set1(span_max - merged_max)));
-    const float keep = factors[0];
-    const float add = factors[16];
+    const auto [keep, add] = MergePeak(span_max, &merged->max[i]);
     merged->sum[i] = __builtin_fmaf(span_sum, add, merged->sum[i] * keep);
     float* out = queries[i].out;
     for (int64_t d = 0; d < head_dim; d += 16) Store(out + d, Fma(Load(partial + d), Set1(add), Mul(Load(out + d), Set1(keep))));
-    merged->max[i] = merged_max;
   }
 }
 
-inline void EndMerge(const Query* queries, int64_t num_queries, int64_t head_dim, const Merged& merged) {
+inline void EndMerge(const AttentionArgs& args, const Query* queries, int64_t num_queries, Merged* merged) {
   for (int64_t i = 0; i < num_queries; ++i) {
-    const F32x16 inverse = Set1(1.0f / merged.sum[i]);
-    for (int64_t d = 0; d < head_dim; d += 16) Store(queries[i].out + d, Mul(Load(queries[i].out + d), inverse));
+    MergeFactors factors = {1.0f, 0.0f};
+    if (const float* sink = AttentionSink(args, queries[i].head); sink != nullptr) {
+      factors = MergePeak(*sink, &merged->max[i]);
+      merged->sum[i] = __builtin_fmaf(1.0f, factors.add, merged->sum[i] * factors.keep);
+    }
+    const F32x16 keep = Set1(factors.keep);
+    const F32x16 inverse = Set1(1.0f / merged->sum[i]);
+    for (int64_t d = 0; d < args.kv.head_dim; d += 16) {
+      Store(queries[i].out + d, Mul(Mul(Load(queries[i].out + d), keep), inverse));
+    }
   }
 }
 
@@ -243,7 +275,7 @@ void attention(const AttentionArgs& args, const AttentionTask& task) {
     SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, partials);
     MergeSpan(queries, num_queries, head_dim, partials, &merged);
   }
-  EndMerge(queries, num_queries, head_dim, merged);
+  EndMerge(args, queries, num_queries, &merged);
 }
 
 void attention_span(const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials) {
@@ -261,7 +293,7 @@ void attention_merge(const AttentionArgs& args, const AttentionTask& task, int64
   for (int64_t span = 0; span < num_spans; ++span) {
     MergeSpan(queries, num_queries, head_dim, partials + span * num_queries * AttentionPartialSize(head_dim), &merged);
   }
-  EndMerge(queries, num_queries, head_dim, merged);
+  EndMerge(args, queries, num_queries, &merged);
 }
 
 }  // namespace llmi::LLMI_ISA_NAMESPACE

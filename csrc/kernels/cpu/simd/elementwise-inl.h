@@ -1,8 +1,9 @@
-// round_bf16, rms_norm, rope, gated_activation and embedding over 16 lanes.
+// round_bf16, norm, rope, activate, row_ops and embedding over 16 lanes.
 // Contracts: the headers in kernels/ops; definitions: kernels/cpu/reference.
 #pragma once
 
 #include "core/bfloat16.h"
+#include "kernels/cpu/reference/elementwise.h"
 #include "kernels/cpu/reference/packed_block.h"
 
 namespace llmi::LLMI_ISA_NAMESPACE {
@@ -13,21 +14,70 @@ void round_bf16(const float* x, int64_t size, uint16_t* out) {
   for (; i < size; ++i) out[i] = FloatToBfloat16(x[i]);
 }
 
-void rms_norm(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {
+namespace {
+
+// The first `count` of 16 values; the other lanes are zero.
+inline F32x16 LoadFirst(const float* p, int64_t count) {
+  if (count >= 16) return Load(p);
+  float values[16] = {};
+  for (int64_t i = 0; i < count; ++i) values[i] = p[i];
+  return Load(values);
+}
+
+inline float SumOf(const float* x, int64_t size) {
+  F32x16 lanes = Zero();
+  for (int64_t i = 0; i < size; i += 16) lanes = Add(lanes, LoadFirst(x + i, size - i));
+  return FoldSum(lanes);
+}
+
+template <bool kLayer>
+inline float SumOfSquares(const float* x, int64_t size, F32x16 mean) {
+  F32x16 lanes = Zero();
+  for (int64_t i = 0; i < size; i += 16) {
+    F32x16 value = LoadFirst(x + i, size - i);
+    if constexpr (kLayer) value = Sub(value, mean);
+    if (kLayer && size - i < 16) value = KeepLanes(value, 0, static_cast<int>(size - i), Zero());
+    lanes = Fma(value, value, lanes);
+  }
+  return FoldSum(lanes);
+}
+
+template <bool kLayer>
+inline void StoreNormed(const reference::NormedGroup& normed, const float* x, int64_t size, float* out) {
+  const F32x16 mean = Set1(normed.mean);
+  const F32x16 inverse = Set1(normed.inverse);
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) {
+    F32x16 value = Load(x + i);
+    if constexpr (kLayer) value = Sub(value, mean);
+    value = Mul(value, inverse);
+    if (normed.weight != nullptr) value = Mul(value, Load(normed.weight + i));
+    if (normed.bias != nullptr) value = Add(value, Load(normed.bias + i));
+    Store(out + i, normed.accumulate ? Add(Load(out + i), value) : value);
+  }
+  for (; i < size; ++i) normed.Store(i, x[i], out);
+}
+
+template <bool kLayer>
+inline void NormGroup(const NormArgs& args, int64_t group, const float* x, float* out) {
+  const auto size = static_cast<float>(args.size);
+  reference::NormedGroup normed = reference::NormedGroupOf(args, group);
+  if constexpr (kLayer) normed.mean = SumOf(x, args.size) / size;
+  normed.inverse = 1.0f / __builtin_sqrtf(SumOfSquares<kLayer>(x, args.size, Set1(normed.mean)) / size + args.eps);
+  StoreNormed<kLayer>(normed, x, args.size, out);
+}
+
+}  // namespace
+
+void norm(const NormArgs& args, int64_t row_begin, int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; ++row) {
     for (int64_t group = 0; group < args.num_groups; ++group) {
-      const float* x = args.x + row * args.x_stride + group * args.size;
-      float* out = args.out + row * args.out_stride + group * args.size;
-      F32x16 lanes = Zero();
-      for (int64_t i = 0; i < args.size; i += 16) {
-        const F32x16 value = Load(x + i);
-        lanes = Fma(value, value, lanes);
-      }
-      const float mean = FoldSum(lanes) / static_cast<float>(args.size);
-      const F32x16 inverse = Set1(1.0f / __builtin_sqrtf(mean + args.eps));
-      for (int64_t i = 0; i < args.size; i += 16) {
-        const F32x16 value = Mul(Mul(Load(x + i), inverse), Load(args.weight + i));
-        Store(out + i, args.accumulate ? Add(Load(out + i), value) : value);
+      const float* x = args.x + row * args.x_stride + group * NormGroupStride(args);
+      float* out = args.out + row * args.out_stride + group * NormGroupStride(args);
+      if (args.kind == NormKind::kLayer) {
+        NormGroup<true>(args, group, x, out);
+      } else {
+        NormGroup<false>(args, group, x, out);
       }
     }
   }
@@ -41,7 +91,7 @@ void rope(const RopeArgs& args, int64_t row_begin, int64_t row_end) {
   }
   for (int64_t row = row_begin; row < row_end; ++row) {
     for (int64_t head = 0; head < args.num_heads; ++head) {
-      float* x = args.x + row * args.x_stride + head * args.head_dim;
+      float* x = args.x + row * args.x_stride + head * RopeHeadStride(args);
       for (int64_t i = 0; i < half; i += 16) {
         const F32x16 c = Load(args.cosine + row * half + i);
         const F32x16 s = Load(args.sine + row * half + i);
@@ -54,14 +104,65 @@ void rope(const RopeArgs& args, int64_t row_begin, int64_t row_end) {
   }
 }
 
-void gated_activation(Activation activation, const float* gate, const float* up, int64_t size, float* out) {
+namespace {
+
+// Whole lanes; returns the number of values done. activation(lanes): its value.
+template <typename OfLanes>
+inline int64_t ActivateLanes(const float* x, const float* up, int64_t size, float* out, const OfLanes& activation) {
   int64_t i = 0;
-  if (activation == Activation::kSilu) {
-    for (; i + 16 <= size; i += 16) Store(out + i, Mul(Silu(Load(gate + i)), Load(up + i)));
+  if (up != nullptr) {
+    for (; i + 16 <= size; i += 16) Store(out + i, Mul(activation(Load(x + i)), Load(up + i)));
   } else {
-    for (; i + 16 <= size; i += 16) Store(out + i, Mul(GeluTanh(Load(gate + i)), Load(up + i)));
+    for (; i + 16 <= size; i += 16) Store(out + i, activation(Load(x + i)));
   }
-  if (i < size) reference::gated_activation(activation, gate + i, up + i, size - i, out + i);
+  return i;
+}
+
+inline int64_t ActivateLanes(const ActivationArgs& args, const float* x, const float* up, int64_t size, float* out) {
+  switch (args.activation) {
+    case Activation::kSilu: return ActivateLanes(x, up, size, out, [](F32x16 a) { return Silu(a); });
+    case Activation::kGeluTanh: return ActivateLanes(x, up, size, out, [](F32x16 a) { return GeluTanh(a); });
+    case Activation::kGelu: return ActivateLanes(x, up, size, out, [](F32x16 a) { return Gelu(a); });
+    case Activation::kRelu: return ActivateLanes(x, up, size, out, [](F32x16 a) { return Relu(a); });
+    case Activation::kRelu2: return ActivateLanes(x, up, size, out, [](F32x16 a) { return Mul(Relu(a), Relu(a)); });
+    case Activation::kXielu: break;
+  }
+  return ActivateLanes(x, up, size, out, [&](F32x16 a) { return Xielu(a, args.parameters); });
+}
+
+}  // namespace
+
+void activate(const ActivationArgs& args, const float* x, const float* up, int64_t size, float* out) {
+  const int64_t i = ActivateLanes(args, x, up, size, out);
+  if (i < size) reference::activate(args, x + i, up != nullptr ? up + i : nullptr, size - i, out + i);
+}
+
+void add_scaled(const float* x, int64_t count, float scale, float* out) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) Store(out + i, Fma(Set1(scale), Load(x + i), Load(out + i)));
+  if (i < count) reference::add_scaled(x + i, count - i, scale, out + i);
+}
+
+void scale(float* x, int64_t count, float scale) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) Store(x + i, Mul(Load(x + i), Set1(scale)));
+  if (i < count) reference::scale(x + i, count - i, scale);
+}
+
+void gate(const GateArgs& args, int64_t row_begin, int64_t row_end) {
+  const int64_t size = args.num_heads * args.head_dim;
+  // With a gate for each head, groups of 16 values of one head share it.
+  const bool in_lanes = !args.per_head || args.head_dim % 16 == 0;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    float* x = args.x + row * size;
+    const float* gate = args.gate + row * args.gate_stride;
+    int64_t i = 0;
+    for (; in_lanes && i + 16 <= size; i += 16) {
+      const F32x16 gates = args.per_head ? Set1(gate[i / args.head_dim]) : Load(gate + i);
+      Store(x + i, Mul(Load(x + i), Sigmoid(gates)));
+    }
+    for (; i < size; ++i) reference::GateValue(args, row, i);
+  }
 }
 
 // Reading one row of an interleaved tile is a strided gather of a few microseconds for each token, so scalar code is enough.

@@ -3,23 +3,33 @@
 
 namespace {
 
-inline F32x16 Exp(F32x16 x) {
-  const F32x16 clamped = Min(Set1(88.0f), x);
-  const F32x16 magic = Set1(llmi::kExpMagic);
-  const F32x16 shifted = Fma(clamped, Set1(1.44269504088896341f), magic);
-  const F32x16 n = Sub(shifted, magic);
-  F32x16 r = Fma(n, Set1(-0.693359375f), clamped);
-  r = Fma(n, Set1(2.12194440e-4f), r);
+inline F32x16 ReducedExpm1(F32x16 r) {
   F32x16 p = Set1(1.9875691500e-4f);
   p = Fma(p, r, Set1(1.3981999507e-3f));
   p = Fma(p, r, Set1(8.3334519073e-3f));
   p = Fma(p, r, Set1(4.1665795894e-2f));
   p = Fma(p, r, Set1(1.6666665459e-1f));
   p = Fma(p, r, Set1(5.0000001201e-1f));
-  p = Fma(p, Mul(r, r), r);
-  p = Add(p, Set1(1.0f));
+  return Fma(p, Mul(r, r), r);
+}
+inline F32x16 ShiftedExponent(F32x16 x) { return Fma(x, Set1(1.44269504088896341f), Set1(llmi::kExpMagic)); }
+inline F32x16 Reduced(F32x16 x, F32x16 n) { return Fma(n, Set1(2.12194440e-4f), Fma(n, Set1(-0.693359375f), x)); }
+
+inline F32x16 Exp(F32x16 x) {
+  const F32x16 clamped = Min(Set1(88.0f), x);
+  const F32x16 shifted = ShiftedExponent(clamped);
+  const F32x16 p = Add(ReducedExpm1(Reduced(clamped, Sub(shifted, Set1(llmi::kExpMagic)))), Set1(1.0f));
   return SelectLess(x, Set1(-86.0f), Zero(), Mul(p, PowerOfTwo(shifted)));
 }
+
+inline F32x16 Expm1(F32x16 x) {
+  const F32x16 clamped = Min(Set1(88.0f), Max(Set1(-30.0f), x));
+  const F32x16 shifted = ShiftedExponent(clamped);
+  const F32x16 power = PowerOfTwo(shifted);
+  return Fma(ReducedExpm1(Reduced(clamped, Sub(shifted, Set1(llmi::kExpMagic)))), power, Sub(power, Set1(1.0f)));
+}
+
+inline F32x16 Sigmoid(F32x16 x) { return Div(Set1(1.0f), Add(Set1(1.0f), Exp(Sub(Zero(), x)))); }
 
 inline F32x16 Silu(F32x16 x) { return Div(x, Add(Set1(1.0f), Exp(Sub(Zero(), x)))); }
 
@@ -27,6 +37,34 @@ inline F32x16 GeluTanh(F32x16 x) {
   const F32x16 cube = Mul(Mul(x, x), x);
   const F32x16 minus_2u = Mul(Fma(cube, Set1(0.044715f), x), Set1(-1.5957691216057308f));
   return Div(x, Add(Set1(1.0f), Exp(minus_2u)));
+}
+
+inline F32x16 Gelu(F32x16 x) {
+  const F32x16 magnitude = SelectLess(x, Zero(), Sub(Zero(), x), x);
+  const F32x16 most = Set1(13.1f);
+  const F32x16 t = Min(most, magnitude);
+  const F32x16 inverse = Div(Set1(1.0f), Add(t, Set1(1.5f)));
+  const F32x16 q = Mul(Sub(t, Set1(1.5f)), inverse);
+  F32x16 tail = Set1(llmi::GeluCoefficientF32(0));
+  for (int i = 1; i < 12; ++i) tail = Fma(tail, q, Set1(llmi::GeluCoefficientF32(i)));
+  tail = Mul(tail, inverse);
+  const F32x16 minus_half = Mul(t, Set1(-0.5f));
+  const F32x16 square = Mul(t, minus_half);
+  const F32x16 lost = Fma(t, minus_half, Sub(Zero(), square));
+  const F32x16 shifted = ShiftedExponent(square);
+  const F32x16 p = ReducedExpm1(Add(Reduced(square, Sub(shifted, Set1(llmi::kExpMagic))), lost));
+  tail = Mul(Fma(p, tail, tail), PowerOfTwo(shifted));
+  tail = SelectLess(most, magnitude, Zero(), tail);
+  return Mul(x, SelectLess(x, Zero(), tail, Sub(Set1(1.0f), tail)));
+}
+
+inline F32x16 Relu(F32x16 x) { return Max(Zero(), x); }
+
+// parameters: a_p, a_n, b, eps.
+inline F32x16 Xielu(F32x16 x, const float* parameters) {
+  const F32x16 linear = Mul(Set1(parameters[2]), x);
+  const F32x16 bounded = Min(Set1(parameters[3]), x);
+  return SelectLess(Zero(), x, Fma(Mul(Set1(parameters[0]), x), x, linear), Fma(Sub(Expm1(bounded), x), Set1(parameters[1]), linear));
 }
 
 inline F32x16 SoftCap(F32x16 x, float cap) {

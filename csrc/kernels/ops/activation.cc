@@ -1,0 +1,22 @@
+#include "kernels/ops/activation.h"
+
+#include "kernels/dispatch/device.h"
+#include "kernels/dispatch/produced_rows.h"
+
+namespace llmi {
+
+void Activate(const KernelContext& context, const ActivationArgs& args, const LinearInput& input) {
+  if (context.device != nullptr) {
+    context.device->Activate(args);
+    return ConvertInput(context, args.out, args.num_rows, args.size, input);
+  }
+  CheckInput(context, args.size, input);
+  ProduceRows(context, args.out, args.num_rows, args.size, 4096, input, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* x = args.x + row * (args.gated ? 2 : 1) * args.size;
+      context.table->activate(args, x, args.gated ? x + args.size : nullptr, args.size, args.out + row * args.size);
+    }
+  });
+}
+
+}  // namespace llmi

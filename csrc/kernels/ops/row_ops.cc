@@ -1,0 +1,54 @@
+#include "kernels/ops/row_ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/errors.h"
+#include "kernels/dispatch/device.h"
+#include "kernels/dispatch/kernel_table.h"
+#include "kernels/dispatch/row_tasks.h"
+
+namespace llmi {
+namespace {
+
+constexpr int64_t kMinValues = 16384;  // of a task
+
+}  // namespace
+
+void AddScaled(const KernelContext& context, const float* x, int64_t count, float scale, float* out) {
+  if (context.device != nullptr) return context.device->AddScaled(x, count, scale, out);
+  ParallelRows(context, count, kMinValues,
+               [&](int64_t begin, int64_t end) { context.table->add_scaled(x + begin, end - begin, scale, out + begin); });
+}
+
+void Scale(const KernelContext& context, float* x, int64_t count, float scale) {
+  if (context.device != nullptr) return context.device->Scale(x, count, scale);
+  ParallelRows(context, count, kMinValues, [&](int64_t begin, int64_t end) { context.table->scale(x + begin, end - begin, scale); });
+}
+
+void ScaleRows(const KernelContext& context, float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors) {
+  CheckArgument(size >= 0 && x_stride >= size, "scale_rows: rows may not overlap");
+  if (context.device != nullptr) return context.device->ScaleRows(x, x_stride, num_rows, size, factors);
+  ParallelRows(context, num_rows, kMinValues / std::max<int64_t>(1, size), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) context.table->scale(x + row * x_stride, size, factors[row]);
+  });
+}
+
+void Gate(const KernelContext& context, const GateArgs& args) {
+  if (context.device != nullptr) return context.device->Gate(args);
+  ParallelRows(context, args.num_rows, kMinValues / 4 / std::max<int64_t>(1, args.num_heads * args.head_dim),
+               [&](int64_t begin, int64_t end) { context.table->gate(args, begin, end); });
+}
+
+void PackHeads(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_heads, int64_t from_dim, int64_t to_dim,
+               float* out) {
+  CheckArgument(to_dim > 0 && from_dim >= to_dim, "pack_heads: heads cannot grow");
+  if (context.device != nullptr) return context.device->PackHeads(x, num_rows * num_heads, from_dim, to_dim, out);
+  ParallelRows(context, num_rows * num_heads, std::max<int64_t>(1, kMinValues / to_dim), [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      std::memcpy(out + head * to_dim, x + head * from_dim, static_cast<size_t>(to_dim) * sizeof(float));
+    }
+  });
+}
+
+}  // namespace llmi
