@@ -1,4 +1,4 @@
-"""What a model file says of the model, behind one set of names: config.json's. Every key that is looked up is noted, so that the unread ones can be refused."""
+"""A model file's keys, behind one set of names: config.json's. Every key that is looked up is noted, so that the unread ones can be refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MISSING: Final = _Missing()
 
 
 class _Record:
-    """What was read of the outermost object and of those inside it."""
+    """Keys that were read of the outermost object and of those inside it."""
 
     def __init__(self) -> None:
         self.read: set[str] = set()
@@ -49,7 +49,7 @@ class Fields:
     tensors : mapping of str to shape
         The file's tensors.
     max_model_len : int or None
-        The context that the engine was asked for.
+        The engine's max_model_len, if it was given.
     rope_choice : str
         Which of a model's rotary tables was chosen.
     ignored : list of str

@@ -1,4 +1,4 @@
-"""What dense decoders have in common: sizes, tensors by role, and one LayerSpec for each layer. A card says in a Style how its family differs."""
+"""The common part of dense decoders: sizes, tensors by role, and one LayerSpec for each layer. A card says in a Style how its family differs."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class Style:
     biases : mapping of str to bool
         Of "qkv", "output", "mlp" and "head": whether config.json's files have them. A GGUF may have those that are listed here.
     fused_heads : bool
-        A fused tensor of queries, keys and values lies head by head.
+        A fused tensor of queries, keys and values is stored head by head.
     pairs, gguf_pairs : bool
-        Rotated rows lie as adjacent pairs in config.json's files, in GGUF.
+        Rotated rows are stored as adjacent pairs in config.json's files, in GGUF.
     transposed : bool
         config.json's files store matrices as [columns, rows].
     head_norms : bool
@@ -237,7 +237,7 @@ class Tensors:
         return LinearSpec(weight, TensorBinding(stem + ".bias", order) if self.has_bias(group, stem) else TensorBinding())
 
     def head_order(self, first_head: int = 0, *, rotated: bool, part: int = 0) -> RowOrder:
-        """Rows of query or key heads. part: of three parts that lie head by head."""
+        """Rows of query or key heads. part: of three parts that are stored head by head."""
         hd, is_gguf = self.spec.head_dim, self.c.is_gguf
         pairs = self.rotary_dim if rotated and (self.style.gguf_pairs if is_gguf else self.style.pairs) else 0
         by_heads = self.style.fused_heads and not is_gguf

@@ -19,7 +19,7 @@ _LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, the only size whos
 
 
 def gemma(c: Config, style: Style, largest: int, theta: float | None = 10000.0) -> ModelSpec:
-    """What both have."""
+    """The common part of both."""
     spec = dense(c, style, theta=theta)
     spec.embedding.scale = float(np.sqrt(np.float32(spec.hidden_size)))
     spec.head.soft_cap = soft_cap(c, "final_logit_softcapping")

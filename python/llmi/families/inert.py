@@ -81,7 +81,7 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("sep_token_id", _TOKENIZER),
     Rule("unk_token_id", _TOKENIZER),
     Rule("pruned_heads", _OFF, ({},)),
-    # Of the families' own classes.
+    # Fields of the families' own classes.
     Rule("*_pdrop", _TRAINING),
     Rule("dropout", _TRAINING),
     Rule("layerdrop", _TRAINING),
@@ -133,7 +133,7 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma2"),
     Rule("use_bidirectional_attention", _OFF, (False,), family="gemma2"),
 ]  # fmt: skip
-#: Of files whose text model is one tower among others: what belongs to the others.
+#: Keys of the other models, in files where the text model is one among others.
 TOWERS: Final[list[Rule]] = [
     Rule("vision_config", _TOWER),
     Rule("audio_config", _TOWER),

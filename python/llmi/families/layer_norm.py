@@ -148,7 +148,7 @@ def nemotron(c: Config) -> ModelSpec:
 
 @family("persimmon", hf="PersimmonForCausalLM", keys=NO_GROUPS, defaults={"max_position_embeddings": 16384})
 def persimmon(c: Config) -> ModelSpec:
-    """Persimmon: queries, keys and values lie head by head; LayerNorm of queries and keys. Elsen et al., 2023."""
+    """Persimmon: queries, keys and values are stored head by head; LayerNorm of queries and keys. Elsen et al., 2023."""
     names = {"qkv": "self_attn.query_key_value", "output": "self_attn.dense", "up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h", "final_norm": "model.final_layernorm",
              "query_norm": "self_attn.q_layernorm", "key_norm": "self_attn.k_layernorm"}  # fmt: skip
     normed = c.boolean("qk_layernorm", True)

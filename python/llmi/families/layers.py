@@ -1,4 +1,4 @@
-"""What cards set in the layers of a spec: windows by kind of layer, rotation, multipliers."""
+"""Changes that cards make to the layers of a spec: windows by kind of layer, rotation, multipliers."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ What holds for every family:
   and in GGUF's. LongRoPE and dynamic NTK have several tables. An engine takes one, by `max_model_len` against the original length, and its numerics id names it
   (`-rope:longrope_long`). transformers changes the table when a text grows past the original length, so its logits of shorter texts differ from those of an
   engine with the long table.
-- The text model of a file that has others beside it (`...ForConditionalGeneration` with a `text_config`) loads if its `model_type` is one of those below. Tensors
+- The text model of a file that has others, too (`...ForConditionalGeneration` with a `text_config`) loads if its `model_type` is one of those below. Tensors
   of vision and audio are left out.
 - Names of tensors may begin otherwise than the family's do, as in checkpoints without the head: the name of the embedding shows how.
 - In GGUF files a bias is read where it is stored.
 
 ## Families
 
-Checked with tiny random models of transformers 5.24 (tests/test_families.py): each position's label and top 20 log-probabilities lie within 1e-4 of transformers'
+Checked with tiny random models of transformers 5.24 (tests/test_families.py): each position's label and top 20 log-probabilities are within 1e-4 of transformers'
 float64, or no farther from it than twice transformers' own fp32.
 
 | family | config.json: architectures (model_type) | GGUF | |
@@ -52,7 +52,7 @@ def tern(c):
 llmi.register_family(tern)
 ```
 
-`c` reads config.json or GGUF metadata by config.json's names, and notes each key that it is asked for. `dense` makes a Llama of the sizes, changed by a `Style`; what
+`c` reads config.json or GGUF metadata by config.json's names, and notes each key that is looked up. `dense` makes a Llama of the sizes, changed by a `Style`; what
 a Style does not say is set in the spec (python/llmi/families/spec.py). An error inside a card names the card. Receipts hold the spec's digest, and replay only where
 the card gives the same spec.
 """

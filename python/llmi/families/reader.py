@@ -152,7 +152,7 @@ class Reading:
         return self._finish(card, c, c, "", is_tower=name.endswith("ForConditionalGeneration"))
 
     def _of_tower(self, c: Config, inner: Config, name: str) -> ModelSpec:
-        """The text model of a file that has others beside it."""
+        """The text model of a file that has others, too."""
         kind = inner.optional_text("model_type")
         card = next((card for card in cards() if kind in card.model_types), None)
         if card is None:

@@ -17,7 +17,7 @@ Read: TypeAlias = Callable[[Config], ModelSpec]
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What llmi knows of a family: the names that it goes by, and how its files become a spec.
+    """All that llmi knows of a family: the names that it goes by, and how its files become a spec.
 
     Attributes
     ----------
