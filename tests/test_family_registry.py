@@ -214,3 +214,59 @@ def test_the_page_of_models() -> None:
     if not path.is_file():
         pytest.skip("the documents are not beside the tests")
     assert path.read_text() == page(), "python -m llmi.families.page > docs/models.md"
+
+
+# --- hostile files
+
+HOSTILE: list[Any] = [
+    None,
+    -1,
+    0,
+    2**62,
+    10**400,
+    1e308,
+    -0.5,
+    "",
+    "x" * 100,
+    True,
+    [],
+    [None] * 4,
+    [{}] * 4,
+    {},
+    {"rope_type": []},
+    {"rope_theta": -1.0},
+    {"full_attention": 3},
+]
+KEYS = [
+    *SIZES, "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window", "layer_types", "rms_norm_eps", "layer_norm_eps", "hidden_act",
+    "tie_word_embeddings", "max_position_embeddings", "no_rope_layers", "logits_scaling", "layer_rope_theta", "eos_token_id", "original_max_position_embeddings",
+    "sliding_window_pattern", "n_head", "n_embd", "n_layer", "rotary_dim", "attention_bias", "query_pre_attn_scalar", "num_experts", "text_config", "model_type",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_hostile_values_are_refused_or_read(architecture: str) -> None:
+    """Whatever a config holds, an error is one of llmi's own, and not the card's."""
+    for key in KEYS:
+        for value in HOSTILE:
+            try:
+                small(architecture, {key: value}, max_model_len=4096).to_json()
+            except (ModelFileError, InvalidParamsError) as error:
+                assert "card" not in str(error).split(": ")[1], (key, value, error)
+
+
+def test_hostile_metadata() -> None:
+    for gguf in ("llama", "gemma3", "phi3", "apertus", "granite_swa", "mistral3", "exaone4"):
+        for key in ("block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
+                    "rope.scaling.factor", "attention.sliding_window", "attention.sliding_window_pattern", "attention.scale", "xielu.alpha_p", "attention.rope_pattern",
+                    "rope.scaling.original_context_length", "context_length", "vocab_size", "expert_count"):  # fmt: skip
+            for value in HOSTILE:
+                more = {f"{gguf}.rope.scaling.type": "yarn", f"{gguf}.rope.scaling.factor": 4.0}
+                try:
+                    read_metadata(
+                        gguf,
+                        more | {key if key.startswith("xielu") else f"{gguf}.{key}": value},
+                        tensors={"rope_factors_long.weight": (8,)},
+                    )
+                except (ModelFileError, InvalidParamsError) as error:
+                    assert "card" not in str(error).split(": ")[1], (gguf, key, value, error)

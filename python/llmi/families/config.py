@@ -202,7 +202,7 @@ class Config(Fields):
     def integer(self, key: str, default: int | _Missing = MISSING) -> int:
         """A whole number; 2.0 is one too."""
         value = self._get(key, default)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
             return value
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             return int(value)
