@@ -122,7 +122,7 @@ LinearArgs ArgsOf(const std::vector<LinearPart>& parts, const float* x, const Li
 
 // The norm of whole rows [num_rows, hidden_size]; out may be x.
 NormArgs HiddenNorm(const ModelConfig& config, const WeightVector& weight, const float* x, float* out, int64_t num_rows,
-                       bool accumulate = false) {
+                    bool accumulate = false) {
   return {.x = x,
           .x_stride = config.hidden_size,
           .out = out,
@@ -221,14 +221,14 @@ float* Decoder::QueriesKeysValues(const KernelContext& context, int64_t layer, R
   if (config_.qk_norm) {
     const auto norm_heads = [&](const WeightVector& weight, float* heads, int64_t num_heads) {
       Norm(context, {.x = heads,
-                        .x_stride = stride,
-                        .out = heads,
-                        .out_stride = stride,
-                        .num_rows = rows.num_rows,
-                        .num_groups = num_heads,
-                        .size = config_.head_dim,
-                        .weight = weight.data(),
-                        .eps = static_cast<float>(config_.norm_eps)});
+                     .x_stride = stride,
+                     .out = heads,
+                     .out_stride = stride,
+                     .num_rows = rows.num_rows,
+                     .num_groups = num_heads,
+                     .size = config_.head_dim,
+                     .weight = weight.data(),
+                     .eps = static_cast<float>(config_.norm_eps)});
     };
     norm_heads(w.query_norm, qkv, config_.num_heads);
     norm_heads(w.key_norm, keys, config_.num_kv_heads);
@@ -303,14 +303,10 @@ void Decoder::Mlp(const KernelContext& context, int64_t layer, Rows& rows) {
     Norm(context, HiddenNorm(config_, w.mlp_norm, x, normed, num_rows), gate_input);
     const LinearInput down_input = Input(context, num_rows, {&w.down.matrix}, false, activated_forms_);
     const std::vector<LinearPart> gate_and_up = PartsOf({&w.gate, &w.up});
-    GatedLinear(context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false),
-                {.activation = config_.activation,
-                 .gated = true,
-                 .x = gate_up,
-                 .num_rows = num_rows,
-                 .size = intermediate,
-                 .out = activated},
-                down_input);
+    GatedLinear(
+        context, ArgsOf(gate_and_up, normed, gate_input, num_rows, gate_up, 2 * intermediate, false),
+        {.activation = config_.activation, .gated = true, .x = gate_up, .num_rows = num_rows, .size = intermediate, .out = activated},
+        down_input);
     if (!config_.sandwich_norms) {
       Linear(context, ArgsOf(PartsOf({&w.down}), activated, down_input, num_rows, x, hidden, true));
     } else {
