@@ -180,7 +180,7 @@ def test_sinks_and_linear_biases(table: str, kv_dtype: str, case: tuple[Any, ...
 def test_weights_with_sinks_and_linear_biases(parents: list[int] | None) -> None:
     """The weights that are shown are those that attention uses: their sums with V are its output, and with a sink they miss its share."""
     q, k, v = qkv(40, 4, 4, 2, 32)
-    kwargs: dict[str, Any] = {"scale": 0.2, "kv_dtype": "float32", "parents": parents, "sinks": [0.0, 1.0, 2.0, -9.0]}
+    kwargs: dict[str, Any] = {"scale": 0.2, "kv_dtype": "float32", "parents": parents, "sinks": [19.0, 10.0, 6.0, 3.0]}
     kwargs["linear_biases"] = [0.5, 0.25, 0.125, 0.0625]
     weights = T.attention_weights(q, k, 4, 2, **kwargs).astype(np.float64)
     values = v.reshape(40, 2, 32).repeat(2, axis=1).astype(np.float64)

@@ -259,13 +259,13 @@ class Step {
     const std::vector<float> weight = Random(shape_.hidden, 5);
     std::vector<float> out(x.size());
     const NormArgs args = {.x = x.data(),
-                              .x_stride = shape_.hidden,
-                              .out = out.data(),
-                              .out_stride = shape_.hidden,
-                              .num_rows = work.rows,
-                              .size = shape_.hidden,
-                              .weight = weight.data(),
-                              .eps = 1e-6f};
+                           .x_stride = shape_.hidden,
+                           .out = out.data(),
+                           .out_stride = shape_.hidden,
+                           .num_rows = work.rows,
+                           .size = shape_.hidden,
+                           .weight = weight.data(),
+                           .eps = 1e-6f};
     Op op = {"norms", 2 * shape_.layers + 1, {[&](int64_t) { table_.norm(args, 0, args.num_rows); }}, &out, {}};
     for (NormVariant variant : FreeNorms()) op.variants.push_back([&, variant](int64_t) { variant(args); });
     return Measure(work.name, op, shape_.rounds);

@@ -135,8 +135,9 @@ FloatArray TestAttention(const std::string& table, const FloatArray& q, const Fl
   return values;
 }
 
-// The attention weights [num_heads, num_slots] of the last row, of the reference table. Arguments as above, with k in the place of v.
-FloatArray TestAttentionWeights(const FloatArray& q, const FloatArray& k, int64_t num_heads, int64_t num_kv_heads, const py::kwargs& given) {
+// The attention weights [num_heads, num_slots] of the last row, of the reference table. Arguments as above, with k for v.
+FloatArray TestAttentionWeights(const FloatArray& q, const FloatArray& k, int64_t num_heads, int64_t num_kv_heads,
+                                const py::kwargs& given) {
   TestSequence sequence("reference", q, k, num_heads, num_kv_heads, given);
   std::vector<float> out(static_cast<size_t>(q.size()));
   sequence.args.out = out.data();

@@ -33,9 +33,7 @@ LLMI_HD static inline float ReducedExpm1F32(float r) {
 // x = n log(2) + r, by Cody-Waite: n as shifted - kExpMagic, whose low bits become the exponent's bits of 2^n (PowerOfTwoF32).
 LLMI_HD static inline float ShiftedExponentF32(float x) { return Fma(x, 1.44269504088896341f, kExpMagic); }
 LLMI_HD static inline float ReducedF32(float x, float n) { return Fma(n, 2.12194440e-4f, Fma(n, -0.693359375f, x)); }
-LLMI_HD static inline float PowerOfTwoF32(float shifted) {
-  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, shifted) << 23);
-}
+LLMI_HD static inline float PowerOfTwoF32(float shifted) { return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, shifted) << 23); }
 
 // exp in fp32: Cephes polynomial after Cody-Waite reduction, error below 2 ulp. The result is exactly 1 at 0, and exactly 0 below -86, so
 // it is never subnormal. Arguments above 88 count as 88; NaN gives NaN.
@@ -48,8 +46,8 @@ LLMI_HD static inline float ExpF32(float x) {
   return x < -86.0f ? 0.0f : result;
 }
 
-// exp(x) - 1 in fp32, without cancellation: 2^n (exp(r) - 1) + (2^n - 1); error below 2 ulp. Arguments above 88 count as 88, those below -30
-// as -30, where the result is -1; NaN gives NaN.
+// exp(x) - 1 in fp32, without cancellation: 2^n (exp(r) - 1) + (2^n - 1); error below 2 ulp. Arguments above 88 count as 88, those below
+// -30 as -30, where the result is -1; NaN gives NaN.
 LLMI_HD static inline float Expm1F32(float x) {
   const float bounded = -30.0f > x ? -30.0f : x;
   const float clamped = 88.0f < bounded ? 88.0f : bounded;

@@ -11,13 +11,14 @@
 #include "core/philox.h"
 #include "core/thread_pool.h"
 #include "kernels/dispatch/tables.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
-#include "kernels/ops/gated_activation.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_input.h"
-#include "kernels/ops/rms_norm.h"
+#include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/row_ops.h"
 #include "kernels/ops/vocab.h"
 #include "model/pack.h"
 #include "model/rope_table.h"
@@ -124,19 +125,29 @@ void LinearDigests(const KernelContext& context) {
   }
 }
 
+void NormDigests(const KernelContext& context, const std::vector<float>& x, const std::vector<float>& weight) {
+  for (NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+    for (int64_t size : {256, 75}) {
+      std::vector<float> out(x.size());
+      Norm(context, {.kind = kind,
+                     .x = x.data(),
+                     .x_stride = 256,
+                     .out = out.data(),
+                     .out_stride = 256,
+                     .num_rows = 4,
+                     .size = size,
+                     .weight = weight.data(),
+                     .bias = size == 75 ? weight.data() + 100 : nullptr,
+                     .eps = 1e-6f});
+      Print(context.table->name, "norm", out);
+    }
+  }
+}
+
 void RowDigests(const KernelContext& context) {
   std::vector<float> x = Random(4 * 256, 2);
   const std::vector<float> weight = Random(256, 3);
-  std::vector<float> out(x.size());
-  RmsNorm(context, {.x = x.data(),
-                    .x_stride = 256,
-                    .out = out.data(),
-                    .out_stride = 256,
-                    .num_rows = 4,
-                    .size = 256,
-                    .weight = weight.data(),
-                    .eps = 1e-6f});
-  Print(context.table->name, "rms_norm", out);
+  NormDigests(context, x, weight);
   RopeConfig rope;
   rope.theta = 500000.0;
   rope.rotary_dim = 64;
@@ -155,16 +166,27 @@ void RowDigests(const KernelContext& context) {
                  .sine = sine.data()});
   Print(context.table->name, "rope", x);
   std::vector<float> activated(4 * 128);
-  for (Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
-    GatedActivation(context, activation, x.data(), 4, 128, activated.data());
-    Print(context.table->name, "gated_activation", activated);
+  for (Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2, Activation::kXielu}) {
+    Activate(context, {.activation = activation,
+                       .gated = true,
+                       .parameters = {0.8f, 1.3f, 0.5f, -1e-6f},
+                       .x = x.data(),
+                       .num_rows = 4,
+                       .size = 128,
+                       .out = activated.data()});
+    Print(context.table->name, "activate", activated);
   }
+  Gate(context,
+       {.x = activated.data(), .gate = x.data(), .gate_stride = 256, .per_head = false, .num_rows = 4, .num_heads = 4, .head_dim = 32});
+  AddScaled(context, x.data(), 512, 0.22f, activated.data());
+  Print(context.table->name, "gate, add_scaled", activated);
 }
 
 void AttentionDigests(const KernelContext& context) {
   constexpr int64_t kSlots = 300, kHeads = 4, kKvHeads = 2, kHeadDim = 32;
   const std::vector<float> q = Random(9 * kHeads * kHeadDim, 4), k = Random(kSlots * kKvHeads * kHeadDim, 5),
                            v = Random(kSlots * kKvHeads * kHeadDim, 6);
+  const std::vector<float> slopes = Random(2 * kHeads, 9);  // then sinks
   const std::vector<int32_t> parents = {-1, 0, 0, 1, 1, 2, -1, 6, 7};
   for (KvType type : {KvType::kF16, KvType::kF32, KvType::kInt8, KvType::kBF16, KvType::kF8}) {
     for (int64_t window : {0, 40}) {
@@ -193,6 +215,8 @@ void AttentionDigests(const KernelContext& context) {
                                  .num_heads = kHeads,
                                  .scale = 0.17f,
                                  .window = window,
+                                 .sinks = tree != nullptr ? slopes.data() + kHeads : nullptr,
+                                 .linear_biases = tree != nullptr ? slopes.data() : nullptr,
                                  .out = out.data(),
                                  .out_stride = kHeads * kHeadDim});
         Print(context.table->name, "attention", out);

@@ -302,8 +302,7 @@ struct Bf16Attention {
 
   // Scales, caps and biases the scores, and finds the greatest of each lane.
   template <typename Warp>
-  LLMI_HD void FindPeaks(const Warp& warp, const Work& work, int64_t span, Scores<Warp>& scores, const Sight& sight,
-                         Shared* shared) const {
+  LLMI_HD void FindPeaks(const Warp& warp, const Work& work, int64_t span, Scores<Warp>& scores, const Sight& sight, Shared* shared) const {
     warp.ForEachLane([&](int lane) {
       Array<float[2], kMatrices> peaks;  // of rows lane / 4 and lane / 4 + 8
       LLMI_UNROLL

@@ -54,7 +54,7 @@ struct AttentionArgs {
   const float* sinks = nullptr;
   // [num_heads]: slopes (Press et al., ALiBi, 2021), times the position of the key as in Bloom; null: none
   const float* linear_biases = nullptr;
-  float* out;             // [total rows, num_heads * head_dim], rows out_stride apart
+  float* out;  // [total rows, num_heads * head_dim], rows out_stride apart
   int64_t out_stride;
 };
 

@@ -56,8 +56,8 @@ void CopyColumns(const T* from, int64_t num_rows, int64_t num_columns, T* to, in
 }
 
 // Computes blocks [begin, begin + num_blocks) of the columns for all rows of `layers`, and stores them in the same rows of `to`.
-void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, const ActivationArgs& activation, const QuantizedRows& to, int64_t begin,
-                   int64_t num_blocks) {
+void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, const ActivationArgs& activation, const QuantizedRows& to,
+                   int64_t begin, int64_t num_blocks) {
   Scratch scratch;
   const int64_t num_rows = layers.num_rows;
   const int64_t columns = num_blocks * kBlockSize;

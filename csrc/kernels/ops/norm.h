@@ -4,13 +4,12 @@
 // Each operation is rounded; without weight or bias there is no product or sum.
 //
 // x, out  num_rows rows, each of num_groups groups, group_stride apart in both (one group: a whole row; several: one per attention head);
-//         rows x_stride and out_stride apart; out may be x. What lies between groups stays as it is.
+//         rows x_stride and out_stride apart; out may be x. Values between groups do not change.
 // weight  [size] fp32, or [num_groups, size] with own_weights; null: none. bias likewise
 // accumulate: out = out + result (the residual sum of sandwich norms); then out may not be x
-// Sums: 16 lanes (column of the group modulo 16), each in order, folded by the fixed tree 8, 4, 2, 1; any size. kLayer: the mean first, then
-// the squares of c.
-// input: other forms of out to make (kernels/ops/linear_input.h); then the groups of all rows must stand one after the other
-// Sources: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019; Ba et al., Layer Normalization, 2016.
+// Sums: 16 lanes (column of the group modulo 16), each in order, folded by the fixed tree 8, 4, 2, 1; any size. kLayer: the mean first,
+// then the squares of c. input: other forms of out to make (kernels/ops/linear_input.h); then the groups of all rows must stand one after
+// the other Sources: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019; Ba et al., Layer Normalization, 2016.
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,5 @@
-// Element-wise ops on rows of fp32, for the parts of a model that few families have. Each is one rounding per operation, in the order written.
+// Element-wise ops on rows of fp32, for the parts of a model that few families have. Each is one rounding per operation, in the order
+// written.
 #pragma once
 
 #include <stdint.h>
@@ -14,8 +15,8 @@ void Scale(const KernelContext& context, float* x, int64_t count, float scale);
 // Each row's `size` values times the row's factor. factors [num_rows]; rows x_stride apart.
 void ScaleRows(const KernelContext& context, float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors);
 
-// gate: x[row, head, i] = x * sigmoid(gate). gate_stride: between rows of gates. per_head: gate [num_rows, num_heads]; else one for each value,
-// laid out as x. x: num_rows rows of num_heads * head_dim, dense.
+// gate: x[row, head, i] = x * sigmoid(gate). gate_stride: between rows of gates. per_head: gate [num_rows, num_heads]; else one for each
+// value, laid out as x. x: num_rows rows of num_heads * head_dim, dense.
 struct GateArgs {
   float* x;
   const float* gate;

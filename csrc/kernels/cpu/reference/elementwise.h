@@ -30,8 +30,12 @@ struct NormedGroup {
 // Mean and inverse are still to be found.
 LLMI_HD inline NormedGroup NormedGroupOf(const NormArgs& args, int64_t group) {
   const int64_t offset = args.own_weights ? group * args.size : 0;
-  return {args.weight != nullptr ? args.weight + offset : nullptr, args.bias != nullptr ? args.bias + offset : nullptr,
-          args.kind == NormKind::kLayer, args.accumulate, 0.0f, 0.0f};
+  return {args.weight != nullptr ? args.weight + offset : nullptr,
+          args.bias != nullptr ? args.bias + offset : nullptr,
+          args.kind == NormKind::kLayer,
+          args.accumulate,
+          0.0f,
+          0.0f};
 }
 
 LLMI_HD inline float Activated(const ActivationArgs& args, float x) {

@@ -30,8 +30,8 @@ inline int64_t CollectQueries(const AttentionArgs& args, const AttentionTask& ta
   for (int64_t row = segment.row_begin + task.row_begin; row < segment.row_begin + task.row_begin + task.num_rows; ++row) {
     for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
       queries[count++] = {args.q + row * args.q_stride + head * args.kv.head_dim,
-                          args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstVisible(args, row),
-                          args.positions[row], head};
+                          args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstVisible(args, row), args.positions[row],
+                          head};
     }
   }
   return count;
@@ -43,8 +43,8 @@ inline F32x16 LinearBias(float slope, int64_t position) {
   return Mul(Set1(slope), Add(Set1(static_cast<float>(position)), Load(offsets)));
 }
 
-// Masks, scales, caps and biases the scores of one query in these tiles of the span; positions [begin, end) of it are visible. Returns their
-// maximum.
+// Masks, scales, caps and biases the scores of one query in these tiles of the span; positions [begin, end) of it are visible. Returns
+// their maximum.
 inline float FinishScores(const AttentionArgs& args, int64_t head, int64_t span, Extent visible, Extent tiles, float* p) {
   const auto [begin, end] = visible;
   F32x16 peaks = Set1(kMinusInfinity);
