@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from decoders import open_decoder
 from llmi import _core
 
 T = _core.testing
@@ -19,7 +20,7 @@ T = _core.testing
 @pytest.fixture
 def batch(tiny_path: Callable[..., Path]) -> bytes:
     """A chain and a tree on top of cached tokens, with taps, in a model of two KV groups."""
-    decoder = T.Decoder(str(tiny_path("gemma3")), dtype="float32", table="reference")
+    decoder = open_decoder(tiny_path("gemma3"), dtype="float32", table="reference")
     chain, tree = decoder.new_sequence(), decoder.new_sequence()
     decoder.forward([(tree, list(range(1, 40)), None)])
     data: bytes = decoder.batch_bytes([(chain, [5, 6, 7], None), (tree, [8, 9, 10, 11], [-1, 0, 0, 1])], tap_layers=[0, 2])

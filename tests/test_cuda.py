@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import llmi
+from decoders import open_decoder
 from features import expect_short_answers, has_bits_of_its_own
 from llmi import LLM, Capture, DeviceError, SamplingParams, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_same_tokens
@@ -55,7 +56,7 @@ def test_partials_that_do_not_fit_go_in_several_launches(tiny_path: Callable[...
     tokens = np.random.default_rng(2).integers(1, 257, size=360).tolist()
     logits = []
     for table in (device, device + "+tight"):
-        decoder = _core.testing.Decoder(str(tiny_path("gemma3")), dtype="float32", kv_dtype=kv_dtype, table=table)
+        decoder = open_decoder(tiny_path("gemma3"), dtype="float32", kv_dtype=kv_dtype, table=table)
         sequences = [decoder.new_sequence() for _ in range(3)]
         steps = [[(sequence, tokens[40 * i : 300], None) for i, sequence in enumerate(sequences)]]
         steps += [[(sequence, tokens[k : k + 1], None) for sequence in sequences] for k in range(300, 306)]
@@ -77,7 +78,7 @@ def test_a_step_of_prompts_trees_and_single_rows(tiny_path: Callable[..., Path],
     ]
 
     def run_step(chosen: list[int]) -> list[bytes]:
-        decoder = _core.testing.Decoder(str(tiny_path(architecture)), dtype="float32", kv_dtype=kv_dtype, table=device)
+        decoder = open_decoder(tiny_path(architecture), dtype="float32", kv_dtype=kv_dtype, table=device)
         sequences = [decoder.new_sequence() for _ in chosen]
         decoder.forward([(sequence, prefixes[i], None) for sequence, i in zip(sequences, chosen, strict=True)])
         logits, _ = decoder.forward([(sequence, *parts[i]) for sequence, i in zip(sequences, chosen, strict=True)])

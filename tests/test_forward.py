@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from decoders import numbers_of, open_decoder
 from features import has_bits_of_its_own
 from llmi import _core
-from llmi.models.files import open_model
 
 T = _core.testing
 DIGESTS = Path(__file__).parent / "data" / "logits_digests.json"
@@ -27,7 +27,7 @@ def ids(count: int, vocab_size: int, seed: int = 0) -> list[int]:
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_chunks_equal_whole(tiny_path: Callable[..., Path], table: str, architecture: str, dtype: str) -> None:
-    decoder = T.Decoder(str(tiny_path(architecture)), dtype=dtype, table=table)
+    decoder = open_decoder(tiny_path(architecture), dtype=dtype, table=table)
     tokens = ids(150, 257)
     whole, _ = decoder.forward([(decoder.new_sequence(), tokens, None)])
     sequence, rows = decoder.new_sequence(), []
@@ -40,7 +40,7 @@ def test_chunks_equal_whole(tiny_path: Callable[..., Path], table: str, architec
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 @pytest.mark.parametrize("base", [1, 15, 40, 255])
 def test_tree_rows_equal_decoding(tiny_path: Callable[..., Path], cpu_table: str, architecture: str, base: int) -> None:
-    decoder = T.Decoder(str(tiny_path(architecture)), dtype="float32", table=cpu_table)
+    decoder = open_decoder(tiny_path(architecture), dtype="float32", table=cpu_table)
     prompt = ids(base, 257, 1)
     parents = [-1, 0, 0, 1, 1, 2, -1, 6, 3, 8]
     nodes = ids(len(parents), 257, 2)
@@ -65,7 +65,7 @@ def test_tree_rows_equal_decoding(tiny_path: Callable[..., Path], cpu_table: str
 
 
 def test_rollback_and_window(tiny_path: Callable[..., Path]) -> None:
-    decoder = T.Decoder(str(tiny_path("gemma3")), dtype="float32")
+    decoder = open_decoder(tiny_path("gemma3"), dtype="float32")
     tokens = ids(200, 257)
     sequence = decoder.new_sequence()
     whole, _ = decoder.forward([(sequence, tokens, None)])
@@ -77,7 +77,7 @@ def test_rollback_and_window(tiny_path: Callable[..., Path]) -> None:
 
 
 def test_taps(tiny_path: Callable[..., Path]) -> None:
-    decoder = T.Decoder(str(tiny_path()), dtype="float32")
+    decoder = open_decoder(tiny_path(), dtype="float32")
     logits, taps = decoder.forward([(decoder.new_sequence(), ids(5, 257), None)], tap_layers=[0, 2, 3])
     assert [tap.shape for tap in taps] == [(5, 64)] * 3 and logits.shape == (5, 257)
     assert np.abs(taps[0] - taps[1]).max() > 0.01
@@ -87,7 +87,7 @@ def test_float32_cache(tiny_path: Callable[..., Path], table: str) -> None:
     tokens = ids(40, 257)
     results = {}
     for kv in ("float16", "float32"):
-        decoder = T.Decoder(str(tiny_path()), dtype="float32", kv_dtype=kv, table=table)
+        decoder = open_decoder(tiny_path(), dtype="float32", kv_dtype=kv, table=table)
         results[kv] = decoder.forward([(decoder.new_sequence(), tokens, None)])[0]
     assert 0 < np.abs(results["float16"] - results["float32"]).max() < 0.05
 
@@ -95,8 +95,8 @@ def test_float32_cache(tiny_path: Callable[..., Path], table: str) -> None:
 def logits_of(path: Path, dtype: str, kv: str, table: str, count: int, bits: int = 8) -> np.ndarray[Any, Any]:
     if dtype == "bf16dot":  # linear_dtype="bf16"
         dtype, table = "bfloat16", table + "+bf16"
-    decoder = T.Decoder(str(path), dtype=dtype, kv_dtype=kv, table=table, num_pages=64, activation_bits=bits)
-    vocab_size = _core.load_config(open_model(path).core)["vocab_size"]
+    decoder = open_decoder(path, dtype=dtype, kv_dtype=kv, table=table, num_pages=64, activation_bits=bits)
+    vocab_size = numbers_of(path)["vocab_size"]
     logits, _ = decoder.forward([(decoder.new_sequence(), ids(count, vocab_size), None)])
     return np.asarray(logits)
 

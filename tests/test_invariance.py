@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
+from decoders import numbers_of
 from features import expect_short_answers
 from llmi import LLM, Outputs, SamplingParams, _core
 from llmi.models import by_name
-from llmi.models.files import open_model
 from llmi.testing import assert_same_tokens
 
 COUNTS = ("num_preemptions", "num_recomputed_tokens", "num_copies_on_write", "num_window_blocks_returned")
@@ -204,7 +204,7 @@ def check_model(
     """Compares configurations of one model with solo runs; returns what was counted."""
     import os
 
-    vocab_size = _core.load_config(open_model(model).core)["vocab_size"]
+    vocab_size = numbers_of(model)["vocab_size"]
     prompts, params = make_prompts(vocab_size, num_prompts, longest), make_params(num_prompts, max_tokens)
     counts = dict.fromkeys(COUNTS, 0)
     base: dict[str, Any] = {"dtype": dtype, "activation_bits": activation_bits, "max_model_len": longest + max_tokens + 16}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import llmi
+from decoders import numbers_of
 from features import DEVICES, make_request
 from llmi import LLM, Capture, SamplingParams, SpeculativeConfig
-from llmi.models.files import open_model
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 from test_speculation import Replay, count
@@ -86,7 +86,7 @@ def test_capacity_and_names(tiny_path: Callable[..., Path]) -> None:
         with LLM(tiny_path(), kv_cache_dtype=kv_cache_dtype, kv_cache_memory_bytes=1 << 22, max_model_len=256) as llm:
             info[kv_cache_dtype] = llm.model_info
             pages[kv_cache_dtype] = llm.memory_report().num_blocks
-    head_dim = llmi._core.load_config(open_model(tiny_path()).core)["head_dim"]
+    head_dim = numbers_of(tiny_path())["head_dim"]
     assert info["int8"].kv_bytes_per_token * 2 * head_dim == info["float16"].kv_bytes_per_token * (head_dim + head_dim // 8)
     assert info["bfloat16"].kv_bytes_per_token == info["float16"].kv_bytes_per_token and pages["bfloat16"] == pages["float16"]
     assert pages["int8"] == (1 << 22) // (16 * info["int8"].kv_bytes_per_token)

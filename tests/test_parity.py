@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import reference_float64
+from decoders import open_decoder
 from llmi import LLM, Tokenizer, _core
 
 pytestmark = pytest.mark.parity
@@ -102,7 +103,7 @@ def compare(path: Path, inputs: list[list[int]], double_rows: int) -> dict[str, 
     """
     import torch
 
-    decoder = T.Decoder(str(path), dtype="float32", kv_dtype="float32", num_pages=256)
+    decoder = open_decoder(path, dtype="float32", kv_dtype="float32", num_pages=256)
     reference = load_hf(path)
     num_layers = reference.config.num_hidden_layers
     worst, positions, magnified = 0.0, 0, 0
@@ -211,10 +212,10 @@ def test_default_precision(smollm_path: Path, text: str) -> None:
     """Against own fp32, int8 activations and the fp16 cache: mean KL at most 2.5e-3, same top token at least 97 %; an int8 cache adds at most 1e-3."""
     inputs = windows(smollm_path, text, 16, 512)
     decoders = {
-        "exact": T.Decoder(str(smollm_path), dtype="float32", kv_dtype="float32", num_pages=64),
-        "default": T.Decoder(str(smollm_path), num_pages=64),
-        "int8 cache": T.Decoder(str(smollm_path), kv_dtype="int8", num_pages=64),
-        "bf16 attention": T.Decoder(str(smollm_path), kv_dtype="bfloat16", num_pages=64),
+        "exact": open_decoder(smollm_path, dtype="float32", kv_dtype="float32", num_pages=64),
+        "default": open_decoder(smollm_path, num_pages=64),
+        "int8 cache": open_decoder(smollm_path, kv_dtype="int8", num_pages=64),
+        "bf16 attention": open_decoder(smollm_path, kv_dtype="bfloat16", num_pages=64),
     }
     divergences: dict[str, list[Any]] = {name: [] for name in decoders}
     agreements: dict[str, list[Any]] = {name: [] for name in decoders}

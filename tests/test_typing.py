@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmi import _core
+from llmi.families import spec_of
 from llmi.testing import tiny_model
 
 GOOD = """
@@ -74,10 +75,11 @@ def test_typed_dicts_of_the_stub() -> None:
         if isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases] == ["TypedDict"]
     }
     model = tiny_model()
+    spec = spec_of(_core.ModelFiles(str(model))).to_json()
     returned = {
         "_SystemInfo": _core.system_info(),
-        "_ModelConfig": _core.load_config(_core.ModelFiles(str(model))),
-        "_EngineInfo": _core.Engine(_core.ModelFiles(str(model)), dropped=_core.DropFlag()).info(),
+        "_ModelConfig": _core.spec_numbers(spec, str(model)),
+        "_EngineInfo": _core.Engine(_core.ModelFiles(str(model)), spec=spec, dropped=_core.DropFlag()).info(),
     }
     assert {name: list(value) for name, value in returned.items()} == keys
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import tiny_gguf
+from decoders import Refusal, kind_of, open_decoder
 from llmi import LLM, DraftModel, InvalidParamsError, Receipt, RequestErrors, SelfDraft, UnsupportedModelError, _core, replay
+from llmi.families import spec_of
 from llmi.models.inspection import inspect_model
 from llmi.testing import tiny_model
 
@@ -23,16 +25,16 @@ FAMILIES: dict[str, dict[str, Any]] = {"llama": {}, "gemma3": {"sliding_window":
 
 
 def logits(path: Path, overrides: dict[str, Any] | None = None) -> Array:
-    decoder = T.Decoder(str(path), dtype="float32", kv_dtype="float32", num_pages=8, overrides=json.dumps(overrides or {}))
+    decoder = open_decoder(path, overrides, dtype="float32", kv_dtype="float32", num_pages=8)
     rows: Array = decoder.forward([(decoder.new_sequence(), PROMPT, None)])[0]
     return rows
 
 
 def refusal(path: Path, overrides: dict[str, Any] | None = None) -> tuple[str, str]:
     """(kind, message)."""
-    with pytest.raises(_core.CoreError) as error:
+    with pytest.raises(Refusal) as error:
         logits(path, overrides)
-    return error.value.kind, error.value.message
+    return kind_of(error.value), str(error.value)
 
 
 def change_config(directory: Path, **changes: Any) -> None:
@@ -148,8 +150,8 @@ def test_each_gguf_key(architecture: str, tmp_path: Path) -> None:
         for value in others:
             try:
                 moved = logits(file, {key: value}).tobytes() != own.tobytes()
-            except _core.CoreError as error:
-                assert error.kind in ("model_file", "unsupported_model", "invalid_argument"), (key, value, error)
+            except Refusal as error:
+                assert kind_of(error) in ("model_file", "unsupported_model", "invalid_argument"), (key, value, error)
                 continue
             if not moved and name not in UNREAD | NO_NUMBER:
                 silent.append((key, value))
@@ -449,7 +451,7 @@ def test_configs_in_use(name: str, tmp_path: Path) -> None:
     """Nothing in them is refused: each is written as its publisher or library writes it."""
     (tmp_path / "config.json").write_text(json.dumps(IN_USE[name]))
     files = _core.ModelFiles(str(tmp_path), [], _core.InputFile(str(tmp_path / "config.json")), None)
-    assert _core.load_config(files)["hidden_size"] == IN_USE[name]["hidden_size"]
+    assert spec_of(files).hidden_size == IN_USE[name]["hidden_size"]
 
 
 GGUF_IN_USE: dict[str, dict[str, Any]] = {

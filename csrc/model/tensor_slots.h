@@ -39,7 +39,7 @@ struct TensorSlot {
   }
   // The names of its tensors: one, or one for each row.
   std::vector<std::string> TensorNames() const;
-  // Whether the file's rows are packed as they are, all of them.
+  // Whether the tensor's first rows are packed as they are.
   bool keeps_rows() const { return binding.order == RowOrder{} && packed_rows() == num_rows; }
   // The row of the file's tensor that is packed as row `row`; -1: a row of zeros.
   int64_t FileRow(int64_t row) const;

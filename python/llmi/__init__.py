@@ -41,6 +41,7 @@ _MODULES = {
     "outputs.speculation": ("SpecDecodeMetrics",),
     "outputs.receipt": ("Receipt",),
     "requests.replay": ("replay",),
+    "families": ("register_family",),
     "cli.doctor": ("doctor",),
     "lab.numeric": ("log_softmax",),
     "outputs.completion": ("CompletionOutput", "Logprob", "RequestMetrics", "StreamChunk"),
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from llmi.errors import TokenizerError as TokenizerError
     from llmi.errors import UnsupportedCombinationError as UnsupportedCombinationError
     from llmi.errors import UnsupportedModelError as UnsupportedModelError
+    from llmi.families import register_family as register_family
     from llmi.hooks.runners import BatchLogitsProcessor as BatchLogitsProcessor
     from llmi.lab.capture import Capture as Capture
     from llmi.lab.numeric import log_softmax as log_softmax

@@ -28,6 +28,7 @@ from llmi.errors import (
     call_core,
     from_core,
 )
+from llmi.families import ModelSpec, spec_of
 from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
@@ -58,6 +59,15 @@ if TYPE_CHECKING:
     from llmi.speculation.factory import SpeculationFactory
 
 R = TypeVar("R")
+
+
+def _spec_of(files: OpenModel, args: EngineArgs) -> ModelSpec:
+    """What the model's card makes of its files."""
+    try:
+        return spec_of(files.core, args.hf_overrides, args.max_model_len)
+    except errors.ModelFileError:
+        files.check_unchanged()  # which would be why
+        raise
 
 
 def _tokenizer_of(given: str | os.PathLike[str] | Tokenizer | None, files: OpenModel, overrides: dict[str, Any]) -> Tokenizer:
@@ -196,11 +206,13 @@ class LLM(StaysHere):
         path = files.path
         # Weights are packed while Python reads the vocabulary.
         dropped = _core.DropFlag()
-        loading = Background(lambda: _core.Engine(files.core, **args.for_core(), dropped=dropped))
+        spec = _spec_of(files, args)
+        spec_text = spec.to_json()
+        loading = Background(lambda: _core.Engine(files.core, spec=spec_text, **args.for_core(), dropped=dropped))
         try:
             overrides = json.loads(args.hf_overrides or "{}")
             self.tokenizer = _tokenizer_of(tokenizer, files, overrides)
-            config = _core.load_config(files.core, args.hf_overrides)
+            config = _core.spec_numbers(spec_text, str(path))
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
             engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
@@ -217,6 +229,7 @@ class LLM(StaysHere):
         _open_engines.add(engine)
         info = engine.info()
         self._engine_args = args
+        self._spec = spec
         self._seed = seed
         self._table: str = info["table"]
         self._page_bytes: int = info["page_bytes"]
@@ -226,7 +239,7 @@ class LLM(StaysHere):
         files.check_unchanged()
         self._files = files
         digest = files.digest()
-        identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args)
+        identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args, spec.rope_choice)
         self.model_info = model_info(config, info, path, digest, identity, len(_layers) or config["num_layers"])
         log_loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"])
         self.last_outputs: Outputs = Outputs()
@@ -234,7 +247,7 @@ class LLM(StaysHere):
         self._results = ResultBuilder(
             self.tokenizer, identity,
             {"model_path": str(path), "model_sha256": digest, "dtype": args.dtype, "quantization": args.quantization, "kv_cache_dtype": args.kv_cache_dtype,
-             "hf_overrides": args.hf_overrides, "eos_token_ids": self._builder.eos_token_ids()},
+             "hf_overrides": args.hf_overrides, "spec": spec, "max_model_len": info["max_model_len"], "eos_token_ids": self._builder.eos_token_ids()},
         )  # fmt: skip
         self._own_speculation = self._speculate(speculative_config)
         self._ids: Iterator[int] = itertools.count()

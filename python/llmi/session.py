@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from llmi import _core
 from llmi.engine.args import EngineArgs
+from llmi.families import ModelSpec
 from llmi.hooks.runners import BatchRunner
 from llmi.lab.capture import Capture
 from llmi.lab.sequence import TokenSequence
@@ -32,6 +33,7 @@ class Session(Protocol):
     ----------
     _engine : the core's engine
     _engine_args : the arguments of the engine
+    _spec : all that the core knows of the model
     _files : the model's open files
     _builder, _results : make its requests, and results of them
     _defaults : the model's own sampling parameters by name
@@ -46,6 +48,7 @@ class Session(Protocol):
     last_outputs: Outputs
     _engine: _core.Engine
     _engine_args: EngineArgs
+    _spec: ModelSpec
     _files: OpenModel
     _builder: RequestBuilder
     _results: ResultBuilder

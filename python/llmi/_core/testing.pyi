@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from llmi._core import Request, SamplingParams, _Bound
+from llmi._core import ModelFiles, Request, SamplingParams, _Bound
 
 _F32: TypeAlias = NDArray[np.float32]
 # (codes, scales, sums, half sums), and with 16 bits the low bytes.
@@ -166,7 +166,8 @@ class Cache(_Bound):
 class Decoder(_Bound):
     def __init__(
         self,
-        path: str,
+        files: ModelFiles,
+        spec: str,
         *,
         dtype: str = "auto",
         kv_dtype: str = "float16",
@@ -174,7 +175,6 @@ class Decoder(_Bound):
         num_threads: int = 2,
         block_size: int = 16,
         num_pages: int = 4096,
-        overrides: str = "",
         activation_bits: int = 8,
     ) -> None: ...
     def new_sequence(self) -> int: ...

@@ -173,14 +173,15 @@ def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:
     What memory gives swings, so it is read next to the steps (`decode_share`); other work on the machine only lowers a peak, so that is the
     rounds' maximum.
     """
-    config = _core.load_config(llm._files.core, llm._engine_args.hf_overrides)
+    config = _core.spec_numbers(llm._spec.to_json(), llm.model_info.path)
     peak = {name: 1e9 * max(values[name]) for name in ("int8 dot Gop/s", "fp32 fma Gop/s")}
     info = llm._engine.info()
     dots = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], llm._engine_args.activation_bits)
     matrix_peak = peak["int8 dot Gop/s"] / dots if dots else peak["fp32 fma Gop/s"]
     query, kv = config["num_heads"] * config["head_dim"], config["num_kv_heads"] * config["head_dim"]
     layers, hidden = llm.model_info.num_layers, config["hidden_size"]
-    weights = layers * (2 * hidden * query + 2 * hidden * kv + 3 * hidden * config["intermediate_size"])
+    mlp = sum((3 if gated else 2) * hidden * size for size, gated in zip(config["mlp_sizes"][:layers], config["mlp_gated"], strict=False))
+    weights = layers * (2 * hidden * query + 2 * hidden * kv) + mlp
     shares = {"decode 1": statistics.median(values[DECODE_SHARE])}
     for name, entries in values.items():
         if name.startswith("prefill"):

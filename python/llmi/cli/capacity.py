@@ -177,6 +177,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tokens", type=parse_count, default=2048, help="context length for the sums")
     absent = argparse.SUPPRESS
+    parser.add_argument("--spec", action="store_true", default=absent, help="show what the family's card makes of the model")
     parser.add_argument("--tensors", action="store_true", default=absent, help="list the tensors too")
     parser.add_argument(
         "--machine", action="store_true", default=absent, help="measure this machine's ridge, and tell what bounds prefill and decode"
@@ -212,4 +213,6 @@ def report_text(report: ModelReport, arguments: argparse.Namespace) -> str:
     if wanted is not None:
         room = memory or int(_core.system_info()["available_memory_bytes"])
         lines += device_lines(report, wanted, one_device, machine, room, (arguments.output_tokens, arguments.tpot_ms / 1e3))
+    if hasattr(arguments, "spec") and report.spec is not None:
+        lines += [str(report.spec), f"  sha256       {report.spec.digest()}"]
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from typing import Any
 
 from llmi import _core
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError, from_core
+from llmi.families import ModelSpec, spec_of
 from llmi.models import layout
 from llmi.models.files import open_model
 from llmi.params.overrides import overrides_text
@@ -88,6 +89,7 @@ class ModelReport:
     list_tensors: bool = False
     assumed: str = ""
     activation_bits: int = 8  # bits of the input of quantised layers
+    spec: ModelSpec | None = None
 
     @property
     def num_params(self) -> int:
@@ -100,7 +102,7 @@ class ModelReport:
     @property
     def has_quantized_layers(self) -> bool:
         """An embedding of a model with its own head is only looked up, not multiplied."""
-        looked_up = "" if self.config["tied_embeddings"] else "token_embd.weight"
+        looked_up = "" if self.config["tied_embeddings"] else self.config["embedding"]
         matrices = [tensor for tensor in self.tensors if len(tensor.shape) == 2 and tensor.name != looked_up]
         return any(tensor.dtype.upper().startswith("Q") for tensor in matrices)
 
@@ -112,7 +114,7 @@ class ModelReport:
     def kv_bytes(self, num_tokens: int) -> int:
         """KV cache of one sequence, windows counted."""
         c = self.config
-        return windowed_kv_bytes(c["windows"], c["num_kv_heads"], c["head_dim"], num_tokens, self.kv_cache_dtype)
+        return windowed_kv_bytes(c["windows"], c["num_kv_heads"], c["padded_head_dim"], num_tokens, self.kv_cache_dtype)
 
     def prefill(self, num_tokens: int) -> int:
         """Operations."""
@@ -136,14 +138,14 @@ class ModelReport:
 
     def __str__(self) -> str:
         c, tokens = self.config, self.num_tokens
-        per_token = kv_bytes_per_token(c["num_layers"], c["num_kv_heads"], c["head_dim"], self.kv_cache_dtype)
+        per_token = kv_bytes_per_token(c["num_layers"], c["num_kv_heads"], c["padded_head_dim"], self.kv_cache_dtype)
         kv = self.kv_bytes(tokens)
         available = _core.system_info()["available_memory_bytes"]
         kinds: dict[str, int] = {}
         for tensor in self.tensors:
             kinds[tensor.dtype] = kinds.get(tensor.dtype, 0) + tensor.num_bytes
-        values, scales = divmod(kv_head_bytes(c["head_dim"], self.kv_cache_dtype), c["head_dim"])
-        head_bytes = f"({c['head_dim']} + {scales}) bytes" if scales else f"{c['head_dim']} x {values} bytes"
+        values, scales = divmod(kv_head_bytes(c["padded_head_dim"], self.kv_cache_dtype), c["padded_head_dim"])
+        head_bytes = f"({c['padded_head_dim']} + {scales}) bytes" if scales else f"{c['padded_head_dim']} x {values} bytes"
         attention = "MHA" if c["num_kv_heads"] == c["num_heads"] else "MQA" if c["num_kv_heads"] == 1 else "GQA"
         local = [window for window in c["windows"] if window]
         counted = " (windows counted)" if local else ""
@@ -154,7 +156,7 @@ class ModelReport:
             f"{self.path.name}: {c['architecture']}, {self.num_params / 1e6:,.1f} M parameters, {self.weight_bytes / 1e6:,.1f} MB of weights"
             + (f" ({self.assumed})" if self.assumed else ""),
             f"  types        {', '.join(f'{dtype} {num_bytes / 1e6:,.1f} MB' for dtype, num_bytes in sorted(kinds.items()))}",
-            f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {c['intermediate_size']}, vocabulary {c['vocab_size']:,}"
+            f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {max(c['mlp_sizes'])}, vocabulary {c['vocab_size']:,}"
             f"{', head tied to embedding' if c['tied_embeddings'] else ''}",
             f"  attention    {attention}: {c['num_heads']} heads, {c['num_kv_heads']} KV heads of {c['head_dim']}"
             + (f"; {len(local)} layers with window {local[0]:,}, {len(c['windows']) - len(local)} global" if local else ""),
@@ -204,12 +206,16 @@ def inspect_model(
             tensors, assumed = core.tensors(), ""
         else:
             core = _core.ModelFiles(str(config_file), [], layout.open_input(config_file, "json"), None)
-            tensors, assumed = _tensors_of(config_file, core, overrides)
-        config = _core.load_config(core, overrides)
-        workspace_bytes = _core.workspace_bytes(core, STEP_TOKENS, overrides, activation_bits)
+            tensors, assumed = [], ""
+        spec = spec_of(core, overrides)
+        text = spec.to_json()
+        if config_file is not None:
+            tensors, assumed = _tensors_of(config_file, text)
+        config = _core.spec_numbers(text, str(path))
+        workspace_bytes = _core.workspace_bytes(text, str(path), STEP_TOKENS, activation_bits)
     except _core.CoreError as error:
         raise from_core(error, path) from None
-    report = ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, activation_bits)
+    report = ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, activation_bits, spec)
     if activation_bits == 16 and not report.has_quantized_layers:
         types = ", ".join(sorted({tensor.dtype for tensor in tensors}))
         raise UnsupportedCombinationError(
@@ -231,9 +237,9 @@ def _config_alone(path: Path) -> Path | None:
     return path if is_config else None
 
 
-def _tensors_of(path: Path, core: _core.ModelFiles, overrides: str) -> tuple[list[_core.TensorInfo], str]:
+def _tensors_of(path: Path, spec: str) -> tuple[list[_core.TensorInfo], str]:
     """What the config's shapes say, in the type that it names; and how that was found."""
-    expected = _core.expected_tensors(core, overrides)  # the core's checks of the file come first
+    expected = _core.expected_tensors(spec, str(path))
     fields = json.loads(path.read_text(encoding="utf-8"))
     inner = fields.get("text_config")
     fields = {**(inner if isinstance(inner, dict) else {}), **fields}

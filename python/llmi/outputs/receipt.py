@@ -90,6 +90,9 @@ class Receipt:
                 "quantization": source["quantization"],
                 "kv_cache_dtype": source["kv_cache_dtype"],
                 "hf_overrides": json.loads(source["hf_overrides"] or "{}"),
+                "family": source["spec"].family,
+                "spec_sha256": source["spec"].digest(),
+                **({"max_model_len": source["max_model_len"]} if source["spec"].rope_choice else {}),
                 "numerics_id": output.numerics_id,
                 "eos_token_ids": source["eos_token_ids"],
                 "prompt_token_ids": output.prompt_token_ids,
@@ -104,7 +107,8 @@ class Receipt:
     def _engine_arguments(self) -> dict[str, Any]:
         """Arguments of an LLM that can repeat it, besides the model."""
         types = {name: self.fields.get(name) for name in ("dtype", "quantization", "kv_cache_dtype")}
-        return {**where_it_runs(self.fields["numerics_id"]), **types, "hf_overrides": self._overrides}
+        length = {"max_model_len": self.fields["max_model_len"]} if "max_model_len" in self.fields else {}  # it chose the rotary table
+        return {**where_it_runs(self.fields["numerics_id"]), **types, **length, "hf_overrides": self._overrides}
 
     @property
     def _overrides(self) -> dict[str, Any]:
@@ -178,6 +182,9 @@ def _check_fields(fields: object) -> None:
     need(Path(fields["model"]).name == fields["model"], "model is not the bare name of a file or folder")
     need(fields.get("quantization") is None or isinstance(fields["quantization"], str), "quantization is no string")
     overrides_text(fields.get("hf_overrides"))
+    for name in ("family", "spec_sha256"):
+        need(isinstance(fields.get(name, ""), str), f"{name} is no string")
+    need("max_model_len" not in fields or is_int(fields["max_model_len"], low=1), "max_model_len is no length")
     need(are_ids(fields.get("prompt_token_ids")), "prompt_token_ids is no list of token ids")
     need(fields["format"] == 1 or are_ids(fields.get("eos_token_ids")), "eos_token_ids is no list of token ids")
     need(is_int(fields.get("seed"), high=2**64 - 1), "seed is not in [0, 2^64)")

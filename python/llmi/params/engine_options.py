@@ -92,7 +92,7 @@ ENGINE = table(
     Option("chat_template", Maybe(Either((Text(1 << 20), Place()), "None, a template or a path")), None, "Replaces the model's own chat template."),
     Option("generation_config", Place(), "auto", "'auto': the model's file; 'none' or 'vllm': none; else a path."),
     Option("num_threads", Maybe(Whole(1, 256, "None or an integer in [1, 256]")), None, "CPU threads; None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.", passed_on=True),
-    Option("hf_overrides", _Overrides(), None, "Changes to keys of the model's config.", passed_on=True),
+    Option("hf_overrides", _Overrides(), None, "Changes to keys of the model's config."),
 )  # fmt: skip
 
 #: Options that are accepted and have no effect.

@@ -54,6 +54,12 @@ def replay(receipt: Receipt | str | Path, llm: Session | None = None) -> bool:
             raise InvalidParamsError(
                 f"the receipt's model had hf_overrides = {receipt._overrides}, this one has {json.loads(overrides or '{}')}", "hf_overrides"
             )
+        if fields.get("spec_sha256", llm._spec.digest()) != llm._spec.digest():
+            raise InvalidParamsError(
+                f"the receipt's model was read by the card {fields.get('family')!r} to a spec with SHA-256 {fields['spec_sha256']}, this one to"
+                f" {llm._spec.digest()}: another card of this name is registered, or llmi's own has changed",
+                "spec_sha256",
+            )
         if llm.model_info.numerics_id != fields["numerics_id"]:
             raise InvalidParamsError(
                 f"the receipt has numerics id {fields['numerics_id']}, this engine {llm.model_info.numerics_id}", "numerics_id"

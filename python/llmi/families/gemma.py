@@ -1,0 +1,68 @@
+"""Gemma 2 and 3, text. Gemma Team, 2024 and 2025: norms around each block, windows, scaled embeddings."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from llmi.families.config import Config
+from llmi.families.dense import Style, dense
+from llmi.families.layers import FULL, SLIDING, every, kinds_of, pattern_of, soft_cap, use_ropes, use_windows
+from llmi.families.registry import family
+from llmi.families.rope import ropes_by_kind
+from llmi.families.spec import ModelSpec
+
+KEYS = {"hidden_act": ("hidden_activation",)}
+DEFAULTS = {"tie_word_embeddings": True, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096, "query_pre_attn_scalar": 256}
+_LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, the only size whose attention scale is not 1/sqrt(head_dim)
+
+
+def gemma(c: Config, style: Style, largest: int, theta: float | None = 10000.0) -> ModelSpec:
+    """The common part of both."""
+    spec = dense(c, style, theta=theta)
+    spec.embedding.scale = float(np.sqrt(np.float32(spec.hidden_size)))
+    spec.head.soft_cap = soft_cap(c, "final_logit_softcapping")
+    cap = soft_cap(c, "attn_logit_softcapping") if largest == _LARGEST["gemma2"] else 0.0
+    size = spec.hidden_size / spec.num_heads if len(spec.layers) == largest else float(spec.head_dim)
+    if not c.is_gguf:
+        size = c.number("query_pre_attn_scalar")
+        if not size > 0:
+            c.refuse("query_pre_attn_scalar", "query_pre_attn_scalar must be positive")
+    for layer in spec.layers:
+        layer.attention.scale, layer.attention.soft_cap = 1.0 / math.sqrt(size), cap
+    return spec
+
+
+@family("gemma2", hf="Gemma2ForCausalLM", gguf="gemma2", keys=KEYS,
+        defaults=DEFAULTS | {"max_position_embeddings": 8192, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0})  # fmt: skip
+def gemma2(c: Config) -> ModelSpec:
+    """Gemma 2: soft caps on attention and logits, a window in every second layer."""
+    biases = {"qkv": c.boolean("attention_bias", False), "output": c.boolean("attention_bias", False)}
+    spec = gemma(
+        c, Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", biases={} if c.is_gguf else biases), _LARGEST["gemma2"]
+    )
+    use_windows(c, spec, kinds_of(c, spec, every(2, len(spec.layers))), c.integer("sliding_window", 4096))
+    return spec
+
+
+@family("gemma3", hf="Gemma3ForCausalLM", model_type="gemma3_text", gguf="gemma3", keys=KEYS,
+        defaults=DEFAULTS | {"max_position_embeddings": 131072, "num_attention_heads": 8, "vocab_size": 262208})  # fmt: skip
+def gemma3(c: Config) -> ModelSpec:
+    """Gemma 3, text: five local layers to one global, each kind with its rotary base; queries and keys normed by head."""
+    biases = {"qkv": c.boolean("attention_bias", False), "output": c.boolean("attention_bias", False)}
+    style = Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", head_norms=True, biases={} if c.is_gguf else biases)
+    spec = gemma(c, style, _LARGEST["gemma3"], None)
+    ropes = ropes_by_kind(c, spec.head_dim, {FULL: 1e6, SLIDING: 10000.0})
+    window = c.positive("sliding_window")
+    pattern = 6 if c.is_gguf else pattern_of(c, 6)
+    noted = c.integer("_sliding_window_pattern", pattern)  # transformers writes it together with layer_types, and ignores it without them
+    if noted != pattern and not c.has("layer_types"):
+        c.unsupported(
+            "_sliding_window_pattern",
+            f"_sliding_window_pattern = {noted} without layer_types, which transformers reads as a pattern of {pattern}",
+        )
+    kinds = kinds_of(c, spec, every(pattern, len(spec.layers)))
+    use_windows(c, spec, kinds, window)
+    use_ropes(spec, kinds, ropes)
+    return spec

@@ -1,0 +1,205 @@
+"""Keys of model files that change nothing in what the decoder computes, each with the reason. A key that is neither read nor listed is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from llmi.families.config import Value
+
+_TRAINING: Final = "for training only"
+_BOOKKEEPING: Final = "a library's note on where the file comes from"
+_GENERATION: Final = "a setting of generation: generation_config.json and the request say it"
+_OUTPUTS: Final = "which outputs transformers returns"
+_IMPLEMENTATION: Final = "how transformers computes, not what"
+_TASK: Final = "for heads of other tasks than text generation"
+_OFF: Final = "a part that is switched off"
+_NEUTRAL: Final = "at a value that changes nothing"
+_STORED: Final = "weights are used in the type that they are stored in"
+_TOKENIZER: Final = "the tokenizer's"
+_DESCRIPTION: Final = "describes the file"
+_TOWER: Final = "of a part that text alone does not pass through"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A key by its name (* stands for any text, a leading dot for a GGUF's architecture), the values at which it changes nothing (empty: all), and for whom."""
+
+    name: str
+    reason: str
+    values: tuple[Value, ...] = ()
+    family: str = ""
+
+
+CONFIG_JSON: Final[list[Rule]] = [
+    # Fields of every configuration class of transformers.
+    Rule("_name_or_path", _BOOKKEEPING),
+    Rule("_model_name_or_path", _BOOKKEEPING),
+    Rule("_commit_hash", _BOOKKEEPING),
+    Rule("transformers_version", _BOOKKEEPING),
+    Rule("transformers.js_config", _BOOKKEEPING),
+    Rule("auto_map", "names Python code, which is never run"),
+    Rule("dtype", _STORED),
+    Rule("torch_dtype", _STORED),
+    Rule("use_bfloat16", _STORED),
+    Rule("return_dict", _OUTPUTS),
+    Rule("return_dict_in_generate", _OUTPUTS),
+    Rule("use_return_dict", _OUTPUTS),
+    Rule("output_attentions", _OUTPUTS),
+    Rule("output_hidden_states", _OUTPUTS),
+    Rule("output_scores", _OUTPUTS),
+    Rule("keys_to_ignore_at_inference", _OUTPUTS),
+    Rule("torchscript", _IMPLEMENTATION),
+    Rule("use_cache", _IMPLEMENTATION),
+    Rule("cache_implementation", _IMPLEMENTATION),
+    Rule("chunk_size_feed_forward", _IMPLEMENTATION),
+    Rule("attn_implementation", _IMPLEMENTATION),
+    Rule("_attn_implementation", _IMPLEMENTATION),
+    Rule("_attn_implementation_autoset", _IMPLEMENTATION),
+    Rule("_flash_attn_2_enabled", _IMPLEMENTATION),
+    Rule("use_flash_attention", _IMPLEMENTATION),
+    Rule("pretraining_tp", _IMPLEMENTATION),
+    Rule("tf_legacy_loss", _TRAINING),
+    Rule("initializer_range", _TRAINING),
+    Rule("attention_dropout", _TRAINING),
+    Rule("hidden_dropout", _TRAINING),
+    Rule("gradient_checkpointing", _TRAINING),
+    Rule("use_reentrant_checkpointing", _TRAINING),
+    Rule("neftune_noise_alpha", _TRAINING),
+    Rule("ignore_index", _TRAINING),
+    Rule("router_aux_loss_coef", _TRAINING),
+    Rule("output_router_logits", _OFF, (False,)),
+    Rule("unsloth_*", _BOOKKEEPING),
+    Rule("finetuning_task", _TASK),
+    Rule("id2label", _TASK),
+    Rule("label2id", _TASK),
+    Rule("num_labels", _TASK),
+    Rule("problem_type", _TASK),
+    Rule("task_specific_params", _TASK),
+    Rule("tokenizer_class", _TOKENIZER),
+    Rule("prefix", _TOKENIZER),
+    Rule("sep_token_id", _TOKENIZER),
+    Rule("unk_token_id", _TOKENIZER),
+    Rule("pruned_heads", _OFF, ({},)),
+    # Fields of the families' own classes.
+    Rule("*_pdrop", _TRAINING),
+    Rule("dropout", _TRAINING),
+    Rule("layerdrop", _TRAINING),
+    Rule("*_dropout", _TRAINING),
+    Rule("init_std", _TRAINING),
+    Rule("summary_*", _TASK),
+    Rule("scale_attention_softmax_in_fp32", _IMPLEMENTATION),
+    Rule("attention_softmax_in_fp32", _IMPLEMENTATION),
+    Rule("reorder_and_upcast_attn", _IMPLEMENTATION),
+    Rule("slow_but_exact", _IMPLEMENTATION),
+    Rule("eod_token_id", _TOKENIZER),
+    Rule("rope_parameters.max_position_embeddings", _BOOKKEEPING),
+    Rule("is_encoder_decoder", _OFF, (False,)),
+    Rule("is_decoder", "a decoder-only family is one anyway"),
+    Rule("add_cross_attention", _OFF, (False,)),
+    Rule("tie_encoder_decoder", _OFF, (False,)),
+    Rule("decoder_start_token_id", _GENERATION),
+    Rule("max_length", _GENERATION),
+    Rule("min_length", _GENERATION),
+    Rule("do_sample", _GENERATION),
+    Rule("early_stopping", _GENERATION),
+    Rule("num_beams", _GENERATION),
+    Rule("num_beam_groups", _GENERATION),
+    Rule("num_return_sequences", _GENERATION),
+    Rule("temperature", _GENERATION),
+    Rule("top_k", _GENERATION),
+    Rule("top_p", _GENERATION),
+    Rule("typical_p", _GENERATION),
+    Rule("repetition_penalty", _GENERATION),
+    Rule("length_penalty", _GENERATION),
+    Rule("diversity_penalty", _GENERATION),
+    Rule("exponential_decay_length_penalty", _GENERATION),
+    Rule("no_repeat_ngram_size", _GENERATION),
+    Rule("encoder_no_repeat_ngram_size", _GENERATION),
+    Rule("bad_words_ids", _GENERATION),
+    Rule("suppress_tokens", _GENERATION),
+    Rule("begin_suppress_tokens", _GENERATION),
+    Rule("forced_bos_token_id", _GENERATION),
+    Rule("forced_eos_token_id", _GENERATION),
+    Rule("remove_invalid_values", _GENERATION),
+    # Fields that published files have and that no library reads for these families.
+    Rule("is_llama_config", _NEUTRAL, (True,), family="llama"),
+    Rule("rope_interleaved", _NEUTRAL, (False,)),
+    Rule("activation", _NEUTRAL, ("swiglu",), family="llama"),
+    Rule("max_sequence_length", _TRAINING, family="llama"),
+    Rule("is_causal", _NEUTRAL, (True,)),
+    Rule("use_bidirectional_attention", _OFF, (False,), family="gemma3"),
+    Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma3"),
+    Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma2"),
+    Rule("use_bidirectional_attention", _OFF, (False,), family="gemma2"),
+]  # fmt: skip
+#: Keys of the other models, in files where the text model is one among others.
+TOWERS: Final[list[Rule]] = [
+    Rule("vision_config", _TOWER),
+    Rule("audio_config", _TOWER),
+    Rule("vision_*", _TOWER),
+    Rule("audio_*", _TOWER),
+    Rule("image_*", _TOWER),
+    Rule("video_*", _TOWER),
+    Rule("boi_token_*", _TOWER),
+    Rule("eoi_token_*", _TOWER),
+    Rule("boa_token_*", _TOWER),
+    Rule("eoa_token_*", _TOWER),
+    Rule("mm_tokens_per_image", _TOWER),
+    Rule("multimodal_projector_*", _TOWER),
+    Rule("projector_*", _TOWER),
+    Rule("spatial_merge_size", _TOWER),
+    Rule("downsample_factor", _TOWER),
+    Rule("rope_*.mrope_section", "how images turn: a text's three axes are equal"),
+    Rule("rope_*.mrope_interleaved", "how images turn: a text's three axes are equal"),
+]
+GGUF: Final[list[Rule]] = [
+    Rule("general.type", _DESCRIPTION, ("model",)),
+    Rule("general.*", _DESCRIPTION),
+    Rule("quantize.imatrix.*", _DESCRIPTION),
+    Rule("mradermacher.*", _BOOKKEEPING),
+    Rule("split.*", "the reader's of files in parts"),
+    Rule(".tensor_data_layout", _NEUTRAL, ("Meta AI original pth",), family="llama"),
+    Rule(".rope.scaling.finetuned", _DESCRIPTION),
+    Rule(".rope.scaling.original_context_length", "for scaling that is switched off"),
+    Rule(".rope.scaling.attn_factor", _NEUTRAL, (1,)),
+    Rule(".attention.causal", _NEUTRAL, (True,)),
+    Rule(".attention.layer_norm_rms_epsilon", "its norms are LayerNorms, which have an epsilon of their own", family="nemotron"),
+    Rule(".attention.clamp_kqv", _OFF, (0,)),
+    Rule(".attention.max_alibi_bias", _OFF, (0,)),
+    Rule(".attn_logit_softcapping", _OFF, (0,)),
+    Rule(".final_logit_softcapping", _OFF, (0,)),
+    Rule(".logit_scale", _NEUTRAL, (1,)),
+    Rule(".use_parallel_residual", _OFF, (False,)),
+    Rule(".expert_used_count", _OFF, (0,)),
+    Rule(".pooling_type", _OFF, (0,)),
+]
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether the pattern, in which * stands for any text, is the whole of the text."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return text == pattern
+    if not text.startswith(first) or not text.endswith(rest[-1]) or len(text) < len(first) + len(rest[-1]):
+        return False
+    at, end = len(first), len(text) - len(rest[-1])
+    for part in rest[:-1]:
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def inert_reason(rules: list[Rule], family: str, architecture: str, name: str, value: Value) -> str | None:
+    """Why a key that nobody read changes nothing; None if it may change something. The first rule whose name matches decides."""
+    for rule in rules:
+        if rule.family and rule.family != family:
+            continue
+        if matches(architecture + rule.name if rule.name.startswith(".") else rule.name, name):
+            is_neutral = not rule.values or any(
+                value == other and isinstance(value, bool) == isinstance(other, bool) for other in rule.values
+            )
+            return rule.reason if is_neutral else None
+    return None

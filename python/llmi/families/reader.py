@@ -1,0 +1,257 @@
+"""From the files of a model to its spec: the overrides, the family's card, and the rule that every key is read, known to change nothing, or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from llmi import _core
+from llmi.errors import InvalidParamsError, ModelFileError, UnsupportedModelError, from_core
+from llmi.families.config import Config, Shape, Value
+from llmi.families.inert import CONFIG_JSON, GGUF, TOWERS, Rule, inert_reason, matches
+from llmi.families.names import rename
+from llmi.families.registry import Card, cards, refuse_unknown, run_card
+from llmi.families.spec import ModelSpec
+
+_MOST_NAMED: Final = 8  # names in one message
+_MAX_CONFIG_BYTES: Final = 1 << 22
+_ARGUMENT: Final = "hf_overrides"
+
+
+def spec_of(files: _core.ModelFiles, overrides: str = "", max_model_len: int | None = None) -> ModelSpec:
+    """The spec of the model in these files, by its family's card.
+
+    Parameters
+    ----------
+    files : ModelFiles
+    overrides : str
+        hf_overrides as JSON: a value replaces the file's whole value, and null removes the key; keys are those of config.json or of GGUF metadata. A key may
+        also be a name of tensors, in which * stands for any text: null leaves these out.
+    max_model_len : int, optional
+        The context of the engine, which chooses among a model's rotary tables; the model's own length, if it is not given.
+
+    Returns
+    -------
+    ModelSpec
+
+    Raises
+    ------
+    ModelFileError, UnsupportedModelError
+        A key is missing, wrong or not understood; no card knows the architecture; or the card failed, and the error names it.
+    InvalidParamsError
+        An override changes nothing.
+
+    Examples
+    --------
+    >>> spec_of(open_model(path).core).digest()[:12]
+    '3f1c0a9be2d4'
+    """
+    try:
+        fields = _core.model_fields(files)
+        tensors: dict[str, Shape] = {name: tuple(shape) for name, _, shape in _core.model_tensors(files)}
+        text = None if files.config is None else files.config.read(0, _MAX_CONFIG_BYTES + 1)
+    except _core.CoreError as error:
+        raise from_core(error, files.path) from None
+    changes = json.loads(overrides) if overrides else {}
+    if fields is not None:
+        return Reading(fields, files.path, tensors, changes, max_model_len).of_gguf()
+    assert files.config is not None and text is not None
+    source = files.config.path
+    values = _config_json(text, source)
+    return Reading(values, source, tensors, changes, max_model_len).of_config_json()
+
+
+def _config_json(text: bytes, source: str) -> dict[str, Value]:
+    if len(text) > _MAX_CONFIG_BYTES:
+        raise ModelFileError(f"{source}: the file has more than {_MAX_CONFIG_BYTES:,} bytes", source, "config.json")
+    try:
+        decoded = text.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{source}: not valid UTF-8 (byte {error.start})", source, "json") from None
+    try:
+        values = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ModelFileError(f"{source}: not valid JSON: it is nested too deeply", source, "json") from None
+    except ValueError as error:
+        raise ModelFileError(f"{source}: not valid JSON: {error}", source, "json") from None
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{source}: it is not an object", source, "config.json")
+    return values
+
+
+def _unique(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    """Two readers may take another one of two equal keys."""
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.60} stands twice")
+    return values
+
+
+def _refuse_constant(name: str) -> Value:
+    raise ValueError(f"{name} is no JSON number")
+
+
+class Reading:
+    """One file's keys and tensors on their way to a spec."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        source: str,
+        tensors: Mapping[str, Shape],
+        changes: Mapping[str, Value],
+        max_model_len: int | None,
+    ) -> None:
+        self.values, self.source, self.tensors, self.changes = dict(values), source, tensors, changes
+        self.max_model_len = max_model_len
+        self.patterns: list[str] = []  # of tensors that the user leaves out
+        for key, value in changes.items():
+            if value is not None:
+                self.values[key] = value
+            elif self.values.get(key) is not None:
+                del self.values[key]
+            else:
+                self.patterns.append(key)
+
+    def of_gguf(self) -> ModelSpec:
+        """By general.architecture."""
+        name = self.values.get("general.architecture")
+        if not isinstance(name, str):
+            what = "is missing" if name is None else "is not a string"
+            raise ModelFileError(f"{self.source}: 'general.architecture' {what}", self.source, "general.architecture")
+        card = next((card for card in cards() if name in card.gguf), None)
+        if card is None:
+            raise refuse_unknown(self.source, name)
+        c = Config(self.values, self.source, self.tensors, gguf=name, max_model_len=self.max_model_len)
+        c.text("general.architecture")
+        return self._finish(card, c, c, name)
+
+    def of_config_json(self) -> ModelSpec:
+        """By architectures, or by the model_type of a text_config."""
+        c = Config(self.values, self.source, self.tensors, max_model_len=self.max_model_len)
+        names = c.find("architectures")
+        if not names:
+            c.refuse("architectures", "'architectures' is missing")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            c.refuse("architectures", "field 'architectures' is not an array of strings")
+        if len(names) > 1:
+            c.unsupported("architectures", f"'architectures' names several: {json.dumps(names)}")
+        name = str(names[0])
+        card = next((card for card in cards() if name in card.hf), None)
+        inner = c.object("text_config")
+        if card is None or inner is not None:
+            if inner is None:
+                raise refuse_unknown(self.source, name)
+            return self._of_tower(c, inner, name)
+        kind = c.text("model_type", card.model_types[0])
+        if kind not in card.model_types:
+            c.unsupported("model_type", f"'architectures' says {name}, 'model_type' says {kind} where it would be {card.model_types[0]}")
+        _refuse_quantized(c)
+        return self._finish(card, c, c, "", is_tower=name.endswith("ForConditionalGeneration"))
+
+    def _of_tower(self, c: Config, inner: Config, name: str) -> ModelSpec:
+        """The text model of a file that has others, too."""
+        kind = inner.optional_text("model_type")
+        card = next((card for card in cards() if kind in card.model_types), None)
+        if card is None:
+            known = ", ".join(sorted(kind for card in cards() for kind in card.model_types))
+            says = f"text_config, model_type '{kind}'" if kind else "text_config, which names no model_type"
+            c.unsupported(
+                "text_config",
+                f"{name} holds a text model ({says}) that llmi has no card for (known: {known}; llmi.register_family adds one)",
+            )
+        c.find("model_type")
+        _refuse_quantized(c)
+        _refuse_quantized(inner)
+        own = inner.object_values()
+        outer_tied, tied = c.find("tie_word_embeddings"), own.get("tie_word_embeddings")
+        if isinstance(outer_tied, bool) and outer_tied is not tied:
+            has_head = any(tensor.endswith("lm_head.weight") for tensor in self.tensors)
+            own["tie_word_embeddings"] = (
+                outer_tied if tied is None else not has_head
+            )  # where they contradict each other, what is stored decides
+        return self._finish(card, c, inner, "", is_tower=True)
+
+    def _reason(self, card: Card, rules: list[Rule], architecture: str, name: str, value: Value) -> str | None:
+        """Why an unread key changes nothing; None if it may change something."""
+        if not architecture and card.aliases.get(name) == ():
+            return "transformers' class of this family has no such key"
+        return inert_reason(rules, card.name, architecture, name, value)
+
+    def _finish(self, card: Card, outer: Config, c: Config, architecture: str, *, is_tower: bool = False) -> ModelSpec:
+        spec = run_card(card, c)
+        spec.rope_choice = spec.rope_choice or c.rope_choice
+        spec.ignored_tensors += [name for name in c.ignored if name not in spec.ignored_tensors]
+        rules = GGUF if architecture else CONFIG_JSON
+        rules = [*TOWERS, *rules] if is_tower else rules
+        self._check_overrides(outer, rules, card, architecture)
+        self._refuse_unread(outer, rules, card, architecture)
+        if not architecture:
+            rename(spec, self.tensors, self.source)
+        if is_tower:
+            spec.ignored_tensors += [
+                "*vision_*",
+                "*visual.*",
+                "*audio_*",
+                "*multi_modal_projector.*",
+                "*embed_vision.*",
+                "*embed_audio.*",
+                "*aligner.*",
+            ]
+        self._leave_out(spec)
+        return spec
+
+    def _check_overrides(self, c: Config, rules: list[Rule], card: Card, architecture: str) -> None:
+        """Raises InvalidParamsError for a value that no reader took."""
+        for key, value in self.changes.items():
+            if value is None or c.was_read(key):
+                continue
+            reason = self._reason(card, rules, architecture, key, value)
+            why = f" ({reason})" if reason else ""
+            raise InvalidParamsError(f"hf_overrides sets '{key}', which no reader of this model needs{why}", _ARGUMENT)
+
+    def _refuse_unread(self, c: Config, rules: list[Rule], card: Card, architecture: str) -> None:
+        """Raises UnsupportedModelError that names all keys that are neither read nor inert."""
+        unknown: list[tuple[str, Value]] = []
+        for name, value in c.unread().items():
+            plain = name.removeprefix("text_config.")
+            is_tokenizers = bool(architecture) and name.startswith("tokenizer.")
+            if not is_tokenizers and self._reason(card, rules, architecture, plain, value) is None:
+                unknown.append((name, value))
+        if not unknown:
+            return
+        shown = ", ".join(f"'{name}' = {json.dumps(value, ensure_ascii=False)[:120]}" for name, value in unknown[:_MOST_NAMED])
+        more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+        first = unknown[0][0]
+        key = first if architecture else first.split(".")[0]  # an override replaces whole objects
+        raise UnsupportedModelError(
+            f"{self.source}: the {card.name} family does not read {shown}{more}: the numbers might be wrong without it. To load the model anyway, set or remove (None)"
+            f' the key: hf_overrides={{"{key}": None}}',
+            self.source,
+            first,
+        )
+
+    def _leave_out(self, spec: ModelSpec) -> None:
+        """Raises InvalidParamsError for a null that matched neither a key nor a tensor that the model can do without."""
+        used = spec.tensor_names()
+        for pattern in self.patterns:
+            if not any(matches(pattern, name) and name not in used for name in self.tensors):
+                raise InvalidParamsError(
+                    f"hf_overrides takes '{pattern}' away, but the model has no such key, and no such tensor that it could do without",
+                    _ARGUMENT,
+                )
+            spec.ignored_tensors.append(pattern)
+
+
+def _refuse_quantized(c: Config) -> None:
+    """Called before anything else is read: errors about the tensors of a quantised checkpoint would not name the cause."""
+    quantization = c.object("quantization_config")
+    if quantization is None:
+        return
+    method = quantization.optional_text("quant_method") or "an unnamed method"
+    c.unsupported(
+        "quantization_config",
+        f"the weights are quantised by {method} (quantization_config), which llmi does not read: take the model's unquantised safetensors, or a GGUF file of it",
+    )

@@ -1,0 +1,170 @@
+"""Tiny models of families as GGUF files, in the conventions of llama.cpp's converter: names by the gguf package's own table, rows in the order of its rotation,
+norms with their shift, fused tensors taken apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
+
+#: general.architecture, and what the tiny model must leave out because GGUF cannot say it.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"rope_parameters": PLAIN}), "qwen2": ("qwen2", {"use_sliding_window": False, "layer_types": None}), "qwen3": ("qwen3", {}),
+    "gemma2": ("gemma2", {"query_pre_attn_scalar": 16}), "gemma3_text": ("gemma3", {"query_pre_attn_scalar": 16}), "mistral": ("llama", {"sliding_window": None}),
+    "ministral3": ("mistral3", {}), "phi3": ("phi3", {}), "smollm3": ("smollm3", {}), "olmo2": ("olmo2", {}), "olmo3": ("olmo2", {}), "gpt2": ("gpt2", {}),
+    "gpt_neox": ("gptneox", {}), "granite": ("granite", {}), "granite_swa": ("granite_swa", {}), "glm4": ("glm4", {}), "nemotron": ("nemotron", {}),
+    "cohere": ("command-r", {}), "cohere2": ("cohere2", {}), "exaone4": ("exaone4", {}), "apertus": ("apertus", {"rope_parameters": PLAIN}), "seed_oss": ("seed_oss", {}),
+    "hunyuan_v1_dense": ("hunyuan-dense", {}), "ernie4_5": ("ernie4_5", {}), "arcee": ("arcee", {}), "starcoder2": ("starcoder2", {"sliding_window": None}),
+    "stablelm": ("stablelm", {}), "gpt_bigcode": ("starcoder", {}), "phi": ("phi2", {}), "gptj": ("gptj", {}), "bitnet": ("bitnet", {}), "bloom": ("bloom", {}),
+}  # fmt: skip
+#: Whose rotated rows the converter puts into adjacent pairs; others have them so already, or rotate halves in llama.cpp too.
+PERMUTED = {"llama", "mistral3", "smollm3", "granite", "granite_swa", "arcee"}
+#: Names that the gguf package's table lacks for these architectures.
+EXTRA_NAMES = {"self_attn.sinks": "attn_sinks", "lm_head": "output", "query_layernorm": "attn_q_norm", "key_layernorm": "attn_k_norm",
+               "attn_sub_norm": "attn_sub_norm", "ffn_sub_norm": "ffn_sub_norm"}  # fmt: skip
+
+
+def _pairs(rows: Array, heads: int) -> Array:
+    """Each head's rows, from halves to adjacent pairs (llama.cpp: permute)."""
+    half = len(rows) // heads // 2
+    return rows.reshape(heads, 2, half, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _by_kind(rows: Array, heads: int) -> Array:
+    """Queries, keys and values that lie head by head, one kind after the other."""
+    parts = rows.reshape(heads, 3, -1, *rows.shape[1:])
+    return np.concatenate([parts[:, kind].reshape(-1, *rows.shape[1:]) for kind in range(3)])
+
+
+def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Array]) -> dict[str, Array]:
+    import gguf
+
+    number = (
+        next(number for number, text in gguf.MODEL_ARCH_NAMES.items() if text == arch) if arch != "granite_swa" else gguf.MODEL_ARCH.GRANITE
+    )
+    table = gguf.get_tensor_name_map(number, 4)
+    heads, kv_heads = config.get("num_attention_heads") or config["n_head"], config.get("num_key_value_heads")
+    found: dict[str, Array] = {}
+    for full, tensor in stored.items():
+        if "act_fn" in full or "layernorm.norms." in full:
+            continue
+        stem, dot, suffix = full.rpartition(".")
+        if suffix not in ("weight", "bias"):
+            stem, dot, suffix = full, ".", "weight"
+        if arch in PERMUTED and ".q_proj" in stem:
+            tensor = _pairs(tensor, heads)
+        if arch in PERMUTED and ".k_proj" in stem:
+            tensor = _pairs(tensor, kv_heads or heads)
+        if "query_key_value" in stem:
+            tensor = _by_kind(tensor, heads)
+        if arch in ("gemma2", "gemma3", "nemotron") and "norm" in stem and suffix == "weight":
+            tensor = tensor + np.float32(1)
+        if arch == "gpt2" and suffix == "weight" and ".c_" in stem:
+            tensor = tensor.T
+        target = table.get_name(stem) or table.get_name(stem.removeprefix("transformer."))
+        if target is None:
+            layer = next((part for part in stem.split(".") if part.isdecimal()), "")
+            part = next(part for part in EXTRA_NAMES if stem.endswith(part))
+            target = (f"blk.{layer}." if layer else "") + EXTRA_NAMES[part]
+        found[target + dot + suffix] = np.ascontiguousarray(tensor)
+    for kind, count in (("q", heads), ("k", kv_heads)) if name == "stablelm" else ():
+        for layer in range(4):
+            each = [stored[f"model.layers.{layer}.self_attn.{kind}_layernorm.norms.{head}.weight"] for head in range(count or heads)]
+            found[f"blk.{layer}.attn_{kind}_norm.weight"] = np.stack(each)
+    return found
+
+
+def _rope_keys(config: dict[str, Any], arch: str) -> dict[str, Any]:
+    parameters = config.get("rope_parameters") or {}
+    full = parameters.get("full_attention", parameters)
+    keys: dict[str, Any] = {"rope.freq_base": float(full.get("rope_theta", 10000.0))} if full else {}
+    if full.get("partial_rotary_factor", 1.0) != 1.0:
+        keys["rope.dimension_count"] = int(config["head_dim"] * full["partial_rotary_factor"])
+    kind = full.get("rope_type")
+    if kind in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(full["factor"])}
+    if kind == "yarn":
+        keys["rope.scaling.original_context_length"] = full["original_max_position_embeddings"]
+        keys |= {f"rope.scaling.yarn_{name}": float(full[name]) for name in ("beta_fast", "beta_slow")}
+    if arch == "mistral3":
+        keys |= {
+            "rope.scaling.yarn_log_multiplier": float(full["mscale_all_dim"]),
+            "attention.temperature_scale": float(full["llama_4_scaling_beta"]),
+        }
+    if arch == "phi3":
+        original = full["original_max_position_embeddings"]
+        growth = config["max_position_embeddings"] / original
+        keys |= {
+            "rope.scaling.original_context_length": original,
+            "rope.scaling.attn_factor": float(np.sqrt(1 + np.log(growth) / np.log(original))),
+        }
+    if arch == "gemma3":
+        keys["rope.freq_base_swa"] = float(parameters["sliding_attention"]["rope_theta"])
+    if arch == "olmo2" and "sliding_attention" in parameters:
+        keys["rope.freq_base_swa"] = float(parameters["sliding_attention"]["rope_theta"])
+    if arch == "gptj":
+        keys["rope.dimension_count"] = config["rotary_dim"]
+    return keys
+
+
+#: Metadata by config.json's keys, for the architectures that have them.
+KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "attn_logit_softcapping": ("attn_logit_softcapping", float), "final_logit_softcapping": ("final_logit_softcapping", float),
+    "embedding_multiplier": ("embedding_scale", float), "residual_multiplier": ("residual_scale", float), "attention_multiplier": ("attention.scale", float),
+    "logits_scaling": ("logit_scale", float), "logit_scale": ("logit_scale", float), "use_parallel_residual": ("use_parallel_residual", bool),
+    "layer_rope_theta": ("attention.rope_pattern", lambda thetas: [bool(theta) for theta in thetas]), "rms_norm_eps": ("attention.layer_norm_rms_epsilon", float),
+    "layer_norm_eps": ("attention.layer_norm_epsilon", float), "layer_norm_epsilon": ("attention.layer_norm_epsilon", float),
+    "norm_eps": ("attention.layer_norm_epsilon", float), "norm_epsilon": ("attention.layer_norm_epsilon", float), "vocab_size": ("vocab_size", int),
+}  # fmt: skip
+
+
+def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> dict[str, Any]:
+    """Without the architecture's name in front."""
+    heads = config.get("num_attention_heads") or config["n_head"]
+    hidden = config.get("hidden_size") or config["n_embd"]
+    no_groups = arch in ("gpt2", "gptneox", "bloom", "gptj")
+    fields: dict[str, Any] = {
+        "block_count": 4, "embedding_length": hidden, "attention.head_count": heads, "context_length": config.get("max_position_embeddings") or config.get("n_positions", 2048),
+        "attention.head_count_kv": 1 if arch == "starcoder" else heads if no_groups else config["num_key_value_heads"],
+        "feed_forward_length": 4 * hidden if arch == "bloom" else config.get("n_inner") or config["intermediate_size"],
+    }  # fmt: skip
+    if arch in ("gemma2", "gemma3", "qwen3"):
+        fields |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
+    for key, (name, convert) in KEYS.items():
+        if config.get(key) is not None and (key != "use_parallel_residual" or arch in ("stablelm", "gptneox")):
+            fields[name] = convert(config[key])
+    if config.get("sliding_window") and config.get("layer_types") and arch not in ("qwen2", "qwen3", "smollm3"):
+        fields["attention.sliding_window"] = config["sliding_window"]
+        fields["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in config["layer_types"]]
+    if arch == "apertus":
+        for name in ("alpha_p", "alpha_n", "beta", "eps"):
+            fields[f"=xielu.{name}"] = [float(stored[f"model.layers.{layer}.mlp.act_fn.{name}"].reshape(-1)[0]) for layer in range(4)]
+    return fields | _rope_keys(config, arch)
+
+
+def write(name: str, directory: Path, path: Path) -> Path:
+    """The model of the directory as one file."""
+    import gguf
+    from safetensors.numpy import load_file
+
+    arch, _ = FAMILIES[name]
+    config, stored = json.loads((directory / "config.json").read_text()), load_file(directory / "model.safetensors")
+    writer = gguf.GGUFWriter(path, arch)
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+    for key, value in metadata_of(config, arch, stored).items():
+        add[type(value)](key[1:] if key[0] == "=" else f"{arch}.{key}", value)
+    for target, tensor in _tensors(name, arch, config, stored).items():
+        writer.add_tensor(target, tensor)
+    for kind in ("long", "short") if name == "phi3" else ():
+        writer.add_tensor(f"rope_factors_{kind}.weight", np.array(config["rope_parameters"][f"{kind}_factor"], np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

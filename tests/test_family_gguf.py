@@ -1,0 +1,29 @@
+"""The same tiny model as a directory and as a GGUF file in llama.cpp's conventions: the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import family_gguf
+from decoders import open_decoder
+from tiny_families import TOKENS, make
+
+pytest.importorskip("gguf", reason="the extra `test` brings gguf")
+pytestmark = pytest.mark.parity
+
+
+def logits(path: Path) -> bytes:
+    """Of the first tokens, more than a window and an original length."""
+    decoder = open_decoder(path, dtype="float32", kv_dtype="float32", num_pages=16)
+    rows = decoder.forward([(decoder.new_sequence(), TOKENS[:80], None)])[0]
+    assert np.isfinite(rows).all()
+    return bytes(rows.tobytes())
+
+
+@pytest.mark.parametrize("name", family_gguf.FAMILIES)
+def test_a_gguf_has_the_bits_of_its_directory(name: str, tmp_path: Path, families: Path) -> None:
+    directory = make(name, families, **family_gguf.FAMILIES[name][1]).path
+    assert logits(family_gguf.write(name, directory, tmp_path / "model.gguf")) == logits(directory)

@@ -1,0 +1,272 @@
+"""Cards: what they refuse, text models inside other files, names of tensors, and cards of users."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmi
+from llmi.errors import InvalidParamsError, ModelFileError, UnsupportedModelError
+from llmi.families import Config, ModelSpec, Style, dense, family, forget_family
+from llmi.families.inert import matches
+from llmi.families.page import page
+from llmi.families.registry import cards
+from read_config import SIZES, read_config, read_metadata
+
+ARCHITECTURES = [name for card in cards() if not card.is_users for name in card.hf]
+WITHOUT = dict.fromkeys(SIZES)
+#: What some families cannot do without.
+NEEDED: dict[str, dict[str, Any]] = {
+    "Ministral3ForCausalLM": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+    "ApertusForCausalLM": {"hidden_act": "xielu"},
+}
+OTHER_NAMES = {"GPT2LMHeadModel", "GPTBigCodeForCausalLM", "GPTJForCausalLM"}
+
+
+def small(architecture: str, more: dict[str, Any] | None = None, **options: Any) -> ModelSpec:
+    gone = dict.fromkeys(("num_key_value_heads", "head_dim", "intermediate_size")) if architecture in OTHER_NAMES else {}
+    return read_config(architecture, gone | NEEDED.get(architecture, {}) | (more or {}), **options)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_an_unknown_key_is_refused_in_every_family(architecture: str) -> None:
+    assert small(architecture).layers
+    for name, value in (("scale_of_everything", 2), ("Hidden_act", "silu"), ("rope_parameters", {"rope_theta": 1e4, "other": 1})):
+        if name == "rope_parameters" and architecture.startswith(
+            ("GPT2", "GPTBig", "OPT", "Bloom", "GPTJ", "Gemma3", "Olmo3", "Ministral")
+        ):
+            continue
+        with pytest.raises(UnsupportedModelError, match=r"other' = 1|Hidden_act' = \"silu\"|scale_of_everything' = 2"):
+            small(architecture, {name: value})
+        if name != "rope_parameters":
+            assert small(architecture, {name: value}, changes={name: None}).digest() == small(architecture).digest()
+
+
+LAYER_NORMS = {"gpt2", "gptj", "gptneox", "starcoder", "starcoder2", "bloom", "stablelm", "phi2", "command-r", "cohere2", "nemotron"}
+WINDOWED = {"gemma2", "gemma3", "cohere2", "granite_swa"}
+
+
+@pytest.mark.parametrize("gguf", [name for card in cards() if not card.is_users for name in card.gguf])
+def test_an_unknown_key_is_refused_in_every_gguf(gguf: str) -> None:
+    more: dict[str, Any] = {f"{gguf}.attention.sliding_window": 24} if gguf in WINDOWED else {}
+    if gguf in LAYER_NORMS:
+        more |= {f"{gguf}.attention.layer_norm_epsilon": 1e-5, f"{gguf}.attention.layer_norm_rms_epsilon": None}
+    if gguf == "apertus":
+        more |= {f"xielu.{name}": [0.5] * 4 for name in ("alpha_p", "alpha_n", "beta", "eps")}
+    if gguf == "starcoder":
+        more |= {f"{gguf}.attention.head_count_kv": 1}
+    assert read_metadata(gguf, more).layers
+    for key in (f"{gguf}.scale_of_everything", "my.note", "other.attention.scale"):
+        with pytest.raises(UnsupportedModelError, match=re.escape(f"'{key}' = 0.5")):
+            read_metadata(gguf, more | {key: 0.5})
+
+
+def test_an_unknown_architecture_lists_the_known_ones() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"unknown architecture 'TernForCausalLM'.*LlamaForCausalLM.*register_family"):
+        read_config("TernForCausalLM")
+    with pytest.raises(UnsupportedModelError, match=r"unknown architecture 'tern'.*qwen3.*register_family"):
+        read_metadata("tern")
+
+
+# --- text models inside other files
+
+TEXT = {"model_type": "qwen3", **SIZES, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3], "rope_type": "default"}}
+
+
+def test_a_text_model_beside_others() -> None:
+    config = WITHOUT | {
+        "model_type": "x",
+        "text_config": TEXT,
+        "vision_config": {"depth": 4},
+        "image_token_id": 7,
+        "tie_word_embeddings": True,
+    }
+    names = {"model.language_model.embed_tokens.weight": (264, 64), "model.visual.patch_embed.weight": (3, 3)}
+    spec = read_config("SomeForConditionalGeneration", config, tensors=names)
+    assert spec.family == "qwen3" and spec.layers[3].attention.query.weight.name == "model.language_model.layers.3.self_attn.q_proj.weight"
+    assert any(matches(pattern, "model.visual.patch_embed.weight") for pattern in spec.ignored_tensors)
+    with pytest.raises(UnsupportedModelError, match=r"text_config\.scale"):
+        read_config("SomeForConditionalGeneration", config | {"text_config": TEXT | {"scale": 2}})
+    with pytest.raises(UnsupportedModelError, match=r"text_config, model_type 'tern'.*register_family"):
+        read_config("SomeForConditionalGeneration", config | {"text_config": TEXT | {"model_type": "tern"}})
+    with pytest.raises(UnsupportedModelError, match="quantised by gptq"):
+        read_config("SomeForConditionalGeneration", config | {"quantization_config": {"quant_method": "gptq"}})
+
+
+@pytest.mark.parametrize(
+    ("stored", "query", "head"),
+    [
+        ("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"),
+        ("embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "lm_head.weight"),
+        (
+            "language_model.model.embed_tokens.weight",
+            "language_model.model.layers.0.self_attn.q_proj.weight",
+            "language_model.lm_head.weight",
+        ),
+        ("transformer.embed_tokens.weight", "transformer.layers.0.self_attn.q_proj.weight", "lm_head.weight"),
+    ],
+)
+def test_names_that_begin_otherwise(stored: str, query: str, head: str) -> None:
+    spec = read_config("LlamaForCausalLM", tensors={stored: (264, 64), head: (264, 64)})
+    assert (spec.embedding.weight.name, spec.layers[0].attention.query.weight.name, spec.head.weight.name) == (stored, query, head)
+
+
+def test_gpt2_without_its_prefix() -> None:
+    spec = small("GPT2LMHeadModel", tensors={"wte.weight": (264, 64), "h.0.attn.bias": (1, 1, 8, 8)})
+    assert spec.embedding.positions.name == "wpe.weight" and "h.*.attn.bias" in spec.ignored_tensors
+
+
+def test_two_embeddings() -> None:
+    with pytest.raises(ModelFileError, match="several tensors may be the embedding"):
+        read_config("LlamaForCausalLM", tensors={"a.embed_tokens.weight": (264, 64), "b.embed_tokens.weight": (264, 64)})
+
+
+# --- overrides
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"no_such_key": 1}, "no_such_key"),
+        ({"no_such_key": None}, "no_such_key"),
+        ({"attention_dropout": 0.5}, "attention_dropout.*training"),
+        ({"model.norm.weight": None}, "model.norm.weight"),
+    ],
+    ids=str,
+)
+def test_an_override_that_changes_nothing(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParamsError, match=message):
+        read_config("LlamaForCausalLM", tensors={"model.embed_tokens.weight": (264, 64), "model.norm.weight": (64,)}, changes=changes)
+
+
+def test_an_override_leaves_tensors_out() -> None:
+    names = {"model.embed_tokens.weight": (264, 64), "adapter.x": (1,)}
+    assert read_config("LlamaForCausalLM", tensors=names, changes={"adapter.*": None}).ignored_tensors == ["adapter.*"]
+
+
+# --- cards of users
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    yield
+    for card in cards():
+        if card.is_users:
+            forget_family(card.name)
+
+
+def test_a_users_card(registered: None) -> None:
+    @family("tern", hf="TernForCausalLM", gguf="tern", keys={"hidden_size": "width"})
+    def tern(c: Config) -> ModelSpec:
+        return dense(c, Style(gated=False, activation="relu2"))
+
+    assert llmi.register_family(tern) is tern
+    spec = read_config("TernForCausalLM", {"hidden_size": None, "width": 64})
+    assert spec.family == "tern" and spec.hidden_size == 64 and not spec.layers[0].mlp.gated
+    assert read_metadata("tern").layers[0].mlp.activation == "relu2"
+    with pytest.raises(UnsupportedModelError, match="the tern family does not read 'x' = 1"):
+        read_config("TernForCausalLM", {"x": 1})
+    again = family("tern", hf="TernForCausalLM")(lambda c: dense(c, Style()))
+    llmi.register_family(again)  # a notebook's cell that is run once more
+    assert read_config("TernForCausalLM").layers[0].mlp.gated
+    forget_family("tern")
+    with pytest.raises(UnsupportedModelError, match="unknown architecture"):
+        read_config("TernForCausalLM")
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda c: 1 / 0, "the card 'tern' failed: ZeroDivisionError"),
+        (lambda c: None, "the card 'tern' failed: TypeError: it returned NoneType"),
+        (lambda c: ModelSpec(layers=[object()]), "the card 'tern' failed"),
+        (lambda c: c.unsupported("x", "not this one"), "not this one"),
+    ],
+)
+def test_an_error_inside_a_card_names_the_card(read: Any, message: str, registered: None) -> None:
+    llmi.register_family(family("tern", hf="TernForCausalLM")(read))
+    with pytest.raises(UnsupportedModelError, match=message):
+        read_config("TernForCausalLM")
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        (lambda c: None, "takes a card"),
+        (family("tern")(lambda c: ModelSpec()), "names no architecture"),
+        (family("tern", hf="LlamaForCausalLM")(lambda c: ModelSpec()), "has a card already: llama"),
+        (family("llama", hf="TernForCausalLM")(lambda c: ModelSpec()), "llmi's own"),
+    ],
+)
+def test_cards_that_are_refused(card: Any, message: str) -> None:
+    with pytest.raises(InvalidParamsError, match=message):
+        llmi.register_family(card)
+    with pytest.raises(InvalidParamsError, match="no card"):
+        forget_family("llama")
+
+
+def test_the_page_of_models() -> None:
+    path = Path(__file__).parent.parent / "docs" / "models.md"
+    if not path.is_file():
+        pytest.skip("the documents are not beside the tests")
+    assert path.read_text() == page(), "python -m llmi.families.page > docs/models.md"
+
+
+# --- hostile files
+
+HOSTILE: list[Any] = [
+    None,
+    -1,
+    0,
+    2**62,
+    10**400,
+    1e308,
+    -0.5,
+    "",
+    "x" * 100,
+    True,
+    [],
+    [None] * 4,
+    [{}] * 4,
+    {},
+    {"rope_type": []},
+    {"rope_theta": -1.0},
+    {"full_attention": 3},
+]
+KEYS = [
+    *SIZES, "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window", "layer_types", "rms_norm_eps", "layer_norm_eps", "hidden_act",
+    "tie_word_embeddings", "max_position_embeddings", "no_rope_layers", "logits_scaling", "layer_rope_theta", "eos_token_id", "original_max_position_embeddings",
+    "sliding_window_pattern", "n_head", "n_embd", "n_layer", "rotary_dim", "attention_bias", "query_pre_attn_scalar", "num_experts", "text_config", "model_type",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_hostile_values_are_refused_or_read(architecture: str) -> None:
+    """Whatever a config holds, an error is one of llmi's own, and not the card's."""
+    for key in KEYS:
+        for value in HOSTILE:
+            try:
+                small(architecture, {key: value}, max_model_len=4096).to_json()
+            except (ModelFileError, InvalidParamsError) as error:
+                assert "card" not in str(error).split(": ")[1], (key, value, error)
+
+
+def test_hostile_metadata() -> None:
+    for gguf in ("llama", "gemma3", "phi3", "apertus", "granite_swa", "mistral3", "exaone4"):
+        for key in ("block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
+                    "rope.scaling.factor", "attention.sliding_window", "attention.sliding_window_pattern", "attention.scale", "xielu.alpha_p", "attention.rope_pattern",
+                    "rope.scaling.original_context_length", "context_length", "vocab_size", "expert_count"):  # fmt: skip
+            for value in HOSTILE:
+                more = {f"{gguf}.rope.scaling.type": "yarn", f"{gguf}.rope.scaling.factor": 4.0}
+                try:
+                    read_metadata(
+                        gguf,
+                        more | {key if key.startswith("xielu") else f"{gguf}.{key}": value},
+                        tensors={"rope_factors_long.weight": (8,)},
+                    )
+                except (ModelFileError, InvalidParamsError) as error:
+                    assert "card" not in str(error).split(": ")[1], (gguf, key, value, error)
