@@ -97,10 +97,10 @@ float* Attend(const LayerPass& pass, int64_t layer, const LayerWeights& weights,
                               .scale = static_cast<float>(attention.scale),
                               .soft_cap = static_cast<float>(attention.soft_cap),
                               .window = attention.window,
-                              .out = attended,
-                              .out_stride = width,
                               .sinks = weights.sinks.data(),
-                              .linear_biases = weights.linear_biases.data()};
+                              .linear_biases = weights.linear_biases.data(),
+                              .out = attended,
+                              .out_stride = width};
   WriteAndAttend(pass.context, written, args);
   for (size_t i = 0; i < cache.batch.attention_layers.size(); ++i) {
     if (cache.batch.attention_layers[i] != layer + 1) continue;
