@@ -21,6 +21,7 @@ from mutant import Mutant
 from mutants_decoder import DECODER
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
+from mutants_spec import SPECS
 from mutants_surface import SURFACE
 
 ROOT = Path(__file__).parent.parent
@@ -227,6 +228,7 @@ MUTANTS = [
     Mutant("scheduling", "priorities upside down", "csrc/scheduler", "Before", "return a->priority < b->priority;", "return a->priority > b->priority;", SCHEDULER),
     Mutant("scheduling", "no token set aside for decodes", "csrc/scheduler", "ScheduleRunning", "*budget - behind,", "*budget,", SCHEDULER),
     *DECODER,
+    *SPECS,
     *PRECISION,
     *ROWS,
     *SURFACE,

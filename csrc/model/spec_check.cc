@@ -194,7 +194,6 @@ class Checker {
     Range(path + "first_row", order.first_row, 0, kMostRows);
     Range(path + "head_rows", order.head_rows, 0, slot.num_rows);
     Range(path + "head_stride", order.head_stride, 0, kMostRows);
-    Range(path + "adjacent_pairs", order.adjacent_pairs, 0, order.head_rows);
     if (order.head_rows > 0 && slot.num_rows % order.head_rows != 0) {
       Fail(path + "head_rows", "= " + std::to_string(order.head_rows) + " does not divide the " + std::to_string(slot.num_rows) + " rows");
     }
@@ -202,6 +201,7 @@ class Checker {
       Fail(path + "head_stride", "= " + std::to_string(order.head_stride) + " is less than head_rows");
     }
     if (order.head_stride > 0 && order.head_rows == 0) Fail(path + "head_stride", "needs head_rows");
+    Range(path + "adjacent_pairs", order.adjacent_pairs, 0, order.head_rows);
     if (order.adjacent_pairs % 2 != 0) Fail(path + "adjacent_pairs", "= " + std::to_string(order.adjacent_pairs) + " is odd");
     if (slot.binding.transposed && !slot.is_matrix()) Fail(slot.place + ".transposed", "is for matrices");
     const bool is_one = slot.TensorNames().size() == 1;

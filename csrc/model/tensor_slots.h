@@ -39,8 +39,8 @@ struct TensorSlot {
   }
   // The names of its tensors: one, or one for each row.
   std::vector<std::string> TensorNames() const;
-  // Whether the tensor's first rows are packed as they are.
-  bool keeps_rows() const { return binding.order == RowOrder{} && packed_rows() == num_rows; }
+  // Whether the rows of a tensor that has this many are packed as they are, all of them.
+  bool keeps_rows(int64_t file_rows) const { return binding.order == RowOrder{} && packed_rows() == num_rows && file_rows == num_rows; }
   // The row of the file's tensor that is packed as row `row`; -1: a row of zeros.
   int64_t FileRow(int64_t row) const;
 };

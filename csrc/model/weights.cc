@@ -92,8 +92,7 @@ class Loader {
     const WeightFormat format = FormatOf(slot, format_);
     const RowMap rows = {slot.packed_rows(), [&slot](int64_t row) { return slot.FileRow(row); }};
     if (slot.binding.transposed) return {context_, Transposed(view).view(), format, &rows, arena};
-    const bool as_stored = slot.keeps_rows() && view.shape[0] == static_cast<uint64_t>(slot.num_rows);
-    return {context_, view, format, as_stored ? nullptr : &rows, arena};
+    return {context_, view, format, slot.keeps_rows(static_cast<int64_t>(view.shape[0])) ? nullptr : &rows, arena};
   }
 
   void Store(const TensorSlot& slot) const {
