@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parity
 
 def logits(path: Path) -> bytes:
     """Of the first tokens, more than a window and an original length."""
-    decoder = open_decoder(path, dtype="float32", kv_dtype="float32", num_pages=16)
+    decoder = open_decoder(path, dtype="float32", kv_dtype="float32", num_pages=64)
     rows = decoder.forward([(decoder.new_sequence(), TOKENS[:80], None)])[0]
     assert np.isfinite(rows).all()
     return bytes(rows.tobytes())

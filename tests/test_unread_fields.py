@@ -170,7 +170,9 @@ def test_gguf_rope_scaling(tmp_path: Path) -> None:
         ({scaling + "type": "none", scaling + "factor": 4.0}, plain), ({scaling + "type": "none"}, plain), ({scaling + "factor": 0.0}, plain),
     ):  # fmt: skip
         assert logits(file, overrides).tobytes() == wanted, overrides
-    assert "yarn" in refusal(file, {scaling + "type": "yarn", scaling + "factor": 4.0})[1]
+    yarn = logits(directory, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}).tobytes()
+    assert logits(file, {scaling + "type": "yarn", scaling + "factor": 4.0}).tobytes() == yarn != linear
+    assert "ntk" in refusal(file, {scaling + "type": "ntk", scaling + "factor": 4.0})[1]
     assert "different things" in refusal(file, {scaling + "factor": 4.0, "llama.rope.scale_linear": 2.0})[1]
 
 
@@ -230,8 +232,8 @@ def test_rope_parameters_say_what_the_old_keys_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "parameters", "message"),
     [
-        ("llama", {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}, "yarn"),
-        ("llama", {"rope_type": "longrope", "rope_theta": 1e4}, "longrope"),
+        ("llama", {"rope_type": "ntk", "rope_theta": 1e4, "factor": 2.0}, "ntk"),
+        ("llama", {"rope_type": "longrope", "rope_theta": 1e4}, "short_factor"),
         ("llama", {"rope_type": "default", "rope_theta": 500.0}, "different things"),  # beside rope_theta = 10,000
         ("llama", {"rope_type": "linear", "rope_theta": 1e4}, "rope_parameters.factor"),
         ("llama", {"rope_type": "llama3", "rope_theta": 1e4, "factor": 2.0}, "low_freq_factor"),
@@ -246,7 +248,7 @@ def test_rope_parameters_say_what_the_old_keys_say(tmp_path: Path) -> None:
             {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}, "chunked_attention": {}},
             "chunked_attention",
         ),
-        ("gemma3", {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4, "rope_type": "dynamic"}}, "dynamic"),
+        ("gemma3", {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4, "rope_type": "dynamic"}}, "sliding_attention.factor"),
     ],
     ids=str,
 )

@@ -134,6 +134,8 @@ def _sizes(c: Config) -> ModelSpec:
     spec.num_kv_heads = spec.num_heads if kv_heads is None else kv_heads
     head_dim = c.optional_integer("head_dim")
     spec.head_dim = spec.hidden_size // spec.num_heads if head_dim is None else head_dim
+    if not 1 <= spec.head_dim < 1 << 20:
+        c.refuse("head_dim", f"{c.name('head_dim')} = {spec.head_dim} is outside [1, 2^20)")
     if c.is_gguf and c.integer("value_head_dim", spec.head_dim) != spec.head_dim:
         c.unsupported("value_head_dim", "key and value heads of different sizes")
     if c.is_gguf:

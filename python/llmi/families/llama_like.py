@@ -129,8 +129,11 @@ def granite_swa(c: Config) -> ModelSpec:
     use_windows(
         c, spec, kinds_of(c, spec, [FULL if index % 4 == 0 else SLIDING for index in range(number)]), c.optional_integer("sliding_window")
     )
-    bases = c.listed("layer_rope_theta", number)
-    thetas = [table.theta] * number if bases is None else [table.theta * bool(base) if c.is_gguf else float(str(base)) for base in bases]
+    thetas = [table.theta] * number
+    if c.is_gguf and (rotated := c.listed("layer_rope_theta", number)):
+        thetas = [table.theta if is_rotated is True else 0.0 for is_rotated in rotated]
+    elif not c.is_gguf and c.has("layer_rope_theta"):
+        thetas = c.numbers("layer_rope_theta", number)
     spec.ropes = [RopeSpec(**{**vars(table), "theta": theta}) for theta in sorted({theta for theta in thetas if theta})]
     for index, (layer, theta) in enumerate(zip(spec.layers, thetas, strict=True)):
         layer.attention.rope = next((number for number, rope in enumerate(spec.ropes) if rope.theta == theta), -1)

@@ -53,7 +53,7 @@ def gptj(c: Config) -> ModelSpec:
     }
     names = layer | {"embedding": "transformer.wte", "final_norm": "transformer.ln_f", "layer": "transformer.h.{}."}
     biases = {"mlp": True, "head": True}
-    head_dim = c.positive("hidden_size") // c.positive("num_attention_heads")
+    head_dim = max(1, c.positive("hidden_size") // c.positive("num_attention_heads"))
     rotary_dim = head_dim if c.is_gguf else c.optional_integer("rotary_dim") or head_dim
     style = Style(
         norm="layer",

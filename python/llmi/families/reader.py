@@ -140,16 +140,17 @@ class Reading:
             c.unsupported("architectures", f"'architectures' names several: {json.dumps(names)}")
         name = str(names[0])
         card = next((card for card in cards() if name in card.hf), None)
-        inner = c.object("text_config")
-        if card is None or inner is not None:
-            if inner is None:
-                raise refuse_unknown(self.source, name)
+        is_tower = name.endswith("ForConditionalGeneration")
+        inner = c.object("text_config") if card is None or is_tower else None
+        if inner is not None:
             return self._of_tower(c, inner, name)
+        if card is None:
+            raise refuse_unknown(self.source, name)
         kind = c.text("model_type", card.model_types[0])
         if kind not in card.model_types:
             c.unsupported("model_type", f"'architectures' says {name}, 'model_type' says {kind} where it would be {card.model_types[0]}")
         _refuse_quantized(c)
-        return self._finish(card, c, c, "", is_tower=name.endswith("ForConditionalGeneration"))
+        return self._finish(card, c, c, "", is_tower=is_tower)
 
     def _of_tower(self, c: Config, inner: Config, name: str) -> ModelSpec:
         """The text model of a file that has others, too."""

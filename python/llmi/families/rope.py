@@ -230,8 +230,7 @@ def _from_gguf(c: Config, head_dim: int) -> RopeSpec:
     factor = c.number(key("rope.scaling.factor")) if named else old
     if named and old not in (0, factor):
         c.contradiction(key("rope.scale_linear"), key("rope.scaling.factor"))
-    has_tables = "rope_factors_long.weight" in c.tensors or "rope_factors_short.weight" in c.tensors
-    if has_tables:
+    if all(f"rope_factors_{name}.weight" in c.tensors for name in ("long", "short")):
         _set_gguf_longrope(c, rope)
     elif "rope_freqs.weight" in c.tensors:
         rope.divisors_tensor = "rope_freqs.weight"
@@ -257,8 +256,6 @@ def _set_gguf_yarn(c: Config, rope: RopeSpec, factor: float) -> None:
     original = c.integer(key("rope.scaling.original_context_length"), c.positive("max_position_embeddings"))
     log_multiplier = c.number(key("rope.scaling.yarn_log_multiplier"), 0.0)
     attention = c.number(key("rope.scaling.attn_factor"), 1.0)
-    if original < 2 or factor <= 0:
-        c.refuse(key("rope.scaling.factor"), f"{key('rope.scaling.factor')} and the original length must be positive")
     explicit = c.optional_number(key("rope.scaling.yarn_attn_factor"))
     rope.magnitude = (
         explicit
@@ -266,4 +263,9 @@ def _set_gguf_yarn(c: Config, rope: RopeSpec, factor: float) -> None:
         else attention * (mscale(factor) / mscale(factor, log_multiplier) if log_multiplier else mscale(factor))
     )
     fast, slow = c.number(key("rope.scaling.yarn_beta_fast"), 32.0), c.number(key("rope.scaling.yarn_beta_slow"), 1.0)
+    if not (original > 1 and factor > 0 and fast > 0 and slow > 0 and rope.theta > 1):
+        c.refuse(
+            key("rope.scaling.factor"),
+            f"{key('rope.scaling.factor')}, the original length and the betas must be positive, the base above 1",
+        )
     set_yarn_range(rope, factor, original, fast, slow)
