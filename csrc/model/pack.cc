@@ -204,8 +204,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
   type_ = type;
   const int64_t num_tiles = NumTiles(num_rows_);
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
-  const std::string what = "tensor '" + source.name + "'";
-  AlignedBuffer packed(total_bytes, what.c_str(), context.device == nullptr ? arena : nullptr);
+  AlignedBuffer packed(total_bytes, ("tensor '" + source.name + "'").c_str(), context.device == nullptr ? arena : nullptr);
   const int64_t row_bytes = num_cols_ / Info(source.dtype).block_size * Info(source.dtype).block_bytes;
   // A task reads about 256 KB of the file: they stay in the core's cache between reading and packing.
   const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 18) / (row_bytes * kTileRows));

@@ -49,7 +49,8 @@ struct NormSpec {
 enum class HeadNormSpan : uint8_t { kHead, kProjection };
 
 // Norms of queries and keys. kHead: each head by itself, with one weight for all heads, or with own_weights one for each head: a tensor
-// [heads, head_dim], or tensors [head_dim] whose names have the head's number where the binding's has "{head}". kProjection: all heads as one vector.
+// [heads, head_dim], or tensors [head_dim] whose names have the head's number where the binding's has "{head}". kProjection: all heads as
+// one vector.
 struct HeadNormsSpec {
   NormSpec query;
   NormSpec key;
