@@ -1,6 +1,6 @@
 """A GGUF file of random weights in the shape of a known model, so that weights exceed the caches: for speed alone.
 
-    python benchmarks/random_model.py {qwen3-0.6b,llama-3.2-1b} {Q4_0,Q4_1,Q8_0,BF16} FILE.gguf
+    python benchmarks/random_model.py {qwen3-0.6b,llama-3.2-1b} {BF16,Q4_0,Q4_1,Q4_K,..} FILE.gguf
 
 The layers are Llama's (Qwen3's norms of queries and keys cost next to nothing); the vocabulary is SmolLM2's, filled up with unused
 entries to the model's own size.
@@ -20,7 +20,7 @@ import report
 from llmi.models import by_name
 
 sys.path.insert(0, str(report.ROOT / "tests"))
-from quantization import random_blocks
+from quantization import LAYOUTS, random_blocks
 
 SHAPES = {
     "qwen3-0.6b": {"layers": 28, "hidden": 1024, "intermediate": 3072, "heads": 16, "kv_heads": 8, "head_dim": 128, "vocab": 151_936},
@@ -83,7 +83,7 @@ def write(shape: dict[str, int], dtype: str, path: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("dtype", choices=("Q4_0", "Q4_1", "Q8_0", "BF16"))
+    parser.add_argument("dtype", choices=("BF16", *LAYOUTS))
     parser.add_argument("file", type=Path)
     options = parser.parse_args()
     write(SHAPES[options.shape], options.dtype, options.file)

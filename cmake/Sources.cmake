@@ -12,8 +12,8 @@ set(LLMI_CORE_SOURCES
   csrc/kernels/cpu/reference/norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/row_ops.cc csrc/kernels/cpu/reference/vocab.cc
   csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/kv_swap.cc csrc/cache/prefix_tree.cc
   csrc/model/attention_capture.cc csrc/model/attention_layer.cc csrc/model/decoder.cc csrc/model/decoder_head.cc csrc/model/dequantize.cc
-  csrc/model/file_kind.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc
-  csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/spec.cc csrc/model/spec_check.cc
+  csrc/model/file_kind.cc csrc/model/grid_blocks.cc csrc/model/grids.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc
+  csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/spec.cc csrc/model/spec_check.cc csrc/model/super_blocks.cc
   csrc/model/tensor_slots.cc csrc/model/weights.cc csrc/model/workspace.cc
   csrc/sampling/edits.cc csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc
   csrc/scheduler/scheduler.cc

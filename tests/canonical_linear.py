@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from quantization import LAYOUTS
+
 Array = np.ndarray[Any, Any]
 BLOCK = 32
 
@@ -82,8 +84,8 @@ class Weights:
     """A quantised matrix: value = scale (of the block's half) times code, plus minimum."""
 
     codes: Array  # [rows, blocks, 32] int64
-    scales: Array  # [rows, blocks, 2] float32; both the same but for Q6_K
-    minima: Array | None  # [rows, blocks] float32
+    scales: Array  # [rows, blocks, 2] float32; both the same unless scale_by_half
+    minima: Array | None  # [rows, blocks] float32; Q2_K: [rows, blocks, 2]
     scale_by_half: bool = False
 
     @property
@@ -91,7 +93,8 @@ class Weights:
         """[rows, columns] float64, exact but for the sum with the minimum."""
         halves = self.codes.reshape(*self.codes.shape[:2], 2, 16) * self.scales.astype(np.float64)[..., None]
         if self.minima is not None:
-            halves = halves + self.minima.astype(np.float64)[..., None, None]
+            minima = self.minima if self.minima.ndim == 3 else self.minima[..., None]
+            halves = halves + minima.astype(np.float64)[..., None]
         return halves.reshape(len(self.codes), -1)
 
 
@@ -104,41 +107,98 @@ def _nibbles(raw: Array) -> Array:
     return np.concatenate([raw & 15, raw >> 4], axis=-1).astype(np.int64)
 
 
-def weights_of(dtype: str, data: bytes, rows: int, cols: int) -> Weights:
-    """From the bytes of a file's tensor; layouts: ggml-common.h."""
-    size = 256 if dtype.endswith("K") else 32
-    raw = np.frombuffer(data, np.uint8).reshape(rows * cols // size, -1)
+IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+E2M1_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])  # doubled
+
+
+def _two_bits(raw: Array) -> Array:
+    """[blocks, 64] bytes to [blocks, 8, 32] codes."""
+    return np.stack([raw.reshape(-1, 2, 32).astype(np.int64) >> 2 * i & 3 for i in range(4)], axis=2).reshape(-1, 8, 32)
+
+
+def _bits(raw: Array) -> Array:
+    """[blocks, 32] bytes to [blocks, 8, 32]: bit i of each byte is of block i."""
+    return np.stack([raw.astype(np.int64) >> i & 1 for i in range(8)], axis=1)
+
+
+def _scales_of_q4_k(packed: Array) -> tuple[Array, Array]:
+    low, high = packed[:, 0:4], packed[:, 4:8]
+    scale = np.concatenate([low & 63, packed[:, 8:12] & 15 | (low >> 6) << 4], axis=1)
+    return scale, np.concatenate([high & 63, packed[:, 8:12] >> 4 | (high >> 6) << 4], axis=1)
+
+
+def _block_weights(dtype: str, raw: Array) -> tuple[Array, Array, Array | None]:
+    """Codes, scales and minima of types whose blocks have 32 values, or 64 (NVFP4)."""
     minima: Array | None = None
-    if dtype in ("Q4_0", "Q4_1", "Q5_0", "Q8_0"):
-        scales = np.repeat(_halves(raw, 0)[:, None], 2, axis=1)
-        if dtype == "Q8_0":
-            codes = raw[:, 2:].view(np.int8).astype(np.int64)
-        elif dtype == "Q5_0":
-            fifth = np.unpackbits(raw[:, 2:6], axis=1, bitorder="little").astype(np.int64)
-            codes = (_nibbles(raw[:, 6:]) | fifth << 4) - 16
-        elif dtype == "Q4_1":
-            codes, minima = _nibbles(raw[:, 4:]), _halves(raw, 2)
-        else:
-            codes = _nibbles(raw[:, 2:]) - 8
-    elif dtype == "Q4_K":
-        packed = raw[:, 4:16].astype(np.int64)
-        low, high = packed[:, 0:4], packed[:, 4:8]
-        scale = np.concatenate([low & 63, packed[:, 8:12] & 15 | (low >> 6) << 4], axis=1)
-        minimum = np.concatenate([high & 63, packed[:, 8:12] >> 4 | (high >> 6) << 4], axis=1)
+    if dtype == "MXFP4":
+        scales = np.ldexp(np.float32(1), raw[:, 0].astype(np.int32) - 128)
+        return E2M1_VALUES[_nibbles(raw[:, 1:])], np.repeat(scales[:, None], 2, axis=1), None
+    if dtype == "NVFP4":
+        bits = raw[:, :4].astype(np.float32)
+        scales = np.where(bits < 8, bits * 2.0**-10, np.ldexp(1 + bits % 8 / 8, (bits // 8).astype(np.int32) - 8))
+        return E2M1_VALUES[_nibbles(raw[:, 4:].reshape(-1, 4, 8))], scales.reshape(-1, 2), None
+    scales = np.repeat(_halves(raw, 0)[:, None], 2, axis=1)
+    if dtype == "Q8_0":
+        codes = raw[:, 2:].view(np.int8).astype(np.int64)
+    elif dtype in ("Q5_0", "Q5_1"):
+        at = 4 if dtype == "Q5_1" else 2
+        fifth = np.unpackbits(raw[:, at : at + 4], axis=1, bitorder="little").astype(np.int64)
+        codes = (_nibbles(raw[:, at + 4 :]) | fifth << 4) - (0 if dtype == "Q5_1" else 16)
+        minima = _halves(raw, 2) if dtype == "Q5_1" else None
+    elif dtype == "Q4_1":
+        codes, minima = _nibbles(raw[:, 4:]), _halves(raw, 2)
+    else:
+        codes = IQ4_VALUES[_nibbles(raw[:, 2:])] if dtype == "IQ4_NL" else _nibbles(raw[:, 2:]) - 8
+    return codes, scales, minima
+
+
+def _super_block_weights(dtype: str, raw: Array) -> tuple[Array, Array, Array | None]:
+    """The same of super-blocks."""
+    minima: Array | None = None
+    if dtype in ("Q4_K", "Q5_K"):
+        scale, minimum = _scales_of_q4_k(raw[:, 4:16].astype(np.int64))
         scales = np.repeat((_halves(raw, 0)[:, None] * scale.astype(np.float32))[..., None], 2, axis=-1)
         minima = -_halves(raw, 2)[:, None] * minimum.astype(np.float32)
-        codes = _nibbles(raw[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
+        codes = _nibbles(raw[:, -128:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
+        if dtype == "Q5_K":
+            codes = codes | _bits(raw[:, 16:48]) << 4
+    elif dtype == "Q2_K":
+        codes = _two_bits(raw[:, 16:80])
+        scales = (_halves(raw, 80)[:, None] * (raw[:, :16] & 15).astype(np.float32)).reshape(-1, 8, 2)
+        minima = (-_halves(raw, 82)[:, None] * (raw[:, :16] >> 4).astype(np.float32)).reshape(-1, 8, 2)
+    elif dtype == "Q3_K":
+        codes = (_two_bits(raw[:, 32:96]) | _bits(raw[:, :32]) << 2) - 4
+        packed = raw[:, 96:108].astype(np.int64)
+        low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
+        high = np.concatenate([packed[:, 8:] >> 2 * i & 3 for i in range(4)], axis=1)
+        scales = (_halves(raw, 108)[:, None] * ((low | high << 4) - 32).astype(np.float32)).reshape(-1, 8, 2)
+    elif dtype == "IQ4_XS":
+        codes = IQ4_VALUES[_nibbles(raw[:, 8:].reshape(-1, 8, 16))]
+        high = np.ascontiguousarray(raw[:, 2:4]).view(np.uint16).astype(np.int64)
+        low = np.stack([raw[:, 4:8] & 15, raw[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+        scale = (low | (high >> 2 * np.arange(8) & 3) << 4) - 32
+        scales = np.repeat((_halves(raw, 0)[:, None] * scale.astype(np.float32))[..., None], 2, axis=-1)
+    elif dtype == "TQ2_0":
+        codes = _two_bits(raw[:, :64]) - 1
+        scales = np.broadcast_to(_halves(raw, 64)[:, None, None], (len(raw), 8, 2))
     else:
         low, high = raw[:, :128].reshape(-1, 2, 2, 32).astype(np.int64), raw[:, 128:192].reshape(-1, 2, 32).astype(np.int64)
         quarters = [(low[:, :, i % 2] >> (4 if i > 1 else 0) & 15) | (high >> 2 * i & 3) << 4 for i in range(4)]
         codes = np.stack(quarters, axis=2).reshape(-1, 8, 32) - 32
         scales = _halves(raw, 208)[:, None, None] * raw[:, 192:208].view(np.int8).astype(np.float32).reshape(-1, 8, 2)
-    count = cols // BLOCK
+    return codes, scales, minima
+
+
+def weights_of(dtype: str, data: bytes, rows: int, cols: int) -> Weights:
+    """From the bytes of a file's tensor; layouts: ggml-common.h."""
+    size, count = LAYOUTS[dtype][0], cols // BLOCK
+    raw = np.frombuffer(data, np.uint8).reshape(rows * cols // size, -1)
+    codes, scales, minima = (_super_block_weights if size == 256 else _block_weights)(dtype, raw)
     return Weights(
         codes.reshape(rows, count, BLOCK),
         scales.reshape(rows, count, 2).astype(np.float32),
-        None if minima is None else minima.reshape(rows, count),
-        dtype == "Q6_K",
+        None if minima is None else minima.reshape(rows, count, *minima.shape[2:]),
+        dtype in ("Q6_K", "Q3_K", "Q2_K", "NVFP4"),
     )
 
 
@@ -152,6 +212,12 @@ def canonical_linear(weights: Weights, x: Codes) -> Array:
         assert np.abs(dots).max(initial=0) < 2**31 and np.abs(dots.sum(-1)).max(initial=0) < 2**31, "a dot leaves int32"
         w, s = weights.scales[:, block], x.scales[:, block]
         parts = [0, 1] if weights.scale_by_half else [None]
+        if weights.minima is not None and weights.minima.ndim == 3:
+            for i in (0, 1):
+                sums = x.half_sums[:, block, i : i + 1].astype(np.float32)
+                part = fma32(weights.minima[:, block, i], sums, dots[..., i].astype(np.float32) * w[:, i])
+                out = fma32(part, s[:, i if fine else 0][:, None], out)
+            continue
         if fine and weights.scale_by_half:
             for i in (0, 1):
                 out = fma32(dots[..., i].astype(np.float32) * s[:, i : i + 1], w[:, i], out)

@@ -11,9 +11,11 @@ import json
 import math
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from quantization import LAYOUTS, NUMBERS, block_bytes
 
 Call = Callable[[], object]
 
@@ -206,16 +208,23 @@ def write_gguf(
     path.write_bytes(head + b"\0" * (-len(head) % alignment) + data)
 
 
-def gguf_tensors(vocab_size: int) -> tuple[list[tuple[str, tuple[int, ...], int, int]], bytes]:
+def gguf_tensors(vocab_size: int, width: int = 32, dtypes: Sequence[str] = ()) -> tuple[list[tuple[str, tuple[int, ...], int, int]], bytes]:
+    """Matrices are of one of the quantised `dtypes` each, if there are any, and then of random bytes."""
+    square, half = (width, width), (width // 2, width)
     shapes: dict[str, tuple[int, ...]] = {
-        "token_embd": (vocab_size, 32), "output_norm": (32,), "blk.0.attn_norm": (32,), "blk.0.ffn_norm": (32,), "blk.0.attn_q": (32, 32), "blk.0.attn_k": (16, 32),
-        "blk.0.attn_v": (16, 32), "blk.0.attn_output": (32, 32), "blk.0.ffn_gate": (32, 32), "blk.0.ffn_up": (32, 32), "blk.0.ffn_down": (32, 32),
+        "token_embd": (vocab_size, width), "output_norm": (width,), "blk.0.attn_norm": (width,), "blk.0.ffn_norm": (width,), "blk.0.attn_q": square, "blk.0.attn_k": half,
+        "blk.0.attn_v": half, "blk.0.attn_output": square, "blk.0.ffn_gate": square, "blk.0.ffn_up": square, "blk.0.ffn_down": square,
     }  # fmt: skip
-    tensors, offset = [], 0
-    for name, shape in shapes.items():
-        tensors.append((f"{name}.weight", shape, 0, offset))
-        offset += math.prod(shape) * 4
-    return tensors, struct.pack("<f", 0.01) * (offset // 4)
+    tensors, data = [], b""
+    for index, (name, shape) in enumerate(shapes.items()):
+        dtype = dtypes[index % len(dtypes)] if dtypes and len(shape) == 2 else None
+        tensors.append((f"{name}.weight", shape, NUMBERS[dtype] if dtype else 0, len(data)))
+        if dtype:
+            part = random.Random(index).randbytes(math.prod(shape) // LAYOUTS[dtype][0] * block_bytes(dtype))
+        else:
+            part = struct.pack("<f", 0.01) * math.prod(shape)
+        data += part + b"\0" * (-len(part) % 32)
+    return tensors, data
 
 
 # --- templates
@@ -414,8 +423,12 @@ def gguf(rng: random.Random, folder: Path) -> list[Call]:
         rng.choice(["gpt-2", "llama", "gemma4", "bert", rng.choice([name for name, rule in RULES.items() if rule.byte_level])])
     )
     vocab_size = len(values["tokenizer.ggml.tokens"])
+    dtypes: Sequence[str] = rng.choices([*LAYOUTS], k=3) if rng.random() < 0.3 else ()
+    width = 256 if dtypes else 32
+    for key in ("embedding_length", "feed_forward_length", "rope.dimension_count"):
+        values[f"llama.{key}"] = ("u32", width if key.endswith("length") else width // 2)
     metadata = {key: gguf_value(value) for key, value in values.items()}
-    tensors, data = gguf_tensors(vocab_size)
+    tensors, data = gguf_tensors(vocab_size, width, dtypes)
     simple = [
         ("u32", 0),
         ("u32", 2**32 - 1),
@@ -450,7 +463,7 @@ def gguf(rng: random.Random, folder: Path) -> list[Call]:
     if rng.random() < 0.3:
         at = rng.randrange(len(tensors))
         name, shape, kind, offset = tensors[at]
-        tensors[at] = rng.choice([(name + "x", shape, kind, offset), (name, shape[::-1], kind, offset), (name, (2**33, 2**33), kind, offset), (name, shape, rng.randrange(40), offset),
+        tensors[at] = rng.choice([(name + "x", shape, kind, offset), (name, shape[::-1], kind, offset), (name, (2**33, 2**33), kind, offset), (name, shape, rng.randrange(44), offset),
                                   (name, shape, kind, offset + 2**40), (name, (*shape, 0), kind, offset)])  # fmt: skip
     write_gguf(path, metadata, tensors, data)
     if rng.random() < 0.5:

@@ -47,13 +47,19 @@ KV_TYPES = "tests/test_kv_types.py"
 CUDA = "tests/test_cuda.py"
 DRAWS = "tests/test_device_draw.py"
 TENSOR_CORES = "tests/test_tensor_cores.py"
+TYPES = "tests/test_gguf_types.py"
 
 MUTANTS = [
-    Mutant("kernels", "minima by the scale's byte", "csrc/kernels", "AddBlock", "LoadInt8(bytes + 16)", "LoadInt8(bytes)", OPS),
+    Mutant("kernels", "minima by the scale's byte", "csrc/kernels", "BlockScales", "LoadInt8(bytes + 16))", "LoadInt8(bytes))", OPS),
     Mutant("kernels", "d of the first super-block for all", "csrc/kernels", "QuantizedTile", "super(group);", "super(part.weights.data);", OPS),
-    Mutant("kernels", "high bits of the first half for both", "csrc/kernels", "LoadGroup", "4 + i * kHighBits / 8", "4", OPS),
-    Mutant("kernels", "high bits packed from the first half", "csrc/model", "PackCodes", "words[vector * count + i] >> 4", "words[i] >> 4", OPS),
-    Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels", "SumsPairs", " && PackedHighBits(type) == 0; }", "; }", OPS),
+    Mutant("kernels", "high bits of the first half for both", "csrc/kernels", "LoadGroup", "LoadVector(codes, kLow + i * kHigh / 8)", "LoadVector(codes, kLow)", OPS),
+    Mutant("kernels", "high bits packed from the first half", "csrc/model", "PackCodes", ": vector * count + i]", ": i]", OPS),
+    Mutant("kernels", "sums of 6-bit codes in 16 bits", "csrc/kernels", "SumsPairs", "PackedLowBits(type) + PackedHighBits(type) <= 4", "PackedLowBits(type) <= 4", OPS),
+    Mutant("kernels", "a table's levels without their sign", "csrc/kernels", "CodeLookup", "_mm_xor_si128(both, _mm_set1_epi8(-128))", "both", TYPES),
+    Mutant("kernels", "minima of 16 columns before their scale", "csrc/kernels", "AddHalves", "Mul(dot, w.scales[half])), x_scale", "dot), Mul(w.scales[half], x_scale)", TYPES),
+    Mutant("kernels", "nibbles of a scale and a minimum exchanged", "csrc/model", "ScaleOf", "both & 15", "both >> 4", TYPES),
+    Mutant("kernels", "the eighth sign is plus", "csrc/model", "EvenSigns", "static_cast<uint32_t>(__builtin_parity(seven)) << 7", "0u", TYPES),
+    Mutant("kernels", "a layer's columns lose their table", "csrc/kernels", "ColumnsOf", "own.weights.num_rows = num_columns;", "own.weights.num_rows = num_columns; own.weights.table = {};", TYPES),
     Mutant("kernels", "half sums where half as many would stand", "csrc/kernels", "ComputeBlocks", "to.half_sums + 2 * begin", "to.half_sums + begin", "tests/test_row_ops.py"),
     Mutant("kernels", "new rows of a task's first spans alone", "csrc/kernels", "WriteSpans", ".row_end = row_of(spans.end)", ".row_end = row_of(spans.first + 1)", ATTENTION),
     Mutant("kernels", "tiles of the first segment for all", "csrc/kernels", "KvWrite", "std::max<int64_t>(0, begin - before)", "std::max<int64_t>(0, begin)", MATRIX),
@@ -169,7 +175,7 @@ MUTANTS = [
            "sequence.num_tokens - 1", PREFIX),
     Mutant("cuda", "all pages come back as the first", "csrc/cache", "TryRestore", "per_block; ++i, from += page_bytes)", "per_block; ++i)", CUDA),
     Mutant("cuda", "what a window returned comes back", "csrc/cache", "TryRestore", "sequence->num_returned = copy.num_returned;", "", CUDA),
-    Mutant("cuda", "fragments of W in another order", "csrc/kernels", "LoadWeights", "lane / 4 + 8 * half}", "lane / 4 * 2 + half}", OPS),
+    Mutant("cuda", "fragments of W in another order", "csrc/kernels", "LoadWeights", "lane / 4 + 8 * half)", "lane / 4 * 2 + half)", OPS),
     Mutant("cuda", "tables of an earlier step", "csrc/kernels", "Holds", "key_ == Key(kv, segments, num_segments)",
            "key_.size() == Key(kv, segments, num_segments).size()", ATTENTION),
     Mutant("cuda", "rows that fill up a launch are written", "csrc/kernels", "Place", "static_cast<size_t>(num_rows), -1)",
@@ -185,7 +191,7 @@ MUTANTS = [
            "args.segments[plan.row_segments[plan.row_begin]]", CUDA),
     Mutant("cuda", "exponentials in the phase of the maxima", "csrc/kernels", "operator()", "shared.peaks[head][thread % 16] = peak;\n    });\n    block.ForEachThread([&](int thread) {  // exponentials and their sums\n      const int64_t head = thread / 16;\n      if (head >= num_heads) return;\n      const float peak = Peak(shared.peaks[head]);",
            "shared.peaks[head][thread % 16] = peak;\n      peak = Peak(shared.peaks[head]);", ATTENTION),
-    Mutant("cuda", "offset of codes forgotten", "csrc/kernels", "FromDots", "dots[half] -= row.Offset() *",
+    Mutant("cuda", "offset of codes forgotten", "csrc/kernels", "FromDots", "dots[half] -= offset *",
            "dots[half] -= 0 *", OPS),
     Mutant("cuda", "minima forgotten", "csrc/kernels", "Add", "|| HasMinimumPacked(type)",
            "", OPS),

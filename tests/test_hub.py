@@ -47,8 +47,8 @@ def test_types_are_taken_in_order() -> None:
             "mmproj-tiny-Q4_K_M.gguf",
             "mmproj-f16.gguf",
             "tiny-imatrix.gguf",
-            "tiny-IQ4_XS.gguf",
-            "tiny-Q5_K_M.gguf",
+            "tiny-IQ3_M.gguf",
+            "tiny-Q5_K_XL.gguf",
         ]
         rng.shuffle(rest)
         assert chosen("u/r", rest) == [ALL[first]]
@@ -58,7 +58,7 @@ def test_types_are_taken_in_order() -> None:
 @pytest.mark.parametrize("type_name", PREFERRED_TYPES)
 @pytest.mark.parametrize("shape", ["m-{}.gguf", "m.{}.gguf", "{}/m-{}.gguf", "m-UD-{}.GGUF", "{}.gguf", "m_{}.gguf"])
 def test_a_type_is_the_end_of_a_name(type_name: str, shape: str) -> None:
-    files = [shape.format(*[name] * shape.count("{}")) for name in (*PREFERRED_TYPES, "Q4_K_L", "IQ4_XS", "Q4_0_4_4")]
+    files = [shape.format(*[name] * shape.count("{}")) for name in (*PREFERRED_TYPES, "Q4_K_L", "IQ3_M", "Q4_0_4_4")]
     for asked in (type_name, type_name.lower()):
         wanted = shape.format(*[type_name] * shape.count("{}"))
         assert chosen(f"u/r:{asked}", files) == [wanted]

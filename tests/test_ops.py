@@ -356,4 +356,4 @@ def test_avx_vnni_by_the_form_of_avx512(tmp_path: Path) -> None:
         ]
         subprocess.run(command, check=True)
     subprocess.run(["c++", *objects, "-o", str(tmp_path / "vnni_form")], check=True)
-    assert subprocess.run([str(tmp_path / "vnni_form")], capture_output=True, text=True, check=False).stdout == "43200 equal\n"
+    assert subprocess.run([str(tmp_path / "vnni_form")], capture_output=True, text=True, check=False).stdout == "108000 equal\n"

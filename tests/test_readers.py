@@ -119,7 +119,18 @@ def test_gguf_field_wrong(tmp_path: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(10, "Q2_K"), (12 + 1, "Q5_K"), (20, "IQ4_NL"), (26, "I32"), (39, "MXFP4"), (77, "number 77"), (4, "number 4")]
+    ("kind", "name"),
+    [
+        (9, "Q8_1"),
+        (15, "Q8_K"),
+        (26, "I32"),
+        (41, "Q1_0"),
+        (42, "Q2_0"),
+        (43, "number 43"),
+        (4, "Q4_2"),
+        (31, "Q4_0_4_4"),
+        (38, "IQ4_NL_8_8"),
+    ],
 )
 def test_gguf_types_are_refused_by_name(tmp_path: Path, kind: int, name: str) -> None:
     writer = GgufWriter()

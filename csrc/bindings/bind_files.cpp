@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "io/gguf.h"
 #include "io/model_files.h"
 #include "io/safetensors.h"
+#include "model/dequantize.h"
 #include "model/file_kind.h"
 #include "model/loader.h"
 
@@ -162,6 +164,17 @@ std::vector<PyTensorInfo> TensorList(const TensorFile& file) {
   return list;
 }
 
+// Of a matrix whose type is unpacked at load; 0 of others.
+uint64_t UnpackedBytesOf(const PyTensorInfo& tensor) {
+  for (size_t i = 0; i < std::size(kDTypeInfos); ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (tensor.dtype != kDTypeInfos[i].name || !IsUnpacked(dtype) || tensor.shape.size() != 2) continue;
+    return static_cast<uint64_t>(NumTiles(static_cast<int64_t>(tensor.shape[0]))) *
+           static_cast<uint64_t>(PackedTileBytes(OwnPackedType(dtype), static_cast<int64_t>(tensor.shape[1])));
+  }
+  return 0;
+}
+
 py::dict SpecNumbers(const ModelSpec& spec) {
   py::dict dict;
   dict["architecture"] = spec.family;
@@ -230,7 +243,8 @@ void RegisterOpenFiles(py::module_& module) {
       .def_readonly("name", &PyTensorInfo::name)
       .def_readonly("dtype", &PyTensorInfo::dtype)
       .def_readonly("shape", &PyTensorInfo::shape)
-      .def_readonly("num_bytes", &PyTensorInfo::num_bytes);
+      .def_readonly("num_bytes", &PyTensorInfo::num_bytes)
+      .def_property_readonly("unpacked_bytes", &UnpackedBytesOf);
   py::class_<ModelFiles, std::shared_ptr<ModelFiles>>(module, "ModelFiles", "The open files of one model. Raises CoreError.")
       .def(py::init([](const std::string& path, const std::vector<std::shared_ptr<InputFile>>& weights,
                        const std::shared_ptr<InputFile>& config, const std::shared_ptr<InputFile>& index) {

@@ -78,6 +78,9 @@ py::dict EngineHandle::Info() const {
   dict["step_weight_bytes"] = info.step_weight_bytes;
   dict["weight_types"] = info.weight_types;
   dict["has_quantized_layers"] = info.has_quantized_layers;
+  py::dict unpacked;
+  for (const auto& [name, bytes] : info.unpacked) unpacked[name.c_str()] = py::make_tuple(bytes.in_file, bytes.in_memory);
+  dict["unpacked"] = unpacked;
   dict["table"] = info.table;
   dict["device"] = info.device;
   dict["num_threads"] = info.num_threads;

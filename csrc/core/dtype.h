@@ -7,8 +7,35 @@
 
 namespace llmi {
 
-// Types of tensors in the files that llmi reads. The quantised types are GGUF's, with blocks of 32 or 256 values.
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ6_K };
+// Types of tensors in the files that llmi reads. The quantised types are GGUF's, with blocks of 32, 64 or 256 values.
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
+  kTQ2_0,
+  kTQ1_0,  // this and those below are unpacked while they are loaded
+  kNVFP4,
+  kIQ1_S,
+  kIQ1_M,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ3_XXS,
+  kIQ3_S
+};
 
 struct DTypeInfo {
   const char* name;
@@ -17,8 +44,11 @@ struct DTypeInfo {
 };
 
 constexpr DTypeInfo kDTypeInfos[] = {
-    {"F32", 1, 4},    {"F16", 1, 2},    {"BF16", 1, 2},     {"Q4_0", 32, 18},   {"Q4_1", 32, 20},
-    {"Q5_0", 32, 22}, {"Q8_0", 32, 34}, {"Q4_K", 256, 144}, {"Q6_K", 256, 210},
+    {"F32", 1, 4},        {"F16", 1, 2},       {"BF16", 1, 2},       {"Q4_0", 32, 18},     {"Q4_1", 32, 20},    {"Q5_0", 32, 22},
+    {"Q5_1", 32, 24},     {"Q8_0", 32, 34},    {"Q2_K", 256, 84},    {"Q3_K", 256, 110},   {"Q4_K", 256, 144},  {"Q5_K", 256, 176},
+    {"Q6_K", 256, 210},   {"IQ4_NL", 32, 18},  {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},    {"TQ2_0", 256, 66},  {"TQ1_0", 256, 54},
+    {"NVFP4", 64, 36},    {"IQ1_S", 256, 50},  {"IQ1_M", 256, 56},   {"IQ2_XXS", 256, 66}, {"IQ2_XS", 256, 74}, {"IQ2_S", 256, 82},
+    {"IQ3_XXS", 256, 98}, {"IQ3_S", 256, 110},
 };
 
 constexpr const DTypeInfo& Info(DType dtype) { return kDTypeInfos[static_cast<uint8_t>(dtype)]; }

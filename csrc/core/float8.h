@@ -33,4 +33,11 @@ LLMI_HD static inline uint8_t FloatToFloat8(float value) {
   return static_cast<uint8_t>(sign | ((rounded - (120u << 23)) >> 20));
 }
 
+// 2^(exponent - 128), half of what e8m0 (OCP microscaling formats, 2023) gives a byte: the scale of doubled e2m1 values. 255 is no NaN here
+// but 2^127, as in ggml.
+LLMI_HD static inline float PowerOfTwoScale(uint8_t exponent) {
+  const uint32_t bits = exponent < 2 ? 0x00200000u << exponent : (exponent - 1u) << 23;
+  return __builtin_bit_cast(float, bits);
+}
+
 }  // namespace llmi

@@ -87,6 +87,7 @@ void OpenedEngine::Describe() {
   info_.weight_bytes = weights.num_bytes();
   info_.step_weight_bytes = info_.weight_bytes - (weights.head.num_bytes() > 0 ? weights.embedding.num_bytes() : 0);
   info_.weight_types = weights.TypeNames();
+  info_.unpacked = weights.Unpacked();
   info_.has_quantized_layers = weights.HasQuantizedLayers();
   // The numerics id of a model without quantised layers does not name the bits of activations, so nothing may depend on them.
   context_.wide_activations = context_.wide_activations && info_.has_quantized_layers;

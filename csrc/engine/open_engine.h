@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "engine/options.h"
 #include "io/model_files.h"
 #include "model/spec.h"
+#include "model/weights.h"
 
 namespace llmi {
 
@@ -22,8 +24,9 @@ struct EngineInfo {
   uint64_t step_weight_bytes = 0;  // read by one step; an embedding with a separate head is only looked up
   std::string weight_types;        // as ModelWeights::TypeNames
   bool has_quantized_layers = false;
-  std::string table;   // of the CPU's kernels
-  std::string device;  // "cpu", or the device's own name
+  std::map<std::string, UnpackedBytes> unpacked;  // as ModelWeights::Unpacked
+  std::string table;                              // of the CPU's kernels
+  std::string device;                             // "cpu", or the device's own name
   int num_threads = 0;
   int64_t page_bytes = 0;
   int64_t kv_bytes_per_token = 0;

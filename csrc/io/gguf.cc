@@ -50,11 +50,12 @@ uint64_t ScalarBytes(uint32_t type) {
   }
 }
 
-// ggml's names of the tensor types, by number; empty: a number without a type.
-constexpr const char* kGgmlTypeNames[] = {"F32",    "F16",   "Q4_0",  "Q4_1",   "",      "",      "Q5_0",    "Q5_1",   "Q8_0",    "Q8_1",
-                                          "Q2_K",   "Q3_K",  "Q4_K",  "Q5_K",   "Q6_K",  "Q8_K",  "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S",
-                                          "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8",    "I16",   "I32",     "I64",    "F64",     "IQ1_M",
-                                          "BF16",   "",      "",      "",       "TQ1_0", "TQ2_0", "",        "",       "",        "MXFP4"};
+// ggml's names of the tensor types, by number; some are of types that ggml itself no longer has.
+constexpr const char* kGgmlTypeNames[] = {
+    "F32",      "F16",    "Q4_0",  "Q4_1",       "Q4_2",       "Q4_3",       "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",     "Q2_K",
+    "Q3_K",     "Q4_K",   "Q5_K",  "Q6_K",       "Q8_K",       "IQ2_XXS",    "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL",   "IQ3_S",
+    "IQ2_S",    "IQ4_XS", "I8",    "I16",        "I32",        "I64",        "F64",    "IQ1_M",   "BF16",  "Q4_0_4_4", "Q4_0_4_8",
+    "Q4_0_8_8", "TQ1_0",  "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",  "NVFP4",   "Q1_0",  "Q2_0"};
 
 [[noreturn]] void Fail(const std::string& path, const std::string& field, const std::string& problem) {
   throw Error(ErrorKind::kModelFile, path + ": " + field + ": " + problem, field);
@@ -62,14 +63,14 @@ constexpr const char* kGgmlTypeNames[] = {"F32",    "F16",   "Q4_0",  "Q4_1",   
 
 DType TensorType(const std::string& path, const std::string& tensor, uint32_t type) {
   const std::string_view name = type < std::size(kGgmlTypeNames) ? kGgmlTypeNames[type] : "";
+  std::string read;
   for (size_t i = 0; i < std::size(kDTypeInfos); ++i) {
-    if (!name.empty() && name == kDTypeInfos[i].name) return static_cast<DType>(i);
+    if (name == kDTypeInfos[i].name) return static_cast<DType>(i);
+    read += std::string(i > 0 ? ", " : "") + kDTypeInfos[i].name;
   }
   const std::string shown = name.empty() ? "number " + std::to_string(type) : std::string(name);
   throw Error(ErrorKind::kUnsupportedModel,
-              path + ": tensor '" + tensor + "' has type " + shown +
-                  ", which llmi does not read (it reads F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q6_K)",
-              tensor);
+              path + ": tensor '" + tensor + "' has type " + shown + ", which llmi does not read (it reads " + read + ")", tensor);
 }
 
 // Reads a key or a tensor name. It must not be empty or too long, and must be UTF-8; this is checked before any message shows it.

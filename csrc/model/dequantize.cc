@@ -2,91 +2,124 @@
 
 #include <cstring>
 
+#include "core/errors.h"
+#include "core/float8.h"
 #include "core/half.h"
 #include "core/scalar_math.h"
+#include "model/block_readers.h"
 
 namespace llmi {
 namespace {
 
-uint16_t ReadU16(const uint8_t* data) {
-  uint16_t value;
-  std::memcpy(&value, data, 2);
-  return value;
+void ReadFifthBits(uint32_t bits, uint8_t* codes) {
+  for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(codes[i] | (bits >> i & 1u) << 4);
 }
 
-// Q4_K packs eight 6-bit scales and minima into 12 bytes.
-void UnpackScaleMin(const uint8_t* packed, int64_t index, uint8_t* scale, uint8_t* minimum) {
-  if (index < 4) {
-    *scale = packed[index] & 63;
-    *minimum = packed[index + 4] & 63;
-  } else {
-    *scale = static_cast<uint8_t>((packed[index + 4] & 15) | ((packed[index - 4] >> 6) << 4));
-    *minimum = static_cast<uint8_t>((packed[index + 4] >> 4) | ((packed[index] >> 6) << 4));
+// A block's scale and minimum for the values of one half.
+struct HalfScale {
+  float scale;
+  float minimum;
+};
+
+HalfScale ScaleOf(PackedType type, const CodeBlock& block, int half) {
+  const float scale = HalfToFloat(block.half_scale);
+  const float minimum = HalfToFloat(block.half_minimum);
+  switch (PackedScales(type)) {
+    case PackedScale::kFloat: return {block.scales[half], 0.0f};
+    case PackedScale::kExponent: return {PowerOfTwoScale(block.scale_codes[0]), 0.0f};
+    case PackedScale::kBytes: {
+      const auto* codes = reinterpret_cast<const int8_t*>(block.scale_codes);
+      const float own = static_cast<float>(codes[HasHalfScalesPacked(type) ? half : 0]);
+      return {scale * own, minimum * static_cast<float>(codes[1])};
+    }
+    case PackedScale::kNibbles: {
+      const uint8_t both = block.scale_codes[half];
+      return {scale * static_cast<float>(both & 15), minimum * static_cast<float>(both >> 4)};
+    }
+    case PackedScale::kHalf:
+    case PackedScale::kNone: break;
   }
-}
-
-void ReadQ4K(const uint8_t* super_block, int64_t index, CodeBlock* block) {
-  block->half_scale = ReadU16(super_block);
-  block->half_minimum = static_cast<uint16_t>(ReadU16(super_block + 2) ^ 0x8000u);
-  uint8_t scale = 0;
-  uint8_t minimum = 0;
-  UnpackScaleMin(super_block + 4, index, &scale, &minimum);
-  block->scale_codes[0] = static_cast<int8_t>(scale);
-  block->scale_codes[1] = static_cast<int8_t>(minimum);
-  const uint8_t* codes = super_block + 16 + index / 2 * 32;
-  for (int i = 0; i < 32; ++i) block->codes[i] = index % 2 == 0 ? codes[i] & 15 : codes[i] >> 4;
-}
-
-void ReadQ6K(const uint8_t* super_block, int64_t index, CodeBlock* block) {
-  block->half_scale = ReadU16(super_block + 208);
-  const int64_t half = index / 4;     // 128 values each
-  const int64_t quarter = index % 4;  // 32 values each
-  const uint8_t* low = super_block + half * 64 + quarter % 2 * 32;
-  const uint8_t* high = super_block + 128 + half * 32;
-  const auto* scales = reinterpret_cast<const int8_t*>(super_block + 192) + half * 8 + quarter * 2;
-  for (int i = 0; i < 32; ++i) {
-    const int nibble = quarter < 2 ? low[i] & 15 : low[i] >> 4;
-    const int top = (high[i] >> (2 * quarter)) & 3;
-    block->codes[i] = static_cast<uint8_t>(nibble | (top << 4));
-  }
-  block->scale_codes[0] = scales[0];
-  block->scale_codes[1] = scales[1];
+  return {scale, minimum};
 }
 
 }  // namespace
 
-void ReadCodeBlock(DType dtype, const uint8_t* row, int64_t index, CodeBlock* block) {
-  const uint8_t* data = row + index * Info(dtype).block_bytes;
+PackedType OwnPackedType(DType dtype) {
   switch (dtype) {
+    case DType::kF32: return PackedType::kF32;
+    case DType::kF16: return PackedType::kF16;
+    case DType::kBF16: return PackedType::kBF16;
+    case DType::kQ4_0: return PackedType::kQ4;
+    case DType::kQ4_1: return PackedType::kQ4Min;
+    case DType::kQ5_0: return PackedType::kQ5;
+    case DType::kQ5_1: return PackedType::kQ5Min;
+    case DType::kQ8_0: return PackedType::kQ8;
+    case DType::kQ2_K: return PackedType::kQ2K;
+    case DType::kQ3_K: return PackedType::kQ3K;
+    case DType::kQ4_K: return PackedType::kQ4K;
+    case DType::kQ5_K: return PackedType::kQ5K;
+    case DType::kQ6_K: return PackedType::kQ6K;
+    case DType::kIQ4_NL: return PackedType::kTable;
+    case DType::kIQ4_XS: return PackedType::kTableK;
+    case DType::kMXFP4: return PackedType::kTableExp;
+    case DType::kTQ2_0: return PackedType::kQ2;
+    case DType::kTQ1_0:
+    case DType::kNVFP4:
+    case DType::kIQ1_S:
+    case DType::kIQ1_M:
+    case DType::kIQ2_XXS:
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S: return PackedType::kW8;
+  }
+  throw Error(ErrorKind::kInternal, "a tensor type without a packed form");
+}
+
+CodeTable CodeTableOf(DType dtype) {
+  // {0, 1, 2, 3, 4, 6, 8, 12} and their negatives.
+  if (dtype == DType::kMXFP4) return {0x0C08060403020100u, 0xF4F8FAFCFDFEFF00u};
+  // {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+  if (dtype == DType::kIQ4_NL || dtype == DType::kIQ4_XS) return {0xF6EADDCFBFAD9881u, 0x7159453526190D01u};
+  return {};
+}
+
+void ReadCodeBlock(DType dtype, const uint8_t* row, int64_t index, CodeBlock* block) {
+  const DTypeInfo& info = Info(dtype);
+  const int64_t blocks = info.block_size / 32;
+  const uint8_t* data = row + index / blocks * info.block_bytes;
+  const int64_t within = index % blocks;
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16: return;
+    case DType::kQ5_0:
+    case DType::kQ5_1: {
+      const int64_t bits_at = dtype == DType::kQ5_1 ? 4 : 2;
+      block->half_scale = ReadU16(data);
+      block->half_minimum = ReadU16(data + 2);  // Q5_1
+      ReadNibbles(data + bits_at + 4, block->codes);
+      return ReadFifthBits(ReadU32(data + bits_at), block->codes);
+    }
     case DType::kQ4_0:
-    case DType::kQ4_1: {
-      const bool with_minimum = dtype == DType::kQ4_1;
+    case DType::kQ4_1:
+    case DType::kIQ4_NL:
       block->half_scale = ReadU16(data);
-      block->half_minimum = with_minimum ? ReadU16(data + 2) : uint16_t{0};
-      const uint8_t* codes = data + (with_minimum ? 4 : 2);
-      for (int i = 0; i < 16; ++i) {
-        block->codes[i] = codes[i] & 15;
-        block->codes[i + 16] = codes[i] >> 4;
-      }
-      break;
-    }
-    case DType::kQ5_0: {
-      block->half_scale = ReadU16(data);
-      uint32_t high = 0;
-      std::memcpy(&high, data + 2, 4);
-      for (int i = 0; i < 16; ++i) {
-        block->codes[i] = static_cast<uint8_t>((data[6 + i] & 15) | (((high >> i) & 1u) << 4));
-        block->codes[i + 16] = static_cast<uint8_t>((data[6 + i] >> 4) | (((high >> (i + 16)) & 1u) << 4));
-      }
-      break;
-    }
+      block->half_minimum = ReadU16(data + 2);  // Q4_1
+      return ReadNibbles(data + (dtype == DType::kQ4_1 ? 4 : 2), block->codes);
+    case DType::kMXFP4: block->scale_codes[0] = data[0]; return ReadNibbles(data + 1, block->codes);
     case DType::kQ8_0:
       block->half_scale = ReadU16(data);
       for (int i = 0; i < 32; ++i) block->codes[i] = static_cast<uint8_t>(data[2 + i] ^ 0x80);
-      break;
-    case DType::kQ4_K: ReadQ4K(row + index / 8 * 144, index % 8, block); break;
-    case DType::kQ6_K: ReadQ6K(row + index / 8 * 210, index % 8, block); break;
-    default: break;
+      return;
+    case DType::kQ2_K: return ReadQ2K(data, within, block);
+    case DType::kQ3_K: return ReadQ3K(data, within, block);
+    case DType::kQ4_K: return ReadQ4K(data, within, false, block);
+    case DType::kQ5_K: return ReadQ4K(data, within, true, block);
+    case DType::kQ6_K: return ReadQ6K(data, within, block);
+    case DType::kIQ4_XS: return ReadIQ4XS(data, within, block);
+    case DType::kTQ2_0: return ReadTQ2(data, within, block);
+    default: return ReadUnpacked(dtype, data, within, block);
   }
 }
 
@@ -102,23 +135,17 @@ void DequantizeRow(DType dtype, const uint8_t* row, int64_t num_values, float* o
     }
     return;
   }
+  const PackedType type = OwnPackedType(dtype);
+  const CodeTable table = CodeTableOf(dtype);
   CodeBlock block{};
   for (int64_t index = 0; index < num_values / 32; ++index) {
     ReadCodeBlock(dtype, row, index, &block);
-    float* values = out + index * 32;
-    const float half_scale = HalfToFloat(block.half_scale);
-    for (int i = 0; i < 32; ++i) {
-      const float code = static_cast<float>(block.codes[i]);
-      switch (dtype) {
-        case DType::kQ4_0: values[i] = half_scale * (code - 8.0f); break;
-        case DType::kQ4_1: values[i] = Fma(half_scale, code, HalfToFloat(block.half_minimum)); break;
-        case DType::kQ4_K:
-          values[i] = Fma(half_scale * static_cast<float>(block.scale_codes[0]), code,
-                          HalfToFloat(block.half_minimum) * static_cast<float>(block.scale_codes[1]));
-          break;
-        case DType::kQ5_0: values[i] = half_scale * (code - 16.0f); break;
-        case DType::kQ6_K: values[i] = half_scale * static_cast<float>(block.scale_codes[i / 16]) * (code - 32.0f); break;
-        default: values[i] = half_scale * (code - 128.0f); break;
+    for (int half = 0; half < 2; ++half) {
+      const HalfScale of = ScaleOf(type, block, half);
+      for (int i = 16 * half; i < 16 * half + 16; ++i) {
+        const int32_t level = IsTablePacked(type) ? table[block.codes[i]] : block.codes[i] - PackedOffset(type);
+        const float value = static_cast<float>(level);
+        out[index * 32 + i] = HasMinimumPacked(type) ? Fma(of.scale, value, of.minimum) : of.scale * value;
       }
     }
   }

@@ -5,20 +5,28 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "kernels/layout/packed_weights.h"
 
 namespace llmi {
 
-// Converts num_values values (a multiple of the type's block size) from `row` to fp32. Exact, except that Q4_1 and
-// Q4_K round once.
+// The form in which the kernels read a quantised storage type. It holds the type's values exactly.
+PackedType OwnPackedType(DType dtype);
+// What its codes stand for, if that form has a table.
+CodeTable CodeTableOf(DType dtype);
+// Whether a type is unpacked: its form takes more memory than the file does.
+constexpr bool IsUnpacked(DType dtype) { return dtype >= DType::kTQ1_0; }
+
+// Converts num_values values (a multiple of the type's block size) from `row` to fp32. Exact, except that types with minima round once.
 void DequantizeRow(DType dtype, const uint8_t* row, int64_t num_values, float* out);
 
-// The codes of 32 consecutive values of a quantised row; no code is negative. value = scale * code + minimum, or
-// scale * (code - offset), where offset is 8 (Q4_0), 16 (Q5_0), 32 (Q6_K) or 128 (Q8_0).
+// The codes of 32 consecutive values of a quantised row in the form OwnPackedType, with what that form has of the rest: see
+// kernels/layout/packed_weights.h.
 struct CodeBlock {
   uint8_t codes[32];
-  uint16_t half_scale;    // fp16 bits; Q4_K, Q6_K: d of the super-block, scale = d scale_codes[...]
-  uint16_t half_minimum;  // fp16 bits; Q4_1; Q4_K: -d_min, minimum = half_minimum scale_codes[1]
-  int8_t scale_codes[2];  // Q4_K: scale, minimum; Q6_K: scales of 16 values each
+  uint16_t half_scale;     // fp16 bits: the scale, or d
+  uint16_t half_minimum;   // fp16 bits: the minimum, or -d_min
+  uint8_t scale_codes[2];  // PackedScale::kBytes, kNibbles and kExponent
+  float scales[2];         // PackedScale::kFloat
 };
 
 // Reads the codes of block `index`, which has values [32 index, 32 index + 32) of the row.

@@ -14,7 +14,6 @@
 #include "core/thread_pool.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/dispatch/transfer.h"
-#include "model/dequantize.h"
 #include "model/quantize.h"
 
 namespace llmi {
@@ -98,22 +97,45 @@ void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_
     out[k * kTileRows] = type == PackedType::kF16 ? FloatToHalf(values[k]) : FloatToBfloat16(values[k]);
 }
 
-// Packs one row's codes of one block. In the tile, a row's words of four codes are kTileRows words apart.
+// Packs one row's codes of one block. In the tile, a row's words of four codes are kTileRows words apart, and a group's 64 bytes are a
+// vector.
 void PackCodes(PackedType type, const uint8_t* codes, uint32_t* out) {
   uint32_t words[8];
   std::memcpy(words, codes, sizeof words);
-  if (type == PackedType::kQ8) {
-    for (int64_t i = 0; i < 8; ++i) out[i * kTileRows] = words[i];
-    return;
-  }
-  constexpr uint32_t kLow = 0x0F0F0F0F;
-  for (int64_t i = 0; i < 4; ++i) out[i * kTileRows] = (words[i] & kLow) | (words[i + 4] & kLow) << 4;
+  // Packs bits [from, from + bits) of the codes, 8 / bits groups a vector: by turns, or one after the other.
+  const auto pack = [&](int from, int bits, bool by_turns, uint32_t* to) {
+    const uint32_t mask = 0x01010101u * ((1u << bits) - 1u);
+    const int count = 8 / bits;
+    for (int vector = 0; vector < bits; ++vector) {
+      uint32_t packed = 0;
+      for (int i = 0; i < count; ++i) packed |= (words[by_turns ? vector + i * bits : vector * count + i] >> from & mask) << (i * bits);
+      to[vector * kTileRows] = packed;
+    }
+  };
+  const int low_bits = PackedLowBits(type);
   const int high_bits = PackedHighBits(type);
-  for (int vector = 0; vector < high_bits; ++vector) {
-    const int count = 8 / high_bits;
-    uint32_t high = 0;
-    for (int i = 0; i < count; ++i) high |= (words[vector * count + i] >> 4 & kLow) << (i * high_bits);
-    out[(4 + vector) * kTileRows] = high;
+  pack(0, low_bits, true, out);
+  if (high_bits > 0) pack(low_bits, high_bits, false, out + low_bits * kTileRows);
+}
+
+void PackHalves(PackedType type, const CodeBlock& block, int64_t lane, uint8_t* to) {
+  auto* halves = reinterpret_cast<uint16_t*>(to) + lane;
+  halves[0] = block.half_scale;
+  if (HasMinimumPacked(type)) halves[16] = block.half_minimum;
+}
+
+void PackScales(PackedType type, const CodeBlock& block, int64_t lane, uint8_t* to) {
+  switch (PackedScales(type)) {
+    case PackedScale::kHalf: PackHalves(type, block, lane, to); break;
+    case PackedScale::kFloat:
+      for (int64_t i = 0; i < 2; ++i) reinterpret_cast<float*>(to)[i * 16 + lane] = block.scales[i];
+      break;
+    case PackedScale::kExponent:
+    case PackedScale::kBytes:
+    case PackedScale::kNibbles:
+      for (int64_t i = 0; i < PackedScaleBytes(type) / 16; ++i) to[i * 16 + lane] = block.scale_codes[i];
+      break;
+    case PackedScale::kNone: break;
   }
 }
 
@@ -124,15 +146,19 @@ void PackQuantizedRow(PackedType type, DType dtype, const uint8_t* row, int64_t 
     uint8_t* group = tile + PackedGroup(type, index) * PackedGroupBytes(type);
     const int64_t place = PackedBlockInGroup(type, index);
     PackCodes(type, block.codes, reinterpret_cast<uint32_t*>(group + place * PackedCodeBytes(type)) + lane);
-    uint8_t* scales = group + PackedScaleOffset(type, place);
-    auto* halves = reinterpret_cast<uint16_t*>(scales) + lane;
-    if (IsSuperBlockPacked(type)) {
-      for (int64_t i = 0; i < 2; ++i) scales[i * 16 + lane] = static_cast<uint8_t>(block.scale_codes[i]);
-      halves = reinterpret_cast<uint16_t*>(group + PackedScaleOffset(type, PackedGroupBlocks(type))) + lane;
-    }
-    halves[0] = block.half_scale;
-    if (HasMinimumPacked(type)) halves[16] = block.half_minimum;
+    PackScales(type, block, lane, group + PackedScaleOffset(type, place));
+    if (IsSuperBlockPacked(type)) PackHalves(type, block, lane, group + PackedScaleOffset(type, PackedGroupBlocks(type)));
   }
+}
+
+// The columns must be whole blocks of the type that the matrix is stored in.
+void CheckColumns(const TensorView& source, DType stored) {
+  const DTypeInfo& info = Info(stored);
+  if (source.shape[1] % info.block_size == 0) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              "tensor '" + source.name + "' has " + std::to_string(source.shape[1]) + " columns: " + info.name + " needs a multiple of " +
+                  std::to_string(info.block_size),
+              "quantization");
 }
 
 }  // namespace
@@ -149,10 +175,10 @@ WeightFormat ParseWeightFormat(const std::string& name) {
 
 DType StoredType(DType dtype, WeightFormat format) {
   if (format == WeightFormat::kQ8_0 && !IsQuantized(dtype)) return DType::kQ8_0;
-  if (format == WeightFormat::kQ4_0 && (!IsQuantized(dtype) || dtype == DType::kQ8_0 || dtype == DType::kQ6_K || dtype == DType::kQ5_0)) {
-    return DType::kQ4_0;
-  }
-  return dtype;
+  if (format != WeightFormat::kQ4_0) return dtype;
+  // Bytes of a tile of 256 columns, in memory: 16 x 256 weights of five bits.
+  constexpr int64_t kMostBytes = 16 * 256 * 5 / 8;
+  return PackedTileBytes(OwnPackedType(dtype), 256) > kMostBytes ? DType::kQ4_0 : dtype;
 }
 
 PackedType PackedTypeOf(DType dtype, WeightFormat format) {
@@ -164,18 +190,7 @@ PackedType PackedTypeOf(DType dtype, WeightFormat format) {
     case WeightFormat::kQ8_0:
     case WeightFormat::kQ4_0: break;
   }
-  switch (StoredType(dtype, format)) {
-    case DType::kF32: return PackedType::kF32;
-    case DType::kF16: return PackedType::kF16;
-    case DType::kBF16: return PackedType::kBF16;
-    case DType::kQ4_0: return PackedType::kQ4;
-    case DType::kQ4_1: return PackedType::kQ4Min;
-    case DType::kQ4_K: return PackedType::kQ4K;
-    case DType::kQ5_0: return PackedType::kQ5;
-    case DType::kQ6_K: return PackedType::kQ6K;
-    case DType::kQ8_0: return PackedType::kQ8;
-  }
-  throw Error(ErrorKind::kInternal, "a tensor type without a packed form");
+  return OwnPackedType(StoredType(dtype, format));
 }
 
 AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_t num_bytes) {
@@ -193,19 +208,17 @@ PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat 
 PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format, const RowMap* row_map,
                            MemorySource* arena)
     : num_rows_(row_map != nullptr ? row_map->num_rows : static_cast<int64_t>(source.shape[0])),
-      num_cols_(static_cast<int64_t>(source.shape[1])) {
-  if (const DType stored = StoredType(source.dtype, format); num_cols_ % Info(stored).block_size != 0) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "tensor '" + source.name + "' has " + std::to_string(num_cols_) + " columns: " + Info(stored).name +
-                    " needs a multiple of " + std::to_string(Info(stored).block_size),
-                "quantization");
-  }
+      num_cols_(static_cast<int64_t>(source.shape[1])),
+      source_dtype_(source.dtype) {
+  CheckColumns(source, StoredType(source.dtype, format));
   const auto [type, total_bytes] = PackedFormOf(context, source.dtype, format, num_rows_, num_cols_);
   type_ = type;
+  if (IsTablePacked(type)) table_ = CodeTableOf(source.dtype);
   const int64_t num_tiles = NumTiles(num_rows_);
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
   AlignedBuffer packed(total_bytes, ("tensor '" + source.name + "'").c_str(), context.device == nullptr ? arena : nullptr);
   const int64_t row_bytes = num_cols_ / Info(source.dtype).block_size * Info(source.dtype).block_bytes;
+  source_bytes_ = static_cast<uint64_t>(std::min(num_rows_, static_cast<int64_t>(source.shape[0])) * row_bytes);
   // A task reads about 256 KB of the file: they stay in the core's cache between reading and packing.
   const int64_t tiles_per_task = std::max<int64_t>(1, (int64_t{1} << 18) / (row_bytes * kTileRows));
   const int64_t num_tasks = (num_tiles + tiles_per_task - 1) / tiles_per_task;

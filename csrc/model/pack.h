@@ -9,6 +9,7 @@
 #include "io/tensor_file.h"
 #include "kernels/layout/packed_weights.h"
 #include "kernels/ops/context.h"
+#include "model/dequantize.h"
 
 namespace llmi {
 
@@ -19,7 +20,7 @@ enum class WeightFormat : uint8_t {
   kF16,
   kBF16,
   kQ8_0,  // float matrices; quantised ones stay as they are
-  kQ4_0,  // matrices of more than five bits a weight; others stay as they are
+  kQ4_0,  // matrices of more than five bits a weight in memory; others stay as they are
 };
 
 // "auto", "float32", "float16", "bfloat16", "q8_0", "q4_0"; throws Error(kInvalidArgument).
@@ -45,13 +46,19 @@ class PackedMatrix {
   PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format, const RowMap* rows = nullptr,
                MemorySource* arena = nullptr);
 
-  PackedView view() const { return {type_, num_rows_, num_cols_, data_.data()}; }
+  PackedView view() const { return {type_, num_rows_, num_cols_, data_.data(), table_}; }
   uint64_t num_bytes() const { return data_.size(); }
+  DType source_dtype() const { return source_dtype_; }
+  uint64_t source_bytes() const { return source_bytes_; }
+  bool is_unpacked() const { return IsUnpacked(source_dtype_) && type_ == OwnPackedType(source_dtype_); }
 
  private:
   PackedType type_ = PackedType::kF32;
   int64_t num_rows_ = 0;
   int64_t num_cols_ = 0;
+  CodeTable table_;
+  DType source_dtype_ = DType::kF32;
+  uint64_t source_bytes_ = 0;
   AlignedBuffer data_;
 };
 

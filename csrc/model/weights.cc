@@ -162,7 +162,16 @@ const char* PackedTypeName(PackedType type) {
     case PackedType::kQ4Min: return "q4m";
     case PackedType::kQ4K: return "q4k";
     case PackedType::kQ5: return "q5";
+    case PackedType::kQ5Min: return "q5m";
+    case PackedType::kQ5K: return "q5k";
+    case PackedType::kQ2: return "q2";
+    case PackedType::kQ2K: return "q2k";
+    case PackedType::kQ3K: return "q3k";
     case PackedType::kQ6K: return "q6k";
+    case PackedType::kTable: return "q4t";
+    case PackedType::kTableK: return "q4tk";
+    case PackedType::kTableExp: return "q4te";
+    case PackedType::kW8: return "q8f";
     case PackedType::kQ8: return "q8";
   }
   return "";
@@ -342,6 +351,17 @@ bool ModelWeights::HasQuantizedLayers() const {
     found = found || (!is_looked_up && IsQuantizedPacked(matrix.view().type));
   });
   return found;
+}
+
+std::map<std::string, UnpackedBytes> ModelWeights::Unpacked() const {
+  std::map<std::string, UnpackedBytes> unpacked;
+  VisitMatrices(*this, [&](const PackedMatrix& matrix) {
+    if (!matrix.is_unpacked()) return;
+    UnpackedBytes& bytes = unpacked[Info(matrix.source_dtype()).name];
+    bytes.in_file += matrix.source_bytes();
+    bytes.in_memory += matrix.num_bytes();
+  });
+  return unpacked;
 }
 
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, ModelSpec* spec, WeightFormat format,

@@ -56,6 +56,12 @@ struct LayerWeights {
   LinearWeights down;                               // [hidden, mlp size]
 };
 
+// The size of matrices that were unpacked at load.
+struct UnpackedBytes {
+  uint64_t in_file = 0;
+  uint64_t in_memory = 0;
+};
+
 struct ModelWeights {
   std::unique_ptr<HugeArena> arena;  // host memory of the matrices
   PackedMatrix embedding;            // [vocab, hidden]
@@ -71,6 +77,8 @@ struct ModelWeights {
   std::string TypeNames() const;
   // Whether some matrix that is multiplied is quantised. The embedding counts only if it is also the head; otherwise it is only looked up.
   bool HasQuantizedLayers() const;
+  // The matrices that take more memory than the file does, since no kernel reads their type: by name of that type.
+  std::map<std::string, UnpackedBytes> Unpacked() const;
 };
 
 // Finds every tensor of the model and reads none. Throws Error(kModelFile) naming the tensor that is missing, whose shape is not the one

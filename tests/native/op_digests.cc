@@ -44,17 +44,33 @@ void Print(const char* table, const std::string& name, const std::vector<T>& val
   std::printf("%s %s %016llx\n", table, name.c_str(), static_cast<unsigned long long>(hash));
 }
 
-// Random bytes as a tensor; fp16 scales are kept small by clearing their top exponent bits.
+// Where a block's fp16 are: its scale, and d_min or the minimum.
+bool IsHalf(DType dtype, uint32_t at) {
+  switch (dtype) {
+    case DType::kF16: return true;
+    case DType::kMXFP4: return false;
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K: return at <= 2;
+    case DType::kQ2_K: return at >= 80;
+    case DType::kQ3_K: return at == 108;
+    case DType::kQ6_K: return at == 208;
+    case DType::kTQ2_0: return at == 64;
+    default: return at == 0;
+  }
+}
+
+// Random bytes as a tensor; fp16 scales are kept small by clearing their top exponent bits, exponents near 2^-8 by setting them.
 std::vector<uint8_t> RandomBlocks(DType dtype, int64_t count) {
   const DTypeInfo& info = Info(dtype);
   std::vector<uint8_t> bytes(static_cast<size_t>(count) * info.block_bytes);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(Philox4x32({static_cast<uint32_t>(i), 7, 0, 0}, 2)[0] >> 13);
   for (int64_t block = 0; block < count; ++block) {
     uint8_t* data = bytes.data() + block * info.block_bytes;
-    for (uint32_t at = 0; at < info.block_bytes; at += 2) {
-      const bool scale =
-          at == 0 || (dtype == DType::kQ4_1 && at == 2) || (dtype == DType::kQ4_K && at == 2) || (dtype == DType::kQ6_K && at == 208);
-      if (scale || dtype == DType::kF16) data[at + 1 < info.block_bytes ? at + 1 : at] &= 0x9F;
+    if (dtype == DType::kMXFP4) data[0] = static_cast<uint8_t>(116 + data[0] % 8);
+    for (uint32_t at = 0; at + 1 < info.block_bytes; at += 2) {
+      if (IsHalf(dtype, at)) data[at + 1] &= 0x9F;
     }
   }
   return bytes;
@@ -94,7 +110,9 @@ struct Activations {
 void LinearDigests(const KernelContext& context) {
   constexpr int64_t kRows = 37, kCols = 256, kTokens = 5;
   const std::vector<float> x = Random(kTokens * kCols, 1);
-  for (DType dtype : {DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
+  for (DType dtype :
+       {DType::kF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kQ5_1, DType::kQ5_K,
+        DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kTQ2_0, DType::kIQ3_S}) {
     const std::vector<uint8_t> bytes = RandomBlocks(dtype, kRows * kCols / Info(dtype).block_size);
     const MemoryBytes memory(bytes.data(), bytes.size());
     const TensorView view = {"t", dtype, {kRows, kCols}, bytes.size(), 0, &memory};

@@ -14,17 +14,31 @@ namespace {
 
 using llmi::PackedType;
 
+// Random scales of a group of a tile, from `at` on: those that random bytes would make too large.
+void FillScales(PackedType type, std::mt19937& random, uint8_t* group, int64_t at) {
+  std::uniform_real_distribution<float> scale(-0.1f, 0.1f);
+  while (at < llmi::PackedGroupBytes(type)) {
+    const float value = scale(random);
+    if (llmi::PackedScales(type) == llmi::PackedScale::kFloat) {
+      std::memcpy(group + at, &value, 4);
+      at += 4;
+    } else if (llmi::PackedScales(type) == llmi::PackedScale::kExponent) {
+      group[at++] = static_cast<uint8_t>(116 + random() % 8);
+    } else {
+      const uint16_t half = llmi::FloatToHalf(value);
+      std::memcpy(group + at, &half, 2);
+      at += 2;
+    }
+  }
+}
+
 std::vector<uint8_t> RandomTiles(PackedType type, int64_t num_cols, int64_t num_tiles, std::mt19937& random) {
   const int64_t group_bytes = llmi::PackedGroupBytes(type);
-  const int64_t halves_at = llmi::PackedScaleOffset(type, llmi::IsSuperBlockPacked(type) ? llmi::PackedGroupBlocks(type) : 0);
-  std::uniform_real_distribution<float> scale(-0.1f, 0.1f);
+  const int64_t scales_at = llmi::PackedScaleOffset(type, llmi::IsSuperBlockPacked(type) ? llmi::PackedGroupBlocks(type) : 0);
   std::vector<uint8_t> tiles(static_cast<size_t>(num_tiles * llmi::PackedTileBytes(type, num_cols)));
   for (uint8_t& byte : tiles) byte = static_cast<uint8_t>(random());
   for (uint8_t* group = tiles.data(); group != tiles.data() + tiles.size(); group += group_bytes) {
-    for (int64_t at = halves_at; at < group_bytes; at += 2) {
-      const uint16_t half = llmi::FloatToHalf(scale(random));
-      std::memcpy(group + at, &half, 2);
-    }
+    FillScales(type, random, group, scales_at);
   }
   return tiles;
 }
@@ -37,7 +51,9 @@ int main() {
   constexpr int64_t kCols = 512;
   constexpr int64_t kOutputs = 40;  // the last tile is not full
   int64_t compared = 0;
-  for (PackedType type : {PackedType::kQ4, PackedType::kQ4Min, PackedType::kQ4K, PackedType::kQ5, PackedType::kQ6K, PackedType::kQ8}) {
+  constexpr llmi::CodeTable kTable = {0x7F6A5443322110FFu, 0x80CDB1A3EEDCCB81u};  // with the least and the largest value
+  for (int number = static_cast<int>(PackedType::kQ4); number <= static_cast<int>(PackedType::kW8); ++number) {
+    const auto type = static_cast<PackedType>(number);
     const std::vector<uint8_t> tiles = RandomTiles(type, kCols, 3, random);
     for (int64_t i = 0; i < 36; ++i) {
       const int64_t rows = i / 4 + 1;
@@ -61,7 +77,7 @@ int main() {
         std::fill(low.begin(), low.end(), int8_t{127});
         std::fill(half_sums.begin(), half_sums.end(), 16 * (256 * 127 + 127));
       }
-      const llmi::LinearPart part = {.weights = {type, kOutputs, kCols, tiles.data()}};
+      const llmi::LinearPart part = {.weights = {type, kOutputs, kCols, tiles.data(), kTable}};
       std::vector<float> expected(static_cast<size_t>(rows * kOutputs)), got(expected.size());
       llmi::LinearArgs args = {
           .parts = &part, .num_parts = 1, .num_rows = rows, .quantized = quantized, .out = expected.data(), .out_stride = kOutputs};

@@ -91,7 +91,7 @@ struct Int8Rows {
 
   LLMI_HD void SumBlock(const PackedView& w, const uint8_t* tile, int64_t column, int64_t index, int64_t first_row, int64_t end_row,
                         BlockSum* to) const {
-    const reference::PackedRow row_of_w = {w.type, tile, column};
+    const reference::PackedRow row_of_w = reference::RowOf(w, tile, column);
     uint32_t codes[8];
     for (int group = 0; group < 8; ++group) codes[group] = LoadWord(row_of_w, index, group);
     for (int row = 0; row < kLinearRows && first_row + row < end_row; ++row) {
@@ -100,28 +100,44 @@ struct Int8Rows {
   }
   LLMI_HD static float Add(PackedType type, float total, const BlockSum& sum) {
     total = Fma(sum.a[0], sum.b[0], total);
-    const bool two = type == PackedType::kQ6K || HasMinimumPacked(type);
+    const bool two = HasHalfScalesPacked(type) || HasMinimumPacked(type);
     return two ? Fma(sum.a[1], sum.b[1], total) : total;
   }
 
-  // Codes of columns 4 group to 4 group + 3 of a block as signed bytes: those of 8 bits less 128, others as they are.
+  // Codes of columns 4 group to 4 group + 3 of a block as signed bytes: what a table has for them, those of 8 bits less 128, others as
+  // they are.
   LLMI_HD static uint32_t LoadWord(const reference::PackedRow& row, int64_t index, int group) {
     const uint32_t word = row.CodeWord(index, group);
-    return row.type == PackedType::kQ8 ? word ^ 0x80808080u : word;
+    if (IsTablePacked(row.type)) {
+      uint32_t levels = 0;
+      for (int i = 0; i < 4; ++i) levels |= (static_cast<uint32_t>(row.table[word >> (8 * i) & 15]) & 255u) << (8 * i);
+      return levels;
+    }
+    return PackedLowBits(row.type) == 8 ? word ^ 0x80808080u : word;
   }
 
   LLMI_HD static BlockSum CoarseSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, float x_scale) {
-    if (row.type == PackedType::kQ6K) {
+    if (HasHalfScalesPacked(row.type)) {
       return {{static_cast<float>(dots[0]), static_cast<float>(dots[1])}, {row.Scale(index, 0) * x_scale, row.Scale(index, 1) * x_scale}};
     }
     return {{static_cast<float>(dots[0] + dots[1]), 0.0f}, {row.Scale(index, 0) * x_scale, 0.0f}};
   }
   LLMI_HD static BlockSum FineSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, const float* x_scales) {
     const float first = static_cast<float>(dots[0]) * x_scales[0];
-    if (row.type == PackedType::kQ6K) {
+    if (HasHalfScalesPacked(row.type)) {
       return {{first, static_cast<float>(dots[1]) * x_scales[1]}, {row.Scale(index, 0), row.Scale(index, 1)}};
     }
     return {{Fma(static_cast<float>(dots[1]), x_scales[1], first), 0.0f}, {row.Scale(index, 0), 0.0f}};
+  }
+  // With minima for each 16 columns.
+  LLMI_HD BlockSum SumWithHalfMinima(const reference::PackedRow& row, int64_t index, const int32_t* dots, int64_t x_block) const {
+    BlockSum sum;
+    for (int half = 0; half < 2; ++half) {
+      const float scaled = static_cast<float>(dots[half]) * row.Scale(index, half);
+      sum.a[half] = Fma(row.Minimum(index, half), static_cast<float>(x.half_sums[2 * x_block + half]), scaled);
+      sum.b[half] = x.fine ? x.scales[2 * x_block + half] : x.scales[x_block];
+    }
+    return sum;
   }
 
   // dots of the block's halves, added to what they hold.
@@ -143,12 +159,14 @@ struct Int8Rows {
   // From the dots of the block's halves, with codes as LoadWord has them.
   LLMI_HD BlockSum FromDots(const reference::PackedRow& row, int64_t index, const int32_t* code_dots, int64_t x_block) const {
     int32_t dots[2] = {code_dots[0], code_dots[1]};
-    if (row.type != PackedType::kQ8 && row.Offset() != 0) {
-      for (int half = 0; half < 2; ++half) dots[half] -= row.Offset() * x.half_sums[2 * x_block + half];
+    const int32_t offset = PackedLowBits(row.type) == 8 ? 0 : PackedOffset(row.type);
+    if (offset != 0) {
+      for (int half = 0; half < 2; ++half) dots[half] -= offset * x.half_sums[2 * x_block + half];
     }
+    if (row.HasMinimum() && HasHalfScalesPacked(row.type)) return SumWithHalfMinima(row, index, dots, x_block);
     BlockSum sum = x.fine ? FineSum(row, index, dots, x.scales + 2 * x_block) : CoarseSum(row, index, dots, x.scales[x_block]);
     if (row.HasMinimum()) {
-      sum.a[1] = row.Minimum(index);
+      sum.a[1] = row.Minimum(index, 0);
       sum.b[1] = x.sums[x_block];
     }
     return sum;

@@ -47,7 +47,7 @@ struct MatrixLinearKernel {
     for (int64_t index = 0; index < num_blocks; ++index) {
       typename Warp::template PerLane<MatrixA> first_half;
       typename Warp::template PerLane<MatrixA> second_half;
-      warp.ForEachLane([&](int lane) { LoadWeights(w.type, tile, index, lane, &first_half[lane], &second_half[lane]); });
+      warp.ForEachLane([&](int lane) { LoadWeights(w, tile, index, lane, &first_half[lane], &second_half[lane]); });
       LLMI_UNROLL
       for (int group = 0; group < kMatrixGroups; ++group) {
         const int64_t group_row = first_row + group * kMatrixColumns;
@@ -78,8 +78,8 @@ struct MatrixLinearKernel {
               if (row >= output.num_rows) continue;
               const int32_t dots[2] = {dots_first[lane].values[i], dots_second[lane].values[i]};
               float& total = totals[lane].values[group][i];
-              total =
-                  Int8Rows::Add(w.type, total, rows.FromDots({w.type, tile, MatrixRow(lane, i)}, index, dots, row * num_blocks + index));
+              total = Int8Rows::Add(w.type, total,
+                                    rows.FromDots(reference::RowOf(w, tile, MatrixRow(lane, i)), index, dots, row * num_blocks + index));
             }
           });
         }
@@ -97,9 +97,9 @@ struct MatrixLinearKernel {
   }
 
   // A lane's part of a block: words of four columns, of two rows of the tile, for each half of the block.
-  LLMI_HD static void LoadWeights(PackedType type, const uint8_t* tile, int64_t index, int lane, MatrixA* first, MatrixA* second) {
+  LLMI_HD static void LoadWeights(const PackedView& w, const uint8_t* tile, int64_t index, int lane, MatrixA* first, MatrixA* second) {
     for (int half = 0; half < 2; ++half) {
-      const reference::PackedRow row = {type, tile, lane / 4 + 8 * half};
+      const reference::PackedRow row = reference::RowOf(w, tile, lane / 4 + 8 * half);
       first->rows[half] = Int8Rows::LoadWord(row, index, lane % 4);
       second->rows[half] = Int8Rows::LoadWord(row, index, lane % 4 + 4);
     }

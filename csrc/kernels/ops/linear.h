@@ -6,10 +6,12 @@
 //                       pairs; no blocks: rounding x to 8 bits loses more than they would save
 //   quantised weights:  for each block of 32 columns, d = exact integer sum of code x activation code,
 //                       acc = fma(float(d), scale_w * scale_x, acc), then, with minima,
-//                       acc = fma(minimum, sum_x, acc); kQ6K does the scale step for each 16 columns
+//                       acc = fma(minimum, sum_x, acc). With a scale for each 16 columns, the scale step for each of them
 //     activations of two bytes: the same, with whole codes: d is at most 1.4e8
 //     fine activations: d0, d1 of 16 columns each, acc = fma(fma(float(d1), scale_x1, float(d0) * scale_x0), scale_w, acc);
-//                       kQ6K: acc = fma(float(d0) * scale_x0, scale_w0, acc), then the same with d1
+//                       with a scale for each 16 columns: acc = fma(float(d0) * scale_x0, scale_w0, acc), then the same with d1
+//     minima for each 16 columns (kQ2K), all activations: acc = fma(fma(minimum0, float(h0), float(d0) * scale_w0), scale_x0, acc), where
+//                       h0 is the sum of the 16 activation codes, then the same with d1, h1
 // Then acc = acc + bias if there is one; out = out + acc if accumulate, else acc.
 //
 // x     [num_rows, num_cols] fp32 rows x_stride apart (float weights) or its quantised form

@@ -49,6 +49,7 @@ class _EngineInfo(TypedDict):
     step_weight_bytes: int
     weight_types: str
     has_quantized_layers: bool
+    unpacked: dict[str, tuple[int, int]]  # by name of the type: bytes in the file and in memory, of matrices that are unpacked at load
     table: str
     device: str
     num_threads: int
@@ -107,6 +108,9 @@ class TensorInfo(_Bound):
     def shape(self) -> list[int]: ...
     @property
     def num_bytes(self) -> int: ...
+    @property
+    def unpacked_bytes(self) -> int:
+        """Bytes in memory of a matrix whose type is unpacked at load; 0 of others."""
     def __init__(self, *, name: str, dtype: str, shape: Sequence[int], num_bytes: int) -> None: ...
 
 class ModelFiles(_Bound):

@@ -8,7 +8,7 @@ from llmi import _core
 from llmi.base.log import log
 from llmi.engine.args import EngineArgs
 from llmi.models.files import ModelDigest
-from llmi.models.info import ModelInfo
+from llmi.models.info import ModelInfo, unpacked_text
 
 
 def model_info(
@@ -41,8 +41,9 @@ def log_loaded(info: ModelInfo, args: EngineArgs, core: _core._EngineInfo, model
     else:
         why = f"what the KV cache holds; the model's is {model_len:,}"
     sized = "as given" if args.kv_cache_memory_bytes is not None else "chosen by the memory that is free and what the limits can use"
+    unpacked = f"; unpacked at load: {unpacked_text(core['unpacked'])}" if core["unpacked"] else ""
     log.info(
-        "loaded %s: %s, %s MB of weights (%s), %d threads, kernels %s, KV cache %s MB of %s (%s), max_model_len = %s (%s), %s",
-        info.path, info.architecture, f"{info.weight_bytes / 1e6:,.1f}", core["weight_types"], core["num_threads"], core["table"],
+        "loaded %s: %s, %s MB of weights (%s%s), %d threads, kernels %s, KV cache %s MB of %s (%s), max_model_len = %s (%s), %s",
+        info.path, info.architecture, f"{info.weight_bytes / 1e6:,.1f}", core["weight_types"], unpacked, core["num_threads"], core["table"],
         f"{num_pages * core['page_bytes'] / 1e6:,.1f}", args.kv_type, sized, f"{info.max_model_len:,}", why, info.numerics_id,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,3 +31,19 @@ class ModelInfo:
         It is that of what was loaded. Raises ModelFileError if a file was written to since then.
         """
         return self._digest()
+
+
+def unpacked_text(sizes: Mapping[str, tuple[int, int]]) -> str:
+    """Which types are unpacked at load, and what that costs.
+
+    Parameters
+    ----------
+    sizes : dict
+        By name of the type: bytes in the file and in memory.
+
+    Examples
+    --------
+    >>> unpacked_text({"IQ3_S": (3_400_000, 10_000_000)})
+    'IQ3_S 3.4 MB in the file, 10.0 MB in memory'
+    """
+    return ", ".join(f"{kind} {file / 1e6:,.1f} MB in the file, {memory / 1e6:,.1f} MB in memory" for kind, (file, memory) in sizes.items())

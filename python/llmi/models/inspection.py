@@ -15,6 +15,7 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError, from_co
 from llmi.families import ModelSpec, spec_of
 from llmi.models import layout
 from llmi.models.files import open_model
+from llmi.models.info import unpacked_text
 from llmi.params.overrides import overrides_text
 
 STEP_TOKENS = 2048  # max_num_batched_tokens by default
@@ -97,14 +98,25 @@ class ModelReport:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(tensor.num_bytes for tensor in self.tensors)
+        """As stored, but those that are unpacked at load as they then are."""
+        return sum(tensor.unpacked_bytes or tensor.num_bytes for tensor in self.tensors)
+
+    @property
+    def unpacked(self) -> dict[str, tuple[int, int]]:
+        """By name of a type that is unpacked at load: bytes in the file and in memory."""
+        sizes: dict[str, tuple[int, int]] = {}
+        for tensor in self.tensors:
+            if tensor.unpacked_bytes:
+                file, memory = sizes.get(tensor.dtype, (0, 0))
+                sizes[tensor.dtype] = (file + tensor.num_bytes, memory + tensor.unpacked_bytes)
+        return sizes
 
     @property
     def has_quantized_layers(self) -> bool:
         """An embedding of a model with its own head is only looked up, not multiplied."""
         looked_up = "" if self.config["tied_embeddings"] else self.config["embedding"]
         matrices = [tensor for tensor in self.tensors if len(tensor.shape) == 2 and tensor.name != looked_up]
-        return any(tensor.dtype.upper().startswith("Q") for tensor in matrices)
+        return any(tensor.dtype not in ("F32", "F16", "BF16") for tensor in matrices)
 
     @property
     def width(self) -> int:
@@ -156,6 +168,7 @@ class ModelReport:
             f"{self.path.name}: {c['architecture']}, {self.num_params / 1e6:,.1f} M parameters, {self.weight_bytes / 1e6:,.1f} MB of weights"
             + (f" ({self.assumed})" if self.assumed else ""),
             f"  types        {', '.join(f'{dtype} {num_bytes / 1e6:,.1f} MB' for dtype, num_bytes in sorted(kinds.items()))}",
+            *([f"  unpacked     at load: {unpacked_text(self.unpacked)}"] if self.unpacked else []),
             f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {max(c['mlp_sizes'])}, vocabulary {c['vocab_size']:,}"
             f"{', head tied to embedding' if c['tied_embeddings'] else ''}",
             f"  attention    {attention}: {c['num_heads']} heads, {c['num_kv_heads']} KV heads of {c['head_dim']}"

@@ -1,8 +1,14 @@
 // Integer dots of a packed block by VPMADDUBSW, which saturates at 16 bits. Codes of fewer than 8 bits are the unsigned operand:
-// of 4 bits, eight pairs reach 8 x 2 x 15 x 127 = 30,480 and stay below 32,768; of 5 and 6 bits, a pair 2 x 63 x 127 = 16,002.
-// 8-bit codes become signed weights w, and |w| x sign(a, w) keeps each pair at 2 x 128 x 127 = 32,512 or less. Exact in all cases.
-// A broadcast of four activations serves all 16 rows of the tile; the sums of MR rows of x fill the registers.
+// of up to 4 bits, eight pairs reach 8 x 2 x 15 x 127 = 30,480 and stay below 32,768; of 5 and 6 bits, a pair 2 x 63 x 127 = 16,002.
+// 8-bit codes, and what a table has for codes, are signed weights w, and |w| x sign(a, w) keeps each pair at 2 x 128 x 127 = 32,512 or
+// less. Exact in all cases. A broadcast of four activations serves all 16 rows of the tile; the sums of MR rows of x fill the registers.
 #pragma once
+
+namespace llmi::avx2 {
+namespace {
+constexpr char kTableBias = 0;
+}  // namespace
+}  // namespace llmi::avx2
 
 #include "kernels/cpu/avx2/codes-inl.h"
 #include "kernels/cpu/simd/activation_block-inl.h"
@@ -22,24 +28,25 @@ inline __m256i BroadcastFour(const int8_t* a) {
 // Keeps the compiler from regrouping sums across this point: it would hold many products at once and run out of registers.
 inline void InOrder(__m256i& a, __m256i& b) { asm("" : "+x"(a), "+x"(b)); }
 
+// Whether codes become signed bytes.
+constexpr bool IsSigned(PackedType type) { return PackedLowBits(type) == 8 || IsTablePacked(type); }
+
 // Four columns of eight rows.
 template <PackedType T>
 struct FourColumns {
-  FourColumns(const uint8_t* codes, int i) : w(LoadGroup<T>(codes, i)) {
-    if constexpr (T == PackedType::kQ8) {
-      w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
-      magnitude = _mm256_abs_epi8(w);
-    }
+  FourColumns(const uint8_t* codes, const CodeLookup<T>& lookup, int i) : w(lookup(LoadGroup<T>(codes, i))) {
+    if constexpr (PackedLowBits(T) == 8) w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+    if constexpr (IsSigned(T)) magnitude = _mm256_abs_epi8(w);
   }
   __m256i Pairs(__m256i four) const {
-    return T == PackedType::kQ8 ? _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four, w)) : _mm256_maddubs_epi16(w, four);
+    return IsSigned(T) ? _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four, w)) : _mm256_maddubs_epi16(w, four);
   }
   __m256i w;
   __m256i magnitude{};
 };
 
 // Pairs are added up in 16 bits before they are widened.
-constexpr bool SumsPairs(PackedType type) { return type != PackedType::kQ8 && PackedHighBits(type) == 0; }
+constexpr bool SumsPairs(PackedType type) { return !IsSigned(type) && PackedLowBits(type) + PackedHighBits(type) <= 4; }
 
 // Low bytes need separate pair sums, and so a pass has registers for half as many rows.
 constexpr int LinearRows(PackedType type, ActivationForm form) {
@@ -75,9 +82,10 @@ inline void AddProducts(const FourColumns<T>& w, __m256i four, int16_t worth, bo
 
 // Adds group `i` of four columns to the sums of the earlier groups. `low`: sums of low bytes, used only if SumsPairs(T).
 template <PackedType T, int MR, bool kLow>
-inline void AddGroup(const uint8_t* codes, int i, const ActivationBlock<MR>& x, bool first, TileSums<MR>& sums, TileSums<MR>& low) {
-  const FourColumns<T> w_lo(codes, i);
-  const FourColumns<T> w_hi(codes + 32, i);
+inline void AddGroup(const uint8_t* codes, const CodeLookup<T>& lookup, int i, const ActivationBlock<MR>& x, bool first, TileSums<MR>& sums,
+                     TileSums<MR>& low) {
+  const FourColumns<T> w_lo(codes, lookup, i);
+  const FourColumns<T> w_hi(codes + 32, lookup, i);
   for (int m = 0; m < MR; ++m) {
     const __m256i four = BroadcastFour(x.Codes(m) + 4 * i);
     AddProducts(w_lo, four, kWorth<kLow>, first, sums.lo[m]);
@@ -96,8 +104,8 @@ inline void AddGroup(const uint8_t* codes, int i, const ActivationBlock<MR>& x, 
 }
 
 template <PackedType T, int MR, int kDots, bool kLow>
-inline void BlockDots(const uint8_t* codes, const ActivationBlock<MR>& x, F32x16* dots) {
-  constexpr int32_t kOffset = T == PackedType::kQ8 ? 0 : PackedOffset(T);  // the 8-bit codes are made signed above
+inline void BlockDots(const uint8_t* codes, const CodeLookup<T>& lookup, const ActivationBlock<MR>& x, F32x16* dots) {
+  constexpr int32_t kOffset = IsSigned(T) ? 0 : PackedOffset(T);
 #pragma GCC unroll 2
   for (int dot = 0; dot < kDots; ++dot) {
     TileSums<MR> sums;
@@ -105,7 +113,7 @@ inline void BlockDots(const uint8_t* codes, const ActivationBlock<MR>& x, F32x16
     const int first = dot * (8 / kDots);
 #pragma GCC unroll 8
     for (int i = first; i < first + 8 / kDots; ++i) {
-      AddGroup<T, MR, kLow>(codes, i, x, i == first, sums, low);
+      AddGroup<T, MR, kLow>(codes, lookup, i, x, i == first, sums, low);
     }
     for (int m = 0; m < MR; ++m) {
       __m256i lo = sums.lo[m];

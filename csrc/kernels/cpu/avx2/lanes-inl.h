@@ -45,6 +45,35 @@ inline F32x16 LoadInt8(const int8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
 }
+// 16 bytes as 32-bit integers.
+inline void LoadBytes(const uint8_t* p, __m256i* lo, __m256i* hi) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  *lo = _mm256_cvtepu8_epi32(bytes);
+  *hi = _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8));
+}
+// The low or high four bits of 16 bytes.
+inline F32x16 LoadLowNibbles(const uint8_t* p) {
+  __m256i lo, hi;
+  LoadBytes(p, &lo, &hi);
+  const __m256i mask = _mm256_set1_epi32(15);
+  return {_mm256_cvtepi32_ps(_mm256_and_si256(lo, mask)), _mm256_cvtepi32_ps(_mm256_and_si256(hi, mask))};
+}
+inline F32x16 LoadHighNibbles(const uint8_t* p) {
+  __m256i lo, hi;
+  LoadBytes(p, &lo, &hi);
+  return {_mm256_cvtepi32_ps(_mm256_srli_epi32(lo, 4)), _mm256_cvtepi32_ps(_mm256_srli_epi32(hi, 4))};
+}
+// PowerOfTwoScale of 16 bytes (core/float8.h): the first operand of the maximum is right from 2 on, the second below.
+inline F32x16 LoadPowersOfTwo(const uint8_t* p) {
+  const auto convert = [](__m256i exponents) {
+    const __m256i normal = _mm256_sub_epi32(_mm256_slli_epi32(exponents, 23), _mm256_set1_epi32(1 << 23));
+    const __m256i subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21), _mm256_min_epi32(exponents, _mm256_set1_epi32(1)));
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, subnormal));
+  };
+  __m256i lo, hi;
+  LoadBytes(p, &lo, &hi);
+  return {convert(lo), convert(hi)};
+}
 // Converts e4m3 codes to fp16 codes of 2^-8 times their value; NaN is handled separately.
 inline F32x16 LoadFloat8(const uint8_t* p) {
   const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

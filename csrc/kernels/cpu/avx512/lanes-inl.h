@@ -41,6 +41,21 @@ inline F32x16 InOrder(F32x16 a) { return a; }
 inline F32x16 LoadInt8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
+// The low or high four bits of 16 bytes.
+inline F32x16 LoadLowNibbles(const uint8_t* p) {
+  const __m128i bytes = _mm_and_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), _mm_set1_epi8(15));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))};
+}
+inline F32x16 LoadHighNibbles(const uint8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 4))};
+}
+// PowerOfTwoScale of 16 bytes (core/float8.h): the first operand of the maximum is right from 2 on, the second below.
+inline F32x16 LoadPowersOfTwo(const uint8_t* p) {
+  const __m512i exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i normal = _mm512_sub_epi32(_mm512_slli_epi32(exponents, 23), _mm512_set1_epi32(1 << 23));
+  const __m512i subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(1 << 21), _mm512_min_epi32(exponents, _mm512_set1_epi32(1)));
+  return {_mm512_castsi512_ps(_mm512_max_epi32(normal, subnormal))};
+}
 // Converts e4m3 codes to fp16 codes of 2^-8 times their value; NaN is handled separately.
 inline F32x16 LoadFloat8(const uint8_t* p) {
   const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

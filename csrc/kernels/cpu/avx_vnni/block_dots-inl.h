@@ -1,6 +1,12 @@
 // Unpacks a block's codes into registers of 32 bytes for VnniDots (simd/vnni_dots-inl.h).
 #pragma once
 
+namespace llmi::avx_vnni {
+namespace {
+constexpr char kTableBias = -128;  // modulo 256: 128
+}  // namespace
+}  // namespace llmi::avx_vnni
+
 #include "kernels/cpu/avx2/codes-inl.h"
 #include "kernels/cpu/simd/vnni_dots-inl.h"
 
@@ -25,10 +31,10 @@ struct Vnni {
 };
 
 template <PackedType T, int MR, int kDots, bool kLow>
-void BlockDots(const uint8_t* codes, const ActivationBlock<MR>& x, F32x16* dots) {
+void BlockDots(const uint8_t* codes, const CodeLookup<T>& lookup, const ActivationBlock<MR>& x, F32x16* dots) {
   for (int half = 0; half < 2; ++half) {  // rows 0 to 7, then 8 to 15 of the tile
     __m256i w[8];
-    for (int i = 0; i < 8; ++i) w[i] = LoadGroup<T>(codes + 32 * half, i);
+    for (int i = 0; i < 8; ++i) w[i] = lookup(LoadGroup<T>(codes + 32 * half, i));
     VnniDots<Vnni, T, MR, kDots, kLow>(
         w, x, [&](int index, __m256i total) { (half == 0 ? dots[index].lo : dots[index].hi) = _mm256_cvtepi32_ps(total); });
   }

@@ -11,30 +11,41 @@ int32_t ActivationCode(const QuantizedRows& x, int64_t index) {
   return x.low != nullptr ? 256 * x.codes[index] + x.low[index] : x.codes[index];
 }
 
+// Adds a block of weights that have a scale for each 16 columns.
+float AddHalves(const PackedRow& w, int64_t block, const int32_t* dots, const QuantizedRows& x, int64_t x_block, float accumulator) {
+  for (int64_t half = 0; half < 2; ++half) {
+    const float dot = static_cast<float>(dots[half]);
+    const float x_scale = x.fine ? x.scales[2 * x_block + half] : x.scales[x_block];
+    const float scale = w.Scale(block, half);
+    if (w.HasMinimum()) {
+      const float sum = static_cast<float>(x.half_sums[2 * x_block + half]);
+      accumulator = Fma(Fma(w.Minimum(block, half), sum, dot * scale), x_scale, accumulator);
+    } else {
+      accumulator = x.fine ? Fma(dot * x_scale, scale, accumulator) : Fma(dot, scale * x_scale, accumulator);
+    }
+  }
+  return accumulator;
+}
+
 float QuantizedDot(const PackedRow& w, const QuantizedRows& x, int64_t row) {
   const int64_t num_blocks = x.num_cols / kBlockSize;
   float accumulator = 0.0f;
   for (int64_t block = 0; block < num_blocks; ++block) {
     const int64_t x_block = row * num_blocks + block;
     int32_t dots[2] = {0, 0};
-    for (int64_t k = 0; k < kBlockSize; ++k) dots[k / 16] += (w.Code(block, k) - w.Offset()) * ActivationCode(x, x_block * kBlockSize + k);
-    const float x_scale = x.scales[x_block * (x.fine ? 2 : 1)];
-    if (x.fine) {
-      const float first = static_cast<float>(dots[0]) * x_scale;
-      const float second = x.scales[2 * x_block + 1];
-      if (w.type == PackedType::kQ6K) {
-        accumulator = Fma(first, w.Scale(block, 0), accumulator);
-        accumulator = Fma(static_cast<float>(dots[1]) * second, w.Scale(block, 1), accumulator);
-      } else {
-        accumulator = Fma(Fma(static_cast<float>(dots[1]), second, first), w.Scale(block, 0), accumulator);
-      }
-    } else if (w.type == PackedType::kQ6K) {
-      accumulator = Fma(static_cast<float>(dots[0]), w.Scale(block, 0) * x_scale, accumulator);
-      accumulator = Fma(static_cast<float>(dots[1]), w.Scale(block, 1) * x_scale, accumulator);
-    } else {
-      accumulator = Fma(static_cast<float>(dots[0] + dots[1]), w.Scale(block, 0) * x_scale, accumulator);
+    for (int64_t k = 0; k < kBlockSize; ++k) dots[k / 16] += w.Level(block, k) * ActivationCode(x, x_block * kBlockSize + k);
+    if (HasHalfScalesPacked(w.type)) {
+      accumulator = AddHalves(w, block, dots, x, x_block, accumulator);
+      continue;
     }
-    if (w.HasMinimum()) accumulator = Fma(w.Minimum(block), x.sums[x_block], accumulator);
+    const float scale = w.Scale(block, 0);
+    if (x.fine) {
+      const float first = static_cast<float>(dots[0]) * x.scales[2 * x_block];
+      accumulator = Fma(Fma(static_cast<float>(dots[1]), x.scales[2 * x_block + 1], first), scale, accumulator);
+    } else {
+      accumulator = Fma(static_cast<float>(dots[0] + dots[1]), scale * x.scales[x_block], accumulator);
+    }
+    if (w.HasMinimum()) accumulator = Fma(w.Minimum(block, 0), x.sums[x_block], accumulator);
   }
   return accumulator;
 }
@@ -82,7 +93,7 @@ void ForEachOutput(const LinearArgs& args, const LinearPart& part, int64_t tile_
 
 void linear_quantized(const LinearArgs& args, const LinearPart& part, int64_t tile_begin, int64_t tile_end) {
   ForEachOutput(args, part, tile_begin, tile_end, [&](const uint8_t* tile, int64_t lane, int64_t row) {
-    return QuantizedDot({part.weights.type, tile, lane}, args.quantized, row);
+    return QuantizedDot(RowOf(part.weights, tile, lane), args.quantized, row);
   });
 }
 

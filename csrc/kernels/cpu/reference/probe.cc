@@ -42,7 +42,7 @@ void probe_dots(int64_t iterations, const uint8_t* block, const QuantizedRows& x
       for (int64_t lane = 0; lane < 16; ++lane) {
         const PackedRow w = {PackedType::kQ4, block, lane};
         int32_t dot = 0;
-        for (int64_t k = 0; k < kBlockSize; ++k) dot += (w.Code(0, k) - 8) * x.codes[row * kBlockSize + k];
+        for (int64_t k = 0; k < kBlockSize; ++k) dot += w.Level(0, k) * x.codes[row * kBlockSize + k];
         out[m * 16 + lane] = out[m * 16 + lane] + static_cast<float>(dot);
       }
     }

@@ -184,15 +184,14 @@ void embedding(const PackedView& weights, int32_t id, float scale, float* out) {
     }
     return;
   }
-  const reference::PackedRow row{weights.type, tile, lane};
-  const int32_t offset = row.Offset();
+  const reference::PackedRow row = reference::RowOf(weights, tile, lane);
   for (int64_t block = 0; block < weights.num_cols / kBlockSize; ++block) {
     const float scales[2] = {row.Scale(block, 0), row.Scale(block, 1)};
-    const float minimum = row.HasMinimum() ? row.Minimum(block) : 0.0f;
+    const float minima[2] = {row.HasMinimum() ? row.Minimum(block, 0) : 0.0f, row.HasMinimum() ? row.Minimum(block, 1) : 0.0f};
     float* values = out + block * kBlockSize;
     for (int64_t k = 0; k < kBlockSize; ++k) {
-      const float code = static_cast<float>(row.Code(block, k) - offset);
-      values[k] = (row.HasMinimum() ? __builtin_fmaf(scales[k / 16], code, minimum) : scales[k / 16] * code) * scale;
+      const float level = static_cast<float>(row.Level(block, k));
+      values[k] = (row.HasMinimum() ? __builtin_fmaf(scales[k / 16], level, minima[k / 16]) : scales[k / 16] * level) * scale;
     }
   }
 }

@@ -2,6 +2,7 @@
 // of one packed block with MR quantised rows; all floating-point steps are here, in the order of kernels/ops/linear.h.
 #pragma once
 
+#include "kernels/cpu/simd/block_scales-inl.h"
 #include "kernels/cpu/simd/linear_passes-inl.h"
 
 namespace llmi::LLMI_ISA_NAMESPACE {
@@ -15,57 +16,47 @@ constexpr int64_t kPrefetchBytes = 7 * 1024;
 template <PackedType T, int MR>
 constexpr bool kPrefetchesWeights = MR > 1 || IsSuperBlockPacked(T) || !kHardwarePrefetchesOneRow;
 
-// The factors d and d_min that all scales of a super-block share.
-template <PackedType T>
-struct SuperScales {
-  explicit SuperScales(const uint8_t* group) {
-    if constexpr (IsSuperBlockPacked(T)) {
-      const auto* halves = reinterpret_cast<const uint16_t*>(group + PackedScaleOffset(T, PackedGroupBlocks(T)));
-      scale = LoadHalf(halves);
-      if constexpr (HasMinimumPacked(T)) minimum = LoadHalf(halves + 16);
-    }
-  }
-  F32x16 scale = Zero();
-  F32x16 minimum = Zero();
-};
-
-// Adds the scaled dots of one block to the sums of MR rows, and the minima to `minima`, which may be the same array.
+// Adds the dots of MR rows with the halves of a block, each of which has a scale of its own.
 template <PackedType T, int MR, ActivationForm kForm>
-inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& super, const ActivationBlock<MR>& x, F32x16* sums,
-                     F32x16* minima) {
-  constexpr bool kMinimum = HasMinimumPacked(T);
-  constexpr int kScales = T == PackedType::kQ6K ? 2 : 1;
+inline void AddHalves(const F32x16* dots, const BlockScales<T>& w, const ActivationBlock<MR>& x, F32x16* sums) {
   constexpr bool kFine = kForm == ActivationForm::kFine;
-  constexpr int kDots = kFine ? 2 : kScales;
-  F32x16 dots[MR * kDots];
-  BlockDots<T, MR, kDots, kForm == ActivationForm::kTwoBytes>(group + block * PackedCodeBytes(T), x, dots);
-  const uint8_t* own = group + PackedScaleOffset(T, block);
-  F32x16 scales[kScales];
-  F32x16 minimum = Zero();
-  if constexpr (IsSuperBlockPacked(T)) {  // each product is exact
-    const auto* bytes = reinterpret_cast<const int8_t*>(own);
-    for (int i = 0; i < kScales; ++i) scales[i] = Mul(super.scale, LoadInt8(bytes + 16 * i));
-    if constexpr (kMinimum) minimum = Mul(super.minimum, LoadInt8(bytes + 16));
-  } else {
-    const auto* halves = reinterpret_cast<const uint16_t*>(own);
-    scales[0] = LoadHalf(halves);
-    if constexpr (kMinimum) minimum = LoadHalf(halves + 16);
-  }
   for (int m = 0; m < MR; ++m) {
-    if constexpr (kFine) {
-      const F32x16 first = Mul(dots[2 * m], Set1(x.FineScale(m, 0)));
-      const F32x16 x_second = Set1(x.FineScale(m, 1));
-      if constexpr (kScales == 2) {
-        sums[m] = Fma(first, scales[0], sums[m]);
-        sums[m] = Fma(Mul(dots[2 * m + 1], x_second), scales[1], sums[m]);
+    for (int half = 0; half < 2; ++half) {
+      const F32x16 dot = dots[2 * m + half];
+      const F32x16 x_scale = Set1(kFine ? x.FineScale(m, half) : x.Scale(m));
+      if constexpr (BlockScales<T>::kMinimum) {
+        const F32x16 x_sum = Set1(static_cast<float>(x.HalfSums(m)[half]));
+        sums[m] = Fma(Fma(w.minima[half], x_sum, Mul(dot, w.scales[half])), x_scale, sums[m]);
+      } else if constexpr (kFine) {
+        sums[m] = Fma(Mul(dot, x_scale), w.scales[half], sums[m]);
       } else {
-        sums[m] = Fma(Fma(dots[2 * m + 1], x_second, first), scales[0], sums[m]);
+        sums[m] = Fma(dot, Mul(w.scales[half], x_scale), sums[m]);
       }
-    } else {
-      const F32x16 x_scale = Set1(x.Scale(m));
-      for (int i = 0; i < kDots; ++i) sums[m] = Fma(dots[m * kDots + i], Mul(scales[i], x_scale), sums[m]);
     }
-    if constexpr (kMinimum) minima[m] = Fma(minimum, Set1(x.Sum(m)), minima[m]);
+  }
+}
+
+// Adds the scaled dots of one block to the sums of MR rows, and the minima.
+template <PackedType T, int MR, ActivationForm kForm>
+inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& super, const CodeLookup<T>& lookup,
+                     const ActivationBlock<MR>& x, F32x16* sums) {
+  constexpr bool kFine = kForm == ActivationForm::kFine;
+  constexpr int kDots = kFine || HasHalfScalesPacked(T) ? 2 : 1;
+  F32x16 dots[MR * kDots];
+  BlockDots<T, MR, kDots, kForm == ActivationForm::kTwoBytes>(group + block * PackedCodeBytes(T), lookup, x, dots);
+  const BlockScales<T> w(group + PackedScaleOffset(T, block), super);
+  if constexpr (HasHalfScalesPacked(T)) {
+    AddHalves<T, MR, kForm>(dots, w, x, sums);
+  } else {
+    for (int m = 0; m < MR; ++m) {
+      if constexpr (kFine) {
+        const F32x16 first = Mul(dots[2 * m], Set1(x.FineScale(m, 0)));
+        sums[m] = Fma(Fma(dots[2 * m + 1], Set1(x.FineScale(m, 1)), first), w.scales[0], sums[m]);
+      } else {
+        sums[m] = Fma(dots[m], Mul(w.scales[0], Set1(x.Scale(m))), sums[m]);
+      }
+      if constexpr (BlockScales<T>::kMinimum) sums[m] = Fma(w.minima[0], Set1(x.Sum(m)), sums[m]);
+    }
   }
 }
 
@@ -77,6 +68,7 @@ template <PackedType T, int MR, ActivationForm kForm>
   constexpr int64_t kShare = PackedGroupBytes(T) / kBlocks;
   const uint8_t* group = part.weights.data + tile * PackedTileBytes(T, part.weights.num_cols);
   ActivationBlock<MR> x(args.quantized, row);
+  const CodeLookup<T> lookup(part.weights.table);
   PrefetchOutputs<MR>(args, part, tile, row);
   F32x16 sums[MR];
 #pragma GCC unroll 8
@@ -85,7 +77,7 @@ template <PackedType T, int MR, ActivationForm kForm>
     const SuperScales<T> super(group);
     for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kForm>()) {
       if (kPrefetchesWeights<T, MR> && row == 0) PrefetchBytes(group + block * kShare + kPrefetchBytes, kShare);
-      AddBlock<T, MR, kForm>(group, block, super, x, sums, sums);
+      AddBlock<T, MR, kForm>(group, block, super, lookup, x, sums);
     }
   }
   StoreTile(args, part, tile, row, sums);
@@ -144,8 +136,17 @@ void linear_quantized(const LinearArgs& args, const LinearPart& part, int64_t ti
     case PackedType::kQ4Min: return QuantizedPart<PackedType::kQ4Min>(args, part, tile_begin, tile_end);
     case PackedType::kQ4K: return QuantizedPart<PackedType::kQ4K>(args, part, tile_begin, tile_end);
     case PackedType::kQ5: return QuantizedPart<PackedType::kQ5>(args, part, tile_begin, tile_end);
+    case PackedType::kQ5Min: return QuantizedPart<PackedType::kQ5Min>(args, part, tile_begin, tile_end);
+    case PackedType::kQ5K: return QuantizedPart<PackedType::kQ5K>(args, part, tile_begin, tile_end);
+    case PackedType::kQ2: return QuantizedPart<PackedType::kQ2>(args, part, tile_begin, tile_end);
+    case PackedType::kQ2K: return QuantizedPart<PackedType::kQ2K>(args, part, tile_begin, tile_end);
+    case PackedType::kQ3K: return QuantizedPart<PackedType::kQ3K>(args, part, tile_begin, tile_end);
     case PackedType::kQ6K: return QuantizedPart<PackedType::kQ6K>(args, part, tile_begin, tile_end);
+    case PackedType::kTable: return QuantizedPart<PackedType::kTable>(args, part, tile_begin, tile_end);
+    case PackedType::kTableK: return QuantizedPart<PackedType::kTableK>(args, part, tile_begin, tile_end);
+    case PackedType::kTableExp: return QuantizedPart<PackedType::kTableExp>(args, part, tile_begin, tile_end);
     case PackedType::kQ8: return QuantizedPart<PackedType::kQ8>(args, part, tile_begin, tile_end);
+    case PackedType::kW8: return QuantizedPart<PackedType::kW8>(args, part, tile_begin, tile_end);
   }
 }
 

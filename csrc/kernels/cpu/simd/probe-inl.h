@@ -14,7 +14,7 @@ void probe_dots(int64_t iterations, const uint8_t* block, const QuantizedRows& x
   for (F32x16& sum : sums) sum = Zero();
   const auto add = [&]<int MR>(int64_t first, int64_t row) {
     F32x16 dots[MR];
-    BlockDots<PackedType::kQ4, MR, 1, false>(block, ActivationBlock<MR>(x, first + row), dots);
+    BlockDots<PackedType::kQ4, MR, 1, false>(block, CodeLookup<PackedType::kQ4>({}), ActivationBlock<MR>(x, first + row), dots);
     for (int m = 0; m < MR; ++m) sums[row + m] = Add(sums[row + m], dots[m]);
   };
   constexpr int kPass = kLinearRows < kProbeDotRows ? kProbeDotRows / 2 : kProbeDotRows;
