@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from llmi.families.config import Config
 from llmi.families.dense import Style, dense
-from llmi.families.layers import FULL, SLIDING, every, kinds_of, pattern_of, soft_cap, use_ropes, use_windows
+from llmi.families.layers import FULL, SLIDING, every, f32, kinds_of, pattern_of, soft_cap, use_ropes, use_windows
 from llmi.families.registry import family
 from llmi.families.rope import ropes_by_kind
 from llmi.families.spec import ModelSpec
@@ -21,7 +19,7 @@ _LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, the only size whos
 def gemma(c: Config, style: Style, largest: int, theta: float | None = 10000.0) -> ModelSpec:
     """The common part of both."""
     spec = dense(c, style, theta=theta)
-    spec.embedding.scale = float(np.sqrt(np.float32(spec.hidden_size)))
+    spec.embedding.scale = f32(math.sqrt(spec.hidden_size))
     spec.head.soft_cap = soft_cap(c, "final_logit_softcapping")
     cap = soft_cap(c, "attn_logit_softcapping") if largest == _LARGEST["gemma2"] else 0.0
     size = spec.hidden_size / spec.num_heads if len(spec.layers) == largest else float(spec.head_dim)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping, Sequence
-
-import numpy as np
 
 from llmi.families.config import Config
 from llmi.families.spec import ModelSpec, RopeSpec
@@ -14,7 +14,11 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def f32(value: float) -> float:
     """The value in fp32, as a GGUF holds it: so what is worked out of it has the same bits for both kinds of files."""
-    return float(np.float32(value))
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return rounded
 
 
 def bias(c: Config, key: str, default: bool = False) -> bool:

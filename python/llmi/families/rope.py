@@ -64,7 +64,7 @@ def ropes_by_kind(c: Config, head_dim: int, thetas: Mapping[str, float]) -> dict
 
 
 def _theta(c: Config, key: str, parameters: Config | None, scaling: Config | None, default: float) -> float:
-    """Where there are rope_parameters, a null at the top counts as absent."""
+    """A null at the top counts as absent."""
     if parameters is None:
         c.number(key, default)
     return _agreed(c, key, parameters if parameters is not None else scaling, "rope_theta", default)
