@@ -111,7 +111,8 @@ class Interpreter:
         result: Array = (scores / scores.sum(-1, keepdims=True))[..., :-1]
         return result
 
-    def attention(self, spec: Spec, x: Array) -> Array:
+    def heads_of(self, spec: Spec, x: Array) -> tuple[Array, Array, Array]:
+        """Queries, keys and values, each [rows, heads, head_dim]: normed, rotated, those of key heads repeated."""
         num_rows, size, norms = len(x), self.head_dim, spec.get("norms", {})
         q = self.linear(spec["query"], x, self.heads * size).reshape(num_rows, self.heads, size)
         k = self.linear(spec["key"], x, self.kv_heads * size).reshape(num_rows, self.kv_heads, size)
@@ -126,6 +127,17 @@ class Interpreter:
             grown = np.log1p(np.floor(np.arange(num_rows) / temperature["original"]))
             q = q * (1 + temperature["beta"] * grown)[:, None, None]
         k, v = (np.repeat(heads, self.heads // self.kv_heads, 1) for heads in (k, v))
+        return q, k, v
+
+    def first_weights(self, tokens: list[int]) -> Array:
+        """The first layer's attention weights, [heads, queries, keys]."""
+        layer = self.spec["layers"][0]
+        q, k, _ = self.heads_of(layer["attention"], self.norm(layer.get("attention_norm", {}), self.embed(tokens)))
+        return self.weights(layer["attention"], q, k)
+
+    def attention(self, spec: Spec, x: Array) -> Array:
+        num_rows, size = len(x), self.head_dim
+        q, k, v = self.heads_of(spec, x)
         out = np.einsum("hqk,khd->qhd", self.weights(spec, q, k), v)
         kind = spec.get("gate_kind", "none")
         if kind != "none":
