@@ -12,6 +12,10 @@ set(LLMI_CORE_SOURCES
   csrc/kernels/cpu/reference/rms_norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/vocab.cc
   csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/kv_swap.cc csrc/cache/prefix_tree.cc
   csrc/model/architecture.cc csrc/model/architectures/gemma3.cc csrc/model/architectures/llama.cc csrc/model/config.cc
+  csrc/model/checkpoints/awq.cc csrc/model/checkpoints/bitsandbytes.cc csrc/model/checkpoints/checkpoint.cc csrc/model/checkpoints/codes.cc
+  csrc/model/checkpoints/compressed_tensors.cc csrc/model/checkpoints/fp8.cc csrc/model/checkpoints/gptq.cc
+  csrc/model/checkpoints/matrix.cc csrc/model/checkpoints/parts.cc csrc/model/checkpoints/registry.cc csrc/model/checkpoints/scheme.cc
+  csrc/model/checkpoints/tensor_list.cc csrc/model/checkpoints/torchao.cc
   csrc/model/decoder.cc csrc/model/dequantize.cc csrc/model/file_kind.cc csrc/model/grid_blocks.cc csrc/model/grids.cc csrc/model/inert.cc
   csrc/model/loader.cc csrc/model/name_prefix.cc
   csrc/model/overrides.cc csrc/model/pack.cc csrc/model/quantize.cc csrc/model/rope_fields.cc csrc/model/rope_table.cc

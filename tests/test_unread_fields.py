@@ -260,7 +260,8 @@ def test_rope_parameters_that_are_refused(tmp_path: Path, architecture: str, par
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "unsupported_model", "quantised by gptq"),
+        ({"quantization_config": {"quant_method": "hqq", "bits": 4}}, "unsupported_model", "quantised by hqq"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "unsupported_model", "'group_size' of gptq is missing"),
         ({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}, "unsupported_model", "text_config"),
         ({"num_experts": 4}, "unsupported_model", "4 experts"),
         ({"n_routed_experts": 4}, "unsupported_model", "4 experts"),

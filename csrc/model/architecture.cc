@@ -79,17 +79,6 @@ std::string TensorName(const TensorNames& names, TensorRole role, int64_t layer)
 namespace architectures {
 namespace {
 
-// Called before anything else is read: errors about the tensors of a quantised checkpoint would not name the cause.
-void RefuseQuantized(const JsonFields& config) {
-  const std::optional<JsonFields> quantization = config.Object("quantization_config");
-  if (!quantization) return;
-  const std::string method = quantization->OptionalString("quant_method").value_or("an unnamed method");
-  throw Error(ErrorKind::kUnsupportedModel,
-              config.source() + ": the weights are quantised by " + method +
-                  " (quantization_config), which llmi does not read: take the model's unquantised safetensors, or a GGUF file of it",
-              "quantization_config");
-}
-
 void CheckTokenId(const JsonFields& config, const std::string& key, const Json& value, int64_t lowest, int64_t vocab_size) {
   const int64_t id = value.AsInteger(key);
   if (id < lowest || id >= vocab_size) {
@@ -150,7 +139,6 @@ ModelConfig CommonFromGguf(const GgufFields& fields, const TensorFile& tensors, 
 }
 
 ModelConfig CommonFromJson(const JsonFields& json) {
-  RefuseQuantized(json);
   ModelConfig config;
   config.num_layers = json.Integer("num_hidden_layers");
   config.hidden_size = json.Integer("hidden_size");

@@ -11,6 +11,7 @@
 #include "io/model_files.h"
 #include "io/recorded_tensors.h"
 #include "model/architecture.h"
+#include "model/checkpoints/checkpoint.h"
 #include "model/file_kind.h"
 #include "model/inert.h"
 #include "model/name_prefix.h"
@@ -19,14 +20,10 @@
 namespace llmi {
 namespace {
 
-Json ReadConfigJson(const InputFile& file) {
-  constexpr uint64_t kMaxConfigBytes = 1 << 22;
-  return Json::Parse(file.ReadAll(kMaxConfigBytes), file.path());
-}
-
 struct OpenedModel {
+  std::unique_ptr<Checkpoint> checkpoint;    // of a directory: its tensors as plain ones
   std::unique_ptr<TensorFile> renamed;       // the tensors by the family's names; null if the files use these names
-  std::unique_ptr<RecordedTensors> tensors;  // a view of `renamed`, or of the files' own tensors
+  std::unique_ptr<RecordedTensors> tensors;  // a view of `renamed`, of `checkpoint`, or of a GGUF file
   const Architecture* architecture = nullptr;
   ModelConfig config;
   TensorNames names;
@@ -101,16 +98,17 @@ OpenedModel Open(const ModelFiles& files, Overrides* overrides) {
   if (files.gguf() == nullptr) {
     const std::string& config_path = files.config()->path();
     Json json = ReadConfigJson(*files.config());
-    if (!json.IsObject()) throw Error(ErrorKind::kModelFile, config_path + ": it is not an object", "config.json");
     overrides->Apply(&json);
     const JsonFields fields(json, config_path);
+    for (const char* key : {"quantization_config", "compression_config"}) fields.Find(key);  // OpenCheckpoint has read them
     model.architecture = &ArchitectureOf(fields);
     model.config = model.architecture->from_json(fields);
     overrides->CheckRead(fields, FieldSource::kConfigJson, model.architecture->name);
     RefuseUnread(fields, FieldSource::kConfigJson, model.architecture->name);
     model.names = model.architecture->hf_names;
-    model.renamed = WithModelPrefix(files.path(), files.tensors());
-    model.tensors = std::make_unique<RecordedTensors>(model.renamed == nullptr ? files.tensors() : *model.renamed);
+    model.checkpoint = OpenCheckpoint(files.tensors(), json, config_path);
+    model.renamed = WithModelPrefix(files.path(), *model.checkpoint);
+    model.tensors = std::make_unique<RecordedTensors>(model.renamed != nullptr ? *model.renamed : *model.checkpoint);
   } else {
     RequireModel(*files.gguf());
     GgufFields fields(*files.gguf());

@@ -14,7 +14,7 @@ from llmi import _core
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError, from_core
 from llmi.models import layout
 from llmi.models.files import open_model
-from llmi.models.info import unpacked_text
+from llmi.models.info import unpacked_of, unpacked_text
 from llmi.params.overrides import overrides_text
 
 STEP_TOKENS = 2048  # max_num_batched_tokens by default
@@ -102,18 +102,13 @@ class ModelReport:
     @property
     def unpacked(self) -> dict[str, tuple[int, int]]:
         """By name of a type that is unpacked at load: bytes in the file and in memory."""
-        sizes: dict[str, tuple[int, int]] = {}
-        for tensor in self.tensors:
-            if tensor.unpacked_bytes:
-                file, memory = sizes.get(tensor.dtype, (0, 0))
-                sizes[tensor.dtype] = (file + tensor.num_bytes, memory + tensor.unpacked_bytes)
-        return sizes
+        return unpacked_of(self.tensors)
 
     @property
     def has_quantized_layers(self) -> bool:
         """An embedding of a model with its own head is only looked up, not multiplied."""
-        looked_up = "" if self.config["tied_embeddings"] else "token_embd.weight"
-        matrices = [tensor for tensor in self.tensors if len(tensor.shape) == 2 and tensor.name != looked_up]
+        looked_up = () if self.config["tied_embeddings"] else ("token_embd.weight", "model.embed_tokens.weight")
+        matrices = [tensor for tensor in self.tensors if len(tensor.shape) == 2 and tensor.name not in looked_up]
         return any(tensor.dtype not in ("F32", "F16", "BF16") for tensor in matrices)
 
     @property
@@ -196,7 +191,7 @@ def inspect_model(
     hf_overrides: Mapping[str, Any] | None = None,
     activation_bits: int = 8,
 ) -> ModelReport:
-    """Reads headers only; of a config.json, or a directory without weights, the config alone.
+    """Reads headers, and of a quantised checkpoint its scales; of a config.json, or a directory without weights, the config alone.
 
     Raises
     ------
@@ -214,7 +209,7 @@ def inspect_model(
         if config_file is None:
             files = open_model(path)
             path, core = files.path, files.core
-            tensors, assumed = core.tensors(), ""
+            tensors, assumed = _core.model_tensors(core, overrides), ""
         else:
             core = _core.ModelFiles(str(config_file), [], layout.open_input(config_file, "json"), None)
             tensors, assumed = _tensors_of(config_file, core, overrides)
@@ -256,4 +251,6 @@ def _tensors_of(path: Path, core: _core.ModelFiles, overrides: str) -> tuple[lis
         _core.TensorInfo(name=tensor, dtype=name, shape=shape, num_bytes=num_bytes * math.prod(shape)) for tensor, shape in expected.items()
     ]
     how = f"in {named}" if named in _CONFIG_TYPES else "which names no type that is known: bfloat16 is assumed"
+    if isinstance(quantization := fields.get("quantization_config"), dict):
+        how += f", as if they were not quantised by {quantization.get('quant_method')!s:.64}"
     return tensors, f"by the config alone, {how}"
