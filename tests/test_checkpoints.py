@@ -24,20 +24,20 @@ LAYOUTS = {
     "ao-fp8": "F32",
     "ao-int8wo": "Q8_0",
     "ao-intx": "Q8_0",
-    "ar-auto_awq": "F32",
+    "ar-auto_awq": "W8",
     "ar-auto_gptq": "Q4_0",
     "bnb-int8": "F32",
     "bnb-nf4": "F32",
     "ct-FP8_BLOCK": "F32",
     "ct-FP8_DYNAMIC": "F32",
-    "ct-MXFP4": "F32",
-    "ct-NVFP4A16": "F32",
+    "ct-MXFP4": "MXFP4",
+    "ct-NVFP4A16": "W8",
     "ct-W4A16": "Q4_0",
-    "ct-W4A16_ASYM": "F32",
+    "ct-W4A16_ASYM": "W8",
     "ct-W8A16": "Q8_0",
     "ct-W8A8": "Q8_0",
     "gm-gptq-act": "F32",
-    "gm-gptq-v2": "F32",
+    "gm-gptq-v2": "W8",
 }
 
 
@@ -80,15 +80,17 @@ def test_a_model_runs_and_says_what_grew(tmp_path: Path, caplog: pytest.LogCaptu
     folder = build("bnb-nf4", tmp_path)
     stored = sum(tensor.values.nbytes for tensor in read_file(DATA / "bnb-nf4" / "model.safetensors").values())
     held = 4 * (2 * 128 * 128 + 2 * 64 * 128 + 128 * 256)
-    grown = f"5 matrices are widened to fp32 while they are loaded: {stored / 1e6:.1f} MB stored, {held / 1e6:.1f} MB in memory"
+    grown = f"bitsandbytes as fp32 {stored / 1e6:.1f} MB in the file, {held / 1e6:.1f} MB in memory"
     with caplog.at_level(logging.INFO, "llmi"), LLM(folder, kv_cache_memory_bytes=1 << 20) as llm:
         assert len(llm.generate([PROMPT], max_tokens=3)[0].token_ids) == 3
-    assert any(record.levelname == "WARNING" and grown in record.getMessage() for record in caplog.records)
+    assert any(f"unpacked at load: {grown}" in record.getMessage() for record in caplog.records)
     report = inspect_model(folder)
-    assert f"  quantised    {grown}" in str(report)
+    assert f"  unpacked     at load: {grown}" in str(report)
     whole = inspect_model(unquantised(folder, tmp_path / "plain"))
     assert (report.num_params, report.weight_bytes) == (whole.num_params, whole.weight_bytes)
-    assert "quantised" not in str(whole)
+    assert "unpacked" not in str(whole)
+    awq = str(inspect_model(build("ar-auto_awq", tmp_path / "awq")))
+    assert "at load: awq as 8-bit codes with fp32 scales 0.0 MB in the file, 0.1 MB in memory" in awq
 
 
 def test_packed_matrices_stay_small(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_packed_matrices_stay_small(tmp_path: Path) -> None:
         assert "q4" in llm.model_info.numerics_id
 
 
-def test_scales_that_no_half_holds_are_widened(tmp_path: Path) -> None:
+def test_scales_that_no_half_holds_stay_in_fp32(tmp_path: Path) -> None:
     """A bf16 scale below 2^-17 has bits that fp16 lacks."""
     folder = build("ct-W4A16", tmp_path)
     tensors = read_file(folder / "model.safetensors")
@@ -109,7 +111,22 @@ def test_scales_that_no_half_holds_are_widened(tmp_path: Path) -> None:
     tensors[f"{UP}.weight_scale"] = Stored("BF16", scales)
     write_file(folder / "model.safetensors", tensors)
     dtype, values = T.read_matrix(str(folder), f"{UP}.weight")
-    assert dtype == "F32" and np.array_equal(values, plain_values(tensors, quantization_of(folder), UP))
+    assert dtype == "W8" and np.array_equal(values, plain_values(tensors, quantization_of(folder), UP))
+
+
+@pytest.mark.parametrize(("code", "dtype"), [(1, "MXFP4"), (254, "MXFP4"), (255, "F32")])
+def test_extreme_powers_of_two(tmp_path: Path, code: int, dtype: str) -> None:
+    """255 is NaN, which no form of fp4 holds."""
+    folder = build("ct-MXFP4", tmp_path)
+    tensors = read_file(folder / "model.safetensors")
+    tensors[f"{UP}.weight_scale"] = Stored("U8", np.full_like(tensors[f"{UP}.weight_scale"].values, code))
+    write_file(folder / "model.safetensors", tensors)
+    found, values = T.read_matrix(str(folder), f"{UP}.weight")
+    assert found == dtype
+    if code == 255:
+        assert np.isnan(values).all()
+    else:
+        assert np.array_equal(values, plain_values(tensors, quantization_of(folder), UP))
 
 
 def test_widened_sizes_count_before_anything_is_read(tmp_path: Path) -> None:
