@@ -1,6 +1,6 @@
 # Every source of the core, one list a layer.
 set(LLMI_CORE_SOURCES
-  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_cursor.cc
+  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_cursor.cc csrc/core/json_fields.cc
   csrc/core/json_lexer.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
   csrc/io/gguf.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
   csrc/kernels/ops/attention.cc csrc/kernels/ops/attention_weights.cc csrc/kernels/ops/embedding.cc csrc/kernels/ops/activation.cc csrc/kernels/ops/gated_linear.cc csrc/kernels/ops/linear.cc csrc/kernels/ops/probe.cc
@@ -11,6 +11,10 @@ set(LLMI_CORE_SOURCES
   csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc
   csrc/kernels/cpu/reference/norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/row_ops.cc csrc/kernels/cpu/reference/vocab.cc
   csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/kv_swap.cc csrc/cache/prefix_tree.cc
+  csrc/model/checkpoints/awq.cc csrc/model/checkpoints/bitsandbytes.cc csrc/model/checkpoints/checkpoint.cc csrc/model/checkpoints/codes.cc
+  csrc/model/checkpoints/compressed_tensors.cc csrc/model/checkpoints/fp8.cc csrc/model/checkpoints/gptq.cc
+  csrc/model/checkpoints/matrix.cc csrc/model/checkpoints/parts.cc csrc/model/checkpoints/registry.cc csrc/model/checkpoints/scheme.cc
+  csrc/model/checkpoints/tensor_list.cc csrc/model/checkpoints/torchao.cc
   csrc/model/attention_capture.cc csrc/model/attention_layer.cc csrc/model/decoder.cc csrc/model/decoder_head.cc csrc/model/dequantize.cc
   csrc/model/file_kind.cc csrc/model/grid_blocks.cc csrc/model/grids.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc
   csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/spec.cc csrc/model/spec_check.cc csrc/model/super_blocks.cc

@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import checkpoint_files
 from quantization import LAYOUTS, NUMBERS, block_bytes
 
 Call = Callable[[], object]
@@ -493,6 +496,40 @@ def safetensors(rng: random.Random, folder: Path) -> list[Call]:
     return [lambda: _engine(path), lambda: _inspect(path)]
 
 
+def checkpoints(rng: random.Random, folder: Path) -> list[Call]:
+    """Quantised checkpoints: quantization_config, the tensors' types and shapes, and the bytes of small ones."""
+    layouts = sorted(path.name for path in checkpoint_files.DATA.iterdir())
+    path = checkpoint_files.build(rng.choice(layouts), folder / "m")
+    if rng.random() < 0.6:
+        tree = json.loads((path / "config.json").read_text())
+        mutate_json(rng, tree["quantization_config"], rng.randrange(1, 4))
+        write_json(rng, path / "config.json", tree)
+    tensors = checkpoint_files.read_file(path / "model.safetensors")
+    parts = [name for name in tensors if "layers.0.self_attn" in name or "down_proj" in name]
+    for _ in range(rng.randrange(4)):
+        name = rng.choice(parts)
+        dtype, values = tensors.get(name, tensors["model.norm.weight"])
+        action = rng.randrange(5)
+        if action == 0:
+            tensors.pop(name, None)
+        elif action == 1:
+            tensors[name] = checkpoint_files.Stored(
+                dtype, values.reshape(rng.choice([(values.size,), (1, values.size), values.shape[::-1]]))
+            )
+        elif action == 2:
+            raw = values.tobytes()
+            changed = mutate_bytes(rng, raw, rng.randrange(1, 5))[: len(raw)].ljust(len(raw), b"\xff")
+            tensors[name] = checkpoint_files.Stored(dtype, np.frombuffer(changed, values.dtype).reshape(values.shape))
+        elif action == 3:
+            tensors[name] = tensors.get(rng.choice(parts), tensors["model.norm.weight"])
+        else:
+            tensors[name + rng.choice(["", "x", "_scale", ".absmax"])] = checkpoint_files.Stored(
+                dtype, np.atleast_1d(values)[: rng.choice([0, 1, 3])]
+            )
+    checkpoint_files.write_file(path / "model.safetensors", tensors)
+    return [lambda: _engine(path), lambda: _inspect(path)]
+
+
 _model: list[Any] = []
 
 
@@ -589,6 +626,7 @@ AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "template": templates,
     "gguf": gguf,
     "safetensors": safetensors,
+    "checkpoints": checkpoints,
     "arguments": arguments,
     "spec": spec,
 }

@@ -80,7 +80,7 @@ def test_gate_and_up_with_tables(table: str) -> None:
     gate, up = (T.PackedMatrix(table, dtype, random_blocks(dtype, 96, 256), 96, 256) for dtype in ("IQ4_XS", "MXFP4"))
     apart = T.linear(table, [gate, up], x)
     for made, wanted in zip(
-        T.gated_linear_forms(table, gate, up, x, zeros), T.gated_activation_forms(table, apart, False, 1, 8)[1], strict=True
+        T.gated_linear_forms(table, gate, up, x, zeros), T.activate_forms(table, apart, True, False, 1, 8)[1], strict=True
     ):
         assert np.array_equal(made, wanted)
 

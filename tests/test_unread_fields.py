@@ -248,7 +248,11 @@ def test_rope_parameters_say_what_the_old_keys_say(tmp_path: Path) -> None:
             {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}, "chunked_attention": {}},
             "chunked_attention",
         ),
-        ("gemma3", {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4, "rope_type": "dynamic"}}, "sliding_attention.factor"),
+        (
+            "gemma3",
+            {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4, "rope_type": "dynamic"}},
+            "sliding_attention.factor",
+        ),
     ],
     ids=str,
 )
@@ -264,7 +268,8 @@ def test_rope_parameters_that_are_refused(tmp_path: Path, architecture: str, par
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "unsupported_model", "quantised by gptq"),
+        ({"quantization_config": {"quant_method": "hqq", "bits": 4}}, "unsupported_model", "quantised by hqq"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "unsupported_model", "'group_size' of gptq is missing"),
         ({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}, "unsupported_model", "text_config"),
         ({"num_experts": 4}, "unsupported_model", "4 experts"),
         ({"n_routed_experts": 4}, "unsupported_model", "4 experts"),

@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,7 +24,7 @@
 #include "io/gguf.h"
 #include "io/model_files.h"
 #include "io/safetensors.h"
-#include "model/dequantize.h"
+#include "model/checkpoints/tensor_list.h"
 #include "model/file_kind.h"
 #include "model/loader.h"
 
@@ -156,23 +155,28 @@ struct PyTensorInfo {
   std::string dtype;
   std::vector<uint64_t> shape;
   uint64_t num_bytes;
+  uint64_t stored_bytes;
+  uint64_t unpacked_bytes;
+  std::string stored_as;
 };
 
 std::vector<PyTensorInfo> TensorList(const TensorFile& file) {
   std::vector<PyTensorInfo> list;
-  for (const TensorView* view : file.Tensors()) list.push_back({view->name, Info(view->dtype).name, view->shape, view->num_bytes});
+  for (const TensorView* view : file.Tensors()) {
+    const char* dtype = Info(view->dtype).name;
+    list.push_back({view->name, dtype, view->shape, view->num_bytes, view->num_bytes, UnpackedSize(*view), dtype});
+  }
   return list;
 }
 
-// Of a matrix whose type is unpacked at load; 0 of others.
-uint64_t UnpackedBytesOf(const PyTensorInfo& tensor) {
-  for (size_t i = 0; i < std::size(kDTypeInfos); ++i) {
-    const auto dtype = static_cast<DType>(i);
-    if (tensor.dtype != kDTypeInfos[i].name || !IsUnpacked(dtype) || tensor.shape.size() != 2) continue;
-    return static_cast<uint64_t>(NumTiles(static_cast<int64_t>(tensor.shape[0]))) *
-           static_cast<uint64_t>(PackedTileBytes(OwnPackedType(dtype), static_cast<int64_t>(tensor.shape[1])));
+std::vector<PyTensorInfo> ModelTensors(const ModelFiles& files, const std::string& quantization) {
+  const GilReleased release;
+  std::vector<PyTensorInfo> list;
+  for (const ListedTensor& tensor : ListTensors(files, quantization)) {
+    list.push_back({tensor.name, Info(tensor.dtype).name, tensor.shape, tensor.num_bytes, tensor.stored_bytes, tensor.unpacked_bytes,
+                    tensor.stored_as});
   }
-  return 0;
+  return list;
 }
 
 py::dict SpecNumbers(const ModelSpec& spec) {
@@ -236,15 +240,17 @@ void RegisterOpenFiles(py::module_& module) {
       .def("difference", &InputFile::Difference, "What has changed in the file since it was opened, in words; empty if nothing has.")
       .def("check_unchanged", &InputFile::CheckUnchanged);
   py::class_<PyTensorInfo>(module, "TensorInfo")
-      .def(py::init([](std::string name, std::string dtype, std::vector<uint64_t> shape, uint64_t num_bytes) {
-             return PyTensorInfo{std::move(name), std::move(dtype), std::move(shape), num_bytes};
+      .def(py::init([](std::string name, const std::string& dtype, std::vector<uint64_t> shape, uint64_t num_bytes) {
+             return PyTensorInfo{std::move(name), dtype, std::move(shape), num_bytes, num_bytes, 0, dtype};
            }),
            py::kw_only(), py::arg("name"), py::arg("dtype"), py::arg("shape"), py::arg("num_bytes"))
       .def_readonly("name", &PyTensorInfo::name)
       .def_readonly("dtype", &PyTensorInfo::dtype)
       .def_readonly("shape", &PyTensorInfo::shape)
       .def_readonly("num_bytes", &PyTensorInfo::num_bytes)
-      .def_property_readonly("unpacked_bytes", &UnpackedBytesOf);
+      .def_readonly("stored_bytes", &PyTensorInfo::stored_bytes, "In the file: of a quantised matrix of a checkpoint, all its parts.")
+      .def_readonly("stored_as", &PyTensorInfo::stored_as, "The type, or the scheme and form of an unpacked matrix of a checkpoint.")
+      .def_readonly("unpacked_bytes", &PyTensorInfo::unpacked_bytes);
   py::class_<ModelFiles, std::shared_ptr<ModelFiles>>(module, "ModelFiles", "The open files of one model. Raises CoreError.")
       .def(py::init([](const std::string& path, const std::vector<std::shared_ptr<InputFile>>& weights,
                        const std::shared_ptr<InputFile>& config, const std::shared_ptr<InputFile>& index) {
@@ -319,13 +325,9 @@ void RegisterFiles(py::module_& module) {
              "A GGUF model's metadata, without the tokenizer's and long lists; None for a directory. Raises CoreError for a file of "
              "another kind.");
   module.def(
-      "model_tensors",
-      [](const ModelFiles& files) {
-        std::vector<std::tuple<std::string, std::string, std::vector<uint64_t>>> list;
-        for (const TensorView* view : files.tensors().Tensors()) list.emplace_back(view->name, Info(view->dtype).name, view->shape);
-        return list;
-      },
-      py::arg("files"), "(name, dtype, shape) of each tensor.");
+      "model_tensors", &ModelTensors, py::arg("files"), py::arg("quantization") = "",
+      "The tensors as they are loaded: each quantised matrix of a checkpoint is one tensor. Reads no values but scales. quantization: "
+      "that of the model's spec.");
   module.def(
       "spec_numbers", [](const std::string& spec, const std::string& source) { return SpecNumbers(ParseSpec(spec, source)); },
       py::arg("spec"), py::arg("source"), "The sizes of a model's spec, which is JSON; source: its name in errors.");

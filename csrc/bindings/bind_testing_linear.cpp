@@ -3,8 +3,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,10 +15,12 @@
 #include "bindings/bind_testing.h"
 #include "bindings/keywords.h"
 #include "bindings/testing_activations.h"
+#include "io/model_files.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/gated_linear.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_input.h"
+#include "model/checkpoints/checkpoint.h"
 #include "model/dequantize.h"
 #include "model/pack.h"
 #include "model/quantize.h"
@@ -166,6 +170,22 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   return out;
 }
 
+// (type, values [rows, cols] in fp32) of a tensor of the checkpoint in a directory.
+std::pair<std::string, FloatArray> ReadMatrix(const std::string& path, const std::string& name, const std::string& quantization) {
+  const ModelFiles files(path);
+  const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, quantization);
+  const TensorView* view = checkpoint->Find(name);
+  if (view == nullptr || view->shape.size() != 2) throw Error(ErrorKind::kInvalidArgument, "there is no matrix '" + name + "'");
+  std::vector<uint8_t> bytes(view->num_bytes);
+  // In pieces that begin and end within rows.
+  constexpr uint64_t kPiece = 1001;
+  for (uint64_t begin = 0; begin < bytes.size(); begin += kPiece)
+    view->Read(begin, std::min(kPiece, bytes.size() - begin), bytes.data() + begin);
+  FloatArray values({static_cast<py::ssize_t>(view->shape[0]), static_cast<py::ssize_t>(view->shape[1])});
+  DequantizeRow(view->dtype, bytes.data(), values.size(), values.mutable_data());
+  return {Info(view->dtype).name, values};
+}
+
 void RegisterQuantization(py::module_& module) {
   module.def("dequantize_row", [](const std::string& dtype, const py::bytes& data, int64_t num_values) {
     FloatArray out(num_values);
@@ -173,6 +193,7 @@ void RegisterQuantization(py::module_& module) {
     DequantizeRow(ParseDType(dtype), reinterpret_cast<const uint8_t*>(bytes.data()), num_values, out.mutable_data());
     return out;
   });
+  module.def("read_matrix", &ReadMatrix, py::arg("path"), py::arg("name"), py::arg("quantization"));
   module.def("quantize_blocks", [](const std::string& dtype, const FloatArray& values) {
     const DType type = ParseDType(dtype);
     std::string out(static_cast<size_t>(values.size() / Info(type).block_size * Info(type).block_bytes), '\0');

@@ -149,5 +149,116 @@ const std::map<std::string, Json>& Json::AsObject(const std::string& field) cons
   if (kind_ != Kind::kObject) WrongKind(field, "an object");
   return object_;
 }
+const Json* Json::Find(const std::string& key) const {
+  const auto found = object_.find(key);
+  return found == object_.end() || found->second.IsNull() ? nullptr : &found->second;
+}
+
+void Json::Set(const std::string& key, Json value) {
+  kind_ = Kind::kObject;
+  object_[key] = std::move(value);
+}
+
+namespace {
+constexpr size_t kMaxTextBytes = 60;
+
+std::string Quoted(const std::string& text) {
+  std::string out(1, '"');
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out.push_back('\\');
+    out.push_back(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
+  }
+  out.push_back('"');
+  return out;
+}
+
+std::string NumberText(double value) {
+  char text[32];
+  const auto result = std::to_chars(text, text + sizeof(text), value);
+  return {text, result.ptr};
+}
+
+// Cuts between two characters of UTF-8.
+void Shorten(std::string* text) {
+  if (text->size() <= kMaxTextBytes) return;
+  size_t end = kMaxTextBytes;
+  while (end > 0 && (static_cast<unsigned char>((*text)[end]) & 0xC0) == 0x80) --end;
+  text->resize(end);
+  text->append("...");
+}
+}  // namespace
+
+std::string Json::Text() const {
+  std::string text;
+  const auto next = [&text](bool first) {
+    if (!first) text.append(", ");
+    return text.size() <= kMaxTextBytes;
+  };
+  bool first = true;
+  switch (kind_) {
+    case Kind::kNull: text.append("null"); break;
+    case Kind::kBool: text.append(bool_ ? "true" : "false"); break;
+    case Kind::kInteger: text.append(std::to_string(integer_)); break;
+    case Kind::kNumber: text.append(NumberText(number_)); break;
+    case Kind::kString: text.append(Quoted(string_)); break;
+    case Kind::kArray:
+      text.push_back('[');
+      for (const Json& value : array_) {
+        if (!next(std::exchange(first, false))) break;
+        text.append(value.Text());
+      }
+      text.push_back(']');
+      break;
+    case Kind::kObject:
+      text.push_back('{');
+      for (const auto& [key, value] : object_) {
+        if (!next(std::exchange(first, false))) break;
+        text.append(Quoted(key)).append(": ").append(value.Text());
+      }
+      text.push_back('}');
+      break;
+  }
+  Shorten(&text);
+  return text;
+}
+
+bool Json::operator==(const Json& other) const {
+  const auto is_number = [](const Json& value) { return value.kind_ == Kind::kInteger || value.kind_ == Kind::kNumber; };
+  if (kind_ == Kind::kInteger && other.kind_ == Kind::kInteger) return integer_ == other.integer_;
+  if (is_number(*this) && is_number(other)) return number_ == other.number_;
+  return kind_ == other.kind_ && bool_ == other.bool_ && string_ == other.string_ && array_ == other.array_ && object_ == other.object_;
+}
+
+Json Json::Bool(bool value) {
+  Json json;
+  json.kind_ = Kind::kBool;
+  json.bool_ = value;
+  return json;
+}
+Json Json::Integer(int64_t value) {
+  Json json;
+  json.kind_ = Kind::kInteger;
+  json.integer_ = value;
+  json.number_ = static_cast<double>(value);
+  return json;
+}
+Json Json::Number(double value) {
+  Json json;
+  json.kind_ = Kind::kNumber;
+  json.number_ = value;
+  return json;
+}
+Json Json::String(std::string value) {
+  Json json;
+  json.kind_ = Kind::kString;
+  json.string_ = std::move(value);
+  return json;
+}
+Json Json::Array(std::vector<Json> values) {
+  Json json;
+  json.kind_ = Kind::kArray;
+  json.array_ = std::move(values);
+  return json;
+}
 
 }  // namespace llmi

@@ -17,7 +17,11 @@ class Json {
   // Parses a whole document. Throws Error(kModelFile) with `what` (the document's name) and the byte offset.
   static Json Parse(std::string_view text, const std::string& what);
 
+  Kind kind() const { return kind_; }
+  bool IsNull() const { return kind_ == Kind::kNull; }
   bool IsObject() const { return kind_ == Kind::kObject; }
+  bool IsArray() const { return kind_ == Kind::kArray; }
+  bool IsString() const { return kind_ == Kind::kString; }
 
   // Return a value of one kind; throw Error(kModelFile) naming `field` if the value is of another kind.
   bool AsBool(const std::string& field) const;
@@ -26,6 +30,27 @@ class Json {
   const std::string& AsString(const std::string& field) const;
   const std::vector<Json>& AsArray(const std::string& field) const;
   const std::map<std::string, Json>& AsObject(const std::string& field) const;
+
+  // The member `key`, or nullptr if it is absent or null. Only for objects.
+  const Json* Find(const std::string& key) const;
+  // Whether an object has the member `key`, which may be null.
+  bool Has(const std::string& key) const { return object_.contains(key); }
+
+  // Only for objects: Set adds or replaces the member `key`, Erase removes it.
+  void Set(const std::string& key, Json value);
+  void Erase(const std::string& key) { object_.erase(key); }
+
+  // The value as JSON text for messages, cut after about 60 bytes.
+  std::string Text() const;
+
+  // Whether kinds and values are equal; an integer equals a number of the same value.
+  bool operator==(const Json& other) const;
+
+  static Json Bool(bool value);
+  static Json Integer(int64_t value);
+  static Json Number(double value);
+  static Json String(std::string value);
+  static Json Array(std::vector<Json> values);
 
  private:
   friend class JsonParser;

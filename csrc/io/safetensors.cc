@@ -22,11 +22,14 @@ constexpr size_t kMaxDims = 8;
 }
 
 DType ReadDType(const std::string& path, const std::string& tensor, const std::string& name) {
-  if (name == "F32") return DType::kF32;
-  if (name == "F16") return DType::kF16;
-  if (name == "BF16") return DType::kBF16;
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kU8, DType::kI32, DType::kI64, DType::kF8E4M3, DType::kF8E8M0}) {
+    if (name == Info(dtype).name) return dtype;
+  }
   throw Error(ErrorKind::kUnsupportedModel,
-              path + ": tensor '" + tensor + "' has dtype " + name + ", which llmi does not read (it reads F32, F16, BF16)", tensor);
+              path + ": tensor '" + tensor + "' has dtype " + name +
+                  ", which llmi does not read (it reads F32, F16, BF16, and of a quantised model also I8, U8, I32, I64, F8_E4M3, F8_E8M0)",
+              tensor);
 }
 
 // A tensor's description in the header.

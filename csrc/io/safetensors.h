@@ -15,7 +15,7 @@ namespace llmi {
 class SafetensorsFiles : public TensorFile {
  public:
   // A tensor's name must be unique in all files. Throws Error(kModelFile) with the tensor or field that is wrong, Error(kUnsupportedModel)
-  // for a dtype other than F32, F16 and BF16.
+  // for a dtype other than F32, F16, BF16 and those of a quantised checkpoint's parts (core/dtype.h).
   explicit SafetensorsFiles(const std::vector<std::shared_ptr<const InputFile>>& files);
 
   // Throws Error(kModelFile) if some tensor of the index is not in the file that the index gives for it.

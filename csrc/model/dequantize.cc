@@ -63,6 +63,13 @@ PackedType OwnPackedType(DType dtype) {
     case DType::kIQ4_XS: return PackedType::kTableK;
     case DType::kMXFP4: return PackedType::kTableExp;
     case DType::kTQ2_0: return PackedType::kQ2;
+    case DType::kI8:
+    case DType::kU8:
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kF8E4M3:
+    case DType::kF8E8M0: break;
+    case DType::kW8:
     case DType::kTQ1_0:
     case DType::kNVFP4:
     case DType::kIQ1_S:
@@ -119,6 +126,10 @@ void ReadCodeBlock(DType dtype, const uint8_t* row, int64_t index, CodeBlock* bl
     case DType::kQ6_K: return ReadQ6K(data, within, block);
     case DType::kIQ4_XS: return ReadIQ4XS(data, within, block);
     case DType::kTQ2_0: return ReadTQ2(data, within, block);
+    case DType::kW8:
+      std::memcpy(block->scales, data, sizeof block->scales);
+      for (int i = 0; i < 32; ++i) block->codes[i] = static_cast<uint8_t>(data[8 + i] ^ 0x80);
+      return;
     default: return ReadUnpacked(dtype, data, within, block);
   }
 }

@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "io/recorded_tensors.h"
+#include "model/checkpoints/checkpoint.h"
 #include "model/file_kind.h"
 #include "model/inert.h"
 #include "model/weights.h"
@@ -87,8 +88,9 @@ void RefuseUnread(const std::string& path, const RecordedTensors& tensors, const
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, ModelSpec spec, WeightFormat format,
                                      const std::vector<int64_t>& layers, const Admission& admit, const std::atomic<bool>* dropped) {
   if (files.gguf() != nullptr) RequireModel(*files.gguf());
+  const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, spec.quantization);
   // All tensors of the model are read through this one object.
-  const RecordedTensors tensors(files.tensors());
+  const RecordedTensors tensors(*checkpoint);
   RefuseAdapters(files.path(), tensors);
   // Locates the tensors of all layers. So tensors of layers that are not loaded do not count as unknown.
   LocateWeights(tensors, spec);

@@ -235,6 +235,7 @@ void ReadFields(SpecObject& object, ModelSpec* spec) {
   object.Read("head", &spec->head);
   object.Read("ropes", &spec->ropes);
   object.Read("rope_choice", &spec->rope_choice);
+  object.Read("quantization", &spec->quantization);
   object.Read("ignored_tensors", &spec->ignored_tensors);
 }
 

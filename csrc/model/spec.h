@@ -155,6 +155,7 @@ struct ModelSpec {
   HeadSpec head;
   std::vector<RopeSpec> ropes;
   std::string rope_choice;                   // which of a model's tables was chosen, for the numerics id; empty: it has one
+  std::string quantization;                  // of a quantised checkpoint: its quantization_config, as JSON; empty: none
   std::vector<std::string> ignored_tensors;  // patterns (*) of tensors that do not change the result
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }

@@ -33,6 +33,7 @@ from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
 from llmi.models.generation_config import generation_defaults
+from llmi.models.info import unpacked_of
 from llmi.outputs.memory import MemoryReport, make_memory_report
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.outputs.scores import LogLikelihood, Perplexity
@@ -241,7 +242,9 @@ class LLM(StaysHere):
         digest = files.digest()
         identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args, spec.rope_choice)
         self.model_info = model_info(config, info, path, digest, identity, len(_layers) or config["num_layers"])
-        log_loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"])
+        as_stored = args.dtype == "auto" and args.quantization is None and files.core.gguf is None
+        unpacked = unpacked_of(_core.model_tensors(files.core, spec.quantization)) if as_stored else {}
+        log_loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"], unpacked)
         self.last_outputs: Outputs = Outputs()
         self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])
         self._results = ResultBuilder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from llmi import _core
@@ -22,7 +23,9 @@ def model_info(
     )  # fmt: skip
 
 
-def log_loaded(info: ModelInfo, args: EngineArgs, core: _core._EngineInfo, model_len: int, num_pages: int) -> None:
+def log_loaded(
+    info: ModelInfo, args: EngineArgs, core: _core._EngineInfo, model_len: int, num_pages: int, unpacked: Mapping[str, tuple[int, int]]
+) -> None:
     """Logs what LLM() has loaded, and the reasons for its sizes.
 
     Parameters
@@ -33,6 +36,8 @@ def log_loaded(info: ModelInfo, args: EngineArgs, core: _core._EngineInfo, model
         The longest sequence that the model itself allows.
     num_pages : int
         Of the KV cache.
+    unpacked : dict
+        Matrices of a quantised checkpoint that became larger, as `models.info.unpacked_of` gives them.
     """
     if args.max_model_len is not None:
         why = "as given"
@@ -41,9 +46,10 @@ def log_loaded(info: ModelInfo, args: EngineArgs, core: _core._EngineInfo, model
     else:
         why = f"what the KV cache holds; the model's is {model_len:,}"
     sized = "as given" if args.kv_cache_memory_bytes is not None else "chosen by the memory that is free and what the limits can use"
-    unpacked = f"; unpacked at load: {unpacked_text(core['unpacked'])}" if core["unpacked"] else ""
+    sizes = dict(core["unpacked"]) | unpacked
+    words = f"; unpacked at load: {unpacked_text(sizes)}" if sizes else ""
     log.info(
         "loaded %s: %s, %s MB of weights (%s%s), %d threads, kernels %s, KV cache %s MB of %s (%s), max_model_len = %s (%s), %s",
-        info.path, info.architecture, f"{info.weight_bytes / 1e6:,.1f}", core["weight_types"], unpacked, core["num_threads"], core["table"],
+        info.path, info.architecture, f"{info.weight_bytes / 1e6:,.1f}", core["weight_types"], words, core["num_threads"], core["table"],
         f"{num_pages * core['page_bytes'] / 1e6:,.1f}", args.kv_type, sized, f"{info.max_model_len:,}", why, info.numerics_id,
     )  # fmt: skip

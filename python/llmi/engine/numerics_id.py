@@ -64,7 +64,9 @@ def numerics_id(weight_types: str, has_quantized_layers: bool, args: Arithmetic,
         activations = f"{activations}+{name}" if quantized else name
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
     attention = ROUNDED["bf16"][1][kind] if args.kv_type == "bfloat16" else "f32"
-    return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1" + (f"-rope:{rope_choice}" if rope_choice else "")
+    return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1" + (
+        f"-rope:{rope_choice}" if rope_choice else ""
+    )
 
 
 def dots_of_a_weight(weight_types: str, has_quantized_layers: bool, activation_bits: int) -> int:

@@ -17,6 +17,7 @@ from llmi.families.spec import ModelSpec
 _MOST_NAMED: Final = 8  # names in one message
 _MAX_CONFIG_BYTES: Final = 1 << 22
 _ARGUMENT: Final = "hf_overrides"
+_QUANTIZATION: Final = ("quantization_config", "compression_config")
 
 
 def spec_of(files: _core.ModelFiles, overrides: str = "", max_model_len: int | None = None) -> ModelSpec:
@@ -49,17 +50,46 @@ def spec_of(files: _core.ModelFiles, overrides: str = "", max_model_len: int | N
     """
     try:
         fields = _core.model_fields(files)
-        tensors: dict[str, Shape] = {name: tuple(shape) for name, _, shape in _core.model_tensors(files)}
         text = None if files.config is None else files.config.read(0, _MAX_CONFIG_BYTES + 1)
     except _core.CoreError as error:
         raise from_core(error, files.path) from None
     changes = json.loads(overrides) if overrides else {}
     if fields is not None:
-        return Reading(fields, files.path, tensors, changes, max_model_len).of_gguf()
+        return Reading(fields, files.path, _tensors(files), changes, max_model_len).of_gguf()
     assert files.config is not None and text is not None
     source = files.config.path
     values = _config_json(text, source)
-    return Reading(values, source, tensors, changes, max_model_len).of_config_json()
+    quantization = _quantization(values | changes, source)
+    spec = Reading(values, source, _tensors(files, quantization), changes, max_model_len).of_config_json()
+    spec.quantization = quantization
+    return spec
+
+
+def _tensors(files: _core.ModelFiles, quantization: str = "") -> dict[str, Shape]:
+    """Shapes by name; each quantised matrix of a checkpoint is one tensor."""
+    try:
+        return {tensor.name: tuple(tensor.shape) for tensor in _core.model_tensors(files, quantization)}
+    except _core.CoreError as error:
+        raise from_core(error, files.path) from None
+
+
+def _quantization(values: Mapping[str, Value], source: str) -> str:
+    """What says how the weights are quantised, as JSON for the core, which reads every key of it; empty if nothing does."""
+    inner = values.get("text_config")
+    found = [
+        (key, holder[key])
+        for holder in (values, inner if isinstance(inner, Mapping) else {})
+        for key in _QUANTIZATION
+        if holder.get(key) is not None
+    ]
+    if not found:
+        return ""
+    if any(value != found[0][1] for _, value in found):
+        raise ModelFileError(f"{source}: the weights' quantisation is described twice, and differently", source, "quantization_config")
+    key, value = found[0]
+    if key == "compression_config" and isinstance(value, dict):  # older files of compressed-tensors
+        value = {"quant_method": "compressed-tensors"} | value
+    return json.dumps(value, sort_keys=True)
 
 
 def _config_json(text: bytes, source: str) -> dict[str, Value]:
@@ -149,7 +179,6 @@ class Reading:
         kind = c.text("model_type", card.model_types[0])
         if kind not in card.model_types:
             c.unsupported("model_type", f"'architectures' says {name}, 'model_type' says {kind} where it would be {card.model_types[0]}")
-        _refuse_quantized(c)
         return self._finish(card, c, c, "", is_tower=is_tower)
 
     def _of_tower(self, c: Config, inner: Config, name: str) -> ModelSpec:
@@ -164,8 +193,6 @@ class Reading:
                 f"{name} holds a text model ({says}) that llmi has no card for (known: {known}; llmi.register_family adds one)",
             )
         c.find("model_type")
-        _refuse_quantized(c)
-        _refuse_quantized(inner)
         own = inner.object_values()
         outer_tied, tied = c.find("tie_word_embeddings"), own.get("tie_word_embeddings")
         if isinstance(outer_tied, bool) and outer_tied is not tied:
@@ -183,6 +210,9 @@ class Reading:
 
     def _finish(self, card: Card, outer: Config, c: Config, architecture: str, *, is_tower: bool = False) -> ModelSpec:
         spec = run_card(card, c)
+        for part in (outer, c):
+            for key in _QUANTIZATION:  # read already, by _quantization
+                part.find(key)
         spec.rope_choice = spec.rope_choice or c.rope_choice
         spec.ignored_tensors += [name for name in c.ignored if name not in spec.ignored_tensors]
         rules = GGUF if architecture else CONFIG_JSON
@@ -244,15 +274,3 @@ class Reading:
                     _ARGUMENT,
                 )
             spec.ignored_tensors.append(pattern)
-
-
-def _refuse_quantized(c: Config) -> None:
-    """Called before anything else is read: errors about the tensors of a quantised checkpoint would not name the cause."""
-    quantization = c.object("quantization_config")
-    if quantization is None:
-        return
-    method = quantization.optional_text("quant_method") or "an unnamed method"
-    c.unsupported(
-        "quantization_config",
-        f"the weights are quantised by {method} (quantization_config), which llmi does not read: take the model's unquantised safetensors, or a GGUF file of it",
-    )

@@ -189,6 +189,7 @@ class ModelSpec:
     head: HeadSpec = dataclasses.field(default_factory=HeadSpec)
     ropes: list[RopeSpec] = dataclasses.field(default_factory=list)
     rope_choice: str = ""
+    quantization: str = ""
     ignored_tensors: list[str] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> str:

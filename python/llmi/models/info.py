@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+from llmi import _core
 
 
 @dataclasses.dataclass(slots=True)
@@ -47,3 +49,13 @@ def unpacked_text(sizes: Mapping[str, tuple[int, int]]) -> str:
     'IQ3_S 3.4 MB in the file, 10.0 MB in memory'
     """
     return ", ".join(f"{kind} {file / 1e6:,.1f} MB in the file, {memory / 1e6:,.1f} MB in memory" for kind, (file, memory) in sizes.items())
+
+
+def unpacked_of(tensors: Iterable[_core.TensorInfo]) -> dict[str, tuple[int, int]]:
+    """The tensors that are unpacked at load: by name of the type, or of the quantisation scheme, bytes in the file and in memory."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for tensor in tensors:
+        if tensor.unpacked_bytes:
+            file, memory = sizes.get(tensor.stored_as, (0, 0))
+            sizes[tensor.stored_as] = (file + tensor.stored_bytes, memory + tensor.unpacked_bytes)
+    return sizes

@@ -15,7 +15,7 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError, from_co
 from llmi.families import ModelSpec, spec_of
 from llmi.models import layout
 from llmi.models.files import open_model
-from llmi.models.info import unpacked_text
+from llmi.models.info import unpacked_of, unpacked_text
 from llmi.params.overrides import overrides_text
 
 STEP_TOKENS = 2048  # max_num_batched_tokens by default
@@ -104,12 +104,7 @@ class ModelReport:
     @property
     def unpacked(self) -> dict[str, tuple[int, int]]:
         """By name of a type that is unpacked at load: bytes in the file and in memory."""
-        sizes: dict[str, tuple[int, int]] = {}
-        for tensor in self.tensors:
-            if tensor.unpacked_bytes:
-                file, memory = sizes.get(tensor.dtype, (0, 0))
-                sizes[tensor.dtype] = (file + tensor.num_bytes, memory + tensor.unpacked_bytes)
-        return sizes
+        return unpacked_of(self.tensors)
 
     @property
     def has_quantized_layers(self) -> bool:
@@ -198,7 +193,7 @@ def inspect_model(
     hf_overrides: Mapping[str, Any] | None = None,
     activation_bits: int = 8,
 ) -> ModelReport:
-    """Reads headers only; of a config.json, or a directory without weights, the config alone.
+    """Reads headers, and of a quantised checkpoint its scales; of a config.json, or a directory without weights, the config alone.
 
     Raises
     ------
@@ -216,13 +211,14 @@ def inspect_model(
         if config_file is None:
             files = open_model(path)
             path, core = files.path, files.core
-            tensors, assumed = core.tensors(), ""
+            assumed = ""
         else:
             core = _core.ModelFiles(str(config_file), [], layout.open_input(config_file, "json"), None)
-            tensors, assumed = [], ""
         spec = spec_of(core, overrides)
         text = spec.to_json()
-        if config_file is not None:
+        if config_file is None:
+            tensors = _core.model_tensors(core, spec.quantization)
+        else:
             tensors, assumed = _tensors_of(config_file, text)
         config = _core.spec_numbers(text, str(path))
         workspace_bytes = _core.workspace_bytes(text, str(path), STEP_TOKENS, activation_bits)
@@ -262,4 +258,6 @@ def _tensors_of(path: Path, spec: str) -> tuple[list[_core.TensorInfo], str]:
         _core.TensorInfo(name=tensor, dtype=name, shape=shape, num_bytes=num_bytes * math.prod(shape)) for tensor, shape in expected.items()
     ]
     how = f"in {named}" if named in _CONFIG_TYPES else "which names no type that is known: bfloat16 is assumed"
+    if isinstance(quantization := fields.get("quantization_config"), dict):
+        how += f", as if they were not quantised by {quantization.get('quant_method')!s:.64}"
     return tensors, f"by the config alone, {how}"
