@@ -11,7 +11,7 @@ namespace llmi {
 
 // The form in which the kernels read a quantised storage type. It holds the type's values exactly.
 PackedType OwnPackedType(DType dtype);
-// What its codes stand for, if that form has a table.
+// The levels of its codes, if that form has a table.
 CodeTable CodeTableOf(DType dtype);
 // Whether a type is unpacked: its form takes more memory than the file does.
 constexpr bool IsUnpacked(DType dtype) { return dtype >= DType::kTQ1_0; }

@@ -102,13 +102,13 @@ void PackFloatRow(PackedType type, const float* values, int64_t num_cols, int64_
 void PackCodes(PackedType type, const uint8_t* codes, uint32_t* out) {
   uint32_t words[8];
   std::memcpy(words, codes, sizeof words);
-  // Packs bits [from, from + bits) of the codes, 8 / bits groups a vector: by turns, or one after the other.
-  const auto pack = [&](int from, int bits, bool by_turns, uint32_t* to) {
+  // Packs bits [from, from + bits) of the codes, 8 / bits groups a vector: interleaved, or one after the other.
+  const auto pack = [&](int from, int bits, bool interleaved, uint32_t* to) {
     const uint32_t mask = 0x01010101u * ((1u << bits) - 1u);
     const int count = 8 / bits;
     for (int vector = 0; vector < bits; ++vector) {
       uint32_t packed = 0;
-      for (int i = 0; i < count; ++i) packed |= (words[by_turns ? vector + i * bits : vector * count + i] >> from & mask) << (i * bits);
+      for (int i = 0; i < count; ++i) packed |= (words[interleaved ? vector + i * bits : vector * count + i] >> from & mask) << (i * bits);
       to[vector * kTileRows] = packed;
     }
   };

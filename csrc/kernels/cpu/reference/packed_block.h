@@ -34,7 +34,7 @@ struct PackedRow {  // one row of a quantised tile
     return low | (high & (high_bits == 2 ? 0x03030303u : 0x01010101u)) << low_bits;
   }
   LLMI_HD int32_t Code(int64_t block, int64_t k) const { return static_cast<int32_t>(CodeWord(block, k / 4) >> (k % 4 * 8) & 255); }
-  // What column k's code stands for, before it is scaled.
+  // The level of column k's code: its value before it is scaled.
   LLMI_HD int32_t Level(int64_t block, int64_t k) const {
     const int32_t code = Code(block, k);
     return IsTablePacked(type) ? table[static_cast<uint32_t>(code)] : code - PackedOffset(type);
