@@ -59,6 +59,7 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("_flash_attn_2_enabled", _IMPLEMENTATION),
     Rule("use_flash_attention", _IMPLEMENTATION),
     Rule("rotary_pct", _NEUTRAL, (1.0,), "cohere2"),
+    Rule("n_ctx", "n_positions says it", (), "gpt2"),
     Rule("pretraining_tp", _IMPLEMENTATION),
     Rule("tf_legacy_loss", _TRAINING),
     Rule("initializer_range", _TRAINING),
