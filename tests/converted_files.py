@@ -32,7 +32,7 @@ PUBLISHED = {"gpt2": {"n_ctx": 512}, "cohere2": {"rotary_pct": 1.0}, "bloom": {"
 
 #: What a GGUF file of these architectures cannot hold, or what the converter writes whatever the config says, is as it writes it.
 HELD: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_inner": 256}, "gpt_bigcode": {"n_inner": 256}, "gemma2": {"query_pre_attn_scalar": 16}, 
+    "gpt2": {"n_inner": 256}, "gpt_bigcode": {"n_inner": 256}, "gemma2": {"query_pre_attn_scalar": 16},
     "gemma3_text": {"vocab_size": 258, "query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 2},
     "mistral": {"sliding_window": None}, "starcoder2": {"sliding_window": None}, "phi": {"num_key_value_heads": 4, "intermediate_size": 256},
 }  # fmt: skip
