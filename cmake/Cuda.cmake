@@ -25,7 +25,8 @@ endif()
 
 if(llmi_with_cuda)
   target_sources(llmi_core PRIVATE ${LLMI_CUDA_SOURCES})
-  set_target_properties(llmi_core PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
+  # CUDA came after the target: what -DCMAKE_CUDA_COMPILER_LAUNCHER or the environment names has not reached it.
+  set_target_properties(llmi_core PROPERTIES CUDA_COMPILER_LAUNCHER "${CMAKE_CUDA_COMPILER_LAUNCHER}" CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
     CUDA_ARCHITECTURES "${LLMI_CUDA_ARCHITECTURES}")
   set_source_files_properties(${LLMI_CUDA_SOURCES} PROPERTIES COMPILE_OPTIONS
     "-fmad=false;--compress-mode=size;-prec-div=true;-prec-sqrt=true;-ftz=false;$<$<BOOL:${LLMI_WERROR}>:-Werror=all-warnings>")
