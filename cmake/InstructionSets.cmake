@@ -28,7 +28,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 if(LLMI_SANITIZE)
-  target_compile_options(llmi_core PUBLIC -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
-  target_compile_options(llmi_core PRIVATE -O1)
+  target_compile_options(llmi_core PUBLIC -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1)
   target_link_options(llmi_core PUBLIC -fsanitize=address,undefined)
 endif()
