@@ -74,8 +74,8 @@ def their_logits(model: Any, tokens: list[int]) -> list[Array]:
             results.append(model(ids, use_cache=False).logits[0].numpy())
         cache, rows = None, []
         for row in range(len(tokens)):
-            output = model(ids[:, row : row + 1], past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
+            output = model(ids[:, row : row + 1], cache=cache, use_cache=True)
+            cache = output.cache
             rows.append(output.logits[0].numpy())
         results.append(np.concatenate(rows))
     return results

@@ -15,8 +15,7 @@ std::vector<ListedTensor> ListTensors(const ModelFiles& files, const std::string
   std::vector<ListedTensor> list;
   if (files.gguf() != nullptr) {
     for (const TensorView* view : files.tensors().Tensors())
-      list.push_back(
-          {view->name, view->dtype, view->shape, view->num_bytes, view->num_bytes, UnpackedSize(*view), Info(view->dtype).name});
+      list.push_back({view->name, view->dtype, view->shape, view->num_bytes, view->num_bytes, UnpackedSize(*view), Info(view->dtype).name});
     return list;
   }
   const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, quantization);

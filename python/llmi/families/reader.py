@@ -74,7 +74,7 @@ def _tensors(files: _core.ModelFiles, quantization: str = "") -> dict[str, Shape
 
 
 def _quantization(values: Mapping[str, Value], source: str) -> str:
-    """What says how the weights are quantised, as JSON for the core, which reads every key of it; empty if nothing does."""
+    """The description of how the weights are quantised, as JSON for the core, which reads every key of it; empty if there is none."""
     inner = values.get("text_config")
     found = [
         (key, holder[key])
