@@ -523,7 +523,9 @@ def checkpoints(rng: random.Random, folder: Path) -> list[Call]:
         elif action == 3:
             tensors[name] = tensors.get(rng.choice(parts), tensors["model.norm.weight"])
         else:
-            tensors[name + rng.choice(["", "x", "_scale", ".absmax"])] = checkpoint_files.Stored(dtype, np.atleast_1d(values)[: rng.choice([0, 1, 3])])
+            tensors[name + rng.choice(["", "x", "_scale", ".absmax"])] = checkpoint_files.Stored(
+                dtype, np.atleast_1d(values)[: rng.choice([0, 1, 3])]
+            )
     checkpoint_files.write_file(path / "model.safetensors", tensors)
     return [lambda: _engine(path), lambda: _inspect(path)]
 

@@ -162,7 +162,7 @@ std::vector<PyTensorInfo> TensorList(const TensorFile& file) {
   std::vector<PyTensorInfo> list;
   for (const TensorView* view : file.Tensors()) {
     const char* dtype = Info(view->dtype).name;
-    list.push_back({view->name, dtype, view->shape, view->num_bytes, view->num_bytes, UnpackedBytes(*view), dtype});
+    list.push_back({view->name, dtype, view->shape, view->num_bytes, view->num_bytes, BytesIfUnpacked(*view), dtype});
   }
   return list;
 }

@@ -8,7 +8,7 @@
 
 namespace llmi {
 
-uint64_t UnpackedBytes(const TensorView& view) {
+uint64_t BytesIfUnpacked(const TensorView& view) {
   if (!IsUnpacked(view.dtype) || view.shape.size() != 2) return 0;
   const auto num_tiles = static_cast<uint64_t>(NumTiles(static_cast<int64_t>(view.shape[0])));
   return num_tiles * static_cast<uint64_t>(PackedTileBytes(OwnPackedType(view.dtype), static_cast<int64_t>(view.shape[1])));
@@ -19,7 +19,7 @@ std::vector<ListedTensor> ListTensors(const ModelFiles& files, const std::string
   if (files.gguf() != nullptr) {
     for (const TensorView* view : files.tensors().Tensors())
       list.push_back(
-          {view->name, view->dtype, view->shape, view->num_bytes, view->num_bytes, UnpackedBytes(*view), Info(view->dtype).name});
+          {view->name, view->dtype, view->shape, view->num_bytes, view->num_bytes, BytesIfUnpacked(*view), Info(view->dtype).name});
     return list;
   }
   Json config = ReadConfigJson(*files.config());

@@ -26,6 +26,6 @@ struct ListedTensor {
 std::vector<ListedTensor> ListTensors(const ModelFiles& files, const std::string& overrides = "");
 
 // Bytes in memory of a matrix whose type is unpacked at load; 0 of others.
-uint64_t UnpackedBytes(const TensorView& view);
+uint64_t BytesIfUnpacked(const TensorView& view);
 
 }  // namespace llmi
