@@ -46,7 +46,7 @@ def log_loaded(
     else:
         why = f"what the KV cache holds; the model's is {model_len:,}"
     sized = "as given" if args.kv_cache_memory_bytes is not None else "chosen by the memory that is free and what the limits can use"
-    sizes = dict(core["unpacked"]) | unpacked
+    sizes = {**core["unpacked"], **unpacked}
     words = f"; unpacked at load: {unpacked_text(sizes)}" if sizes else ""
     log.info(
         "loaded %s: %s, %s MB of weights (%s%s), %d threads, kernels %s, KV cache %s MB of %s (%s), max_model_len = %s (%s), %s",
