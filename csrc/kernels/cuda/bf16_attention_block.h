@@ -27,12 +27,14 @@ constexpr int kTileSlots = kSlotsPerTile;
 constexpr int kSpanTiles = kAttentionSpan / kSlotsPerTile;
 static_assert(kBf16AttentionWarps <= kMostWarps);
 
-// The work of a block for 16 x kMatrices queries; of trees too if kTrees (their addresses take registers). A warp has 32 positions of the
-// span's scores, then kDimGroups x 8 dimensions of its values.
-template <int kMatrices, int kDimGroups, bool kTrees>
+// The work of a block for 16 x kMatrices queries; of trees too if kTrees, with linear biases if kBiased (both take registers). A warp has
+// 32 positions of the span's scores, then kDimGroups x 8 dimensions of its values.
+template <int kMatrices, int kDimGroups, bool kTrees, bool kBiased>
 struct Bf16Attention {
   static constexpr int kQueries = kMatrices * kMatrixQueries;
   static constexpr int kMostHeadDim = kDimGroups * 8 * kBf16AttentionWarps;
+  // Of a thread, so that a multiprocessor holds two blocks; the larger ones need more, and it holds one.
+  static constexpr int kMostRegisters = kBiased || kDimGroups > 8 ? 255 : 128;
   static constexpr int kPad = 4;  // words, so that lanes that read at the same time use different banks
   static constexpr int kWeightWords = kAttentionSpan / 2 + kPad;
   static constexpr int kQueryWords = kMostHeadDim / 2 + kPad;
@@ -47,6 +49,7 @@ struct Bf16Attention {
     Array<uint8_t, kTrees ? kAttentionSpan : 1> lanes_of_path;  // and which of its slots
     Array<int32_t, kQueries> begin;                             // what a query sees of the span
     Array<int32_t, kQueries> end;
+    Array<float, kQueries> slopes;                           // linear biases of the queries' heads
     Array<Array<float, kPeaks + 1>, kQueries> peaks;         // of each lane's scores
     Array<Array<float, kSlotsPerTile + 1>, kQueries> lanes;  // sums of weights
     Array<float, kQueries> peak;                             // of this span
@@ -114,7 +117,7 @@ struct Bf16Attention {
     typename Block::template PerWarp<Scores<Warp>> scores;
     block.ForEachWarp([&](const Warp& warp) {
       Score(warp, work, sight, shared, &scores[warp]);
-      FindPeaks(warp, work, span, scores[warp], sight, &shared);
+      FindPeaks(warp, span, scores[warp], sight, &shared);
     });
     block.Barrier();
     block.ForEachThread([&](int thread) {
@@ -187,6 +190,7 @@ struct Bf16Attention {
       const bool used = query < NumQueries(work);
       shared->begin[query] = used ? Clip(AttentionFirstVisible(plan.args, row), span) : 0;
       shared->end[query] = used ? Clip(plan.args.positions[row] + 1, span) : 0;
+      if constexpr (kBiased) shared->slopes[query] = used ? plan.args.linear_biases[work.Head(query, GroupHeads())] : 0.0f;
     }
     const AttentionSegment& segment = Segment(work);
     const Sight sight = SightOf(work, span);
@@ -300,9 +304,9 @@ struct Bf16Attention {
     }
   }
 
-  // Scales, caps and biases the scores, and finds the greatest of each lane.
+  // Finishes the scores (FinishedScore), and finds the greatest of each lane.
   template <typename Warp>
-  LLMI_HD void FindPeaks(const Warp& warp, const Work& work, int64_t span, Scores<Warp>& scores, const Sight& sight, Shared* shared) const {
+  LLMI_HD void FindPeaks(const Warp& warp, int64_t span, Scores<Warp>& scores, const Sight& sight, Shared* shared) const {
     warp.ForEachLane([&](int lane) {
       Array<float[2], kMatrices> peaks;  // of rows lane / 4 and lane / 4 + 8
       LLMI_UNROLL
@@ -312,9 +316,8 @@ struct Bf16Attention {
         for (int odd = 0; odd < 2; ++odd) {
           float& score = scores.of[matrix][t][odd][lane].values[i];
           const int query = matrix * kMatrixQueries + MatrixRow(lane, i);
-          // The heads of a group are fewer than the queries of an instruction; those that fill it up have the first one's bias.
-          const int64_t head = query < NumQueries(work) ? work.Head(query, GroupHeads()) : work.Head(0, GroupHeads());
-          score = FinishedScore(plan.args, head, span * kAttentionSpan + 2 * pair + odd, score);
+          score = CappedScore(plan.args, score);
+          if constexpr (kBiased) score = BiasedScore(shared->slopes[query], span * kAttentionSpan + 2 * pair + odd, score);
           float& peak = peaks[matrix][i / 2];
           if (Sees(*shared, query, 2 * pair + odd)) peak = reference::Max(peak, score);
         }

@@ -8,10 +8,11 @@
 namespace llmi::cuda {
 
 // Each block computes one span of a group, as partials for AttentionMergeKernel. Block x: an item and a KV head.
-template <int kDimGroups>
+template <int kDimGroups, bool kBiased>
 struct Bf16SpanKernel {
-  using Attention = Bf16Attention<1, kDimGroups, true>;
+  using Attention = Bf16Attention<1, kDimGroups, true, kBiased>;
   static constexpr int kMostHeadDim = Attention::kMostHeadDim;
+  static constexpr int kMostRegisters = Attention::kMostRegisters;
   static constexpr size_t kSharedBytes = sizeof(typename Attention::Shared);
   Attention attention;
 
@@ -63,11 +64,12 @@ struct Bf16SpanKernel {
 
 // Groups that are taken whole: a block computes all spans of up to 32 queries and merges each at once. Block x: a group, a KV head, and a
 // chunk of their queries.
-template <int kDimGroups>
+template <int kDimGroups, bool kBiased>
 struct Bf16AttentionKernel {
-  using Attention = Bf16Attention<2, kDimGroups, false>;
+  using Attention = Bf16Attention<2, kDimGroups, false, kBiased>;
   static constexpr int kQueries = Attention::kQueries;
   static constexpr int kMostHeadDim = Attention::kMostHeadDim;
+  static constexpr int kMostRegisters = Attention::kMostRegisters;
   struct Shared : Attention::Shared {
     typename Attention::template Array<typename Attention::template Array<float, kMostHeadDim + Attention::kPad>, kQueries> totals;
     typename Attention::template Array<float, kQueries> total_peak;

@@ -15,9 +15,15 @@ void Check(cudaError_t status, const char* what) {
   throw Error(ErrorKind::kDevice, std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
 }
 
+template <typename Kernel>
+constexpr int MostRegisters() {
+  if constexpr (requires { Kernel::kMostRegisters; }) return Kernel::kMostRegisters;
+  return 65536 / cuda::kMostThreads;
+}
+
 // Bounds the registers directly: with a bound on the threads of a block, the compiler spills small kernels to make room for more blocks.
 template <typename Kernel>
-__global__ void __maxnreg__(65536 / cuda::kMostThreads) Run(const __grid_constant__ Kernel kernel) {
+__global__ void __maxnreg__(MostRegisters<Kernel>()) Run(const __grid_constant__ Kernel kernel) {
   extern __shared__ __align__(16) uint8_t shared[];
   kernel(cuda::DeviceBlock{blockIdx.x, blockIdx.y, static_cast<int>(blockDim.x), shared});
 }

@@ -339,25 +339,36 @@ class GpuDevice final : public Device {
     }
   }
 
+  template <bool kBiased>
+  void LaunchBf16Spans(const AttentionPlan& plan, int64_t num_items) {
+    const KvView& kv = plan.args.kv;
+    const auto launch = [&](const auto& kernel) {
+      Busy().Launch(num_items * kv.num_kv_heads, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes, kernel);
+    };
+    if (kv.head_dim <= Bf16SpanKernel<2, kBiased>::kMostHeadDim) {
+      launch(Bf16SpanKernel<2, kBiased>{{plan}});
+    } else if (kv.head_dim <= Bf16SpanKernel<4, kBiased>::kMostHeadDim) {
+      launch(Bf16SpanKernel<4, kBiased>{{plan}});
+    } else if (kv.head_dim <= Bf16SpanKernel<8, kBiased>::kMostHeadDim) {
+      launch(Bf16SpanKernel<8, kBiased>{{plan}});
+    } else {
+      launch(Bf16SpanKernel<9, kBiased>{{plan}});
+    }
+  }
+
   // Partials of num_items items, whose rows have num_row_spans spans; then the rows' merging.
   void LaunchSpans(AttentionPlan plan, int64_t span_bytes, int64_t num_items, int64_t num_row_spans, int64_t num_rows) {
     const AttentionArgs& args = plan.args;
     partials_.Reserve(static_cast<size_t>(num_row_spans * span_bytes), kPartialsName, this);
     plan.partials = partials_.template as<float>();
-    const auto launch = [&](int64_t blocks_per_head, int num_threads, const auto& kernel) {
-      Busy().Launch(num_items * args.kv.num_kv_heads * blocks_per_head, 1, num_threads, kernel.kSharedBytes, kernel);
-    };
     if (args.kv.type != KvType::kBF16) {
       const int64_t chunks = (args.num_heads / args.kv.num_kv_heads + kSpanHeads - 1) / kSpanHeads;
-      launch(chunks, kAttentionThreads, AttentionSpanKernel{plan, chunks});
-    } else if (args.kv.head_dim <= Bf16SpanKernel<2>::kMostHeadDim) {
-      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<2>{{plan}});
-    } else if (args.kv.head_dim <= Bf16SpanKernel<4>::kMostHeadDim) {
-      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<4>{{plan}});
-    } else if (args.kv.head_dim <= Bf16SpanKernel<8>::kMostHeadDim) {
-      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<8>{{plan}});
+      Busy().Launch(num_items * args.kv.num_kv_heads * chunks, 1, kAttentionThreads, AttentionSpanKernel::kSharedBytes,
+                    AttentionSpanKernel{plan, chunks});
+    } else if (args.linear_biases != nullptr) {
+      LaunchBf16Spans<true>(plan, num_items);
     } else {
-      launch(1, kBf16AttentionWarps * kWarpLanes, Bf16SpanKernel<9>{{plan}});
+      LaunchBf16Spans<false>(plan, num_items);
     }
     Busy().Launch(num_rows, args.num_heads, kAttentionThreads, AttentionMergeKernel::kSharedBytes, AttentionMergeKernel{plan});
   }
@@ -373,10 +384,11 @@ class GpuDevice final : public Device {
       Busy().Launch(kernel.num_groups * args.kv.num_kv_heads * kernel.chunks, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes,
                     kernel);
     };
-    if (args.kv.head_dim <= Bf16AttentionKernel<2>::kMostHeadDim) {
-      launch(Bf16AttentionKernel<2>{});
+    const bool biased = args.linear_biases != nullptr;
+    if (args.kv.head_dim <= Bf16AttentionKernel<2, false>::kMostHeadDim) {
+      biased ? launch(Bf16AttentionKernel<2, true>{}) : launch(Bf16AttentionKernel<2, false>{});
     } else {
-      launch(Bf16AttentionKernel<4>{});
+      biased ? launch(Bf16AttentionKernel<4, true>{}) : launch(Bf16AttentionKernel<4, false>{});
     }
   }
 

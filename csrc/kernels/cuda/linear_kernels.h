@@ -94,8 +94,9 @@ struct Int8Rows {
     const reference::PackedRow row_of_w = reference::RowOf(w, tile, column);
     uint32_t codes[8];
     for (int group = 0; group < 8; ++group) codes[group] = LoadWord(row_of_w, index, group);
+    const BlockScales block = ScalesOf(row_of_w, index);
     for (int row = 0; row < kLinearRows && first_row + row < end_row; ++row) {
-      to[row * kTileRows] = Sum(row_of_w, index, codes, (first_row + row) * (w.num_cols / kBlockSize) + index);
+      to[row * kTileRows] = Sum(w.type, block, codes, (first_row + row) * (w.num_cols / kBlockSize) + index);
     }
   }
   LLMI_HD static float Add(PackedType type, float total, const BlockSum& sum) {
@@ -116,25 +117,39 @@ struct Int8Rows {
     return PackedLowBits(row.type) == 8 ? word ^ 0x80808080u : word;
   }
 
-  LLMI_HD static BlockSum CoarseSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, float x_scale) {
-    if (HasHalfScalesPacked(row.type)) {
-      return {{static_cast<float>(dots[0]), static_cast<float>(dots[1])}, {row.Scale(index, 0) * x_scale, row.Scale(index, 1) * x_scale}};
-    }
-    return {{static_cast<float>(dots[0] + dots[1]), 0.0f}, {row.Scale(index, 0) * x_scale, 0.0f}};
+  // What a block of weights is multiplied with: a scale and a minimum for all columns, or for each half of them.
+  struct BlockScales {
+    float scales[2];
+    float minima[2];
+  };
+  LLMI_HD static BlockScales ScalesOf(const reference::PackedRow& row, int64_t index) {
+    const bool halves = HasHalfScalesPacked(row.type);
+    BlockScales block = {{row.Scale(index, 0), 0.0f}, {0.0f, 0.0f}};
+    if (halves) block.scales[1] = row.Scale(index, 1);
+    if (row.HasMinimum()) block.minima[0] = row.Minimum(index, 0);
+    if (row.HasMinimum() && halves) block.minima[1] = row.Minimum(index, 1);
+    return block;
   }
-  LLMI_HD static BlockSum FineSum(const reference::PackedRow& row, int64_t index, const int32_t* dots, const float* x_scales) {
-    const float first = static_cast<float>(dots[0]) * x_scales[0];
-    if (HasHalfScalesPacked(row.type)) {
-      return {{first, static_cast<float>(dots[1]) * x_scales[1]}, {row.Scale(index, 0), row.Scale(index, 1)}};
+
+  LLMI_HD static BlockSum CoarseSum(PackedType type, const BlockScales& block, const int32_t* dots, float x_scale) {
+    if (HasHalfScalesPacked(type)) {
+      return {{static_cast<float>(dots[0]), static_cast<float>(dots[1])}, {block.scales[0] * x_scale, block.scales[1] * x_scale}};
     }
-    return {{Fma(static_cast<float>(dots[1]), x_scales[1], first), 0.0f}, {row.Scale(index, 0), 0.0f}};
+    return {{static_cast<float>(dots[0] + dots[1]), 0.0f}, {block.scales[0] * x_scale, 0.0f}};
+  }
+  LLMI_HD static BlockSum FineSum(PackedType type, const BlockScales& block, const int32_t* dots, const float* x_scales) {
+    const float first = static_cast<float>(dots[0]) * x_scales[0];
+    if (HasHalfScalesPacked(type)) {
+      return {{first, static_cast<float>(dots[1]) * x_scales[1]}, {block.scales[0], block.scales[1]}};
+    }
+    return {{Fma(static_cast<float>(dots[1]), x_scales[1], first), 0.0f}, {block.scales[0], 0.0f}};
   }
   // With minima for each 16 columns.
-  LLMI_HD BlockSum SumWithHalfMinima(const reference::PackedRow& row, int64_t index, const int32_t* dots, int64_t x_block) const {
+  LLMI_HD BlockSum SumWithHalfMinima(const BlockScales& block, const int32_t* dots, int64_t x_block) const {
     BlockSum sum;
     for (int half = 0; half < 2; ++half) {
-      const float scaled = static_cast<float>(dots[half]) * row.Scale(index, half);
-      sum.a[half] = Fma(row.Minimum(index, half), static_cast<float>(x.half_sums[2 * x_block + half]), scaled);
+      const float scaled = static_cast<float>(dots[half]) * block.scales[half];
+      sum.a[half] = Fma(block.minima[half], static_cast<float>(x.half_sums[2 * x_block + half]), scaled);
       sum.b[half] = x.fine ? x.scales[2 * x_block + half] : x.scales[x_block];
     }
     return sum;
@@ -146,27 +161,27 @@ struct Int8Rows {
     for (int group = 0; group < 8; ++group) dots[group / 4] = DotOfFour(codes[group], x_codes[group], dots[group / 4]);
   }
 
-  LLMI_HD BlockSum Sum(const reference::PackedRow& row, int64_t index, const uint32_t* codes, int64_t x_block) const {
+  LLMI_HD BlockSum Sum(PackedType type, const BlockScales& block, const uint32_t* codes, int64_t x_block) const {
     int32_t dots[2] = {0, 0};
     AddDots(codes, x.codes + x_block * kBlockSize, dots);
     if (x.low != nullptr) {
       for (int32_t& dot : dots) dot *= 256;
       AddDots(codes, x.low + x_block * kBlockSize, dots);
     }
-    return FromDots(row, index, dots, x_block);
+    return FromDots(type, block, dots, x_block);
   }
 
   // From the dots of the block's halves, with codes as LoadWord has them.
-  LLMI_HD BlockSum FromDots(const reference::PackedRow& row, int64_t index, const int32_t* code_dots, int64_t x_block) const {
+  LLMI_HD BlockSum FromDots(PackedType type, const BlockScales& block, const int32_t* code_dots, int64_t x_block) const {
     int32_t dots[2] = {code_dots[0], code_dots[1]};
-    const int32_t offset = PackedLowBits(row.type) == 8 ? 0 : PackedOffset(row.type);
+    const int32_t offset = PackedLowBits(type) == 8 ? 0 : PackedOffset(type);
     if (offset != 0) {
       for (int half = 0; half < 2; ++half) dots[half] -= offset * x.half_sums[2 * x_block + half];
     }
-    if (row.HasMinimum() && HasHalfScalesPacked(row.type)) return SumWithHalfMinima(row, index, dots, x_block);
-    BlockSum sum = x.fine ? FineSum(row, index, dots, x.scales + 2 * x_block) : CoarseSum(row, index, dots, x.scales[x_block]);
-    if (row.HasMinimum()) {
-      sum.a[1] = row.Minimum(index, 0);
+    if (HasMinimumPacked(type) && HasHalfScalesPacked(type)) return SumWithHalfMinima(block, dots, x_block);
+    BlockSum sum = x.fine ? FineSum(type, block, dots, x.scales + 2 * x_block) : CoarseSum(type, block, dots, x.scales[x_block]);
+    if (HasMinimumPacked(type)) {
+      sum.a[1] = block.minima[0];
       sum.b[1] = x.sums[x_block];
     }
     return sum;

@@ -34,6 +34,9 @@ struct MatrixLinearKernel {
   }
 
  private:
+  struct LaneScales {
+    Int8Rows::BlockScales of[2];  // of the two rows of the tile whose sums the lane has
+  };
   struct Totals {
     float values[kMatrixGroups][4];
   };
@@ -47,7 +50,13 @@ struct MatrixLinearKernel {
     for (int64_t index = 0; index < num_blocks; ++index) {
       typename Warp::template PerLane<MatrixA> first_half;
       typename Warp::template PerLane<MatrixA> second_half;
-      warp.ForEachLane([&](int lane) { LoadWeights(w, tile, index, lane, &first_half[lane], &second_half[lane]); });
+      typename Warp::template PerLane<LaneScales> scales;
+      warp.ForEachLane([&](int lane) {
+        LoadWeights(w, tile, index, lane, &first_half[lane], &second_half[lane]);
+        for (int half = 0; half < 2; ++half) {
+          scales[lane].of[half] = Int8Rows::ScalesOf(reference::RowOf(w, tile, MatrixRow(lane, 2 * half)), index);
+        }
+      });
       LLMI_UNROLL
       for (int group = 0; group < kMatrixGroups; ++group) {
         const int64_t group_row = first_row + group * kMatrixColumns;
@@ -78,8 +87,7 @@ struct MatrixLinearKernel {
               if (row >= output.num_rows) continue;
               const int32_t dots[2] = {dots_first[lane].values[i], dots_second[lane].values[i]};
               float& total = totals[lane].values[group][i];
-              total = Int8Rows::Add(w.type, total,
-                                    rows.FromDots(reference::RowOf(w, tile, MatrixRow(lane, i)), index, dots, row * num_blocks + index));
+              total = Int8Rows::Add(w.type, total, rows.FromDots(w.type, scales[lane].of[i / 2], dots, row * num_blocks + index));
             }
           });
         }
