@@ -20,6 +20,7 @@ from pathlib import Path
 from mutant import Mutant
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
+from mutants_samplers import SAMPLERS
 from mutants_surface import SURFACE
 
 ROOT = Path(__file__).parent.parent
@@ -113,8 +114,7 @@ MUTANTS = [
            "self.states[to_slot] = copy.deepcopy(self.states.get(from_slot, {}))", "self.states[to_slot] = self.states.get(from_slot, {})", BLOCK),
     Mutant("speculation", "what is left is drawn with the draft's noise", "csrc/engine", "KeyAfterRejection", "key.purpose = 3;", "key.purpose = 1;", VERIFICATION),
     Mutant("sampling", "a race without its margin", "csrc/kernels", "race_candidates", "Set1(1.001f)", "Set1(0.9f)", OPS),
-    Mutant("sampling", "top-k keeps one more", "csrc/sampling", "KeepTopK", "const auto kept = static_cast<size_t>(top_k);",
-           "const auto kept = static_cast<size_t>(top_k) + 1;", SAMPLING),
+    Mutant("sampling", "top-k keeps one more", "csrc/sampling", "KeepTopK", "TopIds(row, k)", "TopIds(row, k + 1)", SAMPLING),
     Mutant("sampling", "top-p rounds down", "csrc/kernels", "WantedMass", "__builtin_ceil(top_p * static_cast<double>(total))",
            "__builtin_floor(0.97 * top_p * static_cast<double>(total))", SAMPLING),
     Mutant("memory", "no copy on write", "csrc/cache", "TryReserve", "if (pool_.references(page) <= 1) continue;", "continue;", CACHE),
@@ -221,6 +221,7 @@ MUTANTS = [
     Mutant("scheduling", "no token set aside for decodes", "csrc/scheduler", "ScheduleRunning", "*budget - behind,", "*budget,", SCHEDULER),
     *PRECISION,
     *ROWS,
+    *SAMPLERS,
     *SURFACE,
 ]  # fmt: skip
 
