@@ -185,6 +185,7 @@ PARAMETERS = {
     "max_new_tokens": "maybe integer", "min_new_tokens": "maybe integer", "stop_strings": "texts", "num_return_sequences": "maybe integer", "suppress_tokens": "maybe ids", "sequence_bias": "empty", "bad_words_ids": "lists of ids",
     "do_sample": "maybe flag", "typical_p": "maybe number", "num_beams": "maybe integer", "use_cache": "maybe flag", "pad_token_id": "maybe integer", "no_repeat_ngram_size": "maybe integer",
     "early_stopping": "maybe flag", "guidance_scale": "maybe number", "streamer": "nothing", "max_length": "nothing", "xtc_threshold": "maybe number",
+    "typical": "maybe number", "adaptive_target": "maybe number", "adaptive_decay": "maybe number", "mirostat_mode": "maybe integer", "repeat_last_n": "maybe integer",
 }  # fmt: skip
 ENGINE = {
     "tokenizer": "objects", "revision": "maybe text", "device": "objects", "dtype": "objects", "quantization": "objects", "activation_bits": "integer", "kv_cache_dtype": "objects", "attention_dtype": "objects",

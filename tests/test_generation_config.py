@@ -92,7 +92,11 @@ def test_a_files_defaults_beside_the_users(path: Path, tmp_path: Path) -> None:
     with LLM(tmp_path, kv_cache_memory_bytes=1 << 20, max_model_len=64) as llm:
         llm.tokenizer.chat_template = "{{ messages[0].content }}"
         resolved = llm.generate([5, 6], top_p=None)[0].params_resolved
-        assert resolved["temperature"] == (0.0, "model") and resolved["top_p"] == (1.0, "user") and resolved["max_tokens"] == (63, "model")
+        assert (
+            resolved["temperature"] == (0.0, "model")
+            and resolved["top_p"] == (1.0, "no effect")
+            and resolved["max_tokens"] == (63, "model")
+        )
         assert llm.chat(CHAT)[0].params_resolved["max_tokens"][1] == "model"
         with pytest.raises(InvalidParamsError, match=r"min_tokens = 3.*max_tokens = 2.*generation_config"):
             llm.generate([5], max_tokens=2)
