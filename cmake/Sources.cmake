@@ -19,7 +19,10 @@ set(LLMI_CORE_SOURCES
   csrc/model/file_kind.cc csrc/model/grid_blocks.cc csrc/model/grids.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc
   csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/spec.cc csrc/model/spec_check.cc csrc/model/super_blocks.cc
   csrc/model/tensor_slots.cc csrc/model/weights.cc csrc/model/workspace.cc
-  csrc/sampling/edits.cc csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc
+  csrc/sampling/edits.cc csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc csrc/sampling/repetition.cc
+  csrc/sampling/state.cc csrc/sampling/steps.cc csrc/sampling/filters/adaptive.cc csrc/sampling/filters/mirostat.cc
+  csrc/sampling/filters/ranked.cc csrc/sampling/filters/row.cc csrc/sampling/filters/temperature.cc
+  csrc/sampling/filters/thresholds.cc csrc/sampling/filters/typical.cc
   csrc/scheduler/scheduler.cc
   csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc

@@ -57,6 +57,21 @@ FEATURES: dict[str, dict[str, Any]] = {
     "min_p": {"min_p": 0.1},
     "filters": {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01},
     "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2},
+    "typical_p": {"typical_p": 0.6, "temperature": 0.8},
+    "cutoffs": {"epsilon_cutoff": 0.002, "eta_cutoff": 0.003, "top_h": 0.9, "top_n_sigma": 2.5},
+    "p_less": {"p_less": True, "temperature": 1.3},
+    "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.01, "n": 2},
+    "dynatemp": {"temperature": 0.9, "dynatemp_range": 0.6, "dynatemp_exponent": 1.5},
+    "mirostat 1": {"mirostat": 1, "mirostat_tau": 4.0},
+    "mirostat 2": {"mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.3, "n": 2},
+    "adaptive_p": {"adaptive_p": 0.2, "adaptive_p_decay": 0.7, "min_p": 0.05, "n": 2},
+    "dry": {"dry_multiplier": 1.5, "dry_base": 1.6, "dry_allowed_length": 1, "dry_penalty_last_n": 40, "dry_sequence_breakers": ["a", "bc"], "temperature": 0.4},
+    "no_repeat_ngram": {"no_repeat_ngram_size": 2, "temperature": 0.3},
+    "penalty_last_n": {"penalty_last_n": 7, "repetition_penalty": 1.6, "frequency_penalty": 0.4, "presence_penalty": 0.3, "temperature": 0.5},
+    "sampler_order": {
+        "sampler_order": ("xtc_probability", "top_k", "temperature", "repetition_penalty", "typical_p"),
+        "xtc_probability": 0.4, "xtc_threshold": 0.005, "top_k": 60, "temperature": 1.4, "repetition_penalty": 1.3, "typical_p": 0.9,
+    },
     "bias": {"logit_bias": {5: 3.0, 6: -float("inf")}},
     "allowed": {"allowed_token_ids": list(range(40, 90))},
     "bad_words": {"bad_words": ["ab", "c", "de f"]},
@@ -70,7 +85,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "sampler": {"sampler": own_sampler},
     "criterion": {"stopping_criteria": [lambda context: len(context.token_ids) % 19 == 0 and "nineteen"]},
     "no_text": {"detokenize": False},
-}
+}  # fmt: skip
 
 
 def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 48) -> tuple[list[int], SamplingParams]:

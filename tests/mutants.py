@@ -21,6 +21,7 @@ from mutant import Mutant
 from mutants_decoder import DECODER
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
+from mutants_samplers import SAMPLERS
 from mutants_spec import SPECS
 from mutants_surface import SURFACE
 
@@ -127,8 +128,7 @@ MUTANTS = [
            "self.states[to_slot] = copy.deepcopy(self.states.get(from_slot, {}))", "self.states[to_slot] = self.states.get(from_slot, {})", BLOCK),
     Mutant("speculation", "what is left is drawn with the draft's noise", "csrc/engine", "KeyAfterRejection", "key.purpose = 3;", "key.purpose = 1;", VERIFICATION),
     Mutant("sampling", "a race without its margin", "csrc/kernels", "race_candidates", "Set1(1.001f)", "Set1(0.9f)", OPS),
-    Mutant("sampling", "top-k keeps one more", "csrc/sampling", "KeepTopK", "const auto kept = static_cast<size_t>(top_k);",
-           "const auto kept = static_cast<size_t>(top_k) + 1;", SAMPLING),
+    Mutant("sampling", "top-k keeps one more", "csrc/sampling", "KeepTopK", "TopIds(row, k)", "TopIds(row, k + 1)", SAMPLING),
     Mutant("sampling", "top-p rounds down", "csrc/kernels", "WantedMass", "__builtin_ceil(top_p * static_cast<double>(total))",
            "__builtin_floor(0.97 * top_p * static_cast<double>(total))", SAMPLING),
     Mutant("memory", "no copy on write", "csrc/cache", "TryReserve", "if (pool_.references(page) <= 1) continue;", "continue;", CACHE),
@@ -237,6 +237,7 @@ MUTANTS = [
     *SPECS,
     *PRECISION,
     *ROWS,
+    *SAMPLERS,
     *SURFACE,
 ]  # fmt: skip
 

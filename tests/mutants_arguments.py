@@ -78,7 +78,7 @@ PARAMETERS = [
     ),
     (
         'a_companion_is_unknown', "python/llmi", "CALL_FOREIGN",
-        "xtc_threshold=0.1,",
+        "low_memory=False",
         "",
         'tests/test_call_arguments.py',
     ),

@@ -176,11 +176,16 @@ PARAMETERS = {
     "min_tokens": "maybe integer", "stop": "texts", "stop_token_ids": "maybe ids", "eos_token_id": "integer or ids", "ignore_eos": "flag", "include_stop_str_in_output": "flag",
     "presence_penalty": "maybe number", "frequency_penalty": "maybe number", "repetition_penalty": "maybe number", "logit_bias": "maybe biases", "bad_words": "words",
     "allowed_token_ids": "maybe ids", "structured_outputs": "nothing", "logits_processors": "hooks", "stopping_criteria": "hooks", "sampler": "hook", "logprobs": "maybe integer",
+    "penalty_last_n": "maybe integer", "dry_multiplier": "maybe number", "dry_base": "maybe number", "dry_allowed_length": "maybe integer", "dry_penalty_last_n": "maybe integer",
+    "dry_sequence_breakers": "texts", "epsilon_cutoff": "maybe number", "eta_cutoff": "maybe number", "top_h": "maybe number", "top_n_sigma": "maybe number", "p_less": "flag",
+    "xtc_probability": "maybe number", "dynatemp_range": "maybe number", "dynatemp_exponent": "maybe number", "mirostat": "maybe integer", "mirostat_tau": "maybe number",
+    "mirostat_eta": "maybe number", "adaptive_p": "maybe number", "adaptive_p_decay": "maybe number", "sampler_order": "objects",
     "prompt_logprobs": "maybe integer", "detokenize": "flag", "skip_special_tokens": "flag", "output_kind": "objects",
     # by other names
     "max_new_tokens": "maybe integer", "min_new_tokens": "maybe integer", "stop_strings": "texts", "num_return_sequences": "maybe integer", "suppress_tokens": "maybe ids", "sequence_bias": "empty", "bad_words_ids": "lists of ids",
     "do_sample": "maybe flag", "typical_p": "maybe number", "num_beams": "maybe integer", "use_cache": "maybe flag", "pad_token_id": "maybe integer", "no_repeat_ngram_size": "maybe integer",
     "early_stopping": "maybe flag", "guidance_scale": "maybe number", "streamer": "nothing", "max_length": "nothing", "xtc_threshold": "maybe number",
+    "typical": "maybe number", "adaptive_target": "maybe number", "adaptive_decay": "maybe number", "mirostat_mode": "maybe integer", "repeat_last_n": "maybe integer",
 }  # fmt: skip
 ENGINE = {
     "tokenizer": "objects", "revision": "maybe text", "device": "objects", "dtype": "objects", "quantization": "objects", "activation_bits": "integer", "kv_cache_dtype": "objects", "attention_dtype": "objects",

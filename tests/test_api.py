@@ -102,14 +102,14 @@ def test_unknown_arguments_name_the_nearest(tiny: LLM, tiny_path: Callable[..., 
 
 
 def test_what_is_not_built_is_refused_by_name(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
-    with pytest.raises(UnsupportedCombinationError, match="mirostat"):
-        tiny.generate([1], mirostat=2)
+    with pytest.raises(UnsupportedCombinationError, match="tfs_z"):
+        tiny.generate([1], tfs_z=0.9)
     with pytest.raises(UnsupportedCombinationError, match="tensor_parallel_size"):
         LLM(tiny_path(), tensor_parallel_size=2)
 
     with pytest.raises(DeviceError, match="CUDA"):
         LLM(tiny_path(), device="cuda")
-    tiny.generate([1], max_tokens=1, mirostat=0, typical_p=1.0)
+    tiny.generate([1], max_tokens=1, tfs_z=1.0, top_a=0)
 
 
 def test_hugging_face_names(tiny: LLM) -> None:

@@ -321,7 +321,8 @@ def test_what_is_no_json(text: str, tmp_path: Path) -> None:
 SETTINGS = {
     "temperature 0.5": 0.5, "top_p 1": 1.0, "top_k -1": -1, "seed 18446744073709551615": 2**64 - 1, "seed none": None, "max_tokens none": None,
     "max-tokens 5": 5, "ignore_eos true": True, "skip_special_tokens False": False, "stop none": ["none"], "stop 1.5": ["1.5"],
-    "stop a b": ["a b"], "stop_token_ids 1,2": [1, 2], "bad_words x": ["x"], "min_p 1e-3": 0.001,
+    "stop a b": ["a b"], "stop_token_ids 1,2": [1, 2], "bad_words x": ["x"], "min_p 1e-3": 0.001, "sampler_order hf": "hf",
+    "sampler_order top_k,temperature": ["top_k", "temperature"],
 }  # fmt: skip
 
 

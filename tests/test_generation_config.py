@@ -28,6 +28,7 @@ _FILE_KEYS: dict[str, tuple[Any, str, Any]] = {
     "temperature": (0.5, "temperature", 0.5), "top_k": (7, "top_k", 7), "top_p": (0.5, "top_p", 0.5), "min_p": (0.25, "min_p", 0.25), "repetition_penalty": (1.5, "repetition_penalty", 1.5),
     "max_new_tokens": (9, "max_tokens", 9), "min_new_tokens": (2, "min_tokens", 2), "do_sample": (False, "temperature", 0.0), "suppress_tokens": ([5, 6], "logit_bias", {5: -math.inf, 6: -math.inf}),
     "sequence_bias": ([[[5], 2.0]], "logit_bias", {5: 2.0}), "bad_words_ids": ([[5, 6]], "bad_words", [[5, 6]]), "stop_strings": (["zz"], "stop", ["zz"]),
+    "typical_p": (0.5, "typical_p", 0.5), "epsilon_cutoff": (0.25, "epsilon_cutoff", 0.25), "eta_cutoff": (0.25, "eta_cutoff", 0.25), "top_h": (0.5, "top_h", 0.5), "no_repeat_ngram_size": (3, "no_repeat_ngram_size", 3),
 }  # fmt: skip
 
 
@@ -91,7 +92,11 @@ def test_a_files_defaults_beside_the_users(path: Path, tmp_path: Path) -> None:
     with LLM(tmp_path, kv_cache_memory_bytes=1 << 20, max_model_len=64) as llm:
         llm.tokenizer.chat_template = "{{ messages[0].content }}"
         resolved = llm.generate([5, 6], top_p=None)[0].params_resolved
-        assert resolved["temperature"] == (0.0, "model") and resolved["top_p"] == (1.0, "user") and resolved["max_tokens"] == (63, "model")
+        assert (
+            resolved["temperature"] == (0.0, "model")
+            and resolved["top_p"] == (1.0, "no effect")
+            and resolved["max_tokens"] == (63, "model")
+        )
         assert llm.chat(CHAT)[0].params_resolved["max_tokens"][1] == "model"
         with pytest.raises(InvalidParamsError, match=r"min_tokens = 3.*max_tokens = 2.*generation_config"):
             llm.generate([5], max_tokens=2)

@@ -271,7 +271,9 @@ CHANGES: dict[str, Any] = {
     "n": 2, "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "max_tokens": 5, "min_tokens": 3, "stop": ["zz", "inf"],
     "stop_token_ids": [9], "ignore_eos": True, "include_stop_str_in_output": True, "presence_penalty": 0.5, "frequency_penalty": 0.25,
     "repetition_penalty": 1.3, "logit_bias": {7: -math.inf, 8: math.inf, 9: 1.5}, "bad_words": ["ab"], "allowed_token_ids": [7, 8, 9, 10, 11, 200],
-    "logprobs": 3, "prompt_logprobs": 2, "detokenize": False, "skip_special_tokens": False,
+    "typical_p": 0.8, "epsilon_cutoff": 0.004, "top_h": 0.5,
+    "top_n_sigma": 1.5, "p_less": True, "xtc_probability": 0.5, "dynatemp_range": 0.4, "mirostat": 2, "adaptive_p": 0.3, "dry_multiplier": 0.8,
+    "dry_sequence_breakers": [], "no_repeat_ngram_size": 2, "penalty_last_n": 5, "sampler_order": "llama.cpp", "logprobs": 3, "prompt_logprobs": 2, "detokenize": False, "skip_special_tokens": False,
 }  # fmt: skip
 
 

@@ -92,6 +92,7 @@ std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExten
 struct PyDrawnLaw {
   py::array_t<float> law;  // [vocab_size]
   int32_t token_id;
+  SamplerState sampler_state;  // after that token
 };
 
 // The law of a row of logits, as sampling and verification process it, and the token that the sample's own noise draws from it. The
@@ -103,6 +104,7 @@ PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatAr
   const auto sample_index = keywords.Take<int64_t>("sample_index");
   const auto output_text = keywords.Take<std::string>("output_text");
   const auto hooks = keywords.Take<py::object>("hooks");
+  SamplerState sampler = keywords.Take<SamplerState>("sampler_state");
   keywords.CheckAllKnown();
   const int64_t vocab_size = handle.vocab_size();
   if (logits.ndim() != 1 || logits.shape(0) != vocab_size) {
@@ -125,14 +127,16 @@ PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatAr
     if (py_hooks != nullptr && py_hooks->HasProcessors()) {
       process = [&](float* row) { py_hooks->ProcessLogits(context, row, vocab_size); };
     }
-    ProcessLogits(engine.context(), params, {token_ids, prompt_len}, process, law.data(), vocab_size);
+    const std::vector<float> before =
+        ProcessLogits(engine.context(), params, {token_ids, prompt_len, sample_index, sampler}, process, law.data(), vocab_size);
     if (py_hooks != nullptr && py_hooks->HasSampler()) {
       token = py_hooks->Sample(context, law.data(), vocab_size);
     } else {
       token = DrawToken(engine.context(), params, static_cast<int64_t>(token_ids.size()), sample_index, law);
     }
+    sampler = NextState(engine.context(), params, sampler, law, before, token);
   }
-  return {CopyArray(law), token};
+  return {CopyArray(law), token, sampler};
 }
 
 std::vector<int32_t> Siblings(EngineHandle& handle, const FloatArray& law, const SamplingParams& params, int64_t position,
@@ -190,7 +194,10 @@ void RegisterLabClasses(py::module_& module) {
              return Shortlist(vocab_size, token_ids);
            }),
            py::arg("vocab_size"), py::arg("token_ids"));
-  py::class_<PyDrawnLaw>(module, "DrawnLaw").def_readonly("law", &PyDrawnLaw::law).def_readonly("token_id", &PyDrawnLaw::token_id);
+  py::class_<PyDrawnLaw>(module, "DrawnLaw")
+      .def_readonly("law", &PyDrawnLaw::law)
+      .def_readonly("token_id", &PyDrawnLaw::token_id)
+      .def_readonly("sampler_state", &PyDrawnLaw::sampler_state);
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ void RegisterRecords(py::module_& module) {
       .def_readonly("max_nodes", &PyDraftQuery::max_nodes)
       .def_readonly("round", &PyDraftQuery::round)
       .def_readonly("wants_laws", &PyDraftQuery::wants_laws)
+      .def_readonly("sampler_state", &PyDraftQuery::sampler_state)
       .def_readonly("hidden_states", &PyDraftQuery::hidden_states);
   py::class_<PyHookRow>(module, "HookRow")
       .def_readonly("hooks", &PyHookRow::hooks)

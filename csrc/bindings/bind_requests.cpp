@@ -102,6 +102,11 @@ void RegisterParams(py::module_& module) {
   py::class_<SamplingParams> params(module, "SamplingParams");
   params.def(py::init<>());
   VisitSamplingParams([&](const char* name, auto member) { params.def_readwrite(name, member); });
+  py::class_<SamplerState>(module, "SamplerState", "What mirostat and adaptive_p remember of a sequence; NaN before the first draw.")
+      .def(py::init<>())
+      .def_readwrite("mu", &SamplerState::mu)
+      .def_readwrite("weighted_sum", &SamplerState::weighted_sum)
+      .def_readwrite("total_weight", &SamplerState::total_weight);
 }
 
 void RegisterSamples(py::module_& module) {

@@ -29,6 +29,17 @@ void RegisterLaws(py::module_& module) {
                ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
                return law;
              });
+  // (law, state after `token`) of a row whose sequence has `state`.
+  module.def("law_and_next_state", [](const SamplingParams& params, const std::vector<int32_t>& tokens, const SamplerState& state,
+                                      const FloatArray& logits, int32_t token, int64_t sample_index) {
+    FloatArray law(logits.size(), logits.data());
+    Validate(params, logits.size());
+    const KernelContext context = TestContext("", 1);
+    const TokenHistory history = {tokens, static_cast<int64_t>(tokens.size()), sample_index, state};
+    const std::vector<float> before = ProcessLogits(context, params, history, nullptr, law.mutable_data(), logits.size());
+    const std::span<const float> row(law.data(), static_cast<size_t>(law.size()));
+    return std::pair(law, NextState(context, params, state, row, before, token));
+  });
   module.def("draw_on_device",
              [](const std::string& table, const std::vector<SamplingParams>& params, const std::vector<std::vector<int32_t>>& tokens,
                 int64_t prompt_len, int64_t sample_index, const FloatArray& logits) {

@@ -58,6 +58,7 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
                                  .max_nodes = context->max_nodes,
                                  .round = context->round,
                                  .wants_laws = context->wants_laws,
+                                 .sampler_state = context->sampler,
                                  .hidden_states = hidden});
       }
       const auto proposals = runner_.Call("propose", list).cast<py::list>();

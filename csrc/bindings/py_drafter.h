@@ -23,6 +23,7 @@ struct PyDraftQuery {
   int64_t max_nodes;
   uint32_t round;
   bool wants_laws;
+  SamplerState sampler_state;
   pybind11::dict hidden_states;  // {layer: [hidden_size]}
 };
 

@@ -35,6 +35,7 @@ struct Sample {
   Detokenizer detokenizer;
   DraftWalk walk;          // over the draft of the step under way
   DraftRecord drafting;    // what drafting keeps between steps
+  SamplerState sampler;    // of mirostat and adaptive_p, after `tokens`
   double emit_time_s = 0;  // of the tokens of this step
   size_t num_streamed_tokens = 0;
   bool started = false;  // the scheduler knows it and its cache exists; true from the beginning for the first sample
@@ -46,6 +47,8 @@ struct Sample {
   // Whether its drafts are accepted and rejected. Then draft lengths influence the tokens, so they depend on this sequence alone.
   bool judges_drafts() const;
   HookContext hook_context() const;
+  // What the law of the next token depends on.
+  TokenHistory history() const;
   // Noise of the token at `position`. round: of verification, 0 for plain draws.
   NoiseKey noise_key(int64_t position, uint32_t round = 0) const { return {request().params.seed, position, index, 0, round}; }
   // The same for the next token.
@@ -69,6 +72,8 @@ inline SampleOutput& Sample::output() const { return running->output(*this); }
 inline bool Sample::judges_drafts() const {
   return request().speculation && request().speculation->verification != VerificationKind::kCoupled;
 }
+
+inline TokenHistory Sample::history() const { return {tokens, running->prompt_len(), index, sampler}; }
 
 inline HookContext Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
 

@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "sampling/repetition.h"
+
 namespace llmi {
 namespace {
 
@@ -28,10 +30,17 @@ void AppendMasks(const SamplingParams& params, const TokenHistory& history, std:
     for (int32_t id : params.stop_token_ids) ban(id);
     for (int32_t id : params.eos_token_ids) ban(id);
   }
+  if (params.no_repeat_ngram_size > 0) {
+    thread_local std::vector<int32_t> repeated;
+    repeated.clear();
+    AppendRepeatedNgrams(params.no_repeat_ngram_size, history.token_ids, &repeated);
+    for (const int32_t id : repeated) ban(id);
+  }
   for (const auto& [id, bias] : params.logit_bias) masks->push_back({id, 0, bias});
 }
 
-bool MaskByLastToken(const SamplingParams& params) {
+bool EditsByLastToken(const SamplingParams& params) {
+  if (params.no_repeat_ngram_size > 0 || (HasPenalties(params) && params.penalty_last_n >= 0)) return true;
   return std::any_of(params.bad_words.begin(), params.bad_words.end(), [](const auto& word) { return word.size() > 1; });
 }
 
@@ -46,11 +55,13 @@ void AppendPenalties(const SamplingParams& params, const TokenHistory& history, 
   // touches only the ids of its history.
   thread_local std::vector<int32_t> seen;
   if (static_cast<int64_t>(seen.size()) < vocab_size) seen.resize(static_cast<size_t>(vocab_size));
-  for (size_t i = 0; i < history.token_ids.size(); ++i) {
+  const size_t size = history.token_ids.size();
+  const size_t begin = params.penalty_last_n < 0 ? 0 : size - std::min(size, static_cast<size_t>(params.penalty_last_n));
+  for (size_t i = begin; i < size; ++i) {
     int32_t& entry = seen[static_cast<size_t>(history.token_ids[i])];
     entry = std::max(entry, 1) + (static_cast<int64_t>(i) >= history.prompt_len ? 1 : 0);
   }
-  for (const int32_t id : history.token_ids) {
+  for (const int32_t id : history.token_ids.subspan(begin)) {
     const int32_t entry = std::exchange(seen[static_cast<size_t>(id)], 0);
     if (entry > 0) penalties->push_back({id, entry - 1});
   }

@@ -10,20 +10,21 @@
 
 namespace llmi {
 
-// Appends the changes for bad words, for stop ids before min_tokens, and for bias, in the order in which they are applied.
+// Appends the changes for bad words, for stop ids before min_tokens, for repeated n-grams, and for bias, in the order in which they are
+// applied.
 // allowed_token_ids are not among them.
 void AppendMasks(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks);
-// Appends each id of the history once; nothing if no penalty is set.
+// Appends each id of the history's last penalty_last_n tokens once; nothing if no penalty is set.
 void AppendPenalties(const SamplingParams& params, const TokenHistory& history, int64_t vocab_size, std::vector<PenaltyEdit>* penalties);
 Penalties PenaltiesOf(const SamplingParams& params);
-// Whether the masks depend on the last token of the history.
-bool MaskByLastToken(const SamplingParams& params);
+// Whether masks, or which tokens are penalised in a window, depend on the last token of the history in ways that a device does not know.
+bool EditsByLastToken(const SamplingParams& params);
 
 // Rows for Device::Draw.
 class DrawList {
  public:
   // Adds the row of one draw, with the noise of position history.token_ids.size(), as DrawToken uses it.
-  // after: as in DrawRow. If it is not -1, the history's last entry is a placeholder, so MaskByLastToken(params) must be false.
+  // after: as in DrawRow. If it is not -1, the history's last entry is a placeholder, so EditsByLastToken(params) must be false.
   void Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row, int64_t vocab_size,
            int64_t after = -1);
   // Adds a drafted token, which the latest row judges after its earlier ones. law: the law that the token was drawn from; it must outlive

@@ -1,11 +1,8 @@
 #include "sampling/law.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <limits>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,11 +11,13 @@
 #include "kernels/dispatch/row_tasks.h"
 #include "kernels/ops/vocab.h"
 #include "sampling/edits.h"
+#include "sampling/filters/filters.h"
+#include "sampling/filters/row.h"
+#include "sampling/repetition.h"
+#include "sampling/steps.h"
 
 namespace llmi {
 namespace {
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 void KeepAllowed(const std::vector<int32_t>& allowed_token_ids, float* logits, int64_t vocab_size) {
   if (allowed_token_ids.empty()) return;
@@ -29,77 +28,60 @@ void KeepAllowed(const std::vector<int32_t>& allowed_token_ids, float* logits, i
   }
 }
 
-// The order in which tokens of a law rank.
-struct ByRank {
-  const float* law;
-  bool operator()(int32_t a, int32_t b) const { return law[a] > law[b] || (law[a] == law[b] && a < b); }
-};
-
-// Keeps the first top_k tokens by rank. One pass, which skips every token below the k-th best found so far.
-void KeepTopK(int64_t top_k, float* law, int64_t vocab_size) {
-  const auto kept = static_cast<size_t>(top_k);
-  std::vector<int32_t> ids;
-  float limit = kMinusInfinity;
-  const auto cut = [&] {
-    std::nth_element(ids.begin(), ids.begin() + top_k - 1, ids.end(), ByRank{law});
-    ids.resize(kept);
-    limit = law[ids.back()];  // the k-th best so far: a later id with the same value ranks after it
-  };
-  for (int64_t i = 0; i < vocab_size; ++i) {
-    if (!(law[i] > limit)) continue;
-    ids.push_back(static_cast<int32_t>(i));
-    if (ids.size() == 4 * kept + 64) cut();
+// Runs the penalties in [step, end) that follow each other in the default order as one pass. Returns the step after them.
+const SamplerStep* Penalise(const SamplingParams& params, const TokenHistory& history, const SamplerStep* step, const SamplerStep* end,
+                            std::span<float> row) {
+  if (*step == SamplerStep::kDry) {
+    ApplyDry(params, history.token_ids, row.data());
+    return step + 1;
   }
-  if (ids.size() > kept) cut();
-  std::vector<float> values(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) values[i] = law[ids[i]];
-  std::fill(law, law + vocab_size, kMinusInfinity);
-  for (size_t i = 0; i < ids.size(); ++i) law[ids[i]] = values[i];
+  const Penalties all = PenaltiesOf(params);
+  Penalties penalties;
+  const SamplerStep* first = step;
+  for (; step < end && *step <= SamplerStep::kPresencePenalty && (step == first || step[-1] < *step); ++step) {
+    if (*step == SamplerStep::kRepetitionPenalty) penalties.repetition = all.repetition;
+    if (*step == SamplerStep::kFrequencyPenalty) penalties.frequency = all.frequency;
+    if (*step == SamplerStep::kPresencePenalty) penalties.presence = all.presence;
+  }
+  thread_local std::vector<PenaltyEdit> edits;
+  edits.clear();
+  AppendPenalties(params, history, static_cast<int64_t>(row.size()), &edits);
+  for (const PenaltyEdit& edit : edits) {
+    float& logit = row[static_cast<size_t>(edit.id)];
+    logit = PenalisedLogit(edit, penalties, logit);
+  }
+  return step;
 }
 
-int MassBucket(uint64_t mass) { return static_cast<int>(std::bit_width(mass)); }  // 0: no mass
-
-// Keeps the shortest ranked prefix whose integer mass reaches top_p of the total. A better rank never has a smaller mass, so tokens are
-// first sorted into buckets by the power of two of their mass; ranks matter only inside the bucket in which the sum is reached.
-void KeepTopP(const KernelContext& context, double top_p, float maximum, float* law, int64_t vocab_size) {
-  thread_local std::vector<uint64_t> masses;
-  masses.resize(static_cast<size_t>(vocab_size));
-  TokenMasses(context, law, vocab_size, maximum, masses.data());
-  std::array<uint64_t, 65> sums{};
-  for (uint64_t mass : masses) sums[static_cast<size_t>(MassBucket(mass))] += mass;
-  uint64_t total = 0;
-  for (uint64_t sum : sums) total += sum;
-  const uint64_t wanted = WantedMass(top_p, total);
-  int bucket = 64;
-  uint64_t sum = 0;
-  for (; bucket > 1 && sum + sums[static_cast<size_t>(bucket)] < wanted; --bucket) sum += sums[static_cast<size_t>(bucket)];
-  std::vector<int32_t> order;
-  for (int64_t i = 0; i < vocab_size; ++i) {
-    const int own = MassBucket(masses[static_cast<size_t>(i)]);
-    if (own == bucket) order.push_back(static_cast<int32_t>(i));
-    if (own < bucket) law[i] = kMinusInfinity;
-  }
-  // Ranks are sorted piece by piece, since usually few are needed.
-  size_t sorted = 0;
-  size_t count = 0;
-  for (size_t piece = 64; count < order.size() && sum < wanted; piece *= 8) {
-    const size_t end = std::min(order.size(), sorted + piece);
-    std::partial_sort(order.begin() + static_cast<int64_t>(sorted), order.begin() + static_cast<int64_t>(end), order.end(), ByRank{law});
-    for (; count < end && sum < wanted; ++count) sum += masses[static_cast<size_t>(order[count])];
-    sorted = end;
-  }
-  for (size_t i = count; i < order.size(); ++i) law[order[i]] = kMinusInfinity;
+// Whether top choices are excluded at the history's end.
+bool XtcCoin(const SamplingParams& params, const TokenHistory& history) {
+  const uint32_t word = NoiseWord({params.seed, static_cast<int64_t>(history.token_ids.size()), history.sample_index, 4, 0}, 0);
+  return (static_cast<double>(word) + 0.5) * 0x1p-32 <= params.xtc_probability;
 }
 
-void Filter(const KernelContext& context, const SamplingParams& params, float* law, int64_t vocab_size, float maximum) {
-  if (params.min_p > 0) {
-    const float limit = MinPLimit(maximum, params.min_p);
-    for (int64_t i = 0; i < vocab_size; ++i) {
-      if (law[i] < limit) law[i] = kMinusInfinity;
-    }
+void RunFilter(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, SamplerStep step, Row row) {
+  switch (step) {
+    case SamplerStep::kTopNSigma: return KeepTopNSigma(context, params.top_n_sigma, row);
+    case SamplerStep::kTemperature:
+      if (params.dynatemp_range > 0) {
+        return TemperByEntropy(context, params.temperature, params.dynatemp_range, params.dynatemp_exponent, row);
+      }
+      return Temper(context, params.temperature, row);
+    case SamplerStep::kMinP: return KeepMinP(context, params.min_p, row);
+    case SamplerStep::kTopK: return KeepTopK(params.top_k, row);
+    case SamplerStep::kTopP: return KeepTopP(context, params.top_p, row);
+    case SamplerStep::kTypicalP: return KeepTypical(context, params.typical_p, row);
+    case SamplerStep::kEpsilonCutoff: return KeepAboveEpsilon(context, params.epsilon_cutoff, row);
+    case SamplerStep::kEtaCutoff: return KeepAboveEta(context, params.eta_cutoff, row);
+    case SamplerStep::kTopH: return KeepTopH(context, params.top_h, row);
+    case SamplerStep::kPLess: return KeepPLess(context, row);
+    case SamplerStep::kXtc:
+      if (XtcCoin(params, history)) CutTopChoices(context, params.xtc_threshold, row);
+      return;
+    case SamplerStep::kAdaptiveP: return AdaptLogits(context, AdaptedTarget(params, history.state), row);
+    case SamplerStep::kMirostat: return KeepMirostat(context, params.mirostat, MirostatBound(params, history.state), row);
+    default: throw Error(ErrorKind::kInternal, "a penalty is no filter");
   }
-  if (params.top_k > 0 && params.top_k < vocab_size) KeepTopK(params.top_k, law, vocab_size);
-  if (params.top_p < 1.0) KeepTopP(context, params.top_p, maximum, law, vocab_size);
 }
 
 }  // namespace
@@ -116,40 +98,53 @@ void PenaliseLogits(const KernelContext& context, const SamplingParams& params, 
   KeepAllowed(params.allowed_token_ids, logits, vocab_size);
   for (const MaskEdit& edit : masks) logits[edit.id] = MaskedLogit(edit, logits[edit.id]);
   if (observer) observer(LawStage::kMasked, logits);
-  thread_local std::vector<PenaltyEdit> penalised;
-  penalised.clear();
-  AppendPenalties(params, history, vocab_size, &penalised);
-  const Penalties penalties = PenaltiesOf(params);
-  for (const PenaltyEdit& edit : penalised) logits[edit.id] = PenalisedLogit(edit, penalties, logits[edit.id]);
+  const SamplerSteps steps = StepsOf(params);
+  const std::span row(logits, static_cast<size_t>(vocab_size));
+  for (const SamplerStep* step = steps.begin(); step < steps.late();) step = Penalise(params, history, step, steps.late(), row);
   if (observer) observer(LawStage::kPenalised, logits);
 }
 
-void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
-                   float* logits, int64_t vocab_size, const LawObserver& observer) {
-  PenaliseLogits(context, params, history, logits, vocab_size, observer);
-  if (hook) hook(logits);
-  FilterLogits(context, params, history, logits, vocab_size, observer);
+void MaskAgain(const SamplingParams& params, const TokenHistory& history, float* logits, int64_t vocab_size) {
+  KeepAllowed(params.allowed_token_ids, logits, vocab_size);
+  thread_local std::vector<MaskEdit> masks;
+  masks.clear();
+  AppendMasks(params, history, &masks);
+  for (const MaskEdit& edit : masks) {
+    if (edit.banned != 0 || edit.bias == kMinusInfinity) logits[edit.id] = kMinusInfinity;
+  }
 }
 
-void FilterLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
-                  int64_t vocab_size, const LawObserver& observer) {
+std::vector<float> ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history,
+                                 const LogitsHook& hook, float* logits, int64_t vocab_size, const LawObserver& observer) {
+  PenaliseLogits(context, params, history, logits, vocab_size, observer);
+  if (hook) {
+    hook(logits);
+    MaskAgain(params, history, logits, vocab_size);
+  }
+  return FilterLogits(context, params, history, logits, vocab_size, observer);
+}
+
+std::vector<float> FilterLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
+                                int64_t vocab_size, const LawObserver& observer) {
   if (observer) observer(LawStage::kProcessed, logits);
-  const int64_t best = ArgMax(context, logits, vocab_size);
-  if (best < 0) {
+  if (ArgMax(context, logits, vocab_size) < 0) {
     throw Error(ErrorKind::kNonFiniteLogits, "no token is left to draw at position " + std::to_string(history.token_ids.size()) +
                                                  ": masks, biases or processors made every logit -inf, or one NaN or +inf");
   }
-  if (params.greedy()) return;
-  const auto temperature = static_cast<float>(params.temperature);
-  if (temperature != 1.0f) {
-    for (int64_t i = 0; i < vocab_size; ++i) logits[i] = logits[i] / temperature;
+  const SamplerSteps steps = StepsOf(params);
+  const std::span row(logits, static_cast<size_t>(vocab_size));
+  std::vector<float> before_adaptive;
+  for (const SamplerStep* step = steps.late(); step < steps.end();) {
+    if (IsPenalty(*step)) {
+      step = Penalise(params, history, step, steps.end(), row);
+      continue;
+    }
+    if (*step == SamplerStep::kAdaptiveP) before_adaptive.assign(row.begin(), row.end());
+    RunFilter(context, params, history, *step, row);
+    if (*step == SamplerStep::kTemperature && observer) observer(LawStage::kTempered, logits);
+    ++step;
   }
-  if (observer) observer(LawStage::kTempered, logits);
-  if (std::isinf(logits[best])) {
-    throw Error(ErrorKind::kNonFiniteLogits, "temperature " + std::to_string(params.temperature) + " makes a logit infinite",
-                "temperature");
-  }
-  Filter(context, params, logits, vocab_size, logits[best]);
+  return before_adaptive;
 }
 
 RaceNoise NoiseOf(const NoiseKey& key) {

@@ -1,9 +1,10 @@
 // The processed distribution of a row of logits, called its "law" throughout the code. One function computes it; sampling, verification and
 // log-probabilities all call that function.
 //
-// Order: masks (allowed ids, bad words, stop ids before min_tokens), bias, penalties (repetition, frequency, presence); then the user's
-// processors; then temperature, min-p, top-k, top-p. Tokens rank by logit, descending, then by id, ascending. Top-p adds integer masses
-// (kernels/ops/vocab.h), so it keeps the same set on every machine.
+// Order: masks (allowed ids, bad words, stop ids before min_tokens, repeated n-grams), bias, penalties (repetition, frequency, presence,
+// DRY); the user's processors, then masks again; then the filters in the order of sampling/steps.h, or of sampler_order. Tokens rank by
+// logit, descending, then by id, ascending. Masses are integers, and other sums have one order (filters/row.h), so a law has the same bits
+// on every machine.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,16 @@
 #include "kernels/draws/exponential_race.h"
 #include "kernels/ops/context.h"
 #include "sampling/params.h"
+#include "sampling/state.h"
 
 namespace llmi {
 
-// The tokens before the one to be drawn: prompt, then output.
+// What a draw depends on besides its row and its parameters.
 struct TokenHistory {
-  std::span<const int32_t> token_ids;
+  std::span<const int32_t> token_ids;  // before the one to be drawn: prompt, then output
   int64_t prompt_len = 0;
+  int64_t sample_index = 0;  // keys the coin of xtc_probability, with the seed and the position
+  SamplerState state = {};   // of the sequence
 };
 
 // Called between penalties and temperature with the row [vocab_size], which it may change.
@@ -28,10 +32,10 @@ using LogitsHook = std::function<void(float* logits)>;
 
 // The stages of a row's processing, for traces that show why a token was drawn.
 enum class LawStage : uint8_t {
-  kMasked,     // allowed ids, bad words, minimum length, bias
-  kPenalised,  // repetition, frequency, presence
-  kProcessed,  // the user's processors
-  kTempered,
+  kMasked,     // allowed ids, bad words, minimum length, repeated n-grams, bias
+  kPenalised,  // repetition, frequency, presence, DRY
+  kProcessed,  // the user's processors, and masks again
+  kTempered,   // and by the filters that run before temperature
 };
 constexpr size_t kNumLawStages = 4;
 // Called after each stage with the row [vocab_size].
@@ -41,16 +45,19 @@ using LawObserver = std::function<void(LawStage stage, const float* logits)>;
 void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
                     int64_t vocab_size, const LawObserver& observer = nullptr);
 
-// The second half: applies temperature and filters in place, after the hooks. Throws Error(kNonFiniteLogits) if the logits have no finite
-// maximum then.
-void FilterLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
-                  int64_t vocab_size, const LawObserver& observer = nullptr);
+// Bans again what masks ban (allowed ids, bad words, stop ids before min_tokens, repeated n-grams, biases of -inf), after user code.
+void MaskAgain(const SamplingParams& params, const TokenHistory& history, float* logits, int64_t vocab_size);
 
-// Both halves, with the hook between them. Turns raw logits into the law, in place: with temperature > 0, law[i] = logit / temperature
-// where kept and -inf where cut, and the law is softmax(law); with temperature 0, law[i] is the masked and penalised logit, and all mass is
-// on ArgMax. Throws Error(kNonFiniteLogits) if no finite maximum is left.
-void ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, const LogitsHook& hook,
-                   float* logits, int64_t vocab_size, const LawObserver& observer = nullptr);
+// The second half: applies the filters in place, after the hooks. Returns the row as it was before adaptive_p, for NextState (state.h);
+// empty without adaptive_p. Throws Error(kNonFiniteLogits) if the logits have no finite maximum then.
+std::vector<float> FilterLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
+                                int64_t vocab_size, const LawObserver& observer = nullptr);
+
+// Both halves, with the hook between them, and masks again after the hook. Turns raw logits into the law, in place: with temperature > 0
+// it is softmax(law), -inf where cut; with temperature 0, law[i] is the masked and penalised logit, and all mass is on ArgMax. Returns what
+// FilterLogits returns. Throws Error(kNonFiniteLogits) if no finite maximum is left.
+std::vector<float> ProcessLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history,
+                                 const LogitsHook& hook, float* logits, int64_t vocab_size, const LawObserver& observer = nullptr);
 
 // Coordinates of the noise of one draw (docs/numerics.md): the token at `position` of sample `sample_index`.
 struct NoiseKey {

@@ -1,8 +1,11 @@
 #include "sampling/params.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "core/errors.h"
+#include "sampling/steps.h"
 
 namespace llmi {
 namespace {
@@ -17,6 +20,43 @@ void CheckIds(const char* name, const std::vector<int32_t>& ids, int64_t vocab_s
       Fail(name, "holds token id " + std::to_string(id) + ", outside [0, " + std::to_string(vocab_size) + ")");
     }
   }
+}
+
+void CheckRange(const char* name, double value, double low, double high) {
+  if (!(value >= low && value <= high)) Fail(name, "must lie in [" + std::to_string(low) + ", " + std::to_string(high) + "]");
+}
+
+void CheckFilters(const SamplingParams& params) {
+  constexpr double kLargest = 1e30;
+  if (!(params.typical_p > 0 && params.typical_p <= 1)) Fail("typical_p", "must lie in (0, 1]");
+  if (!(params.epsilon_cutoff >= 0 && params.epsilon_cutoff < 1)) Fail("epsilon_cutoff", "must lie in [0, 1)");
+  if (!(params.eta_cutoff >= 0 && params.eta_cutoff < 1)) Fail("eta_cutoff", "must lie in [0, 1)");
+  CheckRange("top_h", params.top_h, 0, 1);
+  CheckRange("top_n_sigma", params.top_n_sigma, -kLargest, kLargest);
+  CheckRange("xtc_probability", params.xtc_probability, 0, 1);
+  CheckRange("xtc_threshold", params.xtc_threshold, 0, 1);
+  CheckRange("dynatemp_range", params.dynatemp_range, 0, kLargest);
+  CheckRange("dynatemp_exponent", params.dynatemp_exponent, 0, kLargest);
+  CheckRange("adaptive_p", params.adaptive_p, -kLargest, 1);
+  CheckRange("adaptive_p_decay", params.adaptive_p_decay, 0, 0.99);
+  if (params.mirostat < 0 || params.mirostat > 2) Fail("mirostat", "must be 0, 1 or 2");
+  CheckRange("mirostat_tau", params.mirostat_tau, 0, kLargest);
+  CheckRange("mirostat_eta", params.mirostat_eta, 0, kLargest);
+}
+
+void CheckRepetition(const SamplingParams& params, int64_t vocab_size) {
+  constexpr double kLargest = 1e30;
+  if (params.penalty_last_n < -1) Fail("penalty_last_n", "must be -1 (all) or more");
+  if (params.no_repeat_ngram_size < 0) Fail("no_repeat_ngram_size", "must be 0 (off) or more");
+  CheckRange("dry_multiplier", params.dry_multiplier, 0, kLargest);
+  CheckRange("dry_base", params.dry_base, 1, kLargest);
+  if (params.dry_allowed_length < 1) Fail("dry_allowed_length", "must be 1 or more");
+  if (params.dry_penalty_last_n < -1) Fail("dry_penalty_last_n", "must be -1 (all) or more");
+  for (const std::vector<int32_t>& breaker : params.dry_breakers) {
+    if (breaker.empty()) Fail("dry_sequence_breakers", "holds an empty sequence");
+    CheckIds("dry_sequence_breakers", breaker, vocab_size);
+  }
+  if (!std::is_sorted(params.dry_breakers.begin(), params.dry_breakers.end())) Fail("dry_sequence_breakers", "must ascend");
 }
 
 }  // namespace
@@ -43,6 +83,9 @@ void Validate(const SamplingParams& params, int64_t vocab_size) {
     if (word.empty()) Fail("bad_words", "holds an empty word");
     CheckIds("bad_words", word, vocab_size);
   }
+  CheckFilters(params);
+  CheckRepetition(params, vocab_size);
+  CheckOrder(params);
 }
 
 }  // namespace llmi

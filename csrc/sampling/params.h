@@ -19,6 +19,29 @@ struct SamplingParams {
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
   double repetition_penalty = 1.0;
+  int64_t penalty_last_n = -1;  // tokens of the history that the three penalties see; -1: all
+  int64_t no_repeat_ngram_size = 0;
+  double typical_p = 1.0;       // (0, 1]
+  double epsilon_cutoff = 0.0;  // [0, 1)
+  double eta_cutoff = 0.0;      // [0, 1)
+  double top_h = 0.0;           // [0, 1]; 0: off
+  double top_n_sigma = -1.0;    // 0 or less: off
+  bool p_less = false;
+  double xtc_probability = 0.0;  // [0, 1]
+  double xtc_threshold = 0.1;    // [0, 1]
+  double dynatemp_range = 0.0;   // 0: off
+  double dynatemp_exponent = 1.0;
+  int64_t mirostat = 0;       // 0: off; 1, 2: its version
+  double mirostat_tau = 5.0;  // bits
+  double mirostat_eta = 0.1;
+  double adaptive_p = -1.0;       // at most 1; below 0: off
+  double adaptive_p_decay = 0.9;  // [0, 0.99]
+  double dry_multiplier = 0.0;    // 0: off
+  double dry_base = 1.75;         // 1 or more
+  int64_t dry_allowed_length = 2;
+  int64_t dry_penalty_last_n = -1;                 // -1: the whole history; 0: off
+  std::vector<std::vector<int32_t>> dry_breakers;  // token sequences, ascending
+  std::vector<std::string> sampler_order;          // names of steps (sampling/steps.h); empty: the default order
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::vector<std::vector<int32_t>> bad_words;  // token sequences
   std::vector<int32_t> allowed_token_ids;       // empty: all
@@ -49,6 +72,29 @@ void VisitSamplingParams(const Visit& visit) {
   visit("presence_penalty", &SamplingParams::presence_penalty);
   visit("frequency_penalty", &SamplingParams::frequency_penalty);
   visit("repetition_penalty", &SamplingParams::repetition_penalty);
+  visit("penalty_last_n", &SamplingParams::penalty_last_n);
+  visit("no_repeat_ngram_size", &SamplingParams::no_repeat_ngram_size);
+  visit("typical_p", &SamplingParams::typical_p);
+  visit("epsilon_cutoff", &SamplingParams::epsilon_cutoff);
+  visit("eta_cutoff", &SamplingParams::eta_cutoff);
+  visit("top_h", &SamplingParams::top_h);
+  visit("top_n_sigma", &SamplingParams::top_n_sigma);
+  visit("p_less", &SamplingParams::p_less);
+  visit("xtc_probability", &SamplingParams::xtc_probability);
+  visit("xtc_threshold", &SamplingParams::xtc_threshold);
+  visit("dynatemp_range", &SamplingParams::dynatemp_range);
+  visit("dynatemp_exponent", &SamplingParams::dynatemp_exponent);
+  visit("mirostat", &SamplingParams::mirostat);
+  visit("mirostat_tau", &SamplingParams::mirostat_tau);
+  visit("mirostat_eta", &SamplingParams::mirostat_eta);
+  visit("adaptive_p", &SamplingParams::adaptive_p);
+  visit("adaptive_p_decay", &SamplingParams::adaptive_p_decay);
+  visit("dry_multiplier", &SamplingParams::dry_multiplier);
+  visit("dry_base", &SamplingParams::dry_base);
+  visit("dry_allowed_length", &SamplingParams::dry_allowed_length);
+  visit("dry_penalty_last_n", &SamplingParams::dry_penalty_last_n);
+  visit("dry_breakers", &SamplingParams::dry_breakers);
+  visit("sampler_order", &SamplingParams::sampler_order);
   visit("logit_bias", &SamplingParams::logit_bias);
   visit("bad_words", &SamplingParams::bad_words);
   visit("allowed_token_ids", &SamplingParams::allowed_token_ids);

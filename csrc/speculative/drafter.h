@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/errors.h"
+#include "sampling/state.h"
 #include "speculative/draft.h"
 
 namespace llmi {
@@ -29,6 +30,7 @@ struct DraftContext {
   int64_t max_nodes = 0;    // at least 1
   uint32_t round = 0;       // the verification round, for the noise of drawn drafts
   bool wants_laws = false;  // Draft::laws is needed if the drafter draws its tokens
+  SamplerState sampler;     // the target's, after token_ids
   DrafterState* state = nullptr;
   // {layer: [hidden_size]}: hidden states of the row that the last token was drawn from, for the layers that some drafter of the step
   // needs.

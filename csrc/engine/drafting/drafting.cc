@@ -110,6 +110,7 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   context.sample_index = sample.index;
   context.token_ids = sample.tokens;
   context.prompt_len = running.prompt_len();
+  context.sampler = sample.sampler;
   context.max_nodes = length;
   sample.drafting.BeginRound();
   context.round = sample.drafting.round();

@@ -22,7 +22,9 @@ class JudgedDraft : public DraftRows {
         logits_(logits),
         vocab_size_(vocab_size),
         has_processors_(row.plan.edits.processors),
+        keeps_state_(KeepsState(sample_.request().params)),
         targets_(static_cast<size_t>(sample_.walk.draft().size()) + 1),
+        states_(targets_.size(), sample_.sampler),
         tokens_(targets_.size()) {}
   ~JudgedDraft() override {
     if (has_processors_) sample_.request().hooks->EndTrials();
@@ -89,8 +91,8 @@ class JudgedDraft : public DraftRows {
     for (int32_t step : Path(node)) tokens.push_back(draft().token_ids[static_cast<size_t>(step)]);
     LogitsHook process;
     std::optional<Detokenizer> detokenizer;
+    if (node >= 0 && (has_processors_ || keeps_state_)) Compute(draft().parent(node));  // they meet the path in its order
     if (has_processors_) {
-      if (node >= 0) Compute(draft().parent(node));  // processors meet the path in its order
       RequestHooks& hooks = *sample_.request().hooks;
       hooks.CopyState(node < 0 ? sample_.index : Slot(draft().parent(node)), Slot(node));
       detokenizer = sample_.detokenizer;
@@ -101,7 +103,12 @@ class JudgedDraft : public DraftRows {
     }
     const std::span<const float> raw = Logits(node);
     law_.assign(raw.begin(), raw.end());
-    ProcessLogits(context_, params, {tokens, sample_.running->prompt_len()}, process, law_.data(), vocab_size);
+    const SamplerState& state = states_[Row(node)];
+    const TokenHistory history = {tokens, sample_.running->prompt_len(), sample_.index, state};
+    const std::vector<float> before = ProcessLogits(context_, params, history, process, law_.data(), vocab_size);
+    for (const int32_t child : draft().Children(node)) {
+      states_[Row(child)] = NextState(context_, params, state, law_, before, draft().token_ids[static_cast<size_t>(child)]);
+    }
     targets_[Row(node)] = NormalisedLaw(context_, params, law_);
     tokens_[Row(node)] = DrawToken(context_, params, static_cast<int64_t>(tokens.size()), sample_.index, law_);
   }
@@ -111,8 +118,10 @@ class JudgedDraft : public DraftRows {
   const std::span<const float> logits_;  // [1 + nodes, vocab_size]
   const int64_t vocab_size_;
   const bool has_processors_;
+  const bool keeps_state_;
   std::vector<float> law_;                    // of the row that is computed
   std::vector<std::vector<double>> targets_;  // by row; empty: not computed so far
+  std::vector<SamplerState> states_;          // by row, before the draw from it
   std::vector<int32_t> tokens_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/running.h"
+#include "sampling/steps.h"
 #include "sampling/edits.h"
 
 namespace llmi {
@@ -10,10 +11,9 @@ namespace {
 
 // Whether the law of a row differs from the softmax of its logits. min_tokens counts only where a token follows.
 bool ParametersChange(const SamplingParams& params, bool token_follows) {
-  const bool penalises = params.presence_penalty != 0 || params.frequency_penalty != 0 || params.repetition_penalty != 1;
-  const bool filters = params.temperature != 1 || params.top_p != 1 || params.top_k != 0 || params.min_p != 0;
-  const bool masks = !params.logit_bias.empty() || !params.bad_words.empty() || !params.allowed_token_ids.empty();
-  return penalises || filters || masks || (token_follows && params.min_tokens > 0);
+  const bool masks = !params.logit_bias.empty() || !params.bad_words.empty() || !params.allowed_token_ids.empty() ||
+                     params.no_repeat_ngram_size > 0 || (token_follows && params.min_tokens > 0);
+  return masks || params.greedy() || StepsOf(params).count > 0;
 }
 
 // A row that no token follows.
@@ -65,7 +65,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   const bool has_hooks = request.hooks != nullptr;
 
   plan.edits.parameters = ParametersChange(params, true);
-  plan.edits.last_token = MaskByLastToken(params);
+  plan.edits.last_token = EditsByLastToken(params);
   plan.edits.batch_processors = site.has_batch_processors && has_hooks && comes_first && plan.decider != RowDecider::kJudge;
   plan.edits.processors = has_hooks && (plan.edits.batch_processors ? request.hooks->HasOwnProcessors() : request.hooks->HasProcessors());
   plan.readers.siblings = starts_samples && !is_sibling;
@@ -76,7 +76,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.keeps.trace = request.trace;
 
   const bool device_decides = plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule;
-  if (site.has_device && device_decides && !is_sibling && !plan.NeedsHost()) plan.place = RowPlace::kDevice;
+  if (site.has_device && device_decides && !is_sibling && !plan.NeedsHost() && DrawsOnDevice(params)) plan.place = RowPlace::kDevice;
   // Siblings take over the state that their leader's processors have before they see this row, and draw before the leader.
   const bool state_is_copied = plan.readers.siblings && plan.edits.on_host();
   plan.in_parallel = plan.decider == RowDecider::kDraw && comes_first && !state_is_copied && !plan.keeps.trace;

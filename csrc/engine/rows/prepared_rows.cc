@@ -36,7 +36,7 @@ void PreparedRows::ForEachRow(std::span<const LogitsRow> rows, const Chosen& cho
     if (row->error) return;
     const Sample& sample = *rows[index].sample;
     try {
-      body(*row, index, sample, TokenHistory{sample.tokens, sample.running->prompt_len()});
+      body(*row, index, sample, sample.history());
     } catch (...) {
       row->error = std::current_exception();
     }
@@ -62,11 +62,13 @@ void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const
     PenaliseLogits(each, sample.request().params, history, row.law, vocab_size_);
   });
   Process(rows, chosen);
-  ForEachRow(rows, chosen, [&](Row& row, size_t, const Sample& sample, const TokenHistory& history) {
+  ForEachRow(rows, chosen, [&](Row& row, size_t index, const Sample& sample, const TokenHistory& history) {
     const SamplingParams& params = sample.request().params;
-    FilterLogits(each, params, history, row.law, vocab_size_);
+    if (rows[index].plan.edits.on_host()) MaskAgain(params, history, row.law, vocab_size_);
+    const std::vector<float> before = FilterLogits(each, params, history, row.law, vocab_size_);
     const std::span law(row.law, static_cast<size_t>(vocab_size_));
     row.token = DrawToken(each, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law);
+    row.sampler = NextState(each, params, history.state, law, before, row.token);
   });
 }
 
@@ -85,12 +87,13 @@ void PreparedRows::Process(std::span<const LogitsRow> rows, const Chosen& chosen
   }
 }
 
-int32_t PreparedRows::Take(const Sample& sample, std::vector<float>* law) {
+int32_t PreparedRows::Take(Sample& sample, std::vector<float>* law) {
   const auto found = rows_.find(&sample);
   CheckInternal(found != rows_.end(), "a row that is drawn in parallel was not prepared");
   Row& row = found->second;
   if (row.error) std::rethrow_exception(row.error);
   const int32_t token = row.token;
+  sample.sampler = row.sampler;
   if (!row.copy.empty()) {
     law->swap(row.copy);
     spare_laws_.push_back(std::move(row.copy));

@@ -23,15 +23,16 @@ class PreparedRows {
 
   // Draws rows of a chunk. logits [rows, vocab_size] are changed where nothing reads them afterwards. Forgets the rows of the chunk before.
   void Prepare(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device);
-  // The sample's token, once, of a row of the chunk with in_parallel. The law goes to *law if something reads the row after its draw.
-  // Throws what failed for the row.
-  int32_t Take(const Sample& sample, std::vector<float>* law);
+  // The sample's token, once, of a row of the chunk with in_parallel; the sample's sampler state is the one after it. The law goes to *law
+  // if something reads the row after its draw. Throws what failed for the row.
+  int32_t Take(Sample& sample, std::vector<float>* law);
 
  private:
   struct Row {
     float* law = nullptr;     // [vocab_size]: `copy`, or the row's logits themselves where nothing reads those afterwards
     std::vector<float> copy;  // empty, or the law apart from the logits
     int32_t token = 0;
+    SamplerState sampler;  // after the token
     std::exception_ptr error;
   };
   // With the index of each row in the chunk.

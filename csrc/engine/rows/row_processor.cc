@@ -154,29 +154,36 @@ void RowProcessor::JudgeRow(const LogitsRow& row, const float* raw) {
   }
 }
 
-// The token after a row, from law_, by whatever decides for it; the child is kFindChild where that is not known.
+// The token after a row, from law_, by whatever decides for it; the child is kFindChild where that is not known. The sample's sampler state
+// follows the token.
 RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* raw, const RowVerdict* judged) {
   Sample& sample = *row.sample;
   const RowPlan& plan = row.plan;
-  const Request& request = sample.request();
-  const SamplingParams& params = request.params;
+  const SamplingParams& params = sample.request().params;
   const int64_t vocab_size = logits_.vocab_size();
   if (plan.in_parallel) return {prepared_.Take(sample, &law_), kFindChild};
   law_.assign(raw, raw + vocab_size);
   LogitsHook process;
   if (plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
-  ProcessLogits(context_, params, {sample.tokens, sample.running->prompt_len()}, process, law_.data(), vocab_size,
-                plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
-  if (plan.decider == RowDecider::kJudge) return *judged;
-  if (plan.decider == RowDecider::kRule) {
+  const std::vector<float> before = ProcessLogits(context_, params, sample.history(), process, law_.data(), vocab_size,
+                                                  plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+  const RowVerdict verdict = judged != nullptr ? *judged : DecideByLaw(row);
+  sample.sampler = NextState(context_, params, sample.sampler, law_, before, verdict.token);
+  return verdict;
+}
+
+RowVerdict RowProcessor::DecideByLaw(const LogitsRow& row) {
+  const Sample& sample = *row.sample;
+  const Request& request = sample.request();
+  if (row.plan.decider == RowDecider::kRule) {
     const NoiseKey key = sample.next_noise_key(sample.drafting.round());
-    return VerifyLaw(context_, params, key, law_, sample.walk.draft(), row.node, *request.speculation->rule);
+    return VerifyLaw(context_, request.params, key, law_, sample.walk.draft(), row.node, *request.speculation->rule);
   }
-  if (plan.decider == RowDecider::kSampler) {
+  if (row.plan.decider == RowDecider::kSampler) {
     const Stopwatch stopwatch(processors_.seconds());
-    return {request.hooks->Sample(sample.hook_context(), law_.data(), vocab_size), kFindChild};
+    return {request.hooks->Sample(sample.hook_context(), law_.data(), logits_.vocab_size()), kFindChild};
   }
-  return {DrawToken(context_, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law_), kFindChild};
+  return {DrawToken(context_, request.params, static_cast<int64_t>(sample.tokens.size()), sample.index, law_), kFindChild};
 }
 
 void RowProcessor::SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn, const RowVerdict* judged) {

@@ -46,6 +46,8 @@ class RowProcessor {
   // drawn: what the device has drawn, and then raw is null; or kNotDrawn. judged: what the row's judge has decided; null without a judge.
   void SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn, const RowVerdict* judged = nullptr);
   RowVerdict Decide(const LogitsRow& row, const float* raw, const RowVerdict* judged);
+  // By the acceptance rule, the user's sampler or a draw, from law_.
+  RowVerdict DecideByLaw(const LogitsRow& row);
   // child: the draft node that holds the token, or -1.
   void AfterToken(const LogitsRow& row, int32_t token, int32_t child, const float* raw);
 

@@ -26,7 +26,7 @@ void UserProcessors::PenaliseRows(std::span<const LogitsRow> rows, const std::ve
     float* law = matrix_.data() + row * vocab_size;
     std::copy_n(logits + places[row] * vocab_size, vocab_size, law);
     try {
-      PenaliseLogits(alone, sample.request().params, {sample.tokens, sample.running->prompt_len()}, law, vocab_size_);
+      PenaliseLogits(alone, sample.request().params, sample.history(), law, vocab_size_);
     } catch (...) {
       (*errors)[row] = std::current_exception();
     }

@@ -156,6 +156,29 @@ class SamplingParams(_Bound):
     presence_penalty: float
     frequency_penalty: float
     repetition_penalty: float
+    penalty_last_n: int
+    no_repeat_ngram_size: int
+    typical_p: float
+    epsilon_cutoff: float
+    eta_cutoff: float
+    top_h: float
+    top_n_sigma: float
+    p_less: bool
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    adaptive_p: float
+    adaptive_p_decay: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_breakers: list[list[int]]
+    sampler_order: list[str]
     logit_bias: list[tuple[int, float]]
     bad_words: list[list[int]]
     allowed_token_ids: list[int]
@@ -168,6 +191,12 @@ class SamplingParams(_Bound):
     skip_special_tokens: bool
     num_logprobs: int
     num_prompt_logprobs: int
+    def __init__(self) -> None: ...
+
+class SamplerState(_Bound):
+    mu: float
+    weighted_sum: float
+    total_weight: float
     def __init__(self) -> None: ...
 
 class SampleOutput(_Bound):
@@ -333,6 +362,8 @@ class DraftQuery(_Bound):
     @property
     def wants_laws(self) -> bool: ...
     @property
+    def sampler_state(self) -> SamplerState: ...
+    @property
     def hidden_states(self) -> dict[int, NDArray[np.float32]]: ...
 
 class HookRow(_Bound):
@@ -449,6 +480,8 @@ class DrawnLaw(_Bound):
     def law(self) -> NDArray[np.float32]: ...
     @property
     def token_id(self) -> int: ...
+    @property
+    def sampler_state(self) -> SamplerState: ...
 
 def law(
     engine: Engine,
@@ -460,6 +493,7 @@ def law(
     sample_index: int,
     output_text: str,
     hooks: object,
+    sampler_state: SamplerState,
 ) -> DrawnLaw: ...
 def draw_siblings(
     engine: Engine, law: NDArray[np.float32], params: SamplingParams, position: int, sample_index: int, count: int, round: int

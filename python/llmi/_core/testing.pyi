@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from llmi._core import ModelFiles, Request, SamplingParams, _Bound
+from llmi._core import ModelFiles, Request, SamplerState, SamplingParams, _Bound
 
 _F32: TypeAlias = NDArray[np.float32]
 # (codes, scales, sums, half sums), and with 16 bits the low bytes.
@@ -289,6 +289,9 @@ def plan_row(request: Request, row: RowCase) -> RowPlan: ...
 # Sampling, noise, text.
 
 def process_logits(params: SamplingParams, token_ids: Sequence[int], prompt_len: int, logits: _F32, /) -> _F32: ...
+def law_and_next_state(
+    params: SamplingParams, token_ids: Sequence[int], state: SamplerState, logits: _F32, token: int, sample_index: int, /
+) -> tuple[_F32, SamplerState]: ...
 def draw_on_device(
     table: str,
     params: Sequence[SamplingParams],

@@ -10,9 +10,11 @@ from typing import Any
 from llmi.base.kinds import TOKEN_IDS, Either, Flag, Listed, Maybe, Neutral, Real, Text, Whole
 from llmi.errors import InvalidParamsError
 from llmi.params.options import SAMPLING, Option
+from llmi.params.steps import ORDERS
 
 #: Those that change nothing that a command prints, or that it cannot print.
 NOT_OFFERED = {"n", "logprobs", "prompt_logprobs", "detokenize", "output_kind", "eos_token_id"}
+_ORDER = "sampler_order"
 _PLAIN = (Real, Whole, Flag)
 _WORDS = {"none": None, "true": True, "false": False}
 
@@ -37,7 +39,7 @@ def offered() -> dict[str, Option]:
     return {
         name: option
         for name, option in SAMPLING.items()
-        if name not in NOT_OFFERED and (isinstance(kind := _bare(option), _PLAIN) or _is_texts(kind) or kind is TOKEN_IDS)
+        if name not in NOT_OFFERED and (isinstance(kind := _bare(option), _PLAIN) or _is_texts(kind) or kind is TOKEN_IDS or name == _ORDER)
     }
 
 
@@ -53,6 +55,8 @@ def parse_text(name: str, text: str, given_as: str) -> Any:
     kind = _bare(option)
     if text.lower() == "none" and not _is_texts(kind):
         return option.parse(None, given_as)
+    if name == _ORDER:
+        return option.parse(text if text in ORDERS else text.split(","), given_as)
     if kind is TOKEN_IDS:
         return option.parse([_number(part) for part in text.split(",")], given_as)
     if _is_texts(kind):
@@ -82,6 +86,8 @@ def add_flags(parser: argparse.ArgumentParser, defaults: dict[str, str]) -> None
         elif _is_texts(kind):
             text = f"{option.doc} May be given several times."
             group.add_argument(flag, action="append", metavar="TEXT", default=argparse.SUPPRESS, help=text)
+        elif name == _ORDER:
+            group.add_argument(flag, metavar="NAME,NAME", default=argparse.SUPPRESS, help=option.doc)
         elif kind is TOKEN_IDS:
             group.add_argument(flag, metavar="ID,ID", default=argparse.SUPPRESS, help=option.doc)
         else:

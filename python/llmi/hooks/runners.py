@@ -270,6 +270,9 @@ class RequestHooks:
             except BaseException as error:
                 self._fail(processor, error)
                 raise
+        if self.params.structured_outputs is not None and len(self.processors) > 1:
+            logits = logits.copy()  # a processor may have returned an array that it keeps
+            self.processors[0](context, logits)  # masks again
         return logits
 
     def sample(self, row: _core.HookRow, law: NDArray[np.float32]) -> int:

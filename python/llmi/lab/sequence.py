@@ -11,7 +11,7 @@ import copy
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,14 @@ _NODES = Listed(Whole(0, 2**31 - 1, "a node index, an integer of 0 or more"), "a
 
 #: Where sequences made inside a strategy are noted, so that they are closed with it.
 OWNER: contextvars.ContextVar[list[TokenSequence] | None] = contextvars.ContextVar("OWNER", default=None)
+
+
+class Draw(NamedTuple):
+    """A token that was drawn for a position, and the state of the samplers after it."""
+
+    position: int
+    token_id: int
+    sampler_state: _core.SamplerState
 
 
 class TokenSequence(StaysHere, HeldPrompt):
@@ -72,6 +80,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         self._hidden_states: dict[int, F32] = {}
         self._attention: dict[int, F32] = {}
         self._hook_state: dict[str, Any] = {}
+        self._draws: list[Draw] = []  # of sample(), in the order of positions
         owner = OWNER.get()
         if owner is not None:
             owner.append(self)
@@ -163,6 +172,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         child._logits, child._layer_logits, child._hidden_states = self._logits, self._layer_logits, self._hidden_states
         child._attention = self._attention
         child._hook_state = copy.deepcopy(self._hook_state)
+        child._draws = list(self._draws)
         return child
 
     def extend(self, tokens: Iterable[int] | TokenTree) -> F32:
@@ -193,6 +203,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         num_tokens = option("num_tokens", num_tokens)
         self._forget()
         call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
+        self._forget_draws(self._core.num_tokens)
 
     def sync(self, token_ids: Iterable[int]) -> int:
         """Makes token_ids the content, keeping the cache of the common beginning; returns that beginning's length.
@@ -206,6 +217,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         except BaseException:
             self._forget()
             raise
+        self._forget_draws(common)
         if common < before or common < len(ids):
             self._forget()
         return common
@@ -220,7 +232,8 @@ class TokenSequence(StaysHere, HeldPrompt):
         logits : array [vocab_size], optional
             None: this sequence's own.
         """
-        law, token, params = self._law(sampling_params, logits)
+        drawn, params = self._law(sampling_params, logits)
+        law, token = drawn.law, drawn.token_id
         if params.temperature == 0:
             point = np.zeros(len(law), np.float32)
             point[token] = 1.0
@@ -229,8 +242,15 @@ class TokenSequence(StaysHere, HeldPrompt):
         return result
 
     def sample(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> int:
-        """Draws the next token with this position's noise; does not append it."""
-        return self._law(sampling_params, logits)[1]
+        """Draws the next token with this position's noise; does not append it.
+
+        What mirostat and adaptive_p remember follows the drawn token once that token is appended; `probs` changes nothing.
+        """
+        drawn, _ = self._law(sampling_params, logits)
+        position = int(self._core.num_tokens)
+        self._forget_draws(position)
+        self._draws.append(Draw(position, drawn.token_id, drawn.sampler_state))
+        return drawn.token_id
 
     def close(self) -> None:
         """Gives its cache back."""
@@ -269,6 +289,19 @@ class TokenSequence(StaysHere, HeldPrompt):
     def _forget(self) -> None:
         self._logits, self._layer_logits, self._hidden_states, self._attention = None, {}, {}, {}
 
+    def _forget_draws(self, num_tokens: int) -> None:
+        """Only draws of the first num_tokens tokens stay."""
+        self._draws = [draw for draw in self._draws if draw.position < num_tokens]
+
+    def _sampler_state(self) -> _core.SamplerState:
+        """After the last token that is in the sequence as it was drawn."""
+        if self._draws:
+            token_ids = self.token_ids
+            for draw in reversed(self._draws):
+                if draw.position < len(token_ids) and token_ids[draw.position] == draw.token_id:
+                    return draw.sampler_state
+        return _core.SamplerState()
+
     def _check_no_tree(self, what: str) -> None:
         if self._core.has_tree:
             raise InvalidParamsError(f"a sequence with a pending tree cannot be {what}: commit a path or roll it back first", "tokens")
@@ -280,7 +313,7 @@ class TokenSequence(StaysHere, HeldPrompt):
             raise InvalidParamsError(f"logits must be None or an array of numbers [vocab_size] = [{size}], not {show(logits)}", "logits")
         return np.ascontiguousarray(row, np.float32)
 
-    def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[F32, int, SamplingParams]:
+    def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
         params = self.llm._resolve(sampling_params, {})
         self._check_no_tree("sampled from")
         row = self.logits if logits is None else self._given_logits(logits)
@@ -295,6 +328,7 @@ class TokenSequence(StaysHere, HeldPrompt):
             drawn = _core.law(
                 self.llm._engine, core, row,
                 token_ids=self.token_ids.tolist(), prompt_len=self.prompt_len, sample_index=self._sample_index, output_text=output, hooks=hooks,
+                sampler_state=self._sampler_state(),
             )  # fmt: skip
         except _core.CoreError as error:
             if hooks is not None and hooks.error is not None:
@@ -302,7 +336,7 @@ class TokenSequence(StaysHere, HeldPrompt):
             if error.message.startswith("KeyboardInterrupt"):  # it came between two hooks
                 raise KeyboardInterrupt from None
             raise from_core(error) from None
-        return drawn.law, drawn.token_id, params
+        return drawn, params
 
 
 def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:

@@ -72,15 +72,17 @@ _LORA = "adapters are not loaded"
 
 #: Arguments of generate, chat, stream, enqueue, AsyncLLM.generate and SamplingParams.
 CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
-    # Filters and samplers of transformers and llama.cpp, with what belongs to them.
-    _refused(_HOOK, typical_p=1.0, typical=1.0, epsilon_cutoff=0.0, eta_cutoff=0.0, top_h=(), top_n_sigma=(-1.0, -1, 0.0, 0), tfs_z=1.0, top_a=0.0,
-             xtc_probability=0.0, xtc_threshold=0.1, dynatemp_range=0.0, dynatemp_exponent=1.0, smoothing_factor=0.0, p_less=False, adaptive_p=-1.0,
-             adaptive_target=-1.0, adaptive_p_decay=0.9, adaptive_decay=0.9, mirostat=0, mirostat_mode=0, mirostat_tau=5.0, mirostat_eta=0.1,
-             dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2, dry_penalty_last_n=-1, dry_sequence_breakers=([],), sampler_order=(),
-             samplers=(), penalty_last_n=-1, repeat_last_n=-1, no_repeat_ngram_size=0, encoder_repetition_penalty=1.0,
-             encoder_no_repeat_ngram_size=0, exponential_decay_length_penalty=(), begin_suppress_tokens=([],), forced_bos_token_id=(),
+    # Filters and samplers of other engines, with what belongs to them.
+    _refused("no engine has kept it: give min_p=, or top_n_sigma=", tfs_z=1.0, top_a=0.0),
+    _refused("give dynatemp_range=, or write it as a logits processor", smoothing_factor=0.0, smoothing_curve=1.0),
+    _refused("give sampler_order=, a list of parameter names", samplers=(), sampler_priority=()),
+    _refused("the number of tokens has other limits here: give max_tokens=, or write a logits processor that raises end-of-text",
+             exponential_decay_length_penalty=()),
+    _refused("write a logits processor that forces the end of thinking at its budget", thinking_token_budget=()),
+    _refused(_HOOK, encoder_repetition_penalty=1.0,
+             encoder_no_repeat_ngram_size=0, begin_suppress_tokens=([],), forced_bos_token_id=(),
              forced_eos_token_id=(), forced_decoder_ids=(), remove_invalid_values=False, token_healing=False, min_tokens_to_keep=1,
-             thinking_token_budget=(), repetition_detection=(), custom_logit_processor=()),
+             repetition_detection=(), custom_logit_processor=()),
     _refused("a watermark comes in a later version", watermarking_config=(), watermarking=()),
     _refused("guidance by a second prompt comes in a later version", guidance_scale=1.0, negative_prompt=(), negative_prompt_ids=(),
              negative_prompt_attention_mask=()),

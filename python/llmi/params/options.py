@@ -29,6 +29,7 @@ from llmi.base.kinds import (
     parse,
 )
 from llmi.errors import InvalidParamsError
+from llmi.params.steps import ORDERS, STEPS
 
 #: Largest values a request may carry, checked before anything is allocated for it.
 LIMITS = {"n": 128, "logprobs": 10_000, "stop": 64, "stop_bytes": 4096, "logit_bias": 65_536, "bad_words": 65_536}
@@ -93,6 +94,10 @@ _COUNT = Maybe(
     Whole(-1, LIMITS["logprobs"], f"None, or how many: an integer in [-1, {LIMITS['logprobs']:,}] (OpenAI's logprobs=True is logprobs=0)")
 )
 _WORD = Text(LIMITS["stop_bytes"])
+_OFF_BELOW_ONE = "a number in [0, 1)"
+_UNTIL_ONE = 1 - 2.0**-53  # the largest number below 1
+#: llama.cpp's own breakers of DRY.
+DRY_BREAKERS = ("\n", ":", '"', "*")
 _IDS_OF_WORD = Listed(TOKEN_ID, "a list of at least one token id", 4096, min_len=1)
 
 SAMPLING = table(
@@ -140,6 +145,58 @@ SAMPLING = table(
         1.0,
         "Divides positive and multiplies negative logits of all tokens seen.",
         passed_on=True,
+    ),
+    Option(
+        "penalty_last_n",
+        Neutral(Whole(-1, _MANY, "-1 (all) or an integer in [0, 2^31)"), -1),
+        -1,
+        "How many of the last tokens the three penalties see; -1: all.",
+        ("repeat_last_n",),
+        passed_on=True,
+    ),
+    Option(
+        "no_repeat_ngram_size",
+        Neutral(Whole(0, _MANY, "0 (off) or an integer in [1, 2^31)"), 0),
+        0,
+        "Bans tokens that complete an n-gram which prompt or output holds already; 0 is off.",
+        passed_on=True,
+    ),
+    Option("dry_multiplier", Neutral(Real(0, _LARGEST), 0.0), 0.0, "DRY: subtracts this times dry_base^(length - dry_allowed_length) from a token that would make a repetition longer; 0 is off.", passed_on=True),
+    Option("dry_base", Neutral(Real(1, _LARGEST), 1.75), 1.75, "DRY: how fast its penalty grows with the repetition's length.", passed_on=True),
+    Option("dry_allowed_length", Neutral(Whole(1, _MANY, "an integer in [1, 2^31)"), 2), 2, "DRY: shorter repetitions are free.", passed_on=True),
+    Option(
+        "dry_penalty_last_n",
+        Neutral(Whole(-1, _MANY, "-1 (all) or an integer in [0, 2^31)"), -1),
+        -1,
+        "DRY: how many of the last tokens it sees; -1: all (llama.cpp: 64), 0: none.",
+        passed_on=True,
+    ),
+    Option(
+        "dry_sequence_breakers",
+        Maybe(Listed(Text(40), "a string of 1 to 40 bytes or a list of such strings", 64, single=True)),
+        None,
+        f"DRY: no repetition reaches across one of these; None: {', '.join(map(repr, DRY_BREAKERS))}; an empty list: none.",
+    ),
+    Option("typical_p", Neutral(Real(0, 1, "a number in (0, 1]", open_low=True), 1.0), 1.0, "Keeps the tokens whose surprise is nearest to the entropy, up to this probability.", ("typical",), passed_on=True),
+    Option("epsilon_cutoff", Neutral(Real(0, _UNTIL_ONE, _OFF_BELOW_ONE), 0.0), 0.0, "Drops tokens less likely than this; 0 is off.", passed_on=True),
+    Option("eta_cutoff", Neutral(Real(0, _UNTIL_ONE, _OFF_BELOW_ONE), 0.0), 0.0, "Drops tokens less likely than min(eta, sqrt(eta) exp(-entropy)); 0 is off.", passed_on=True),
+    Option("top_h", Maybe(Real(0, 1, "a number in (0, 1]", open_low=True)), None, "Keeps the likeliest tokens up to this share of the entropy of the 100 likeliest."),
+    Option("top_n_sigma", Neutral(Real(-_LARGEST, _LARGEST, "a finite number"), -1.0), -1.0, "Keeps logits within this many standard deviations of the largest; 0 and less are off.", passed_on=True),
+    Option("p_less", Flag(), False, "Keeps tokens at least as likely as two draws are to be equal.", passed_on=True),
+    Option("xtc_probability", Neutral(Real(0, 1), 0.0), 0.0, "How often the likeliest of the tokens above xtc_threshold are dropped, all but the last.", passed_on=True),
+    Option("xtc_threshold", Neutral(Real(0, 1), 0.1), 0.1, "Probability of a top choice for xtc_probability; above 0.5 none is dropped.", passed_on=True),
+    Option("dynatemp_range", Neutral(Real(0, _LARGEST), 0.0), 0.0, "The temperature follows the entropy, at most this far from `temperature`; 0 is off.", passed_on=True),
+    Option("dynatemp_exponent", Neutral(Real(0, _LARGEST), 1.0), 1.0, "The power of the normalised entropy in dynatemp_range.", passed_on=True),
+    Option("mirostat", Neutral(Whole(0, 2, "0 (off), 1 or 2"), 0), 0, "Cuts unlikely tokens so that the mean surprise becomes mirostat_tau; its version.", ("mirostat_mode",), passed_on=True),
+    Option("mirostat_tau", Neutral(Real(0, _LARGEST), 5.0), 5.0, "Mirostat's target, in bits a token.", passed_on=True),
+    Option("mirostat_eta", Neutral(Real(0, _LARGEST), 0.1), 0.1, "Mirostat's rate of learning.", passed_on=True),
+    Option("adaptive_p", Neutral(Real(-_LARGEST, 1, "a number of at most 1"), -1.0), -1.0, "Prefers tokens of about this probability; below 0 it is off.", ("adaptive_target",), passed_on=True),
+    Option("adaptive_p_decay", Neutral(Real(0, 0.99), 0.9), 0.9, "How long adaptive_p remembers: the weight of the tokens before the last.", ("adaptive_decay",), passed_on=True),
+    Option(
+        "sampler_order",
+        Maybe(Either((Choice(tuple(ORDERS)), Listed(Choice(STEPS), f"a list of {', '.join(STEPS)}", len(STEPS))), f"{' or '.join(map(repr, ORDERS))}, or a list of {', '.join(STEPS)}")),
+        None,
+        "The order of penalties and filters; None: as in docs/samplers.md.",
     ),
     Option("logit_bias", Maybe(Bias(LIMITS["logit_bias"])), None, "Added to logits; -inf bans."),
     Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmi.base.kinds import TOKEN_IDS, Bias, Flag, Maybe, Object, Whole, entries_of, materialised, parse, refuse, show
@@ -13,6 +13,7 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.constraint import Constraint
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
 from llmi.params.options import SAMPLING, DefaultInt, is_streamer, unknown
+from llmi.params.steps import FILTERS, asked_for, order_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +64,9 @@ class SamplingParams:
     """How tokens are drawn and when generation stops.
 
     Mutable; copied and validated when a request is submitted. Order of operations: masks (allowed ids, bad words,
-    stop ids before `min_tokens`), bias, penalties, `logits_processors`, temperature, min-p, top-k, top-p.
+    stop ids before `min_tokens`, `no_repeat_ngram_size`), bias, penalties, DRY, `logits_processors`, masks again; then the
+    filters: top-n-sigma, temperature, min-p, top-k, top-p, typical, epsilon, eta, top-h, p-less, XTC, adaptive-p or
+    mirostat. docs/samplers.md defines each step. At temperature 0 filters change nothing.
 
     Hugging Face's names are accepted for the same things (docs/parameters.md); unknown names raise TypeError.
     Numbers may be numpy's, lists may be arrays, tensors, ranges or generators; nothing is rounded or cut.
@@ -100,6 +103,40 @@ class SamplingParams:
         Subtracted from the logits of generated tokens: once, and once per occurrence.
     repetition_penalty : float
         Divides positive and multiplies negative logits of all tokens seen, prompt included (Keskar et al., 2019).
+    penalty_last_n : int
+        The three penalties see this many of the last tokens; -1 all, 0 none.
+    no_repeat_ngram_size : int
+        Bans tokens that complete an n-gram which prompt or output holds already; 0 is off.
+    dry_multiplier, dry_base : float
+        DRY: a token that would continue a repetition of `dry_allowed_length` tokens or more loses
+        `dry_multiplier * dry_base ** (length - dry_allowed_length)`. A multiplier of 0 is off.
+    dry_allowed_length, dry_penalty_last_n : int
+        DRY: the shortest repetition that counts, and how many of the last tokens it sees (-1 all, 0 none).
+    dry_sequence_breakers : str or list of str, optional
+        DRY: no repetition reaches across one of these. None: newline, colon, double quote, star; [] none.
+    typical_p : float
+        In (0, 1]: the tokens whose surprise is nearest to the entropy, up to this mass (Meister et al., 2022).
+    epsilon_cutoff, eta_cutoff : float
+        In [0, 1): drop tokens less likely than epsilon, or than min(eta, sqrt(eta) exp(-entropy)) (Hewitt et al., 2022).
+    top_h : float, optional
+        In (0, 1]: the likeliest tokens up to this share of the entropy of the 100 likeliest (Potraghloo et al., 2025).
+    top_n_sigma : float
+        Keeps logits within this many standard deviations of the largest (Tang et al., 2024); 0 and less are off.
+    p_less : bool
+        Keeps tokens whose probability is at least the sum of all squared ones (Tan et al., 2025).
+    xtc_probability, xtc_threshold : float
+        In [0, 1]: with this probability, drops all tokens of at least the threshold but the least likely one. The coin of
+        a position is a function of seed, sample and position.
+    dynatemp_range, dynatemp_exponent : float
+        The temperature goes from `temperature - range` to `temperature + range` with the normalised entropy to this power.
+    mirostat : {0, 1, 2}
+        Version of mirostat (Basu et al., 2021); 0 is off. It takes the place of all other filters but temperature.
+    mirostat_tau, mirostat_eta : float
+        Target of surprise, in bits, and rate of learning.
+    adaptive_p, adaptive_p_decay : float
+        Prefers tokens of about this probability, the average of those drawn corrected for (llama.cpp); below 0 it is off.
+    sampler_order : {"hf", "llama.cpp"} or sequence of str, optional
+        Names of penalties and filters in the order in which they run; masks, no_repeat_ngram_size and logit_bias come first.
     logit_bias : mapping of int to float, optional
         Added to logits; -inf bans.
     bad_words : str or list of str or of lists of int, optional
@@ -140,6 +177,29 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    penalty_last_n: int = -1
+    no_repeat_ngram_size: int = 0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: str | list[str] | None = None
+    typical_p: float = 1.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    top_h: float | None = None
+    top_n_sigma: float = -1.0
+    p_less: bool = False
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    mirostat: Literal[0, 1, 2] = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_p: float = -1.0
+    adaptive_p_decay: float = 0.9
+    sampler_order: Sequence[str] | Literal["hf", "llama.cpp"] | None = None
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
@@ -171,6 +231,30 @@ class SamplingParams:
             raise InvalidParamsError(f"min_tokens = {self.min_tokens} exceeds max_tokens = {self.max_tokens}", "min_tokens")
         if self.stop and not self.detokenize:
             raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
+        self._settle_steps()
+
+    def _settle_steps(self) -> None:
+        """Checks that the steps fit together (llmi/params/steps.py)."""
+        steps = asked_for({name: getattr(self, name) for name in FIELDS})
+        if self.mirostat:
+            for name in steps:
+                if name in FILTERS and name not in ("temperature", "mirostat"):
+                    raise UnsupportedCombinationError(
+                        f"mirostat = {self.mirostat} takes the place of the filters: {name} = {show(getattr(self, name))} cannot be set with it",
+                        "mirostat",
+                        name,
+                    )
+        if self.sampler_order is None:
+            return
+        if not isinstance(self.sampler_order, str):
+            self.sampler_order = tuple(self.sampler_order)
+        order = order_of(self.sampler_order)
+        for name in order:
+            if order.count(name) > 1:
+                raise InvalidParamsError(f"sampler_order holds {name!r} twice", "sampler_order")
+        for name in steps:
+            if name not in order:
+                raise InvalidParamsError(f"sampler_order = {show(self.sampler_order)} lacks {name!r}, which is set", "sampler_order")
 
     def _materialise(self) -> None:
         """Reads iterators into tuples, so that every prompt and the next call get their values."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from llmi import _core
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError, PromptTooLongError, UnsupportedCombinationError
-from llmi.params.options import SAMPLING
+from llmi.params.options import DRY_BREAKERS, SAMPLING
 from llmi.params.sampling import SamplingParams
+from llmi.params.steps import order_of
 from llmi.requests.resolve import Resolved
 from llmi.requests.submission import Submission
+from llmi.text.breakers import token_sequences
 from llmi.text.tokenizer import Tokenizer
 
 
@@ -19,6 +21,7 @@ class RequestBuilder:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
+        self._breaker_sequences: dict[str, set[tuple[int, ...]]] = {}
 
     def fit_max_tokens(self, resolved: Resolved, prompt_len: int) -> None:
         """Settles max_tokens: None means up to the end of the context, and so does a default that exceeds the room."""
@@ -79,6 +82,10 @@ class RequestBuilder:
             if entry.passed_on:
                 setattr(core, name, getattr(params, name))
         core.top_k = max(params.top_k, 0)
+        core.top_h = params.top_h or 0.0
+        core.sampler_order = [] if params.sampler_order is None else list(order_of(params.sampler_order))
+        if params.dry_multiplier:
+            core.dry_breakers = self._breakers(params)
         core.max_tokens = max_tokens
         core.seed = seed
         if wrong := [token for token in own_eos(params) if token >= self.vocab_size]:
@@ -127,6 +134,17 @@ class RequestBuilder:
                     "skip_special_tokens",
                 )
         return found
+
+    def _breakers(self, params: SamplingParams) -> list[list[int]]:
+        """The token sequences in which DRY's breakers end, ascending."""
+        given = params.dry_sequence_breakers
+        texts = DRY_BREAKERS if given is None else [given] if isinstance(given, str) else given
+        found: set[tuple[int, ...]] = set()
+        for text in texts:
+            if text not in self._breaker_sequences:
+                self._breaker_sequences[text] = token_sequences(text, self.tokenizer, self.vocab_size)
+            found |= self._breaker_sequences[text]
+        return [list(ids) for ids in sorted(found)]
 
     def _count(self, value: int | None) -> int:
         return -1 if value is None else self.vocab_size if value == -1 else value

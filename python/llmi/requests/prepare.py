@@ -172,6 +172,13 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         raise UnsupportedCombinationError(
             "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"
         )
+    if prompt.speculation is not None and prompt.speculation.judges_whole_drafts and params.xtc_probability and params.temperature:
+        raise UnsupportedCombinationError(
+            f"xtc_probability: a row after the cut comes again with the same coin, which verification {prompt.speculation.verification_name!r} "
+            "does not allow for: use 'coupled' or 'rejection'",
+            "xtc_probability",
+            "verification",
+        )
     if is_sequence(item) and item.llm is llm:
         submission.source = item._held
     priority = parse(PRIORITY, "priority", prompt.priority)

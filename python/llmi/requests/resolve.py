@@ -13,6 +13,7 @@ from llmi.base.log import log
 from llmi.errors import InvalidParamsError
 from llmi.params.options import SAMPLING
 from llmi.params.sampling import FIELDS, SamplingParams, canonical
+from llmi.params.steps import FILTERS, STEPS, idle, is_set, order_of
 
 
 @dataclasses.dataclass
@@ -30,6 +31,9 @@ class Resolved:
     def shown(self) -> dict[str, tuple[Any, str]]:
         """As `RequestOutput.params_resolved` shows them."""
         shown = {name: (getattr(self.params, name), self.sources[name]) for name in FIELDS}
+        for name in idle({name: getattr(self.params, name) for name in FIELDS}):
+            if self.sources[name] != "default":
+                shown[name] = (shown[name][0], "no effect")
         return shown | {name: (value, "no effect") for name, value in self.no_effect.items()}
 
 
@@ -59,6 +63,10 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
         changes, no_effect = canonical(overrides, "generate")
         unless_given = {"max_tokens": None} if to_the_end else {}
         params = SamplingParams(**{**unless_given, **model_defaults, **changes})
+        outranked = _outranked(params, changes, model_defaults)
+        for name in outranked:
+            setattr(params, name, SAMPLING[name].default)
+        no_effect |= outranked
         try:
             params._settle()
         except InvalidParamsError as error:
@@ -69,6 +77,16 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
         if changes.get("temperature") == 0.0 and "temperature" in overrides and overrides["temperature"] != 0:
             log.info("do_sample=False: greedy; temperature = %s is not used", show(overrides["temperature"]))
     return Resolved(params, sources, no_effect)
+
+
+def _outranked(params: SamplingParams, changes: Mapping[str, Any], model_defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's own filters and penalties that the call's mirostat replaces, or that its sampler_order leaves out."""
+    mirostat = SAMPLING["mirostat"].parse(params.mirostat) if "mirostat" in changes else 0
+    order = SAMPLING["sampler_order"].parse(params.sampler_order) if "sampler_order" in changes else None
+    left_out = {name for name in FILTERS if name not in ("temperature", "mirostat")} if mirostat else set()
+    if order is not None:
+        left_out |= {*STEPS} - {*order_of(order)}
+    return {name: value for name, value in model_defaults.items() if name in left_out and name not in changes and is_set(name, value)}
 
 
 def take_options(generate_args: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -21,6 +21,11 @@ class Speculation(Protocol):
         ...
 
     @property
+    def judges_whole_drafts(self) -> bool:
+        """Whether its verification sees all rows of a draft at once."""
+        ...
+
+    @property
     def verification_name(self) -> str:
         """As metrics and receipts show it."""
         ...

@@ -59,6 +59,7 @@ class DraftContext:
         assert submission.core_params is not None
         self._core_params = submission.core_params
         self._sequences: dict[tuple[int, bool], TokenSequence] = {}
+        self._sampler_state = _core.SamplerState()  # the target's, after token_ids
         self._round = 0  # of verification; 0: coupled, drafts share the target's noise
 
     def sequence(self, draft_llm: Session) -> TokenSequence:
@@ -127,6 +128,7 @@ class DraftContext:
         drawn = _core.law(
             self._llm._engine, self._core_params, logits,
             token_ids=token_ids, prompt_len=self.prompt_len, sample_index=self.index, output_text="", hooks=None,
+            sampler_state=self._sampler_state,
         )  # fmt: skip
         return token_ids, drawn.law, drawn.token_id
 

@@ -33,6 +33,11 @@ class RequestSpeculation:
         return bool(self.config.verification == "coupled")
 
     @property
+    def judges_whole_drafts(self) -> bool:
+        """Whether its verification sees all rows of a draft at once."""
+        return self.config._judges_whole_drafts
+
+    @property
     def verification_name(self) -> str:
         """As metrics and receipts show it."""
         return self.config.verification_name

@@ -117,6 +117,7 @@ class DrafterRunner:
         context.token_ids, context.prompt_len, context.num_speculative_tokens = query.token_ids, query.prompt_len, query.max_nodes
         context._round = query.round if query.wants_laws else 0
         context.hidden_states = query.hidden_states
+        context._sampler_state = query.sampler_state
         return context
 
     def _fail(self, context: DraftContext, error: BaseException) -> None:

@@ -1,0 +1,79 @@
+// The masses of one row of logits, from which filters take probabilities and entropies. They are integers (kernels/ops/vocab.h), so every
+// order of addition gives the same total. Sums of other numbers run over 16 lanes, lane = id mod 16, each in the order of its ids; the
+// lanes are folded by halves: 8, 4, 2, 1.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "core/scalar_math.h"
+#include "kernels/ops/context.h"
+
+namespace llmi {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr double kLn2 = 0.69314718055994530942;
+
+// sum of term(i) for i in [0, size), in the order above.
+template <typename Term>
+double LaneSum(int64_t size, const Term& term) {
+  constexpr int64_t kLanes = 16;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+  }
+  for (int64_t lane = 0; i + lane < size; ++lane) lanes[lane] += term(i + lane);
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
+
+class RowMasses {
+ public:
+  // row [vocab_size]: some logit is finite, none NaN or +inf. The masses are in memory of the calling thread that its next RowMasses
+  // overwrites.
+  RowMasses(const KernelContext& context, std::span<const float> row);
+
+  uint64_t operator[](int64_t id) const { return masses_[id]; }
+  uint64_t total() const { return total_; }
+  // The likeliest token, the lowest id among equals, and its logit.
+  int64_t best() const { return best_; }
+  float maximum() const { return row_[static_cast<size_t>(best_)]; }
+  // logit - maximum.
+  double Offset(int64_t id) const { return static_cast<double>(row_[static_cast<size_t>(id)]) - static_cast<double>(maximum()); }
+  double Probability(int64_t id) const { return static_cast<double>(masses_[id]) / static_cast<double>(total_); }
+  // ln of the sum of exp(logit - maximum).
+  double LogTotal() const { return LogF64(static_cast<double>(total_) * 0x1p-40); }
+  // The mean of Offset under the row's law.
+  double MeanOffset() const;
+  // In nats: LogTotal - MeanOffset.
+  double Entropy() const;
+  // -log2 of the token's probability, from its logit: finite for tokens without mass, too.
+  double Surprise(int64_t id) const { return (LogTotal() - Offset(id)) / kLn2; }
+
+ private:
+  std::span<const float> row_;
+  const uint64_t* masses_ = nullptr;
+  uint64_t total_ = 0;
+  int64_t best_ = -1;
+};
+
+// Tokens rank by logit, descending, then by id, ascending.
+struct ByRank {
+  const float* row;
+  bool operator()(int32_t a, int32_t b) const { return row[a] > row[b] || (row[a] == row[b] && a < b); }
+};
+
+// The first `count` tokens that are not cut, in no particular order.
+std::vector<int32_t> TopIds(std::span<const float> row, int64_t count);
+// The same, ranked.
+std::vector<int32_t> RankedTopIds(std::span<const float> row, int64_t count);
+
+// Cuts all tokens but these.
+void KeepOnly(std::span<const int32_t> ids, std::span<float> row);
+
+}  // namespace llmi
