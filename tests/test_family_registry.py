@@ -93,8 +93,6 @@ def test_a_text_model_beside_others() -> None:
         read_config("SomeForConditionalGeneration", config | {"text_config": TEXT | {"scale": 2}})
     with pytest.raises(UnsupportedModelError, match=r"text_config, model_type 'tern'.*register_family"):
         read_config("SomeForConditionalGeneration", config | {"text_config": TEXT | {"model_type": "tern"}})
-    with pytest.raises(UnsupportedModelError, match="quantised by gptq"):
-        read_config("SomeForConditionalGeneration", config | {"quantization_config": {"quant_method": "gptq"}})
 
 
 @pytest.mark.parametrize(

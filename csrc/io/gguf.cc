@@ -65,8 +65,9 @@ DType TensorType(const std::string& path, const std::string& tensor, uint32_t ty
   const std::string_view name = type < std::size(kGgmlTypeNames) ? kGgmlTypeNames[type] : "";
   std::string read;
   for (size_t i = 0; i < std::size(kDTypeInfos); ++i) {
+    if (IsCheckpointPart(static_cast<DType>(i))) continue;
     if (name == kDTypeInfos[i].name) return static_cast<DType>(i);
-    read += std::string(i > 0 ? ", " : "") + kDTypeInfos[i].name;
+    read += std::string(read.empty() ? "" : ", ") + kDTypeInfos[i].name;
   }
   const std::string shown = name.empty() ? "number " + std::to_string(type) : std::string(name);
   throw Error(ErrorKind::kUnsupportedModel,

@@ -132,6 +132,9 @@ def _sizes(c: Config) -> ModelSpec:
     spec.layers = [LayerSpec() for _ in range(layers)]
     kv_heads = c.integer("num_key_value_heads", spec.num_heads) if c.is_gguf else c.optional_integer("num_key_value_heads")
     spec.num_kv_heads = spec.num_heads if kv_heads is None else kv_heads
+    if spec.num_kv_heads < 1 or spec.num_heads % spec.num_kv_heads != 0:
+        name = c.name("num_key_value_heads")
+        c.refuse("num_key_value_heads", f"{name} = {spec.num_kv_heads} does not divide the {spec.num_heads} heads")
     head_dim = c.optional_integer("head_dim")
     spec.head_dim = spec.hidden_size // spec.num_heads if head_dim is None else head_dim
     if not 1 <= spec.head_dim < 1 << 20:
@@ -180,6 +183,8 @@ class Tensors:
         self.names: Mapping[str, str] = GGUF_NAMES if c.is_gguf else own
         key, default = ("rms_norm_eps", 1e-6) if style.norm == "rms" else ("layer_norm_eps", 1e-5)
         self.eps = c.number(key) if c.is_gguf else c.number(key, default)
+        if self.eps <= 0:
+            c.refuse(key, f"{c.name(key)} = {self.eps} must be positive")
         self.activation = ACTIVATIONS[c.choose("hidden_act", ACTIVATIONS, style.activation)]
         self.size = c.optional_integer("intermediate_size") or 4 * spec.hidden_size
         self.rotary_dim = spec.ropes[0].rotary_dim if spec.ropes else 0

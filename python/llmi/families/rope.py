@@ -67,7 +67,10 @@ def _theta(c: Config, key: str, parameters: Config | None, scaling: Config | Non
     """A null at the top counts as absent."""
     if parameters is None:
         c.number(key, default)
-    return _agreed(c, key, parameters if parameters is not None else scaling, "rope_theta", default)
+    theta = _agreed(c, key, parameters if parameters is not None else scaling, "rope_theta", default)
+    if theta <= 0:
+        c.refuse(key, f"{c.name(key)} = {theta} must be positive")
+    return theta
 
 
 def _agreed(c: Config, top_key: str, inner: Config | None, key: str, default: float) -> float:
