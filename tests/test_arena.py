@@ -41,6 +41,17 @@ def test_the_arena_counts_what_a_run_counts(tiny: LLM, tiny_path: Callable[..., 
     assert set(frame.drafter) == set(drafters) and frame[frame.drafter == "replay"].acceptance.iloc[0] == pytest.approx(0.8, abs=0.15)
 
 
+@pytest.mark.parametrize("sampler", [{"mirostat": 2}, {"adaptive_p": 0.5}], ids=str)
+def test_samplers_that_remember(tiny: LLM, tiny_path: Callable[..., Path], sampler: dict[str, Any]) -> None:
+    """The recorded tokens do not say what the sampler remembered, on which the draft model's laws depend."""
+    plain = tiny.generate(PROMPTS, PARAMS.replace(temperature=0.8, seed=3, **sampler))
+    with (
+        LLM(tiny_path("llama", seed=5), kv_cache_memory_bytes=1 << 22, max_model_len=256) as draft,
+        pytest.raises(llmi.LlmiError, match="run the drafter"),
+    ):
+        drafter_arena(plain, {"model": llmi.DraftModel(draft)})
+
+
 def test_trees_in_the_arena(tiny: LLM) -> None:
     plain = tiny.generate([[1, 2, 3]], PARAMS.replace(max_tokens=12))
     future = plain[0].token_ids

@@ -147,6 +147,23 @@ def test_history_is_bounded_and_not_essential(model: Path, tmp_path: Path) -> No
     assert terminal.status() == 0
 
 
+def test_a_thread_of_its_own_imports_numpy(model: Path, tmp_path: Path) -> None:
+    """Ctrl-C, which goes to the main thread, would leave it half imported."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, threading\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'numpy':\n"
+        "            print('numpy by', threading.current_thread().name, file=sys.stderr)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "llmi", "chat", "-m", str(model), "--max-tokens", "4"], input="hi\nho\n", capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])},
+    )  # fmt: skip
+    assert run.stderr.count("numpy by") == run.stderr.count("numpy by llmi-numpy") == 1
+
+
 def test_ctrl_c_ends_the_answer_only(model: Path, tmp_path: Path) -> None:
     terminal = Terminal(model, tmp_path, "--ignore-eos")
     os.write(terminal.fd, b"long\n")

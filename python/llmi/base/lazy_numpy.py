@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 
-def _load() -> Any:
+def load() -> Any:
     """numpy. A thread imports it: Ctrl-C, which goes to the main thread, would leave it half imported, and it cannot be imported twice."""
     if "numpy" not in sys.modules:
         with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
@@ -26,7 +26,7 @@ def _import() -> None:
 
 class _LazyNumpy:
     def __getattr__(self, name: str) -> Any:
-        value = getattr(_load(), name)
+        value = getattr(load(), name)
         setattr(self, name, value)
         return value
 

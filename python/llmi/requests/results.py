@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
+from llmi.base import lazy_numpy
 from llmi.base.travel import strict_json
 from llmi.errors import ConstraintError, DraftError, HookError, LlmiError, NonFiniteLogitsError, from_core
 from llmi.outputs.completion import CompletionOutput, FinishReason, Logprob, RequestMetrics
@@ -158,6 +159,7 @@ def request_metrics(request: _core.Request | None) -> RequestMetrics:
     if request is None or request.finish_time_s == 0:
         return RequestMetrics(nan, np.zeros(0, np.float32), nan, nan, nan, 0)
     samples = request.samples
+    lazy_numpy.load()  # else the core imports it for the array that it returns, and Ctrl-C could leave it half imported
     times = samples[0].token_times_s if samples else np.zeros(0)
     e2e = request.finish_time_s - request.arrival_time_s
     first = request.first_token_time_s - request.arrival_time_s if request.first_token_time_s else nan

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmi import _core
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError, import_extra
 from llmi.lab.tree import TokenTree
 from llmi.outputs.results import Outputs, RequestOutput
@@ -41,6 +42,7 @@ class _ReplayContext(DraftContext):
         self.hidden_states = {}
         self._sequences = {}
         self._round = 0
+        self._sampler_state = _core.SamplerState()
         if llm is not None:
             self._llm = llm
             self._core_params = llm._builder.core_params(self.sampling_params, output.seed, 1)
@@ -54,6 +56,13 @@ class _ReplayContext(DraftContext):
                 "the arena has no target to draw for: give it a DraftModel, or run the drafter", "draw", "arena"
             )
         return super().draw(source, num_tokens=num_tokens, path=path)
+
+    def _law(self, source: TokenSequence | NDArray[np.float32], path: Iterable[int]) -> tuple[list[int], NDArray[np.float32], int]:
+        if self.sampling_params.mirostat or self.sampling_params.adaptive_p >= 0:
+            raise UnsupportedCombinationError(
+                "the arena does not know what mirostat and adaptive_p remember of the recorded tokens: run the drafter", "draw", "arena"
+            )
+        return super()._law(source, path)
 
 
 @dataclasses.dataclass(slots=True)
