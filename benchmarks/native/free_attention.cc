@@ -66,7 +66,7 @@ void FewQueries(const AttentionArgs& args, const AttentionTask& task, const Quer
   ScoreSpan<uint16_t, kScoreQueries, false>(q, NQ, tiles, 0, end_tile, head_dim, p);
   float sums[NQ];
   for (int i = 0; i < NQ; ++i) {
-    const F32x16 peak = Set1(FinishScores(args, 0, end, 0, end_tile, p[i]));
+    const F32x16 peak = Set1(FinishScores(args, queries[i].head, 0, {0, end}, {0, end_tile}, p[i]));
     F32x16 lanes = Zero();
     for (int64_t tile = 0; tile < end_tile; ++tile) {
       const F32x16 weight = Exp(Sub(Load(p[i] + tile * kSlotsPerTile), peak));

@@ -166,7 +166,7 @@ void RowDigests(const KernelContext& context) {
   std::vector<float> x = Random(4 * 256, 2);
   const std::vector<float> weight = Random(256, 3);
   NormDigests(context, x, weight);
-  RopeConfig rope;
+  RopeSpec rope;
   rope.theta = 500000.0;
   rope.rotary_dim = 64;
   const RopeTable table(rope);
