@@ -27,26 +27,6 @@ void StoreRow(const LinearArgs& args, const LinearPart& part, int64_t tile, int6
   Store(args.out + row * args.out_stride + part.out_column + tile * kTileRows, value);
 }
 
-// AddBlock of the kernels, with the minima added to sums of their own.
-template <PackedType T, int MR, ActivationForm kForm>
-void AddBlockApart(const uint8_t* group, const CodeLookup<T>& lookup, const ActivationBlock<MR>& x, F32x16* sums, F32x16* minima) {
-  static_assert(!HasHalfScalesPacked(T));
-  constexpr bool kFine = kForm == ActivationForm::kFine;
-  constexpr int kDots = kFine ? 2 : 1;
-  F32x16 dots[MR * kDots];
-  BlockDots<T, MR, kDots, kForm == ActivationForm::kTwoBytes>(group, lookup, x, dots);
-  const BlockScales<T> w(group + PackedScaleOffset(T, 0), SuperScales<T>(group));
-  for (int m = 0; m < MR; ++m) {
-    if constexpr (kFine) {
-      const F32x16 first = Mul(dots[2 * m], Set1(x.FineScale(m, 0)));
-      sums[m] = Fma(Fma(dots[2 * m + 1], Set1(x.FineScale(m, 1)), first), w.scales[0], sums[m]);
-    } else {
-      sums[m] = Fma(dots[m], Mul(w.scales[0], Set1(x.Scale(m))), sums[m]);
-    }
-    if constexpr (BlockScales<T>::kMinimum) minima[m] = Fma(w.minima[0], Set1(x.Sum(m)), minima[m]);
-  }
-}
-
 template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
 [[gnu::noinline]] void FreeQuantizedTile(const LinearArgs& args, const LinearPart& part, int64_t tile, int64_t row) {
   constexpr bool kMinimum = HasMinimumPacked(T);
@@ -66,7 +46,7 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
   }
   const auto add_block = [&](F32x16* chain) {
     if (kPrefetchesWeights<T, MR> && row == 0) PrefetchBytes(data + kPrefetchBytes, kBlockBytes);
-    AddBlockApart<T, MR, kForm>(data, lookup, x, chain, kMinimaApart ? minima : chain);
+    AddBlock<T, MR, kForm>(data, 0, SuperScales<T>(data), lookup, x, chain, kMinimaApart ? minima : chain);
     data += kBlockBytes;
     x.template Next<kForm>();
   };

@@ -154,11 +154,6 @@ const Json* Json::Find(const std::string& key) const {
   return found == object_.end() || found->second.IsNull() ? nullptr : &found->second;
 }
 
-void Json::Set(const std::string& key, Json value) {
-  kind_ = Kind::kObject;
-  object_[key] = std::move(value);
-}
-
 namespace {
 constexpr size_t kMaxTextBytes = 60;
 
@@ -233,31 +228,6 @@ Json Json::Bool(bool value) {
   Json json;
   json.kind_ = Kind::kBool;
   json.bool_ = value;
-  return json;
-}
-Json Json::Integer(int64_t value) {
-  Json json;
-  json.kind_ = Kind::kInteger;
-  json.integer_ = value;
-  json.number_ = static_cast<double>(value);
-  return json;
-}
-Json Json::Number(double value) {
-  Json json;
-  json.kind_ = Kind::kNumber;
-  json.number_ = value;
-  return json;
-}
-Json Json::String(std::string value) {
-  Json json;
-  json.kind_ = Kind::kString;
-  json.string_ = std::move(value);
-  return json;
-}
-Json Json::Array(std::vector<Json> values) {
-  Json json;
-  json.kind_ = Kind::kArray;
-  json.array_ = std::move(values);
   return json;
 }
 

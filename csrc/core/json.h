@@ -21,7 +21,6 @@ class Json {
   bool IsNull() const { return kind_ == Kind::kNull; }
   bool IsObject() const { return kind_ == Kind::kObject; }
   bool IsArray() const { return kind_ == Kind::kArray; }
-  bool IsString() const { return kind_ == Kind::kString; }
 
   // Return a value of one kind; throw Error(kModelFile) naming `field` if the value is of another kind.
   bool AsBool(const std::string& field) const;
@@ -33,12 +32,6 @@ class Json {
 
   // The member `key`, or nullptr if it is absent or null. Only for objects.
   const Json* Find(const std::string& key) const;
-  // Whether an object has the member `key`, which may be null.
-  bool Has(const std::string& key) const { return object_.contains(key); }
-
-  // Only for objects: Set adds or replaces the member `key`, Erase removes it.
-  void Set(const std::string& key, Json value);
-  void Erase(const std::string& key) { object_.erase(key); }
 
   // The value as JSON text for messages, cut after about 60 bytes.
   std::string Text() const;
@@ -47,10 +40,6 @@ class Json {
   bool operator==(const Json& other) const;
 
   static Json Bool(bool value);
-  static Json Integer(int64_t value);
-  static Json Number(double value);
-  static Json String(std::string value);
-  static Json Array(std::vector<Json> values);
 
  private:
   friend class JsonParser;

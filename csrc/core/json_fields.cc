@@ -56,10 +56,6 @@ std::optional<int64_t> JsonFields::OptionalInteger(const std::string& key) const
   const Json* value = Find(key);
   return value == nullptr ? std::nullopt : std::optional(value->AsInteger(Name(key)));
 }
-std::optional<double> JsonFields::OptionalNumber(const std::string& key) const {
-  const Json* value = Find(key);
-  return value == nullptr ? std::nullopt : std::optional(value->AsNumber(Name(key)));
-}
 std::optional<std::string> JsonFields::OptionalString(const std::string& key) const {
   const Json* value = Find(key);
   return value == nullptr ? std::nullopt : std::optional(value->AsString(Name(key)));

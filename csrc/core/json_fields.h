@@ -43,13 +43,10 @@ class JsonFields {
 
   // For keys whose null means the same as absent.
   std::optional<int64_t> OptionalInteger(const std::string& key) const;
-  std::optional<double> OptionalNumber(const std::string& key) const;
   std::optional<std::string> OptionalString(const std::string& key) const;
   // The object `key`; its members are noted separately from then on.
   std::optional<JsonFields> Object(const std::string& key) const;
 
-  // Whether the member `key` of the outermost object has been read.
-  bool WasRead(const std::string& name) const { return record_->read.contains(name); }
   // The unread members of this object and of the objects that Object has returned. Members that are null are left out.
   std::vector<UnreadField> Unread() const;
 

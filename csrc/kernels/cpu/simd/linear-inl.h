@@ -36,10 +36,10 @@ inline void AddHalves(const F32x16* dots, const BlockScales<T>& w, const Activat
   }
 }
 
-// Adds the scaled dots of one block to the sums of MR rows, and the minima.
+// Adds the scaled dots of one block to the sums of MR rows, and minima of whole blocks to `minima`, which may be the same array.
 template <PackedType T, int MR, ActivationForm kForm>
 inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& super, const CodeLookup<T>& lookup,
-                     const ActivationBlock<MR>& x, F32x16* sums) {
+                     const ActivationBlock<MR>& x, F32x16* sums, F32x16* minima) {
   constexpr bool kFine = kForm == ActivationForm::kFine;
   constexpr int kDots = kFine || HasHalfScalesPacked(T) ? 2 : 1;
   F32x16 dots[MR * kDots];
@@ -55,7 +55,7 @@ inline void AddBlock(const uint8_t* group, int64_t block, const SuperScales<T>& 
       } else {
         sums[m] = Fma(dots[m], Mul(w.scales[0], Set1(x.Scale(m))), sums[m]);
       }
-      if constexpr (BlockScales<T>::kMinimum) sums[m] = Fma(w.minima[0], Set1(x.Sum(m)), sums[m]);
+      if constexpr (BlockScales<T>::kMinimum) minima[m] = Fma(w.minima[0], Set1(x.Sum(m)), minima[m]);
     }
   }
 }
@@ -77,7 +77,7 @@ template <PackedType T, int MR, ActivationForm kForm>
     const SuperScales<T> super(group);
     for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kForm>()) {
       if (kPrefetchesWeights<T, MR> && row == 0) PrefetchBytes(group + block * kShare + kPrefetchBytes, kShare);
-      AddBlock<T, MR, kForm>(group, block, super, lookup, x, sums);
+      AddBlock<T, MR, kForm>(group, block, super, lookup, x, sums, sums);
     }
   }
   StoreTile(args, part, tile, row, sums);
