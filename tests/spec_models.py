@@ -160,7 +160,7 @@ class TinyModel:
         self.spec: Spec = without_defaults(self._model())
 
     def save(self, path: Path) -> Path:
-        """A directory as the core reads it; the spec is passed beside it."""
+        """A directory as the core reads it; the spec is passed next to it."""
         path.mkdir(parents=True, exist_ok=True)
         save_file(self.tensors, path / "model.safetensors")
         (path / "config.json").write_text("{}")

@@ -242,7 +242,7 @@ class LLM(StaysHere):
         digest = files.digest()
         identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args, spec.rope_choice)
         self.model_info = model_info(config, info, path, digest, identity, len(_layers) or config["num_layers"])
-        as_stored = args.dtype == "auto" and args.quantization is None and files.core.gguf is None
+        as_stored = bool(spec.quantization) and args.dtype == "auto" and args.quantization is None
         unpacked = unpacked_of(_core.model_tensors(files.core, spec.quantization)) if as_stored else {}
         log_loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"], unpacked)
         self.last_outputs: Outputs = Outputs()
