@@ -70,7 +70,7 @@ class RequestBuilder:
         submission.request = _core.Request(
             id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params, n=params.n, priority=priority,
             stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
-            source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace,
+            source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace, beams=None,
         )  # fmt: skip
 
     def core_params(
