@@ -312,7 +312,7 @@ class Request(_Bound):
         source: LabSequence | None,
         cache_salt: str,
         trace: bool,
-        beams: Mapping[str, object] | None,
+        beams: Mapping[str, object] | None,  # the fields of BeamParams in csrc/engine/beams/params.h; early_stopping: "no", "yes", "never"
     ) -> None: ...
 
 class OutputEvent(_Bound):
