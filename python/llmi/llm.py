@@ -38,7 +38,7 @@ from llmi.outputs.beams import BeamSearchOutput
 from llmi.outputs.memory import MemoryReport, make_memory_report
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.outputs.scores import LogLikelihood, Perplexity
-from llmi.params.beams import BeamSearchParams
+from llmi.params.beams import BeamSearchParams, Params
 from llmi.params.engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
 from llmi.params.options import SEED, option
 from llmi.params.sampling import SamplingParams
@@ -261,7 +261,7 @@ class LLM(StaysHere):
     def generate(
         self,
         prompts: Prompt | Iterable[Prompt],
-        sampling_params: SamplingParams | BeamSearchParams | Iterable[SamplingParams | BeamSearchParams] | None = None,
+        sampling_params: Params | Iterable[Params] | None = None,
         *,
         speculative_config: object = "engine",
         priority: int | Iterable[int] = 0,
@@ -295,8 +295,7 @@ class LLM(StaysHere):
         use_tqdm : bool, optional
             None: a progress bar for several prompts, where somebody watches.
         **params
-            SamplingParams fields, over the model's defaults, instead of `sampling_params`; with `beam_width` (or transformers' `num_beams`)
-            those of BeamSearchParams.
+            SamplingParams fields, over the model's defaults, instead of `sampling_params`; with `beam_width` or `num_beams` BeamSearchParams'.
 
         Returns
         -------
@@ -316,7 +315,7 @@ class LLM(StaysHere):
     def chat(
         self,
         messages: list[Message] | list[list[Message]],
-        sampling_params: SamplingParams | BeamSearchParams | None = None,
+        sampling_params: Params | None = None,
         *,
         chat_template: str | os.PathLike[str] | None = None,
         add_generation_prompt: bool = True,
@@ -351,9 +350,7 @@ class LLM(StaysHere):
         )  # fmt: skip
         return self._finish(self._call(prompts, sampling_params, generate_args, CallOptions(to_the_end=True, **options)), use_tqdm)
 
-    def stream(
-        self, prompts: object, sampling_params: SamplingParams | BeamSearchParams | None = None, **generate_args: object
-    ) -> TextStream:
+    def stream(self, prompts: object, sampling_params: Params | None = None, **generate_args: object) -> TextStream:
         """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
 
         `max_tokens` runs to the end of the context unless given. Hypotheses of a beam search come whole, at its end.
@@ -366,9 +363,7 @@ class LLM(StaysHere):
             self._submit(call)
             return TextStream(call, self)
 
-    def beam_search(
-        self, prompts: Prompt | Iterable[Prompt], params: BeamSearchParams, **generate_args: object
-    ) -> list[BeamSearchOutput]:
+    def beam_search(self, prompts: Prompt | Iterable[Prompt], params: BeamSearchParams, **generate_args: object) -> list[BeamSearchOutput]:
         """Beam search in vLLM's shape: for each prompt `.sequences`, best first, with log-probabilities.
 
         `generate(prompts, params)` does the same search and gives Outputs. **generate_args are its options.
@@ -465,9 +460,7 @@ class LLM(StaysHere):
 
     # --- stepping by hand
 
-    def enqueue(
-        self, prompts: object, sampling_params: SamplingParams | BeamSearchParams | None = None, **generate_args: object
-    ) -> list[str]:
+    def enqueue(self, prompts: object, sampling_params: Params | None = None, **generate_args: object) -> list[str]:
         """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
         options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
         stepped = CallOptions(on_error="return", stream=True, stepped=True, **options)

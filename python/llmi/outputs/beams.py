@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from llmi.base.travel import Record
 from llmi.outputs.completion import FinishReason, Logprob, short
-
-if TYPE_CHECKING:
-    from llmi.outputs.results import RequestOutput
+from llmi.outputs.results import RequestOutput
 
 
 @dataclasses.dataclass(slots=True, eq=False)

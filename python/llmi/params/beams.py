@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from llmi.base.kinds import TOKEN_ID, Either, Flag, Listed, Maybe, Neutral, Real, Text, Whole, materialised, parse, plain, refuse, show
+from llmi.base.kinds import TOKEN_ID, Either, Flag, Listed, Maybe, Neutral, Real, Text, Whole, materialised, plain, refuse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.constraint import Constraint
 from llmi.params.options import LIMITS, SAMPLING, DefaultInt, Option, table
-from llmi.params.sampling import SamplingParams, canonical
-
-if TYPE_CHECKING:
-    from llmi.params.sampling import LogitsProcessor, StoppingCriterion
+from llmi.params.sampling import LogitsProcessor, SamplingParams, StoppingCriterion, canonical
 
 MAX_WIDTH = 4096
 _LARGEST = 1e30
@@ -25,8 +22,10 @@ class _EarlyStopping:
 
     def parse(self, name: str, value: object) -> bool | str:
         given = plain(value)
-        if isinstance(given, bool) or given == "never":
-            return given  # type: ignore[return-value]
+        if isinstance(given, bool):
+            return given
+        if isinstance(given, str) and given == "never":
+            return "never"
         raise refuse(name, "True, False or 'never'", value)
 
 
@@ -41,9 +40,9 @@ BEAMS = table(
     Option("beam_width", Whole(1, MAX_WIDTH), None, "Hypotheses that are kept at each step.", ("num_beams",)),
     Option("n", Maybe(Whole(1, MAX_WIDTH)), None, "Hypotheses that come back, best first; None: beam_width, or 1 where the width was given as num_beams.", ("num_return_sequences",)),
     Option("length_penalty", Neutral(Real(-_LARGEST, _LARGEST, "a finite number"), 1.0), 1.0, "score = sum of log-probabilities / length^length_penalty."),
-    Option("length_includes_prompt", Flag(), False, "The length counts the prompt, and no end-of-text: vLLM's score in place of transformers'."),
+    Option("length_includes_prompt", Flag(), False, "The length counts the prompt, and no end-of-text: vLLM's score, not transformers'."),
     Option("early_stopping", Neutral(_EarlyStopping(), False), False, "True: end when beam_width hypotheses are finished; False: when a better one is unlikely; 'never': when none is possible."),
-    Option("do_sample", Neutral(Flag(), False), False, "Draw candidates without replacement (beam-sample) in place of taking the best."),
+    Option("do_sample", Neutral(Flag(), False), False, "Draw candidates without replacement (beam-sample) instead of taking the best."),
     Option("num_beam_groups", Neutral(Whole(1, MAX_WIDTH), 1), 1, "Groups of beams, which choose in turn; a divisor of beam_width."),
     Option("diversity_penalty", Neutral(Real(0, _LARGEST), 0.0), 0.0, "Subtracted from a token for each beam of an earlier group that took it at this step."),
     Option("force_words", Maybe(Listed(_WORD, "a list of strings or of lists of token ids", 64)), None, "Words that must appear in every hypothesis.", ("force_words_ids",)),
@@ -181,8 +180,12 @@ class BeamSearchParams:
         """Reads iterators into tuples, so that every prompt and the next call get their values."""
         for name in (*SHARED, "force_words"):
             value = getattr(self, name)
-            if (again := materialised(name, value)) is not value:
+            again = materialised(name, value)
+            if again is not value:
                 setattr(self, name, again)
+
+
+Params: TypeAlias = SamplingParams | BeamSearchParams
 
 
 def _check_together(params: BeamSearchParams) -> None:
@@ -228,8 +231,8 @@ def _init(self: BeamSearchParams, **params: object) -> None:
 BeamSearchParams.__init__ = _init  # type: ignore[method-assign]
 
 
-def asks_for_beams(params: Mapping[str, object]) -> bool:
-    """Whether a call's keywords ask for beam search: beam_width, or num_beams above transformers' default of 1."""
+def means_beams(params: Mapping[str, object]) -> bool:
+    """Whether a call's keywords mean beam search: beam_width, or num_beams above transformers' default of 1."""
     beams = plain(params.get("num_beams"))
     return params.get("beam_width") is not None or (beams is not None and beams != 1)
 

@@ -49,7 +49,7 @@ def _refused(why: str, **names: object) -> list[Foreign]:
 
 
 def _of_beams(why: str, **names: object) -> list[Foreign]:
-    """Names that belong to BeamSearchParams, each with the value that asks for no beams."""
+    """Names that belong to BeamSearchParams, each with the value that means no beams."""
     return [dataclasses.replace(entry, state="belongs to beam search") for entry in _refused(why, **names)]
 
 

@@ -71,7 +71,9 @@ class RequestBuilder:
             token: text for token, text in self.stop_tokens(params).items() if token not in (params.stop_token_ids or ())
         }
         speculation = None if submission.speculation is None else submission.speculation.build(submission, request_id)
-        beams = None if submission.beams is None else beams_for_core(submission.beams, self._forced(submission.beams, submission.core_params))
+        beams = (
+            None if submission.beams is None else beams_for_core(submission.beams, self._forced(submission.beams, submission.core_params))
+        )
         submission.request = _core.Request(
             id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params, n=params.n, priority=priority,
             stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,

@@ -13,7 +13,7 @@ from llmi.base.kinds import entries_of, parse
 from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
 from llmi.hooks.runners import RequestHooks, shared_streamer
 from llmi.params.beams import BeamSearchParams
-from llmi.params.options import PRIORITY, is_streamer, one_or_each, option
+from llmi.params.options import PRIORITY, SAMPLING, is_streamer, one_or_each, option
 from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
@@ -199,14 +199,18 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
 
 
 def _check_beams(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
-    """What beam search does not go with. The engine's own drafter is left out, and `params_resolved` says so."""
+    """Refuses what beam search does not go with. The engine's own drafter is left out, and `params_resolved` says so."""
     assert use.beams is not None
-    width, seats = use.beams.beam_width, llm._engine_args.max_num_seqs
-    if width > seats:
+    width, seats = use.beams.beam_width, llm._engine_args.passed_on["max_num_seqs"]
+    if isinstance(seats, int) and width > seats:
         raise InvalidParamsError(f"beam_width = {width} exceeds max_num_seqs = {seats} of this engine", "beam_width")
-    if (streamer := next((hook for hook in use.params.stopping_criteria if is_streamer(hook)), None)) is not None:
+    if (
+        streamer := next((hook for hook in SAMPLING["stopping_criteria"].parse(use.params.stopping_criteria) if is_streamer(hook)), None)
+    ) is not None:
         name = type(streamer).__name__
-        raise UnsupportedCombinationError(f"{name}: a streamer gets tokens as they come, and beams come whole at the end", "streamer", "beam_width")
+        raise UnsupportedCombinationError(
+            f"{name}: a streamer gets tokens as they come, and beams come whole at the end", "streamer", "beam_width"
+        )
     if prompt.speculation is None:
         return
     if prompt.names_drafter:

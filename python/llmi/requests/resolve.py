@@ -11,7 +11,7 @@ from typing import Any
 from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError
-from llmi.params.beams import BEAM_FIELDS, BEAMS, SHARED, BeamSearchParams, asks_for_beams, canonical_beams
+from llmi.params.beams import BEAM_FIELDS, BEAMS, SHARED, BeamSearchParams, canonical_beams, means_beams
 from llmi.params.options import SAMPLING
 from llmi.params.sampling import FIELDS, SamplingParams, canonical
 from llmi.params.steps import FILTERS, STEPS, idle, is_set, order_of
@@ -73,7 +73,7 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
             if getattr(params, name) != SAMPLING[name].default or type(getattr(params, name)) is not type(SAMPLING[name].default)
         }
         sources = {name: "user" if name in given else "default" for name in FIELDS}
-    elif asks_for_beams(overrides):
+    elif means_beams(overrides):
         return _beams_by_keywords(overrides, model_defaults, to_the_end)
     else:
         changes, no_effect = canonical(overrides, "generate")
@@ -99,7 +99,7 @@ def _given_beams(explicit: BeamSearchParams) -> Resolved:
     """An explicit BeamSearchParams."""
     explicit._materialise()
     beams = dataclasses.replace(explicit)
-    sources = {name: "default" for name in BEAM_FIELDS}
+    sources = dict.fromkeys(BEAM_FIELDS, "default")
     params = beams._settle()
     for name in BEAM_FIELDS:
         default = BEAMS[name].default if name in BEAMS else SAMPLING[name].default
