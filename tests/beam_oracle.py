@@ -55,6 +55,8 @@ class Candidate(NamedTuple):
     rank: int  # of the beam among the running ones
     logit: float
     token: int
+    base: float  # the beam's sum, less what normalises the row
+    value: float  # of the row before it is normalised
 
     @property
     def key(self) -> tuple[float, int, float, int]:
@@ -99,9 +101,14 @@ def penalised(total: float, length: int, penalty: float) -> float:
 
 
 def power(base: float, exponent: float) -> float:
-    if exponent in (0.0, 1.0):
-        return base if exponent else 1.0
-    return float(T.scalar_math("exp64", exponent * T.scalar_math("log64", base)))
+    """Without a libm, whose last bits differ from one machine to the next."""
+    magnitude, result = abs(exponent), 1.0
+    if magnitude == int(magnitude):
+        for _ in range(int(magnitude)):
+            result *= base
+    else:
+        result = float(T.scalar_math("exp64", magnitude * T.scalar_math("log64", base)))
+    return 1 / result if exponent < 0 else result
 
 
 def candidates(rows: Rows, process: Process | None, prompt: list[int], beam: Beam, rank: int, most: int | None = None) -> list[Candidate]:
@@ -109,20 +116,25 @@ def candidates(rows: Rows, process: Process | None, prompt: list[int], beam: Bea
     tokens = [*prompt, *beam.tokens]
     logits = rows(tokens)
     added = log_softmax(logits)
+    values, norm = logits, np.float32(_core.log_sum_exp(logits))
     if process is not None:
-        added = process(tokens, added.copy(), rank)
+        values = added = process(tokens, added.copy(), rank)
+        norm = np.float32(0)
     kept = np.flatnonzero(added > -np.inf)
     if most is not None:
         kept = kept[np.lexsort((kept, -logits[kept], -added[kept]))][:most]
-    return [Candidate(beam.total + float(added[token]), rank, float(logits[token]), int(token)) for token in kept]
+    base = beam.total - float(norm)
+    return [
+        Candidate(beam.total + float(added[token]), rank, float(logits[token]), int(token), base, float(values[token])) for token in kept
+    ]
 
 
 def race(rules: Rules, position: int, candidate: Candidate) -> float:
     """Of beam-sample: the first K by this number are drawn without replacement, in proportion to exp(total)."""
-    word = T.philox([candidate.token // 4, position, candidate.rank, 0], rules.seed)[candidate.token % 4]
+    word = T.philox([candidate.token // 4, position, candidate.rank, 5], rules.seed)[candidate.token % 4]
     v = min((float(word) + 0.5) * 2.0**-32, 1 - 2.0**-24)
     time = float(T.scalar_math("log64", -T.scalar_math("log1p64", -v)))
-    return time - candidate.total
+    return -(candidate.base - (time - candidate.value))
 
 
 def first(found: list[Candidate], rules: Rules, position: int) -> list[Candidate]:
@@ -248,8 +260,7 @@ def group_step(
     everything = []
     for rank, beam in enumerate(running):
         for entry in candidates(rows, process, prompt, beam, first_rank + rank):
-            lost = np.float32(rules.diversity_penalty) * np.float32(taken.count(entry.token))
-            everything.append(entry._replace(total=beam.total + float(np.float32(entry.total - beam.total) - lost)))
+            everything.append(entry._replace(total=entry.total - rules.diversity_penalty * taken.count(entry.token)))
     best = first(everything, rules, len(prompt) + len(running[0].tokens))
     following: list[Beam] = []
     for place, candidate in enumerate(best):
@@ -259,13 +270,13 @@ def group_step(
                 group_add(beam, "stop", rules, len(prompt), finished)
         elif len(following) < size:
             following.append(beam)
-    return following, best[0].total
+    return following, best[0].total if best else -math.inf
 
 
 def group_add(beam: Beam, reason: str, rules: Rules, prompt_len: int, finished: list[Beam]) -> None:
     finish(beam, reason, rules, prompt_len, finished)
-    if len(finished) > rules.group_size:
-        finished.remove(min(finished, key=lambda entry: entry.score))
+    finished.sort(key=lambda entry: -entry.score)  # stable: those with equal scores in the order in which they were finished
+    del finished[rules.group_size :]
 
 
 def group_is_done(finished: list[Beam], best: float, num_tokens: int, rules: Rules, prompt_len: int) -> bool:

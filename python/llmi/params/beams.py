@@ -39,7 +39,7 @@ _WORD = Either(
 BEAMS = table(
     Option("beam_width", Whole(1, MAX_WIDTH), None, "Hypotheses that are kept at each step.", ("num_beams",)),
     Option("n", Maybe(Whole(1, MAX_WIDTH)), None, "Hypotheses that come back, best first; None: beam_width, or 1 where the width was given as num_beams.", ("num_return_sequences",)),
-    Option("length_penalty", Neutral(Real(-_LARGEST, _LARGEST, "a finite number"), 1.0), 1.0, "score = sum of log-probabilities / length^length_penalty."),
+    Option("length_penalty", Neutral(Real(-50, 50), 1.0), 1.0, "score = sum of log-probabilities / length^length_penalty."),
     Option("length_includes_prompt", Flag(), False, "The length counts the prompt, and no end-of-text: vLLM's score, not transformers'."),
     Option("early_stopping", Neutral(_EarlyStopping(), False), False, "True: end when beam_width hypotheses are finished; False: when a better one is unlikely; 'never': when none is possible."),
     Option("do_sample", Neutral(Flag(), False), False, "Draw candidates without replacement (beam-sample) instead of taking the best."),
@@ -49,14 +49,7 @@ BEAMS = table(
 )  # fmt: skip
 
 #: Fields of SamplingParams that beams have not, each with the reason.
-NOT_SHARED: Mapping[str, str] = {
-    "sampler": "beam search chooses tokens by its own rule",
-    "mirostat": "its state follows one drawn text",
-    "mirostat_tau": "its state follows one drawn text",
-    "mirostat_eta": "its state follows one drawn text",
-    "adaptive_p": "its state follows one drawn text",
-    "adaptive_p_decay": "its state follows one drawn text",
-}
+NOT_SHARED: Mapping[str, str] = {"sampler": "beam search chooses tokens by its own rule"}
 SHARED = tuple(name for name in SAMPLING if name not in NOT_SHARED and name not in BEAMS)
 
 
@@ -68,8 +61,8 @@ class BeamSearchParams:
     Masks, bias, penalties and processors act on log-probabilities, as in transformers: a repetition penalty then makes every seen token less
     likely. A beam with nothing allowed is dropped. No noise is drawn unless do_sample.
 
-    Mutable; copied and validated when a request is submitted. Further fields have SamplingParams' names and meaning; those that would draw
-    (sampler, mirostat, adaptive_p) are missing. Names of transformers are accepted (num_beams, num_return_sequences, force_words_ids,
+    Mutable; copied and validated when a request is submitted. Further fields have SamplingParams' names and meaning; `sampler` is
+    missing. Names of transformers are accepted (num_beams, num_return_sequences, force_words_ids,
     max_new_tokens and others); unknown names raise TypeError.
 
     Parameters
@@ -142,6 +135,11 @@ class BeamSearchParams:
     xtc_threshold: float = 0.1
     dynatemp_range: float = 0.0
     dynatemp_exponent: float = 1.0
+    mirostat: Literal[0, 1, 2] = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_p: float = -1.0
+    adaptive_p_decay: float = 0.9
     sampler_order: Sequence[str] | Literal["hf", "llama.cpp"] | None = None
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
