@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _MAX_MEMO = 4096  # states whose masks are kept, for each constraint
 
 
+class NothingAllowedError(ConstraintError):
+    """A state allows no token: it ends the request, or drops one of its beams."""
+
+
 class ConstraintProcessor:
     """A Constraint as a logits processor; its state sits in context.state."""
 
@@ -42,7 +46,7 @@ class ConstraintProcessor:
         slot["constraint"] = (num_output, state)
         mask = self._mask(state, len(logits))
         if not mask.any():
-            raise ConstraintError(f"{self.__name__}: state {show(state)} allows no token and is not final")
+            raise NothingAllowedError(f"{self.__name__}: state {show(state)} allows no token and is not final")
         logits[~mask] = -np.inf
 
     def _mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
