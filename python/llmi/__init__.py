@@ -30,6 +30,7 @@ _MODULES = {
     "lab.strategy": ("Generate",),
     "speculation.arena": ("drafter_arena", "speculation_forecast"),
     "outputs.trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
+    "params.beams": ("BeamSearchParams",),
     "params.constraint": ("Constraint",),
     "params.structured": ("StructuredOutputsParams",),
     "speculation.drafters": ("Draft", "Drafter", "PromptLookup"),
@@ -45,6 +46,7 @@ _MODULES = {
     "families": ("register_family",),
     "cli.doctor": ("doctor",),
     "lab.numeric": ("log_softmax",),
+    "outputs.beams": ("BeamSearchOutput", "BeamSearchSequence"),
     "outputs.completion": ("CompletionOutput", "Logprob", "RequestMetrics", "StreamChunk"),
     "outputs.scores": ("LogLikelihood", "Perplexity"),
     "outputs.memory": ("MemoryReport",),
@@ -95,6 +97,8 @@ if TYPE_CHECKING:
     from llmi.lab.tree import TokenTree as TokenTree
     from llmi.llm import LLM as LLM
     from llmi.models.info import ModelInfo as ModelInfo
+    from llmi.outputs.beams import BeamSearchOutput as BeamSearchOutput
+    from llmi.outputs.beams import BeamSearchSequence as BeamSearchSequence
     from llmi.outputs.completion import CompletionOutput as CompletionOutput
     from llmi.outputs.completion import Logprob as Logprob
     from llmi.outputs.completion import RequestMetrics as RequestMetrics
@@ -111,6 +115,7 @@ if TYPE_CHECKING:
     from llmi.outputs.trace import DecodeTrace as DecodeTrace
     from llmi.outputs.trace import TokenExplanation as TokenExplanation
     from llmi.outputs.trace import TraceDifference as TraceDifference
+    from llmi.params.beams import BeamSearchParams as BeamSearchParams
     from llmi.params.constraint import Constraint as Constraint
     from llmi.params.sampling import SamplingParams as SamplingParams
     from llmi.params.sampling import TokenContext as TokenContext

@@ -22,6 +22,7 @@ _ErrorKind: TypeAlias = Literal[
     "out_of_memory",
     "non_finite_logits",
     "hook",
+    "constraint",
     "draft",
     "busy",
     "device",
@@ -207,6 +208,10 @@ class SampleOutput(_Bound):
     @property
     def cumulative_logprob(self) -> float: ...
     @property
+    def score(self) -> float: ...
+    @property
+    def beam_indices(self) -> list[int]: ...
+    @property
     def logprobs(self) -> list[TokenLogprobs]: ...
     @property
     def token_times_s(self) -> NDArray[np.float64]: ...
@@ -308,6 +313,7 @@ class Request(_Bound):
         source: LabSequence | None,
         cache_salt: str,
         trace: bool,
+        beams: Mapping[str, object] | None,  # the fields of BeamParams in csrc/engine/beams/params.h; early_stopping: "no", "yes", "never"
     ) -> None: ...
 
 class OutputEvent(_Bound):

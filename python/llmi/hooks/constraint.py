@@ -20,6 +20,10 @@ else:
 _MAX_MEMO = 4096  # states whose masks are kept, for each constraint
 
 
+class NothingAllowedError(ConstraintError):
+    """A state allows no token: it ends the request, or drops one of its beams."""
+
+
 class ConstraintProcessor:
     """A Constraint as a logits processor; its state sits in context.state."""
 
@@ -43,7 +47,7 @@ class ConstraintProcessor:
         slot["constraint"] = (num_output, state)
         mask = self._mask(state, len(logits))
         if not mask.any():
-            raise ConstraintError(f"{self.__name__}: state {show(state)} allows no token and is not final")
+            raise NothingAllowedError(f"{self.__name__}: state {show(state)} allows no token and is not final")
         np.copyto(logits, -np.inf, where=~mask)
 
     def completes(self, token_ids: Iterable[int]) -> bool:

@@ -6,11 +6,11 @@ import copy
 import importlib
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Whole, plain, show
-from llmi.errors import HookError, NonFiniteLogitsError, UnsupportedCombinationError
+from llmi.errors import ConstraintError, HookError, NonFiniteLogitsError, UnsupportedCombinationError
 from llmi.hooks.constraint import ConstraintProcessor
 from llmi.params.constraint import Constraint
 from llmi.params.options import SAMPLING, Streamer, is_streamer
@@ -119,6 +119,13 @@ def _check_row(logits: NDArray[np.float32]) -> None:
     largest = logits.max()
     if not largest < np.inf:
         raise NonFiniteLogitsError("a logits processor left NaN or infinity among the logits")
+
+
+def _allows_nothing(error: BaseException) -> TypeGuard[ConstraintError]:
+    """Whether a constraint allows no token in its state."""
+    from llmi.hooks.constraint import NothingAllowedError
+
+    return isinstance(error, NothingAllowedError)
 
 
 def _token(drawn: object, vocab_size: int) -> int:
@@ -239,6 +246,8 @@ class RequestHooks:
         self.error: BaseException | None = None
         self.failed_hook = ""
         self.failed_in_drafter = False
+        self.drops_beams = False  # where nothing is allowed a beam ends, not the request
+        self.dropped: ConstraintError | None = None  # why the last one did
         self._ended = False
 
     @property
@@ -284,6 +293,9 @@ class RequestHooks:
                     context.logits = logits
                 _check_row(logits)
             except BaseException as error:
+                if self.drops_beams and _allows_nothing(error):
+                    self.dropped = error
+                    return np.full_like(logits, -np.inf)
                 self._fail(processor, error)
                 raise
         if self.constraint is not None and len(self.processors) > 1:

@@ -110,6 +110,7 @@ class Outputs(list[RequestOutput]):
                 "finish_reason": output.finish_reason,
                 "stop_reason": output.stop_reason,
                 "cumulative_logprob": output.cumulative_logprob,
+                "score": output.score,
                 "time_to_first_token_s": request.metrics.time_to_first_token_s,
                 "time_per_output_token_s": request.metrics.time_per_output_token_s,
                 "e2e_latency_s": request.metrics.e2e_latency_s,

@@ -15,13 +15,14 @@ class Foreign:
     """An argument of another engine.
 
     `inert` is the kind of its values where none of them changes anything; None: it is refused unless None or one of
-    `neutral`. `why` is the reason, or what to do instead.
+    `neutral`. `why` is the reason, or what to do instead; `state` is what an error says of it before.
     """
 
     name: str
     why: str
     neutral: tuple[Any, ...] = ()
     inert: Kind | None = None
+    state: str = "is not available in this version of llmi"
 
     def check(self, value: object, where: str) -> None:
         """Raises UnsupportedCombinationError or InvalidParamsError unless the value changes nothing here."""
@@ -39,14 +40,17 @@ class Foreign:
             and any(type(entry) is float and given == entry for entry in self.neutral)
         ):
             return
-        raise UnsupportedCombinationError(
-            f"{self.name} = {show(value)} is not available in this version of llmi: {self.why}", self.name, where
-        )
+        raise UnsupportedCombinationError(f"{self.name} = {show(value)} {self.state}: {self.why}", self.name, where)
 
 
 def _refused(why: str, **names: object) -> list[Foreign]:
     """The names of one feature, each with its neutral value or a tuple of these."""
     return [Foreign(name, why, neutral if isinstance(neutral, tuple) else (neutral,)) for name, neutral in names.items()]
+
+
+def _of_beams(why: str, **names: object) -> list[Foreign]:
+    """Names that belong to BeamSearchParams, each with the value that means no beams."""
+    return [dataclasses.replace(entry, state="belongs to beam search") for entry in _refused(why, **names)]
 
 
 def _inert(why: str, **names: Kind) -> list[Foreign]:
@@ -63,7 +67,7 @@ _ANY_NUMBER = Real(-1e30, 1e30)
 _OBJECT = Object("anything", lambda value: True)
 _OUTPUTS = "see logprobs=, or llm.sequence(prompt, capture=llmi.Capture(...)) for inner values"
 _SPECULATE = "give speculative_config=, such as llmi.PromptLookup() or llmi.DraftModel(...)"
-_BEAMS = "beam search comes in a later version"
+_BEAMS = "give num_beams= or beam_width= to the call, or llmi.BeamSearchParams(beam_width=...)"
 _ENCODER = "it is for models with an encoder"
 _GUIDED = "give structured_outputs={'json': schema}, or with regex, choice, grammar or structural_tag"
 _TOTAL = "it counts the prompt in transformers: give max_tokens and min_tokens (max_new_tokens, min_new_tokens)"
@@ -90,8 +94,9 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused("layers are contrasted in a later version", dola_layers=(), dola_rule="paper"),
     _refused("activations are steered in a later version", steering=({},)),
     # Beam search and its parameters.
-    _refused(_BEAMS, num_beams=1, beam_width=1, num_beam_groups=1, diversity_penalty=0.0, length_penalty=1.0, early_stopping=False, constraints=([],),
-             force_words=([],), force_words_ids=([],), use_beam_search=False, length_includes_prompt=False),
+    _of_beams(_BEAMS, num_beams=1, beam_width=1, num_beam_groups=1, diversity_penalty=0.0, length_penalty=1.0, early_stopping=False, force_words=([],),
+              force_words_ids=([],), use_beam_search=False, length_includes_prompt=False),
+    _of_beams("give force_words=, or an automaton as structured_outputs=", constraints=([],)),
     _refused("give n= and choose among the outputs", best_of=1),
     _refused(_TOTAL, max_length=(), min_length=0),
     _refused("the number of tokens would depend on the machine: give max_tokens=, or a stopping criterion that looks at the clock", max_time=()),

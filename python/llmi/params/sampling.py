@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from llmi.base.kinds import TOKEN_IDS, Bias, Flag, Maybe, Object, Whole, entries_of, materialised, parse, refuse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
@@ -56,8 +56,8 @@ class TokenContext:
 
 if TYPE_CHECKING:
     F32 = NDArray[np.float32]
-    LogitsProcessor = Callable[[TokenContext, F32], F32 | None]
-    StoppingCriterion = Callable[[TokenContext], bool | str]
+LogitsProcessor: TypeAlias = "Callable[[TokenContext, F32], F32 | None]"
+StoppingCriterion: TypeAlias = "Callable[[TokenContext], bool | str]"
 
 
 @dataclasses.dataclass(kw_only=True)
