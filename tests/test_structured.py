@@ -130,6 +130,28 @@ def test_sequences_of_the_lab(tiny: LLM) -> None:
             assert re.fullmatch("[0-9]{2}x", seq.output_text)
 
 
+def test_a_sequence_that_is_constrained_rolled_back_and_forked(tiny: LLM) -> None:
+    def drawn(seq: llmi.TokenSequence, count: int) -> str:
+        before = len(seq.output_text)
+        for _ in range(count):
+            seq.extend([seq.sample(SamplingParams(seed=4))])
+        return seq.output_text[before:]
+
+    ids = {word: token for token, word in enumerate(tiny.tokenizer.vocab_bytes)}
+    with tiny.sequence([1]) as sequence:
+        sequence.extend([ids[b"h"]])
+        sequence.constrain({"regex": "[0-9]x[a-c]{3}"})
+        assert re.fullmatch("[0-9]x[a-c]{2}", drawn(sequence, 4))
+        with sequence.fork() as fork:
+            assert re.fullmatch("[a-c]", drawn(fork, 1)) and fork.sample() in tiny.tokenizer.eos_token_ids
+        sequence.rollback(3)
+        assert re.fullmatch("x[a-c]{3}", drawn(sequence, 4))
+        with pytest.raises(llmi.UnsupportedCombinationError, match="constraint of its own"):
+            sequence.probs(SamplingParams(structured_outputs={"regex": "a"}))
+        sequence.constrain(None)
+        assert np.count_nonzero(sequence.probs(SamplingParams())) > 100
+
+
 def test_states_are_values(tiny: LLM) -> None:
     """Two states that follow one, in any order, and states of trials: each has read its own tokens."""
     constraint = GrammarConstraint(StructuredOutputsParams(regex="(a[0-4]|b[5-9])+"), library.vocabulary_of(tiny.tokenizer))

@@ -25,10 +25,14 @@ class NothingAllowedError(ConstraintError):
 
 
 class ConstraintProcessor:
-    """A Constraint as a logits processor; its state sits in context.state."""
+    """A Constraint as a logits processor; its state sits in context.state.
 
-    def __init__(self, constraint: Constraint[Any], eos_token_ids: Iterable[int]) -> None:
+    begin: position of the first token that it reads; None: the first after the prompt.
+    """
+
+    def __init__(self, constraint: Constraint[Any], eos_token_ids: Iterable[int], begin: int | None = None) -> None:
         self.constraint = constraint
+        self._begin = begin
         self._eos = np.asarray(sorted(eos_token_ids), np.int64)
         self._ends = frozenset(self._eos.tolist())
         self._memo: dict[Any, NDArray[np.bool_]] = {}
@@ -37,14 +41,14 @@ class ConstraintProcessor:
     def __call__(self, context: TokenContext, logits: NDArray[np.float32]) -> None:
         """Sets what is not allowed to -inf."""
         slot = context.state
-        num_output = len(context.token_ids) - context.prompt_len
-        if "constraint" not in slot:
-            slot["constraint"] = (0, self.constraint.initial_state())
-        seen, state = slot["constraint"]
-        for token in context.token_ids[context.prompt_len + seen :].tolist():
+        output = context.token_ids[context.prompt_len if self._begin is None else self._begin :]
+        read, state = slot.get("constraint", (output[:0], None))
+        if len(read) == 0 or not np.array_equal(output[: len(read)], read):  # a sequence of the lab may have been rolled back
+            read, state = output[:0], self.constraint.initial_state()
+        for token in output[len(read) :].tolist():
             if token not in self._ends:  # under ignore_eos the text goes on where it was
                 state = self.constraint.advance(state, int(token))
-        slot["constraint"] = (num_output, state)
+        slot["constraint"] = (output.copy(), state)
         mask = self._mask(state, len(logits))
         if not mask.any():
             raise NothingAllowedError(f"{self.__name__}: state {show(state)} allows no token and is not final")

@@ -12,7 +12,6 @@ from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Whole, plain, show
 from llmi.errors import ConstraintError, HookError, NonFiniteLogitsError, UnsupportedCombinationError
 from llmi.hooks.constraint import ConstraintProcessor
-from llmi.params.constraint import Constraint
 from llmi.params.options import SAMPLING, Streamer, is_streamer
 from llmi.params.sampling import SamplingParams, TokenContext
 from llmi.params.structured import StructuredOutputsParams
@@ -224,19 +223,17 @@ class RequestHooks:
         request_id: str,
         params: SamplingParams,
         prompt_text: str,
-        eos_token_ids: Iterable[int] = (),
         batch: BatchRunner | None = None,
-        constraint: Constraint[Any] | None = None,
+        constraint: ConstraintProcessor | None = None,
     ) -> None:
         self.batch = batch
         self.request_id = request_id
         self.params = params
         self.prompt_text = prompt_text
         self.processors: list[Any] = [_own_form(hook) for hook in SAMPLING["logits_processors"].parse(params.logits_processors)]
-        self.constraint: ConstraintProcessor | None = None
+        self.constraint = constraint
         if constraint is not None:
-            self.constraint = ConstraintProcessor(constraint, eos_token_ids)
-            self.processors.insert(0, self.constraint)
+            self.processors.insert(0, constraint)
         self.criteria: list[Any] = [_own_form(hook) for hook in SAMPLING["stopping_criteria"].parse(params.stopping_criteria)]
         self._streamers = [criterion for criterion in self.criteria if isinstance(criterion, _TransformersStreamer)]
         if self._streamers and params.n > 1:
