@@ -52,6 +52,7 @@ const char* NameOf(RowDecider decider) {
     case RowDecider::kSampler: return "sampler";
     case RowDecider::kRule: return "rule";
     case RowDecider::kJudge: return "judge";
+    case RowDecider::kBeams: return "beams";
   }
   return "";
 }

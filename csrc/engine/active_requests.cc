@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/request_limits.h"
+#include "engine/beams/group.h"
 #include "engine/clock.h"
 #include "engine/emit.h"
+#include "engine/request_limits.h"
 
 namespace llmi {
 
@@ -22,6 +23,7 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
     auto sample = std::make_unique<Sample>(tokens_, request->params);
     sample->running = running.get();
     sample->index = i;
+    sample->rank = i;
     sample->tokens = request->prompt_token_ids;
     sample->scheduled.arrival = num_samples_++;
     sample->scheduled.priority = request->priority;
@@ -35,6 +37,7 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
   Sample& leader = *running->samples[0];
   leader.scheduled.num_seats = request->num_samples;
   cache_.Init(&leader.scheduled.kv);
+  if (request->beams) running->beams = std::make_shared<BeamGroup>(*request, &leader, tokens_);
   requests_[request->id] = std::move(running);
   return leader;
 }
@@ -42,7 +45,14 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
 void ActiveRequests::Abort(uint64_t id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
-  for (auto& sample : found->second->samples) Finish(*sample, FinishReason::kAbort);
+  FinishAll(*found->second, FinishReason::kAbort);
+}
+
+void ActiveRequests::FinishAll(Running& running, FinishReason reason) {
+  const bool ended = running.num_finished == static_cast<int64_t>(running.samples.size());
+  if (ended) return;
+  for (auto& sample : running.samples) Finish(*sample, reason);
+  if (running.beams) running.request->samples = running.beams->Outputs(reason);
 }
 
 void ActiveRequests::Finish(Sample& sample, FinishReason reason) {
@@ -68,7 +78,7 @@ void ActiveRequests::Fail(Running& running, const Error& error) {
   // An interrupted hook ends its request as aborted, not as failed, unless the engine closes.
   const bool aborted = error.kind() == ErrorKind::kInterrupted && !life_.IsClosing();
   if (!aborted) running.request->error = error.kind() == ErrorKind::kInterrupted ? ClosedUnderWay() : error;
-  for (auto& sample : running.samples) Finish(*sample, aborted ? FinishReason::kAbort : FinishReason::kError);
+  FinishAll(running, aborted ? FinishReason::kAbort : FinishReason::kError);
 }
 
 void ActiveRequests::FailAll(const Error& error) {
@@ -118,7 +128,7 @@ void ActiveRequests::ReleaseAllRows() {
 
 void ActiveRequests::EmitStreams() {
   for (auto& [id, running] : requests_) {
-    if (running->request->stream) EmitNews(*running);
+    if (running->request->stream) running->beams ? EmitHypotheses(*running) : EmitNews(*running);
   }
 }
 

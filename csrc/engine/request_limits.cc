@@ -1,6 +1,7 @@
 #include "engine/request_limits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "core/errors.h"
@@ -33,6 +34,42 @@ void RequestLimits::CheckPrompt(const Request& request) const {
   }
 }
 
+// last_len: tokens of prompt and output that the model reads.
+void RequestLimits::CheckBeams(const Request& request, int64_t last_len) const {
+  const BeamParams& beams = *request.beams;
+  const auto check = [](bool holds, const std::string& problem, const char* field) {
+    if (!holds) throw Error(ErrorKind::kInvalidArgument, problem, field);
+  };
+  const std::string width = std::to_string(beams.width);
+  check(beams.width >= 1 && beams.width <= max_num_seqs_,
+        "beam_width = " + width + " is outside [1, max_num_seqs = " + std::to_string(max_num_seqs_) + "]", "beam_width");
+  check(beams.num_returned >= 1 && beams.num_returned <= beams.width,
+        "n = " + std::to_string(beams.num_returned) + " is outside [1, beam_width = " + width + "]", "n");
+  check(std::abs(beams.length_penalty) <= 50, "length_penalty is outside [-50, 50]", "length_penalty");
+  check(beams.num_groups >= 1 && beams.width % beams.num_groups == 0,
+        "num_beam_groups = " + std::to_string(beams.num_groups) + " does not divide beam_width = " + width, "num_beam_groups");
+  check(beams.diversity_penalty >= 0 && std::isfinite(beams.diversity_penalty), "diversity_penalty is not finite, or below 0",
+        "diversity_penalty");
+  check(beams.num_groups > 1 || beams.diversity_penalty == 0, "diversity_penalty needs num_beam_groups above 1", "diversity_penalty");
+  check(beams.num_groups == 1 || !beams.do_sample, "do_sample and num_beam_groups exclude each other", "do_sample");
+  check(!beams.do_sample || request.params.temperature > 0, "do_sample needs a temperature above 0", "do_sample");
+  check(request.params.max_tokens >= 1, "a beam search needs max_tokens of 1 or more", "max_tokens");
+  check(!request.speculation, "a beam search takes no drafter", "speculative_config");
+  check(request.hooks == nullptr || !request.hooks->HasSampler(), "a beam search takes no sampler", "sampler");
+  // The beams share the whole blocks of the prompt.
+  const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
+  const int64_t shared_len = prompt_len / groups_.block_size() * groups_.block_size();
+  const int64_t shared = groups_.MaxPages(shared_len, groups_.block_size());
+  const int64_t own = groups_.MaxPages(last_len, groups_.block_size()) - shared;
+  const int64_t pages = shared + beams.width * own;
+  if (pages > num_pages_) {
+    throw Error::OutOfMemory("beam_width = " + width + " needs " + std::to_string(shared) + " KV pages for " + std::to_string(shared_len) +
+                                 " shared prompt tokens and " + width + " x " + std::to_string(own) + " for the beams' own tokens: " +
+                                 std::to_string(pages) + ", the cache has " + std::to_string(num_pages_),
+                             static_cast<uint64_t>(pages * groups_.page_bytes()), static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));
+  }
+}
+
 void RequestLimits::Check(const Request& request) const {
   Validate(request.params, vocab_size_);
   CheckPrompt(request);
@@ -44,6 +81,7 @@ void RequestLimits::Check(const Request& request) const {
                     " exceed max_model_len = " + std::to_string(max_model_len_) + " by " + std::to_string(last_len - max_model_len_),
                 "max_tokens");
   }
+  if (request.beams) CheckBeams(request, last_len);
   if (request.num_samples < 1 || request.num_samples > max_num_seqs_) {
     throw Error(ErrorKind::kInvalidArgument,
                 "n = " + std::to_string(request.num_samples) + " is outside [1, max_num_seqs = " + std::to_string(max_num_seqs_) + "]",

@@ -19,6 +19,7 @@
 
 namespace llmi {
 
+class BeamGroup;
 struct Running;
 
 // One continuation: its tokens, cache and text.
@@ -30,6 +31,7 @@ struct Sample {
 
   Running* running = nullptr;
   int64_t index = 0;
+  int64_t rank = 0;             // among the running beams of its search; else its index
   std::vector<int32_t> tokens;  // prompt and output
   ScheduledSequence scheduled;
   Detokenizer detokenizer;
@@ -50,7 +52,7 @@ struct Sample {
   // What the law of the next token depends on.
   TokenHistory history() const;
   // Noise of the token at `position`. round: of verification, 0 for plain draws.
-  NoiseKey noise_key(int64_t position, uint32_t round = 0) const { return {request().params.seed, position, index, 0, round}; }
+  NoiseKey noise_key(int64_t position, uint32_t round = 0) const { return {request().params.seed, position, rank, 0, round}; }
   // The same for the next token.
   NoiseKey next_noise_key(uint32_t round = 0) const { return noise_key(static_cast<int64_t>(tokens.size()), round); }
 };
@@ -60,6 +62,7 @@ struct Running {
   std::shared_ptr<OutputChannel> channel;
   std::vector<std::unique_ptr<Sample>> samples;
   int64_t num_finished = 0;
+  std::shared_ptr<BeamGroup> beams;  // the search that the samples run, or null
 
   int64_t prompt_len() const { return static_cast<int64_t>(request->prompt_token_ids.size()); }
   SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }
@@ -73,9 +76,9 @@ inline bool Sample::judges_drafts() const {
   return request().speculation && request().speculation->verification != VerificationKind::kCoupled;
 }
 
-inline TokenHistory Sample::history() const { return {tokens, running->prompt_len(), index, sampler}; }
+inline TokenHistory Sample::history() const { return {tokens, running->prompt_len(), rank, sampler}; }
 
-inline HookContext Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
+inline HookContext Sample::hook_context() const { return {rank, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
 
 // A row of the batch whose logits are needed: it computes what follows `position` of a sample's tokens.
 struct LogitsRow {

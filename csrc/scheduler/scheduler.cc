@@ -18,6 +18,9 @@ std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
 // Draft rows after the next token. A draft runs only together with the last known token.
 int64_t Drafted(const ScheduledSequence& sequence) { return Missing(sequence) == 1 ? sequence.num_drafted : 0; }
 
+// Whether it waits for a token (scheduler.h).
+bool Idles(const ScheduledSequence& sequence) { return !sequence.finished && Missing(sequence) == 0; }
+
 // The most tokens of one piece. If the sequence has a draft, its last known token and the draft run in a separate step.
 int64_t MostAtOnce(const ScheduledSequence& sequence) {
   return Missing(sequence) > 1 && sequence.num_drafted > 0 ? Missing(sequence) - 1 : Missing(sequence);
@@ -62,7 +65,7 @@ void Scheduler::AddRunning(ScheduledSequence* sequence) {
 void Scheduler::Remove(ScheduledSequence* sequence) {
   if (!Erase(running_, sequence)) Erase(waiting_, sequence);
   const int64_t drawn = sequence->allowance - sequence->max_new_tokens;
-  if (drawn == 0) return;
+  if (drawn <= 0) return;
   num_left_ = std::min(num_left_ + 1, kDrawnMemory);
   drawn_share_ += (static_cast<double>(drawn) / static_cast<double>(sequence->allowance) - drawn_share_) / static_cast<double>(num_left_);
 }
@@ -88,6 +91,8 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
   if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return Missing(*s) == 1; })) prompt_budget = INT64_MAX;
   ScheduleRunning(&budget, &prompt_budget, &pieces);
   AdmitWaiting(&budget, &prompt_budget, &pieces);
+  // Idle sequences alone may hold the pages that the waiting ones need.
+  while (pieces.empty() && !waiting_.empty() && PreemptIdle()) AdmitWaiting(&budget, &prompt_budget, &pieces);
   return pieces;
 }
 
@@ -122,8 +127,9 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     if (num_counted != running_.size()) {  // in the first iteration, and after a preemption
       num_counted = running_.size();
       behind = 0;
-      for (size_t j = i; j < num_counted; ++j) behind += 1 + Drafted(*running_[j]);
+      for (size_t j = i; j < num_counted; ++j) behind += Idles(*running_[j]) ? 0 : 1 + Drafted(*running_[j]);
     }
+    if (Idles(*sequence)) continue;
     // One token and its draft are set aside for each running sequence after this one.
     behind -= 1 + Drafted(*sequence);
     // A finished row of a static batch computes its last token again, into the same slot.
@@ -135,7 +141,12 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     if (!config_.chunked_prefill && piece.num_new < most) piece.num_new = most;
     if (piece.num_new <= 0) continue;
     if (piece.num_drafted > 0 && piece.num_new + piece.num_drafted > *budget && !pieces->empty()) continue;  // it waits a step
-    if (!ReserveRunning(&piece, pieces->empty())) continue;
+    const bool reserved = ReserveRunning(&piece, pieces->empty());
+    // Sequences before this one may have left.
+    const auto place = std::find(running_.begin(), running_.end(), sequence);
+    if (place == running_.end()) break;
+    i = static_cast<size_t>(place - running_.begin());
+    if (!reserved) continue;
     pieces->push_back(piece);
     *budget -= piece.num_new + piece.num_drafted;
     if (is_prompt) *prompt_budget -= std::min(piece.num_new, *prompt_budget);
@@ -144,6 +155,7 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
 
 bool Scheduler::ReserveRunning(ScheduledPiece* piece, bool alone) {
   while (!cache_->TryReserve(&piece->sequence->kv, piece->num_new + piece->num_drafted)) {
+    if (PreemptIdle()) continue;
     const bool is_last = running_.back() == piece->sequence;
     if (is_last && piece->num_new > 1) {  // no other sequence follows: continue with a smaller piece
       piece->num_new /= 2;
@@ -306,13 +318,29 @@ void Scheduler::GiveBack(ScheduledSequence* sequence) {
 void Scheduler::PreemptLast() {
   ScheduledSequence* victim = running_.back();
   running_.pop_back();
+  Preempt(victim);
+}
+
+// Preempts the idle sequence that is last in precedence. Returns false if none idles.
+bool Scheduler::PreemptIdle() {
+  const auto idle = std::find_if(running_.rbegin(), running_.rend(), [](const ScheduledSequence* s) { return Idles(*s); });
+  if (idle == running_.rend()) return false;
+  ScheduledSequence* victim = *idle;
+  running_.erase(std::next(idle).base());
+  Preempt(victim);
+  return true;
+}
+
+// Gives back the pages of a sequence that has left the running ones. It waits, unless it has finished or idles.
+void Scheduler::Preempt(ScheduledSequence* victim) {
   if (!victim->finished) {
     ++victim->num_preemptions;
     ++num_preemptions_;
     if (swap_rule_ && swap_rule_(*victim)) victim->host_copy = std::make_shared<const KvHostCopy>(cache_->CopyToHost(victim->kv));
   }
+  const bool idles = Idles(*victim);
   GiveBack(victim);
-  if (victim->finished) return;
+  if (victim->finished || idles) return;
   Add(victim);
   OrderWaiting();
 }
@@ -351,8 +379,8 @@ bool Scheduler::Contains(const ScheduledSequence* sequence) const {
 
 void Scheduler::EndStep() {
   if (config_.policy != SchedulingPolicy::kStatic) return;
-  const bool all_finished = std::all_of(running_.begin(), running_.end(), [](const auto* s) { return s->finished; });
-  if (all_finished) running_.clear();
+  const bool ends = std::all_of(running_.begin(), running_.end(), [](const auto* s) { return s->finished || Idles(*s); });
+  if (ends) std::erase_if(running_, [](const auto* s) { return s->finished; });
 }
 
 }  // namespace llmi

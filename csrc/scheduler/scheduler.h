@@ -6,6 +6,10 @@
 // pages back. Later it is computed again from the part that the prefix cache still has; on a device its blocks are copied to the host and
 // back where that is cheaper. Neither changes a bit of the results. To keep preemption rare, a sequence waits while it and the running ones
 // together are expected to need more pages than the pool has ("past-future" scheduling: Gong et al., 2025).
+//
+// A running sequence all of whose tokens are computed idles: a beam that waits for the other beams of its search. It has no piece until it
+// gets a token. When pages are short, idle sequences give theirs first, whatever their precedence, so that beams cannot block each other;
+// such a sequence leaves the queues, and its owner adds it again when it gets a token.
 #pragma once
 
 #include <cstdint>
@@ -126,6 +130,8 @@ class Scheduler {
   bool ReserveRunning(ScheduledPiece* piece, bool alone);
   void GiveBack(ScheduledSequence* sequence);  // gives back all its pages; the cache keeps it as an empty sequence
   void PreemptLast();
+  bool PreemptIdle();
+  void Preempt(ScheduledSequence* victim);
   void AttachPrefix(ScheduledSequence* sequence);
   bool FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const;
   bool RestoreCopy(ScheduledSequence* sequence);

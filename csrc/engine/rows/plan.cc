@@ -9,11 +9,16 @@
 namespace llmi {
 namespace {
 
-// Whether the law of a row differs from the softmax of its logits. min_tokens counts only where a token follows.
-bool ParametersChange(const SamplingParams& params, bool token_follows) {
+// Whether parameters change the row itself. min_tokens counts only where a token follows.
+bool ParametersEdit(const SamplingParams& params, bool token_follows) {
   const bool masks = !params.logit_bias.empty() || !params.bad_words.empty() || !params.allowed_token_ids.empty() ||
                      params.no_repeat_ngram_size > 0 || (token_follows && params.min_tokens > 0);
-  return masks || params.greedy() || StepsOf(params).count > 0;
+  return masks || StepsOf(params).count > 0;
+}
+
+// Whether the law of a row differs from the softmax of its logits.
+bool ParametersChange(const SamplingParams& params, bool token_follows) {
+  return params.greedy() || ParametersEdit(params, token_follows);
 }
 
 // A row that no token follows.
@@ -28,6 +33,7 @@ RowPlan PlanScore(const LogitsRow& row) {
 RowDecider DeciderOf(const LogitsRow& row) {
   const Draft& draft = row.sample->walk.draft();
   const Request& request = row.sample->request();
+  if (request.beams) return RowDecider::kBeams;
   if (draft.size() > 0) {
     const VerificationKind verification = request.speculation->verification;
     if (verification == VerificationKind::kJudge) return RowDecider::kJudge;
@@ -58,13 +64,13 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
 
   RowPlan plan;
   plan.decider = DeciderOf(row);
-  const bool starts_samples = !sample.started && sample.running->samples.size() > 1;
+  const bool starts_samples = !sample.started && sample.running->samples.size() > 1 && !request.beams;
   const bool is_sibling = starts_samples && sample.index > 0;
   // Later rows of a draft, and those of siblings that start, depend on tokens of this step.
   const bool comes_first = row.node == kWalkRoot && !is_sibling;
   const bool has_hooks = request.hooks != nullptr;
 
-  plan.edits.parameters = ParametersChange(params, true);
+  plan.edits.parameters = request.beams ? ParametersEdit(params, true) : ParametersChange(params, true);
   plan.edits.last_token = EditsByLastToken(params);
   plan.edits.batch_processors = site.has_batch_processors && has_hooks && comes_first && plan.decider != RowDecider::kJudge;
   plan.edits.processors = has_hooks && (plan.edits.batch_processors ? request.hooks->HasOwnProcessors() : request.hooks->HasProcessors());

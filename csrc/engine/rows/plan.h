@@ -23,6 +23,7 @@ enum class RowDecider {
   kSampler,  // the user's sampler
   kRule,     // the acceptance rule, over the drafted tokens that follow the row
   kJudge,    // the judge of the whole draft
+  kBeams,    // the beam search, from the rows of all its beams
 };
 
 // The changes of the row's logits.

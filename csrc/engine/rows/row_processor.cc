@@ -26,6 +26,7 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       device_draws_(context, decoder, logits_),
       processors_(context, std::move(batch_hook), requests, logits_.vocab_size()),
       prepared_(context, processors_, logits_.vocab_size()),
+      beams_(context, cache, scheduler, requests, processors_, logits_.vocab_size()),
       trace_(context) {}
 
 void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead) {
@@ -52,6 +53,7 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
   }
   processors_.RunBatch(rows, logits_.Row(0));
   prepared_.Prepare(rows, logits_.Row(0), device_draws_);
+  beams_.Prepare(rows, logits_.Row(0));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].sample->finished) continue;  // ended at an earlier row of this step, or waits for its static batch to end
     const RowVerdict drawn = device_draws_.Drawn(i);
@@ -69,6 +71,10 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const float* raw, const RowV
   if (row.plan.keeps.prompt_score) ScorePrompt(row, raw);
   if (row.plan.decider == RowDecider::kNobody) {
     EndScore(row);
+    return;
+  }
+  if (row.plan.decider == RowDecider::kBeams) {
+    num_generated_tokens_ += beams_.Take(row, step_index_);
     return;
   }
   if (row.plan.decider == RowDecider::kJudge) {

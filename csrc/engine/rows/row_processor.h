@@ -10,6 +10,7 @@
 #include "cache/kv_cache.h"
 #include "engine/active_requests.h"
 #include "engine/ahead.h"
+#include "engine/beams/steps.h"
 #include "engine/rows/device_draws.h"
 #include "engine/rows/host_logits.h"
 #include "engine/rows/plan.h"
@@ -61,6 +62,7 @@ class RowProcessor {
   DeviceDraws device_draws_;
   UserProcessors processors_;
   PreparedRows prepared_;
+  BeamSteps beams_;
   DecodeTrace trace_;
   std::vector<float> law_;          // of the row that SampleToken is at, or ScorePrompt
   std::vector<float> judged_rows_;  // raw logits [rows so far, vocab_size] of the draft that JudgeRow collects

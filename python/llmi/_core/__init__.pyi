@@ -22,6 +22,7 @@ _ErrorKind: TypeAlias = Literal[
     "out_of_memory",
     "non_finite_logits",
     "hook",
+    "constraint",
     "draft",
     "busy",
     "device",
