@@ -34,7 +34,7 @@ void RegisterBeams(py::module_& module) {
       const auto rank = static_cast<int64_t>(i);
       const BeamRow row = {{values.data() + i * size, size}, {logits.data() + i * size, size}, totals[i], sums[i], rank};
       std::vector<BeamCandidate> best =
-          drawn ? DrawnOfRow(TestContext("", 1), row, {drawn->first, drawn->second, rank, 0, 0}, count) : BestOfRow(row, count);
+          drawn ? DrawnOfRow(TestContext("", 1), row, {drawn->first, drawn->second, rank, 5, 0}, count) : BestOfRow(row, count);
       all.insert(all.end(), best.begin(), best.end());
     }
     py::list list;

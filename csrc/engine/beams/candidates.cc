@@ -87,7 +87,7 @@ std::vector<BeamCandidate> DrawnOfRow(const KernelContext& context, const BeamRo
   const auto race_score = [&](int32_t id) { return RaceScore(NoiseWord(noise, id), row.values[static_cast<size_t>(id)]); };
   const auto drawn = [&](int32_t id) {
     BeamCandidate candidate = CandidateOf(row, static_cast<size_t>(id));
-    candidate.key = candidate.score - RaceScore(NoiseWord(noise, id), 0.0f);
+    candidate.key = row.sum - static_cast<double>(row.total) - race_score(id);
     return candidate;
   };
   std::vector<BeamCandidate> candidates = BestOfRow(row, count);
@@ -96,8 +96,7 @@ std::vector<BeamCandidate> DrawnOfRow(const KernelContext& context, const BeamRo
     KeepFirst(&candidates, count, DrawnBefore);
     return candidates;
   }
-  // The likeliest tokens bound the scores of those that can be drawn: nearly all others are skipped. The race is run on unrounded
-  // log-probabilities; its slack of a thousandth covers the rounding.
+  // The likeliest tokens bound the scores of those that can be drawn: nearly all others are skipped.
   double limit = -std::numeric_limits<double>::infinity();
   for (const BeamCandidate& candidate : candidates) limit = std::max(limit, race_score(candidate.token));
   candidates.clear();

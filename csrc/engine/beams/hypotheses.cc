@@ -1,15 +1,22 @@
 #include "engine/beams/hypotheses.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/scalar_math.h"
 
 namespace llmi {
 
 double LengthDivisor(int64_t length, double penalty) {
-  if (penalty == 0) return 1;
   const auto base = static_cast<double>(length);
-  return penalty == 1 ? base : ExpF64(penalty * LogF64(base));
+  const double magnitude = std::abs(penalty);
+  double power = 1;
+  if (magnitude == std::floor(magnitude)) {
+    for (int64_t i = 0; i < static_cast<int64_t>(magnitude); ++i) power *= base;
+  } else {
+    power = ExpF64(magnitude * LogF64(base));
+  }
+  return penalty < 0 ? 1 / power : power;
 }
 
 double BeamScoring::Score(double sum, int64_t num_tokens, bool ends_in_eos) const {

@@ -14,6 +14,8 @@
 namespace llmi {
 namespace {
 
+constexpr uint32_t kBeamNoise = 5;  // the purpose of beam-sample's noise (docs/numerics.md)
+
 bool IsEdited(const LogitsRow& row) { return row.plan.edits.parameters || row.plan.edits.on_host(); }
 
 // Whether some token is allowed. Throws for NaN and +inf.
@@ -107,7 +109,7 @@ void BeamRows::Choose(const KernelContext& context, Row& row) const {
   }
   std::vector<BeamCandidate>& candidates = row.arrival->candidates;
   if (group.params().do_sample) {
-    const NoiseKey noise = sample.next_noise_key();
+    const NoiseKey noise = {params.seed, static_cast<int64_t>(sample.tokens.size()), sample.rank, kBeamNoise, 0};
     candidates = DrawnOfRow(context, view, noise, group.num_of_row());
   } else {
     candidates = BestOfRow(view, group.num_of_row());
