@@ -7,6 +7,7 @@ the mean over bootstrap samples of the runs. The mean evidence is compared with 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import itertools
 import math
@@ -36,6 +37,7 @@ class NoRepeats(Constraint[Outcome]):
         return [letter for letter in LETTERS if state[-1:] != (letter,)] if len(state) < 3 else []
 
     def advance(self, state: Outcome, token_id: int) -> Outcome:
+        assert token_id in LETTERS
         return (*state, token_id)
 
     def is_final(self, state: Outcome) -> bool:
@@ -68,7 +70,8 @@ class Case:
                         rows[outcome[:size]] = sequence.probs(self.params).astype(np.float64)
         power = self.settings.get("power", 1.0)
         masses = {
-            outcome: math.prod(float(rows[outcome[:i]][token]) ** power for i, token in enumerate(outcome)) * math.exp(self.log_potential(outcome))
+            outcome: math.prod(float(rows[outcome[:i]][token]) ** power for i, token in enumerate(outcome))
+            * math.exp(self.log_potential(outcome))
             for outcome in self.outcomes
         }
         total = math.fsum(masses.values())
@@ -114,29 +117,36 @@ class Comparison:
         return self.distance - self.chance <= bound and abs(self.errors) <= 3.0
 
 
-def threshold_of(llm: LLM, case: Case, num_particles: int, num_pilots: int = 51) -> float:
+def threshold_of(llm: LLM, case: Case, num_particles: int, num_pilots: int = 51, num_threads: int = 1) -> float:
     """An ess_threshold at which about half of the runs resample, by runs with other seeds."""
-    least = []
-    for pilot in range(num_pilots):
-        out = ParticleFilter(num_particles, ess_threshold=0.0, **case.settings).run(llm, PROMPT, case.params.replace(seed=10**9 + pilot))
-        least.append(float(out.ess[:-1].min()) / num_particles)
-    return float(np.median(least))
+    pilots = ParticleFilter(num_particles, ess_threshold=0.0, **case.settings)
+
+    def least(pilot: int) -> float:
+        out = pilots.run(llm, PROMPT, case.params.replace(seed=10**9 + pilot))
+        return float(out.ess[:-1].min()) / num_particles
+
+    with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+        return float(np.median(list(pool.map(least, range(num_pilots)))))
 
 
-def compare(llm: LLM, case: Case, settings: dict[str, Any], seeds: range, num_bootstraps: int = 400) -> Comparison:
-    """Runs with these seeds and settings against enumeration."""
+def compare(llm: LLM, case: Case, settings: dict[str, Any], seeds: range, num_threads: int = 1) -> Comparison:
+    """Runs with these seeds and settings against enumeration. Threads wait for the engine together; they change no run."""
     law, mass = case.exact(llm)
     places = {outcome: place for place, outcome in enumerate(law)}
-    weighted, evidence, resampled = np.zeros((len(seeds), len(law))), np.zeros(len(seeds)), 0
+    weighted, evidence, resampled = np.zeros((len(seeds), len(law))), np.zeros(len(seeds)), np.zeros(len(seeds))
     particles = ParticleFilter(**{**case.settings, **settings})
-    for row, seed in enumerate(seeds):
-        out = particles.run(llm, PROMPT, case.params.replace(seed=seed))
+
+    def run(row: int) -> None:
+        out = particles.run(llm, PROMPT, case.params.replace(seed=seeds[row]))
         evidence[row] = out.evidence
-        resampled += bool(out.resampled.any())
+        resampled[row] = out.resampled.any()
         for outcome, weight in out.law().items():
             weighted[row, places[outcome]] = out.evidence * weight  # KeyError: an outcome of probability 0
+
+    with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+        list(pool.map(run, range(len(seeds))))
     seen = weighted.sum(0) / weighted.sum()
-    counts = np.random.default_rng(0).multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), size=num_bootstraps)
+    counts = np.random.default_rng(0).multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), size=400)
     again = counts @ weighted
     again /= again.sum(1, keepdims=True)
     error = evidence.std(ddof=1) / math.sqrt(len(seeds))
@@ -146,18 +156,20 @@ def compare(llm: LLM, case: Case, settings: dict[str, Any], seeds: range, num_bo
         errors=float((evidence.mean() - mass) / error),
         evidence=float(evidence.mean()),
         exact_evidence=mass,
-        resampled=resampled / len(seeds),
+        resampled=float(resampled.mean()),
     )
 
 
-def comparisons(llm: LLM, num_runs: int, num_particles: int, resamplers: list[str]) -> Iterator[tuple[str, str, Comparison, float]]:
+def comparisons(
+    llm: LLM, num_runs: int, num_particles: int, resamplers: list[str], num_threads: int
+) -> Iterator[tuple[str, str, Comparison, float]]:
     """(case, resampler, comparison, seconds)."""
     for name, case in CASES.items():
-        threshold = threshold_of(llm, case, num_particles)
+        threshold = threshold_of(llm, case, num_particles, max(51, num_runs // 4), num_threads)
         for resampler in resamplers:
             begin = time.monotonic()
             settings = {"num_particles": num_particles, "ess_threshold": threshold, "resampler": resampler}
-            yield name, resampler, compare(llm, case, settings, range(num_runs)), time.monotonic() - begin
+            yield name, resampler, compare(llm, case, settings, range(num_runs), num_threads), time.monotonic() - begin
 
 
 def tiny_llm() -> LLM:
@@ -170,11 +182,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--particles", type=int, default=1000)
     parser.add_argument("--resamplers", nargs="+", choices=list(RESAMPLERS), default=["systematic"])
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bound", type=float, default=0.003)
     args = parser.parse_args()
     failed = 0
     with tiny_llm() as llm:
-        for name, resampler, result, seconds in comparisons(llm, args.runs, args.particles, args.resamplers):
+        for name, resampler, result, seconds in comparisons(llm, args.runs, args.particles, args.resamplers, args.threads):
             held = result.holds(args.bound)
             failed += not held
             print(
