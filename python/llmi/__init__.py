@@ -59,11 +59,14 @@ _MODULES = {
     ),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
+#: Packages whose own `__all__` is public.
+_PACKAGES = ("smc", "testing")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
+    from llmi import smc as smc
     from llmi import testing as testing
     from llmi.async_llm import AsyncLLM as AsyncLLM
     from llmi.cli.doctor import doctor as doctor
@@ -137,7 +140,7 @@ if TYPE_CHECKING:
     from llmi.speculation.verification import VerifyContext as VerifyContext
     from llmi.text.tokenizer import Tokenizer as Tokenizer
 
-__all__ = ["__version__", "testing", *_HOME]
+__all__ = ["__version__", *_PACKAGES, *_HOME]
 
 
 class _Package(ModuleType):
@@ -152,9 +155,10 @@ class _Package(ModuleType):
         path = value.__name__.removeprefix("llmi.")
         if path == "base.opening":  # it is below LLM, and opens one
             vars(value)["llm_class"] = lambda: __getattr__("LLM")
-        public = value.__all__ if path == "testing" else _MODULES.get(path, ())
+        public = value.__all__ if path in _PACKAGES else _MODULES.get(path, ())
         for member in public:
-            vars(value)[member].__module__ = "llmi.testing" if path == "testing" else "llmi"
+            if hasattr(vars(value)[member], "__qualname__"):
+                vars(value)[member].__module__ = f"llmi.{path}" if path in _PACKAGES else "llmi"
 
 
 class _FormerModules:
@@ -190,8 +194,8 @@ sys.meta_path.append(_FormerModules())
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return importlib.import_module("llmi.testing")
+    if name in _PACKAGES:
+        return importlib.import_module(f"llmi.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'llmi' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"llmi.{_HOME[name]}"), name)

@@ -49,7 +49,7 @@ class ConstraintProcessor:
             if token not in self._ends:  # under ignore_eos the text goes on where it was
                 state = self.constraint.advance(state, int(token))
         slot["constraint"] = (output.copy(), state)
-        mask = self._mask(state, len(logits))
+        mask = self.mask(state, len(logits))
         if not mask.any():
             raise NothingAllowedError(f"{self.__name__}: state {show(state)} allows no token and is not final")
         np.copyto(logits, -np.inf, where=~mask)
@@ -62,7 +62,8 @@ class ConstraintProcessor:
                 state = self.constraint.advance(state, token)
         return bool(plain(self.constraint.is_final(state)))
 
-    def _mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
+    def mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
+        """What may follow in `state`, bool [vocab_size]; all False in a dead end."""
         key = state if isinstance(state, Hashable) else None
         if key is not None and key in self._memo:
             return self._memo[key]

@@ -351,7 +351,10 @@ class TokenSequence(StaysHere, HeldPrompt):
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
         params = self.llm._resolve(sampling_params, {})
         self._check_no_tree("sampled from")
-        row = self.logits if logits is None else self._given_logits(logits)
+        return self._drawn(params, self.logits if logits is None else self._given_logits(logits)), params
+
+    def _drawn(self, params: SamplingParams, row: F32) -> _core.DrawnLaw:
+        """The processed law of a row, and this position's draw from it, under resolved parameters."""
         hooks = None
         output = ""
         if params.has_hooks() or self.llm._batch_runner is not None or self._constraint is not None:
@@ -372,7 +375,7 @@ class TokenSequence(StaysHere, HeldPrompt):
             if error.message.startswith("KeyboardInterrupt"):  # it came between two hooks
                 raise KeyboardInterrupt from None
             raise from_core(error) from None
-        return drawn, params
+        return drawn
 
 
 def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:
