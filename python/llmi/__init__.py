@@ -48,6 +48,7 @@ _MODULES = {
     "outputs.scores": ("LogLikelihood", "Perplexity"),
     "outputs.memory": ("MemoryReport",),
     "models.info": ("ModelInfo",),
+    "outputs.choice": ("best_of",),
     "outputs.results": ("Outputs", "RequestOutput"),
     "errors": (
         "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError",
@@ -56,12 +57,15 @@ _MODULES = {
     ),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
+#: Modules that users import by name: their classes and functions say so.
+_OPEN = ("testing", "watermark")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from llmi import testing as testing
+    from llmi import watermark as watermark
     from llmi.async_llm import AsyncLLM as AsyncLLM
     from llmi.cli.doctor import doctor as doctor
     from llmi.engine.args import RequestInfo as RequestInfo
@@ -94,6 +98,7 @@ if TYPE_CHECKING:
     from llmi.lab.tree import TokenTree as TokenTree
     from llmi.llm import LLM as LLM
     from llmi.models.info import ModelInfo as ModelInfo
+    from llmi.outputs.choice import best_of as best_of
     from llmi.outputs.completion import CompletionOutput as CompletionOutput
     from llmi.outputs.completion import Logprob as Logprob
     from llmi.outputs.completion import RequestMetrics as RequestMetrics
@@ -130,7 +135,7 @@ if TYPE_CHECKING:
     from llmi.speculation.verification import VerifyContext as VerifyContext
     from llmi.text.tokenizer import Tokenizer as Tokenizer
 
-__all__ = ["__version__", "testing", *_HOME]
+__all__ = ["__version__", *_OPEN, *_HOME]
 
 
 class _Package(ModuleType):
@@ -145,9 +150,9 @@ class _Package(ModuleType):
         path = value.__name__.removeprefix("llmi.")
         if path == "base.opening":  # it is below LLM, and opens one
             vars(value)["llm_class"] = lambda: __getattr__("LLM")
-        public = value.__all__ if path == "testing" else _MODULES.get(path, ())
+        public = value.__all__ if path in _OPEN else _MODULES.get(path, ())
         for member in public:
-            vars(value)[member].__module__ = "llmi.testing" if path == "testing" else "llmi"
+            vars(value)[member].__module__ = f"llmi.{path}" if path in _OPEN else "llmi"
 
 
 class _FormerModules:
@@ -183,8 +188,8 @@ sys.meta_path.append(_FormerModules())
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return importlib.import_module("llmi.testing")
+    if name in _OPEN:
+        return importlib.import_module(f"llmi.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'llmi' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"llmi.{_HOME[name]}"), name)
