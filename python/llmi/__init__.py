@@ -51,6 +51,7 @@ _MODULES = {
     "outputs.scores": ("LogLikelihood", "Perplexity"),
     "outputs.memory": ("MemoryReport",),
     "models.info": ("ModelInfo",),
+    "outputs.choice": ("best_of",),
     "outputs.results": ("Outputs", "RequestOutput"),
     "errors": (
         "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError",
@@ -59,8 +60,8 @@ _MODULES = {
     ),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
-#: Packages whose own `__all__` is public.
-_PACKAGES = ("smc", "testing")
+#: Packages and modules whose own `__all__` is public.
+_PACKAGES = ("smc", "testing", "watermark")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
     from llmi import smc as smc
     from llmi import testing as testing
+    from llmi import watermark as watermark
     from llmi.async_llm import AsyncLLM as AsyncLLM
     from llmi.cli.doctor import doctor as doctor
     from llmi.engine.args import RequestInfo as RequestInfo
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from llmi.models.info import ModelInfo as ModelInfo
     from llmi.outputs.beams import BeamSearchOutput as BeamSearchOutput
     from llmi.outputs.beams import BeamSearchSequence as BeamSearchSequence
+    from llmi.outputs.choice import best_of as best_of
     from llmi.outputs.completion import CompletionOutput as CompletionOutput
     from llmi.outputs.completion import Logprob as Logprob
     from llmi.outputs.completion import RequestMetrics as RequestMetrics

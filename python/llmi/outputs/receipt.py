@@ -79,6 +79,10 @@ class Receipt:
         source = output._receipt_source
         if source.get("hooks"):
             raise UnsupportedCombinationError("an output that Python hooks took part in has no receipt", "receipt", "hooks")
+        if source.get("chosen"):
+            raise UnsupportedCombinationError(
+                "best_of left out continuations: take the receipt of the output that it chose from", "receipt", "best_of"
+            )
         if not promises_bits(output.numerics_id):
             raise UnsupportedCombinationError(
                 "deterministic = False does not promise the same tokens again: its outputs have no receipt", "receipt", "deterministic"
