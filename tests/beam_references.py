@@ -31,7 +31,12 @@ def cases() -> list[dict[str, Any]]:
     for seed in range(10):
         rng = np.random.default_rng(seed)
         prompt = rng.integers(1, VOCAB, size=int(rng.integers(3, 9))).tolist()
-        shared = {"prompt": prompt, "max_new_tokens": 10, "early_stopping": STOPPING[seed % 3], "length_penalty": (-1.0, 0.0, 1.0, 2.0)[seed % 4]}
+        shared = {
+            "prompt": prompt,
+            "max_new_tokens": 10,
+            "early_stopping": STOPPING[seed % 3],
+            "length_penalty": (-1.0, 0.0, 1.0, 2.0)[seed % 4],
+        }
         width, groups = ((4, 2), (6, 3), (6, 2), (3, 3))[seed % 4]
         found.append(shared | {"num_beams": width, "num_beam_groups": groups, "diversity_penalty": (0.3, 1.0, 2.5)[seed % 3]})
         words: list[Any] = [[int(rng.integers(20, 40))], rng.integers(1, 6, size=2).tolist()][: 1 + seed % 2]

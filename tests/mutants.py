@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources (see mutant.py), and the tests that it names must fail.
 
-    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|surface]
+    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|samplers|smc|surface]
 
 Builds a copy of the repository in a temporary directory, for which cmake, ninja and pybind11 must be installed. Exits with 1 if a
 bug is missed.
@@ -22,6 +22,7 @@ from mutants_decoder import DECODER
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
 from mutants_samplers import SAMPLERS
+from mutants_smc import SMC
 from mutants_spec import SPECS
 from mutants_surface import SURFACE
 
@@ -238,6 +239,7 @@ MUTANTS = [
     *PRECISION,
     *ROWS,
     *SAMPLERS,
+    *SMC,
     *SURFACE,
 ]  # fmt: skip
 
