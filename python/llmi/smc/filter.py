@@ -10,7 +10,7 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.llm import LLM
 from llmi.params.options import SAMPLING
 from llmi.params.sampling import SamplingParams
-from llmi.requests.resolve import Resolved, resolve_params
+from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.smc.population import Population
 from llmi.smc.result import ParticleOutput, ParticlesInterrupted
 from llmi.smc.settings import Settings
@@ -94,7 +94,8 @@ class ParticleFilter(Settings):
         llm : LLM
         prompt : str, token ids, dict or TokenSequence
         sampling_params : SamplingParams, optional
-            The law p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Samplers whose law
+            The law p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Without a seed it is that of the engine's
+            first request, or drawn. Samplers whose law
             is not a function of the history are refused: mirostat, adaptive_p, and XTC with a coin.
         use_tqdm : bool, optional
             Shows a bar. None: if a person watches.
@@ -113,7 +114,8 @@ class ParticleFilter(Settings):
         shown = parse(Maybe(Flag()), "use_tqdm", use_tqdm)
         resolved = resolve_params(sampling_params, params, llm._defaults)
         _check(resolved)
-        root = llm.sequence(prompt, seed=resolved.params.seed)
+        seed = derive_seed(llm._seed, 0) if resolved.params.seed is None else resolved.params.seed
+        root = llm.sequence(prompt, seed=seed)
         try:
             root.prompt_len = len(root)
             llm._builder.fit_max_tokens(resolved, root.prompt_len)
