@@ -18,11 +18,12 @@ import numpy as np
 from llmi import _core
 from llmi.base.kinds import Listed, Whole, array_of, parse, show
 from llmi.base.travel import StaysHere
-from llmi.errors import InvalidParamsError, LlmiError, call_core, from_core
+from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError, call_core, from_core
 from llmi.hooks.runners import RequestHooks
 from llmi.lab.capture import Capture, capture_layers
 from llmi.lab.tree import TokenTree
 from llmi.params.options import SEED, option
+from llmi.params.rows import combined
 from llmi.params.sampling import SamplingParams
 from llmi.text.prompts import HeldPrompt, token_list, tokenize, warn_of_markup
 
@@ -315,6 +316,10 @@ class TokenSequence(StaysHere, HeldPrompt):
 
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
         params = self.llm._resolve(sampling_params, {})
+        if (name := combined(params)) is not None:
+            raise UnsupportedCombinationError(
+                f"a sequence has one row, and {name} makes a row of several: combine rows and give them as logits=", name, "sample"
+            )
         self._check_no_tree("sampled from")
         row = self.logits if logits is None else self._given_logits(logits)
         hooks = None

@@ -89,7 +89,7 @@ class ResultBuilder:
             error=error,
             _receipt_source={
                 **self.receipt_source,
-                "params": _plain_params(params),
+                "params": _plain_params(submission),
                 "hooks": bool(submission.hooks),
                 "verification": "coupled" if submission.speculation is None else submission.speculation.verification_name,
             },
@@ -148,9 +148,14 @@ class ResultBuilder:
         return token < len(self.tokenizer.vocab_bytes)
 
 
-def _plain_params(params: SamplingParams) -> dict[str, Any]:
-    """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are."""
-    return {name: strict_json(getattr(params, name)) for name in FIELDS if name not in (*HOOKS, "seed")}
+def _plain_params(submission: Submission) -> dict[str, Any]:
+    """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are.
+
+    A negative prompt is its token ids, whatever it was given as.
+    """
+    params = {name: strict_json(getattr(submission.params, name)) for name in FIELDS if name not in (*HOOKS, "seed")}
+    given = submission.params.negative_prompt is not None and bool(submission.negative_token_ids)
+    return {**params, "negative_prompt": list(submission.negative_token_ids) if given else None}
 
 
 def request_metrics(request: _core.Request | None) -> RequestMetrics:
