@@ -162,7 +162,8 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     // A finished row of a static batch computes its last token again, into the same slot.
     if (sequence->finished) ForBoth(*sequence, [&](ScheduledSequence& part) { cache_->TryRollback(&part.kv, 1); });
     const int64_t most = MostAtOnce(*sequence);
-    int64_t num_tokens = std::min(most, std::max<int64_t>(*budget - behind, *budget > 0 ? NumLast(*sequence) : 0));
+    const int64_t least = IsDecode(*sequence) ? NumLast(*sequence) : 1;
+    int64_t num_tokens = std::min(most, std::max<int64_t>(*budget - behind, *budget > 0 ? least : 0));
     const bool is_prompt = IsPrompt(*sequence);
     if (is_prompt) num_tokens = std::min(num_tokens, *prompt_budget);
     if (!config_.chunked_prefill && num_tokens < most) num_tokens = most;

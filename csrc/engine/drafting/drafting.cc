@@ -52,7 +52,10 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   }
   Propose(samples, plan);
   // Requests that failed here have given their blocks back.
-  std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
+  std::erase_if(*pieces, [](const ScheduledPiece& piece) {
+    const ScheduledSequence& computed = piece.num_new > 0 ? *piece.sequence : *piece.sequence->companion;
+    return computed.kv.tables[0].empty();
+  });
 }
 
 void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
