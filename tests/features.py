@@ -72,6 +72,11 @@ FEATURES: dict[str, dict[str, Any]] = {
         "sampler_order": ("xtc_probability", "top_k", "temperature", "repetition_penalty", "typical_p"),
         "xtc_probability": 0.4, "xtc_threshold": 0.005, "top_k": 60, "temperature": 1.4, "repetition_penalty": 1.3, "typical_p": 0.9,
     },
+    # Two sequences each: they fit into a crowded engine if they are short.
+    "guidance": {"guidance_scale": 1.8, "negative_prompt": [5, 9, 11, 40, 5, 9], "n": 2, "temperature": 1.1, "max_tokens": 16},
+    "guidance alone": {"guidance_scale": -0.7, "repetition_penalty": 1.2, "top_p": 0.8, "max_tokens": 16},
+    "dola": {"dola_layers": "high", "n": 2},
+    "dola transformers": {"dola_layers": [0, 1, 2], "dola_rule": "transformers", "temperature": 0.0},
     "bias": {"logit_bias": {5: 3.0, 6: -float("inf")}},
     "allowed": {"allowed_token_ids": list(range(40, 90))},
     "bad_words": {"bad_words": ["ab", "c", "de f"]},

@@ -21,7 +21,7 @@ from llmi.testing import assert_same_tokens
 
 pytestmark = pytest.mark.skipif(not hasattr(_core, "testing"), reason="this build has no testing submodule")
 PROMPTS = [[5, 6, 7, 8] * 6, [9, 4] * 10, [3, 200, 17]]
-EDITS = ("parameters", "last_token", "batch_processors", "processors")
+EDITS = ("combined", "parameters", "last_token", "batch_processors", "processors")
 READERS = ("siblings", "criteria", "user_rule")
 KEEPS = ("prompt_score", "logprobs", "draft_logprobs", "trace")
 CALLS: collections.Counter[str] = collections.Counter()
@@ -145,6 +145,22 @@ CASES: dict[str, Case] = {
     **{name: Case(FEATURES[name], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": FILTERED})
        for name in ("xtc", "mirostat 2", "adaptive_p")},
     "filters at temperature 0": plain({"temperature": 0, "typical_p": 0.5, "mirostat": 0, "p_less": True}, DRAWN),
+    # Rows that are made of several.
+    "guidance": Case(
+        FEATURES["guidance"],
+        {"first": "host draw combined parameters siblings in_parallel", "sibling": "host draw combined parameters", "next": "host draw combined parameters" + READ},
+    ),
+    "dola": Case(FEATURES["dola"], {"first": "host draw combined siblings in_parallel", "sibling": "host draw combined", "next": "host draw combined" + READ}),
+    **{name: plain(FEATURES[name], "host draw combined parameters" + READ) for name in ("guidance alone", "dola transformers")},
+    "guidance, prompt_logprobs": Case(
+        {"guidance_scale": 2.0, "prompt_logprobs": 1}, {"score": "host nobody prompt_score", "first": "host draw combined" + READ, "next": "host draw combined" + READ}
+    ),
+    "guidance, a judge": drafting(
+        *["host judge combined"] * 3, "host draw combined in_parallel", {"guidance_scale": 2.0}, options=speculating(First()), calls=("judge",)
+    ),
+    "dola, rejection": drafting(
+        "host rule combined", "host rule combined", "host draw combined", "host draw combined in_parallel", {"dola_layers": [1]}, options=speculating("rejection")
+    ),
     "stop": plain(FEATURES["stop"], "device draw" + ALONE),
     "stop_ids": plain(FEATURES["stop_ids"], "device draw" + ALONE),
     "no_text": plain(FEATURES["no_text"], "device draw" + ALONE),

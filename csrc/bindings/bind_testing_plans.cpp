@@ -61,6 +61,7 @@ const char* NameOf(RowDecider decider) {
 
 void RegisterTestingPlans(py::module_& module) {
   py::class_<RowEdits>(module, "RowEdits")
+      .def_readonly("combined", &RowEdits::combined)
       .def_readonly("parameters", &RowEdits::parameters)
       .def_readonly("last_token", &RowEdits::last_token)
       .def_readonly("batch_processors", &RowEdits::batch_processors)

@@ -59,7 +59,10 @@ MemoryTables Engine::Tables() {
   };
   const auto collect = [&] {
     for (const auto& [id, running] : requests_->all()) {
-      for (const auto& sample : running->samples) add(static_cast<int64_t>(id), sample->index, sample->scheduled.kv);
+      for (const auto& sample : running->samples) {
+        add(static_cast<int64_t>(id), sample->index, sample->scheduled.kv);
+        if (sample->companion != nullptr) add(static_cast<int64_t>(id), sample->index, sample->companion->scheduled.kv);
+      }
     }
     for (const std::shared_ptr<LabSequence>& sequence : lab_->sequences()) add(-1, 0, sequence->kv);
     for (int64_t page = 0; page < cache_->pool().num_pages(); ++page) {

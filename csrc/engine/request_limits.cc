@@ -17,6 +17,7 @@ int64_t NumInputs(const Request& request) {
 
 RequestLimits::RequestLimits(const ModelSpec& model, const EngineConfig& config)
     : vocab_size_(model.vocab_size),
+      num_layers_(model.num_layers()),
       groups_(GroupsOf(model, config)),
       max_model_len_(config.max_model_len),
       max_num_seqs_(config.scheduler.max_num_seqs),
@@ -26,10 +27,16 @@ void RequestLimits::CheckPrompt(const Request& request) const {
   if (request.prompt_token_ids.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "the prompt is empty: it has no token at all", "prompt");
   }
-  for (int32_t id : request.prompt_token_ids) {
+  CheckIds(request.prompt_token_ids, "prompt");
+}
+
+// what: "prompt" or "negative_prompt".
+void RequestLimits::CheckIds(const std::vector<int32_t>& ids, const std::string& what) const {
+  for (int32_t id : ids) {
     if (id < 0 || id >= vocab_size_) {
       throw Error(ErrorKind::kInvalidArgument,
-                  "prompt token id " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size_) + ")", "prompt_token_ids");
+                  what + " token id " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size_) + ")",
+                  what == "prompt" ? "prompt_token_ids" : what);
     }
   }
 }
@@ -82,17 +89,61 @@ void RequestLimits::Check(const Request& request) const {
                 "max_tokens");
   }
   if (request.beams) CheckBeams(request, last_len);
-  if (request.num_samples < 1 || request.num_samples > max_num_seqs_) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "n = " + std::to_string(request.num_samples) + " is outside [1, max_num_seqs = " + std::to_string(max_num_seqs_) + "]",
-                "n");
-  }
+  CheckSeats(request);
+  CheckLayers(request);
   const int64_t pages = groups_.MaxPages(last_len, groups_.block_size());
   if (pages > num_pages_) {
     throw Error::OutOfMemory(
         std::to_string(last_len) + " tokens need " + std::to_string(pages) + " KV pages, the cache has " + std::to_string(num_pages_),
         static_cast<uint64_t>(pages * groups_.page_bytes()), static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));
   }
+  if (IsGuided(request)) CheckCompanion(request, last_len);
+}
+
+void RequestLimits::CheckSeats(const Request& request) const {
+  if (request.num_samples < 1 || request.num_samples > max_num_seqs_) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "n = " + std::to_string(request.num_samples) + " is outside [1, max_num_seqs = " + std::to_string(max_num_seqs_) + "]",
+                "n");
+  }
+  if (NumSeats(request) > max_num_seqs_) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "guidance_scale: " + std::to_string(request.num_samples) + " samples are " + std::to_string(NumSeats(request)) +
+                    " sequences, two each, which exceeds max_num_seqs = " + std::to_string(max_num_seqs_),
+                "guidance_scale");
+  }
+}
+
+void RequestLimits::CheckLayers(const Request& request) const {
+  for (int layer : request.params.dola_layers) {
+    if (layer < 0 || layer >= num_layers_) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "dola_layers holds " + std::to_string(layer) + ": the model has the layers 0 (its embedding) to " +
+                      std::to_string(num_layers_ - 1) + " before its last one",
+                  "dola_layers");
+    }
+  }
+}
+
+// last_len: the longest that the sample's own sequence grows to.
+void RequestLimits::CheckCompanion(const Request& request, int64_t last_len) const {
+  CheckIds(request.negative_token_ids, "negative_prompt");
+  const auto negative_len = static_cast<int64_t>(request.negative_token_ids.size());
+  const int64_t companion_len = negative_len + request.params.max_tokens - 1;
+  if (companion_len > max_model_len_) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "negative_prompt: its " + std::to_string(negative_len) +
+                    " tokens and max_tokens = " + std::to_string(request.params.max_tokens) +
+                    " exceed max_model_len = " + std::to_string(max_model_len_) + " by " + std::to_string(companion_len - max_model_len_),
+                "negative_prompt");
+  }
+  const int64_t block_size = groups_.block_size();
+  const int64_t pages = groups_.MaxPages(last_len, block_size) + groups_.MaxPages(companion_len, block_size);
+  if (pages <= num_pages_) return;
+  throw Error::OutOfMemory("guidance_scale: a sequence of " + std::to_string(last_len) + " tokens and one of " +
+                               std::to_string(companion_len) + " for the negative prompt need " + std::to_string(pages) +
+                               " KV pages, the cache has " + std::to_string(num_pages_),
+                           static_cast<uint64_t>(pages * groups_.page_bytes()), static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));
 }
 
 }  // namespace llmi

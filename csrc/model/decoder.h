@@ -43,6 +43,9 @@ class Decoder {
   void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist = nullptr);
   // The same, stored on the context's device. The decoder owns the logits; they are valid until its next call.
   float* LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist = nullptr);
+  // Computes the logits [num_rows, vocab_size] of tapped hidden states [num_rows, hidden_size] by the head, after the final norm if normed.
+  // Forward's `hidden` stays as it is.
+  void TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits);
   // Computes the logits [vocab_size] of one tapped hidden state by the final norm and the head.
   void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 

@@ -44,6 +44,11 @@ void CheckFilters(const SamplingParams& params) {
   CheckRange("mirostat_eta", params.mirostat_eta, 0, kLargest);
 }
 
+void CheckRows(const SamplingParams& params) {
+  CheckRange("guidance_scale", params.guidance_scale, -1e30, 1e30);
+  if (params.guided() && params.contrasts_layers()) Fail("guidance_scale", "cannot be set with dola_layers");
+}
+
 void CheckRepetition(const SamplingParams& params, int64_t vocab_size) {
   constexpr double kLargest = 1e30;
   if (params.penalty_last_n < -1) Fail("penalty_last_n", "must be -1 (all) or more");
@@ -84,6 +89,7 @@ void Validate(const SamplingParams& params, int64_t vocab_size) {
     CheckIds("bad_words", word, vocab_size);
   }
   CheckFilters(params);
+  CheckRows(params);
   CheckRepetition(params, vocab_size);
   CheckOrder(params);
 }

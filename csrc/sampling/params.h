@@ -41,6 +41,9 @@ struct SamplingParams {
   int64_t dry_allowed_length = 2;
   int64_t dry_penalty_last_n = -1;                 // -1: the whole history; 0: off
   std::vector<std::vector<int32_t>> dry_breakers;  // token sequences, ascending
+  double guidance_scale = 1.0;                     // finite; 1: off
+  std::vector<int> dola_layers;                    // layers to contrast with the last one, each once; empty: off
+  bool dola_transformers = false;                  // by transformers' rule, not the paper's
   std::vector<std::string> sampler_order;          // names of steps (sampling/steps.h); empty: the default order
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::vector<std::vector<int32_t>> bad_words;  // token sequences
@@ -57,6 +60,8 @@ struct SamplingParams {
 
   // The likeliest token is taken; nothing is drawn.
   bool greedy() const { return temperature == 0; }
+  bool guided() const { return guidance_scale != 1; }
+  bool contrasts_layers() const { return !dola_layers.empty(); }
 };
 
 // Calls visit(name, member) for each parameter; name is its name in Python.
@@ -94,6 +99,9 @@ void VisitSamplingParams(const Visit& visit) {
   visit("dry_allowed_length", &SamplingParams::dry_allowed_length);
   visit("dry_penalty_last_n", &SamplingParams::dry_penalty_last_n);
   visit("dry_breakers", &SamplingParams::dry_breakers);
+  visit("guidance_scale", &SamplingParams::guidance_scale);
+  visit("dola_layers", &SamplingParams::dola_layers);
+  visit("dola_transformers", &SamplingParams::dola_transformers);
   visit("sampler_order", &SamplingParams::sampler_order);
   visit("logit_bias", &SamplingParams::logit_bias);
   visit("bad_words", &SamplingParams::bad_words);

@@ -52,7 +52,7 @@ bool HasUserRule(const Sample& sample) {
 
 bool RowEdits::on_host() const { return batch_processors || processors; }
 
-bool RowPlan::NeedsHost() const { return edits.on_host() || readers != RowReaders{} || keeps != RowKeeps{}; }
+bool RowPlan::NeedsHost() const { return edits.combined || edits.on_host() || readers != RowReaders{} || keeps != RowKeeps{}; }
 
 RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   const Sample& sample = *row.sample;
@@ -70,6 +70,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   const bool comes_first = row.node == kWalkRoot && !is_sibling;
   const bool has_hooks = request.hooks != nullptr;
 
+  plan.edits.combined = params.guided() || params.contrasts_layers();
   plan.edits.parameters = request.beams ? ParametersEdit(params, true) : ParametersChange(params, true);
   plan.edits.last_token = EditsByLastToken(params);
   plan.edits.batch_processors = site.has_batch_processors && has_hooks && comes_first && plan.decider != RowDecider::kJudge;

@@ -28,6 +28,7 @@ enum class RowDecider {
 
 // The changes of the row's logits.
 struct RowEdits {
+  bool combined = false;          // several rows make the row before the masks (rows/combined_rows.h)
   bool parameters = false;        // masks, biases, penalties, temperature or filters: the law is not the softmax of the raw logits
   bool last_token = false;        // some mask or penalty depends on the token before: edits can be listed only when that token is known
   bool batch_processors = false;  // the engine-wide processors, in one call for all such rows

@@ -179,6 +179,9 @@ class SamplingParams(_Bound):
     dry_allowed_length: int
     dry_penalty_last_n: int
     dry_breakers: list[list[int]]
+    guidance_scale: float
+    dola_layers: list[int]
+    dola_transformers: bool
     sampler_order: list[str]
     logit_bias: list[tuple[int, float]]
     bad_words: list[list[int]]
@@ -303,6 +306,7 @@ class Request(_Bound):
         *,
         id: int,
         prompt_token_ids: Sequence[int],
+        negative_token_ids: Sequence[int],
         params: SamplingParams,
         n: int,
         priority: int,

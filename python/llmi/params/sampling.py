@@ -13,6 +13,7 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.constraint import Constraint
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
 from llmi.params.options import SAMPLING, DefaultInt, is_streamer, unknown
+from llmi.params.rows import check_rows
 from llmi.params.steps import FILTERS, asked_for, order_of
 from llmi.params.structured import StructuredOutputsParams
 
@@ -138,6 +139,17 @@ class SamplingParams:
         Prefers tokens of about this probability, the average of those drawn corrected for (llama.cpp); below 0 it is off.
     sampler_order : {"hf", "llama.cpp"} or sequence of str, optional
         Names of penalties and filters in the order in which they run; masks, no_repeat_ngram_size and logit_bias come first.
+    guidance_scale : float, optional
+        Classifier-free guidance (Sanchez et al., 2024): with the log-softmaxes c of the prompt's row and u of the negative
+        prompt's, the row before the masks is u + guidance_scale (c - u). None and 1 are off. A sample is two sequences.
+    negative_prompt : str, list of int, or list of messages (in chat), optional
+        What it leads away from; an empty one is beginning-of-text alone. None: the prompt's last token.
+    dola_layers : {"low", "high"} or list of int, optional
+        DoLa (Chuang et al., 2024): of these layers the one whose law is farthest from the last layer's is subtracted, within
+        the tokens that have a tenth of the largest probability. 0 is the embedding; "low" and "high" are every other layer
+        of a half.
+    dola_rule : {"paper", "transformers"}
+        "transformers": inner layers without the final norm, and its divergence, as for a batch of one.
     logit_bias : mapping of int to float, optional
         Added to logits; -inf bans.
     bad_words : str or list of str or of lists of int, optional
@@ -202,6 +214,10 @@ class SamplingParams:
     adaptive_p: float = -1.0
     adaptive_p_decay: float = 0.9
     sampler_order: Sequence[str] | Literal["hf", "llama.cpp"] | None = None
+    guidance_scale: float | None = None
+    negative_prompt: str | list[int] | list[Mapping[str, Any]] | None = None
+    dola_layers: Literal["low", "high"] | list[int] | None = None
+    dola_rule: Literal["paper", "transformers"] = "paper"
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
@@ -234,6 +250,7 @@ class SamplingParams:
         if self.stop and not self.detokenize:
             raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
         self._settle_steps()
+        check_rows(self)
 
     def _settle_steps(self) -> None:
         """Checks that the steps fit together (llmi/params/steps.py)."""

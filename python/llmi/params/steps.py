@@ -26,7 +26,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
 #: Parameters that say how a step works, and change nothing without it.
 COMPANIONS: Mapping[str, str] = {
     "xtc_threshold": "xtc_probability", "dynatemp_exponent": "dynatemp_range", "mirostat_tau": "mirostat", "mirostat_eta": "mirostat",
-    "adaptive_p_decay": "adaptive_p", "dry_base": "dry_multiplier", "dry_allowed_length": "dry_multiplier",
+    "negative_prompt": "guidance_scale", "dola_rule": "dola_layers", "adaptive_p_decay": "adaptive_p", "dry_base": "dry_multiplier", "dry_allowed_length": "dry_multiplier",
     "dry_penalty_last_n": "dry_multiplier", "dry_sequence_breakers": "dry_multiplier",
 }  # fmt: skip
 _IS_SET: Mapping[str, Callable[[object], bool]] = {
@@ -38,6 +38,7 @@ _IS_SET: Mapping[str, Callable[[object], bool]] = {
     "top_h": lambda value: value is not None,
     "top_n_sigma": lambda value: isinstance(value, float) and value > 0,
     "adaptive_p": lambda value: isinstance(value, float) and value >= 0,
+    "guidance_scale": lambda value: value not in (None, 1),
 }
 
 
