@@ -262,7 +262,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
     parser.add_argument(
-        "--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda", "precision", "rows", "surface")
+        "--group",
+        choices=("kernels", "speculation", "memory", "scheduling", "sampling", "samplers", "cuda", "precision", "rows", "surface"),
     )
     arguments = parser.parse_args()
     chosen = [

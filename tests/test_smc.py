@@ -226,6 +226,13 @@ def test_any_form_of_a_prompt(llm: LLM) -> None:
     assert len({GUIDED.run(llm, PROMPT, max_tokens=2).seed for _ in range(3)}) == 3, "a seed is drawn and shown"
 
 
+def test_the_engines_seed(tmp_path: Path) -> None:
+    path = llmi.testing.tiny_model(vocab_size=16, num_layers=1, path=tmp_path)
+    with LLM(path, max_model_len=64, kv_cache_memory_bytes=1 << 20, seed=4) as llm:
+        out = GUIDED.run(llm, PROMPT, max_tokens=3)
+        assert out == GUIDED.run(llm, PROMPT, max_tokens=3) and out.seed == llm.generate(PROMPT, max_tokens=1)[0].seed
+
+
 # --- what comes back
 
 

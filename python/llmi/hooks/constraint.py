@@ -63,7 +63,7 @@ class ConstraintProcessor:
         return bool(plain(self.constraint.is_final(state)))
 
     def mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
-        """What may follow in `state`, bool [vocab_size]; all False in a dead end."""
+        """The tokens that may follow in `state`, bool [vocab_size]; all False in a dead end."""
         key = state if isinstance(state, Hashable) else None
         if key is not None and key in self._memo:
             return self._memo[key]

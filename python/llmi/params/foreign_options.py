@@ -87,7 +87,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
              encoder_no_repeat_ngram_size=0, begin_suppress_tokens=([],), forced_bos_token_id=(),
              forced_eos_token_id=(), forced_decoder_ids=(), remove_invalid_values=False, token_healing=False, min_tokens_to_keep=1,
              repetition_detection=(), custom_logit_processor=()),
-    _refused("a watermark comes in a later version", watermarking_config=(), watermarking=()),
+    _refused("give logits_processors=[llmi.watermark.KGW(...)] or llmi.watermark.SynthID(...)", watermarking_config=(), watermarking=()),
     _refused("guidance by a second prompt comes in a later version", guidance_scale=1.0, negative_prompt=(), negative_prompt_ids=(),
              negative_prompt_attention_mask=()),
     _refused("contrastive search comes in a later version", penalty_alpha=0.0, low_memory=False),

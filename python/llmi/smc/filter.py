@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
 
-from llmi.base.kinds import Choice, Flag, Kind, Maybe, Real, Whole, callable_object, parse, show
+from llmi.base.kinds import Flag, Maybe, parse, show
 from llmi.base.progress import progress
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.llm import LLM
-from llmi.params.constraint import Constraint
 from llmi.params.options import SAMPLING
 from llmi.params.sampling import SamplingParams
-from llmi.params.structured import StructuredKind, StructuredOutputsParams
-from llmi.requests.resolve import Resolved, resolve_params
+from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.smc.population import Population
-from llmi.smc.resampling import RESAMPLERS
 from llmi.smc.result import ParticleOutput, ParticlesInterrupted
-from llmi.smc.target import Prefix, Target
+from llmi.smc.settings import Settings
+from llmi.smc.target import Target
 from llmi.text.prompts import Prompt
 
-_KINDS: dict[str, Kind] = {
-    "num_particles": Whole(1, 1 << 24),
-    "constraint": Maybe(StructuredKind()),
-    "power": Real(0.0, 1000.0, open_low=True),
-    "resampler": Choice(tuple(RESAMPLERS)),
-    "ess_threshold": Real(0.0, 1.0),
-    "must_end": Flag(),
-}
 # Fields of SamplingParams that a run refuses, and why.
 _REFUSED = {
     "n": "num_particles says how many texts are drawn",
@@ -46,7 +34,7 @@ _JUDGED = ("adaptive_p", "xtc_probability")  # by their values
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ParticleFilter:
+class ParticleFilter(Settings):
     """Sequential Monte Carlo over continuations of a prompt.
 
     Particles are drawn token by token from a proposal. Each has a weight, the product of target over proposal. When few particles
@@ -90,20 +78,6 @@ class ParticleFilter:
     models using probabilistic programs", arXiv 2306.03081.
     """
 
-    num_particles: int = 64
-    potential: Callable[[Prefix], float] | None = None
-    constraint: Constraint[Any] | StructuredOutputsParams | Mapping[str, Any] | None = None
-    power: float = 1.0
-    resampler: str = "systematic"
-    ess_threshold: float = 0.5
-    must_end: bool = False
-
-    def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            object.__setattr__(self, name, parse(kind, name, getattr(self, name)))
-        if self.potential is not None and not callable_object(self.potential):
-            raise InvalidParamsError(f"potential must be None or a function of a Prefix, not {show(self.potential)}", "potential")
-
     def run(
         self,
         llm: LLM,
@@ -120,7 +94,8 @@ class ParticleFilter:
         llm : LLM
         prompt : str, token ids, dict or TokenSequence
         sampling_params : SamplingParams, optional
-            The law p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Samplers whose law
+            The law p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Without a seed it is that of the engine's
+            first request, or drawn. Samplers whose law
             is not a function of the history are refused: mirostat, adaptive_p, and XTC with a coin.
         use_tqdm : bool, optional
             Shows a bar. None: if a person watches.
@@ -139,7 +114,8 @@ class ParticleFilter:
         shown = parse(Maybe(Flag()), "use_tqdm", use_tqdm)
         resolved = resolve_params(sampling_params, params, llm._defaults)
         _check(resolved)
-        root = llm.sequence(prompt, seed=resolved.params.seed)
+        seed = derive_seed(llm._seed, 0) if resolved.params.seed is None else resolved.params.seed
+        root = llm.sequence(prompt, seed=seed)
         try:
             root.prompt_len = len(root)
             llm._builder.fit_max_tokens(resolved, root.prompt_len)

@@ -5,16 +5,12 @@ NumPy's own exp and log differ in their last bit between instruction sets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    F64 = NDArray[np.float64]
-    I64 = NDArray[np.int64]
-    U64 = NDArray[np.uint64]
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
 
 #: Purposes of llmi's noise (docs/numerics.md).
 TOKEN_NOISE, RESAMPLING_NOISE = 6, 7

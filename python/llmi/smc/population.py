@@ -5,20 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmi.errors import ConstraintError, HookError, OutOfMemoryError
-from llmi.lab.sequence import extend
-from llmi.smc.numeric import RESAMPLING_NOISE, TOKEN_NOISE, exp, log, total, uniforms
+from llmi.lab.sequence import TokenSequence, extend
+from llmi.smc.numeric import F64, I64, RESAMPLING_NOISE, TOKEN_NOISE, exp, log, total, uniforms
+from llmi.smc.prefix import Prefix
 from llmi.smc.resampling import RESAMPLERS, effective_sample_size
 from llmi.smc.result import Particle, ParticleOutput
-from llmi.smc.target import History, Prefix, Proposal, Target
-
-if TYPE_CHECKING:
-    from llmi.lab.sequence import TokenSequence
-    from llmi.smc.numeric import F64, I64
+from llmi.smc.target import History, Proposal, Target
 
 
 @dataclasses.dataclass(frozen=True)

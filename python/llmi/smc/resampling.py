@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmi.smc.numeric import total
-
-if TYPE_CHECKING:
-    from llmi.smc.numeric import F64, I64
+from llmi.smc.numeric import F64, I64, total
 
 
 def _choose(weights: F64, points: F64) -> I64:
@@ -41,7 +37,7 @@ def systematic(weights: F64, uniforms: F64) -> I64:
 
 
 def residual(weights: F64, uniforms: F64) -> I64:
-    """floor(n weight) copies of each, the rest by independent draws from what is left of the weights."""
+    """floor(n weight) copies of each, the rest by independent draws from the remainders of n weight."""
     expected = weights * (len(uniforms) / total(weights))
     copies = np.floor(expected).astype(np.int64)
     kept = np.repeat(np.arange(len(weights)), copies)[: len(uniforms)]

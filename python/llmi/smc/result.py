@@ -1,4 +1,4 @@
-"""What a particle filter returns: weighted texts, the evidence, and how the run went."""
+"""The result of a particle filter: weighted texts, the evidence, and how the run went."""
 
 from __future__ import annotations
 

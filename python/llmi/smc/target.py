@@ -1,56 +1,26 @@
-"""What particles are weighted by: the model's law, a power of it, a constraint, a potential."""
+"""The target of a particle filter: the model's law, a power of it, a constraint, a potential."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from llmi.base.kinds import plain, show
 from llmi.errors import HookError, LlmiError
 from llmi.hooks.constraint import ConstraintProcessor
-from llmi.smc.numeric import exp, log, total
+from llmi.lab.sequence import TokenSequence
+from llmi.params.sampling import SamplingParams
+from llmi.smc.numeric import F64, I64, exp, log, total
+from llmi.smc.prefix import Prefix
+from llmi.smc.settings import Settings
 from llmi.structured import constraint_of
-
-if TYPE_CHECKING:
-    from llmi.lab.sequence import TokenSequence
-    from llmi.params.sampling import SamplingParams
-    from llmi.smc.filter import ParticleFilter
-    from llmi.smc.numeric import F64, I64
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Prefix:
-    """What a potential sees of a particle.
-
-    Attributes
-    ----------
-    prompt_token_ids : list of int
-    token_ids : tuple of int
-        The output so far, with the token that ended it.
-    is_finished : bool
-        Whether nothing follows: the particle drew end-of-text or a stop token, or has max_tokens.
-    """
-
-    def __init__(self, root: TokenSequence, token_ids: tuple[int, ...], finish_reason: str | None) -> None:
-        self.prompt_token_ids: list[int] = root.token_ids[: root.prompt_len].tolist()
-        self.token_ids = token_ids
-        self.is_finished = finish_reason is not None
-        self._decode = root.llm._decode
-        self._num_shown = len(token_ids) - (finish_reason == "stop")
-
-    @property
-    def text(self) -> str:
-        """The output's text, without what ended it."""
-        return self._decode(list(self.token_ids[: self._num_shown]))
-
-    def __repr__(self) -> str:
-        return f"Prefix({list(self.token_ids)}, is_finished={self.is_finished})"
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -68,7 +38,7 @@ class History:
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """What a history's next tokens are drawn from: running sums of masses, float64 [vocab_size], and the factor of the weight."""
+    """The law of a history's next token: running sums of masses, float64 [vocab_size], and the factor of the weight."""
 
     ends: F64
     log_factor: float
@@ -82,7 +52,7 @@ class Proposal:
 class Target:
     """The target of a run: its factors for one token."""
 
-    def __init__(self, settings: ParticleFilter, root: TokenSequence, params: SamplingParams) -> None:
+    def __init__(self, settings: Settings, root: TokenSequence, params: SamplingParams) -> None:
         self.settings = settings
         self.root = root
         self.params = params
@@ -126,7 +96,7 @@ class Target:
         return History(parent.token_ids, parent.state, -math.inf, "dead", "constraint")
 
     def child(self, parent: History, token: int) -> History:
-        """The history that goes on with a token."""
+        """The history that continues with a token."""
         token_ids = (*parent.token_ids, token)
         reason = "stop" if token in self._stops else "length" if len(token_ids) == self.params.max_tokens else None
         if reason == "length" and self.settings.must_end:
