@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources (see mutant.py), and the tests that it names must fail.
 
-    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|surface]
+    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|samplers|smc|surface]
 
 Builds a copy of the repository in a temporary directory, for which cmake, ninja and pybind11 must be installed. Exits with 1 if a
 bug is missed.
@@ -23,6 +23,7 @@ from mutants_decoder import DECODER
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
 from mutants_samplers import SAMPLERS
+from mutants_smc import SMC
 from mutants_spec import SPECS
 from mutants_surface import SURFACE
 
@@ -240,6 +241,7 @@ MUTANTS = [
     *BEAMS,
     *ROWS,
     *SAMPLERS,
+    *SMC,
     *SURFACE,
 ]  # fmt: skip
 
@@ -262,7 +264,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
     parser.add_argument(
-        "--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda", "precision", "rows", "surface")
+        "--group",
+        choices=("kernels", "speculation", "memory", "scheduling", "sampling", "samplers", "cuda", "precision", "rows", "surface"),
     )
     arguments = parser.parse_args()
     chosen = [

@@ -202,7 +202,7 @@ def process_of(params: BeamSearchParams, llm: LLM, prompt_len: int) -> beam_orac
         {"no_repeat_ngram_size": 2, "top_k": 6},
         {"temperature": 0.6, "top_p": 0.8, "min_p": 0.02},
         {"dry_multiplier": 1.0, "dry_allowed_length": 1, "typical_p": 0.9},
-        {"mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 0.5},
+        {"mirostat": 2, "mirostat_tau": 0.5, "mirostat_eta": 0.5},
         {"adaptive_p": 0.3, "adaptive_p_decay": 0.5},
         {"xtc_probability": 0.5, "xtc_threshold": 0.02, "seed": 4},
         {"temperature": 0.0, "top_k": 2},
@@ -315,11 +315,11 @@ def test_stop_strings_and_criteria(llm: LLM, rows: Rows) -> None:
         for completion in output.outputs:
             assert not any(stop in completion.text for stop in stops)
             assert completion.stop_reason in (*stops, None, *ENDS)
-        params = beams(width, stopping_criteria=[lambda context: int(context.token_ids[-1]) % 9 == 4 and "nine"], max_tokens=12)
-        found = beam_oracle.search(rows, PROMPT, rules_of(params, stops=lambda output: output[-1] % 9 == 4))
+        params = beams(width, stopping_criteria=[lambda context: int(context.token_ids[-1]) % 4 == 1 and "one"], max_tokens=12)
+        found = beam_oracle.search(rows, PROMPT, rules_of(params, stops=lambda output: output[-1] % 4 == 1))
         output = llm.generate([PROMPT], params)[0]
         check(output, found)
-        assert any(completion.stop_reason == "nine" for completion in output.outputs)
+        assert any(completion.stop_reason == "one" for completion in output.outputs)
 
 
 def test_masks(llm: LLM, rows: Rows) -> None:
@@ -351,12 +351,12 @@ def test_beam_sample_equals_numpy(llm: LLM, rows: Rows) -> None:
     seen = set()
     for seed, width in itertools.product(range(4), (1, 3, 8)):
         for fields in ({}, {"temperature": 1.5, "top_k": 12}):
-            params = beams(width, do_sample=True, seed=seed, max_tokens=6, **fields)
+            params = beams(width, do_sample=True, seed=seed, max_tokens=6, eos_token_id=[0], **fields)
             process = process_of(params, llm, len(PROMPT)) if fields else None
             found = beam_oracle.search(rows, PROMPT, rules_of(params), process)
             check(llm.generate([PROMPT], params)[0], found)
             seen.add(tuple(tuple(beam.tokens) for beam in found.hypotheses))
-    assert len(seen) == 24
+    assert len(seen) >= 20
 
 
 def test_beam_sample_draws_by_its_law(tiny_path: Callable[..., Path]) -> None:
@@ -429,14 +429,14 @@ def test_chunks_and_block_sizes(path: Path, alone: Outputs, block_size: int) -> 
 
 
 def test_preemption(path: Path, alone: Outputs) -> None:
-    with crowded_llm(path, 22, max_model_len=64, max_num_batched_tokens=24) as llm:
+    with crowded_llm(path, 13, max_model_len=64, max_num_batched_tokens=24) as llm:
         assert_same_tokens(llm.generate(*many()), alone)
         assert llm.get_metrics()["num_preemptions"] > 0
 
 
 @pytest.mark.parametrize("table", _core.system_info()["tables"])
 def test_instruction_sets(path: Path, alone: Outputs, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLMI_TABLE", table)
+    monkeypatch.setenv("LLMI_ISA", table)
     with LLM(path, kv_cache_memory_bytes=1 << 23, max_model_len=128) as llm:
         assert llm._table == table
         assert_same_tokens(llm.generate(*many()), alone)

@@ -64,7 +64,7 @@ struct NoiseKey {
   uint64_t seed = 0;
   int64_t position = 0;
   int64_t sample_index = 0;
-  uint32_t purpose = 0;  // 0 target draw, 1 draft draw, 2 acceptance, 3 residual, 4 other coins
+  uint32_t purpose = 0;  // 0 target draw, 1 draft draw, 2 acceptance, 3 residual, 4 other coins; 5 and 6 are llmi.smc's, in Python
   uint32_t round = 0;    // verification round, for purposes 1 to 3
 };
 

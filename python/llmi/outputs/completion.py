@@ -61,7 +61,8 @@ class CompletionOutput(Record):
     `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
     `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. After a beam search, `cumulative_logprob` is the
     sum that was scored, `score` that sum over its length penalty, and `beam_indices[i]` the rank, among the running beams before position i, of
-    the beam that token i continues. Equality looks at everything but the speculation's statistics and the trace.
+    the beam that token i continues. `complete` is False if the text is not a whole of what `structured_outputs` demands: it was cut off by
+    max_tokens, a stop string, an abort or an error. Equality looks at everything but the speculation's statistics and the trace.
     """
 
     index: int
@@ -73,6 +74,7 @@ class CompletionOutput(Record):
     stop_reason: int | str | None
     spec_decode_metrics: SpecDecodeMetrics | None = dataclasses.field(default=None, compare=False)
     trace: DecodeTrace | None = dataclasses.field(default=None, compare=False)
+    complete: bool = True
     score: float | None = None
     beam_indices: list[int] | None = None
 

@@ -12,6 +12,7 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.constraint import Constraint
 from llmi.params.options import LIMITS, SAMPLING, DefaultInt, Option, table
 from llmi.params.sampling import LogitsProcessor, SamplingParams, StoppingCriterion, canonical
+from llmi.params.structured import StructuredOutputsParams
 
 MAX_WIDTH = 4096
 _LARGEST = 1e30
@@ -144,7 +145,7 @@ class BeamSearchParams:
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
-    structured_outputs: Constraint[Any] | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None = None
     logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
     stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
     logprobs: int | None = None

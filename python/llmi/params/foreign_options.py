@@ -69,7 +69,7 @@ _OUTPUTS = "see logprobs=, or llm.sequence(prompt, capture=llmi.Capture(...)) fo
 _SPECULATE = "give speculative_config=, such as llmi.PromptLookup() or llmi.DraftModel(...)"
 _BEAMS = "give num_beams= or beam_width= to the call, or llmi.BeamSearchParams(beam_width=...)"
 _ENCODER = "it is for models with an encoder"
-_GUIDED = "write a Constraint and give it as structured_outputs="
+_GUIDED = "give structured_outputs={'json': schema}, or with regex, choice, grammar or structural_tag"
 _TOTAL = "it counts the prompt in transformers: give max_tokens and min_tokens (max_new_tokens, min_new_tokens)"
 _HOOK = "write it as a logits processor: logits_processors=[f(context, logits)]"
 _LORA = "adapters are not loaded"
@@ -87,7 +87,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
              encoder_no_repeat_ngram_size=0, begin_suppress_tokens=([],), forced_bos_token_id=(),
              forced_eos_token_id=(), forced_decoder_ids=(), remove_invalid_values=False, token_healing=False, min_tokens_to_keep=1,
              repetition_detection=(), custom_logit_processor=()),
-    _refused("a watermark comes in a later version", watermarking_config=(), watermarking=()),
+    _refused("give logits_processors=[llmi.watermark.KGW(...)] or llmi.watermark.SynthID(...)", watermarking_config=(), watermarking=()),
     _refused("guidance by a second prompt comes in a later version", guidance_scale=1.0, negative_prompt=(), negative_prompt_ids=(),
              negative_prompt_attention_mask=()),
     _refused("contrastive search comes in a later version", penalty_alpha=0.0, low_memory=False),
@@ -173,7 +173,7 @@ ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused(_LORA, enable_lora=False, lora_modules=([],), enable_prompt_adapter=False, qlora_adapter_name_or_path=()),
     _refused("give generation_config='none' and the parameters to generate", override_generation_config=({},)),
     _refused("the cache stays in one process", kv_transfer_config=(), kv_events_config=()),
-    _refused("give structured_outputs= a Constraint", structured_outputs_config=({},), guided_decoding_backend=("auto",), reasoning_parser=("",)),
+    _refused("give structured_outputs= to generate", structured_outputs_config=({},), guided_decoding_backend=("auto",), reasoning_parser=("",)),
     _refused("it loads float weights and quantises them itself: quantization='q8_0' or 'q4_0'", load_in_8bit=False, load_in_4bit=False, quantization_config=()),
     _refused("models take text alone", limit_mm_per_prompt=({},), allowed_local_media_path=("",)),
     _refused("windows are the model's own", disable_sliding_window=False, rope_scaling=(), rope_theta=()),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmi.base.kinds import entries_of, parse
 from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
+from llmi.hooks.constraint import ConstraintProcessor
 from llmi.hooks.runners import RequestHooks, shared_streamer
 from llmi.params.beams import BeamSearchParams
 from llmi.params.options import PRIORITY, SAMPLING, is_streamer, one_or_each, option
@@ -18,6 +19,7 @@ from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
+from llmi.structured import constraint_of
 from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
@@ -178,7 +180,9 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
         known = [token for token in ids if token < llm.tokenizer.vocab_size]
         text = submission.prompt = llm.tokenizer.decode(known, skip_special_tokens=False)
-    submission.hooks = RequestHooks(str(request_id), params, text or "", llm._builder.ends(params), llm._batch_runner)
+    made = constraint_of(params.structured_outputs, llm.tokenizer)
+    constraint = None if made is None else ConstraintProcessor(made, llm._builder.ends(params))
+    submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
     submission.hooks.drops_beams = use.beams is not None
     speculation = submission.speculation
     if speculation is not None and not speculation.is_coupled and params.sampler is not None:
