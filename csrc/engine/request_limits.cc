@@ -64,8 +64,8 @@ void RequestLimits::CheckBeams(const Request& request, int64_t last_len) const {
   const int64_t pages = shared + beams.width * own;
   if (pages > num_pages_) {
     throw Error::OutOfMemory("beam_width = " + width + " needs " + std::to_string(shared) + " KV pages for " + std::to_string(shared_len) +
-                                 " shared prompt tokens and " + width + " x " + std::to_string(own) + " for the beams' own tokens: " +
-                                 std::to_string(pages) + ", the cache has " + std::to_string(num_pages_),
+                                 " shared prompt tokens and " + width + " x " + std::to_string(own) +
+                                 " for the beams' own tokens: " + std::to_string(pages) + ", the cache has " + std::to_string(num_pages_),
                              static_cast<uint64_t>(pages * groups_.page_bytes()), static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));
   }
 }

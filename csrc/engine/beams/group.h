@@ -80,7 +80,7 @@ class BeamGroup {
   const BeamNode& node(int32_t index) const { return nodes_[static_cast<size_t>(index)]; }
   void AddFinished(BeamTeam& team, int32_t node, const BeamCandidate& candidate, int64_t rank, TextEnd end);
 
-  // The best hypotheses, best first, at most as many as were asked for. reason: why the search ends; unless it is kStop, running beams
+  // The best hypotheses, best first, at most num_returned. reason: why the search ends; unless it is kStop, running beams
   // follow the finished ones, with this reason, if there are too few.
   std::vector<SampleOutput> Outputs(FinishReason reason) const;
 

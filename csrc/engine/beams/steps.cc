@@ -12,9 +12,7 @@ namespace llmi {
 namespace {
 
 // Whether processors, criteria or stop strings read texts while the search runs.
-bool ReadsTexts(const Request& request) {
-  return request.params.detokenize && (!request.params.stop.empty() || request.hooks != nullptr);
-}
+bool ReadsTexts(const Request& request) { return request.params.detokenize && (!request.params.stop.empty() || request.hooks != nullptr); }
 
 bool HasCriteria(const Request& request) { return request.hooks != nullptr && request.hooks->HasCriteria(); }
 
@@ -27,7 +25,6 @@ BeamSteps::BeamSteps(const KernelContext& context, KvCache& cache, Scheduler& sc
       scheduler_(scheduler),
       requests_(requests),
       processors_(processors),
-      vocab_size_(vocab_size),
       rows_(context, processors, vocab_size) {}
 
 int64_t BeamSteps::Take(const LogitsRow& row, int64_t step_index) {
