@@ -6,6 +6,8 @@ from mutant import Mutant
 
 CORE = "tests/test_beams_core.py"
 DEFINITION = "tests/test_beams.py"
+CALLS = "tests/test_beam_calls.py"
+PYTHON = "python/llmi"
 
 
 def planted(name: str, anchor: str, old: str, new: str, tests: str = CORE, within: str = "csrc/engine/beams") -> Mutant:
@@ -30,5 +32,13 @@ BEAMS = [
     planted("a broken word is given up", "ForcedProgress::Add", "pending_.push_back(static_cast<size_t>(current_));", "", DEFINITION),
     planted("banks do not take turns", "OrderByBanks", "std::stable_sort(…);", "", DEFINITION),
     planted("a hypothesis may lack words", "BeamSteps::Place", " || !is_complete", ""),
+    planted("more come back than are kept", "_check_together", "(params.n or 0) > width", "False", CALLS, PYTHON),
+    planted("groups need not be equal", "_check_together", "if width % groups:", "if False:", CALLS, PYTHON),
+    planted("num_beams gives all", "canonical_beams", 'own["n"] = 1', 'own["n"] = None', CALLS, PYTHON),
+    planted("the model's filters hold in every search", "_beams_by_keywords", "(not draws or own[name] == 0)", "own[name] == 0", CALLS, PYTHON),
+    planted("a named drafter is left out in silence", "_check_beams", "if prompt.names_drafter:", "if False:", CALLS, PYTHON),
+    planted("a dead end ends the search", "process", "if self.drops_beams and _allows_nothing(error):", "if False:", DEFINITION, PYTHON),
+    planted("receipts forget scores", "_beam_of", "if completion.score is None:", "if True:", CALLS, PYTHON),
+    planted("a forbidden word is sought for ever", "_forced", "if not words[index]:", "if False:", CALLS, PYTHON),
     planted("idle sequences keep their pages", "ReserveRunning", "if (PreemptIdle()) continue;", "", within="csrc/scheduler"),
 ]  # fmt: skip

@@ -297,5 +297,5 @@ def test_an_interrupt_keeps_what_is_finished(llm: LLM) -> None:
         signal.signal(signal.SIGINT, before)
     done, cut = caught.value.outputs
     assert done.outputs[0].token_ids == finished.outputs[0].token_ids
-    assert [c.finish_reason for c in cut.outputs][0] == "stop" and all(c.score is not None for c in cut.outputs), cut
+    assert cut.outputs[0].finish_reason == "stop" and all(c.score is not None for c in cut.outputs), cut
     assert llm.generate([PROMPT], beams(2, n=1, max_tokens=3))[0] == finished
