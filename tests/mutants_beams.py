@@ -30,7 +30,7 @@ BEAMS = [
     planted("never is no", "FinishedBeams::Ends", "longest ? scoring.max_tokens : num_tokens", "num_tokens", DEFINITION),
     planted("the later hypothesis wins a tie", "IsBetter", "return a.step < b.step;", "return a.step > b.step;"),
     planted("a broken word is given up", "ForcedProgress::Add", "pending_.push_back(static_cast<size_t>(current_));", "", DEFINITION),
-    planted("banks do not take turns", "OrderByBanks", "std::stable_sort(…);", "", DEFINITION),
+    planted("banks do not take turns", "OrderByBanks", "return place_in_run[a] < place_in_run[b];", "return false;", DEFINITION),
     planted("a hypothesis may lack words", "BeamSteps::Place", " || !is_complete", ""),
     planted("more come back than are kept", "_check_together", "(params.n or 0) > width", "False", CALLS, PYTHON),
     planted("groups need not be equal", "_check_together", "if width % groups:", "if False:", CALLS, PYTHON),
