@@ -304,3 +304,67 @@ def exhaustive(rows: Rows, prompt: Sequence[int], rules: Rules) -> Beam:
                     following.append(longer)
         open_beams = following
     return max(best, key=lambda beam: beam.score)
+
+
+# --- forced words (4.52.4)
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a text has come with the words: one at a time, in the order in which it meets them."""
+
+    words: tuple[tuple[tuple[int, ...], ...], ...]
+    pending: list[int]
+    current: int | None = None
+    begun: tuple[int, ...] = ()  # of the current word
+    num_done: int = 0
+
+    @classmethod
+    def after(cls, rules: Rules, tokens: Sequence[int]) -> Progress:
+        """Once these tokens, the prompt's among them, have been met."""
+        progress = cls(rules.force_words, list(range(len(rules.force_words))))
+        for token in tokens:
+            if progress.complete:
+                break
+            progress.add(token)
+        return progress
+
+    @property
+    def complete(self) -> bool:
+        return not self.pending and self.current is None
+
+    def next_of(self, word: int, begun: tuple[int, ...]) -> list[int]:
+        """The tokens that continue a word."""
+        found = [ids[len(begun)] for ids in self.words[word] if len(ids) > len(begun) and ids[: len(begun)] == begun]
+        return list(dict.fromkeys(found))
+
+    def wanted(self) -> list[int]:
+        """The tokens that bring the text further; the same one may come twice."""
+        if self.current is not None:
+            return self.next_of(self.current, self.begun)
+        return [token for word in self.pending for token in self.next_of(word, ())]
+
+    def add(self, token: int) -> None:
+        word, begun = self.current, self.begun
+        if word is None:
+            word = next((entry for entry in self.pending if token in self.next_of(entry, ())), None)
+            if word is None:
+                return
+            self.pending.remove(word)
+        elif token not in self.next_of(word, begun):
+            self.pending.append(word)
+            self.current, self.begun = None, ()
+            return
+        self.current, self.begun = word, (*begun, token)
+        if not self.next_of(word, self.begun):
+            self.current, self.begun = None, ()
+            self.num_done += 1
+
+    def bank(self) -> int:
+        """Texts with as much progress compete with each other."""
+        longest = max(self.length_of(word) for word in range(len(self.words)))
+        partly = 0 if self.current is None else longest - (self.length_of(self.current) - len(self.begun))
+        return self.num_done * longest + partly
+
+    def length_of(self, word: int) -> int:
+        return max(len(ids) for ids in self.words[word])

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from mutant import Mutant
+from mutants_beams import BEAMS
 from mutants_decoder import DECODER
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
@@ -215,16 +216,16 @@ MUTANTS = [
     Mutant("cuda", "queries on the host", "csrc/model", "Fetched", "return values->data();",
            "return there;", CUDA),
     Mutant("scheduling", "ends to come are not looked at", "csrc/scheduler", "OutgrowsPool", "if (seats * end.growth > free) return true;", "", SCHEDULER),
-    Mutant("scheduling", "nothing learnt of answers' lengths", "csrc/scheduler", "Remove", "if (drawn == 0) return;", "return;", SCHEDULER),
+    Mutant("scheduling", "nothing learnt of answers' lengths", "csrc/scheduler", "Remove", "if (drawn <= 0) return;", "return;", SCHEDULER),
     Mutant("scheduling", "admission forgets the budget", "csrc/scheduler", "AdmitWaiting", "*budget -= num_new + num_drafted;\n    *prompt_budget", "*prompt_budget", SCHEDULER),
     Mutant("scheduling", "too many seats", "csrc/scheduler", "AdmitWaiting", "> config_.max_num_seqs) break;", "> config_.max_num_seqs + 1) break;", SCHEDULER),
-    Mutant("scheduling", "preempted requests are lost", "csrc/scheduler", "PreemptLast", "Add(victim);", "", SCHEDULER),
+    Mutant("scheduling", "preempted requests are lost", "csrc/scheduler", "Preempt", "Add(victim);", "", SCHEDULER),
     Mutant("scheduling", "starvation", "csrc/scheduler", "kMaxOvertaken", "= 64", "= 1 << 30", SCHEDULER),
     Mutant("scheduling", "longest remaining first", "csrc/scheduler", "OrderWaiting", "static_cast<double>(Missing(",
            "-static_cast<double>(Missing(", SCHEDULER),
     Mutant("scheduling", "blocks that a step reserved are counted again", "csrc/scheduler", "OutgrowsPool", "free -= now - held(sequence);",
            "free -= now - blocks(sequence.kv.num_tokens);", MODEL),
-    Mutant("scheduling", "a victim waits wherever it was put", "csrc/scheduler", "PreemptLast", "Add(victim);\n  OrderWaiting();", "Add(victim);", MODEL),
+    Mutant("scheduling", "a victim waits wherever it was put", "csrc/scheduler", "Preempt", "Add(victim);\n  OrderWaiting();", "Add(victim);", MODEL),
     Mutant("scheduling", "no token set aside for those behind", "csrc/scheduler", "ScheduleRunning", "std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0)",
            "*budget", MODEL),
     Mutant("scheduling", "an admission leaves no room", "csrc/scheduler", "FitsBesideRunning", "num_pages + reserve <=", "num_pages <=", MODEL),
@@ -237,6 +238,7 @@ MUTANTS = [
     *DECODER,
     *SPECS,
     *PRECISION,
+    *BEAMS,
     *ROWS,
     *SAMPLERS,
     *SMC,

@@ -129,7 +129,7 @@ CALLS = [
         'tests/test_call_arguments.py',
     ),
     (
-        'a_generator_is_read_once', "python/llmi", "_materialise",
+        'a_generator_is_read_once', "python/llmi/params/sampling.py", "_materialise",
         "setattr(self, name, again)",
         "pass",
         'tests/test_call_arguments.py',

@@ -23,7 +23,7 @@ EDITS = [
     dropped("edits.batch_processors"),
     dropped("edits.processors"),
     planted("prompt scores of the raw law", "PlanScore", "plan.edits.parameters = …;", ""),
-    planted("min_tokens changes no law", "ParametersChange", "|| (token_follows && params.min_tokens > 0)", ""),
+    planted("min_tokens changes no law", "ParametersEdit", "|| (token_follows && params.min_tokens > 0)", ""),
     planted("rows later in a draft share the batch's call", "comes_first", "row.node == kWalkRoot && !is_sibling", "!is_sibling"),
     planted("siblings that start share the batch's call", "comes_first", "row.node == kWalkRoot && !is_sibling", "row.node == kWalkRoot"),
     planted("judged rows share the batch's call", "PlanRow", " && plan.decider != RowDecider::kJudge", ""),

@@ -6,6 +6,9 @@ import asyncio
 import dataclasses
 import json
 import math
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -277,14 +280,22 @@ def test_a_processors_nan_ends_its_request_alone(llm: LLM) -> None:
 def test_an_interrupt_keeps_what_is_finished(llm: LLM) -> None:
     def interrupting(context: Any) -> bool:
         if len(context.token_ids) >= len(PROMPT) + 6:
-            raise KeyboardInterrupt
+            if not context.state.get("sent"):
+                context.state["sent"] = True
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.01)
         return False
 
-    finished = llm.generate([PROMPT], beams(2, n=1, max_tokens=3))[0]
-    request = beams(4, stopping_criteria=[interrupting], max_tokens=30, early_stopping="never", eos_token_id=[0, 7, 19, 3, 5, 40, 41, 42])
-    with pytest.raises(GenerationInterrupted) as caught:
-        llm.generate([PROMPT, PROMPT], [beams(2, n=1, max_tokens=3), request])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        finished = llm.generate([PROMPT], beams(2, n=1, max_tokens=3))[0]
+        ends = [0, 7, 19, 3, 5, 40, 41, 42]
+        request = beams(4, stopping_criteria=[interrupting], max_tokens=100, early_stopping="never", length_penalty=8.0, eos_token_id=ends)
+        with pytest.raises(GenerationInterrupted) as caught:
+            llm.generate([PROMPT, PROMPT], [beams(2, n=1, max_tokens=3), request])
+    finally:
+        signal.signal(signal.SIGINT, before)
     done, cut = caught.value.outputs
     assert done.outputs[0].token_ids == finished.outputs[0].token_ids
-    assert cut.outputs and any(c.finish_reason == "stop" for c in cut.outputs), cut
+    assert cut.outputs[0].finish_reason == "stop" and all(c.score is not None for c in cut.outputs), cut
     assert llm.generate([PROMPT], beams(2, n=1, max_tokens=3))[0] == finished

@@ -27,23 +27,24 @@ namespace {
 
 void RegisterBeams(py::module_& module) {
   // The `count` best candidates of beams with these rows and sums, or those drawn at `position`: (score, parent, token) of each.
-  module.def("beam_candidates", [](const FloatArray& values, const FloatArray& logits, const std::vector<float>& totals,
-                                   const std::vector<double>& sums, int64_t count, const std::optional<std::pair<uint64_t, int64_t>>& drawn) {
-    const auto size = static_cast<size_t>(values.shape(1));
-    std::vector<BeamCandidate> all;
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const auto rank = static_cast<int64_t>(i);
-      const BeamRow row = {{values.data() + i * size, size}, {logits.data() + i * size, size}, totals[i], sums[i], rank};
-      std::vector<BeamCandidate> best =
-          drawn ? DrawnOfRow(TestContext("", 1), row, {drawn->first, drawn->second, rank, 5, 0}, count) : BestOfRow(row, count);
-      all.insert(all.end(), best.begin(), best.end());
-    }
-    py::list list;
-    for (const BeamCandidate& candidate : BestOfAll(std::move(all), count, drawn.has_value())) {
-      list.append(py::make_tuple(candidate.score, candidate.parent, candidate.token));
-    }
-    return list;
-  });
+  module.def("beam_candidates",
+             [](const FloatArray& values, const FloatArray& logits, const std::vector<float>& totals, const std::vector<double>& sums,
+                int64_t count, const std::optional<std::pair<uint64_t, int64_t>>& drawn) {
+               const auto size = static_cast<size_t>(values.shape(1));
+               std::vector<BeamCandidate> all;
+               for (size_t i = 0; i < sums.size(); ++i) {
+                 const auto rank = static_cast<int64_t>(i);
+                 const BeamRow row = {{values.data() + i * size, size}, {logits.data() + i * size, size}, totals[i], sums[i], rank};
+                 std::vector<BeamCandidate> best =
+                     drawn ? DrawnOfRow(TestContext("", 1), row, {drawn->first, drawn->second, rank, 5, 0}, count) : BestOfRow(row, count);
+                 all.insert(all.end(), best.begin(), best.end());
+               }
+               py::list list;
+               for (const BeamCandidate& candidate : BestOfAll(std::move(all), count, drawn.has_value())) {
+                 list.append(py::make_tuple(candidate.score, candidate.parent, candidate.token));
+               }
+               return list;
+             });
   module.def("length_divisor", &LengthDivisor, py::arg("length"), py::arg("penalty"));
 }
 

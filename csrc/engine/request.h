@@ -136,9 +136,9 @@ enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 struct SampleOutput {
   std::vector<int32_t> token_ids;
   std::string text;
-  double cumulative_logprob = 0;  // under beams: the sum that was scored
+  double cumulative_logprob = 0;                            // under beams: the sum that was scored
   double score = std::numeric_limits<double>::quiet_NaN();  // of a beam's hypothesis: cumulative_logprob / length^length_penalty
-  std::vector<int32_t> beam_indices;  // of a beam's hypothesis, per token: its parent's rank among the running beams of the step before
+  std::vector<int32_t> beam_indices;    // of a beam's hypothesis, per token: its parent's rank among the running beams of the step before
   std::vector<TokenLogprobs> logprobs;  // per token, if the request wants them
   std::vector<double> token_times_s;    // steady clock, per token
   SpeculationStats speculation;

@@ -33,8 +33,8 @@ struct BeamRow {
   std::span<const float> values;  // [vocab_size]: finite or -inf; -inf is no candidate
   std::span<const float> logits;  // [vocab_size]: of the model
   float total = 0;
-  double sum = 0;       // of the beam
-  int64_t rank = 0;     // of the beam
+  double sum = 0;    // of the beam
+  int64_t rank = 0;  // of the beam
 };
 
 // The `count` best candidates of a row, or fewer if the row has fewer, best first.

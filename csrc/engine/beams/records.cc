@@ -28,7 +28,7 @@ TraceRow BeamTraceRow(const KernelContext& context, const BeamArrival& arrival, 
   row.processed_logprob = logprobs.processed_logprobs[0];
   row.rank = logprobs.ranks[0];
   row.num_kept = std::count_if(arrival.scored.begin(), arrival.scored.end(), [](float value) { return value > kMinusInfinity; });
-  // log E, as in a draw: the key is the score less this. Without draws there is none.
+  // log E, as in a draw: the key is the score less this. A search without draws has none.
   row.noise = candidate.key == candidate.score ? std::numeric_limits<double>::quiet_NaN() : candidate.score - candidate.key;
   row.draft_prob = std::numeric_limits<float>::quiet_NaN();
   row.time_s = time_s;

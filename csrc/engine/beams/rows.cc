@@ -22,7 +22,8 @@ bool IsEdited(const LogitsRow& row) { return row.plan.edits.parameters || row.pl
 bool HasTokens(const KernelContext& context, const float* scored, int64_t vocab_size, int64_t position) {
   if (ArgMax(context, scored, vocab_size) >= 0) return true;
   if (std::all_of(scored, scored + vocab_size, [](float value) { return value == kMinusInfinity; })) return false;
-  throw Error(ErrorKind::kNonFiniteLogits, "biases or processors made a log-probability NaN or +inf at position " + std::to_string(position));
+  throw Error(ErrorKind::kNonFiniteLogits,
+              "biases or processors made a log-probability NaN or +inf at position " + std::to_string(position));
 }
 
 }  // namespace
@@ -69,8 +70,7 @@ void BeamRows::Normalise(const KernelContext& context, Row& row) const {
   const Sample& sample = *row.row->sample;
   row.total = LogSumExp(context, row.logits, vocab_size_);
   if (!std::isfinite(row.total)) {
-    throw Error(ErrorKind::kNonFiniteLogits,
-                "the model's logits hold NaN or infinity at position " + std::to_string(sample.tokens.size()));
+    throw Error(ErrorKind::kNonFiniteLogits, "the model's logits hold NaN or infinity at position " + std::to_string(sample.tokens.size()));
   }
   if (row.scored == nullptr || row.row->plan.edits.batch_processors) return;  // these processors have penalised the row already
   for (int64_t i = 0; i < vocab_size_; ++i) row.scored[i] = row.logits[i] - row.total;
@@ -123,10 +123,11 @@ void BeamRows::Choose(const KernelContext& context, Row& row) const {
 // Copies what the selection reads of the row besides its candidates.
 void BeamRows::Keep(const Row& row) const {
   const RowPlan& plan = row.row->plan;
-  if (!plan.readers.criteria && !plan.keeps.logprobs && !plan.keeps.trace) return;
+  const bool scored = plan.keeps.logprobs || plan.keeps.trace || row.row->sample->running->beams->forces_words();
+  if (!plan.readers.criteria && !scored) return;
   BeamArrival& arrival = *row.arrival;
   arrival.logits.assign(row.logits, row.logits + vocab_size_);
-  if (!plan.keeps.logprobs && !plan.keeps.trace) return;
+  if (!scored) return;
   arrival.scored.resize(static_cast<size_t>(vocab_size_));
   for (size_t i = 0; i < arrival.scored.size(); ++i) arrival.scored[i] = row.scored != nullptr ? row.scored[i] : row.logits[i] - row.total;
 }

@@ -26,8 +26,8 @@ class BeamRows {
     const LogitsRow* row;
     const float* logits;  // [vocab_size]
     BeamArrival* arrival;
-    float total = 0;               // ln of the sum of exp(logits)
-    float* scored = nullptr;       // [vocab_size] log-probabilities, if something changes them; else null
+    float total = 0;                 // ln of the sum of exp(logits)
+    float* scored = nullptr;         // [vocab_size] log-probabilities, if something changes them; else null
     std::vector<float> before = {};  // the row before adaptive_p
   };
   template <typename Body>

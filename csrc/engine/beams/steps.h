@@ -21,6 +21,18 @@
 
 namespace llmi {
 
+// A candidate that runs on.
+struct BeamChild {
+  BeamTeam* team;
+  Sample* parent;
+  BeamCandidate candidate;
+  int32_t node;
+  std::optional<Detokenizer> text;  // with the token, if texts are read while the search runs
+  int64_t trial = 0;                // the slot of the hooks' state after the criteria; 0: the parent's own
+  ForcedProgress words = {};        // with the token
+  Sample* sample = nullptr;         // that it runs in
+};
+
 class BeamSteps {
  public:
   BeamSteps(const KernelContext& context, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests, UserProcessors& processors,
@@ -33,20 +45,14 @@ class BeamSteps {
   int64_t Take(const LogitsRow& row, int64_t step_index);
 
  private:
-  // A candidate that runs on.
-  struct Child {
-    BeamTeam* team;
-    Sample* parent;
-    BeamCandidate candidate;
-    int32_t node;
-    std::optional<Detokenizer> text;  // with the token, if texts are read while the search runs
-    int64_t trial = 0;                // the slot of the hooks' state after the criteria; 0: the parent's own
-    Sample* sample = nullptr;         // that it runs in
-  };
+  using Child = BeamChild;
   int64_t Select(Running& running);
   void SelectTeam(Running& running, BeamTeam& team, std::span<const RunningBeam> beams, int64_t first_rank, std::vector<Child>* children);
   std::vector<BeamCandidate> Candidates(BeamGroup& group, std::span<const RunningBeam> beams, int64_t first_rank,
                                         std::span<const Child> earlier) const;
+  static void CheckWords(const BeamGroup& group);
+  void Place(Running& running, Child child, int64_t rank, std::vector<Child>* children);
+  void ForceWords(Running& running, BeamTeam& team, std::span<const RunningBeam> beams, std::vector<Child>* children);
   std::optional<TextEnd> EndOf(Running& running, Child& child);
   int32_t AddNode(Running& running, const Child& child);
   void CheckEnd(BeamGroup& group, BeamTeam& team, double best_score, std::vector<Child>* children, size_t first_child) const;
@@ -60,7 +66,6 @@ class BeamSteps {
   Scheduler& scheduler_;
   ActiveRequests& requests_;
   UserProcessors& processors_;
-  const int64_t vocab_size_;
   BeamRows rows_;
   int64_t step_index_ = 0;
   double now_ = 0;

@@ -17,9 +17,7 @@ bool ParametersEdit(const SamplingParams& params, bool token_follows) {
 }
 
 // Whether the law of a row differs from the softmax of its logits.
-bool ParametersChange(const SamplingParams& params, bool token_follows) {
-  return params.greedy() || ParametersEdit(params, token_follows);
-}
+bool ParametersChange(const SamplingParams& params, bool token_follows) { return params.greedy() || ParametersEdit(params, token_follows); }
 
 // A row that no token follows.
 RowPlan PlanScore(const LogitsRow& row) {

@@ -70,7 +70,6 @@ class RowProcessor {
   std::vector<float> law_;  // of the row that SampleToken is at, or ScorePrompt
   // Rows [so far, vocab_size] of the draft that JudgeRow collects: raw, and before the masks where they are combined.
   std::vector<float> judged_rows_, judged_bases_;
-  int64_t step_index_ = 0;
   int64_t num_generated_tokens_ = 0;
 };
 

@@ -12,6 +12,7 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.constraint import Constraint
 from llmi.params.options import LIMITS, SAMPLING, DefaultInt, Option, table
 from llmi.params.sampling import LogitsProcessor, SamplingParams, StoppingCriterion, canonical
+from llmi.params.structured import StructuredOutputsParams
 
 MAX_WIDTH = 4096
 _LARGEST = 1e30
@@ -49,7 +50,13 @@ BEAMS = table(
 )  # fmt: skip
 
 #: Fields of SamplingParams that beams have not, each with the reason.
-NOT_SHARED: Mapping[str, str] = {"sampler": "beam search chooses tokens by its own rule"}
+NOT_SHARED: Mapping[str, str] = {
+    "sampler": "beam search chooses tokens by its own rule",
+    **dict.fromkeys(
+        ("guidance_scale", "negative_prompt", "dola_layers", "dola_rule", "penalty_alpha"),
+        "a beam's row is the model's own (docs/decisions/0040)",
+    ),
+}
 SHARED = tuple(name for name in SAMPLING if name not in NOT_SHARED and name not in BEAMS)
 
 
@@ -144,7 +151,7 @@ class BeamSearchParams:
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
-    structured_outputs: Constraint[Any] | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None = None
     logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
     stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
     logprobs: int | None = None
