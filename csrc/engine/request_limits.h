@@ -22,8 +22,11 @@ class RequestLimits {
 
  private:
   void CheckPrompt(const Request& request) const;
+  void CheckContrast(const Request& request) const;
+  void CheckPages(const Request& request, int64_t last_len) const;
 
   const int64_t vocab_size_;
+  const int64_t hidden_size_;
   const KvGroups groups_;
   const int64_t max_model_len_;
   const int64_t max_num_seqs_;

@@ -29,7 +29,7 @@ int64_t PromptBudget(const Scheduler& scheduler, StepCosts& costs) {
   int64_t num_decodes = 0;
   bool watched = false;
   for (const ScheduledSequence* sequence : scheduler.running()) {
-    if (sequence->finished || sequence->num_tokens - sequence->kv.num_tokens != 1) continue;
+    if (sequence->finished || sequence->num_tokens - sequence->kv.num_tokens > 1) continue;
     const Request& request = static_cast<const Sample*>(sequence->owner)->request();
     ++num_decodes;
     watched = watched || (request.stream && !request.stepped);

@@ -15,8 +15,11 @@ std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
   return sequence.token_ids == nullptr ? std::span<const int32_t>() : *sequence.token_ids;
 }
 
-// Draft rows after the next token. A draft runs only together with the last known token.
-int64_t Drafted(const ScheduledSequence& sequence) { return Missing(sequence) == 1 ? sequence.num_drafted : 0; }
+// Draft rows after the next token. A draft runs only together with the last known token, or after it.
+int64_t Drafted(const ScheduledSequence& sequence) { return Missing(sequence) <= 1 ? sequence.num_drafted : 0; }
+
+// It computes its last known token, or only a draft after it.
+bool Decodes(const ScheduledSequence& sequence) { return Missing(sequence) == 1 || (Missing(sequence) == 0 && sequence.num_drafted > 0); }
 
 // The most tokens of one piece. If the sequence has a draft, its last known token and the draft run in a separate step.
 int64_t MostAtOnce(const ScheduledSequence& sequence) {
@@ -85,7 +88,7 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
   }
   paused_decodes_ = false;
   // The budget for prompts applies only if there is a decode that a prompt would stall.
-  if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return Missing(*s) == 1; })) prompt_budget = INT64_MAX;
+  if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return Decodes(*s); })) prompt_budget = INT64_MAX;
   ScheduleRunning(&budget, &prompt_budget, &pieces);
   AdmitWaiting(&budget, &prompt_budget, &pieces);
   return pieces;
@@ -133,8 +136,8 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     const bool is_prompt = Missing(*sequence) > 1;
     if (is_prompt) piece.num_new = std::min(piece.num_new, *prompt_budget);
     if (!config_.chunked_prefill && piece.num_new < most) piece.num_new = most;
-    if (piece.num_new <= 0) continue;
-    if (piece.num_drafted > 0 && piece.num_new + piece.num_drafted > *budget && !pieces->empty()) continue;  // it waits a step
+    if (piece.num_new <= 0 && (most > 0 || piece.num_drafted == 0)) continue;
+    if (piece.num_drafted > 0 && (*budget <= 0 || piece.num_new + piece.num_drafted > *budget) && !pieces->empty()) continue;  // it waits a step
     if (!ReserveRunning(&piece, pieces->empty())) continue;
     pieces->push_back(piece);
     *budget -= piece.num_new + piece.num_drafted;

@@ -21,11 +21,13 @@ RowPlan PlanScore(const LogitsRow& row) {
   const Request& request = row.sample->request();
   RowPlan plan;
   plan.edits.parameters = ParametersChange(request.params, false);
+  plan.keeps.hidden = row.sample->drafting.contrast() != nullptr;
   plan.keeps.prompt_score = request.params.num_prompt_logprobs >= 0 && row.position + 1 < row.sample->running->prompt_len();
   return plan;
 }
 
 RowDecider DeciderOf(const LogitsRow& row) {
+  if (row.sample->drafting.contrast() != nullptr) return RowDecider::kContrast;
   const Draft& draft = row.sample->walk.draft();
   const Request& request = row.sample->request();
   if (draft.size() > 0) {
@@ -37,7 +39,7 @@ RowDecider DeciderOf(const LogitsRow& row) {
 }
 
 bool HasUserRule(const Sample& sample) {
-  if (sample.walk.draft().size() == 0) return false;
+  if (sample.walk.draft().size() == 0 || !sample.request().speculation) return false;
   const SpeculationConfig& speculation = *sample.request().speculation;
   return speculation.verification == VerificationKind::kRule && !speculation.rule->is_default();
 }
@@ -47,6 +49,8 @@ bool HasUserRule(const Sample& sample) {
 bool RowEdits::on_host() const { return batch_processors || processors; }
 
 bool RowPlan::NeedsHost() const { return edits.on_host() || readers != RowReaders{} || keeps != RowKeeps{}; }
+
+bool RowPlan::NeedsLogits() const { return decider != RowDecider::kNobody || keeps != RowKeeps{.hidden = true}; }
 
 RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   const Sample& sample = *row.sample;
@@ -74,6 +78,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.keeps.logprobs = params.num_logprobs >= 0;
   plan.keeps.draft_logprobs = sample.walk.is_observed();
   plan.keeps.trace = request.trace;
+  plan.keeps.hidden = plan.decider == RowDecider::kContrast;
 
   const bool device_decides = plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule;
   if (site.has_device && device_decides && !is_sibling && !plan.NeedsHost() && DrawsOnDevice(params)) plan.place = RowPlace::kDevice;

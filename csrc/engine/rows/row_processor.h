@@ -10,6 +10,7 @@
 #include "cache/kv_cache.h"
 #include "engine/active_requests.h"
 #include "engine/ahead.h"
+#include "engine/rows/contrast_rows.h"
 #include "engine/rows/device_draws.h"
 #include "engine/rows/host_logits.h"
 #include "engine/rows/plan.h"
@@ -43,6 +44,11 @@ class RowProcessor {
   void EndScore(const LogitsRow& row);
   void StartSiblings(const LogitsRow& row, const float* raw);
   void JudgeRow(const LogitsRow& row, const float* raw);
+  // Contrastive search: the token is the candidate that this row follows; then the row gives the next candidates.
+  void EmitCandidate(const LogitsRow& row);
+  void TakeCandidates(const LogitsRow& row, const float* raw);
+  // Computes law_ from the row; returns what ProcessLogits returns.
+  std::vector<float> ComputeLaw(const LogitsRow& row, const float* raw);
   // drawn: what the device has drawn, and then raw is null; or kNotDrawn. judged: what the row's judge has decided; null without a judge.
   void SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn, const RowVerdict* judged = nullptr);
   RowVerdict Decide(const LogitsRow& row, const float* raw, const RowVerdict* judged);
@@ -61,6 +67,7 @@ class RowProcessor {
   DeviceDraws device_draws_;
   UserProcessors processors_;
   PreparedRows prepared_;
+  ContrastRows contrast_;
   DecodeTrace trace_;
   std::vector<float> law_;          // of the row that SampleToken is at, or ScorePrompt
   std::vector<float> judged_rows_;  // raw logits [rows so far, vocab_size] of the draft that JudgeRow collects

@@ -18,7 +18,7 @@ import numpy as np
 from llmi import _core
 from llmi.base.kinds import Listed, Whole, array_of, parse, show
 from llmi.base.travel import StaysHere
-from llmi.errors import InvalidParamsError, LlmiError, call_core, from_core
+from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError, call_core, from_core
 from llmi.hooks.runners import RequestHooks
 from llmi.lab.capture import Capture, capture_layers
 from llmi.lab.tree import TokenTree
@@ -315,6 +315,10 @@ class TokenSequence(StaysHere, HeldPrompt):
 
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
         params = self.llm._resolve(sampling_params, {})
+        if params.penalty_alpha is not None:
+            raise UnsupportedCombinationError(
+                "penalty_alpha chooses by the hidden states of its candidates, and a sequence has one row: use generate", "penalty_alpha", "sequence"
+            )
         self._check_no_tree("sampled from")
         row = self.logits if logits is None else self._given_logits(logits)
         hooks = None

@@ -96,6 +96,8 @@ _COUNT = Maybe(
 _WORD = Text(LIMITS["stop_bytes"])
 _OFF_BELOW_ONE = "a number in [0, 1)"
 _UNTIL_ONE = 1 - 2.0**-53  # the largest number below 1
+#: Candidates of contrastive search.
+LEAST_CANDIDATES, MOST_CANDIDATES = 2, 64
 #: llama.cpp's own breakers of DRY.
 DRY_BREAKERS = ("\n", ":", '"', "*")
 _IDS_OF_WORD = Listed(TOKEN_ID, "a list of at least one token id", 4096, min_len=1)
@@ -198,6 +200,7 @@ SAMPLING = table(
         None,
         "The order of penalties and filters; None: as in docs/samplers.md.",
     ),
+    Option("penalty_alpha", Maybe(Real(0, 1)), None, "Contrastive search among the top_k likeliest tokens: the weight of the likeness to what came before, against the probability."),
     Option("logit_bias", Maybe(Bias(LIMITS["logit_bias"])), None, "Added to logits; -inf bans."),
     Option(
         "bad_words",

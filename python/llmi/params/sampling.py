@@ -12,7 +12,7 @@ from llmi.base.kinds import TOKEN_IDS, Bias, Flag, Maybe, Object, Whole, entries
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.constraint import Constraint
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
-from llmi.params.options import SAMPLING, DefaultInt, is_streamer, unknown
+from llmi.params.options import LEAST_CANDIDATES, MOST_CANDIDATES, SAMPLING, DefaultInt, is_streamer, unknown
 from llmi.params.steps import FILTERS, asked_for, order_of
 
 if TYPE_CHECKING:
@@ -137,6 +137,11 @@ class SamplingParams:
         Prefers tokens of about this probability, the average of those drawn corrected for (llama.cpp); below 0 it is off.
     sampler_order : {"hf", "llama.cpp"} or sequence of str, optional
         Names of penalties and filters in the order in which they run; masks, no_repeat_ngram_size and logit_bias come first.
+    penalty_alpha : float, optional
+        In [0, 1]: contrastive search (Su et al., 2022). Of the `top_k` (2 to 64) likeliest tokens v the one with the largest
+        `(1 - penalty_alpha) p(v) - penalty_alpha * c(v)` is taken: p is the softmax of the processed row, c the largest cosine of
+        v's last hidden state, after the final norm, with that of a token of prompt or output. It draws nothing: `temperature` is 0
+        where it is not given, and `n` is 1. 0 is greedy.
     logit_bias : mapping of int to float, optional
         Added to logits; -inf bans.
     bad_words : str or list of str or of lists of int, optional
@@ -200,6 +205,7 @@ class SamplingParams:
     adaptive_p: float = -1.0
     adaptive_p_decay: float = 0.9
     sampler_order: Sequence[str] | Literal["hf", "llama.cpp"] | None = None
+    penalty_alpha: float | None = None
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
@@ -232,6 +238,7 @@ class SamplingParams:
         if self.stop and not self.detokenize:
             raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
         self._settle_steps()
+        self._settle_contrast()
 
     def _settle_steps(self) -> None:
         """Checks that the steps fit together (llmi/params/steps.py)."""
@@ -255,6 +262,23 @@ class SamplingParams:
         for name in steps:
             if name not in order:
                 raise InvalidParamsError(f"sampler_order = {show(self.sampler_order)} lacks {name!r}, which is set", "sampler_order")
+
+    def _settle_contrast(self) -> None:
+        """Checks what contrastive search needs."""
+        if self.penalty_alpha is None:
+            return
+        given = f"penalty_alpha = {self.penalty_alpha:g}"
+        if not LEAST_CANDIDATES <= self.top_k <= MOST_CANDIDATES:
+            raise InvalidParamsError(
+                f"{given} needs top_k in [{LEAST_CANDIDATES}, {MOST_CANDIDATES}], the number of its candidates: it is {self.top_k}", "penalty_alpha"
+            )
+        for name, holds in (("temperature", self.temperature != 0), ("n", self.n != 1)):
+            if holds:
+                raise UnsupportedCombinationError(
+                    f"{given} draws nothing: {name} = {show(getattr(self, name))} cannot be set with it", "penalty_alpha", name
+                )
+        if self.sampler is not None:
+            raise UnsupportedCombinationError(f"{given} names the token itself: sampler cannot be set with it", "penalty_alpha", "sampler")
 
     def _materialise(self) -> None:
         """Reads iterators into tuples, so that every prompt and the next call get their values."""
@@ -282,7 +306,10 @@ _fields_init = SamplingParams.__init__
 
 @functools.wraps(_fields_init)
 def _init(self: SamplingParams, **params: object) -> None:
-    _fields_init(self, **canonical(params, "SamplingParams")[0])
+    values = canonical(params, "SamplingParams")[0]
+    if values.get("penalty_alpha") is not None:
+        values.setdefault("temperature", 0.0)
+    _fields_init(self, **values)
     self._materialise()
 
 

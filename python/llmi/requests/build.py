@@ -83,6 +83,7 @@ class RequestBuilder:
                 setattr(core, name, getattr(params, name))
         core.top_k = max(params.top_k, 0)
         core.top_h = params.top_h or 0.0
+        core.penalty_alpha = -1.0 if params.penalty_alpha is None else params.penalty_alpha
         core.sampler_order = [] if params.sampler_order is None else list(order_of(params.sampler_order))
         if params.dry_multiplier:
             core.dry_breakers = self._breakers(params)

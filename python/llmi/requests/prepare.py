@@ -55,7 +55,8 @@ class CallOptions:
 class ResolvedPrompt:
     """One prompt of a call, as it was given, with what is its own.
 
-    refused: the error of its own parameters; `use` are the call's then. speculation: an error, too, if its own configuration is wrong.
+    refused: the error of its own parameters; `use` are the call's then. speculation: an error, too, if its own configuration is wrong;
+    names_drafter: the call gave it, not the engine.
     """
 
     item: object
@@ -65,6 +66,7 @@ class ResolvedPrompt:
     refused: LlmiError | None
     priority: object
     speculation: Speculation | LlmiError | None
+    names_drafter: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -98,7 +100,8 @@ def resolve(llm: Session, prompts: object, sampling_params: object, params: Mapp
     for index, (item, entry) in enumerate(zip(items, own, strict=True)):
         what = f"prompt {index}: " if len(items) > 1 else ""
         use, refused = (entry.copy(), None) if isinstance(entry, Resolved) else (shared.copy(), entry)
-        resolved.append(ResolvedPrompt(item, index, what, use, refused, priorities[index], speculations[index]))
+        speculation, names_drafter = speculations[index]
+        resolved.append(ResolvedPrompt(item, index, what, use, refused, priorities[index], speculation, names_drafter))
     return ResolvedCall(resolved, options)
 
 
@@ -120,13 +123,17 @@ def _parameters(
     return shared, [_attempt(resolve_params, entry, params, llm._defaults, to_the_end) for entry in own]
 
 
-def _speculations(llm: Session, value: object, num_prompts: int) -> list[Speculation | LlmiError | None]:
-    """How each prompt speculates, or the error of its configuration."""
+def _speculations(llm: Session, value: object, num_prompts: int) -> list[tuple[Speculation | LlmiError | None, bool]]:
+    """How each prompt speculates, or the error of its configuration; and whether the call names the drafter."""
     if not isinstance(value, list | tuple):
-        return [llm._speculate(value)] * num_prompts
+        return [(llm._speculate(value), not _is_engines(value))] * num_prompts
     if len(value) != num_prompts:
         raise InvalidParamsError(f"{len(value)} speculative_config for {num_prompts} prompts", "speculative_config")
-    return [_attempt(llm._speculate, entry) for entry in value]
+    return [(_attempt(llm._speculate, entry), not _is_engines(entry)) for entry in value]
+
+
+def _is_engines(value: object) -> bool:
+    return isinstance(value, str) and value == "engine"
 
 
 def prepare(llm: Session, resolved: ResolvedCall) -> Call:
@@ -154,7 +161,7 @@ def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> S
 
 def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_id: int, options: CallOptions) -> None:
     """Makes the core's request. Raises what is wrong with this prompt."""
-    item, params = prompt.item, submission.params
+    item, params, use = prompt.item, submission.params, prompt.use
     if prompt.refused is not None:
         raise prompt.refused
     text, ids = tokenize(item, llm.tokenizer, parse_special=options.parse_special, max_model_len=llm._builder.max_model_len)
@@ -162,19 +169,23 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     submission.cache_salt = cache_salt(item)
     if isinstance(prompt.speculation, LlmiError):
         raise prompt.speculation
-    submission.speculation = prompt.speculation
+    if params.penalty_alpha is not None:
+        _check_contrast(llm, use, prompt)
+    else:
+        submission.speculation = prompt.speculation
     llm._builder.fit_max_tokens(prompt.use, len(ids))
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
         known = [token for token in ids if token < llm.tokenizer.vocab_size]
         text = submission.prompt = llm.tokenizer.decode(known, skip_special_tokens=False)
     submission.hooks = RequestHooks(str(request_id), params, text or "", llm._builder.ends(params), llm._batch_runner)
-    if prompt.speculation is not None and not prompt.speculation.is_coupled and params.sampler is not None:
+    speculation = submission.speculation
+    if speculation is not None and not speculation.is_coupled and params.sampler is not None:
         raise UnsupportedCombinationError(
             "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"
         )
-    if prompt.speculation is not None and prompt.speculation.judges_whole_drafts and params.xtc_probability and params.temperature:
+    if speculation is not None and speculation.judges_whole_drafts and params.xtc_probability and params.temperature:
         raise UnsupportedCombinationError(
-            f"xtc_probability: a row after the cut comes again with the same coin, which verification {prompt.speculation.verification_name!r} "
+            f"xtc_probability: a row after the cut comes again with the same coin, which verification {speculation.verification_name!r} "
             "does not allow for: use 'coupled' or 'rejection'",
             "xtc_probability",
             "verification",
@@ -183,3 +194,17 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         submission.source = item._held
     priority = parse(PRIORITY, "priority", prompt.priority)
     llm._builder.build(submission, request_id, priority=priority, stream=options.stream, stepped=options.stepped)
+
+
+def _check_contrast(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
+    """What contrastive search does not go with, and what has no effect on it, as `params_resolved` says."""
+    if prompt.speculation is not None:
+        if prompt.names_drafter:
+            raise UnsupportedCombinationError(
+                f"penalty_alpha = {use.params.penalty_alpha:g} and speculative_config: its candidates are a draft already",
+                "penalty_alpha",
+                "speculative_config",
+            )
+        use.no_effect["speculative_config"] = "engine"
+    if llm._engine_args.passed_on["enable_prefix_caching"]:
+        use.no_effect["enable_prefix_caching"] = True  # the hidden states of the whole prompt are wanted

@@ -26,7 +26,7 @@ class Resolved:
 
     def copy(self) -> Resolved:
         """For the next prompt: max_tokens is settled for each."""
-        return Resolved(dataclasses.replace(self.params), dict(self.sources), self.no_effect)
+        return Resolved(dataclasses.replace(self.params), dict(self.sources), dict(self.no_effect))
 
     def shown(self) -> dict[str, tuple[Any, str]]:
         """As `RequestOutput.params_resolved` shows them."""
@@ -61,7 +61,10 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
         sources = {name: "user" if name in given else "default" for name in FIELDS}
     else:
         changes, no_effect = canonical(overrides, "generate")
-        unless_given = {"max_tokens": None} if to_the_end else {}
+        unless_given: dict[str, Any] = {"max_tokens": None} if to_the_end else {}
+        if changes.get("penalty_alpha") is not None:
+            unless_given["temperature"] = 0.0
+            model_defaults = {name: value for name, value in model_defaults.items() if name != "temperature"}
         params = SamplingParams(**{**unless_given, **model_defaults, **changes})
         outranked = _outranked(params, changes, model_defaults)
         for name in outranked:
