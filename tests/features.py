@@ -78,6 +78,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "min_tokens": {"min_tokens": 10, "ignore_eos": False, "stop_token_ids": [7, 8, 9]},
     "stop": {"stop": ["a", "\n", "zz"], "ignore_eos": False},
     "stop_ids": {"stop_token_ids": list(range(100, 140))},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "temperature": 0.0, "max_tokens": 20},
+    "contrastive with a processor": {"penalty_alpha": 0.4, "top_k": 9, "temperature": 0.0, "max_tokens": 20, "logits_processors": [stateful], "repetition_penalty": 1.2, "min_tokens": 5},
     "n": {"n": 3, "temperature": 1.2},
     "logprobs": {"logprobs": 5},
     "prompt_logprobs": {"prompt_logprobs": 2, "top_p": 0.8},
@@ -92,5 +94,7 @@ def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 4
     """A random prompt with this feature."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(1, 257, size=int(rng.integers(1, longest))).tolist()
+    if "penalty_alpha" in FEATURES[name]:
+        prompt = prompt[:20]  # its hidden states take more than the cache of a tiny model
     base = {"temperature": 1.0, "max_tokens": max_tokens, "seed": seed, "ignore_eos": True, "logprobs": 1}
     return prompt, SamplingParams(**{**base, **FEATURES[name]})

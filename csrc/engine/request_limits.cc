@@ -69,7 +69,7 @@ void RequestLimits::CheckPages(const Request& request, int64_t last_len) const {
   const bool contrasts = request.params.contrasts() && request.params.max_tokens > 0;
   const int64_t candidates = contrasts ? request.params.top_k : 0;
   const int64_t kv_pages = groups_.MaxPages(last_len + candidates, std::max(groups_.block_size(), 1 + candidates));
-  const int64_t row_bytes = contrasts ? last_len * HiddenRowBytes(hidden_size_) : 0;
+  const int64_t row_bytes = contrasts ? (last_len + candidates) * HiddenRowBytes(hidden_size_) : 0;
   const int64_t row_pages = (row_bytes + groups_.page_bytes() - 1) / groups_.page_bytes();
   const int64_t pages = kv_pages + row_pages;
   if (pages <= num_pages_) return;
@@ -77,7 +77,7 @@ void RequestLimits::CheckPages(const Request& request, int64_t last_len) const {
   if (contrasts) text += "and " + std::to_string(candidates) + " candidates ";
   text += "need " + std::to_string(kv_pages) + " KV pages, ";
   if (contrasts) {
-    text += "and the hidden states of penalty_alpha " + std::to_string(row_pages) + " more (" + std::to_string(last_len) + " x " +
+    text += "and the hidden states of penalty_alpha " + std::to_string(row_pages) + " more (" + std::to_string(last_len + candidates) + " x " +
             std::to_string(HiddenRowBytes(hidden_size_)) + " bytes), ";
   }
   throw Error::OutOfMemory(text + "the cache has " + std::to_string(num_pages_), static_cast<uint64_t>(pages * groups_.page_bytes()),
