@@ -78,8 +78,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "min_tokens": {"min_tokens": 10, "ignore_eos": False, "stop_token_ids": [7, 8, 9]},
     "stop": {"stop": ["a", "\n", "zz"], "ignore_eos": False},
     "stop_ids": {"stop_token_ids": list(range(100, 140))},
-    "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "temperature": 0.0, "max_tokens": 20},
-    "contrastive with a processor": {"penalty_alpha": 0.4, "top_k": 9, "temperature": 0.0, "max_tokens": 20, "logits_processors": [stateful], "repetition_penalty": 1.2, "min_tokens": 5},
     "n": {"n": 3, "temperature": 1.2},
     "logprobs": {"logprobs": 5},
     "prompt_logprobs": {"prompt_logprobs": 2, "top_p": 0.8},
@@ -87,7 +85,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "sampler": {"sampler": own_sampler},
     "criterion": {"stopping_criteria": [lambda context: len(context.token_ids) % 19 == 0 and "nineteen"]},
     "no_text": {"detokenize": False},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "temperature": 0.0, "max_tokens": 20},
+    "contrastive with a processor": {"penalty_alpha": 0.4, "top_k": 9, "temperature": 0.0, "max_tokens": 20, "logits_processors": [stateful], "repetition_penalty": 1.2, "min_tokens": 5},
 }  # fmt: skip
+
+#: Those that a drafter named in the call goes with.
+DRAFTED = [name for name in FEATURES if "penalty_alpha" not in FEATURES[name]]
 
 
 def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 48) -> tuple[list[int], SamplingParams]:

@@ -1,6 +1,8 @@
 #include "engine/rows/contrast_rows.h"
 
-#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "core/errors.h"
 #include "kernels/dispatch/transfer.h"
@@ -22,28 +24,29 @@ int32_t Best(const KernelContext& host, const ContrastRecord& record, double alp
   return best;
 }
 
-}  // namespace
-
-void ContrastRows::ChooseOne(std::span<const LogitsRow> rows, const float* hidden) {
+// rows: of one sample. hidden [rows, size]: there, where the ops run.
+void ChooseOne(const KernelContext& context, std::span<const LogitsRow> rows, const float* there, size_t size) {
   Sample& sample = *rows[0].sample;
   ContrastRecord& record = *sample.drafting.contrast();
-  const auto size = static_cast<size_t>(decoder_.spec().hidden_size);
-  hidden_.resize(rows.size() * size);
-  ToHost(context_, hidden_.data(), hidden, hidden_.size() * sizeof(float));
+  std::vector<float> hidden(rows.size() * size);
+  ToHost(context, hidden.data(), there, hidden.size() * sizeof(float));
   size_t num_committed = 0;
   for (; num_committed < rows.size() && rows[num_committed].node == kWalkRoot; ++num_committed) {
     const bool known = rows[num_committed].position < record.rows.size();
-    if (!known) record.rows.Add(std::span(hidden_).subspan(num_committed * size, size));
+    if (!known) record.rows.Add(std::span(hidden).subspan(num_committed * size, size));
   }
   if (num_committed < rows.size()) {
-    const KernelContext host = {context_.table, context_.pool, context_.num_threads};
-    record.chosen = Best(host, record, sample.request().params.penalty_alpha, std::span(hidden_).subspan(num_committed * size));
-    record.rows.Add(std::span(hidden_).subspan((num_committed + static_cast<size_t>(record.chosen)) * size, size));
+    const KernelContext host = {context.table, context.pool, context.num_threads};
+    record.chosen = Best(host, record, sample.request().params.penalty_alpha, std::span(hidden).subspan(num_committed * size));
+    record.rows.Add(std::span(hidden).subspan((num_committed + static_cast<size_t>(record.chosen)) * size, size));
   }
   sample.scheduled.first_wanted_row = record.rows.size();
 }
 
-void ContrastRows::Choose(LaunchedStep* step) {
+}  // namespace
+
+void ChooseCandidates(const KernelContext& context, Decoder& decoder, ActiveRequests& requests, LaunchedStep* step) {
+  const auto size = static_cast<size_t>(decoder.spec().hidden_size);
   const std::vector<LogitsRow>& rows = step->rows;
   std::vector<size_t> kept;
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
@@ -52,9 +55,9 @@ void ContrastRows::Choose(LaunchedStep* step) {
     const bool contrasts = !sample.finished && sample.drafting.contrast() != nullptr;
     if (contrasts) {
       try {
-        ChooseOne(std::span(rows).subspan(begin, end - begin), step->result.hidden + begin * static_cast<size_t>(decoder_.spec().hidden_size));
+        ChooseOne(context, std::span(rows).subspan(begin, end - begin), step->result.hidden + begin * size, size);
       } catch (const Error& error) {
-        requests_.Fail(*sample.running, error);
+        requests.Fail(*sample.running, error);
       }
     }
     for (size_t i = begin; i < end; ++i) {
@@ -63,7 +66,7 @@ void ContrastRows::Choose(LaunchedStep* step) {
     }
   }
   if (kept.size() == rows.size()) return;
-  decoder_.KeepRows(context_, kept, &step->result);
+  decoder.KeepRows(context, kept, &step->result);
   for (size_t i = 0; i < kept.size(); ++i) step->rows[i] = step->rows[kept[i]];
   step->rows.resize(kept.size());
 }

@@ -2,10 +2,6 @@
 // Engine thread only.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "engine/active_requests.h"
 #include "engine/running.h"
 #include "kernels/ops/context.h"
@@ -13,23 +9,8 @@
 
 namespace llmi {
 
-class ContrastRows {
- public:
-  ContrastRows(const KernelContext& context, Decoder& decoder, ActiveRequests& requests)
-      : context_(context), decoder_(decoder), requests_(requests) {}
-
-  // Sets ContrastRecord::chosen of each sequence that has candidates in this step, and removes from the step the rows whose logits nobody
-  // wants: the other candidates, and prompt tokens that are not scored.
-  void Choose(LaunchedStep* step);
-
- private:
-  // rows: of one sample, from row `begin` of the step on.
-  void ChooseOne(std::span<const LogitsRow> rows, const float* hidden);
-
-  const KernelContext& context_;
-  Decoder& decoder_;
-  ActiveRequests& requests_;
-  std::vector<float> hidden_;  // of one sample's rows, on the host
-};
+// Sets ContrastRecord::chosen of each sequence that has candidates in this step, and removes from the step the rows whose logits nobody
+// wants: the other candidates, and prompt tokens that are not scored.
+void ChooseCandidates(const KernelContext& context, Decoder& decoder, ActiveRequests& requests, LaunchedStep* step);
 
 }  // namespace llmi

@@ -13,7 +13,7 @@ namespace {
 bool ParametersChange(const SamplingParams& params, bool token_follows) {
   const bool masks = !params.logit_bias.empty() || !params.bad_words.empty() || !params.allowed_token_ids.empty() ||
                      params.no_repeat_ngram_size > 0 || (token_follows && params.min_tokens > 0);
-  return masks || params.greedy() || StepsOf(params).count > 0;
+  return masks || params.has_point_law() || StepsOf(params).count > 0;
 }
 
 // A row that no token follows.
@@ -64,8 +64,9 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.decider = DeciderOf(row);
   const bool starts_samples = !sample.started && sample.running->samples.size() > 1;
   const bool is_sibling = starts_samples && sample.index > 0;
-  // Later rows of a draft, and those of siblings that start, depend on tokens of this step.
-  const bool comes_first = row.node == kWalkRoot && !is_sibling;
+  // Later rows of a draft, and those of siblings that start, depend on tokens of this step. A candidate's token is known before its row.
+  const bool contrasts = plan.decider == RowDecider::kContrast;
+  const bool comes_first = (row.node == kWalkRoot || contrasts) && !is_sibling;
   const bool has_hooks = request.hooks != nullptr;
 
   plan.edits.parameters = ParametersChange(params, true);
@@ -78,7 +79,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.keeps.logprobs = params.num_logprobs >= 0;
   plan.keeps.draft_logprobs = sample.walk.is_observed();
   plan.keeps.trace = request.trace;
-  plan.keeps.hidden = plan.decider == RowDecider::kContrast;
+  plan.keeps.hidden = contrasts;
 
   const bool device_decides = plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule;
   if (site.has_device && device_decides && !is_sibling && !plan.NeedsHost() && DrawsOnDevice(params)) plan.place = RowPlace::kDevice;

@@ -26,12 +26,12 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       device_draws_(context, decoder, logits_),
       processors_(context, std::move(batch_hook), requests, logits_.vocab_size()),
       prepared_(context, processors_, logits_.vocab_size()),
-      contrast_(context, decoder, requests),
       trace_(context) {}
 
 void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead) {
   step_index_ = step_index;
-  contrast_.Choose(&step);
+  ChooseCandidates(context_, decoder_, requests_, &step);
+  EmitCandidates(step.rows);
   const auto num_rows = static_cast<int64_t>(step.rows.size());
   const int64_t chunk = LogitsRowsAtOnce(logits_.vocab_size(), context_.device != nullptr);
   for (int64_t begin = 0; begin < num_rows; begin += chunk) {
@@ -79,8 +79,7 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const float* raw, const RowV
   }
   if (row.plan.decider == RowDecider::kContrast) {
     sample.started = true;
-    if (row.node != kWalkRoot) EmitCandidate(row);
-    if (!sample.finished) TakeCandidates(row, raw);
+    TakeCandidates(row, raw);
     return;
   }
   if (row.node != sample.walk.node()) return;  // the walk does not reach this row
@@ -169,6 +168,18 @@ std::vector<float> RowProcessor::ComputeLaw(const LogitsRow& row, const float* r
   if (row.plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
   return ProcessLogits(context_, row.sample->request().params, row.sample->history(), process, law_.data(), vocab_size,
                        row.plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+}
+
+// Before the head: the next candidates of all sequences then come from rows whose tokens are known, as in plain decoding.
+void RowProcessor::EmitCandidates(std::span<const LogitsRow> rows) {
+  for (const LogitsRow& row : rows) {
+    if (row.plan.decider != RowDecider::kContrast || row.node == kWalkRoot || row.sample->finished) continue;
+    try {
+      EmitCandidate(row);
+    } catch (const Error& error) {
+      requests_.Fail(*row.sample->running, error);
+    }
+  }
 }
 
 void RowProcessor::EmitCandidate(const LogitsRow& row) {

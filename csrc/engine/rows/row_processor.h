@@ -44,7 +44,8 @@ class RowProcessor {
   void EndScore(const LogitsRow& row);
   void StartSiblings(const LogitsRow& row, const float* raw);
   void JudgeRow(const LogitsRow& row, const float* raw);
-  // Contrastive search: the token is the candidate that this row follows; then the row gives the next candidates.
+  // Contrastive search: the token is the candidate that a row follows; then the row gives the next candidates.
+  void EmitCandidates(std::span<const LogitsRow> rows);
   void EmitCandidate(const LogitsRow& row);
   void TakeCandidates(const LogitsRow& row, const float* raw);
   // Computes law_ from the row; returns what ProcessLogits returns.
@@ -67,7 +68,6 @@ class RowProcessor {
   DeviceDraws device_draws_;
   UserProcessors processors_;
   PreparedRows prepared_;
-  ContrastRows contrast_;
   DecodeTrace trace_;
   std::vector<float> law_;          // of the row that SampleToken is at, or ScorePrompt
   std::vector<float> judged_rows_;  // raw logits [rows so far, vocab_size] of the draft that JudgeRow collects

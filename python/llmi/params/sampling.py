@@ -307,8 +307,8 @@ _fields_init = SamplingParams.__init__
 @functools.wraps(_fields_init)
 def _init(self: SamplingParams, **params: object) -> None:
     values = canonical(params, "SamplingParams")[0]
-    if values.get("penalty_alpha") is not None:
-        values.setdefault("temperature", 0.0)
+    if values.get("penalty_alpha") is not None and values.get("temperature") is None:
+        values["temperature"] = 0.0
     _fields_init(self, **values)
     self._materialise()
 
@@ -364,6 +364,8 @@ def _translate(params: Mapping[str, Any], result: dict[str, Any]) -> None:
     if params.get("do_sample") is not None:
         if not parse(Flag(), "do_sample", params["do_sample"]):
             result["temperature"] = 0.0  # whatever temperature, top_k and top_p are, as in transformers
+        elif result.get("penalty_alpha") is not None:
+            raise UnsupportedCombinationError("do_sample=True and penalty_alpha contradict each other", "do_sample", "penalty_alpha")
         elif "temperature" in result and SAMPLING["temperature"].parse(result["temperature"]) == 0:
             raise InvalidParamsError("do_sample=True and temperature=0 contradict each other", "do_sample")
     if params.get("streamer") is not None:

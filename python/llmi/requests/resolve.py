@@ -61,10 +61,11 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
         sources = {name: "user" if name in given else "default" for name in FIELDS}
     else:
         changes, no_effect = canonical(overrides, "generate")
-        unless_given: dict[str, Any] = {"max_tokens": None} if to_the_end else {}
+        unless_given = {"max_tokens": None} if to_the_end else {}
         if changes.get("penalty_alpha") is not None:
-            unless_given["temperature"] = 0.0
             model_defaults = {name: value for name, value in model_defaults.items() if name != "temperature"}
+            if changes.get("temperature", 0.0) is None:
+                del changes["temperature"]
         params = SamplingParams(**{**unless_given, **model_defaults, **changes})
         outranked = _outranked(params, changes, model_defaults)
         for name in outranked:
