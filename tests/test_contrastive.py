@@ -129,12 +129,14 @@ def test_company_changes_no_bit(path: Path, expected: Outputs, name: str) -> Non
         assert_same_tokens(llm.generate(prompts, params, use_tqdm=False), expected)
 
 
-def test_preemption_changes_no_bit(path: Path, expected: Outputs) -> None:
-    """And what is known is not asked for again: only hidden states of new tokens are kept."""
-    prompts, params = requests()
-    with crowded_llm(path, 42, max_model_len=128, max_num_batched_tokens=40) as llm:
-        assert_same_tokens(llm.generate(prompts * 2, params * 2, use_tqdm=False), Outputs([*expected, *expected]))
-        assert llm.get_metrics()["num_preemptions"] >= 3
+def test_preemption_changes_no_bit(path: Path) -> None:
+    """Sequences grow until the pool, which their hidden states fill, has no page left."""
+    params = [SamplingParams(penalty_alpha=0.6, top_k=4 + i, max_tokens=48, ignore_eos=True, logprobs=2) for i in range(6)]
+    prompts = [PROMPT[i : i + 9] for i in range(6)]
+    with crowded_llm(path, 56, max_model_len=128, max_num_batched_tokens=40) as llm:
+        together = llm.generate(prompts, params, use_tqdm=False)
+        assert_same_tokens(together, Outputs(llm.generate([p], q, use_tqdm=False)[0] for p, q in zip(prompts, params, strict=True)))
+        assert sum(output.metrics.num_preemptions for output in together) >= 3
 
 
 def test_tables_and_devices_change_no_bit(path: Path, expected: Outputs, table: str, monkeypatch: pytest.MonkeyPatch) -> None:

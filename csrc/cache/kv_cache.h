@@ -28,8 +28,8 @@ struct KvSequence {
   // The pinned node of the prefix tree that holds the last indexed block; the root if no block is indexed.
   int32_t prefix_node = PrefixTree::kNone;
   int64_t num_indexed = 0;  // blocks that are in the prefix tree
-  // What its owner keeps of each token elsewhere, in bytes, and the pages that are set aside for it while it has a cache, so that the pool's
-  // size bounds it, too. A fork has none.
+  // Bytes that its owner keeps of each token elsewhere, and the pages that are set aside for them while it has a cache: so the pool's size
+  // bounds them, too. A fork has none.
   int64_t side_bytes = 0;
   std::vector<int32_t> side_pages;
 };

@@ -1,4 +1,4 @@
-// What contrastive search (Su et al., 2022) keeps of one continuation from step to step. Engine thread only.
+// Contrastive search (Su et al., 2022): the record of one continuation that lasts from step to step. Engine thread only.
 //
 // The candidates for the next token are the top_k likeliest of the last token's processed row. They run as a draft, a tree of siblings
 // behind the last committed token, in one step, and the best one is the token:

@@ -50,7 +50,7 @@ class DraftRecord {
   const std::map<int, std::vector<float>>& hidden_states() const { return hidden_states_; }
   void KeepHiddenState(int layer, std::span<const float> values) { hidden_states_[layer].assign(values.begin(), values.end()); }
 
-  // What contrastive search keeps; null without it. Its candidates wait as a draft.
+  // The record of contrastive search, whose candidates wait as a draft; null without it.
   ContrastRecord* contrast() const { return contrast_.get(); }
   void BeginContrast() { contrast_ = std::make_unique<ContrastRecord>(); }
 

@@ -138,8 +138,8 @@ class SamplingParams:
     sampler_order : {"hf", "llama.cpp"} or sequence of str, optional
         Names of penalties and filters in the order in which they run; masks, no_repeat_ngram_size and logit_bias come first.
     penalty_alpha : float, optional
-        In [0, 1]: contrastive search (Su et al., 2022). Of the `top_k` (2 to 64) likeliest tokens v the one with the largest
-        `(1 - penalty_alpha) p(v) - penalty_alpha * c(v)` is taken: p is the softmax of the processed row, c the largest cosine of
+        In [0, 1]: contrastive search (Su et al., 2022). It takes the token v among the `top_k` (2 to 64) likeliest with the largest
+        `(1 - penalty_alpha) p(v) - penalty_alpha * c(v)`: p is the softmax of the processed row, c the largest cosine of
         v's last hidden state, after the final norm, with that of a token of prompt or output. It draws nothing: `temperature` is 0
         where it is not given, and `n` is 1. 0 is greedy.
     logit_bias : mapping of int to float, optional

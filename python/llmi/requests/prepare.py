@@ -197,7 +197,7 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
 
 
 def _check_contrast(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
-    """What contrastive search does not go with, and what has no effect on it, as `params_resolved` says."""
+    """Refuses what contrastive search does not go with, and notes what has no effect on it."""
     if prompt.speculation is not None:
         if prompt.names_drafter:
             raise UnsupportedCombinationError(
