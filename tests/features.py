@@ -92,7 +92,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "sampler": {"sampler": own_sampler},
     "criterion": {"stopping_criteria": [lambda context: len(context.token_ids) % 19 == 0 and "nineteen"]},
     "no_text": {"detokenize": False},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "temperature": 0.0, "max_tokens": 20},
+    "contrastive with a processor": {"penalty_alpha": 0.4, "top_k": 9, "temperature": 0.0, "max_tokens": 20, "logits_processors": [stateful], "repetition_penalty": 1.2, "min_tokens": 5},
 }  # fmt: skip
+
+#: Those that a drafter named in the call goes with.
+DRAFTED = [name for name in FEATURES if "penalty_alpha" not in FEATURES[name]]
 
 
 #: Beam searches, which no drafter that a call names goes with.
@@ -111,6 +116,8 @@ def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 4
     """A random prompt with this feature."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(1, 257, size=int(rng.integers(1, longest))).tolist()
+    if "penalty_alpha" in FEATURES[name]:
+        prompt = prompt[:20]  # its hidden states take more than the cache of a tiny model
     base = {"temperature": 1.0, "max_tokens": max_tokens, "seed": seed, "ignore_eos": True, "logprobs": 1}
     if name in BEAM_FEATURES:
         return prompt, BeamSearchParams(**{**base, "max_tokens": max_tokens // 3, "ignore_eos": False, **BEAM_FEATURES[name]})

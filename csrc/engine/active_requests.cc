@@ -33,6 +33,10 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
     sample->scheduled.cache_salt = request->cache_salt;
     if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
     if (IsGuided(*request)) sample->AddCompanion(request->negative_token_ids);
+    if (request->params.contrasts() && request->params.max_tokens > 0) {
+      sample->drafting.BeginContrast();
+      sample->scheduled.first_wanted_row = 0;
+    }
     running->samples.push_back(std::move(sample));
   }
   Sample& leader = *running->samples[0];

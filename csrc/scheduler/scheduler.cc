@@ -32,14 +32,17 @@ std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
   return sequence.token_ids == nullptr ? std::span<const int32_t>() : *sequence.token_ids;
 }
 
-// Draft rows after the next token. A draft runs only together with the last known token.
+// Draft rows after the next token. A draft runs only together with the last known token, or after it.
 int64_t Drafted(const ScheduledSequence& sequence) { return IsDecode(sequence) ? sequence.num_drafted : 0; }
 
-// Rows of a decode with its draft.
-int64_t DecodeRows(const ScheduledSequence& sequence) { return NumLast(sequence) * (1 + Drafted(sequence)); }
-
 // Whether it waits for a token (scheduler.h).
-bool Idles(const ScheduledSequence& sequence) { return !sequence.finished && Missing(sequence) == 0; }
+bool Idles(const ScheduledSequence& sequence) { return !sequence.finished && Missing(sequence) == 0 && sequence.num_drafted == 0; }
+
+// Rows of a decode with its draft.
+int64_t DecodeRows(const ScheduledSequence& sequence) {
+  const bool only_draft = Missing(sequence) == 0 && sequence.num_drafted > 0;
+  return only_draft ? sequence.num_drafted : NumLast(sequence) * (1 + Drafted(sequence));
+}
 
 // The most tokens of one piece. If the sequence has a draft, its last known token and the draft run in a separate step.
 int64_t MostAtOnce(const ScheduledSequence& sequence) {
@@ -72,7 +75,9 @@ bool Erase(Container& container, ScheduledSequence* sequence) {
 
 }  // namespace
 
-bool IsDecode(const ScheduledSequence& sequence) { return Missing(sequence) == NumLast(sequence); }
+bool IsDecode(const ScheduledSequence& sequence) {
+  return Missing(sequence) == NumLast(sequence) || (Missing(sequence) == 0 && sequence.num_drafted > 0);
+}
 
 bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) const {
   if (Overtaken(*a) != Overtaken(*b)) return Overtaken(*a);
@@ -174,8 +179,8 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     if (is_prompt) num_tokens = std::min(num_tokens, *prompt_budget);
     if (!config_.chunked_prefill && num_tokens < most) num_tokens = most;
     ScheduledPiece piece = PieceOf(sequence, num_tokens);
-    if (piece.num_tokens() <= 0) continue;
-    const bool whole = IsDecode(*sequence) && piece.num_rows() > 1;  // it runs whole, or waits a step
+    if (piece.num_tokens() <= 0 && (most > 0 || piece.num_drafted == 0)) continue;
+    const bool whole = IsDecode(*sequence) && (piece.num_rows() > 1 || most == 0);  // it runs whole, or waits a step
     if (whole && piece.num_rows() > *budget && !pieces->empty()) continue;
     const bool reserved = ReserveRunning(&piece, pieces->empty());
     // Sequences before this one may have left.

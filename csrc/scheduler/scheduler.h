@@ -55,7 +55,8 @@ struct ScheduledSequence {
   int64_t num_overtaken = 0;             // number of later arrivals that were admitted before it
   int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
   int64_t num_cached = 0;                // tokens that the prefix cache gave it when it first ran
-  int64_t num_drafted = 0;               // draft rows after its last token; if not all fit into a step, the last token waits, too
+  // Draft rows after its last token; if not all fit into a step, the last token waits, too. They run even if no token is left to compute.
+  int64_t num_drafted = 0;
   KvSequence kv;                         // kv.num_tokens of the known tokens are computed
   bool finished = false;                 // a static batch keeps its finished rows
   int64_t num_preemptions = 0;
@@ -66,7 +67,7 @@ struct ScheduledSequence {
   ScheduledSequence* companion = nullptr;
 };
 
-// Whether only the last known token of the sequence, and that of its companion, is not computed.
+// Whether only the last known token of the sequence, and that of its companion, is not computed; or only a draft after it.
 bool IsDecode(const ScheduledSequence& sequence);
 
 struct ScheduledPiece {

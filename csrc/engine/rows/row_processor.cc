@@ -32,6 +32,8 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
 
 void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead) {
   trace_.BeginStep(step_index);
+  ChooseCandidates(context_, decoder_, requests_, &step);
+  EmitCandidates(step.rows);
   const auto num_rows = static_cast<int64_t>(step.rows.size());
   const int64_t chunk = LogitsRowsAtOnce(logits_.vocab_size(), context_.device != nullptr);
   for (int64_t begin = 0; begin < num_rows;) {
@@ -87,6 +89,11 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const RowValues& values, con
     JudgeRow(row, values);
     return;
   }
+  if (row.plan.decider == RowDecider::kContrast) {
+    sample.started = true;
+    TakeCandidates(row, values.raw);
+    return;
+  }
   if (row.node != sample.walk.node()) return;  // the walk does not reach this row
   if (row.node == kWalkRoot) sample.emit_time_s = NowSeconds();
   if (row.plan.readers.siblings) StartSiblings(row, values);
@@ -124,7 +131,7 @@ void RowProcessor::ScorePrompt(const LogitsRow& row, const float* raw) {
   const TokenHistory history = {std::span(request.prompt_token_ids).first(static_cast<size_t>(position + 1)), position + 1};
   ProcessLogits(context_, params, history, nullptr, law_.data(), vocab_size);
   request.prompt_logprobs.push_back(
-      ComputeLogprobs(context_, raw, law_.data(), params.greedy(), vocab_size, next, params.num_prompt_logprobs));
+      ComputeLogprobs(context_, raw, law_.data(), params.has_point_law(), vocab_size, next, params.num_prompt_logprobs));
 }
 
 // The other samples of the request fork from its first one and draw their first tokens from the same row.
@@ -175,21 +182,77 @@ void RowProcessor::JudgeRow(const LogitsRow& row, const RowValues& values) {
   }
 }
 
+std::vector<float> RowProcessor::ComputeLaw(const LogitsRow& row, const float* base) {
+  const int64_t vocab_size = logits_.vocab_size();
+  law_.assign(base, base + vocab_size);
+  LogitsHook process;
+  if (row.plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
+  return ProcessLogits(context_, row.sample->request().params, row.sample->history(), process, law_.data(), vocab_size,
+                       row.plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+}
+
+// Before the head: the next candidates of all sequences then come from rows whose tokens are known, as in plain decoding.
+void RowProcessor::EmitCandidates(std::span<const LogitsRow> rows) {
+  for (const LogitsRow& row : rows) {
+    if (row.plan.decider != RowDecider::kContrast || row.node == kWalkRoot || row.sample->finished) continue;
+    try {
+      EmitCandidate(row);
+    } catch (const Error& error) {
+      requests_.Fail(*row.sample->running, error);
+    }
+  }
+}
+
+void RowProcessor::EmitCandidate(const LogitsRow& row) {
+  Sample& sample = *row.sample;
+  ContrastRecord& record = *sample.drafting.contrast();
+  const SamplingParams& params = sample.request().params;
+  const RowVerdict verdict = {sample.walk.draft().token_ids[static_cast<size_t>(row.node)], row.node};
+  sample.emit_time_s = NowSeconds();
+  sample.walk.NoteDraw();
+  if (row.plan.keeps.logprobs) {
+    SampleOutput& output = sample.output();
+    output.logprobs.push_back(ComputeLogprobs(context_, record.raw.data(), record.law.data(), false, logits_.vocab_size(), verdict.token,
+                                              params.num_logprobs));
+    output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
+  }
+  if (row.plan.keeps.trace) {
+    trace_.SetStages(std::move(record.stages));
+    trace_.Record(sample, record.raw.data(), record.law, verdict);
+  }
+  AfterToken(row, verdict.token, verdict.child, record.raw.data());
+}
+
+// The candidates run in the next step that has room for all of them, as a draft that waits.
+void RowProcessor::TakeCandidates(const LogitsRow& row, const float* raw) {
+  Sample& sample = *row.sample;
+  ContrastRecord& record = *sample.drafting.contrast();
+  const int64_t vocab_size = logits_.vocab_size();
+  ComputeLaw(row, raw);
+  Draft draft;
+  draft.token_ids = DrawSeveral(nullptr, law_.data(), vocab_size, sample.request().params.top_k);
+  if (draft.size() > 1) draft.parents.assign(draft.token_ids.size(), kWalkRoot);
+  const float total = LogSumExp(context_, law_.data(), vocab_size);
+  record.probs.clear();
+  for (int32_t id : draft.token_ids) record.probs.push_back(ExpF32(law_[static_cast<size_t>(id)] - total));
+  const RowKeeps& keeps = row.plan.keeps;
+  if (keeps.logprobs || keeps.trace || row.plan.readers.criteria) {
+    record.raw.assign(raw, raw + vocab_size);
+    record.law.swap(law_);
+  }
+  if (keeps.trace) record.stages = trace_.TakeStages();
+  sample.scheduled.num_drafted = draft.size();
+  sample.drafting.SetWaiting(std::move(draft));
+}
+
 // The token after a row, from law_, by whatever decides for it; the child is kFindChild where that is not known. The sample's sampler state
 // follows the token.
 RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* base, const RowVerdict* judged) {
   Sample& sample = *row.sample;
-  const RowPlan& plan = row.plan;
-  const SamplingParams& params = sample.request().params;
-  const int64_t vocab_size = logits_.vocab_size();
-  if (plan.in_parallel) return {prepared_.Take(sample, &law_), kFindChild};
-  law_.assign(base, base + vocab_size);
-  LogitsHook process;
-  if (plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
-  const std::vector<float> before = ProcessLogits(context_, params, sample.history(), process, law_.data(), vocab_size,
-                                                  plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+  if (row.plan.in_parallel) return {prepared_.Take(sample, &law_), kFindChild};
+  const std::vector<float> before = ComputeLaw(row, base);
   const RowVerdict verdict = judged != nullptr ? *judged : DecideByLaw(row);
-  sample.sampler = NextState(context_, params, sample.sampler, law_, before, verdict.token);
+  sample.sampler = NextState(context_, sample.request().params, sample.sampler, law_, before, verdict.token);
   return verdict;
 }
 

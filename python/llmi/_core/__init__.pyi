@@ -159,6 +159,7 @@ class SamplingParams(_Bound):
     repetition_penalty: float
     penalty_last_n: int
     no_repeat_ngram_size: int
+    penalty_alpha: float
     typical_p: float
     epsilon_cutoff: float
     eta_cutoff: float

@@ -355,6 +355,12 @@ class TokenSequence(StaysHere, HeldPrompt):
             raise UnsupportedCombinationError(
                 f"a sequence has one row, and {name} makes a row of several: combine rows and give them as logits=", name, "sample"
             )
+        if params.penalty_alpha is not None:
+            raise UnsupportedCombinationError(
+                "penalty_alpha chooses by the hidden states of its candidates, and a sequence has one row: use generate",
+                "penalty_alpha",
+                "sequence",
+            )
         self._check_no_tree("sampled from")
         return self._drawn(params, self.logits if logits is None else self._given_logits(logits)), params
 

@@ -94,6 +94,8 @@ _COUNT = Maybe(
 _WORD = Text(LIMITS["stop_bytes"])
 _OFF_BELOW_ONE = "a number in [0, 1)"
 _UNTIL_ONE = 1 - 2.0**-53  # the largest number below 1
+#: Candidates of contrastive search.
+LEAST_CANDIDATES, MOST_CANDIDATES = 2, 64
 #: llama.cpp's own breakers of DRY.
 DRY_BREAKERS = ("\n", ":", '"', "*")
 _IDS_OF_WORD = Listed(TOKEN_ID, "a list of at least one token id", 4096, min_len=1)
@@ -216,6 +218,7 @@ SAMPLING = table(
         "Contrasts the last layer with the one of these whose law is farthest from its own (DoLa); 0 is the embedding.",
     ),
     Option("dola_rule", Choice(("paper", "transformers")), "paper", "Whose rule dola_layers follows: the paper's, or transformers' for a batch of one."),
+    Option("penalty_alpha", Maybe(Real(0, 1)), None, "Contrastive search among the top_k likeliest tokens: the weight of the likeness to what came before, against the probability."),
     Option("logit_bias", Maybe(Bias(LIMITS["logit_bias"])), None, "Added to logits; -inf bans."),
     Option(
         "bad_words",

@@ -106,6 +106,7 @@ class RequestBuilder:
                 setattr(core, name, getattr(params, name))
         core.top_k = max(params.top_k, 0)
         core.top_h = params.top_h or 0.0
+        core.penalty_alpha = -1.0 if params.penalty_alpha is None else params.penalty_alpha
         core.sampler_order = [] if params.sampler_order is None else list(order_of(params.sampler_order))
         core.guidance_scale = 1.0 if params.guidance_scale is None else params.guidance_scale
         core.dola_layers = layers_of(params.dola_layers, len(self.spec.layers), not self.spec.head.weight.name)

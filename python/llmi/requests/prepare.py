@@ -177,6 +177,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         raise prompt.speculation
     if use.beams is not None:
         _check_beams(llm, use, prompt)
+    elif params.penalty_alpha is not None:
+        _check_contrast(llm, use, prompt)
     else:
         submission.speculation = prompt.speculation
     submission.negative_token_ids = _negative(llm, params, ids, options)
@@ -251,3 +253,17 @@ def _negative(llm: Session, params: SamplingParams, ids: list[int], options: Cal
     except PromptTooLongError as error:
         raise InvalidParamsError(f"negative_prompt: {error}", "negative_prompt") from None
     return negative or [prefix_token(llm)]
+
+
+def _check_contrast(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
+    """Refuses what contrastive search does not go with, and notes what has no effect on it."""
+    if prompt.speculation is not None:
+        if prompt.names_drafter:
+            raise UnsupportedCombinationError(
+                f"penalty_alpha = {use.params.penalty_alpha:g} and speculative_config: its candidates are a draft already",
+                "penalty_alpha",
+                "speculative_config",
+            )
+        use.no_effect["speculative_config"] = "engine"
+    if llm._engine_args.passed_on["enable_prefix_caching"]:
+        use.no_effect["enable_prefix_caching"] = True  # the hidden states of the whole prompt are wanted
