@@ -22,6 +22,7 @@ class RequestLimits {
 
  private:
   void CheckPrompt(const Request& request) const;
+  void CheckWords(const Request& request) const;
   void CheckBeams(const Request& request, int64_t last_len) const;
 
   const int64_t vocab_size_;

@@ -54,14 +54,13 @@ void DecodeTrace::RecordCandidates(const Sample& sample, const float* raw, std::
   }
 }
 
-void DecodeTrace::Record(const Sample& sample, const float* raw, std::span<const float> law, const RowVerdict& verdict,
-                         int64_t step) const {
+void DecodeTrace::Record(const Sample& sample, const float* raw, std::span<const float> law, const RowVerdict& verdict) const {
   RecordCandidates(sample, raw, law, verdict.token);
   const auto vocab_size = static_cast<int64_t>(law.size());
   const bool greedy = sample.request().params.greedy();
   const NoiseKey key = sample.next_noise_key();
   TraceRow common;
-  common.step = step;
+  common.step = step_;
   common.position = key.position;
   common.depth = static_cast<int32_t>(sample.walk.num_accepted()) + 1;
   const auto is_kept = [](float value) { return value > -std::numeric_limits<float>::infinity(); };

@@ -24,7 +24,10 @@ BeamGroup::BeamGroup(const Request& request, Sample* leader, std::shared_ptr<con
       num_candidates_(NumCandidates(request)),
       arrivals_(static_cast<size_t>(request.num_samples)) {
   // Every team starts from the leader's row.
-  for (int64_t i = 0; i < params().num_groups; ++i) teams_.push_back({{{leader}}, FinishedBeams(team_width())});
+  for (int64_t i = 0; i < params().num_groups; ++i) {
+    const ForcedProgress words(scoring_.params.force_words, request.prompt_token_ids);
+    teams_.push_back({{{leader, 0, -1, words}}, FinishedBeams(team_width())});
+  }
 }
 
 int64_t BeamGroup::num_of_row() const { return num_candidates_ + (params().diversity_penalty != 0 ? params().width : 0); }

@@ -123,10 +123,11 @@ void BeamRows::Choose(const KernelContext& context, Row& row) const {
 // Copies what the selection reads of the row besides its candidates.
 void BeamRows::Keep(const Row& row) const {
   const RowPlan& plan = row.row->plan;
-  if (!plan.readers.criteria && !plan.keeps.logprobs && !plan.keeps.trace) return;
+  const bool scored = plan.keeps.logprobs || plan.keeps.trace || row.row->sample->running->beams->forces_words();
+  if (!plan.readers.criteria && !scored) return;
   BeamArrival& arrival = *row.arrival;
   arrival.logits.assign(row.logits, row.logits + vocab_size_);
-  if (!plan.keeps.logprobs && !plan.keeps.trace) return;
+  if (!scored) return;
   arrival.scored.resize(static_cast<size_t>(vocab_size_));
   for (size_t i = 0; i < arrival.scored.size(); ++i) arrival.scored[i] = row.scored != nullptr ? row.scored[i] : row.logits[i] - row.total;
 }

@@ -29,6 +29,7 @@ struct BeamChild {
   int32_t node;
   std::optional<Detokenizer> text;  // with the token, if texts are read while the search runs
   int64_t trial = 0;                // the slot of the hooks' state after the criteria; 0: the parent's own
+  ForcedProgress words = {};        // with the token
   Sample* sample = nullptr;         // that it runs in
 };
 
@@ -49,6 +50,9 @@ class BeamSteps {
   void SelectTeam(Running& running, BeamTeam& team, std::span<const RunningBeam> beams, int64_t first_rank, std::vector<Child>* children);
   std::vector<BeamCandidate> Candidates(BeamGroup& group, std::span<const RunningBeam> beams, int64_t first_rank,
                                         std::span<const Child> earlier) const;
+  static void CheckWords(const BeamGroup& group);
+  void Place(Running& running, Child child, int64_t rank, std::vector<Child>* children);
+  void ForceWords(Running& running, BeamTeam& team, std::span<const RunningBeam> beams, std::vector<Child>* children);
   std::optional<TextEnd> EndOf(Running& running, Child& child);
   int32_t AddNode(Running& running, const Child& child);
   void CheckEnd(BeamGroup& group, BeamTeam& team, double best_score, std::vector<Child>* children, size_t first_child) const;

@@ -2,7 +2,7 @@
 // PlanRow makes the plan of each row before the step's logits exist. The classes of this folder and StepAhead read it, and none of them
 // looks at a request's options to find out the same.
 //
-// To add a reader of rows, such as a grammar's mask or a beam search:
+// To add a reader of rows, such as a grammar's mask:
 // 1. Add a field to RowEdits, RowReaders or RowKeeps, or a value to RowDecider, and set it in PlanRow. Any reader, and anything kept, takes
 //    the row to the host and leaves its raw logits as they are (RowPlan::NeedsHost). An edit does so if RowEdits::on_host names it, and a
 //    decider unless PlanRow names it as one that devices know.

@@ -30,7 +30,7 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       trace_(context) {}
 
 void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead) {
-  step_index_ = step_index;
+  trace_.BeginStep(step_index);
   const auto num_rows = static_cast<int64_t>(step.rows.size());
   const int64_t chunk = LogitsRowsAtOnce(logits_.vocab_size(), context_.device != nullptr);
   for (int64_t begin = 0; begin < num_rows; begin += chunk) {
@@ -74,7 +74,7 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const float* raw, const RowV
     return;
   }
   if (row.plan.decider == RowDecider::kBeams) {
-    num_generated_tokens_ += beams_.Take(row, step_index_);
+    num_generated_tokens_ += beams_.Take(row, trace_.step());
     return;
   }
   if (row.plan.decider == RowDecider::kJudge) {
@@ -206,7 +206,7 @@ void RowProcessor::SampleToken(const LogitsRow& row, const float* raw, const Row
   }
   if (verdict.child == kFindChild) verdict.child = sample.walk.ChildWith(verdict.token);
   if (keeps.draft_logprobs) sample.walk.NoteLogprobs(context_, params.greedy(), law_, verdict.token);
-  if (keeps.trace) trace_.Record(sample, raw, law_, verdict, step_index_);
+  if (keeps.trace) trace_.Record(sample, raw, law_, verdict);
   AfterToken(row, verdict.token, verdict.child, raw);
 }
 

@@ -66,7 +66,6 @@ class RowProcessor {
   DecodeTrace trace_;
   std::vector<float> law_;          // of the row that SampleToken is at, or ScorePrompt
   std::vector<float> judged_rows_;  // raw logits [rows so far, vocab_size] of the draft that JudgeRow collects
-  int64_t step_index_ = 0;
   int64_t num_generated_tokens_ = 0;
 };
 
