@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -447,3 +448,30 @@ def test_devices(path: Path, alone: Outputs, device: str) -> None:
     prompts, params = many()
     with LLM(path, device="cuda", kv_cache_memory_bytes=1 << 22, max_model_len=128) as llm:
         assert_same_tokens(llm.generate(prompts[:5], params[:5]), Outputs(alone[:5]))
+
+
+# --- groups and forced words, against transformers 4.52.4
+
+
+def test_references_of_the_last_version_with_groups_and_words(tmp_path: Path) -> None:
+    """Its texts without all words, which it returns where too few have them, never come back here."""
+    import beam_references as references
+
+    lengths = 0
+    with LLM(references.model_path(tmp_path), dtype="float32", kv_cache_memory_bytes=1 << 23, max_model_len=64) as llm:
+        for case in json.loads(references.FILE.read_text()):
+            options = {name: value for name, value in case.items() if name not in ("prompt", "outputs", "scores")}
+            params = BeamSearchParams(**options, num_return_sequences=case["num_beams"], eos_token_id=references.ENDS)
+            words = tuple(tuple(map(tuple, word if isinstance(word[0], list) else [word])) for word in options.get("force_words_ids", ()))
+            rules = rules_of(params, force_words=words)
+            expected = [
+                (tokens, score)
+                for tokens, score in zip(case["outputs"], case["scores"], strict=True)
+                if not words or beam_oracle.Progress.after(rules, [*case["prompt"], *tokens]).complete
+            ]
+            output = llm.generate([case["prompt"]], params)[0]
+            check(output, beam_oracle.search(Rows(llm), case["prompt"], rules))
+            own = [(references.without_end(c.token_ids), pytest.approx(c.score, abs=1e-4)) for c in output.outputs]
+            assert expected == own[: len(expected)] and expected
+            lengths += len(expected)
+    assert lengths > 50
