@@ -93,29 +93,6 @@ SETTINGS: list[dict[str, Any]] = [
 # --- the definition
 
 
-def test_the_definition_is_that_of_transformers(path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    import beam_parity
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
-    ended = 0
-    for seed, width, ends in [(3, 2, ENDS), (4, 4, [0, 5, 9, 11, 30, 31])]:
-        prompt = np.random.default_rng(seed).integers(1, 48, size=5).tolist()
-        theirs = beam_parity.Theirs(model, ends)
-        theirs.generate(prompt, num_beams=width, max_new_tokens=8, early_stopping="never", length_penalty=2.0)
-        lookup = beam_parity.remembered(theirs)
-        for stopping, penalty in beam_parity.settings()[seed % 2 :: 2]:
-            outputs, scores = lookup.generate(
-                prompt, num_beams=width, max_new_tokens=8, early_stopping=stopping, length_penalty=penalty, use_cache=False
-            )
-            found = beam_oracle.search(theirs.row, prompt, Rules(width, 8, frozenset(ends), penalty, early_stopping=stopping))  # type: ignore[arg-type]
-            assert [beam.tokens for beam in found.hypotheses] == outputs and found.gap > 1e-5
-            assert [beam.score for beam in found.hypotheses] == pytest.approx(scores, abs=1e-4)
-            ended += any(len(output) < 8 for output in outputs)
-    assert ended > 2, "too few hypotheses that end early"
-
-
 def test_the_widest_search_finds_the_best_text(tiny_path: Callable[..., Path]) -> None:
     """With a beam for each text of 4 tokens and no stop before the last step, nothing better is left out."""
     with LLM(tiny_path("llama", vocab_size=4, num_layers=1, seed=5), kv_cache_memory_bytes=1 << 22, max_model_len=64) as llm:
