@@ -24,8 +24,15 @@ EDITS = [
     dropped("edits.processors"),
     planted("prompt scores of the raw law", "PlanScore", "plan.edits.parameters = …;", ""),
     planted("min_tokens changes no law", "ParametersChange", "|| (token_follows && params.min_tokens > 0)", ""),
-    planted("rows later in a draft share the batch's call", "comes_first", "(row.node == kWalkRoot || contrasts) && !is_sibling", "!is_sibling"),
-    planted("siblings that start share the batch's call", "comes_first", "(row.node == kWalkRoot || contrasts) && !is_sibling", "(row.node == kWalkRoot || contrasts)"),
+    planted(
+        "rows later in a draft share the batch's call", "comes_first", "(row.node == kWalkRoot || contrasts) && !is_sibling", "!is_sibling"
+    ),
+    planted(
+        "siblings that start share the batch's call",
+        "comes_first",
+        "(row.node == kWalkRoot || contrasts) && !is_sibling",
+        "(row.node == kWalkRoot || contrasts)",
+    ),
     planted("judged rows share the batch's call", "PlanRow", " && plan.decider != RowDecider::kJudge", ""),
     planted("a batch without its engine", "PlanRow", "site.has_batch_processors && has_hooks", "has_hooks"),
     planted("batch processors leave the row on the device", "on_host", "batch_processors || processors", "processors"),

@@ -317,7 +317,9 @@ class TokenSequence(StaysHere, HeldPrompt):
         params = self.llm._resolve(sampling_params, {})
         if params.penalty_alpha is not None:
             raise UnsupportedCombinationError(
-                "penalty_alpha chooses by the hidden states of its candidates, and a sequence has one row: use generate", "penalty_alpha", "sequence"
+                "penalty_alpha chooses by the hidden states of its candidates, and a sequence has one row: use generate",
+                "penalty_alpha",
+                "sequence",
             )
         self._check_no_tree("sampled from")
         row = self.logits if logits is None else self._given_logits(logits)

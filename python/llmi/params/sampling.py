@@ -270,7 +270,8 @@ class SamplingParams:
         given = f"penalty_alpha = {self.penalty_alpha:g}"
         if not LEAST_CANDIDATES <= self.top_k <= MOST_CANDIDATES:
             raise InvalidParamsError(
-                f"{given} needs top_k in [{LEAST_CANDIDATES}, {MOST_CANDIDATES}], the number of its candidates: it is {self.top_k}", "penalty_alpha"
+                f"{given} needs top_k in [{LEAST_CANDIDATES}, {MOST_CANDIDATES}], the number of its candidates: it is {self.top_k}",
+                "penalty_alpha",
             )
         for name, holds in (("temperature", self.temperature != 0), ("n", self.n != 1)):
             if holds:
