@@ -137,8 +137,7 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     if (is_prompt) piece.num_new = std::min(piece.num_new, *prompt_budget);
     if (!config_.chunked_prefill && piece.num_new < most) piece.num_new = most;
     if (piece.num_new <= 0 && (most > 0 || piece.num_drafted == 0)) continue;
-    if (piece.num_drafted > 0 && (*budget <= 0 || piece.num_new + piece.num_drafted > *budget) && !pieces->empty())
-      continue;  // it waits a step
+    if (piece.num_drafted > 0 && piece.num_new + piece.num_drafted > *budget && !pieces->empty()) continue;  // it waits a step
     if (!ReserveRunning(&piece, pieces->empty())) continue;
     pieces->push_back(piece);
     *budget -= piece.num_new + piece.num_drafted;
