@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,14 @@ void RegisterBeams(py::module_& module) {
                }
                return list;
              });
+  // The hypotheses that are kept of these (score, step, rank), best first.
+  module.def("best_finished", [](const std::vector<std::tuple<double, int64_t, int64_t>>& found, int64_t capacity) {
+    FinishedBeams finished(capacity);
+    for (const auto& [score, step, rank] : found) finished.Add({.score = score, .step = step, .rank = rank});
+    std::vector<std::tuple<double, int64_t, int64_t>> kept;
+    for (const FinishedBeam& beam : finished.beams()) kept.emplace_back(beam.score, beam.step, beam.rank);
+    return kept;
+  });
   module.def("length_divisor", &LengthDivisor, py::arg("length"), py::arg("penalty"));
 }
 
