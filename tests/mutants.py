@@ -24,6 +24,7 @@ from mutants_rows import ROWS
 from mutants_samplers import SAMPLERS
 from mutants_spec import SPECS
 from mutants_surface import SURFACE
+from mutants_watermark import WATERMARK
 
 ROOT = Path(__file__).parent.parent
 
@@ -238,6 +239,7 @@ MUTANTS = [
     *PRECISION,
     *ROWS,
     *SAMPLERS,
+    *WATERMARK,
     *SURFACE,
 ]  # fmt: skip
 

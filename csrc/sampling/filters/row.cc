@@ -22,7 +22,7 @@ double RowMasses::MeanOffset() const {
   const auto maximum = static_cast<double>(this->maximum());
   const double sum = LaneSum(static_cast<int64_t>(row_.size()), [&](int64_t i) {
     const uint64_t mass = masses_[i];
-    return mass == 0 ? 0.0 : static_cast<double>(mass) * (static_cast<double>(row_[static_cast<size_t>(i)]) - maximum);
+    return mass == 0 ? 0.0 : MassValue(mass) * (static_cast<double>(row_[static_cast<size_t>(i)]) - maximum);
   });
   return sum / static_cast<double>(total_);
 }
@@ -51,6 +51,27 @@ std::vector<int32_t> TopIds(std::span<const float> row, int64_t count) {
 std::vector<int32_t> RankedTopIds(std::span<const float> row, int64_t count) {
   std::vector<int32_t> ids = TopIds(row, count);
   std::sort(ids.begin(), ids.end(), ByRank{row.data()});
+  return ids;
+}
+
+std::vector<int32_t> IdsAbove(std::span<const float> row, float limit) {
+  constexpr size_t kBlock = 32;
+  std::vector<int32_t> ids;
+  for (size_t begin = 0; begin < row.size(); begin += kBlock) {
+    const size_t end = std::min(row.size(), begin + kBlock);
+    float largest = kMinusInfinity;
+    if (end - begin == kBlock) {
+      float lanes[4] = {kMinusInfinity, kMinusInfinity, kMinusInfinity, kMinusInfinity};
+      for (size_t i = 0; i < kBlock; ++i) lanes[i % 4] = row[begin + i] > lanes[i % 4] ? row[begin + i] : lanes[i % 4];
+      largest = std::max(std::max(lanes[0], lanes[1]), std::max(lanes[2], lanes[3]));
+    } else {
+      for (size_t i = begin; i < end; ++i) largest = std::max(largest, row[i]);
+    }
+    if (!(largest > limit)) continue;
+    for (size_t i = begin; i < end; ++i) {
+      if (row[i] > limit) ids.push_back(static_cast<int32_t>(i));
+    }
+  }
   return ids;
 }
 
