@@ -33,7 +33,8 @@ void Temper(const KernelContext& context, double temperature, Row row) {
 }
 
 void TemperByEntropy(const KernelContext& context, double temperature, double range, double exponent, Row row) {
-  const auto kept = std::count_if(row.begin(), row.end(), [](float logit) { return logit > kMinusInfinity; });
+  int32_t kept = 0;
+  for (const float logit : row) kept += logit > kMinusInfinity ? 1 : 0;
   if (kept <= 1) return;
   const RowMasses masses(context, row);
   const double share = std::min(1.0, masses.Entropy() / LogF64(static_cast<double>(kept)));

@@ -60,6 +60,9 @@ void race_candidates(const RaceArgs& race, int32_t* ids, int64_t* count) {
   int64_t found = 0;
   int64_t first = race.first_id;
   for (; first + kIds <= end; first += kIds) {
+    const float* law = race.law + first;
+    const F32x16 largest = Max(Max(Load(law), Load(law + 16)), Max(Load(law + 32), Load(law + 48)));
+    if (LessMask(Set1(-__builtin_inff()), largest) == 0) continue;  // all are cut
     U32x16 words[4];
     Philox16(AddU(LoadU(kLanes), SetU(static_cast<uint32_t>(first / 4))), race.noise, words);
     uint32_t by_word[4][16];
@@ -67,7 +70,7 @@ void race_candidates(const RaceArgs& race, int32_t* ids, int64_t* count) {
     for (int word = 0; word < 4; ++word) StoreU(by_word[word], words[word]);
     for (int id = 0; id < kIds; ++id) by_id[id] = by_word[id % 4][id / 4];
     for (int64_t i = 0; i < kIds; i += 16) {
-      const F32x16 chance = Mul(Exp(Add(limit, Load(race.law + first + i))), Set1(1.001f));
+      const F32x16 chance = Mul(Exp(Add(limit, Load(law + i))), Set1(1.001f));
       for (uint32_t mask = LessMask(UnitFloat(LoadU(by_id + i)), chance); mask != 0; mask &= mask - 1) {
         ids[found++] = static_cast<int32_t>(first + i + __builtin_ctz(mask));
       }
