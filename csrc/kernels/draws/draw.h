@@ -11,6 +11,7 @@
 
 #include <span>
 
+#include "core/ordered_bits.h"
 #include "core/scalar_math.h"
 #include "kernels/draws/exponential_race.h"
 #include "kernels/draws/verify.h"
@@ -60,14 +61,9 @@ LLMI_HD static inline uint64_t WantedMass(double top_p, uint64_t total) {
 
 // Tokens rank by logit, descending, then by id, ascending; the first has the largest key. Zeros of either sign are equal.
 LLMI_HD static inline uint64_t RankKey(float logit, int64_t id) {
-  const auto bits = __builtin_bit_cast(uint32_t, logit + 0.0f);
-  const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-  return uint64_t{ordered} << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(id));
+  return uint64_t{OrderedBits(logit)} << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(id));
 }
-LLMI_HD static inline float RankLogit(uint64_t key) {
-  const auto ordered = static_cast<uint32_t>(key >> 32);
-  return __builtin_bit_cast(float, ordered >> 31 != 0 ? ordered & 0x7FFFFFFFu : ~ordered);
-}
+LLMI_HD static inline float RankLogit(uint64_t key) { return FromOrderedBits(static_cast<uint32_t>(key >> 32)); }
 LLMI_HD static inline int32_t RankId(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 // The least key that any id with this logit has.
 LLMI_HD static inline uint64_t LeastRankKey(float logit) { return RankKey(logit, 0) & ~uint64_t{0xFFFFFFFFu}; }

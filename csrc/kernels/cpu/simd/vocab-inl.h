@@ -1,4 +1,4 @@
-// max_chunk, race_candidates, softmax_chunk and token_masses over 16 lanes: a row of logits.
+// max_chunk, race_candidates, softmax_chunk, token_masses and ids_from over 16 lanes: a row of logits.
 // Contracts: kernels/ops/vocab.h, kernels/draws/exponential_race.h; definitions: kernels/cpu/reference/vocab.cc.
 #pragma once
 
@@ -105,6 +105,21 @@ void token_masses(const float* logits, int64_t size, float maximum, uint64_t* ma
   int64_t i = 0;
   for (; i + 16 <= size; i += 16) StoreUint64(masses + i, Mul(Exp(Sub(Load(logits + i), Set1(maximum))), Set1(0x1p40f)));
   if (i < size) reference::token_masses(logits + i, size - i, maximum, masses + i);
+}
+
+void ids_from(const float* x, int64_t size, float least, int32_t* ids, int64_t* count) {
+  const F32x16 limit = Set1(least);
+  int64_t found = 0;
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) {
+    for (uint32_t mask = ~LessMask(Load(x + i), limit) & 0xFFFF; mask != 0; mask &= mask - 1) {
+      ids[found++] = static_cast<int32_t>(i + __builtin_ctz(mask));
+    }
+  }
+  for (; i < size; ++i) {
+    if (!(x[i] < least)) ids[found++] = static_cast<int32_t>(i);
+  }
+  *count = found;
 }
 
 }  // namespace llmi::LLMI_ISA_NAMESPACE
