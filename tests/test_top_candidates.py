@@ -9,7 +9,6 @@ from llmi import _core
 
 T = _core.testing
 NONE = -1  # the token of a missing candidate
-TABLES = [name for name in _core.system_info()["tables"] if name != "reference"]
 
 
 def log_softmax(rows: np.ndarray) -> np.ndarray:
@@ -34,7 +33,6 @@ def check(table: str, logits: np.ndarray, count: int, values: np.ndarray | None 
 
 
 @pytest.mark.parametrize("size", [5, 700, 4096, 5003, 49152])
-@pytest.mark.parametrize("table", ["reference", *TABLES])
 def test_top_candidates(table: str, size: int) -> None:
     rng = np.random.default_rng(size)
     logits = rng.normal(0, 4, (4, size)).astype(np.float32)
@@ -45,7 +43,6 @@ def test_top_candidates(table: str, size: int) -> None:
         check(table, logits, count)
 
 
-@pytest.mark.parametrize("table", ["reference", *TABLES])
 def test_values_of_their_own(table: str) -> None:
     """Equal values rank by logit, then by id; values of -inf are no candidates, whatever the logit."""
     rng = np.random.default_rng(7)
@@ -59,7 +56,6 @@ def test_values_of_their_own(table: str) -> None:
     check(table, logits, 3000 // 2, values)
 
 
-@pytest.mark.parametrize("table", ["reference", *TABLES])
 def test_two_logits_with_one_log_probability(table: str) -> None:
     """Beside a large sum, logits that differ in their last bits have one log-probability: the larger logit is first, though its id is not."""
     logits = np.full((1, 4096), 3.0, np.float32)
@@ -74,7 +70,6 @@ def test_two_logits_with_one_log_probability(table: str) -> None:
     assert values[0, 1] == values[0, 2] and their_logits[0, 1] > their_logits[0, 2]
 
 
-@pytest.mark.parametrize("table", ["reference", *TABLES])
 def test_rows_without_candidates(table: str) -> None:
     logits = np.zeros((4, 100), np.float32)
     logits[0, 50], logits[1, 99], logits[2] = np.nan, np.inf, -np.inf

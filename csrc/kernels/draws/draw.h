@@ -14,6 +14,7 @@
 #include "core/ordered_bits.h"
 #include "core/scalar_math.h"
 #include "kernels/draws/exponential_race.h"
+#include "kernels/draws/filters.h"
 #include "kernels/draws/verify.h"
 
 namespace llmi {
@@ -79,6 +80,7 @@ struct DrawRow {
   double min_p = 0.0;        // 0: off
   int64_t top_k = 0;         // 0: off
   double top_p = 1.0;        // 1: off
+  int64_t filter_begin = 0, filter_end = 0;  // range in the batch's filters; if it is not empty, they run first, and the four above are off
   RaceNoise noise = {};
   int64_t drafted_begin = 0, drafted_end = 0;  // range in the batch's drafted tokens, siblings in the order in which they are judged
   RaceNoise noise_after_rejection = {};
@@ -99,6 +101,8 @@ struct DrawBatch {
   int64_t num_penalties;
   const uint32_t* allowed;
   int64_t num_allowed;
+  const FilterStep* filters;
+  int64_t num_filters;
   const DraftedToken* drafted;
   int64_t num_drafted;
   const float* const* laws;  // [vocab_size] each

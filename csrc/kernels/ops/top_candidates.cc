@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "core/ordered_bits.h"
+#include "kernels/dispatch/device.h"
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/dispatch/row_tasks.h"
 #include "kernels/ops/vocab.h"
@@ -80,7 +81,8 @@ void TopOfRow(const KernelContext& context, const TopCandidatesArgs& args, int64
 
 void TopCandidates(const KernelContext& context, const TopCandidatesArgs& args) {
   CheckArgument(args.count >= 1 && args.count <= kMostCandidates, "top_candidates: count");
-  CheckInternal(context.device == nullptr, "top_candidates runs on the host");
+  if (args.num_rows == 0) return;
+  if (context.device != nullptr) return context.device->TopCandidates(args);
   if (args.num_rows == 1) return TopOfRow(context, args, 0);
   KernelContext of_row = context;  // the pool runs one region at a time
   of_row.num_threads = 1;

@@ -19,15 +19,11 @@ RowMasses::RowMasses(const KernelContext& context, std::span<const float> row) :
 }
 
 double RowMasses::MeanOffset() const {
-  const auto maximum = static_cast<double>(this->maximum());
-  const double sum = LaneSum(static_cast<int64_t>(row_.size()), [&](int64_t i) {
-    const uint64_t mass = masses_[i];
-    return mass == 0 ? 0.0 : static_cast<double>(mass) * (static_cast<double>(row_[static_cast<size_t>(i)]) - maximum);
-  });
+  const float maximum = this->maximum();
+  const double sum = LaneSum(static_cast<int64_t>(row_.size()),
+                             [&](int64_t i) { return OffsetTerm(masses_[i], row_[static_cast<size_t>(i)], maximum); });
   return sum / static_cast<double>(total_);
 }
-
-double RowMasses::Entropy() const { return std::max(0.0, LogTotal() - MeanOffset()); }
 
 // One pass, which skips every token below the last one of the best `count` found so far.
 std::vector<int32_t> TopIds(std::span<const float> row, int64_t count) {
