@@ -139,7 +139,7 @@ struct Selection {
   int32_t found;
   int32_t is_done;
   // The result. The next selection begins to overwrite it without a barrier: it is for phases between them.
-  uint64_t floor;  // the least key that is selected, or less where no other key lies between; 0: all are
+  uint64_t floor;  // the least key that is selected, or less, with no other key between; 0: all are
 };
 
 // How far a selection looks.

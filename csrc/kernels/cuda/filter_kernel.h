@@ -1,5 +1,5 @@
 // The filters of rows that have more than temperature, min-p, top-k and top-p in this order (kernels/draws/filters.h): a launch between the
-// scan and the draw of their rows, which then draws from what is left as it is.
+// scan and the draw of their rows, which then draws from the changed row as it is.
 #pragma once
 
 #include <cstddef>
@@ -62,7 +62,7 @@ struct FilterKernel {
       Run(block, plan.filters[i], row, peak, shared);
       peak = FindBest(block, row, shared);
     }
-    // The summary of the row as it is now, in the place of its chunks'.
+    // The summary of the row as it is now; it replaces those of its chunks.
     block.ForEachThread([&](int thread) {
       const DrawChunk best = {peak < __builtin_inff() ? kHasLogits : kIsBad, peak, RankId(shared.best_key)};
       for (int64_t c = thread; c < plan.num_chunks; c += block.num_threads) {

@@ -27,7 +27,7 @@ enum class FilterKind : uint8_t {
 struct FilterStep {
   FilterKind kind;
   double value;  // the parameter; of kXtc the threshold
-  // Of kDynamicTemperature, beside the temperature.
+  // Of kDynamicTemperature, in addition to the temperature.
   double range = 0.0;
   double exponent = 1.0;
 };

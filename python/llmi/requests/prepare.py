@@ -15,6 +15,7 @@ from llmi.hooks.runners import RequestHooks, shared_streamer
 from llmi.params.options import PRIORITY, one_or_each, option
 from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
+from llmi.requests.places import drawn_on
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
 from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
@@ -149,6 +150,8 @@ def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> S
     submission.resolved = (
         use.shown() | {"seed": (seed, use.sources["seed"])} | {name: (value, "no effect") for name, value in llm._no_effect.items()}
     )
+    if llm._engine_args.device_kind != "cpu" and submission.error is None:
+        submission.resolved["drawn_on"] = drawn_on(submission, llm._batch_runner is not None)
     return submission
 
 
