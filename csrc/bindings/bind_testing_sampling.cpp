@@ -74,13 +74,16 @@ void RegisterContrasts(py::module_& module) {
 }
 
 void RegisterLaws(py::module_& module) {
-  module.def("process_logits",
-             [](const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len, const FloatArray& logits) {
-               FloatArray law(logits.size(), logits.data());
-               Validate(params, logits.size());
-               ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
-               return law;
-             });
+  module.def(
+      "process_logits",
+      [](const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len, const FloatArray& logits,
+         int64_t sample_index) {
+        FloatArray law(logits.size(), logits.data());
+        Validate(params, logits.size());
+        ProcessLogits(TestContext("", 1), params, {tokens, prompt_len, sample_index}, nullptr, law.mutable_data(), logits.size());
+        return law;
+      },
+      py::arg("params"), py::arg("tokens"), py::arg("prompt_len"), py::arg("logits"), py::arg("sample_index") = 0);
   // (law, state after `token`) of a row whose sequence has `state`.
   module.def("law_and_next_state", [](const SamplingParams& params, const std::vector<int32_t>& tokens, const SamplerState& state,
                                       const FloatArray& logits, int32_t token, int64_t sample_index) {

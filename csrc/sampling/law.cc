@@ -53,12 +53,6 @@ const SamplerStep* Penalise(const SamplingParams& params, const TokenHistory& hi
   return step;
 }
 
-// Whether top choices are excluded at the history's end.
-bool XtcCoin(const SamplingParams& params, const TokenHistory& history) {
-  const uint32_t word = NoiseWord({params.seed, static_cast<int64_t>(history.token_ids.size()), history.sample_index, 4, 0}, 0);
-  return (static_cast<double>(word) + 0.5) * 0x1p-32 <= params.xtc_probability;
-}
-
 void RunFilter(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, SamplerStep step, Row row) {
   switch (step) {
     case SamplerStep::kTopNSigma: return KeepTopNSigma(context, params.top_n_sigma, row);
@@ -85,6 +79,11 @@ void RunFilter(const KernelContext& context, const SamplingParams& params, const
 }
 
 }  // namespace
+
+bool XtcCoin(const SamplingParams& params, const TokenHistory& history) {
+  const uint32_t word = NoiseWord({params.seed, static_cast<int64_t>(history.token_ids.size()), history.sample_index, 4, 0}, 0);
+  return (static_cast<double>(word) + 0.5) * 0x1p-32 <= params.xtc_probability;
+}
 
 void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
                     int64_t vocab_size, const LawObserver& observer) {

@@ -25,16 +25,14 @@ void KeepTopP(const KernelContext& context, double mass, Row row) {
 }
 
 void KeepTopH(const KernelContext& context, double share, Row row) {
-  constexpr int64_t kLookedAt = 100;  // as in transformers
-  std::vector<int32_t> ids = RankedTopIds(row, kLookedAt);
+  std::vector<int32_t> ids = RankedTopIds(row, kTopHTokens);
   const RowMasses masses(context, row);
   uint64_t total = 0;
   for (const int32_t id : ids) total += masses[id];
-  const double log_total = LogF64(static_cast<double>(total) * 0x1p-40);
   std::vector<double> sums;  // of the terms -p ln p, in the order of ranks
   double sum = 0;
   for (const int32_t id : ids) {
-    sum += static_cast<double>(masses[id]) / static_cast<double>(total) * (log_total - masses.Offset(id));
+    sum += TopHTerm(masses[id], total, masses.Offset(id));
     sums.push_back(sum);
   }
   const double most = share * sum;

@@ -29,8 +29,6 @@ double RowMasses::MeanOffset() const {
   return sum / static_cast<double>(total_);
 }
 
-double RowMasses::Entropy() const { return std::max(0.0, LogTotal() - MeanOffset()); }
-
 // One pass, which skips every token below the last one of the best `count` found so far.
 std::vector<int32_t> TopIds(std::span<const float> row, int64_t count) {
   const auto kept = static_cast<size_t>(count);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/scalar_math.h"
+#include "kernels/draws/filters.h"
 #include "kernels/ops/context.h"
 
 namespace llmi {
@@ -54,11 +55,11 @@ class RowMasses {
   double Offset(int64_t id) const { return static_cast<double>(row_[static_cast<size_t>(id)]) - static_cast<double>(maximum()); }
   double Probability(int64_t id) const { return MassValue(masses_[id]) / static_cast<double>(total_); }
   // ln of the sum of exp(logit - maximum).
-  double LogTotal() const { return LogF64(static_cast<double>(total_) * 0x1p-40); }
+  double LogTotal() const { return LogTotalOf(total_); }
   // The mean of Offset under the row's law.
   double MeanOffset() const;
   // In nats: LogTotal - MeanOffset.
-  double Entropy() const;
+  double Entropy() const { return EntropyOf(total_, MeanOffset()); }
   // -log2 of the token's probability, from its logit: finite for tokens without mass, too.
   double Surprise(int64_t id) const { return (LogTotal() - Offset(id)) / kLn2; }
 

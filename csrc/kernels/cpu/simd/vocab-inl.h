@@ -1,4 +1,4 @@
-// max_chunk, race_candidates, softmax_chunk, token_masses and divergence_chunk over 16 lanes: a row of logits.
+// max_chunk, race_candidates, softmax_chunk, token_masses, divergence_chunk and ids_from over 16 lanes: a row of logits.
 // Contracts: kernels/ops/vocab.h, kernels/draws/exponential_race.h; definitions: kernels/cpu/reference/vocab.cc.
 #pragma once
 
@@ -130,6 +130,21 @@ void divergence_chunk(const float* a, const float* b, int64_t size, bool of_mean
     }
   }
   *sum = FoldSum(lanes);
+}
+
+void ids_from(const float* x, int64_t size, float least, int32_t* ids, int64_t* count) {
+  const F32x16 limit = Set1(least);
+  int64_t found = 0;
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) {
+    for (uint32_t mask = ~LessMask(Load(x + i), limit) & 0xFFFF; mask != 0; mask &= mask - 1) {
+      ids[found++] = static_cast<int32_t>(i + __builtin_ctz(mask));
+    }
+  }
+  for (; i < size; ++i) {
+    if (!(x[i] < least)) ids[found++] = static_cast<int32_t>(i);
+  }
+  *count = found;
 }
 
 }  // namespace llmi::LLMI_ISA_NAMESPACE
