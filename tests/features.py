@@ -82,6 +82,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "logprobs": {"logprobs": 5},
     "prompt_logprobs": {"prompt_logprobs": 2, "top_p": 0.8},
     "processor": {"logits_processors": [stateful], "n": 2},
+    "grammar": {"structured_outputs": {"regex": "([a-f]{1,3}[0-9 ])*"}, "n": 2, "logits_processors": [stateful]},
+    "grammar to its end": {"structured_outputs": {"regex": "[a-z]{2,40}[.]"}, "ignore_eos": False, "repetition_penalty": 1.2},
     "sampler": {"sampler": own_sampler},
     "criterion": {"stopping_criteria": [lambda context: len(context.token_ids) % 19 == 0 and "nineteen"]},
     "no_text": {"detokenize": False},

@@ -155,6 +155,10 @@ CASES: dict[str, Case] = {
     "processor": Case(
         FEATURES["processor"], {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ}
     ),
+    "grammar": Case(
+        FEATURES["grammar"], {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ}
+    ),
+    "grammar to its end": plain(FEATURES["grammar to its end"], "host draw parameters processors" + READ),
     "one processor": plain({"logits_processors": [processor]}, "host draw processors" + READ, calls=("processor",)),
     "sampler": plain(FEATURES["sampler"], "host sampler overwrites_logits"),
     "counted sampler": plain({"sampler": sampler}, "host sampler overwrites_logits", calls=("sampler",)),

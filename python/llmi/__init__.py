@@ -31,6 +31,7 @@ _MODULES = {
     "speculation.arena": ("drafter_arena", "speculation_forecast"),
     "outputs.trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
     "params.constraint": ("Constraint",),
+    "params.structured": ("StructuredOutputsParams",),
     "speculation.drafters": ("Draft", "Drafter", "PromptLookup"),
     "speculation.context": ("DraftContext",),
     "speculation.draft_model": ("DraftModel",),
@@ -116,6 +117,7 @@ if TYPE_CHECKING:
     from llmi.params.constraint import Constraint as Constraint
     from llmi.params.sampling import SamplingParams as SamplingParams
     from llmi.params.sampling import TokenContext as TokenContext
+    from llmi.params.structured import StructuredOutputsParams as StructuredOutputsParams
     from llmi.requests.replay import replay as replay
     from llmi.requests.stream import TextStream as TextStream
     from llmi.speculation.arena import drafter_arena as drafter_arena

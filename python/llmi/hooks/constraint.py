@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from llmi.base.kinds import plain, show
 from llmi.errors import ConstraintError, InvalidParamsError
 from llmi.params.constraint import Constraint
@@ -14,7 +12,10 @@ from llmi.params.sampling import TokenContext
 from llmi.text.prompts import token_list
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
+else:
+    from llmi.base.lazy_numpy import np
 
 _MAX_MEMO = 4096  # states whose masks are kept, for each constraint
 
@@ -43,7 +44,15 @@ class ConstraintProcessor:
         mask = self.mask(state, len(logits))
         if not mask.any():
             raise ConstraintError(f"{self.__name__}: state {show(state)} allows no token and is not final")
-        logits[~mask] = -np.inf
+        np.copyto(logits, -np.inf, where=~mask)
+
+    def completes(self, token_ids: Iterable[int]) -> bool:
+        """Whether an output is a whole of the constraint's language."""
+        state = self.constraint.initial_state()
+        for token in token_ids:
+            if token not in self._ends:
+                state = self.constraint.advance(state, token)
+        return bool(plain(self.constraint.is_final(state)))
 
     def mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
         """The tokens that may follow in `state`, bool [vocab_size]; all False in a dead end."""

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Whole, plain, show
 from llmi.errors import HookError, NonFiniteLogitsError, UnsupportedCombinationError
+from llmi.hooks.constraint import ConstraintProcessor
+from llmi.params.constraint import Constraint
 from llmi.params.options import SAMPLING, Streamer, is_streamer
 from llmi.params.sampling import SamplingParams, TokenContext
+from llmi.params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
 else:
     from llmi.base.lazy_numpy import np
 
@@ -209,17 +213,23 @@ class RequestHooks:
     """
 
     def __init__(
-        self, request_id: str, params: SamplingParams, prompt_text: str, eos_token_ids: Iterable[int] = (), batch: BatchRunner | None = None
+        self,
+        request_id: str,
+        params: SamplingParams,
+        prompt_text: str,
+        eos_token_ids: Iterable[int] = (),
+        batch: BatchRunner | None = None,
+        constraint: Constraint[Any] | None = None,
     ) -> None:
         self.batch = batch
         self.request_id = request_id
         self.params = params
         self.prompt_text = prompt_text
         self.processors: list[Any] = [_own_form(hook) for hook in SAMPLING["logits_processors"].parse(params.logits_processors)]
-        if params.structured_outputs is not None:
-            from llmi.hooks.constraint import ConstraintProcessor
-
-            self.processors.insert(0, ConstraintProcessor(params.structured_outputs, eos_token_ids))
+        self.constraint: ConstraintProcessor | None = None
+        if constraint is not None:
+            self.constraint = ConstraintProcessor(constraint, eos_token_ids)
+            self.processors.insert(0, self.constraint)
         self.criteria: list[Any] = [_own_form(hook) for hook in SAMPLING["stopping_criteria"].parse(params.stopping_criteria)]
         self._streamers = [criterion for criterion in self.criteria if isinstance(criterion, _TransformersStreamer)]
         if self._streamers and params.n > 1:
@@ -234,6 +244,12 @@ class RequestHooks:
     @property
     def has_processors(self) -> bool:
         return bool(self.processors) or self.batch is not None
+
+    @property
+    def has_code_of_user(self) -> bool:
+        """Whether Python of the caller takes part: not a grammar, which StructuredOutputsParams describe whole."""
+        declared = isinstance(self.params.structured_outputs, StructuredOutputsParams)
+        return len(self.processors) > int(declared) or self.batch is not None or self.has_sampler or self.has_criteria
 
     @property
     def has_sampler(self) -> bool:
@@ -270,9 +286,9 @@ class RequestHooks:
             except BaseException as error:
                 self._fail(processor, error)
                 raise
-        if self.params.structured_outputs is not None and len(self.processors) > 1:
+        if self.constraint is not None and len(self.processors) > 1:
             logits = logits.copy()  # a processor may have returned an array that it keeps
-            self.processors[0](context, logits)  # masks again
+            self.constraint(context, logits)  # masks again
         return logits
 
     def sample(self, row: _core.HookRow, law: NDArray[np.float32]) -> int:

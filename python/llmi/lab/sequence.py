@@ -24,6 +24,7 @@ from llmi.lab.capture import Capture, capture_layers
 from llmi.lab.tree import TokenTree
 from llmi.params.options import SEED, option
 from llmi.params.sampling import SamplingParams
+from llmi.structured import constraint_of
 from llmi.text.prompts import HeldPrompt, token_list, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
@@ -324,7 +325,9 @@ class TokenSequence(StaysHere, HeldPrompt):
         output = ""
         if params.has_hooks() or self.llm._batch_runner is not None:
             output = self.output_text
-            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._builder.ends(params), self.llm._batch_runner)
+            before, ends = self.text.removesuffix(output), self.llm._builder.ends(params)
+            constraint = constraint_of(params.structured_outputs, self.llm.tokenizer)
+            hooks = RequestHooks("sequence", params, before, ends, self.llm._batch_runner, constraint)
             hooks.states[self._sample_index] = self._hook_state
         core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
         try:

@@ -59,7 +59,8 @@ class CompletionOutput(Record):
     """One continuation of a prompt.
 
     `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
-    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. Equality looks at everything
+    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. `complete` is False if the text is not a whole of
+    what `structured_outputs` demands: it was cut off by max_tokens, a stop string, an abort or an error. Equality looks at everything
     but the speculation's statistics and the trace.
     """
 
@@ -72,6 +73,7 @@ class CompletionOutput(Record):
     stop_reason: int | str | None
     spec_decode_metrics: SpecDecodeMetrics | None = dataclasses.field(default=None, compare=False)
     trace: DecodeTrace | None = dataclasses.field(default=None, compare=False)
+    complete: bool = True
 
     def __repr__(self) -> str:
         return f"CompletionOutput(index={self.index}, text={short(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason})"

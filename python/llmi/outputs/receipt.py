@@ -100,6 +100,7 @@ class Receipt:
                 "seed": output.seed,
                 "outputs": results_of(output, FORMAT),
                 "logprob_digest": digest_of(output, FORMAT),
+                **({"grammar_engine": source["grammar_engine"]} if source.get("grammar_engine") else {}),
             }
         )
 
@@ -191,13 +192,16 @@ def _check_fields(fields: object) -> None:
     params = fields.get("sampling_params")
     if not isinstance(params, dict):
         raise ValueError("sampling_params is no object")
-    unknown = sorted(set(params) - (set(FIELDS) - {*HOOKS, "seed"}))
+    unknown = sorted(set(params) - (set(FIELDS) - {*HOOKS, "seed"} | {"structured_outputs"}))
     need(not unknown, f"sampling_params has {', '.join(unknown)[:80]}")
     bias = params.get("logit_bias")
     need(bias is None or isinstance(bias, dict), "logit_bias is no object")
     for token, value in (bias or {}).items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         need(token.isdecimal() and (is_number or value in ("inf", "-inf")), f"logit_bias has {token!r:.40}: {value!r:.40}")
+    has_grammar = params.get("structured_outputs") is not None
+    need(not has_grammar or isinstance(params["structured_outputs"], dict), "structured_outputs is no object")
+    need(isinstance(fields.get("grammar_engine", ""), str), "grammar_engine is no string")
     outputs = fields.get("outputs")
     if not isinstance(outputs, list):
         raise ValueError("outputs is no list")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi.errors import LlmiError, import_extra
 from llmi.outputs.completion import CompletionOutput, Logprob, RequestMetrics, short
+from llmi.params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     import pandas
@@ -134,6 +135,8 @@ def named_hooks(name: str, value: object) -> object:
     """A parameter's value, with names instead of Python hooks."""
     if name in ("logits_processors", "stopping_criteria") and isinstance(value, list | tuple):
         return tuple(_hook_name(hook) for hook in value)
+    if isinstance(value, StructuredOutputsParams):
+        return value.as_dict()
     if name in ("sampler", "structured_outputs") and value is not None:
         return _hook_name(value)
     return value

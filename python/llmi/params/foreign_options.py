@@ -65,7 +65,7 @@ _OUTPUTS = "see logprobs=, or llm.sequence(prompt, capture=llmi.Capture(...)) fo
 _SPECULATE = "give speculative_config=, such as llmi.PromptLookup() or llmi.DraftModel(...)"
 _BEAMS = "beam search comes in a later version"
 _ENCODER = "it is for models with an encoder"
-_GUIDED = "write a Constraint and give it as structured_outputs="
+_GUIDED = "give structured_outputs={'json': schema}, or with regex, choice, grammar or structural_tag"
 _TOTAL = "it counts the prompt in transformers: give max_tokens and min_tokens (max_new_tokens, min_new_tokens)"
 _HOOK = "write it as a logits processor: logits_processors=[f(context, logits)]"
 _LORA = "adapters are not loaded"
@@ -168,7 +168,7 @@ ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused(_LORA, enable_lora=False, lora_modules=([],), enable_prompt_adapter=False, qlora_adapter_name_or_path=()),
     _refused("give generation_config='none' and the parameters to generate", override_generation_config=({},)),
     _refused("the cache stays in one process", kv_transfer_config=(), kv_events_config=()),
-    _refused("give structured_outputs= a Constraint", structured_outputs_config=({},), guided_decoding_backend=("auto",), reasoning_parser=("",)),
+    _refused("give structured_outputs= to generate", structured_outputs_config=({},), guided_decoding_backend=("auto",), reasoning_parser=("",)),
     _refused("it loads float weights and quantises them itself: quantization='q8_0' or 'q4_0'", load_in_8bit=False, load_in_4bit=False, quantization_config=()),
     _refused("models take text alone", limit_mm_per_prompt=({},), allowed_local_media_path=("",)),
     _refused("windows are the model's own", disable_sliding_window=False, rope_scaling=(), rope_theta=()),

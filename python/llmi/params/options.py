@@ -30,6 +30,7 @@ from llmi.base.kinds import (
 )
 from llmi.errors import InvalidParamsError
 from llmi.params.steps import ORDERS, STEPS
+from llmi.params.structured import StructuredKind
 
 #: Largest values a request may carry, checked before anything is allocated for it.
 LIMITS = {"n": 128, "logprobs": 10_000, "stop": 64, "stop_bytes": 4096, "logit_bias": 65_536, "bad_words": 65_536}
@@ -82,10 +83,6 @@ def is_streamer(value: object) -> TypeGuard[Streamer]:
 
 def _is_criterion(value: object) -> bool:
     return callable_object(value) or is_streamer(value)
-
-
-def _is_constraint(value: object) -> bool:
-    return hasattr(value, "initial_state") and not isinstance(value, type)
 
 
 SEED = Maybe(Whole(-1, 2**64 - 1, "None, -1 (both: drawn) or an integer in [0, 2^64)"), none=(-1,))
@@ -216,9 +213,9 @@ SAMPLING = table(
     Option("allowed_token_ids", Maybe(Listed(TOKEN_ID, "a list of at least one token id", MAX_ENTRIES, min_len=1)), None, "All other ids are banned."),
     Option(
         "structured_outputs",
-        Maybe(Object("a Constraint (grammars come in a later version)", _is_constraint)),
+        Maybe(StructuredKind()),
         None,
-        "An automaton that says which tokens are allowed next.",
+        "What the output must be: a JSON schema, a regular expression, a choice, a grammar, or an automaton (Constraint).",
     ),
     Option(
         "logits_processors", Objects("callables f(context, logits)", callable_object), (), "Functions that change the logits.", ("logits_processor",)

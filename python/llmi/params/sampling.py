@@ -14,6 +14,7 @@ from llmi.params.constraint import Constraint
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
 from llmi.params.options import SAMPLING, DefaultInt, is_streamer, unknown
 from llmi.params.steps import FILTERS, asked_for, order_of
+from llmi.params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,8 +146,9 @@ class SamplingParams:
         All other ids are banned.
     logprobs, prompt_logprobs : int, optional
         0 records the log-probability of each token, n also the n likeliest, -1 the whole vocabulary.
-    structured_outputs : Constraint, optional
-        An automaton that says which tokens may come; it works before the logits processors.
+    structured_outputs : StructuredOutputsParams, dict of its fields, or Constraint, optional
+        What the output must be: a JSON schema, a regular expression, a choice, a grammar (they need the extra `structured`), or an
+        automaton. It masks before the logits processors, and again after them.
     logits_processors : callable or iterable of callables
         `f(context, logits)`: changes logits in place or returns an array. transformers' LogitsProcessor works too.
     stopping_criteria : callable or iterable of callables
@@ -203,7 +205,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
-    structured_outputs: Constraint[Any] | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None = None
     logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
     stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
     sampler: Callable[[TokenContext, F32], int] | None = None

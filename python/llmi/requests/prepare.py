@@ -17,6 +17,7 @@ from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
+from llmi.structured import constraint_of
 from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
         known = [token for token in ids if token < llm.tokenizer.vocab_size]
         text = submission.prompt = llm.tokenizer.decode(known, skip_special_tokens=False)
-    submission.hooks = RequestHooks(str(request_id), params, text or "", llm._builder.ends(params), llm._batch_runner)
+    constraint = constraint_of(params.structured_outputs, llm.tokenizer)
+    submission.hooks = RequestHooks(str(request_id), params, text or "", llm._builder.ends(params), llm._batch_runner, constraint)
     if prompt.speculation is not None and not prompt.speculation.is_coupled and params.sampler is not None:
         raise UnsupportedCombinationError(
             "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"

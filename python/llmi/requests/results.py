@@ -9,11 +9,14 @@ from llmi import _core
 from llmi.base import lazy_numpy
 from llmi.base.travel import strict_json
 from llmi.errors import ConstraintError, DraftError, HookError, LlmiError, NonFiniteLogitsError, from_core
+from llmi.hooks.runners import RequestHooks
 from llmi.outputs.completion import CompletionOutput, FinishReason, Logprob, RequestMetrics
 from llmi.outputs.results import RequestOutput
 from llmi.params.sampling import FIELDS, HOOKS, SamplingParams
+from llmi.params.structured import StructuredOutputsParams
 from llmi.requests.metrics import MetricsLog
 from llmi.requests.submission import Submission
+from llmi.structured import library
 from llmi.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -90,7 +93,8 @@ class ResultBuilder:
             _receipt_source={
                 **self.receipt_source,
                 "params": _plain_params(params),
-                "hooks": bool(submission.hooks),
+                "hooks": submission.hooks.has_code_of_user,
+                "grammar_engine": _grammar_engine(params),
                 "verification": "coupled" if submission.speculation is None else submission.speculation.verification_name,
             },
         )
@@ -125,6 +129,7 @@ class ResultBuilder:
             stop_reason=submission.stop_names.get(sample.stop_reason, sample.stop_reason),
             spec_decode_metrics=None if speculation is None else speculation.metrics(sample.speculation),
             trace=self._trace(sample) if submission.trace and sample.trace else None,
+            complete=_is_complete(sample, submission.hooks),
         )
 
     def _trace(self, sample: PartialOutput | _core.SampleOutput) -> DecodeTrace:
@@ -148,9 +153,26 @@ class ResultBuilder:
         return token < len(self.tokenizer.vocab_bytes)
 
 
+def _is_complete(sample: PartialOutput | _core.SampleOutput, hooks: RequestHooks) -> bool:
+    """Whether an output that has ended is a whole of its constraint's language; True without a constraint."""
+    if hooks.constraint is None:
+        return True
+    if sample.finish_reason not in ("stop", "length"):
+        return False
+    return hooks.constraint.completes(sample.token_ids)
+
+
+def _grammar_engine(params: SamplingParams) -> str:
+    """Name and version of the library whose masks the tokens depend on; "" without a grammar."""
+    return f"llguidance {library.version_text()}" if isinstance(params.structured_outputs, StructuredOutputsParams) else ""
+
+
 def _plain_params(params: SamplingParams) -> dict[str, Any]:
     """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are."""
-    return {name: strict_json(getattr(params, name)) for name in FIELDS if name not in (*HOOKS, "seed")}
+    plain = {name: strict_json(getattr(params, name)) for name in FIELDS if name not in (*HOOKS, "seed")}
+    if isinstance(params.structured_outputs, StructuredOutputsParams):
+        plain["structured_outputs"] = params.structured_outputs.as_dict()
+    return plain
 
 
 def request_metrics(request: _core.Request | None) -> RequestMetrics:
