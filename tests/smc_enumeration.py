@@ -92,13 +92,13 @@ def _of_changes(outcome: Outcome) -> float:
 
 
 TWO_LETTERS = SamplingParams(temperature=3.0, allowed_token_ids=list(LETTERS[:2]), max_tokens=4, ignore_eos=True)
+WORDS = SamplingParams(temperature=3.0, logit_bias={EOS: 3.0}, max_tokens=4)
 CASES = {
     "plain": Case(TWO_LETTERS, {"potential": changes}, _pairs(4), _of_changes),
     "power": Case(TWO_LETTERS, {"power": 2.5}, _pairs(4), lambda outcome: 0.0),
-    "constrained": Case(
-        SamplingParams(temperature=3.0, logit_bias={EOS: 3.0}, max_tokens=4), {"constraint": NoRepeats(), "must_end": True}, _words(), lambda outcome: 0.0
-    ),
-}  # fmt: skip
+    "constrained": Case(WORDS, {"constraint": NoRepeats(), "must_end": True}, _words(), lambda outcome: 0.0),
+    "both": Case(WORDS, {"constraint": NoRepeats(), "must_end": True, "power": 1.5}, _words(), lambda outcome: 0.0),
+}
 
 
 @dataclasses.dataclass

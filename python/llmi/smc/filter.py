@@ -53,7 +53,7 @@ class ParticleFilter(Settings):
     potential : function of a Prefix, optional
         The logarithm of a weight of the text so far, -inf for 0. That of a finished text defines the target; those before guide the
         particles there. It must be a function of the prefix alone: it is asked once for all particles with that history.
-    constraint : Constraint, optional
+    constraint : Constraint, StructuredOutputsParams or a dict of its fields, optional
         A text that max_tokens cut counts if it can be continued; see must_end.
     power : float
         In (0, 1000].

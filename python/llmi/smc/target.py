@@ -17,6 +17,7 @@ from llmi.params.sampling import SamplingParams
 from llmi.smc.numeric import F64, I64, exp, log, total
 from llmi.smc.prefix import Prefix
 from llmi.smc.settings import Settings
+from llmi.structured import constraint_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,12 +58,12 @@ class Target:
         self.params = params
         self._ends = frozenset(root.llm._builder.ends(params))
         self._stops = frozenset([*(() if params.ignore_eos else self._ends), *(params.stop_token_ids or [])])
-        self._processor = None if settings.constraint is None else ConstraintProcessor(settings.constraint, self._ends)
+        self._constraint = constraint_of(settings.constraint, root.llm.tokenizer)
+        self._processor = None if self._constraint is None else ConstraintProcessor(self._constraint, self._ends)
 
     def first(self) -> History:
         """The history without tokens."""
-        constraint = self.settings.constraint
-        state = None if constraint is None else _ask("constraint", constraint.initial_state)
+        state = None if self._constraint is None else _ask("constraint", self._constraint.initial_state)
         log_potential = self._potential((), None)
         killed_by = "potential" if log_potential == -math.inf else ""
         return History((), state, log_potential, "dead" if killed_by else None, killed_by, self.root)
@@ -100,8 +101,8 @@ class Target:
         if reason == "length" and self.settings.must_end:
             return History(token_ids, parent.state, -math.inf, "dead", "must_end")
         state = parent.state
-        if self.settings.constraint is not None and token not in self._ends:
-            state = _ask("constraint", self.settings.constraint.advance, state, token)
+        if self._constraint is not None and token not in self._ends:
+            state = _ask("constraint", self._constraint.advance, state, token)
         log_potential = self._potential(token_ids, reason)
         if log_potential == -math.inf:
             return History(token_ids, state, log_potential, "dead", "potential")
