@@ -98,7 +98,7 @@ struct CandidateKernel {
     uint64_t wanted;  // number of candidates with that key
     uint32_t count;
   };
-  static_assert(kMostCandidates == kMostSorted);
+  static_assert(kMostTopCandidates == kMostSorted);
   static constexpr size_t kSharedBytes = sizeof(Shared);
   CandidatePlan plan;
 

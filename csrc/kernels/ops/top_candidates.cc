@@ -80,7 +80,7 @@ void TopOfRow(const KernelContext& context, const TopCandidatesArgs& args, int64
 }  // namespace
 
 void TopCandidates(const KernelContext& context, const TopCandidatesArgs& args) {
-  CheckArgument(args.count >= 1 && args.count <= kMostCandidates, "top_candidates: count");
+  CheckArgument(args.count >= 1 && args.count <= kMostTopCandidates, "top_candidates: count");
   if (args.num_rows == 0) return;
   if (context.device != nullptr) return context.device->TopCandidates(args);
   if (args.num_rows == 1) return TopOfRow(context, args, 0);

@@ -14,7 +14,7 @@
 
 namespace llmi {
 
-constexpr int64_t kMostCandidates = 2048;
+constexpr int64_t kMostTopCandidates = 2048;
 
 struct TopCandidate {
   float value;
@@ -28,7 +28,7 @@ struct TopCandidatesArgs {
   const float* values = nullptr;  // the same: log-probabilities after masks, penalties, processors; null: the log-softmax of the logits
   int64_t num_rows;
   int64_t vocab_size;
-  int64_t count;      // 1 to kMostCandidates
+  int64_t count;      // 1 to kMostTopCandidates
   TopCandidate* out;  // [num_rows, count], best first
 };
 
