@@ -250,6 +250,10 @@ void VocabDigests(const KernelContext& context) {
   std::vector<uint64_t> masses(logits.size());
   TokenMasses(context, logits.data(), 9000, 2.0f, masses.data());
   Print(context.table->name, "token_masses", masses);
+  const std::vector<float> others = Random(9000, 9);
+  Print(context.table->name, "divergence",
+        std::vector<float>{LayerDivergence(context, logits.data(), others.data(), 9000, false),
+                           LayerDivergence(context, logits.data(), others.data(), 9000, true)});
   SamplingParams params;
   params.temperature = 0.7;
   params.top_p = 0.9;

@@ -16,11 +16,11 @@ class RowParams(Protocol):
 
     @property
     def guidance_scale(self) -> float | None:
-        """Of the second sequence."""
+        """The weight of the difference of two rows."""
 
     @property
     def dola_layers(self) -> str | list[int] | None:
-        """To be contrasted."""
+        """Layers whose rows are contrasted with the last one's."""
 
 
 def is_guided(params: RowParams) -> bool:
