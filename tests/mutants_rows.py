@@ -48,7 +48,7 @@ COMBINED = [
     planted("a sample takes one seat", "NumSeats", "IsGuided(request) ? 2 : 1", "1", GUIDANCE),
     planted("pages of one sequence", "CheckCompanion", "groups_.MaxPages(last_len, block_size) + groups_.MaxPages(companion_len, block_size)",
             "groups_.MaxPages(last_len, block_size)", GUIDANCE),
-    Mutant("rows", "preemption keeps a cache", "csrc/scheduler", "GiveBack", "ForBoth(*sequence, [&]", "std::invoke([&](auto visit) { visit(*sequence); }, [&]", GUIDANCE),
+    planted("the second cache is never freed", "FreeCache", "if (companion != nullptr) cache.Free(&companion->scheduled.kv);", "", GUIDANCE),
     Mutant("rows", "the last tokens of a pair part", "csrc/scheduler", "PieceOf", "0, companion_missing - 1)", "0, companion_missing)", GUIDANCE),
     Mutant("rows", "the nearest layer", "csrc/sampling", "ContrastLayers", "if (!(distance > farthest)) continue;", "if (layer > 0 && !(distance < farthest)) continue;", DOLA),
     Mutant("rows", "the last of equal layers", "csrc/sampling", "ContrastLayers", "distance > farthest", "distance >= farthest", DOLA),
