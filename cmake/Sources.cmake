@@ -30,8 +30,11 @@ set(LLMI_CORE_SOURCES
   csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc
   csrc/engine/lifetime.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/request_limits.cc csrc/engine/scheduling.cc csrc/engine/sizing.cc
   csrc/engine/stats_collector.cc csrc/engine/step.cc csrc/engine/trace.cc csrc/engine/verification.cc
+  csrc/engine/beams/candidates.cc csrc/engine/beams/forced_words.cc csrc/engine/beams/group.cc csrc/engine/beams/hypotheses.cc csrc/engine/beams/records.cc
+  csrc/engine/beams/rows.cc csrc/engine/beams/steps.cc
+  csrc/engine/contrast/hidden_rows.cc
   csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/walk.cc
-  csrc/engine/rows/combined_rows.cc csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc
+  csrc/engine/rows/combined_rows.cc csrc/engine/rows/contrast_rows.cc csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc
   csrc/engine/rows/row_processor.cc csrc/engine/rows/user_processors.cc)
 
 set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_products.cu)

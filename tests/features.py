@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmi import LLM, SamplingParams, TokenContext, _core
+from llmi import LLM, BeamSearchParams, SamplingParams, TokenContext, _core
 
 # What device="cuda" may be in a test: the emulation, and a GPU where there is one.
 DEVICES = ["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])]
@@ -87,15 +87,38 @@ FEATURES: dict[str, dict[str, Any]] = {
     "logprobs": {"logprobs": 5},
     "prompt_logprobs": {"prompt_logprobs": 2, "top_p": 0.8},
     "processor": {"logits_processors": [stateful], "n": 2},
+    "grammar": {"structured_outputs": {"regex": "([a-f]{1,3}[0-9 ])*"}, "n": 2, "logits_processors": [stateful]},
+    "grammar to its end": {"structured_outputs": {"regex": "[a-z]{2,40}[.]"}, "ignore_eos": False, "repetition_penalty": 1.2},
     "sampler": {"sampler": own_sampler},
     "criterion": {"stopping_criteria": [lambda context: len(context.token_ids) % 19 == 0 and "nineteen"]},
     "no_text": {"detokenize": False},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "temperature": 0.0, "max_tokens": 20},
+    "contrastive with a processor": {"penalty_alpha": 0.4, "top_k": 9, "temperature": 0.0, "max_tokens": 20, "logits_processors": [stateful], "repetition_penalty": 1.2, "min_tokens": 5},
 }  # fmt: skip
 
+#: Those that a drafter named in the call goes with.
+DRAFTED = [name for name in FEATURES if "penalty_alpha" not in FEATURES[name]]
 
-def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 48) -> tuple[list[int], SamplingParams]:
+
+#: Beam searches, which no drafter that a call names goes with.
+BEAM_FEATURES: dict[str, dict[str, Any]] = {
+    "beams": {"beam_width": 4, "n": 3, "length_penalty": 0.5},
+    "beams that end": {"beam_width": 3, "n": 2, "early_stopping": "never", "eos_token_id": [*range(60)]},
+    "beams and stops": {"beam_width": 3, "stop": ["a", "e", "zz"], "early_stopping": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "beam-sample": {"beam_width": 3, "do_sample": True, "temperature": 1.3, "top_k": 40, "length_penalty": 2.0},
+    "beams and a processor": {"beam_width": 2, "logits_processors": [stateful], "mirostat": 2, "mirostat_tau": 4.0},
+    "groups of beams": {"beam_width": 4, "n": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
+}  # fmt: skip
+ALL_FEATURES = {**FEATURES, **BEAM_FEATURES}
+
+
+def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 48) -> tuple[list[int], SamplingParams | BeamSearchParams]:
     """A random prompt with this feature."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(1, 257, size=int(rng.integers(1, longest))).tolist()
+    if "penalty_alpha" in ALL_FEATURES[name]:
+        prompt = prompt[:20]  # its hidden states take more than the cache of a tiny model
     base = {"temperature": 1.0, "max_tokens": max_tokens, "seed": seed, "ignore_eos": True, "logprobs": 1}
+    if name in BEAM_FEATURES:
+        return prompt, BeamSearchParams(**{**base, "max_tokens": max_tokens // 3, "ignore_eos": False, **BEAM_FEATURES[name]})
     return prompt, SamplingParams(**{**base, **FEATURES[name]})

@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources (see mutant.py), and the tests that it names must fail.
 
-    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|surface]
+    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|samplers|smc|surface]
 
 Builds a copy of the repository in a temporary directory, for which cmake, ninja and pybind11 must be installed. Exits with 1 if a
 bug is missed.
@@ -18,10 +18,12 @@ import time
 from pathlib import Path
 
 from mutant import Mutant
+from mutants_beams import BEAMS
 from mutants_decoder import DECODER
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
 from mutants_samplers import SAMPLERS
+from mutants_smc import SMC
 from mutants_spec import SPECS
 from mutants_surface import SURFACE
 
@@ -214,16 +216,16 @@ MUTANTS = [
     Mutant("cuda", "queries on the host", "csrc/model", "Fetched", "return values->data();",
            "return there;", CUDA),
     Mutant("scheduling", "ends to come are not looked at", "csrc/scheduler", "OutgrowsPool", "if (seats * end.growth > free) return true;", "", SCHEDULER),
-    Mutant("scheduling", "nothing learnt of answers' lengths", "csrc/scheduler", "Remove", "if (drawn == 0) return;", "return;", SCHEDULER),
+    Mutant("scheduling", "nothing learnt of answers' lengths", "csrc/scheduler", "Remove", "if (drawn <= 0) return;", "return;", SCHEDULER),
     Mutant("scheduling", "admission forgets the budget", "csrc/scheduler", "AdmitWaiting", "*budget -= piece.num_rows();\n    *prompt_budget", "*prompt_budget", SCHEDULER),
     Mutant("scheduling", "too many seats", "csrc/scheduler", "AdmitWaiting", "> config_.max_num_seqs) break;", "> config_.max_num_seqs + 1) break;", SCHEDULER),
-    Mutant("scheduling", "preempted requests are lost", "csrc/scheduler", "PreemptLast", "Add(victim);", "", SCHEDULER),
+    Mutant("scheduling", "preempted requests are lost", "csrc/scheduler", "Preempt", "Add(victim);", "", SCHEDULER),
     Mutant("scheduling", "starvation", "csrc/scheduler", "kMaxOvertaken", "= 64", "= 1 << 30", SCHEDULER),
     Mutant("scheduling", "longest remaining first", "csrc/scheduler", "OrderWaiting", "static_cast<double>(Missing(",
            "-static_cast<double>(Missing(", SCHEDULER),
     Mutant("scheduling", "blocks that a step reserved are counted again", "csrc/scheduler", "OutgrowsPool", "free -= now - held(part);",
            "free -= now - blocks(part.kv.num_tokens);", MODEL),
-    Mutant("scheduling", "a victim waits wherever it was put", "csrc/scheduler", "PreemptLast", "Add(victim);\n  OrderWaiting();", "Add(victim);", MODEL),
+    Mutant("scheduling", "a victim waits wherever it was put", "csrc/scheduler", "Preempt", "Add(victim);\n  OrderWaiting();", "Add(victim);", MODEL),
     Mutant("scheduling", "no token set aside for those behind", "csrc/scheduler", "ScheduleRunning", "std::max<int64_t>(*budget - behind, *budget > 0 ? least : 0)",
            "*budget", MODEL),
     Mutant("scheduling", "an admission leaves no room", "csrc/scheduler", "FitsBesideRunning", "num_pages + reserve <=", "num_pages <=", MODEL),
@@ -236,8 +238,10 @@ MUTANTS = [
     *DECODER,
     *SPECS,
     *PRECISION,
+    *BEAMS,
     *ROWS,
     *SAMPLERS,
+    *SMC,
     *SURFACE,
 ]  # fmt: skip
 
@@ -260,7 +264,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a part of the names to run")
     parser.add_argument(
-        "--group", choices=("kernels", "speculation", "memory", "scheduling", "sampling", "cuda", "precision", "rows", "surface")
+        "--group",
+        choices=("kernels", "speculation", "memory", "scheduling", "sampling", "samplers", "cuda", "precision", "rows", "surface"),
     )
     arguments = parser.parse_args()
     chosen = [

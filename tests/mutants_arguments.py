@@ -78,7 +78,7 @@ PARAMETERS = [
     ),
     (
         'a_companion_is_unknown', "python/llmi", "CALL_FOREIGN",
-        "low_memory=False",
+        "smoothing_curve=1.0",
         "",
         'tests/test_call_arguments.py',
     ),
@@ -129,7 +129,7 @@ CALLS = [
         'tests/test_call_arguments.py',
     ),
     (
-        'a_generator_is_read_once', "python/llmi", "_materialise",
+        'a_generator_is_read_once', "python/llmi/params/sampling.py", "_materialise",
         "setattr(self, name, again)",
         "pass",
         'tests/test_call_arguments.py',

@@ -10,6 +10,7 @@ from typing import Any
 
 import llmi
 from llmi.base.kinds import Kind, Neutral, Objects
+from llmi.params.beams import BEAMS
 from llmi.params.engine_options import ENGINE, NO_EFFECT
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, ENGINE_FOREIGN, ENGINE_HINTS, Foreign
 from llmi.params.options import CALL, SAMPLING, DefaultInt, Option
@@ -65,12 +66,12 @@ def engine_table() -> str:
     return rows("name; value; default; meaning", ([f"`{o.name}`", rule(o.name, o.kind), code(o.default), o.doc] for o in ENGINE.values()))
 
 
-def sampling_table() -> str:
+def sampling_table(options: Mapping[str, Option] = SAMPLING) -> str:
     def line(option: Option) -> list[str]:
         names = ", ".join(f"`{name}`" for name in (option.name, *option.aliases))
-        return [names, rule(option.name, option.kind), code(option.default), option.doc]
+        return [names, rule(option.name, option.kind), "needed" if option.name == "beam_width" else code(option.default), option.doc]
 
-    return rows("name, other names; value; default; meaning", map(line, SAMPLING.values()))
+    return rows("name, other names; value; default; meaning", map(line, options.values()))
 
 
 def call_table() -> str:
@@ -130,6 +131,7 @@ def hints_table(hints: Mapping[str, str]) -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "engine": engine_table,
     "sampling": sampling_table,
+    "beams": lambda: sampling_table(BEAMS),
     "calls": call_table,
     "without effect": inert_table,
     "refused by calls": lambda: refused_table(CALL_FOREIGN),

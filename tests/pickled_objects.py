@@ -98,6 +98,13 @@ def _reports() -> list[Any]:
     return [arena, forecast, Doctor({"llmi": "0.1.0"})]
 
 
+def _beams() -> list[Any]:
+    best = llmi.BeamSearchSequence([1, 5], [5], [{5: llmi.Logprob(-0.25, -0.5, 1, "x")}], -0.5, -0.5, [0], "x", "stop")
+    params = llmi.BeamSearchParams(beam_width=4, n=2, early_stopping="never", force_words=["a", [5, 6]], stop=["b"], max_tokens=9)
+    structured = llmi.StructuredOutputsParams(json={"type": "object"}, whitespace="one")
+    return [best, llmi.BeamSearchOutput([best]), params, structured]
+
+
 def _tokenizer() -> llmi.Tokenizer:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = llmi.Tokenizer(testing.tiny_model(path=Path(folder)))
@@ -117,7 +124,7 @@ def objects() -> dict[str, Any]:
         llmi.TraceDifference(1, 5, None, 0.5, math.nan), llmi.TokenExplanation(3, columns, ["a", "b"]), llmi.Typical(0.125), llmi.PromptLookup(3, 2),
         llmi.SelfDraft(exit_layer=1), llmi.TokenTree([1, 2], [-1, -1]), llmi.Draft([1], None, [np.ones(4)]),
         llmi.SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"), llmi.Capture(hidden_states=(0, -1), attention=(1,)),
-        llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4), llmi.Drafter(), llmi.Verification(), llmi.Constraint(), testing.random_drafter(0.5), _tokenizer(),
+        *_beams(), llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4), llmi.Drafter(), llmi.Verification(), llmi.Constraint(), testing.random_drafter(0.5), _tokenizer(),
     ]  # fmt: skip
     return {type(value).__name__: value for value in [*plain, *map(made_error, ERRORS)]}
 

@@ -8,14 +8,14 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features import FEATURES, make_request
-from llmi import LLM, DraftContext, Outputs, SpeculativeConfig, TokenContext, log_softmax
+from features import ALL_FEATURES, make_request
+from llmi import LLM, DraftContext, Outputs, SamplingParams, SpeculativeConfig, TokenContext, log_softmax
 from llmi.testing import assert_same_tokens
 from test_speculation import Replay
 
 
 def test_all_features_in_one_batch(crowded: LLM, roomy: LLM) -> None:
-    requests = [make_request(name, 17 * i + 1) for i, name in enumerate([*FEATURES, *FEATURES])]
+    requests = [make_request(name, 17 * i + 1) for i, name in enumerate([*ALL_FEATURES, *ALL_FEATURES])]
     before = crowded.get_metrics()
     together = crowded.generate([prompt for prompt, _ in requests], [params for _, params in requests])
     for (prompt, params), output in zip(requests, together, strict=True):
@@ -27,7 +27,7 @@ def test_all_features_in_one_batch(crowded: LLM, roomy: LLM) -> None:
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.sampled_from(sorted(FEATURES)), st.integers(0, 1000)), min_size=1, max_size=16))
+@given(st.lists(st.tuples(st.sampled_from(sorted(ALL_FEATURES)), st.integers(0, 1000)), min_size=1, max_size=16))
 def test_random_batches(crowded: LLM, roomy: LLM, chosen: list[tuple[str, int]]) -> None:
     requests = [make_request(name, seed) for name, seed in chosen]
     together = crowded.generate([prompt for prompt, _ in requests], [params for _, params in requests])
@@ -37,8 +37,10 @@ def test_random_batches(crowded: LLM, roomy: LLM, chosen: list[tuple[str, int]])
 
 def test_logits_that_nobody_asks_for(roomy: LLM) -> None:
     """Without log-probabilities a batch's rows are processed where they lie: the tokens are those of each request alone with them."""
-    requests = [make_request(name, 19 * i + 2) for i, name in enumerate(FEATURES)]
-    requests += [(prompt, params.replace(n=3)) for prompt, params in requests if params.temperature > 0]
+    requests = [make_request(name, 19 * i + 2) for i, name in enumerate(ALL_FEATURES)]
+    requests += [
+        (prompt, params.replace(n=3)) for prompt, params in requests if isinstance(params, SamplingParams) and params.temperature > 0
+    ]
     silent = [params.replace(logprobs=None, prompt_logprobs=None) for _, params in requests]
     together = roomy.generate([prompt for prompt, _ in requests], silent)
     for (prompt, params), output in zip(requests, together, strict=True):

@@ -226,7 +226,7 @@ def test_request_errors_are_a_group(llm: LLM) -> None:
 # --- names
 
 
-@pytest.mark.parametrize("module", ["llmi", "llmi.testing"])
+@pytest.mark.parametrize("module", ["llmi", "llmi.smc", "llmi.testing", "llmi.watermark"])
 def test_public_names_say_where_they_are(module: str) -> None:
     package = importlib.import_module(module)
     for name in package.__all__:

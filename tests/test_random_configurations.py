@@ -21,7 +21,7 @@ def engines(tiny_path: Callable[..., Path]) -> Iterator[Engines]:
 
 @pytest.mark.parametrize("first", [0, 12, 24, 36])
 def test_random_configurations(engines: Engines, first: int) -> None:
-    check(engines, first, 12)
+    assert check(engines, first, 12) == []
 
 
 def test_each_field_is_drawn() -> None:

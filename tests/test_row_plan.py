@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not hasattr(_core, "testing"), reason="this buil
 PROMPTS = [[5, 6, 7, 8] * 6, [9, 4] * 10, [3, 200, 17]]
 EDITS = ("combined", "parameters", "last_token", "batch_processors", "processors")
 READERS = ("siblings", "criteria", "user_rule")
-KEEPS = ("prompt_score", "logprobs", "draft_logprobs", "trace")
+KEEPS = ("prompt_score", "logprobs", "draft_logprobs", "trace", "hidden")
 CALLS: collections.Counter[str] = collections.Counter()
 
 
@@ -134,6 +134,7 @@ def drafting(root: str, node: str, leaf: str, following: str, params: dict[str, 
 FILTERED = "host draw parameters in_parallel overwrites_logits"
 LAST_TOKEN = "device draw parameters last_token in_parallel overwrites_logits"
 NO_AHEAD = "device draw parameters in_parallel overwrites_logits"
+CONTRAST = "host contrast hidden"
 LATER = "device draw parameters overwrites_logits"  # behind the first row of a draft: after the draw before it
 CASES: dict[str, Case] = {
     **{name: plain(FEATURES[name], DRAWN) for name in ("greedy", "temperature", "top_k", "top_p", "min_p", "filters", "penalties", "bias", "allowed", "min_tokens")},
@@ -171,11 +172,26 @@ CASES: dict[str, Case] = {
     "processor": Case(
         FEATURES["processor"], {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ}
     ),
+    "grammar": Case(
+        FEATURES["grammar"], {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ}
+    ),
+    "grammar to its end": plain(FEATURES["grammar to its end"], "host draw parameters processors" + READ),
     "one processor": plain({"logits_processors": [processor]}, "host draw processors" + READ, calls=("processor",)),
     "sampler": plain(FEATURES["sampler"], "host sampler overwrites_logits"),
     "counted sampler": plain({"sampler": sampler}, "host sampler overwrites_logits", calls=("sampler",)),
     "criterion": plain(FEATURES["criterion"], "host draw criteria" + READ),
     "counted criterion": plain({"stopping_criteria": [criterion], "top_k": 5}, "host draw parameters criteria" + READ, calls=("criterion",)),
+    "contrastive": Case(FEATURES["contrastive"], {"first": CONTRAST, "next": CONTRAST, "node": CONTRAST, "leaf": CONTRAST}),
+    "contrastive, prompt_logprobs": Case(
+        {**FEATURES["contrastive"], "prompt_logprobs": 2}, {"score": "host nobody prompt_score hidden", "first": CONTRAST, "next": CONTRAST}
+    ),
+    "contrastive with a processor": plain(FEATURES["contrastive with a processor"], "host contrast parameters processors hidden"),
+    "contrastive, batch processors": plain(
+        {**FEATURES["contrastive"], "max_tokens": 12}, "host contrast batch_processors hidden", batch=True, calls=("batch",)
+    ),
+    "contrastive, what is read and kept": plain(
+        {**FEATURES["contrastive"], "logprobs": 1, "stopping_criteria": [criterion]}, "host contrast criteria logprobs hidden", calls=("criterion",)
+    ),
     "trace": plain({"top_p": 0.9}, "host draw parameters trace", options={"trace": True}),
     "batch processors": plain({}, "host draw batch_processors" + READ, batch=True, calls=("batch",)),
     "batch processors and one's own": plain(
@@ -307,6 +323,16 @@ def test_rows_that_no_token_follows(engines: dict[tuple[str, bool], LLM], reques
         assert words(_core.testing.plan_row(request, row)) == "host nobody prompt_score"
     row.position = prompt_len - 1
     assert words(_core.testing.plan_row(request, row)) == "host nobody overwrites_logits", "no prompt token follows"
+
+
+def test_rows_of_which_the_hidden_state_is_kept(engines: dict[tuple[str, bool], LLM], requests: list[Any]) -> None:
+    """Contrastive search reads that of each prompt token: no logits are computed for it, on a device either."""
+    engines["cpu", False].generate([PROMPTS[0]], params_of(CASES["contrastive"]), use_tqdm=False)
+    row = row_case("score", len(PROMPTS[0]))
+    for row.has_device in (False, True):
+        plan = _core.testing.plan_row(requests[0], row)
+        assert words(plan) == "host nobody hidden" and not plan.needs_logits
+    assert _core.testing.plan_row(requests[0], row_case("first", len(PROMPTS[0]))).needs_logits
 
 
 def test_requests_that_user_code_steps(engines: dict[tuple[str, bool], LLM], requests: list[Any]) -> None:

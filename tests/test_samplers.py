@@ -20,6 +20,7 @@ from llmi import (
     UnsupportedCombinationError,
     _core,
 )
+from llmi.params.beams import BEAM_ALIASES, BEAMS
 from llmi.params.foreign_options import CALL_FOREIGN
 from llmi.params.options import SAMPLING
 from llmi.params.sampling import ALIASES
@@ -373,8 +374,8 @@ dynatemp_exponent mirostat_tau mirostat_eta adaptive_p_decay p_less penalty_last
 
 @pytest.mark.parametrize("name", _KNOWN_ELSEWHERE.split())
 def test_each_name_has_a_meaning_or_a_reason(llm: LLM, name: str) -> None:
-    if name in SAMPLING or name in ALIASES:
-        assert SAMPLING[ALIASES.get(name, name)].doc
+    if name in SAMPLING or name in ALIASES or name in ("num_beams", "beam_width"):
+        assert {**BEAMS, **SAMPLING}[{**BEAM_ALIASES, **ALIASES}.get(name, name)].doc
         return
     foreign = CALL_FOREIGN[name]
     assert len(foreign.why.split()) >= 4, "a reason, or what to do instead"

@@ -18,6 +18,7 @@ const char* KindName(ErrorKind kind) {
     case ErrorKind::kOutOfMemory: return "out_of_memory";
     case ErrorKind::kNonFiniteLogits: return "non_finite_logits";
     case ErrorKind::kHook: return "hook";
+    case ErrorKind::kConstraint: return "constraint";
     case ErrorKind::kDraft: return "draft";
     case ErrorKind::kBusy: return "busy";
     case ErrorKind::kDevice: return "device";

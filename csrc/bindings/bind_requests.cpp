@@ -77,6 +77,30 @@ py::dict TraceColumns(const std::vector<TraceRow>& rows) {
   return columns;
 }
 
+EarlyStopping EarlyStoppingOf(const std::string& name) {
+  if (name == "no") return EarlyStopping::kNo;
+  if (name == "yes") return EarlyStopping::kYes;
+  if (name == "never") return EarlyStopping::kNever;
+  throw py::value_error("early_stopping is \"no\", \"yes\" or \"never\", not \"" + name + "\"");
+}
+
+// A beam search from a mapping of its fields, all of which must be given.
+BeamParams MakeBeams(const py::dict& given) {
+  Keywords keywords(given, "beams", "field");
+  BeamParams beams;
+  beams.width = keywords.Take<int64_t>("width");
+  beams.num_returned = keywords.Take<int64_t>("num_returned");
+  beams.length_penalty = keywords.Take<double>("length_penalty");
+  beams.length_includes_prompt = keywords.Take<bool>("length_includes_prompt");
+  beams.early_stopping = EarlyStoppingOf(keywords.Take<std::string>("early_stopping"));
+  beams.do_sample = keywords.Take<bool>("do_sample");
+  beams.num_groups = keywords.Take<int64_t>("num_groups");
+  beams.diversity_penalty = keywords.Take<double>("diversity_penalty");
+  beams.force_words = keywords.Take<std::vector<std::vector<std::vector<int32_t>>>>("force_words");
+  keywords.CheckAllKnown();
+  return beams;
+}
+
 // A request from its keyword arguments. All of them must be given, so that a caller forgets none.
 std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   Keywords keywords(given, "Request");
@@ -86,6 +110,11 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   request->params = keywords.Take<SamplingParams>("params");
   request->negative_token_ids = keywords.Take<std::vector<int32_t>>("negative_token_ids");
   request->num_samples = keywords.Take<int64_t>("n");
+  const auto beams = keywords.Take<std::optional<py::dict>>("beams");
+  if (beams) {
+    request->beams = MakeBeams(*beams);
+    request->num_samples = request->beams->width;
+  }
   request->priority = keywords.Take<int64_t>("priority");
   request->stream = keywords.Take<bool>("stream");
   request->stepped = keywords.Take<bool>("stepped");
@@ -115,6 +144,8 @@ void RegisterSamples(py::module_& module) {
       .def_readonly("token_ids", &SampleOutput::token_ids)
       .def_property_readonly("text", [](const SampleOutput& output) { return py::str(output.text); })
       .def_readonly("cumulative_logprob", &SampleOutput::cumulative_logprob)
+      .def_readonly("score", &SampleOutput::score)
+      .def_readonly("beam_indices", &SampleOutput::beam_indices)
       .def_property_readonly("logprobs", [](const SampleOutput& output) { return output.logprobs; })
       .def_property_readonly("token_times_s", [](const SampleOutput& output) { return CopyArray(output.token_times_s); })
       .def_property_readonly("finish_reason", [](const SampleOutput& output) { return OptionalName(output.finish_reason); })

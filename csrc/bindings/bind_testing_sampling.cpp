@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "bindings/bind_testing.h"
 #include "core/philox.h"
 #include "core/scalar_math.h"
+#include "engine/beams/candidates.h"
+#include "engine/beams/hypotheses.h"
 #include "engine/detokenizer.h"
 #include "sampling/contrast.h"
 #include "sampling/edits.h"
@@ -21,6 +24,29 @@ namespace py = pybind11;
 
 namespace llmi {
 namespace {
+
+void RegisterBeams(py::module_& module) {
+  // The `count` best candidates of beams with these rows and sums, or those drawn at `position`: (score, parent, token) of each.
+  module.def("beam_candidates",
+             [](const FloatArray& values, const FloatArray& logits, const std::vector<float>& totals, const std::vector<double>& sums,
+                int64_t count, const std::optional<std::pair<uint64_t, int64_t>>& drawn) {
+               const auto size = static_cast<size_t>(values.shape(1));
+               std::vector<BeamCandidate> all;
+               for (size_t i = 0; i < sums.size(); ++i) {
+                 const auto rank = static_cast<int64_t>(i);
+                 const BeamRow row = {{values.data() + i * size, size}, {logits.data() + i * size, size}, totals[i], sums[i], rank};
+                 std::vector<BeamCandidate> best =
+                     drawn ? DrawnOfRow(TestContext("", 1), row, {drawn->first, drawn->second, rank, 5, 0}, count) : BestOfRow(row, count);
+                 all.insert(all.end(), best.begin(), best.end());
+               }
+               py::list list;
+               for (const BeamCandidate& candidate : BestOfAll(std::move(all), count, drawn.has_value())) {
+                 list.append(py::make_tuple(candidate.score, candidate.parent, candidate.token));
+               }
+               return list;
+             });
+  module.def("length_divisor", &LengthDivisor, py::arg("length"), py::arg("penalty"));
+}
 
 // Rows that are made of several.
 void RegisterContrasts(py::module_& module) {
@@ -132,6 +158,7 @@ void RegisterDetokenizer(py::module_& module) {
 void RegisterTestingSampling(py::module_& module) {
   RegisterContrasts(module);
   RegisterLaws(module);
+  RegisterBeams(module);
   RegisterNoise(module);
   RegisterDetokenizer(module);
 }

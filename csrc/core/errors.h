@@ -16,6 +16,7 @@ enum class ErrorKind {
   kOutOfMemory,       // needed_bytes, available_bytes
   kNonFiniteLogits,   // NaN or infinity where probabilities are needed
   kHook,              // user code raised
+  kConstraint,        // no token is allowed where one must follow
   kDraft,             // a drafter raised, or made an invalid proposal
   kBusy,              // the engine was called from inside one of its own hooks
   kDevice,            // the machine lacks a device or a feature that the options need

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/request_limits.h"
+#include "engine/beams/group.h"
 #include "engine/clock.h"
 #include "engine/emit.h"
+#include "engine/request_limits.h"
 
 namespace llmi {
 
@@ -22,6 +23,7 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
     auto sample = std::make_unique<Sample>(tokens_, request->params);
     sample->running = running.get();
     sample->index = i;
+    sample->rank = i;
     sample->tokens = request->prompt_token_ids;
     sample->scheduled.arrival = num_samples_++;
     sample->scheduled.priority = request->priority;
@@ -31,11 +33,16 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
     sample->scheduled.cache_salt = request->cache_salt;
     if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
     if (IsGuided(*request)) sample->AddCompanion(request->negative_token_ids);
+    if (request->params.contrasts() && request->params.max_tokens > 0) {
+      sample->drafting.BeginContrast();
+      sample->scheduled.first_wanted_row = 0;
+    }
     running->samples.push_back(std::move(sample));
   }
   Sample& leader = *running->samples[0];
   leader.scheduled.num_seats = NumSeats(*request);
   cache_.Init(&leader.scheduled.kv);
+  if (request->beams) running->beams = std::make_shared<BeamGroup>(*request, &leader, tokens_);
   if (leader.companion != nullptr) cache_.Init(&leader.companion->scheduled.kv);
   requests_[request->id] = std::move(running);
   return leader;
@@ -44,7 +51,14 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
 void ActiveRequests::Abort(uint64_t id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
-  for (auto& sample : found->second->samples) Finish(*sample, FinishReason::kAbort);
+  FinishAll(*found->second, FinishReason::kAbort);
+}
+
+void ActiveRequests::FinishAll(Running& running, FinishReason reason) {
+  const bool ended = running.num_finished == static_cast<int64_t>(running.samples.size());
+  if (ended) return;
+  for (auto& sample : running.samples) Finish(*sample, reason);
+  if (running.beams) running.request->samples = running.beams->Outputs(reason);
 }
 
 void ActiveRequests::Finish(Sample& sample, FinishReason reason) {
@@ -71,7 +85,7 @@ void ActiveRequests::Fail(Running& running, const Error& error) {
   // An interrupted hook ends its request as aborted, not as failed, unless the engine closes.
   const bool aborted = error.kind() == ErrorKind::kInterrupted && !life_.IsClosing();
   if (!aborted) running.request->error = error.kind() == ErrorKind::kInterrupted ? ClosedUnderWay() : error;
-  for (auto& sample : running.samples) Finish(*sample, aborted ? FinishReason::kAbort : FinishReason::kError);
+  FinishAll(running, aborted ? FinishReason::kAbort : FinishReason::kError);
 }
 
 void ActiveRequests::FailAll(const Error& error) {
@@ -120,7 +134,7 @@ void ActiveRequests::ReleaseAllRows() {
 
 void ActiveRequests::EmitStreams() {
   for (auto& [id, running] : requests_) {
-    if (running->request->stream) EmitNews(*running);
+    if (running->request->stream) running->beams ? EmitHypotheses(*running) : EmitNews(*running);
   }
 }
 

@@ -27,6 +27,8 @@ class ActiveRequests {
   // Fails every request that has not finished.
   void FailAll(const Error& error);
   void Finish(Sample& sample, FinishReason reason);
+  // Finishes all samples of a request. A beam search then has its hypotheses as outputs.
+  void FinishAll(Running& running, FinishReason reason);
   // Sends the finish event of each request whose samples have all finished. step_ahead: a launched step may still compute their rows.
   void HandOver(bool step_ahead);
   // Frees the cache of finished rows that have left the scheduler.

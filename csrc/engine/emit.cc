@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "engine/beams/group.h"
 #include "engine/clock.h"
 
 namespace llmi {
@@ -34,6 +35,31 @@ std::vector<OutputEvent> OutputChannel::TakeAll() {
   return events;
 }
 
+std::optional<TextEnd> EndOfText(const SamplingParams& params, int64_t num_output, int32_t token, Detokenizer* detokenizer) {
+  const bool is_eos = !params.ignore_eos && Holds(params.eos_token_ids, token);
+  const bool is_stop_id = Holds(params.stop_token_ids, token);
+  if (num_output >= params.min_tokens && (is_eos || is_stop_id)) {
+    if (detokenizer != nullptr && params.include_stop_str_in_output) detokenizer->Push(token, false);
+    TextEnd end = {FinishReason::kStop, {}, true};
+    if (is_stop_id) end.stop_reason = token;
+    return end;
+  }
+  if (detokenizer == nullptr) return std::nullopt;
+  detokenizer->Push(token, num_output >= params.min_tokens);
+  if (!detokenizer->stopped_by()) return std::nullopt;
+  return TextEnd{FinishReason::kStop, *detokenizer->stopped_by()};
+}
+
+std::optional<TextEnd> EndByCriteria(RequestHooks* hooks, const HookContext& context, std::span<const float> raw, double* hook_seconds) {
+  if (raw.empty()) return std::nullopt;
+  const Stopwatch stopwatch(hook_seconds);
+  const std::optional<std::string> reason = hooks->ShouldStop(context, raw.data(), static_cast<int64_t>(raw.size()));
+  if (!reason) return std::nullopt;
+  TextEnd end = {FinishReason::kStop};
+  if (!reason->empty()) end.stop_reason = *reason;
+  return end;
+}
+
 std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<const float> raw, double* hook_seconds) {
   Request& request = *sample.running->request;
   const SamplingParams& params = request.params;
@@ -44,27 +70,11 @@ std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<c
   output.token_ids.push_back(token);
   output.token_times_s.push_back(now);
   const auto num_output = static_cast<int64_t>(output.token_ids.size());
-  const bool is_eos = !params.ignore_eos && Holds(params.eos_token_ids, token);
-  const bool is_stop_id = Holds(params.stop_token_ids, token);
-  if (num_output >= params.min_tokens && (is_eos || is_stop_id)) {
-    if (is_stop_id) output.stop_reason = token;
-    if (params.detokenize && params.include_stop_str_in_output) sample.detokenizer.Push(token, false);
-    return FinishReason::kStop;
-  }
-  if (params.detokenize) {
-    sample.detokenizer.Push(token, num_output >= params.min_tokens);
-    if (sample.detokenizer.stopped_by()) {
-      output.stop_reason = *sample.detokenizer.stopped_by();
-      return FinishReason::kStop;
-    }
-  }
-  if (!raw.empty()) {
-    const HookContext context = sample.hook_context();
-    const Stopwatch stopwatch(hook_seconds);
-    if (const auto reason = request.hooks->ShouldStop(context, raw.data(), static_cast<int64_t>(raw.size()))) {
-      if (!reason->empty()) output.stop_reason = *reason;
-      return FinishReason::kStop;
-    }
+  std::optional<TextEnd> end = EndOfText(params, num_output, token, params.detokenize ? &sample.detokenizer : nullptr);
+  if (!end) end = EndByCriteria(request.hooks.get(), sample.hook_context(), raw, hook_seconds);
+  if (end) {
+    output.stop_reason = end->stop_reason;
+    return end->reason;
   }
   if (num_output >= params.max_tokens) return FinishReason::kLength;
   return std::nullopt;
@@ -95,6 +105,23 @@ void EmitNews(Running& running) {
     event.finish_reason = output.finish_reason;
     sample->num_streamed_tokens = output.token_ids.size();
     sample->finish_streamed = sample->finished;
+    running.channel->Push(std::move(event));
+  }
+}
+
+void EmitHypotheses(Running& running) {
+  const bool ended = running.num_finished == static_cast<int64_t>(running.samples.size());
+  if (!ended || running.beams->streamed) return;
+  running.beams->streamed = true;
+  int64_t index = 0;
+  for (const SampleOutput& output : running.request->samples) {
+    OutputEvent event;
+    event.request = running.request;
+    event.sample_index = index++;
+    event.token_ids = output.token_ids;
+    event.logprobs = output.logprobs;
+    event.text = output.text;
+    event.finish_reason = output.finish_reason;
     running.channel->Push(std::move(event));
   }
 }

@@ -5,10 +5,27 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <variant>
 
 #include "engine/running.h"
 
 namespace llmi {
+
+// How a text ends.
+struct TextEnd {
+  FinishReason reason = FinishReason::kNone;
+  std::variant<std::monostate, int32_t, std::string> stop_reason = {};
+  bool at_token = false;  // by a stop id or an EOS token
+};
+
+// The end that the output's last token makes by itself or by its text, if it makes one. num_output: the tokens, this one included.
+// detokenizer: has the text before it and takes it; null if no text is wanted.
+std::optional<TextEnd> EndOfText(const SamplingParams& params, int64_t num_output, int32_t token, Detokenizer* detokenizer);
+
+// The end that the user's criteria want. raw [vocab_size]: logits for them; empty if there are none. Adds the time in user code to
+// *hook_seconds.
+std::optional<TextEnd> EndByCriteria(RequestHooks* hooks, const HookContext& context, std::span<const float> raw, double* hook_seconds);
 
 // Adds a token to the sample and its output. Returns the reason if the sample ends here (a stop id, a stop string, a criterion of the user,
 // the length), else nothing. raw [vocab_size]: logits for the user's criteria; empty if there are none. Adds the time in user code to
@@ -20,6 +37,9 @@ void CompleteOutput(Sample& sample, FinishReason reason);
 
 // Sends the tokens and text that each sample has added since the last call. For a request that streams.
 void EmitNews(Running& running);
+
+// Sends each hypothesis of a beam search that has ended, whole and once. For a request that streams.
+void EmitHypotheses(Running& running);
 
 // Sends the finish event; the engine does not touch the request afterwards.
 void EmitFinish(std::shared_ptr<Request> request, OutputChannel& channel);

@@ -93,7 +93,9 @@ void Engine::Take(Inbox::Mail& mail) {
   for (const auto& work : mail.posts) work();
   for (const auto& [request, channel] : mail.requests) {
     Sample& leader = requests_->Add(request, channel);
-    if (request->source != nullptr) {
+    if (leader.drafting.contrast() != nullptr) {
+      leader.scheduled.kv.side_bytes = HiddenRowBytes(decoder_->spec().hidden_size);
+    } else if (request->source != nullptr) {
       request->num_cached_tokens = lab_->ShareCache(*request->source, leader.tokens, &leader.scheduled.kv);
     }
     scheduler_->Add(&leader.scheduled);

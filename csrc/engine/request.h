@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/errors.h"
+#include "engine/beams/params.h"
 #include "sampling/logprobs.h"
 #include "sampling/params.h"
 #include "speculative/drafter.h"
@@ -134,7 +136,9 @@ enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 struct SampleOutput {
   std::vector<int32_t> token_ids;
   std::string text;
-  double cumulative_logprob = 0;
+  double cumulative_logprob = 0;                            // under beams: the sum that was scored
+  double score = std::numeric_limits<double>::quiet_NaN();  // of a beam's hypothesis: cumulative_logprob / length^length_penalty
+  std::vector<int32_t> beam_indices;    // of a beam's hypothesis, per token: its parent's rank among the running beams of the step before
   std::vector<TokenLogprobs> logprobs;  // per token, if the request wants them
   std::vector<double> token_times_s;    // steady clock, per token
   SpeculationStats speculation;
@@ -151,7 +155,8 @@ struct Request {
   std::vector<int32_t> prompt_token_ids;
   SamplingParams params;
   std::vector<int32_t> negative_token_ids;  // of guidance: what its second sequence begins with; not empty where params.guided()
-  int64_t num_samples = 1;
+  int64_t num_samples = 1;          // under beams: their width
+  std::optional<BeamParams> beams;  // a beam search; at the finish event `samples` holds its hypotheses, best first
   int64_t priority = 0;
   bool trace = false;      // record every token tried
   bool stream = false;     // emit an event per step

@@ -30,13 +30,18 @@ class RequestLimits {
 
  private:
   void CheckPrompt(const Request& request) const;
+  void CheckWords(const Request& request) const;
+  void CheckBeams(const Request& request, int64_t last_len) const;
   void CheckIds(const std::vector<int32_t>& ids, const std::string& what) const;
   void CheckCompanion(const Request& request, int64_t last_len) const;
   void CheckSeats(const Request& request) const;
   void CheckLayers(const Request& request) const;
+  void CheckContrast(const Request& request) const;
+  void CheckPages(const Request& request, int64_t last_len) const;
 
   const int64_t vocab_size_;
   const int64_t num_layers_;
+  const int64_t hidden_size_;
   const KvGroups groups_;
   const int64_t max_model_len_;
   const int64_t max_num_seqs_;

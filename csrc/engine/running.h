@@ -19,6 +19,7 @@
 
 namespace llmi {
 
+class BeamGroup;
 struct Running;
 
 // The sequence that a guided sample is led away from: the negative prompt, then the sample's own output. It runs with the sample
@@ -37,6 +38,7 @@ struct Sample {
 
   Running* running = nullptr;
   int64_t index = 0;
+  int64_t rank = 0;             // among the running beams of its search; else its index
   std::vector<int32_t> tokens;  // prompt and output
   ScheduledSequence scheduled;
   std::unique_ptr<Companion> companion;  // null without guidance
@@ -71,7 +73,7 @@ struct Sample {
   // What the law of the next token depends on.
   TokenHistory history() const;
   // Noise of the token at `position`. round: of verification, 0 for plain draws.
-  NoiseKey noise_key(int64_t position, uint32_t round = 0) const { return {request().params.seed, position, index, 0, round}; }
+  NoiseKey noise_key(int64_t position, uint32_t round = 0) const { return {request().params.seed, position, rank, 0, round}; }
   // The same for the next token.
   NoiseKey next_noise_key(uint32_t round = 0) const { return noise_key(static_cast<int64_t>(tokens.size()), round); }
 };
@@ -81,6 +83,7 @@ struct Running {
   std::shared_ptr<OutputChannel> channel;
   std::vector<std::unique_ptr<Sample>> samples;
   int64_t num_finished = 0;
+  std::shared_ptr<BeamGroup> beams;  // the search that the samples run, or null
 
   int64_t prompt_len() const { return static_cast<int64_t>(request->prompt_token_ids.size()); }
   SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }
@@ -94,7 +97,7 @@ inline bool Sample::judges_drafts() const {
   return request().speculation && request().speculation->verification != VerificationKind::kCoupled;
 }
 
-inline TokenHistory Sample::history() const { return {tokens, running->prompt_len(), index, sampler}; }
+inline TokenHistory Sample::history() const { return {tokens, running->prompt_len(), rank, sampler}; }
 
 inline void Sample::AddCompanion(const std::vector<int32_t>& negative_token_ids) {
   companion = std::make_unique<Companion>();
@@ -136,7 +139,7 @@ inline void Sample::ForkCompanion(KvCache& cache, const Sample& leader) {
   companion->scheduled.max_computed = companion->scheduled.kv.num_tokens;
 }
 
-inline HookContext Sample::hook_context() const { return {index, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
+inline HookContext Sample::hook_context() const { return {rank, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
 
 // A row of the batch whose logits are needed: it computes what follows `position` of a sample's tokens.
 struct LogitsRow {

@@ -81,16 +81,21 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
   Running* running = sample->running;
   // A finished row of a static batch is computed up to its logits, as static batches do, and not used. Its request may be gone.
   const bool finished = sample->finished;
+  const ContrastRecord* contrast = finished ? nullptr : sample->drafting.contrast();
   const bool scores_prompt = !finished && running->request->params.num_prompt_logprobs >= 0 && sample->index == 0;
-  if (piece.num_new > 0) builder->BeginSegment(kv);
+  if (piece.num_new + piece.num_drafted > 0) builder->BeginSegment(kv);
   for (int64_t i = 0; i < piece.num_new; ++i) {
     const int64_t position = kv.num_tokens + i;
     const bool last = finished ? i + 1 == piece.num_new : position + 1 == piece.sequence->num_tokens;
     // A prompt row is scored once: after a preemption some rows, or all, have their scores already.
     const bool scores =
         scores_prompt && position + 1 < running->prompt_len() && position >= static_cast<int64_t>(running->request->prompt_logprobs.size());
-    builder->AddToken(sample->tokens[static_cast<size_t>(position)], last || scores);
-    if (last || scores) rows->push_back({sample, position, kWalkRoot, last});
+    const bool keeps_hidden = contrast != nullptr && position >= contrast->rows.size();
+    // After a preemption the candidates that follow the last token are known.
+    const bool draws = last && (contrast == nullptr || sample->walk.draft().size() == 0);
+    const bool wanted = draws || scores || keeps_hidden;
+    builder->AddToken(sample->tokens[static_cast<size_t>(position)], wanted);
+    if (wanted) rows->push_back({sample, position, kWalkRoot, draws});
   }
   if (finished) return;
   if (running->request->speculation) builder->AddTaps(running->request->speculation->drafter->hidden_layers());

@@ -38,6 +38,8 @@ class Decoder {
   // Not re-entrant: workspaces belong to the object.
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
 
+  // Keeps these rows of the result alone, in this order (ascending): hidden states and taps; the others are lost.
+  void KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result);
   // Computes the logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`) and stores them on the host.
   // With a shortlist, only the logits of its tiles are defined.
   void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist = nullptr);

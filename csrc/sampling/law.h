@@ -7,6 +7,7 @@
 // on every machine.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -38,6 +39,8 @@ enum class LawStage : uint8_t {
   kTempered,   // and by the filters that run before temperature
 };
 constexpr size_t kNumLawStages = 4;
+// The rows [vocab_size] after each stage; empty for one that did not run.
+using LawStages = std::array<std::vector<float>, kNumLawStages>;
 // Called after each stage with the row [vocab_size].
 using LawObserver = std::function<void(LawStage stage, const float* logits)>;
 
@@ -64,7 +67,7 @@ struct NoiseKey {
   uint64_t seed = 0;
   int64_t position = 0;
   int64_t sample_index = 0;
-  uint32_t purpose = 0;  // 0 target draw, 1 draft draw, 2 acceptance, 3 residual, 4 other coins
+  uint32_t purpose = 0;  // 0 target draw, 1 draft draw, 2 acceptance, 3 residual, 4 other coins; 5 and 6 are llmi.smc's, in Python
   uint32_t round = 0;    // verification round, for purposes 1 to 3
 };
 

@@ -1,9 +1,11 @@
 #include "sampling/logprobs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "core/errors.h"
 #include "kernels/ops/vocab.h"
 
 namespace llmi {
@@ -17,6 +19,13 @@ int32_t RankOf(const float* logits, int64_t vocab_size, int32_t token) {
 }
 
 }  // namespace
+
+float ToLogprobs(const KernelContext& context, float* row, int64_t vocab_size) {
+  const float total = LogSumExp(context, row, vocab_size);
+  if (!std::isfinite(total)) throw Error(ErrorKind::kNonFiniteLogits, "the model's logits hold NaN or infinity");
+  for (int64_t i = 0; i < vocab_size; ++i) row[i] -= total;
+  return total;
+}
 
 TokenLogprobs ComputeLogprobs(const KernelContext& context, const float* raw, const float* law, bool greedy, int64_t vocab_size,
                               int32_t token, int64_t num_top) {

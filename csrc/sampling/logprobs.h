@@ -16,6 +16,10 @@ struct TokenLogprobs {
   std::vector<int32_t> ranks;             // 1 = largest raw logit
 };
 
+// Turns a row of logits into log-probabilities, in place: each less LogSumExp. Returns that. Throws Error(kNonFiniteLogits) if the row
+// holds NaN or +inf, or -inf alone.
+float ToLogprobs(const KernelContext& context, float* row, int64_t vocab_size);
+
 // raw [vocab_size]: the model's logits. law [vocab_size]: the result of ProcessLogits. greedy: all of the law's mass is on `token`.
 // num_top: 0 or more; at most vocab_size entries are returned.
 TokenLogprobs ComputeLogprobs(const KernelContext& context, const float* raw, const float* law, bool greedy, int64_t vocab_size,

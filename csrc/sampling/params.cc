@@ -64,6 +64,16 @@ void CheckRepetition(const SamplingParams& params, int64_t vocab_size) {
   if (!std::is_sorted(params.dry_breakers.begin(), params.dry_breakers.end())) Fail("dry_sequence_breakers", "must ascend");
 }
 
+// Contrastive search takes the best of a few candidates: nothing is drawn.
+void CheckContrast(const SamplingParams& params) {
+  if (!std::isfinite(params.penalty_alpha) || params.penalty_alpha > 1) Fail("penalty_alpha", "must lie in [0, 1], or below 0 (off)");
+  if (!params.contrasts()) return;
+  if (!params.greedy()) Fail("penalty_alpha", "draws nothing: temperature must be 0");
+  if (params.top_k < kLeastCandidates || params.top_k > kMostCandidates) {
+    Fail("penalty_alpha", "needs top_k in [2, 64], the number of its candidates; it is " + std::to_string(params.top_k));
+  }
+}
+
 }  // namespace
 
 void Validate(const SamplingParams& params, int64_t vocab_size) {
@@ -92,6 +102,7 @@ void Validate(const SamplingParams& params, int64_t vocab_size) {
   CheckRows(params);
   CheckRepetition(params, vocab_size);
   CheckOrder(params);
+  CheckContrast(params);
 }
 
 }  // namespace llmi

@@ -8,6 +8,10 @@
 
 namespace llmi {
 
+// Candidates of contrastive search.
+constexpr int64_t kLeastCandidates = 2;
+constexpr int64_t kMostCandidates = 64;
+
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy
   double top_p = 1.0;        // (0, 1]
@@ -21,6 +25,7 @@ struct SamplingParams {
   double repetition_penalty = 1.0;
   int64_t penalty_last_n = -1;  // tokens of the history that the three penalties see; -1: all
   int64_t no_repeat_ngram_size = 0;
+  double penalty_alpha = -1.0;  // [0, 1]: contrastive search among the top_k likeliest tokens (engine/contrast); below 0: off
   double typical_p = 1.0;       // (0, 1]
   double epsilon_cutoff = 0.0;  // [0, 1)
   double eta_cutoff = 0.0;      // [0, 1)
@@ -62,7 +67,19 @@ struct SamplingParams {
   bool greedy() const { return temperature == 0; }
   bool guided() const { return guidance_scale != 1; }
   bool contrasts_layers() const { return !dola_layers.empty(); }
+  bool contrasts() const { return penalty_alpha >= 0; }
+  // All probability is on the likeliest token.
+  bool has_point_law() const { return greedy() && !contrasts(); }
 };
+
+// Those that make a row of several, or choose among rows.
+template <typename Visit>
+void VisitRowParams(const Visit& visit) {
+  visit("guidance_scale", &SamplingParams::guidance_scale);
+  visit("dola_layers", &SamplingParams::dola_layers);
+  visit("dola_transformers", &SamplingParams::dola_transformers);
+  visit("penalty_alpha", &SamplingParams::penalty_alpha);
+}
 
 // Calls visit(name, member) for each parameter; name is its name in Python.
 template <typename Visit>
@@ -99,10 +116,8 @@ void VisitSamplingParams(const Visit& visit) {
   visit("dry_allowed_length", &SamplingParams::dry_allowed_length);
   visit("dry_penalty_last_n", &SamplingParams::dry_penalty_last_n);
   visit("dry_breakers", &SamplingParams::dry_breakers);
-  visit("guidance_scale", &SamplingParams::guidance_scale);
-  visit("dola_layers", &SamplingParams::dola_layers);
-  visit("dola_transformers", &SamplingParams::dola_transformers);
   visit("sampler_order", &SamplingParams::sampler_order);
+  VisitRowParams(visit);
   visit("logit_bias", &SamplingParams::logit_bias);
   visit("bad_words", &SamplingParams::bad_words);
   visit("allowed_token_ids", &SamplingParams::allowed_token_ids);

@@ -32,11 +32,17 @@ std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
   return sequence.token_ids == nullptr ? std::span<const int32_t>() : *sequence.token_ids;
 }
 
-// Draft rows after the next token. A draft runs only together with the last known token.
+// Draft rows after the next token. A draft runs only together with the last known token, or after it.
 int64_t Drafted(const ScheduledSequence& sequence) { return IsDecode(sequence) ? sequence.num_drafted : 0; }
 
+// Whether it waits for a token (scheduler.h).
+bool Idles(const ScheduledSequence& sequence) { return !sequence.finished && Missing(sequence) == 0 && sequence.num_drafted == 0; }
+
 // Rows of a decode with its draft.
-int64_t DecodeRows(const ScheduledSequence& sequence) { return NumLast(sequence) * (1 + Drafted(sequence)); }
+int64_t DecodeRows(const ScheduledSequence& sequence) {
+  const bool only_draft = Missing(sequence) == 0 && sequence.num_drafted > 0;
+  return only_draft ? sequence.num_drafted : NumLast(sequence) * (1 + Drafted(sequence));
+}
 
 // The most tokens of one piece. If the sequence has a draft, its last known token and the draft run in a separate step.
 int64_t MostAtOnce(const ScheduledSequence& sequence) {
@@ -69,7 +75,9 @@ bool Erase(Container& container, ScheduledSequence* sequence) {
 
 }  // namespace
 
-bool IsDecode(const ScheduledSequence& sequence) { return Missing(sequence) == NumLast(sequence); }
+bool IsDecode(const ScheduledSequence& sequence) {
+  return Missing(sequence) == NumLast(sequence) || (Missing(sequence) == 0 && sequence.num_drafted > 0);
+}
 
 bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) const {
   if (Overtaken(*a) != Overtaken(*b)) return Overtaken(*a);
@@ -95,7 +103,7 @@ void Scheduler::AddRunning(ScheduledSequence* sequence) {
 void Scheduler::Remove(ScheduledSequence* sequence) {
   if (!Erase(running_, sequence)) Erase(waiting_, sequence);
   const int64_t drawn = sequence->allowance - sequence->max_new_tokens;
-  if (drawn == 0) return;
+  if (drawn <= 0) return;
   num_left_ = std::min(num_left_ + 1, kDrawnMemory);
   drawn_share_ += (static_cast<double>(drawn) / static_cast<double>(sequence->allowance) - drawn_share_) / static_cast<double>(num_left_);
 }
@@ -121,6 +129,8 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
   if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return IsDecode(*s); })) prompt_budget = INT64_MAX;
   ScheduleRunning(&budget, &prompt_budget, &pieces);
   AdmitWaiting(&budget, &prompt_budget, &pieces);
+  // Idle sequences alone may hold the pages that the waiting ones need.
+  while (pieces.empty() && !waiting_.empty() && PreemptIdle()) AdmitWaiting(&budget, &prompt_budget, &pieces);
   return pieces;
 }
 
@@ -155,8 +165,9 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     if (num_counted != running_.size()) {  // in the first iteration, and after a preemption
       num_counted = running_.size();
       behind = 0;
-      for (size_t j = i; j < num_counted; ++j) behind += DecodeRows(*running_[j]);
+      for (size_t j = i; j < num_counted; ++j) behind += Idles(*running_[j]) ? 0 : DecodeRows(*running_[j]);
     }
+    if (Idles(*sequence)) continue;
     // One token and its draft are set aside for each running sequence after this one.
     behind -= DecodeRows(*sequence);
     // A finished row of a static batch computes its last token again, into the same slot.
@@ -168,10 +179,15 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     if (is_prompt) num_tokens = std::min(num_tokens, *prompt_budget);
     if (!config_.chunked_prefill && num_tokens < most) num_tokens = most;
     ScheduledPiece piece = PieceOf(sequence, num_tokens);
-    if (piece.num_tokens() <= 0) continue;
-    const bool whole = IsDecode(*sequence) && piece.num_rows() > 1;  // it runs whole, or waits a step
+    if (piece.num_tokens() <= 0 && (most > 0 || piece.num_drafted == 0)) continue;
+    const bool whole = IsDecode(*sequence) && (piece.num_rows() > 1 || most == 0);  // it runs whole, or waits a step
     if (whole && piece.num_rows() > *budget && !pieces->empty()) continue;
-    if (!ReserveRunning(&piece, pieces->empty())) continue;
+    const bool reserved = ReserveRunning(&piece, pieces->empty());
+    // Sequences before this one may have left.
+    const auto place = std::find(running_.begin(), running_.end(), sequence);
+    if (place == running_.end()) break;
+    i = static_cast<size_t>(place - running_.begin());
+    if (!reserved) continue;
     pieces->push_back(piece);
     *budget -= piece.num_rows();
     if (is_prompt) *prompt_budget -= std::min(piece.num_tokens(), *prompt_budget);
@@ -198,6 +214,7 @@ int64_t Scheduler::PagesNeeded(const ScheduledPiece& piece) const {
 bool Scheduler::ReserveRunning(ScheduledPiece* piece, bool alone) {
   ScheduledSequence* sequence = piece->sequence;
   while (!TryReserve(*piece)) {
+    if (PreemptIdle()) continue;
     const bool is_last = running_.back() == sequence;
     if (is_last && piece->num_tokens() > 1 && !IsDecode(*sequence)) {  // no other sequence follows: continue with a smaller piece
       *piece = PieceOf(sequence, piece->num_tokens() / 2);
@@ -389,14 +406,30 @@ void Scheduler::GiveBack(ScheduledSequence* sequence) {
 void Scheduler::PreemptLast() {
   ScheduledSequence* victim = running_.back();
   running_.pop_back();
+  Preempt(victim);
+}
+
+// Preempts the idle sequence that is last in precedence. Returns false if none idles.
+bool Scheduler::PreemptIdle() {
+  const auto idle = std::find_if(running_.rbegin(), running_.rend(), [](const ScheduledSequence* s) { return Idles(*s); });
+  if (idle == running_.rend()) return false;
+  ScheduledSequence* victim = *idle;
+  running_.erase(std::next(idle).base());
+  Preempt(victim);
+  return true;
+}
+
+// Gives back the pages of a sequence that has left the running ones. It waits, unless it has finished or idles.
+void Scheduler::Preempt(ScheduledSequence* victim) {
   if (!victim->finished) {
     ForBoth(*victim, [](ScheduledSequence& part) { ++part.num_preemptions; });
     ++num_preemptions_;
     if (victim->companion == nullptr && swap_rule_ && swap_rule_(*victim))
       victim->host_copy = std::make_shared<const KvHostCopy>(cache_->CopyToHost(victim->kv));
   }
+  const bool idles = Idles(*victim);
   GiveBack(victim);
-  if (victim->finished) return;
+  if (victim->finished || idles) return;
   Add(victim);
   OrderWaiting();
 }
@@ -440,8 +473,8 @@ bool Scheduler::Contains(const ScheduledSequence* sequence) const {
 
 void Scheduler::EndStep() {
   if (config_.policy != SchedulingPolicy::kStatic) return;
-  const bool all_finished = std::all_of(running_.begin(), running_.end(), [](const auto* s) { return s->finished; });
-  if (all_finished) running_.clear();
+  const bool ends = std::all_of(running_.begin(), running_.end(), [](const auto* s) { return s->finished || Idles(*s); });
+  if (ends) std::erase_if(running_, [](const auto* s) { return s->finished; });
 }
 
 }  // namespace llmi

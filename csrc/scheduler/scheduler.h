@@ -9,6 +9,10 @@
 //
 // A sequence may have a companion with a cache of its own (guidance). The two are one entry of the queues: they get and lose pages
 // together, and the last known tokens of both run in the same step. A lone sequence costs the same as without this.
+//
+// A running sequence all of whose tokens are computed idles: a beam that waits for the other beams of its search. It has no piece until it
+// gets a token. When pages are short, idle sequences give theirs first, whatever their precedence, so that beams cannot block each other;
+// such a sequence leaves the queues, and its owner adds it again when it gets a token.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +55,8 @@ struct ScheduledSequence {
   int64_t num_overtaken = 0;             // number of later arrivals that were admitted before it
   int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
   int64_t num_cached = 0;                // tokens that the prefix cache gave it when it first ran
-  int64_t num_drafted = 0;               // draft rows after its last token; if not all fit into a step, the last token waits, too
+  // Draft rows after its last token; if not all fit into a step, the last token waits, too. They run even if no token is left to compute.
+  int64_t num_drafted = 0;
   KvSequence kv;                         // kv.num_tokens of the known tokens are computed
   bool finished = false;                 // a static batch keeps its finished rows
   int64_t num_preemptions = 0;
@@ -62,7 +67,7 @@ struct ScheduledSequence {
   ScheduledSequence* companion = nullptr;
 };
 
-// Whether only the last known token of the sequence, and that of its companion, is not computed.
+// Whether only the last known token of the sequence, and that of its companion, is not computed; or only a draft after it.
 bool IsDecode(const ScheduledSequence& sequence);
 
 struct ScheduledPiece {
@@ -143,6 +148,8 @@ class Scheduler {
   bool ReserveWaiting(ScheduledPiece* piece);
   void GiveBack(ScheduledSequence* sequence);  // gives back all its pages; the cache keeps it as an empty sequence
   void PreemptLast();
+  bool PreemptIdle();
+  void Preempt(ScheduledSequence* victim);
   void AttachPrefix(ScheduledSequence* sequence);
   bool FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const;
   bool RestoreCopy(ScheduledSequence* sequence);

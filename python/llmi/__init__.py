@@ -30,7 +30,9 @@ _MODULES = {
     "lab.strategy": ("Generate",),
     "speculation.arena": ("drafter_arena", "speculation_forecast"),
     "outputs.trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
+    "params.beams": ("BeamSearchParams",),
     "params.constraint": ("Constraint",),
+    "params.structured": ("StructuredOutputsParams",),
     "speculation.drafters": ("Draft", "Drafter", "PromptLookup"),
     "speculation.context": ("DraftContext",),
     "speculation.draft_model": ("DraftModel",),
@@ -44,10 +46,12 @@ _MODULES = {
     "families": ("register_family",),
     "cli.doctor": ("doctor",),
     "lab.numeric": ("log_softmax",),
+    "outputs.beams": ("BeamSearchOutput", "BeamSearchSequence"),
     "outputs.completion": ("CompletionOutput", "Logprob", "RequestMetrics", "StreamChunk"),
     "outputs.scores": ("LogLikelihood", "Perplexity"),
     "outputs.memory": ("MemoryReport",),
     "models.info": ("ModelInfo",),
+    "outputs.choice": ("best_of",),
     "outputs.results": ("Outputs", "RequestOutput"),
     "errors": (
         "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError",
@@ -56,12 +60,16 @@ _MODULES = {
     ),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
+#: Packages and modules whose own `__all__` is public.
+_PACKAGES = ("smc", "testing", "watermark")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
+    from llmi import smc as smc
     from llmi import testing as testing
+    from llmi import watermark as watermark
     from llmi.async_llm import AsyncLLM as AsyncLLM
     from llmi.cli.doctor import doctor as doctor
     from llmi.engine.args import RequestInfo as RequestInfo
@@ -94,6 +102,9 @@ if TYPE_CHECKING:
     from llmi.lab.tree import TokenTree as TokenTree
     from llmi.llm import LLM as LLM
     from llmi.models.info import ModelInfo as ModelInfo
+    from llmi.outputs.beams import BeamSearchOutput as BeamSearchOutput
+    from llmi.outputs.beams import BeamSearchSequence as BeamSearchSequence
+    from llmi.outputs.choice import best_of as best_of
     from llmi.outputs.completion import CompletionOutput as CompletionOutput
     from llmi.outputs.completion import Logprob as Logprob
     from llmi.outputs.completion import RequestMetrics as RequestMetrics
@@ -110,9 +121,11 @@ if TYPE_CHECKING:
     from llmi.outputs.trace import DecodeTrace as DecodeTrace
     from llmi.outputs.trace import TokenExplanation as TokenExplanation
     from llmi.outputs.trace import TraceDifference as TraceDifference
+    from llmi.params.beams import BeamSearchParams as BeamSearchParams
     from llmi.params.constraint import Constraint as Constraint
     from llmi.params.sampling import SamplingParams as SamplingParams
     from llmi.params.sampling import TokenContext as TokenContext
+    from llmi.params.structured import StructuredOutputsParams as StructuredOutputsParams
     from llmi.requests.replay import replay as replay
     from llmi.requests.stream import TextStream as TextStream
     from llmi.speculation.arena import drafter_arena as drafter_arena
@@ -130,7 +143,7 @@ if TYPE_CHECKING:
     from llmi.speculation.verification import VerifyContext as VerifyContext
     from llmi.text.tokenizer import Tokenizer as Tokenizer
 
-__all__ = ["__version__", "testing", *_HOME]
+__all__ = ["__version__", *_PACKAGES, *_HOME]
 
 
 class _Package(ModuleType):
@@ -145,9 +158,10 @@ class _Package(ModuleType):
         path = value.__name__.removeprefix("llmi.")
         if path == "base.opening":  # it is below LLM, and opens one
             vars(value)["llm_class"] = lambda: __getattr__("LLM")
-        public = value.__all__ if path == "testing" else _MODULES.get(path, ())
+        public = value.__all__ if path in _PACKAGES else _MODULES.get(path, ())
         for member in public:
-            vars(value)[member].__module__ = "llmi.testing" if path == "testing" else "llmi"
+            if hasattr(vars(value)[member], "__qualname__"):
+                vars(value)[member].__module__ = f"llmi.{path}" if path in _PACKAGES else "llmi"
 
 
 class _FormerModules:
@@ -183,8 +197,8 @@ sys.meta_path.append(_FormerModules())
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return importlib.import_module("llmi.testing")
+    if name in _PACKAGES:
+        return importlib.import_module(f"llmi.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'llmi' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"llmi.{_HOME[name]}"), name)

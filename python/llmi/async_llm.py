@@ -15,6 +15,7 @@ from llmi.base.travel import StaysHere
 from llmi.errors import EngineClosedError, InvalidParamsError
 from llmi.llm import LLM
 from llmi.outputs.results import RequestOutput
+from llmi.params.beams import BeamSearchParams
 from llmi.params.options import option
 from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
@@ -111,12 +112,16 @@ class AsyncLLM(StaysHere):
             self._pump.closed = True
 
     def generate(
-        self, prompt: object, sampling_params: SamplingParams | None = None, request_id: str | None = None, **generate_args: object
+        self,
+        prompt: object,
+        sampling_params: SamplingParams | BeamSearchParams | None = None,
+        request_id: str | None = None,
+        **generate_args: object,
     ) -> AsyncIterator[RequestOutput]:
         """Gives the request's output as it grows, the last time with `finished`. Leaving the loop aborts the request.
 
         `output_kind` in the parameters chooses what each step holds: "cumulative" all so far, "delta" what is new,
-        "final" only the end. Slow readers get fewer, larger steps. A step that a timeout cancels (`asyncio.wait_for` around
+        "final" only the end. A beam search has nothing before its end. Slow readers get fewer, larger steps. A step that a timeout cancels (`asyncio.wait_for` around
         `anext`) loses nothing: the next one goes on there.
 
         Raises what LLM.generate would for one prompt.

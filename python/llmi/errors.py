@@ -185,6 +185,8 @@ def from_core(error: CoreError, path: str | Path | None = None) -> LlmiError:
             return NonFiniteLogitsError(message)
         case "hook":
             return HookError(message)
+        case "constraint":
+            return ConstraintError(message)
         case "draft":
             return DraftError(message, field)
         case "busy":

@@ -34,9 +34,11 @@ from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
 from llmi.models.generation_config import generation_defaults
 from llmi.models.info import unpacked_of
+from llmi.outputs.beams import BeamSearchOutput
 from llmi.outputs.memory import MemoryReport, make_memory_report
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.outputs.scores import LogLikelihood, Perplexity
+from llmi.params.beams import BeamSearchParams, Params
 from llmi.params.engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
 from llmi.params.options import SEED, option
 from llmi.params.sampling import SamplingParams
@@ -259,7 +261,7 @@ class LLM(StaysHere):
     def generate(
         self,
         prompts: Prompt | Iterable[Prompt],
-        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        sampling_params: Params | Iterable[Params] | None = None,
         *,
         speculative_config: object = "engine",
         priority: int | Iterable[int] = 0,
@@ -275,7 +277,7 @@ class LLM(StaysHere):
         ----------
         prompts : str, list of int, dict, TokenSequence, or an iterable of these
             A flat list of ints is one prompt. A TokenSequence is continued from a fork of its cache, itself untouched.
-        sampling_params : SamplingParams or one for each prompt, optional
+        sampling_params : SamplingParams, BeamSearchParams or one of them for each prompt, optional
             Replaces the model's own defaults.
         speculative_config : SpeculativeConfig, Drafter, function, dict, None, or a list with one for each prompt
             Who drafts tokens ahead; changes nothing but the speed. "engine": what LLM was given; None: off.
@@ -293,7 +295,7 @@ class LLM(StaysHere):
         use_tqdm : bool, optional
             None: a progress bar for several prompts, where somebody watches.
         **params
-            SamplingParams fields, over the model's defaults, instead of `sampling_params`.
+            SamplingParams fields, over the model's defaults, instead of `sampling_params`; with `beam_width` or `num_beams` BeamSearchParams'.
 
         Returns
         -------
@@ -313,7 +315,7 @@ class LLM(StaysHere):
     def chat(
         self,
         messages: list[Message] | list[list[Message]],
-        sampling_params: SamplingParams | None = None,
+        sampling_params: Params | None = None,
         *,
         chat_template: str | os.PathLike[str] | None = None,
         add_generation_prompt: bool = True,
@@ -350,10 +352,10 @@ class LLM(StaysHere):
         call_options = CallOptions(to_the_end=True, render=lambda chat: ids_of(render(chat)), **options)
         return self._finish(self._call(prompts, sampling_params, generate_args, call_options), use_tqdm)
 
-    def stream(self, prompts: object, sampling_params: SamplingParams | None = None, **generate_args: object) -> TextStream:
+    def stream(self, prompts: object, sampling_params: Params | None = None, **generate_args: object) -> TextStream:
         """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
 
-        `max_tokens` runs to the end of the context unless given.
+        `max_tokens` runs to the end of the context unless given. Hypotheses of a beam search come whole, at its end.
         """
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
         render = None
@@ -364,6 +366,19 @@ class LLM(StaysHere):
         with call.ending(self._keep):
             self._submit(call)
             return TextStream(call, self)
+
+    def beam_search(self, prompts: Prompt | Iterable[Prompt], params: BeamSearchParams, **generate_args: object) -> list[BeamSearchOutput]:
+        """Beam search in vLLM's shape: for each prompt `.sequences`, best first, with log-probabilities.
+
+        `generate(prompts, params)` does the same search and gives Outputs. **generate_args are its options.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise InvalidParamsError(f"params must be BeamSearchParams, not {show(params)}", "params")
+        options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
+        use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
+        wanted = params if params.logprobs is not None else params.replace(logprobs=0)
+        call = self._call(prompts, wanted, generate_args, CallOptions(**options))
+        return [BeamSearchOutput.of(output) for output in self._finish(call, use_tqdm)]
 
     # --- the lab
 
@@ -449,7 +464,7 @@ class LLM(StaysHere):
 
     # --- stepping by hand
 
-    def enqueue(self, prompts: object, sampling_params: SamplingParams | None = None, **generate_args: object) -> list[str]:
+    def enqueue(self, prompts: object, sampling_params: Params | None = None, **generate_args: object) -> list[str]:
         """Queue requests that run while `step()` is called, or all at once in `wait_for_completion()`."""
         options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
         stepped = CallOptions(on_error="return", stream=True, stepped=True, **options)

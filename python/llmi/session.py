@@ -16,6 +16,7 @@ from llmi.models.files import OpenModel
 from llmi.models.info import ModelInfo
 from llmi.outputs.memory import MemoryReport
 from llmi.outputs.results import Outputs
+from llmi.params.beams import Params
 from llmi.params.sampling import SamplingParams
 from llmi.requests.build import RequestBuilder
 from llmi.requests.results import ResultBuilder
@@ -61,7 +62,7 @@ class Session(Protocol):
     def generate(
         self,
         prompts: Prompt | Iterable[Prompt],
-        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        sampling_params: Params | Iterable[Params] | None = None,
         *,
         speculative_config: object = "engine",
         use_tqdm: bool | None = None,

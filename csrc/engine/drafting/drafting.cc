@@ -44,7 +44,8 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
     plan.num_rows += piece.num_rows();
     const bool draws = piece.sequence->kv.num_tokens + piece.num_new == piece.sequence->num_tokens;
     if (sample->drafting.has_waiting() && draws && !sample->finished) {
-      sample->walk.Begin(sample->drafting.TakeWaiting(), 0, sample->request().speculation->drafter->wants_observe());
+      const auto& speculation = sample->request().speculation;  // none in contrastive search
+      sample->walk.Begin(sample->drafting.TakeWaiting(), 0, speculation && speculation->drafter->wants_observe());
       sample->scheduled.num_drafted = 0;
     } else if (MayDraft(piece) && !sample->judges_drafts()) {
       samples.push_back(sample);
@@ -53,7 +54,7 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   Propose(samples, plan);
   // Requests that failed here have given their blocks back.
   std::erase_if(*pieces, [](const ScheduledPiece& piece) {
-    const ScheduledSequence& computed = piece.num_new > 0 ? *piece.sequence : *piece.sequence->companion;
+    const ScheduledSequence& computed = piece.num_companion > 0 && piece.num_new == 0 ? *piece.sequence->companion : *piece.sequence;
     return computed.kv.tables[0].empty();
   });
 }
@@ -220,7 +221,12 @@ void Drafting::EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_r
   for (const ScheduledPiece& piece : pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
     const int64_t num_nodes = sample->walk.draft().size();
-    if (num_nodes > 0) EndWalk(*sample, forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(num_rows));
+    if (num_nodes > 0 && sample->drafting.contrast() != nullptr) {
+      if (!sample->finished) cache_.Trim(&sample->scheduled.kv);
+      sample->walk.End();
+    } else if (num_nodes > 0) {
+      EndWalk(*sample, forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(num_rows));
+    }
   }
 }
 

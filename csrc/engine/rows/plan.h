@@ -2,7 +2,7 @@
 // PlanRow makes the plan of each row before the step's logits exist. The classes of this folder and StepAhead read it, and none of them
 // looks at a request's options to find out the same.
 //
-// To add a reader of rows, such as a grammar's mask or a beam search:
+// To add a reader of rows, such as a grammar's mask:
 // 1. Add a field to RowEdits, RowReaders or RowKeeps, or a value to RowDecider, and set it in PlanRow. Any reader, and anything kept, takes
 //    the row to the host and leaves its raw logits as they are (RowPlan::NeedsHost). An edit does so if RowEdits::on_host names it, and a
 //    decider unless PlanRow names it as one that devices know.
@@ -23,6 +23,8 @@ enum class RowDecider {
   kSampler,  // the user's sampler
   kRule,     // the acceptance rule, over the drafted tokens that follow the row
   kJudge,    // the judge of the whole draft
+  kBeams,    // the beam search, from the rows of all its beams
+  kContrast,  // contrastive search (engine/contrast): the row gives the candidates of the next step
 };
 
 // The changes of the row's logits.
@@ -52,6 +54,7 @@ struct RowKeeps {
   bool logprobs = false;        // log-probabilities of the token and of the most likely ones: raw and of the law
   bool draft_logprobs = false;  // the law's log-probabilities of drafted tokens, for a drafter that observes
   bool trace = false;           // the decode trace: raw logits, each stage, the law
+  bool hidden = false;          // the hidden state after the final norm, for contrastive search
 
   bool operator==(const RowKeeps&) const = default;
 };
@@ -69,6 +72,8 @@ struct RowPlan {
 
   // Something on the host reads the row or changes it, beyond drawing from it. If not, the law may replace the logits.
   bool NeedsHost() const;
+  // Not only the row's hidden state is wanted.
+  bool NeedsLogits() const;
 };
 
 // What an engine has, as far as it matters to its rows.

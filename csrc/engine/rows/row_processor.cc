@@ -26,10 +26,13 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       device_draws_(context, decoder, combined_.logits()),
       processors_(context, std::move(batch_hook), requests, combined_.logits().vocab_size()),
       prepared_(context, processors_, combined_.logits().vocab_size()),
+      beams_(context, cache, scheduler, requests, processors_, combined_.logits().vocab_size()),
       trace_(context) {}
 
 void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead) {
-  step_index_ = step_index;
+  trace_.BeginStep(step_index);
+  ChooseCandidates(context_, decoder_, requests_, &step);
+  EmitCandidates(step.rows);
   const auto num_rows = static_cast<int64_t>(step.rows.size());
   const int64_t chunk = LogitsRowsAtOnce(combined_.logits().vocab_size(), context_.device != nullptr);
   for (int64_t begin = 0; begin < num_rows;) {
@@ -57,6 +60,7 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
   combined_.Combine(step, rows, begin, context_.device == nullptr && num_behind > 0);
   processors_.RunBatch(rows, combined_);
   prepared_.Prepare(rows, combined_.logits().Row(0), combined_, device_draws_);
+  beams_.Prepare(rows, combined_.logits().Row(0));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].sample->finished) continue;  // ended at an earlier row of this step, or waits for its static batch to end
     const RowVerdict drawn = device_draws_.Drawn(i);
@@ -76,8 +80,17 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const RowValues& values, con
     EndScore(row);
     return;
   }
+  if (row.plan.decider == RowDecider::kBeams) {
+    num_generated_tokens_ += beams_.Take(row, trace_.step());
+    return;
+  }
   if (row.plan.decider == RowDecider::kJudge) {
     JudgeRow(row, values);
+    return;
+  }
+  if (row.plan.decider == RowDecider::kContrast) {
+    sample.started = true;
+    TakeCandidates(row, values.raw);
     return;
   }
   if (row.node != sample.walk.node()) return;  // the walk does not reach this row
@@ -117,7 +130,7 @@ void RowProcessor::ScorePrompt(const LogitsRow& row, const float* raw) {
   const TokenHistory history = {std::span(request.prompt_token_ids).first(static_cast<size_t>(position + 1)), position + 1};
   ProcessLogits(context_, params, history, nullptr, law_.data(), vocab_size);
   request.prompt_logprobs.push_back(
-      ComputeLogprobs(context_, raw, law_.data(), params.greedy(), vocab_size, next, params.num_prompt_logprobs));
+      ComputeLogprobs(context_, raw, law_.data(), params.has_point_law(), vocab_size, next, params.num_prompt_logprobs));
 }
 
 // The other samples of the request fork from its first one and draw their first tokens from the same row.
@@ -163,21 +176,77 @@ void RowProcessor::JudgeRow(const LogitsRow& row, const RowValues& values) {
   }
 }
 
+std::vector<float> RowProcessor::ComputeLaw(const LogitsRow& row, const float* base) {
+  const int64_t vocab_size = combined_.logits().vocab_size();
+  law_.assign(base, base + vocab_size);
+  LogitsHook process;
+  if (row.plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
+  return ProcessLogits(context_, row.sample->request().params, row.sample->history(), process, law_.data(), vocab_size,
+                       row.plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+}
+
+// Before the head: the next candidates of all sequences then come from rows whose tokens are known, as in plain decoding.
+void RowProcessor::EmitCandidates(std::span<const LogitsRow> rows) {
+  for (const LogitsRow& row : rows) {
+    if (row.plan.decider != RowDecider::kContrast || row.node == kWalkRoot || row.sample->finished) continue;
+    try {
+      EmitCandidate(row);
+    } catch (const Error& error) {
+      requests_.Fail(*row.sample->running, error);
+    }
+  }
+}
+
+void RowProcessor::EmitCandidate(const LogitsRow& row) {
+  Sample& sample = *row.sample;
+  ContrastRecord& record = *sample.drafting.contrast();
+  const SamplingParams& params = sample.request().params;
+  const RowVerdict verdict = {sample.walk.draft().token_ids[static_cast<size_t>(row.node)], row.node};
+  sample.emit_time_s = NowSeconds();
+  sample.walk.NoteDraw();
+  if (row.plan.keeps.logprobs) {
+    SampleOutput& output = sample.output();
+    output.logprobs.push_back(ComputeLogprobs(context_, record.raw.data(), record.law.data(), false, combined_.logits().vocab_size(), verdict.token,
+                                              params.num_logprobs));
+    output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
+  }
+  if (row.plan.keeps.trace) {
+    trace_.SetStages(std::move(record.stages));
+    trace_.Record(sample, record.raw.data(), record.law, verdict);
+  }
+  AfterToken(row, verdict.token, verdict.child, record.raw.data());
+}
+
+// The candidates run in the next step that has room for all of them, as a draft that waits.
+void RowProcessor::TakeCandidates(const LogitsRow& row, const float* raw) {
+  Sample& sample = *row.sample;
+  ContrastRecord& record = *sample.drafting.contrast();
+  const int64_t vocab_size = combined_.logits().vocab_size();
+  ComputeLaw(row, raw);
+  Draft draft;
+  draft.token_ids = DrawSeveral(nullptr, law_.data(), vocab_size, sample.request().params.top_k);
+  if (draft.size() > 1) draft.parents.assign(draft.token_ids.size(), kWalkRoot);
+  const float total = LogSumExp(context_, law_.data(), vocab_size);
+  record.probs.clear();
+  for (int32_t id : draft.token_ids) record.probs.push_back(ExpF32(law_[static_cast<size_t>(id)] - total));
+  const RowKeeps& keeps = row.plan.keeps;
+  if (keeps.logprobs || keeps.trace || row.plan.readers.criteria) {
+    record.raw.assign(raw, raw + vocab_size);
+    record.law.swap(law_);
+  }
+  if (keeps.trace) record.stages = trace_.TakeStages();
+  sample.scheduled.num_drafted = draft.size();
+  sample.drafting.SetWaiting(std::move(draft));
+}
+
 // The token after a row, from law_, by whatever decides for it; the child is kFindChild where that is not known. The sample's sampler state
 // follows the token.
 RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* base, const RowVerdict* judged) {
   Sample& sample = *row.sample;
-  const RowPlan& plan = row.plan;
-  const SamplingParams& params = sample.request().params;
-  const int64_t vocab_size = combined_.logits().vocab_size();
-  if (plan.in_parallel) return {prepared_.Take(sample, &law_), kFindChild};
-  law_.assign(base, base + vocab_size);
-  LogitsHook process;
-  if (plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
-  const std::vector<float> before = ProcessLogits(context_, params, sample.history(), process, law_.data(), vocab_size,
-                                                  plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+  if (row.plan.in_parallel) return {prepared_.Take(sample, &law_), kFindChild};
+  const std::vector<float> before = ComputeLaw(row, base);
   const RowVerdict verdict = judged != nullptr ? *judged : DecideByLaw(row);
-  sample.sampler = NextState(context_, params, sample.sampler, law_, before, verdict.token);
+  sample.sampler = NextState(context_, sample.request().params, sample.sampler, law_, before, verdict.token);
   return verdict;
 }
 
@@ -210,7 +279,7 @@ void RowProcessor::SampleToken(const LogitsRow& row, const RowValues& values, co
   }
   if (verdict.child == kFindChild) verdict.child = sample.walk.ChildWith(verdict.token);
   if (keeps.draft_logprobs) sample.walk.NoteLogprobs(context_, params.greedy(), law_, verdict.token);
-  if (keeps.trace) trace_.Record(sample, raw, law_, verdict, step_index_);
+  if (keeps.trace) trace_.Record(sample, raw, law_, verdict);
   AfterToken(row, verdict.token, verdict.child, raw);
 }
 

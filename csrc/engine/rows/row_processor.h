@@ -10,7 +10,9 @@
 #include "cache/kv_cache.h"
 #include "engine/active_requests.h"
 #include "engine/ahead.h"
+#include "engine/beams/steps.h"
 #include "engine/rows/combined_rows.h"
+#include "engine/rows/contrast_rows.h"
 #include "engine/rows/device_draws.h"
 #include "engine/rows/judge.h"
 #include "engine/rows/plan.h"
@@ -44,6 +46,12 @@ class RowProcessor {
   void EndScore(const LogitsRow& row);
   void StartSiblings(const LogitsRow& row, const RowValues& values);
   void JudgeRow(const LogitsRow& row, const RowValues& values);
+  // Contrastive search: the token is the candidate that a row follows; then the row gives the next candidates.
+  void EmitCandidates(std::span<const LogitsRow> rows);
+  void EmitCandidate(const LogitsRow& row);
+  void TakeCandidates(const LogitsRow& row, const float* raw);
+  // Computes law_ from the row before the masks; returns what ProcessLogits returns.
+  std::vector<float> ComputeLaw(const LogitsRow& row, const float* base);
   // drawn: what the device has drawn, and then values are null; or kNotDrawn. judged: what the row's judge has decided; null without a
   // judge.
   void SampleToken(const LogitsRow& row, const RowValues& values, const RowVerdict& drawn, const RowVerdict* judged = nullptr);
@@ -63,10 +71,10 @@ class RowProcessor {
   DeviceDraws device_draws_;
   UserProcessors processors_;
   PreparedRows prepared_;
+  BeamSteps beams_;
   DecodeTrace trace_;
   std::vector<float> law_;  // of the row that SampleToken is at, or ScorePrompt
   JudgedRows judged_;       // rows so far of the draft that JudgeRow collects
-  int64_t step_index_ = 0;
   int64_t num_generated_tokens_ = 0;
 };
 

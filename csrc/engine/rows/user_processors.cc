@@ -8,6 +8,7 @@
 #include "core/thread_pool.h"
 #include "engine/clock.h"
 #include "sampling/law.h"
+#include "sampling/logprobs.h"
 
 namespace llmi {
 
@@ -26,6 +27,7 @@ void UserProcessors::PenaliseRows(std::span<const LogitsRow> rows, const std::ve
     float* law = matrix_.data() + row * vocab_size;
     std::copy_n(combined.Base(places[row]), vocab_size, law);
     try {
+      if (sample.request().beams) ToLogprobs(alone, law, vocab_size_);  // beams score log-probabilities
       PenaliseLogits(alone, sample.request().params, sample.history(), law, vocab_size_);
     } catch (...) {
       (*errors)[row] = std::current_exception();

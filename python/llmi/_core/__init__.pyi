@@ -22,6 +22,7 @@ _ErrorKind: TypeAlias = Literal[
     "out_of_memory",
     "non_finite_logits",
     "hook",
+    "constraint",
     "draft",
     "busy",
     "device",
@@ -158,6 +159,7 @@ class SamplingParams(_Bound):
     repetition_penalty: float
     penalty_last_n: int
     no_repeat_ngram_size: int
+    penalty_alpha: float
     typical_p: float
     epsilon_cutoff: float
     eta_cutoff: float
@@ -209,6 +211,10 @@ class SampleOutput(_Bound):
     def text(self) -> str: ...
     @property
     def cumulative_logprob(self) -> float: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def beam_indices(self) -> list[int]: ...
     @property
     def logprobs(self) -> list[TokenLogprobs]: ...
     @property
@@ -312,6 +318,7 @@ class Request(_Bound):
         source: LabSequence | None,
         cache_salt: str,
         trace: bool,
+        beams: Mapping[str, object] | None,  # the fields of BeamParams in csrc/engine/beams/params.h; early_stopping: "no", "yes", "never"
     ) -> None: ...
 
 class OutputEvent(_Bound):

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.sampling_flags import add_flags, given
+from llmi.cli.structured_flags import add_structured_flags, structured
 from llmi.errors import InvalidParamsError, LlmiError
 
 EPILOG = "Without --model, llmi uses SmolLM2-135M-Instruct, fetched once and cached."
@@ -139,13 +140,14 @@ def _add_activation_bits(parser: argparse.ArgumentParser, default: int | None) -
 
 def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: str) -> None:
     add_flags(parser, {"temperature": "0", "max_tokens": max_tokens, "seed": "drawn"})
+    add_structured_flags(parser)
 
 
 def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     """The parameters given, checked before a model is loaded. Raises InvalidParamsError."""
     from llmi.params.sampling import SamplingParams
 
-    params = {"temperature": 0.0, **given(arguments)}
+    params = {"temperature": 0.0, **given(arguments), **structured(arguments)}
     SamplingParams(**params).validate()
     return params
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from llmi.base.kinds import plain, show
 from llmi.errors import ConstraintError, InvalidParamsError
 from llmi.params.constraint import Constraint
@@ -14,16 +12,27 @@ from llmi.params.sampling import TokenContext
 from llmi.text.prompts import token_list
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
+else:
+    from llmi.base.lazy_numpy import np
 
 _MAX_MEMO = 4096  # states whose masks are kept, for each constraint
 
 
-class ConstraintProcessor:
-    """A Constraint as a logits processor; its state sits in context.state."""
+class NothingAllowedError(ConstraintError):
+    """A state allows no token: it ends the request, or drops one of its beams."""
 
-    def __init__(self, constraint: Constraint[Any], eos_token_ids: Iterable[int]) -> None:
+
+class ConstraintProcessor:
+    """A Constraint as a logits processor; its state sits in context.state.
+
+    begin: position of the first token that it reads; None: the first after the prompt.
+    """
+
+    def __init__(self, constraint: Constraint[Any], eos_token_ids: Iterable[int], begin: int | None = None) -> None:
         self.constraint = constraint
+        self._begin = begin
         self._eos = np.asarray(sorted(eos_token_ids), np.int64)
         self._ends = frozenset(self._eos.tolist())
         self._memo: dict[Any, NDArray[np.bool_]] = {}
@@ -32,20 +41,29 @@ class ConstraintProcessor:
     def __call__(self, context: TokenContext, logits: NDArray[np.float32]) -> None:
         """Sets what is not allowed to -inf."""
         slot = context.state
-        num_output = len(context.token_ids) - context.prompt_len
-        if "constraint" not in slot:
-            slot["constraint"] = (0, self.constraint.initial_state())
-        seen, state = slot["constraint"]
-        for token in context.token_ids[context.prompt_len + seen :].tolist():
+        output = context.token_ids[context.prompt_len if self._begin is None else self._begin :]
+        read, state = slot.get("constraint", (output[:0], None))
+        if len(read) == 0 or not np.array_equal(output[: len(read)], read):  # a sequence of the lab may have been rolled back
+            read, state = output[:0], self.constraint.initial_state()
+        for token in output[len(read) :].tolist():
             if token not in self._ends:  # under ignore_eos the text goes on where it was
                 state = self.constraint.advance(state, int(token))
-        slot["constraint"] = (num_output, state)
-        mask = self._mask(state, len(logits))
+        slot["constraint"] = (output.copy(), state)
+        mask = self.mask(state, len(logits))
         if not mask.any():
-            raise ConstraintError(f"{self.__name__}: state {show(state)} allows no token and is not final")
-        logits[~mask] = -np.inf
+            raise NothingAllowedError(f"{self.__name__}: state {show(state)} allows no token and is not final")
+        np.copyto(logits, -np.inf, where=~mask)
 
-    def _mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
+    def completes(self, token_ids: Iterable[int]) -> bool:
+        """Whether an output is a whole of the constraint's language."""
+        state = self.constraint.initial_state()
+        for token in token_ids:
+            if token not in self._ends:
+                state = self.constraint.advance(state, token)
+        return bool(plain(self.constraint.is_final(state)))
+
+    def mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
+        """The tokens that may follow in `state`, bool [vocab_size]; all False in a dead end."""
         key = state if isinstance(state, Hashable) else None
         if key is not None and key in self._memo:
             return self._memo[key]

@@ -6,17 +6,20 @@ import copy
 import importlib
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Whole, plain, show
-from llmi.errors import HookError, NonFiniteLogitsError, UnsupportedCombinationError
+from llmi.errors import ConstraintError, HookError, NonFiniteLogitsError, UnsupportedCombinationError
+from llmi.hooks.constraint import ConstraintProcessor
 from llmi.params.options import SAMPLING, Streamer, is_streamer
 from llmi.params.sampling import SamplingParams, TokenContext
+from llmi.params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
 else:
     from llmi.base.lazy_numpy import np
 
@@ -117,6 +120,13 @@ def _check_row(logits: NDArray[np.float32]) -> None:
         raise NonFiniteLogitsError("a logits processor left NaN or infinity among the logits")
 
 
+def _allows_nothing(error: BaseException) -> TypeGuard[ConstraintError]:
+    """Whether a constraint allows no token in its state."""
+    from llmi.hooks.constraint import NothingAllowedError
+
+    return isinstance(error, NothingAllowedError)
+
+
 def _token(drawn: object, vocab_size: int) -> int:
     """What a sampler returned, as a token id."""
     try:
@@ -209,17 +219,21 @@ class RequestHooks:
     """
 
     def __init__(
-        self, request_id: str, params: SamplingParams, prompt_text: str, eos_token_ids: Iterable[int] = (), batch: BatchRunner | None = None
+        self,
+        request_id: str,
+        params: SamplingParams,
+        prompt_text: str,
+        batch: BatchRunner | None = None,
+        constraint: ConstraintProcessor | None = None,
     ) -> None:
         self.batch = batch
         self.request_id = request_id
         self.params = params
         self.prompt_text = prompt_text
         self.processors: list[Any] = [_own_form(hook) for hook in SAMPLING["logits_processors"].parse(params.logits_processors)]
-        if params.structured_outputs is not None:
-            from llmi.hooks.constraint import ConstraintProcessor
-
-            self.processors.insert(0, ConstraintProcessor(params.structured_outputs, eos_token_ids))
+        self.constraint = constraint
+        if constraint is not None:
+            self.processors.insert(0, constraint)
         self.criteria: list[Any] = [_own_form(hook) for hook in SAMPLING["stopping_criteria"].parse(params.stopping_criteria)]
         self._streamers = [criterion for criterion in self.criteria if isinstance(criterion, _TransformersStreamer)]
         if self._streamers and params.n > 1:
@@ -229,11 +243,19 @@ class RequestHooks:
         self.error: BaseException | None = None
         self.failed_hook = ""
         self.failed_in_drafter = False
+        self.drops_beams = False  # where nothing is allowed a beam ends, not the request
+        self.dropped: ConstraintError | None = None  # why the last one did
         self._ended = False
 
     @property
     def has_processors(self) -> bool:
         return bool(self.processors) or self.batch is not None
+
+    @property
+    def has_code_of_user(self) -> bool:
+        """Whether Python of the caller takes part: not a grammar, which StructuredOutputsParams describe whole."""
+        declared = isinstance(self.params.structured_outputs, StructuredOutputsParams)
+        return len(self.processors) > int(declared) or self.batch is not None or self.has_sampler or self.has_criteria
 
     @property
     def has_sampler(self) -> bool:
@@ -268,11 +290,14 @@ class RequestHooks:
                     context.logits = logits
                 _check_row(logits)
             except BaseException as error:
+                if self.drops_beams and _allows_nothing(error):
+                    self.dropped = error
+                    return np.full_like(logits, -np.inf)
                 self._fail(processor, error)
                 raise
-        if self.params.structured_outputs is not None and len(self.processors) > 1:
+        if self.constraint is not None and len(self.processors) > 1:
             logits = logits.copy()  # a processor may have returned an array that it keeps
-            self.processors[0](context, logits)  # masks again
+            self.constraint(context, logits)  # masks again
         return logits
 
     def sample(self, row: _core.HookRow, law: NDArray[np.float32]) -> int:

@@ -19,12 +19,16 @@ from llmi import _core
 from llmi.base.kinds import Listed, Whole, array_of, parse, show
 from llmi.base.travel import StaysHere
 from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError, call_core, from_core
+from llmi.hooks.constraint import ConstraintProcessor
 from llmi.hooks.runners import RequestHooks
 from llmi.lab.capture import Capture, capture_layers
 from llmi.lab.tree import TokenTree
-from llmi.params.options import SEED, option
+from llmi.params.constraint import Constraint
+from llmi.params.options import SAMPLING, SEED, option
 from llmi.params.rows import combined
 from llmi.params.sampling import SamplingParams
+from llmi.params.structured import StructuredOutputsParams
+from llmi.structured import constraint_of
 from llmi.text.prompts import HeldPrompt, token_list, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
@@ -81,6 +85,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         self._hidden_states: dict[int, F32] = {}
         self._attention: dict[int, F32] = {}
         self._hook_state: dict[str, Any] = {}
+        self._constraint: tuple[Constraint[Any], int] | None = None  # of `constrain`, and where it begins
         self._draws: list[Draw] = []  # of sample(), in the order of positions
         owner = OWNER.get()
         if owner is not None:
@@ -173,6 +178,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         child._logits, child._layer_logits, child._hidden_states = self._logits, self._layer_logits, self._hidden_states
         child._attention = self._attention
         child._hook_state = copy.deepcopy(self._hook_state)
+        child._constraint = self._constraint
         child._draws = list(self._draws)
         return child
 
@@ -253,6 +259,27 @@ class TokenSequence(StaysHere, HeldPrompt):
         self._draws.append(Draw(position, drawn.token_id, drawn.sampler_state))
         return drawn.token_id
 
+    def constrain(self, constraint: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None) -> None:
+        """From the next token on, `probs` and `sample` keep to a constraint, in forks, too; None ends that.
+
+        Parameters
+        ----------
+        constraint : StructuredOutputsParams, dict of its fields, Constraint or None
+            As SamplingParams.structured_outputs, which must then be None. It reads what follows the sequence's present end.
+
+        Raises
+        ------
+        InvalidParamsError
+            The grammar cannot be enforced.
+
+        Examples
+        --------
+        >>> sequence.constrain({"regex": "[0-9]+"})  # doctest: +SKIP
+        """
+        made = constraint_of(SAMPLING["structured_outputs"].parse(constraint), self.llm.tokenizer)
+        self._constraint = None if made is None else (made, int(self._core.num_tokens))
+        self._hook_state.pop("constraint", None)
+
     def close(self) -> None:
         """Gives its cache back."""
         if not self._closed:
@@ -314,19 +341,37 @@ class TokenSequence(StaysHere, HeldPrompt):
             raise InvalidParamsError(f"logits must be None or an array of numbers [vocab_size] = [{size}], not {show(logits)}", "logits")
         return np.ascontiguousarray(row, np.float32)
 
+    def _constraint_processor(self, params: SamplingParams, ends: list[int]) -> ConstraintProcessor | None:
+        own = constraint_of(params.structured_outputs, self.llm.tokenizer)
+        if own is not None and self._constraint is not None:
+            raise UnsupportedCombinationError("the sequence keeps to a constraint of its own", "structured_outputs", "constrain")
+        if self._constraint is not None:
+            return ConstraintProcessor(self._constraint[0], ends, self._constraint[1])
+        return None if own is None else ConstraintProcessor(own, ends)
+
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
         params = self.llm._resolve(sampling_params, {})
         if (name := combined(params)) is not None:
             raise UnsupportedCombinationError(
                 f"a sequence has one row, and {name} makes a row of several: combine rows and give them as logits=", name, "sample"
             )
+        if params.penalty_alpha is not None:
+            raise UnsupportedCombinationError(
+                "penalty_alpha chooses by the hidden states of its candidates, and a sequence has one row: use generate",
+                "penalty_alpha",
+                "sequence",
+            )
         self._check_no_tree("sampled from")
-        row = self.logits if logits is None else self._given_logits(logits)
+        return self._drawn(params, self.logits if logits is None else self._given_logits(logits)), params
+
+    def _drawn(self, params: SamplingParams, row: F32) -> _core.DrawnLaw:
+        """The processed law of a row, and this position's draw from it, under resolved parameters."""
         hooks = None
         output = ""
-        if params.has_hooks() or self.llm._batch_runner is not None:
+        if params.has_hooks() or self.llm._batch_runner is not None or self._constraint is not None:
             output = self.output_text
-            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._builder.ends(params), self.llm._batch_runner)
+            before, ends = self.text.removesuffix(output), self.llm._builder.ends(params)
+            hooks = RequestHooks("sequence", params, before, self.llm._batch_runner, self._constraint_processor(params, ends))
             hooks.states[self._sample_index] = self._hook_state
         core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
         try:
@@ -341,7 +386,7 @@ class TokenSequence(StaysHere, HeldPrompt):
             if error.message.startswith("KeyboardInterrupt"):  # it came between two hooks
                 raise KeyboardInterrupt from None
             raise from_core(error) from None
-        return drawn, params
+        return drawn
 
 
 def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:

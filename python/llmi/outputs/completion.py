@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmi.base.travel import Record
 from llmi.outputs.speculation import SpecDecodeMetrics
@@ -59,8 +59,10 @@ class CompletionOutput(Record):
     """One continuation of a prompt.
 
     `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
-    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. Equality looks at everything
-    but the speculation's statistics and the trace.
+    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. After a beam search, `cumulative_logprob` is the
+    sum that was scored, `score` that sum over its length penalty, and `beam_indices[i]` the rank, among the running beams before position i, of
+    the beam that token i continues. `complete` is False if the text is not a whole of what `structured_outputs` demands: it was cut off by
+    max_tokens, a stop string, an abort or an error. Equality looks at everything but the speculation's statistics and the trace.
     """
 
     index: int
@@ -72,9 +74,18 @@ class CompletionOutput(Record):
     stop_reason: int | str | None
     spec_decode_metrics: SpecDecodeMetrics | None = dataclasses.field(default=None, compare=False)
     trace: DecodeTrace | None = dataclasses.field(default=None, compare=False)
+    complete: bool = True
+    score: float | None = None
+    beam_indices: list[int] | None = None
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        """Fields that an older version's objects lack get their defaults."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, state[1].get(field.name, field.default))
 
     def __repr__(self) -> str:
-        return f"CompletionOutput(index={self.index}, text={short(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason})"
+        score = "" if self.score is None else f", score={self.score:.4f}"
+        return f"CompletionOutput(index={self.index}, text={short(self.text)}, {len(self.token_ids)} tokens, {self.finish_reason}{score})"
 
 
 @dataclasses.dataclass(slots=True)

@@ -24,6 +24,10 @@ def _tokens_html(output: CompletionOutput) -> str:
     return "".join(spans)
 
 
+def _score(output: CompletionOutput) -> str:
+    return "" if output.score is None else f"<td>{output.score:.4f}</td>"
+
+
 class ShownRequest(Protocol):
     """What a picture of a RequestOutput shows."""
 
@@ -39,12 +43,13 @@ def request_html(request: ShownRequest) -> str:
     rows = "".join(
         f'<tr><td style="vertical-align:top">{output.index}</td>'
         f'<td style="text-align:left;white-space:pre-wrap">{_tokens_html(output)}</td>'
-        f"<td>{len(output.token_ids)}</td><td>{html.escape(str(output.finish_reason))}</td></tr>"
+        f"<td>{len(output.token_ids)}</td><td>{html.escape(str(output.finish_reason))}</td>{_score(output)}</tr>"
         for output in request.outputs
     )
+    scores = "<th>score</th>" if any(output.score is not None for output in request.outputs) else ""
     error = f'<div style="color:#b00">{html.escape(str(request.error))}</div>' if request.error is not None else ""
     return (
         f'<div><div style="white-space:pre-wrap"><b>{html.escape(request.prompt or "")}</b></div>'
-        f"<table><thead><tr><th></th><th>text</th><th>tokens</th><th>end</th></tr></thead><tbody>{rows}</tbody></table>{error}"
+        f"<table><thead><tr><th></th><th>text</th><th>tokens</th><th>end</th>{scores}</tr></thead><tbody>{rows}</tbody></table>{error}"
         f"<small>first token {request.metrics.time_to_first_token_s * 1e3:.0f} ms, seed {request.seed}</small></div>"
     )

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from llmi.base.kinds import Place, parse
+from llmi.base.travel import strict_json
 from llmi.engine.numerics_id import promises_bits, where_it_runs
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.models.input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
 from llmi.outputs.completion import CompletionOutput, Logprob
+from llmi.params.beams import BEAM_FIELDS, BeamSearchParams
 from llmi.params.overrides import overrides_text
 from llmi.params.sampling import FIELDS, HOOKS, SamplingParams
 
@@ -53,7 +55,14 @@ def digest_of(output: Answer, version: int) -> str:
 def results_of(output: Answer, version: int) -> list[dict[str, Any]]:
     """The continuations, as a receipt of this format holds them."""
     names = ("token_ids", "text") if version == 1 else ("token_ids", "text", "finish_reason", "stop_reason")
-    return [{name: getattr(completion, name) for name in names} for completion in output.outputs]
+    return [{name: getattr(completion, name) for name in names} | _beam_of(completion) for completion in output.outputs]
+
+
+def _beam_of(completion: CompletionOutput) -> dict[str, Any]:
+    """What a hypothesis of a beam search has besides."""
+    if completion.score is None:
+        return {}
+    return {name: strict_json(getattr(completion, name)) for name in ("score", "cumulative_logprob", "beam_indices")}
 
 
 @dataclasses.dataclass
@@ -70,6 +79,10 @@ class Receipt:
         source = output._receipt_source
         if source.get("hooks"):
             raise UnsupportedCombinationError("an output that Python hooks took part in has no receipt", "receipt", "hooks")
+        if source.get("chosen"):
+            raise UnsupportedCombinationError(
+                "best_of left out continuations: take the receipt of the output that it chose from", "receipt", "best_of"
+            )
         if not promises_bits(output.numerics_id):
             raise UnsupportedCombinationError(
                 "deterministic = False does not promise the same tokens again: its outputs have no receipt", "receipt", "deterministic"
@@ -100,6 +113,7 @@ class Receipt:
                 "seed": output.seed,
                 "outputs": results_of(output, FORMAT),
                 "logprob_digest": digest_of(output, FORMAT),
+                **({"grammar_engine": source["grammar_engine"]} if source.get("grammar_engine") else {}),
             }
         )
 
@@ -117,12 +131,12 @@ class Receipt:
         return overrides
 
     @property
-    def _sampling_params(self) -> SamplingParams:
+    def _sampling_params(self) -> SamplingParams | BeamSearchParams:
         """All of them: what the receipt does not name was at llmi's default, not at the model's."""
         params = dict(self.fields["sampling_params"], seed=self.fields["seed"])
         if params.get("logit_bias"):
             params["logit_bias"] = {int(token): float(bias) for token, bias in params["logit_bias"].items()}
-        return SamplingParams(**params)
+        return BeamSearchParams(**params) if "beam_width" in params else SamplingParams(**params)
 
     def save(self, path: str | Path) -> None:
         """Writes strict JSON."""
@@ -191,13 +205,17 @@ def _check_fields(fields: object) -> None:
     params = fields.get("sampling_params")
     if not isinstance(params, dict):
         raise ValueError("sampling_params is no object")
-    unknown = sorted(set(params) - (set(FIELDS) - {*HOOKS, "seed"}))
+    known = BEAM_FIELDS if "beam_width" in params else FIELDS
+    unknown = sorted(set(params) - (set(known) - {*HOOKS, "seed"} | {"structured_outputs"}))
     need(not unknown, f"sampling_params has {', '.join(unknown)[:80]}")
     bias = params.get("logit_bias")
     need(bias is None or isinstance(bias, dict), "logit_bias is no object")
     for token, value in (bias or {}).items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         need(token.isdecimal() and (is_number or value in ("inf", "-inf")), f"logit_bias has {token!r:.40}: {value!r:.40}")
+    has_grammar = params.get("structured_outputs") is not None
+    need(not has_grammar or isinstance(params["structured_outputs"], dict), "structured_outputs is no object")
+    need(isinstance(fields.get("grammar_engine", ""), str), "grammar_engine is no string")
     outputs = fields.get("outputs")
     if not isinstance(outputs, list):
         raise ValueError("outputs is no list")

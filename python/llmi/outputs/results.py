@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi.errors import LlmiError, import_extra
 from llmi.outputs.completion import CompletionOutput, Logprob, RequestMetrics, short
+from llmi.params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     import pandas
@@ -109,6 +110,7 @@ class Outputs(list[RequestOutput]):
                 "finish_reason": output.finish_reason,
                 "stop_reason": output.stop_reason,
                 "cumulative_logprob": output.cumulative_logprob,
+                "score": output.score,
                 "time_to_first_token_s": request.metrics.time_to_first_token_s,
                 "time_per_output_token_s": request.metrics.time_per_output_token_s,
                 "e2e_latency_s": request.metrics.e2e_latency_s,
@@ -134,6 +136,8 @@ def named_hooks(name: str, value: object) -> object:
     """A parameter's value, with names instead of Python hooks."""
     if name in ("logits_processors", "stopping_criteria") and isinstance(value, list | tuple):
         return tuple(_hook_name(hook) for hook in value)
+    if isinstance(value, StructuredOutputsParams):
+        return value.as_dict()
     if name in ("sampler", "structured_outputs") and value is not None:
         return _hook_name(value)
     return value

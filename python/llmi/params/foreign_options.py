@@ -15,13 +15,14 @@ class Foreign:
     """An argument of another engine.
 
     `inert` is the kind of its values where none of them changes anything; None: it is refused unless None or one of
-    `neutral`. `why` is the reason, or what to do instead.
+    `neutral`. `why` is the reason, or what to do instead; `state` is what an error says of it before.
     """
 
     name: str
     why: str
     neutral: tuple[Any, ...] = ()
     inert: Kind | None = None
+    state: str = "is not available in this version of llmi"
 
     def check(self, value: object, where: str) -> None:
         """Raises UnsupportedCombinationError or InvalidParamsError unless the value changes nothing here."""
@@ -39,14 +40,17 @@ class Foreign:
             and any(type(entry) is float and given == entry for entry in self.neutral)
         ):
             return
-        raise UnsupportedCombinationError(
-            f"{self.name} = {show(value)} is not available in this version of llmi: {self.why}", self.name, where
-        )
+        raise UnsupportedCombinationError(f"{self.name} = {show(value)} {self.state}: {self.why}", self.name, where)
 
 
 def _refused(why: str, **names: object) -> list[Foreign]:
     """The names of one feature, each with its neutral value or a tuple of these."""
     return [Foreign(name, why, neutral if isinstance(neutral, tuple) else (neutral,)) for name, neutral in names.items()]
+
+
+def _of_beams(why: str, **names: object) -> list[Foreign]:
+    """Names that belong to BeamSearchParams, each with the value that means no beams."""
+    return [dataclasses.replace(entry, state="belongs to beam search") for entry in _refused(why, **names)]
 
 
 def _inert(why: str, **names: Kind) -> list[Foreign]:
@@ -63,9 +67,9 @@ _ANY_NUMBER = Real(-1e30, 1e30)
 _OBJECT = Object("anything", lambda value: True)
 _OUTPUTS = "see logprobs=, or llm.sequence(prompt, capture=llmi.Capture(...)) for inner values"
 _SPECULATE = "give speculative_config=, such as llmi.PromptLookup() or llmi.DraftModel(...)"
-_BEAMS = "beam search comes in a later version"
+_BEAMS = "give num_beams= or beam_width= to the call, or llmi.BeamSearchParams(beam_width=...)"
 _ENCODER = "it is for models with an encoder"
-_GUIDED = "write a Constraint and give it as structured_outputs="
+_GUIDED = "give structured_outputs={'json': schema}, or with regex, choice, grammar or structural_tag"
 _TOTAL = "it counts the prompt in transformers: give max_tokens and min_tokens (max_new_tokens, min_new_tokens)"
 _HOOK = "write it as a logits processor: logits_processors=[f(context, logits)]"
 _LORA = "adapters are not loaded"
@@ -83,13 +87,13 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
              encoder_no_repeat_ngram_size=0, begin_suppress_tokens=([],), forced_bos_token_id=(),
              forced_eos_token_id=(), forced_decoder_ids=(), remove_invalid_values=False, token_healing=False, min_tokens_to_keep=1,
              repetition_detection=(), custom_logit_processor=()),
-    _refused("a watermark comes in a later version", watermarking_config=(), watermarking=()),
+    _refused("give logits_processors=[llmi.watermark.KGW(...)] or llmi.watermark.SynthID(...)", watermarking_config=(), watermarking=()),
     _refused("give negative_prompt the ids without padding", negative_prompt_attention_mask=()),
-    _refused("contrastive search comes in a later version", penalty_alpha=0.0, low_memory=False),
     _refused("activations are steered in a later version", steering=({},)),
     # Beam search and its parameters.
-    _refused(_BEAMS, num_beams=1, beam_width=1, num_beam_groups=1, diversity_penalty=0.0, length_penalty=1.0, early_stopping=False, constraints=([],),
-             force_words=([],), force_words_ids=([],), use_beam_search=False, length_includes_prompt=False),
+    _of_beams(_BEAMS, num_beams=1, beam_width=1, num_beam_groups=1, diversity_penalty=0.0, length_penalty=1.0, early_stopping=False, force_words=([],),
+              force_words_ids=([],), use_beam_search=False, length_includes_prompt=False),
+    _of_beams("give force_words=, or an automaton as structured_outputs=", constraints=([],)),
     _refused("give n= and choose among the outputs", best_of=1),
     _refused(_TOTAL, max_length=(), min_length=0),
     _refused("the number of tokens would depend on the machine: give max_tokens=, or a stopping criterion that looks at the clock", max_time=()),
@@ -122,6 +126,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
              continuous_batching_config=()),
     # Without effect, whatever they are.
     _inert("the cache changes no token", use_cache=Flag(), return_legacy_cache=Flag(), max_cache_len=Whole(0, 2**63 - 1), prefill_chunk_size=Whole(0, 2**63 - 1)),
+    _inert("the candidates of penalty_alpha run in one step", low_memory=Flag()),
     _inert("nothing is padded", pad_token_id=_ID),
     _inert("the tokenizer puts it in front of a text", bos_token_id=_ID),
     _inert(_ENCODER, decoder_start_token_id=Maybe(Listed(TOKEN_ID, "a token id or a list of them", 1 << 16, single=True))),
@@ -166,7 +171,7 @@ ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused(_LORA, enable_lora=False, lora_modules=([],), enable_prompt_adapter=False, qlora_adapter_name_or_path=()),
     _refused("give generation_config='none' and the parameters to generate", override_generation_config=({},)),
     _refused("the cache stays in one process", kv_transfer_config=(), kv_events_config=()),
-    _refused("give structured_outputs= a Constraint", structured_outputs_config=({},), guided_decoding_backend=("auto",), reasoning_parser=("",)),
+    _refused("give structured_outputs= to generate", structured_outputs_config=({},), guided_decoding_backend=("auto",), reasoning_parser=("",)),
     _refused("it loads float weights and quantises them itself: quantization='q8_0' or 'q4_0'", load_in_8bit=False, load_in_4bit=False, quantization_config=()),
     _refused("models take text alone", limit_mm_per_prompt=({},), allowed_local_media_path=("",)),
     _refused("windows are the model's own", disable_sliding_window=False, rope_scaling=(), rope_theta=()),

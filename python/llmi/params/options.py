@@ -31,6 +31,7 @@ from llmi.base.kinds import (
 from llmi.errors import InvalidParamsError
 from llmi.params.rows import is_message
 from llmi.params.steps import ORDERS, STEPS
+from llmi.params.structured import StructuredKind
 
 #: Largest values a request may carry, checked before anything is allocated for it.
 LIMITS = {"n": 128, "logprobs": 10_000, "stop": 64, "stop_bytes": 4096, "logit_bias": 65_536, "bad_words": 65_536}
@@ -85,10 +86,6 @@ def _is_criterion(value: object) -> bool:
     return callable_object(value) or is_streamer(value)
 
 
-def _is_constraint(value: object) -> bool:
-    return hasattr(value, "initial_state") and not isinstance(value, type)
-
-
 SEED = Maybe(Whole(-1, 2**64 - 1, "None, -1 (both: drawn) or an integer in [0, 2^64)"), none=(-1,))
 _PENALTY = Neutral(Real(-_LARGEST, _LARGEST, "a finite number"), 0.0)
 _COUNT = Maybe(
@@ -97,6 +94,8 @@ _COUNT = Maybe(
 _WORD = Text(LIMITS["stop_bytes"])
 _OFF_BELOW_ONE = "a number in [0, 1)"
 _UNTIL_ONE = 1 - 2.0**-53  # the largest number below 1
+#: Candidates of contrastive search.
+LEAST_CANDIDATES, MOST_CANDIDATES = 2, 64
 #: llama.cpp's own breakers of DRY.
 DRY_BREAKERS = ("\n", ":", '"', "*")
 _IDS_OF_WORD = Listed(TOKEN_ID, "a list of at least one token id", 4096, min_len=1)
@@ -219,6 +218,7 @@ SAMPLING = table(
         "Contrasts the last layer with the one of these whose law is farthest from its own (DoLa); 0 is the embedding.",
     ),
     Option("dola_rule", Choice(("paper", "transformers")), "paper", "Whose rule dola_layers follows: the paper's, or transformers' for a batch of one."),
+    Option("penalty_alpha", Maybe(Real(0, 1)), None, "Contrastive search among the top_k likeliest tokens: the weight of the likeness to what came before, against the probability."),
     Option("logit_bias", Maybe(Bias(LIMITS["logit_bias"])), None, "Added to logits; -inf bans."),
     Option(
         "bad_words",
@@ -237,9 +237,9 @@ SAMPLING = table(
     Option("allowed_token_ids", Maybe(Listed(TOKEN_ID, "a list of at least one token id", MAX_ENTRIES, min_len=1)), None, "All other ids are banned."),
     Option(
         "structured_outputs",
-        Maybe(Object("a Constraint (grammars come in a later version)", _is_constraint)),
+        Maybe(StructuredKind()),
         None,
-        "An automaton that says which tokens are allowed next.",
+        "What the output must be: a JSON schema, a regular expression, a choice, a grammar, or an automaton (Constraint).",
     ),
     Option(
         "logits_processors", Objects("callables f(context, logits)", callable_object), (), "Functions that change the logits.", ("logits_processor",)

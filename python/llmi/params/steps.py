@@ -64,6 +64,8 @@ def idle(values: Mapping[str, object]) -> list[str]:
     """The parameters that change nothing, whatever they are: filters at temperature 0, and the companions of steps that are off."""
     greedy = values["temperature"] == 0
     names = [*(name for name in FILTERS if name != "temperature"), "dynatemp_range"] if greedy else []
+    if greedy and values["penalty_alpha"] is not None:
+        names.remove("top_k")  # the number of candidates
     for name, owner in {**COMPANIONS, **ROW_COMPANIONS}.items():
         if owner in names or not is_set(owner, values[owner]):
             names.append(name)

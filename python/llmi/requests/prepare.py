@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmi.base.kinds import entries_of, parse
 from llmi.errors import InvalidParamsError, LlmiError, PromptTooLongError, UnsupportedCombinationError
+from llmi.hooks.constraint import ConstraintProcessor
 from llmi.hooks.runners import RequestHooks, shared_streamer
-from llmi.params.options import PRIORITY, one_or_each, option
+from llmi.params.beams import BeamSearchParams
+from llmi.params.options import PRIORITY, SAMPLING, is_streamer, one_or_each, option
 from llmi.params.rows import combined, is_guided, is_message
 from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
 from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
+from llmi.structured import constraint_of
 from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ class CallOptions:
 class ResolvedPrompt:
     """One prompt of a call, as it was given, with what is its own.
 
-    refused: the error of its own parameters; `use` are the call's then. speculation: an error, too, if its own configuration is wrong.
+    refused: the error of its own parameters; `use` are the call's then. speculation: an error, too, if its own configuration is wrong;
+    names_drafter: the call gave it, not the engine.
     """
 
     item: object
@@ -68,6 +72,7 @@ class ResolvedPrompt:
     refused: LlmiError | None
     priority: object
     speculation: Speculation | LlmiError | None
+    names_drafter: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -101,7 +106,8 @@ def resolve(llm: Session, prompts: object, sampling_params: object, params: Mapp
     for index, (item, entry) in enumerate(zip(items, own, strict=True)):
         what = f"prompt {index}: " if len(items) > 1 else ""
         use, refused = (entry.copy(), None) if isinstance(entry, Resolved) else (shared.copy(), entry)
-        resolved.append(ResolvedPrompt(item, index, what, use, refused, priorities[index], speculations[index]))
+        speculation, names_drafter = speculations[index]
+        resolved.append(ResolvedPrompt(item, index, what, use, refused, priorities[index], speculation, names_drafter))
     return ResolvedCall(resolved, options)
 
 
@@ -109,7 +115,7 @@ def _parameters(
     llm: Session, sampling_params: object, params: Mapping[str, Any], num_prompts: int, to_the_end: bool
 ) -> tuple[Resolved, list[Resolved | LlmiError | None]]:
     """(the parameters of the call, each prompt's own: None where it has none, an error where they are wrong)."""
-    if sampling_params is None or isinstance(sampling_params, SamplingParams):
+    if sampling_params is None or isinstance(sampling_params, SamplingParams | BeamSearchParams):
         own = None
     else:
         own = entries_of("sampling_params", sampling_params)
@@ -123,13 +129,17 @@ def _parameters(
     return shared, [_attempt(resolve_params, entry, params, llm._defaults, to_the_end) for entry in own]
 
 
-def _speculations(llm: Session, value: object, num_prompts: int) -> list[Speculation | LlmiError | None]:
-    """How each prompt speculates, or the error of its configuration."""
+def _speculations(llm: Session, value: object, num_prompts: int) -> list[tuple[Speculation | LlmiError | None, bool]]:
+    """How each prompt speculates, or the error of its configuration; and whether the call names the drafter."""
     if not isinstance(value, list | tuple):
-        return [llm._speculate(value)] * num_prompts
+        return [(llm._speculate(value), not _is_engines(value))] * num_prompts
     if len(value) != num_prompts:
         raise InvalidParamsError(f"{len(value)} speculative_config for {num_prompts} prompts", "speculative_config")
-    return [_attempt(llm._speculate, entry) for entry in value]
+    return [(_attempt(llm._speculate, entry), not _is_engines(entry)) for entry in value]
+
+
+def _is_engines(value: object) -> bool:
+    return isinstance(value, str) and value == "engine"
 
 
 def prepare(llm: Session, resolved: ResolvedCall) -> Call:
@@ -144,7 +154,7 @@ def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> S
     use = prompt.use
     seed = use.params.seed if use.params.seed is not None else derive_seed(llm._seed, prompt.index)
     hooks = RequestHooks(str(request_id), DEFAULTS, "")
-    submission = Submission(None, [], use.params, {}, seed, hooks, trace=options.trace, what=prompt.what)
+    submission = Submission(None, [], use.params, {}, seed, hooks, trace=options.trace, beams=use.beams, what=prompt.what)
     try:
         _fill(llm, submission, prompt, request_id, options)
     except LlmiError as error:
@@ -157,7 +167,7 @@ def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> S
 
 def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_id: int, options: CallOptions) -> None:
     """Makes the core's request. Raises what is wrong with this prompt."""
-    item, params = prompt.item, submission.params
+    item, params, use = prompt.item, submission.params, prompt.use
     if prompt.refused is not None:
         raise prompt.refused
     text, ids = tokenize(item, llm.tokenizer, parse_special=options.parse_special, max_model_len=llm._builder.max_model_len)
@@ -165,20 +175,29 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     submission.cache_salt = cache_salt(item)
     if isinstance(prompt.speculation, LlmiError):
         raise prompt.speculation
-    submission.speculation = prompt.speculation
+    if use.beams is not None:
+        _check_beams(llm, use, prompt)
+    elif params.penalty_alpha is not None:
+        _check_contrast(llm, use, prompt)
+    else:
+        submission.speculation = prompt.speculation
     submission.negative_token_ids = _negative(llm, params, ids, options)
     llm._builder.fit_max_tokens(prompt.use, len(ids), len(submission.negative_token_ids))
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
         known = [token for token in ids if token < llm.tokenizer.vocab_size]
         text = submission.prompt = llm.tokenizer.decode(known, skip_special_tokens=False)
-    submission.hooks = RequestHooks(str(request_id), params, text or "", llm._builder.ends(params), llm._batch_runner)
-    if prompt.speculation is not None and not prompt.speculation.is_coupled and params.sampler is not None:
+    made = constraint_of(params.structured_outputs, llm.tokenizer)
+    constraint = None if made is None else ConstraintProcessor(made, llm._builder.ends(params))
+    submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
+    submission.hooks.drops_beams = use.beams is not None
+    speculation = submission.speculation
+    if speculation is not None and not speculation.is_coupled and params.sampler is not None:
         raise UnsupportedCombinationError(
             "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"
         )
-    if prompt.speculation is not None and prompt.speculation.judges_whole_drafts and params.xtc_probability and params.temperature:
+    if speculation is not None and speculation.judges_whole_drafts and params.xtc_probability and params.temperature:
         raise UnsupportedCombinationError(
-            f"xtc_probability: a row after the cut comes again with the same coin, which verification {prompt.speculation.verification_name!r} "
+            f"xtc_probability: a row after the cut comes again with the same coin, which verification {speculation.verification_name!r} "
             "does not allow for: use 'coupled' or 'rejection'",
             "xtc_probability",
             "verification",
@@ -191,6 +210,30 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         submission.source = item._held
     priority = parse(PRIORITY, "priority", prompt.priority)
     llm._builder.build(submission, request_id, priority=priority, stream=options.stream, stepped=options.stepped)
+
+
+def _check_beams(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
+    """Refuses what beam search does not go with. The engine's own drafter is left out, and `params_resolved` says so."""
+    assert use.beams is not None
+    width, seats = use.beams.beam_width, llm._engine_args.passed_on["max_num_seqs"]
+    if isinstance(seats, int) and width > seats:
+        raise InvalidParamsError(f"beam_width = {width} exceeds max_num_seqs = {seats} of this engine", "beam_width")
+    if (
+        streamer := next((hook for hook in SAMPLING["stopping_criteria"].parse(use.params.stopping_criteria) if is_streamer(hook)), None)
+    ) is not None:
+        name = type(streamer).__name__
+        raise UnsupportedCombinationError(
+            f"{name}: a streamer gets tokens as they come, and beams come whole at the end", "streamer", "beam_width"
+        )
+    if prompt.speculation is None:
+        return
+    if prompt.names_drafter:
+        raise UnsupportedCombinationError(
+            f"beam_width = {width} and speculative_config: beam search computes the rows of all its beams, and verifies no drafts",
+            "beam_width",
+            "speculative_config",
+        )
+    use.no_effect["speculative_config"] = "engine"
 
 
 def _negative(llm: Session, params: SamplingParams, ids: list[int], options: CallOptions) -> list[int]:
@@ -210,3 +253,17 @@ def _negative(llm: Session, params: SamplingParams, ids: list[int], options: Cal
     except PromptTooLongError as error:
         raise InvalidParamsError(f"negative_prompt: {error}", "negative_prompt") from None
     return negative or [prefix_token(llm)]
+
+
+def _check_contrast(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
+    """Refuses what contrastive search does not go with, and notes what has no effect on it."""
+    if prompt.speculation is not None:
+        if prompt.names_drafter:
+            raise UnsupportedCombinationError(
+                f"penalty_alpha = {use.params.penalty_alpha:g} and speculative_config: its candidates are a draft already",
+                "penalty_alpha",
+                "speculative_config",
+            )
+        use.no_effect["speculative_config"] = "engine"
+    if llm._engine_args.passed_on["enable_prefix_caching"]:
+        use.no_effect["enable_prefix_caching"] = True  # the hidden states of the whole prompt are wanted

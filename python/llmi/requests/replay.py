@@ -12,6 +12,7 @@ from llmi.errors import InvalidParamsError
 from llmi.models.catalogue import NAMED_MODELS
 from llmi.outputs.receipt import Receipt, digest_of, results_of
 from llmi.params.overrides import overrides_text
+from llmi.structured import library
 
 if TYPE_CHECKING:
     from llmi.session import Session
@@ -68,6 +69,9 @@ def replay(receipt: Receipt | str | Path, llm: Session | None = None) -> bool:
             raise InvalidParamsError(
                 f"the receipt's texts end with token ids {fields['eos_token_ids']}, this tokenizer's with {ids}", "tokenizer"
             )
+        engine = fields.get("grammar_engine")
+        if engine is not None and engine != (here := f"llguidance {library.load() and library.version_text()}"):
+            raise InvalidParamsError(f"the receipt's grammar was enforced by {engine}, here it is {here}", "grammar_engine")
         output = llm.generate({"prompt_token_ids": fields["prompt_token_ids"]}, receipt._sampling_params, use_tqdm=False)[0]
     finally:
         if owned:

@@ -11,6 +11,7 @@ from typing import Any
 from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError
+from llmi.params.beams import BEAM_FIELDS, BEAMS, SHARED, BeamSearchParams, canonical_beams, means_beams
 from llmi.params.options import SAMPLING
 from llmi.params.sampling import FIELDS, SamplingParams, canonical
 from llmi.params.steps import FILTERS, STEPS, idle, is_set, order_of
@@ -18,21 +19,31 @@ from llmi.params.steps import FILTERS, STEPS, idle, is_set, order_of
 
 @dataclasses.dataclass
 class Resolved:
-    """Parameters of one request, and where each value came from; `no_effect` were given and change nothing."""
+    """Parameters of one request, and where each value came from; `no_effect` were given and change nothing.
+
+    beams: beam search's own, if it is one; `params` has the rest then, and `n`.
+    """
 
     params: SamplingParams
     sources: dict[str, str]
     no_effect: dict[str, Any]
+    beams: BeamSearchParams | None = None
 
     def copy(self) -> Resolved:
         """For the next prompt: max_tokens is settled for each."""
-        return Resolved(dataclasses.replace(self.params), dict(self.sources), self.no_effect)
+        return Resolved(dataclasses.replace(self.params), dict(self.sources), dict(self.no_effect), self.beams)
+
+    def values(self) -> dict[str, Any]:
+        """All fields of the request's SamplingParams or BeamSearchParams."""
+        if self.beams is None:
+            return {name: getattr(self.params, name) for name in FIELDS}
+        return {name: getattr(self.beams if name in BEAMS else self.params, name) for name in BEAM_FIELDS}
 
     def shown(self) -> dict[str, tuple[Any, str]]:
         """As `RequestOutput.params_resolved` shows them."""
-        shown = {name: (getattr(self.params, name), self.sources[name]) for name in FIELDS}
+        shown = {name: (value, self.sources[name]) for name, value in self.values().items()}
         for name in idle({name: getattr(self.params, name) for name in FIELDS}):
-            if self.sources[name] != "default":
+            if self.sources.get(name, "default") != "default":
                 shown[name] = (shown[name][0], "no effect")
         return shown | {name: (value, "no effect") for name, value in self.no_effect.items()}
 
@@ -40,7 +51,7 @@ class Resolved:
 def resolve_params(explicit: object, overrides: Mapping[str, Any], model_defaults: Mapping[str, Any], to_the_end: bool = False) -> Resolved:
     """The parameters of one request.
 
-    An explicit SamplingParams replaces the model's defaults; keyword overrides are laid over them. to_the_end: where
+    An explicit SamplingParams or BeamSearchParams replaces the model's defaults; keyword overrides are laid over them. to_the_end: where
     nobody gives max_tokens it is the end of the context.
     """
     no_effect: dict[str, Any] = {}
@@ -48,8 +59,11 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
         if overrides:
             names = ", ".join(overrides)
             raise InvalidParamsError(f"give sampling_params or keyword parameters ({names}), not both", "sampling_params")
+        if isinstance(explicit, BeamSearchParams):
+            return _given_beams(explicit)
         if not isinstance(explicit, SamplingParams):
-            raise InvalidParamsError(f"sampling_params must be SamplingParams, not {show(explicit)}", "sampling_params")
+            what = "SamplingParams or BeamSearchParams"
+            raise InvalidParamsError(f"sampling_params must be {what}, not {show(explicit)}", "sampling_params")
         explicit._materialise()
         params = dataclasses.replace(explicit)
         params._settle()
@@ -59,9 +73,15 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
             if getattr(params, name) != SAMPLING[name].default or type(getattr(params, name)) is not type(SAMPLING[name].default)
         }
         sources = {name: "user" if name in given else "default" for name in FIELDS}
+    elif means_beams(overrides):
+        return _beams_by_keywords(overrides, model_defaults, to_the_end)
     else:
         changes, no_effect = canonical(overrides, "generate")
         unless_given = {"max_tokens": None} if to_the_end else {}
+        if changes.get("penalty_alpha") is not None:
+            model_defaults = {name: value for name, value in model_defaults.items() if name != "temperature"}
+            if changes.get("temperature", 0.0) is None:
+                del changes["temperature"]
         params = SamplingParams(**{**unless_given, **model_defaults, **changes})
         outranked = _outranked(params, changes, model_defaults)
         for name in outranked:
@@ -77,6 +97,34 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
         if changes.get("temperature") == 0.0 and "temperature" in overrides and overrides["temperature"] != 0:
             log.info("do_sample=False: greedy; temperature = %s is not used", show(overrides["temperature"]))
     return Resolved(params, sources, no_effect)
+
+
+def _given_beams(explicit: BeamSearchParams) -> Resolved:
+    """An explicit BeamSearchParams."""
+    explicit._materialise()
+    beams = dataclasses.replace(explicit)
+    sources = dict.fromkeys(BEAM_FIELDS, "default")
+    params = beams._settle()
+    for name in BEAM_FIELDS:
+        default = BEAMS[name].default if name in BEAMS else SAMPLING[name].default
+        value = getattr(explicit if name == "n" else beams, name)
+        if value != default or type(value) is not type(default):
+            sources[name] = "user"
+    return Resolved(params, sources, {}, beams)
+
+
+def _beams_by_keywords(overrides: Mapping[str, Any], model_defaults: Mapping[str, Any], to_the_end: bool) -> Resolved:
+    """Beam search by a call's keywords. The model's own temperature and filters hold where candidates are drawn, as in transformers."""
+    changes, no_effect = canonical_beams(overrides, "generate")
+    draws = BEAMS["do_sample"].parse(changes.get("do_sample"))
+    own = {name: value for name, value in model_defaults.items() if name in SHARED and name not in changes}
+    left_out = {name for name in own if name in FILTERS and (not draws or own[name] == 0)}
+    no_effect |= {name: own[name] for name in left_out if is_set(name, own[name])}
+    own = {name: value for name, value in own.items() if name not in left_out}
+    beams = BeamSearchParams(**{**({"max_tokens": None} if to_the_end else {}), **own, **changes})
+    params = beams._settle()
+    sources = {name: "user" if name in changes else "model" if name in own else "default" for name in BEAM_FIELDS}
+    return Resolved(params, sources, no_effect, beams)
 
 
 def _outranked(params: SamplingParams, changes: Mapping[str, Any], model_defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,15 @@ from llmi import _core
 from llmi.base import lazy_numpy
 from llmi.base.travel import strict_json
 from llmi.errors import ConstraintError, DraftError, HookError, LlmiError, NonFiniteLogitsError, from_core
+from llmi.hooks.runners import RequestHooks
 from llmi.outputs.completion import CompletionOutput, FinishReason, Logprob, RequestMetrics
 from llmi.outputs.results import RequestOutput
+from llmi.params.beams import BEAMS, SHARED
 from llmi.params.sampling import FIELDS, HOOKS, SamplingParams
+from llmi.params.structured import StructuredOutputsParams
 from llmi.requests.metrics import MetricsLog
 from llmi.requests.submission import Submission
+from llmi.structured import library
 from llmi.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -33,6 +38,8 @@ class PartialOutput:
         self.text = ""
         self.logprobs: list[_core.TokenLogprobs] = []
         self.cumulative_logprob = 0.0
+        self.score = math.nan
+        self.beam_indices: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.trace: dict[str, NDArray[Any]] = {}
@@ -73,7 +80,8 @@ class ResultBuilder:
         outputs = [self._completion(index, sample, submission) for index, sample in enumerate(samples)]
         error = submission.error or (self._error(submission) if partial is None else None)
         if not outputs:
-            outputs = [CompletionOutput(index, "", [], None, None, "error", None) for index in range(params.n)]
+            ended: FinishReason = "error" if error is not None or submission.beams is None else "abort"  # before a hypothesis was finished
+            outputs = [CompletionOutput(index, "", [], None, None, ended, None) for index in range(params.n)]
         return RequestOutput(
             request_id=submission.hooks.request_id,
             prompt=submission.prompt,
@@ -90,7 +98,8 @@ class ResultBuilder:
             _receipt_source={
                 **self.receipt_source,
                 "params": _plain_params(submission),
-                "hooks": bool(submission.hooks),
+                "hooks": submission.hooks.has_code_of_user,
+                "grammar_engine": _grammar_engine(params),
                 "verification": "coupled" if submission.speculation is None else submission.speculation.verification_name,
             },
         )
@@ -100,6 +109,10 @@ class ResultBuilder:
             return None
         error = from_core(submission.request.error)
         hooks = submission.hooks
+        if isinstance(error, ConstraintError) and hooks.dropped is not None:
+            error.args = (f"{error} (the last one: {hooks.dropped})", *error.args[1:])
+            error.__cause__ = hooks.dropped
+            return error
         if isinstance(hooks.error, NonFiniteLogitsError) and isinstance(error, HookError):
             return NonFiniteLogitsError(f"{hooks.failed_hook}: {hooks.error}")
         if hooks.error is not None and isinstance(error, HookError):  # unless the engine was closed meanwhile
@@ -113,18 +126,21 @@ class ResultBuilder:
         return error
 
     def _completion(self, index: int, sample: PartialOutput | _core.SampleOutput, submission: Submission) -> CompletionOutput:
-        params, speculation = submission.params, submission.speculation
+        params, speculation, is_beam = submission.params, submission.speculation, submission.beams is not None
         with_logprobs = params.logprobs is not None
         return CompletionOutput(
             index=index,
             text=sample.text,
             token_ids=list(sample.token_ids),
-            cumulative_logprob=sample.cumulative_logprob if with_logprobs else None,
+            cumulative_logprob=sample.cumulative_logprob if with_logprobs or is_beam else None,
             logprobs=[self._entries(entry) for entry in sample.logprobs] if with_logprobs else None,
             finish_reason=sample.finish_reason,
             stop_reason=submission.stop_names.get(sample.stop_reason, sample.stop_reason),
             spec_decode_metrics=None if speculation is None else speculation.metrics(sample.speculation),
             trace=self._trace(sample) if submission.trace and sample.trace else None,
+            complete=_is_complete(sample, submission.hooks),
+            score=sample.score if is_beam and not math.isnan(sample.score) else None,
+            beam_indices=list(sample.beam_indices) if is_beam else None,
         )
 
     def _trace(self, sample: PartialOutput | _core.SampleOutput) -> DecodeTrace:
@@ -148,14 +164,35 @@ class ResultBuilder:
         return token < len(self.tokenizer.vocab_bytes)
 
 
+def _is_complete(sample: PartialOutput | _core.SampleOutput, hooks: RequestHooks) -> bool:
+    """Whether an output that has ended is a whole of its constraint's language; True without a constraint."""
+    if hooks.constraint is None:
+        return True
+    if sample.finish_reason not in ("stop", "length"):
+        return False
+    return hooks.constraint.completes(sample.token_ids)
+
+
+def _grammar_engine(params: SamplingParams) -> str:
+    """Name and version of the library whose masks the tokens depend on; "" without a grammar."""
+    return f"llguidance {library.version_text()}" if isinstance(params.structured_outputs, StructuredOutputsParams) else ""
+
+
 def _plain_params(submission: Submission) -> dict[str, Any]:
     """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are.
 
     A negative prompt is its token ids, whatever it was given as.
     """
-    params = {name: strict_json(getattr(submission.params, name)) for name in FIELDS if name not in (*HOOKS, "seed")}
-    given = submission.params.negative_prompt is not None and bool(submission.negative_token_ids)
-    return {**params, "negative_prompt": list(submission.negative_token_ids) if given else None}
+    params, beams = submission.params, submission.beams
+    values = {name: getattr(params, name) for name in FIELDS if beams is None or name in SHARED}
+    if values.get("negative_prompt") is not None:
+        values["negative_prompt"] = list(submission.negative_token_ids) or None
+    if beams is not None:
+        values |= {name: getattr(beams, name) for name in BEAMS}
+    plain = {name: strict_json(value) for name, value in values.items() if name not in (*HOOKS, "seed")}
+    if isinstance(params.structured_outputs, StructuredOutputsParams):
+        plain["structured_outputs"] = params.structured_outputs.as_dict()
+    return plain
 
 
 def request_metrics(request: _core.Request | None) -> RequestMetrics:

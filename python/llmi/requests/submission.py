@@ -9,6 +9,7 @@ from llmi import _core
 from llmi.errors import LlmiError
 from llmi.hooks.runners import RequestHooks
 from llmi.outputs.speculation import SpecDecodeMetrics
+from llmi.params.beams import BeamSearchParams
 from llmi.params.sampling import SamplingParams
 
 
@@ -41,7 +42,7 @@ class Speculation(Protocol):
 
 @dataclasses.dataclass
 class Submission:
-    """One prompt with everything its result will need."""
+    """One prompt with everything its result will need. `params.n` results come back, of a beam search too."""
 
     prompt: str | None
     prompt_token_ids: list[int]
@@ -58,6 +59,7 @@ class Submission:
     source: _core.LabSequence | None = None  # the sequence that the prompt continues
     stop_names: dict[Any, str] = dataclasses.field(default_factory=dict)  # stop strings that are special tokens, by id
     error: LlmiError | None = None  # refused at submission
+    beams: BeamSearchParams | None = None  # what `params` lacks of a beam search
     what: str = ""  # which prompt it is, for errors: "prompt 3: "
 
     @property

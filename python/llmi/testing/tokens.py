@@ -6,7 +6,7 @@ from llmi.outputs.results import Outputs
 
 
 def assert_same_tokens(actual: Outputs, expected: Outputs, *, logprobs: bool = True) -> None:
-    """Fails at the first token, text or log-probability that differs, and says which.
+    """Fails at the first token, text, score or log-probability that differs, and says which.
 
     Parameters
     ----------
@@ -28,6 +28,7 @@ def assert_same_tokens(actual: Outputs, expected: Outputs, *, logprobs: bool = T
                     raise AssertionError(f"{where}: position {position} is token {token}, expected {wanted}{gap}")
             assert len(x.token_ids) == len(y.token_ids), f"{where}: {len(x.token_ids)} tokens, expected {len(y.token_ids)}"
             assert (x.text, x.finish_reason, x.stop_reason) == (y.text, y.finish_reason, y.stop_reason), f"{where}: text or end differs"
+            assert (x.score, x.beam_indices) == (y.score, y.beam_indices), f"{where}: score or beam indices differ: {x.score} != {y.score}"
             if logprobs and x.logprobs is not None and y.logprobs is not None:
                 for position, (p, q) in enumerate(zip(x.logprobs, y.logprobs, strict=True)):
                     assert p == q, f"{where}: log-probabilities differ at position {position}: {p} != {q}"

@@ -1,0 +1,284 @@
+"""Parameters of beam search: its own, and those that it shares with SamplingParams by the same tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from llmi.base.kinds import TOKEN_ID, Either, Flag, Listed, Maybe, Neutral, Real, Text, Whole, materialised, plain, refuse, show
+from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.params.constraint import Constraint
+from llmi.params.options import LIMITS, SAMPLING, DefaultInt, Option, table
+from llmi.params.sampling import LogitsProcessor, SamplingParams, StoppingCriterion, canonical
+from llmi.params.structured import StructuredOutputsParams
+
+MAX_WIDTH = 4096
+_LARGEST = 1e30
+
+
+class _EarlyStopping:
+    """True, False or "never"."""
+
+    def parse(self, name: str, value: object) -> bool | str:
+        given = plain(value)
+        if isinstance(given, bool):
+            return given
+        if isinstance(given, str) and given == "never":
+            return "never"
+        raise refuse(name, "True, False or 'never'", value)
+
+
+_IDS = Listed(TOKEN_ID, "a list of at least one token id", 4096, min_len=1)
+_WORD = Either(
+    (Text(LIMITS["stop_bytes"]), _IDS, Listed(_IDS, "a list of lists of token ids", 4096, min_len=1)),
+    "a string, a list of token ids, or a list of such lists, of which one must appear",
+)
+
+#: What beam search has of its own; transformers' other names as aliases.
+BEAMS = table(
+    Option("beam_width", Whole(1, MAX_WIDTH), None, "Hypotheses that are kept at each step.", ("num_beams",)),
+    Option("n", Maybe(Whole(1, MAX_WIDTH)), None, "Hypotheses that come back, best first; None: beam_width, or 1 where the width was given as num_beams.", ("num_return_sequences",)),
+    Option("length_penalty", Neutral(Real(-50, 50), 1.0), 1.0, "score = sum of log-probabilities / length^length_penalty."),
+    Option("length_includes_prompt", Flag(), False, "The length counts the prompt, and no end-of-text: vLLM's score, not transformers'."),
+    Option("early_stopping", Neutral(_EarlyStopping(), False), False, "True: end when beam_width hypotheses are finished; False: when a better one is unlikely; 'never': when none is possible."),
+    Option("do_sample", Neutral(Flag(), False), False, "Draw candidates without replacement (beam-sample) instead of taking the best."),
+    Option("num_beam_groups", Neutral(Whole(1, MAX_WIDTH), 1), 1, "Groups of beams, which choose in turn; a divisor of beam_width."),
+    Option("diversity_penalty", Neutral(Real(0, _LARGEST), 0.0), 0.0, "Subtracted from a token for each beam of an earlier group that took it at this step."),
+    Option("force_words", Maybe(Listed(_WORD, "a list of strings or of lists of token ids", 64)), None, "Words that must appear in every hypothesis.", ("force_words_ids",)),
+)  # fmt: skip
+
+#: Fields of SamplingParams that beams have not, each with the reason.
+NOT_SHARED: Mapping[str, str] = {
+    "sampler": "beam search chooses tokens by its own rule",
+    **dict.fromkeys(
+        ("guidance_scale", "negative_prompt", "dola_layers", "dola_rule", "penalty_alpha"),
+        "a beam's row is the model's own (docs/decisions/0040)",
+    ),
+}
+SHARED = tuple(name for name in SAMPLING if name not in NOT_SHARED and name not in BEAMS)
+
+
+@dataclasses.dataclass(kw_only=True)
+class BeamSearchParams:
+    """How beam search looks for the best continuations. transformers' rule (docs/numerics.md).
+
+    The score of a hypothesis is the sum of its tokens' log-probabilities divided by length^length_penalty, where end-of-text counts as a token.
+    Masks, bias, penalties and processors act on log-probabilities, as in transformers: a repetition penalty then makes every seen token less
+    likely. A beam with nothing allowed is dropped. No noise is drawn unless do_sample.
+
+    Mutable; copied and validated when a request is submitted. Further fields have SamplingParams' names and meaning; `sampler` is
+    missing. Names of transformers are accepted (num_beams, num_return_sequences, force_words_ids,
+    max_new_tokens and others); unknown names raise TypeError.
+
+    Parameters
+    ----------
+    beam_width : int
+        Hypotheses kept at each step, in [1, 4,096]; at most max_num_seqs of the engine.
+    n : int, optional
+        How many come back, best first; at most beam_width. None: all, or 1 where the width was given as `num_beams`.
+    length_penalty : float
+        Above 0 favours long texts, below 0 short ones; 0 compares plain sums.
+    length_includes_prompt : bool
+        vLLM's score: the length is that of prompt and output, without an end-of-text.
+    early_stopping : bool or "never"
+        When the search ends: with beam_width finished hypotheses (True), when the best running one has no better score now (False), or when
+        none can get a better one ("never").
+    do_sample : bool
+        Beam-sample: candidates are drawn without replacement from the softmax of their sums.
+    num_beam_groups : int
+        A divisor of beam_width.
+    diversity_penalty : float
+        Needs num_beam_groups above 1.
+    force_words : list of str, or of lists of token ids, optional
+        Each must appear. A string stands for its spellings at a text's start and after a space; a list of lists for one of these.
+
+    Examples
+    --------
+    >>> best = llm.generate("The capital of France is", BeamSearchParams(beam_width=4, max_tokens=16))[0].outputs[0]  # doctest: +SKIP
+    >>> best.score, best.beam_indices  # doctest: +SKIP
+    """
+
+    beam_width: int
+    n: int | None = None
+    length_penalty: float = 1.0
+    length_includes_prompt: bool = False
+    early_stopping: bool | Literal["never"] = False
+    do_sample: bool = False
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    force_words: Sequence[str | list[int] | list[list[int]]] | None = None
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = DefaultInt(256)
+    min_tokens: int = 0
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    eos_token_id: int | list[int] | None = None
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    penalty_last_n: int = -1
+    no_repeat_ngram_size: int = 0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: str | list[str] | None = None
+    typical_p: float = 1.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    top_h: float | None = None
+    top_n_sigma: float = -1.0
+    p_less: bool = False
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    mirostat: Literal[0, 1, 2] = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_p: float = -1.0
+    adaptive_p_decay: float = 0.9
+    sampler_order: Sequence[str] | Literal["hf", "llama.cpp"] | None = None
+    logit_bias: Mapping[int, float] | None = None
+    bad_words: str | list[str] | list[list[int]] | None = None
+    allowed_token_ids: list[int] | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None = None
+    logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
+    stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    output_kind: Literal["cumulative", "delta", "final"] = "cumulative"
+
+    def replace(self, **changes: object) -> BeamSearchParams:
+        """A copy with these fields changed; aliases are understood, unknown names raise TypeError."""
+        return dataclasses.replace(self, **canonical_beams(changes, "BeamSearchParams.replace")[0])
+
+    def validate(self) -> None:
+        """Raise InvalidParamsError for the first value that is not what it must be or contradicts another."""
+        dataclasses.replace(self)._settle()
+
+    def _settle(self) -> SamplingParams:
+        """Replaces every value by its plain form and checks them together; returns the part that SamplingParams has, for n results."""
+        for name, option in BEAMS.items():
+            setattr(self, name, option.parse(getattr(self, name)))
+        self.n = self.beam_width if self.n is None else self.n
+        sampling = SamplingParams(**{name: getattr(self, name) for name in SHARED})
+        sampling._settle()
+        for name in SHARED:
+            setattr(self, name, getattr(sampling, name))
+        _check_together(self)
+        sampling.n = self.n
+        return sampling
+
+    def _materialise(self) -> None:
+        """Reads iterators into tuples, so that every prompt and the next call get their values."""
+        for name in (*SHARED, "force_words"):
+            value = getattr(self, name)
+            again = materialised(name, value)
+            if again is not value:
+                setattr(self, name, again)
+
+
+Params: TypeAlias = SamplingParams | BeamSearchParams
+
+
+def _check_together(params: BeamSearchParams) -> None:
+    """Refuses values that contradict each other, in their plain form."""
+    width, groups = params.beam_width, params.num_beam_groups
+    if (params.n or 0) > width:
+        raise InvalidParamsError(f"n = {params.n} exceeds beam_width = {width}: no more hypotheses are kept", "n")
+    if width % groups:
+        raise InvalidParamsError(f"num_beam_groups = {groups} does not divide beam_width = {width}", "num_beam_groups")
+    if params.diversity_penalty and groups == 1:
+        _contradiction("diversity_penalty", params.diversity_penalty, "num_beam_groups", "it needs num_beam_groups above 1")
+    if groups > 1 and not params.diversity_penalty:
+        _contradiction("num_beam_groups", groups, "diversity_penalty", "it needs a diversity_penalty above 0, or all groups would be alike")
+    if params.do_sample and groups > 1:
+        _contradiction("do_sample", True, "num_beam_groups", "groups of beams take the best candidates")
+    if params.do_sample and params.temperature == 0:
+        _contradiction("do_sample", True, "temperature", "temperature = 0 draws nothing")
+    if params.force_words:
+        if width == 1:
+            _contradiction("force_words", params.force_words, "beam_width", "it needs beam_width above 1")
+        if params.do_sample:
+            _contradiction("force_words", params.force_words, "do_sample", "beams that are forced take the best candidates")
+        if groups > 1:
+            _contradiction("force_words", params.force_words, "num_beam_groups", "it goes without groups")
+
+
+def _contradiction(name: str, value: object, other: str, why: str) -> None:
+    raise UnsupportedCombinationError(f"{name} = {show(value)}: {why}", name, other)
+
+
+BEAM_FIELDS = tuple(field.name for field in dataclasses.fields(BeamSearchParams))
+#: transformers' names for beam search's own parameters.
+BEAM_ALIASES = {alias: option.name for option in BEAMS.values() for alias in option.aliases}
+_fields_init = BeamSearchParams.__init__
+
+
+@functools.wraps(_fields_init)
+def _init(self: BeamSearchParams, **params: object) -> None:
+    _fields_init(self, **canonical_beams(params, "BeamSearchParams")[0])
+    self._materialise()
+
+
+BeamSearchParams.__init__ = _init  # type: ignore[method-assign]
+
+
+def means_beams(params: Mapping[str, object]) -> bool:
+    """Whether a call's keywords mean beam search: beam_width, or num_beams above transformers' default of 1."""
+    beams = plain(params.get("num_beams"))
+    return params.get("beam_width") is not None or (beams is not None and beams != 1)
+
+
+def canonical_beams(params: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(values by field name, arguments without effect), as `canonical` gives them for SamplingParams."""
+    own: dict[str, Any] = {}
+    source: dict[str, str] = {}
+    for name, value in params.items():
+        field = BEAM_ALIASES.get(name, name)
+        if field not in BEAMS or (value is None and name != field):
+            continue
+        given = value if name == field else BEAMS[field].parse(value, name)
+        if field in own and BEAMS[field].parse(own[field], source[field]) != BEAMS[field].parse(given, name):
+            raise InvalidParamsError(f"{source[field]} and {name} contradict each other: {show(own[field])} and {show(given)}", field)
+        own[field], source[field] = given, name
+    if source.get("beam_width") == "num_beams" and own.get("n") is None:
+        own["n"] = 1
+    _refuse_not_shared(params, where)
+    rest = {name: value for name, value in params.items() if BEAM_ALIASES.get(name, name) not in BEAMS and name not in NOT_SHARED}
+    shared, no_effect = canonical(rest, where)
+    return own | shared, no_effect
+
+
+def _refuse_not_shared(params: Mapping[str, Any], where: str) -> None:
+    for name, why in NOT_SHARED.items():
+        if name in params and SAMPLING[name].parse(params[name]) != SAMPLING[name].default:
+            raise UnsupportedCombinationError(f"{name} = {show(params[name])} does not go with beam search: {why}", name, where)
+
+
+def beams_for_core(params: BeamSearchParams, force_words: list[list[list[int]]]) -> dict[str, object]:
+    """The core's BeamParams, from settled parameters and the token ids of the words."""
+    stops = {False: "no", True: "yes"}
+    return {
+        "width": params.beam_width,
+        "num_returned": params.n,
+        "length_penalty": params.length_penalty,
+        "length_includes_prompt": params.length_includes_prompt,
+        "early_stopping": "never" if params.early_stopping == "never" else stops[bool(params.early_stopping)],
+        "do_sample": params.do_sample,
+        "num_groups": params.num_beam_groups,
+        "diversity_penalty": params.diversity_penalty,
+        "force_words": force_words,
+    }

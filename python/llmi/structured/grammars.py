@@ -1,0 +1,102 @@
+"""From StructuredOutputsParams to a grammar of the library, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from llmi.base.kinds import show
+from llmi.base.log import log
+from llmi.errors import InvalidParamsError, import_extra
+from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.library import Matcher, load
+
+_SEPARATORS: dict[str, dict[str, object]] = {
+    "compact": {"whitespace_flexible": False},
+    "one": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+    "any": {},
+}
+_UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
+
+
+def refused(what: str) -> InvalidParamsError:
+    """The error of a grammar that cannot be enforced."""
+    return InvalidParamsError(f"structured_outputs: {what}", "structured_outputs")
+
+
+def grammar_of(params: StructuredOutputsParams) -> str:
+    """The grammar's text in the library's own form. Raises InvalidParamsError."""
+    matcher = load().LLMatcher
+    if params.kind in ("json", "json_object"):
+        schema = {"type": "object"} if params.json is None else params.json
+        if "x-guidance" in schema:
+            raise refused("x-guidance sets options of the grammar library: give whitespace= and lenient=")
+        options = {**_SEPARATORS[params.whitespace], "lenient": params.lenient}
+        return str(matcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+    if params.kind == "regex":
+        return str(matcher.grammar_from_regex(params.regex or ""))
+    if params.kind == "choice":
+        texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in params.choice or ())
+        return str(matcher.grammar_from_lark(f"start: {texts}"))
+    if params.kind == "structural_tag":
+        return _structural_tag(params.structural_tag)
+    return str(matcher.grammar_from_lark(_lark(params.grammar or "")))
+
+
+def compiled(params: StructuredOutputsParams, tokenizer: object) -> Matcher:
+    """A matcher at the beginning of the grammar's language. Raises InvalidParamsError, for JSON schemas with JSON pointers."""
+    matcher = load().LLMatcher(tokenizer, grammar_of(params), log_level=0)
+    if matcher.is_error():
+        raise refused(_explain(params, str(matcher.get_error())))
+    for warning in matcher.get_grammar_warnings():
+        log.warning("structured_outputs: %s", warning)
+    return matcher
+
+
+def _lark(grammar: str) -> str:
+    if "::=" not in grammar:
+        return grammar
+    try:
+        return str(import_extra("llguidance.gbnf_to_lark", "structured").any_to_lark(grammar))
+    except Exception as error:
+        raise refused(f"the grammar does not convert from GBNF: {error}") from None
+
+
+def _structural_tag(tag: object) -> str:
+    fields = {"type", "structures", "triggers"}
+    if not isinstance(tag, dict) or set(tag) != fields or tag["type"] != "structural_tag":
+        raise refused(f"structural_tag has the fields {', '.join(sorted(fields))}, not {show(tag)}")
+    tags: list[object] = []
+    for index, structure in enumerate(tag["structures"] if isinstance(tag["structures"], list) else [None]):
+        if not isinstance(structure, dict) or set(structure) != {"begin", "schema", "end"}:
+            raise refused(f"structural_tag.structures[{index}] has the fields begin, schema, end, not {show(structure)}")
+        begins = [trigger for trigger in tag["triggers"] if str(structure["begin"]).startswith(str(trigger))]
+        if len(begins) != 1:
+            raise refused(f"structural_tag.structures[{index}].begin starts with {len(begins)} of the triggers, not with one")
+        tags.append(load().StructTag(trigger=begins[0], begin=structure["begin"], grammar=structure["schema"], end=structure["end"]))
+    if not tags:
+        raise refused("structural_tag.structures is empty")
+    return str(load().StructTag.to_grammar(tags))
+
+
+def _explain(params: StructuredOutputsParams, message: str) -> str:
+    message = " ".join(message.split())[:400]
+    found = _UNKNOWN.search(message)
+    if params.json is None or found is None:
+        return f"{params.kind} cannot be enforced: {message}"
+    keywords = json.loads(found[1])
+    places = [f"{pointer or '/'}: {key!r}" for pointer, key in _places(params.json, "") if key in keywords][:8]
+    listed = ", ".join(places) or ", ".join(map(repr, keywords))
+    return f"these keywords of the JSON schema cannot be enforced: {listed} (lenient=True leaves them out of account)"
+
+
+def _places(value: object, pointer: str) -> Iterator[tuple[str, str]]:
+    """All (JSON pointer of the object, key) in a schema."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            yield pointer, key
+            yield from _places(entry, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}")
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from _places(entry, f"{pointer}/{index}")

@@ -1,0 +1,224 @@
+"""The grammar library, llguidance: found, checked, and given a tokenizer's vocabulary.
+
+It is an extra (`pip install 'llmi[structured]'`). Before it is used, its version must be in the tested range, and three grammars with
+known answers must have these answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from llmi.errors import EngineError, LlmiError, import_extra
+from llmi.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from llmi.base.lazy_numpy import np
+
+
+class Matcher(Protocol):
+    """A place in a grammar's language, of the library. Its methods do not raise: `is_error` says that one failed."""
+
+    def deep_copy(self) -> Matcher:
+        """Another one at this place."""
+
+    def consume_token(self, token: int, /) -> bool:
+        """Reads one more token."""
+
+    def consume_tokens(self, tokens: list[int], /) -> bool:
+        """Reads several."""
+
+    def is_error(self) -> bool:
+        """Whether something has failed; it stays so."""
+
+    def get_error(self) -> str:
+        """The first failure, in words."""
+
+    def is_accepting(self) -> bool:
+        """Whether the text may end here."""
+
+    def get_grammar_warnings(self) -> list[str]:
+        """Parts of the grammar that its compiler left out."""
+
+    def unsafe_compute_mask_ptr(self, address: int, num_bytes: int, /) -> None:
+        """Writes the mask of the next token, a bit for each."""
+
+
+class Matchers(Protocol):
+    """The library's class of matchers: makes one, and makes grammars from texts."""
+
+    def __call__(self, tokenizer: object, grammar: str, *, log_level: int = 1) -> Matcher:
+        """A matcher at the beginning of the grammar's language."""
+
+    def grammar_from_regex(self, regex: str, /) -> str:
+        """The library's form of a regular expression."""
+
+    def grammar_from_lark(self, lark: str, /) -> str:
+        """The library's form of a Lark grammar."""
+
+    def grammar_from_json_schema(self, schema: str, /, *, overrides: dict[str, object] | None = None) -> str:
+        """The library's form of a JSON schema."""
+
+
+class StructTags(Protocol):
+    """The library's class of structural tags."""
+
+    def __call__(self, *, trigger: str, begin: str, grammar: object, end: str) -> object:
+        """One structure."""
+
+    def to_grammar(self, tags: list[object], /) -> str:
+        """The library's form of them all."""
+
+
+class Library(Protocol):
+    """The parts of llguidance that llmi uses."""
+
+    LLTokenizer: Callable[..., object]
+
+    @property
+    def LLMatcher(self) -> Matchers:
+        """Matchers."""
+
+    @property
+    def StructTag(self) -> StructTags:
+        """Structural tags."""
+
+
+#: Tested versions: from the first to below the second.
+VERSIONS = ((1, 7, 0), (1, 10, 0))
+_lock = threading.Lock()
+_vocabularies: weakref.WeakKeyDictionary[Tokenizer, Vocabulary] = weakref.WeakKeyDictionary()
+
+
+@functools.cache
+def load() -> Library:
+    """The library. Raises MissingExtraError without it, EngineError for another version or for wrong answers."""
+    llguidance: Library = import_extra("llguidance", "structured")
+    version = version_text()
+    low, high = (".".join(map(str, bound)) for bound in VERSIONS)
+    if not VERSIONS[0] <= _numbers(version) < VERSIONS[1]:
+        raise EngineError(f"llguidance {version} is outside the tested versions, {low} to below {high}: pip install 'llmi[structured]'")
+    _check_answers(llguidance)
+    return llguidance
+
+
+def version_text() -> str:
+    """The installed version, which tokens depend on (docs/numerics.md)."""
+    return importlib.metadata.version("llguidance")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split("+")[0].split(".")
+    return tuple(int(part) if part.isdecimal() else 0 for part in parts[:3])
+
+
+class Vocabulary:
+    """A tokenizer as the library needs it: the bytes of each token, which are special, which end a text, and how a text is written.
+
+    Special tokens never come inside a text. A tokenizer without an end gets one of its own, an id after the last that the model lacks.
+    Where a grammar forces bytes, the library allows the token with which the tokenizer itself would write them.
+    """
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(
+        self, tokens: list[bytes], special: dict[int, str], ends: list[int], encode: Callable[[str], list[int]] | None = None
+    ) -> None:
+        self.num_tokens = len(tokens)
+        self._encode = encode
+        self._plain = {token: index for index, token in reversed([*enumerate(tokens)]) if token and index not in special}
+        self._longest = max(map(len, self._plain), default=1)
+        self.tokens = [b"\xff" + special[index].encode() if index in special else token for index, token in enumerate(tokens)]
+        self.special_token_ids = sorted(special)
+        self.ends = ends
+        if not ends:
+            self.ends = [len(tokens)]
+            self.tokens.append(b"\xff<end>")
+            self.special_token_ids.append(len(tokens))
+        self.eos_token_id = self.ends[0]
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        """A text as the tokenizer writes it; where it adds a space or cannot read the bytes, the longest token at each place."""
+        data = text.encode() if isinstance(text, str) else bytes(text)
+        if self._encode is not None:
+            with contextlib.suppress(UnicodeDecodeError, LlmiError):
+                ids = self._encode(data.decode())
+                if b"".join(self.tokens[token] for token in ids) == data:
+                    return ids
+        return self._longest_first(data)
+
+    def _longest_first(self, data: bytes) -> list[int]:
+        ids: list[int] = []
+        at = 0
+        while at < len(data):
+            fits = (size for size in range(min(self._longest, len(data) - at), 0, -1) if data[at : at + size] in self._plain)
+            size = next(fits, 0)
+            if size == 0:
+                break  # the library takes what was written, and allows by bytes from there
+            ids.append(self._plain[data[at : at + size]])
+            at += size
+        return ids
+
+    @functools.cached_property
+    def compiled(self) -> object:
+        """The library's own tokenizer; made in about a second."""
+        return load().LLTokenizer(self, n_vocab=len(self.tokens), eos_token=self.ends)
+
+    def mask(self, matcher: Matcher) -> NDArray[np.bool_]:
+        """What the matcher allows next, but for the ends: bool [num_tokens], a new array. The caller asks the matcher for errors."""
+        words = np.zeros((len(self.tokens) + 31) // 32, np.int32)
+        matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")[: self.num_tokens]
+        allowed = bits.view(np.bool_)
+        allowed[[token for token in self.ends if token < self.num_tokens]] = False
+        return allowed
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
+    """A tokenizer's vocabulary in the library; made once."""
+    load()
+    with _lock:
+        if tokenizer not in _vocabularies:
+            special, ends = dict(tokenizer.special_tokens), sorted(tokenizer.eos_token_ids)
+            _vocabularies[tokenizer] = Vocabulary(list(tokenizer.vocab_bytes), special, ends, _encoder(tokenizer))
+        return _vocabularies[tokenizer]
+
+
+def _encoder(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
+    """The tokenizer's way to write a text, without keeping the tokenizer alive."""
+    held = weakref.ref(tokenizer)
+
+    def encode(text: str) -> list[int]:
+        alive = held()
+        if alive is None:
+            raise EngineError("the tokenizer is gone")
+        return alive.encode(text, add_special_tokens=False)
+
+    return encode
+
+
+def _check_answers(library: Library) -> None:
+    """Three grammars over single bytes, whose first masks and ends are known. Raises EngineError."""
+    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(256)), b"ab"], {}, [])
+    compiled = library.LLTokenizer(vocabulary, n_vocab=258, eos_token=[257])
+    matcher = library.LLMatcher
+    cases = [
+        (matcher.grammar_from_regex("(ab|b)c"), [], {ord("a"), ord("b"), 256}, False),
+        (matcher.grammar_from_lark('start: "x" "y"?'), [ord("x")], {ord("y")}, True),
+        (matcher.grammar_from_json_schema('{"enum": [12, 3]}'), [ord("1")], {ord("2")}, False),
+    ]
+    for grammar, path, allowed, final in cases:
+        state = matcher(compiled, grammar)
+        state.consume_tokens(path)
+        found = set(np.flatnonzero(vocabulary.mask(state)).tolist())
+        if state.is_error() or found != allowed or state.is_accepting() != final:
+            raise EngineError(f"llguidance {version_text()} gives another answer than tested versions: it is not used")

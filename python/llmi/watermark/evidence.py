@@ -1,0 +1,99 @@
+"""What a detector finds, and the laws of its counts under plain text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclasses.dataclass(frozen=True)
+class Detection:
+    """How far a text is from what plain text would show.
+
+    Attributes
+    ----------
+    p_value : float
+        The probability that plain text shows as much or more, in [0, 1]; 1.0 where nothing could be scored.
+    z : float
+        Standard deviations above the mean of plain text; 0.0 where nothing could be scored.
+    num_scored : int
+        Positions that count: each n-gram (KGW) or context (SynthID) once.
+    num_green : int
+        Green tokens among them; for SynthID the g values that are 1, of num_scored x len(keys).
+    score : float
+        The share of green tokens; for SynthID the weighted mean of the g values. NaN where nothing could be scored.
+    """
+
+    p_value: float
+    z: float
+    num_scored: int
+    num_green: int
+    score: float
+
+
+def binomial_tail(count: int, trials: int, share: float) -> float:
+    """P(X >= count) for X of the binomial law of `trials` and `share` in (0, 1)."""
+    if count <= 0:
+        return 1.0
+    log_all = math.lgamma(trials + 1)
+    hit, miss = math.log(share), math.log1p(-share)
+    terms = (
+        math.exp(log_all - math.lgamma(i + 1) - math.lgamma(trials - i + 1) + i * hit + (trials - i) * miss)
+        for i in range(count, trials + 1)
+    )
+    return min(1.0, math.fsum(terms))
+
+
+def normal_tail(z: float) -> float:
+    """P(Z >= z) of the standard normal law."""
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def mean_tail(population: NDArray[np.float64], mean: float, trials: int) -> float:
+    """P(the mean of `trials` draws from `population`, with replacement, >= mean): Lugannani and Rice, 1980.
+
+    The relative error is below 2 % from 8 draws of a population of many values (tests/test_watermark.py).
+    """
+    center, spread = float(population.mean()), float(population.std())
+    z = (mean - center) / spread * math.sqrt(trials)
+    if mean >= population.max():
+        return float(np.mean(population >= population.max())) ** trials
+    if mean <= population.min():
+        return 1.0
+    tilt = _tilt(population - center, mean - center, z / math.sqrt(trials) / spread)
+    if abs(z) < 1e-3:  # the formula divides by zero there; this is its limit
+        skew = float(np.mean(((population - center) / spread) ** 3))
+        return normal_tail(z) - skew / (6 * math.sqrt(2 * math.pi * trials))
+    generating, _, variance = _cumulants(population - center, tilt)
+    root = math.copysign(math.sqrt(2 * trials * max(0.0, tilt * (mean - center) - generating)), tilt)
+    slope = tilt * math.sqrt(trials * variance)
+    density = math.exp(-root * root / 2) / math.sqrt(2 * math.pi)
+    return min(1.0, max(0.0, normal_tail(root) + density * (1 / slope - 1 / root)))
+
+
+def _cumulants(values: NDArray[np.float64], tilt: float) -> tuple[float, float, float]:
+    """log E exp(tilt v), and its two derivatives."""
+    largest = float((tilt * values).max())
+    weights = np.exp(tilt * values - largest)
+    total = float(weights.sum())
+    first = float((weights * values).sum()) / total
+    second = float((weights * (values - first) ** 2).sum()) / total
+    return largest + math.log(total / len(values)), first, second
+
+
+def _tilt(values: NDArray[np.float64], mean: float, guess: float) -> float:
+    """Where the mean under weights exp(tilt v) is `mean`: Newton's steps inside a bracket that shrinks."""
+    low, high, tilt = -math.inf, math.inf, guess
+    for _ in range(100):
+        _, first, second = _cumulants(values, tilt)
+        if abs(first - mean) <= 1e-9 * math.sqrt(second):
+            break
+        low, high = (tilt, high) if first < mean else (low, tilt)
+        step = tilt + (mean - first) / max(second, 1e-300)
+        if not low < step < high:
+            step = (low + high) / 2 if math.isfinite(low + high) else 2 * tilt + math.copysign(1.0, mean - first)
+        tilt = step
+    return tilt

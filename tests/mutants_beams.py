@@ -1,0 +1,44 @@
+"""Planted bugs of beam search (csrc/engine/beams) and of the scheduler's idle sequences."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+CORE = "tests/test_beams_core.py"
+DEFINITION = "tests/test_beams.py"
+CALLS = "tests/test_beam_calls.py"
+PYTHON = "python/llmi"
+
+
+def planted(name: str, anchor: str, old: str, new: str, tests: str = CORE, within: str = "csrc/engine/beams") -> Mutant:
+    return Mutant("beams", name, within, anchor, old, new, tests)
+
+
+BEAMS = [
+    planted("EOS is not counted", "BeamScoring::Score", ": num_tokens;", ": num_tokens - (ends_in_eos ? 1 : 0);"),
+    planted("id before rank", "RanksBefore", "if (a.parent != b.parent) return …;", "if (a.token != b.token) return a.token < b.token;"),
+    planted("the logit is left out of a tie", "RanksBefore", "if (a.logit != b.logit) return …;", ""),
+    planted("lesser values are no ties", "BestOfRow", "ScoreOf(row, row.values[id]) >= least)", "row.values[id] >= bound)"),
+    planted("one candidate too few is looked at", "BestOfRow", "order.begin() + (count - 1), order.end()", "order.begin() + count / 2, order.end()"),
+    planted("noise is not keyed by rank", "BeamRows::Choose", "sample.rank, kBeamNoise", "0, kBeamNoise", DEFINITION),
+    planted("drawn by likelihood", "BestOfAll", "if (drawn) KeepFirst(&candidates, count, DrawnBefore);", ""),
+    planted("ends past the first ones count", "BeamSteps::Place", "rank >= group.team_width() || ", "", DEFINITION),
+    planted("the state of processors is shared", "BeamSteps::Extend", "if (hooks != nullptr && state != sample.index) hooks->…;", ""),
+    planted("an unfinished beam is lost at preemption", "BeamSteps::Extend", "if (sample.scheduled.kv.num_tokens == 0) scheduler_.Add(…);", ""),
+    planted("a fork of an absent cache", "BeamSteps::Fork", "if (parent.scheduled.kv.num_tokens > 0)", "if (true)"),
+    planted("log-probabilities are normalised again", "BeamLogprobs", "result.processed_logprobs[i] = …;", "", DEFINITION),
+    planted("never is no", "FinishedBeams::Ends", "longest ? scoring.max_tokens : num_tokens", "num_tokens", DEFINITION),
+    planted("the later hypothesis wins a tie", "IsBetter", "return a.step < b.step;", "return a.step > b.step;"),
+    planted("a broken word is given up", "ForcedProgress::Add", "pending_.push_back(static_cast<size_t>(current_));", "", DEFINITION),
+    planted("banks do not take turns", "OrderByBanks", "return place_in_run[a] < place_in_run[b];", "return false;", DEFINITION),
+    planted("a hypothesis may lack words", "BeamSteps::Place", " || !is_complete", ""),
+    planted("more come back than are kept", "_check_together", "(params.n or 0) > width", "False", CALLS, PYTHON),
+    planted("groups need not be equal", "_check_together", "if width % groups:", "if False:", CALLS, PYTHON),
+    planted("num_beams gives all", "canonical_beams", 'own["n"] = 1', 'own["n"] = None', CALLS, PYTHON),
+    planted("the model's filters hold in every search", "_beams_by_keywords", "(not draws or own[name] == 0)", "own[name] == 0", CALLS, PYTHON),
+    planted("a named drafter is left out in silence", "_check_beams", "if prompt.names_drafter:", "if False:", CALLS, PYTHON),
+    planted("a dead end ends the search", "process", "if self.drops_beams and _allows_nothing(error):", "if False:", DEFINITION, PYTHON),
+    planted("receipts forget scores", "_beam_of", "if completion.score is None:", "if True:", CALLS, PYTHON),
+    planted("a forbidden word is sought for ever", "_forced", "if not words[index]:", "if False:", CALLS, PYTHON),
+    planted("idle sequences keep their pages", "ReserveRunning", "if (PreemptIdle()) continue;", "", within="csrc/scheduler"),
+]  # fmt: skip
