@@ -148,6 +148,8 @@ def search(rows: Rows, prompt: Sequence[int], rules: Rules, process: Process | N
     """The whole search."""
     if rules.num_groups > 1:
         return grouped(rows, list(prompt), rules, process)
+    if rules.force_words:
+        return forced(rows, list(prompt), rules, process)
     found = Found([])
     running, finished = [Beam([], 0.0, [])], found.hypotheses
     most = None if rules.do_sample else rules.num_candidates + 1
@@ -368,3 +370,67 @@ class Progress:
 
     def length_of(self, word: int) -> int:
         return max(len(ids) for ids in self.words[word])
+
+
+class Choice(NamedTuple):
+    """A text that may run on: its bank, and how it ranks there."""
+
+    bank: int
+    candidate: Candidate
+    beam: Beam
+
+
+def forced(rows: Rows, prompt: list[int], rules: Rules, process: Process | None) -> Found:
+    """The scorer of constrained beams: to the best B candidates come those that bring a word further; banks of equal progress take turns."""
+    found = Found([])
+    running, finished = [Beam([], 0.0, [])], found.hypotheses
+    done = False
+    while running and not done and found.steps < rules.max_tokens:
+        everything = [entry for rank, beam in enumerate(running) for entry in candidates(rows, process, prompt, beam, rank)]
+        best = first(everything, rules, len(prompt) + found.steps)
+        found.steps += 1
+        if not best:
+            break
+        chosen: list[Choice] = []
+        for place, candidate in enumerate(best):
+            beam = running[candidate.rank].after(candidate)
+            if candidate.token in rules.ends or rules.stops(beam.tokens):
+                if place < rules.width and Progress.after(rules, [*prompt, *beam.tokens[:-1]]).complete:
+                    group_add(beam, "stop", rules, len(prompt), finished)
+            elif len(chosen) < rules.width:
+                chosen.append(choice_of(rules, prompt, candidate, beam))
+        running = by_banks([*chosen, *advances(rules, prompt, running, everything, chosen)], len(chosen), rules)
+        done = group_is_done(finished, best[0].total, found.steps, rules, len(prompt))
+    for beam in [] if done else running:  # transformers adds texts that lack words, where too few have them
+        if Progress.after(rules, [*prompt, *beam.tokens]).complete:
+            group_add(beam, "length", rules, len(prompt), finished)
+    return found
+
+
+def choice_of(rules: Rules, prompt: list[int], candidate: Candidate, beam: Beam) -> Choice:
+    return Choice(Progress.after(rules, [*prompt, *beam.tokens]).bank(), candidate, beam)
+
+
+def advances(rules: Rules, prompt: list[int], running: list[Beam], everything: list[Candidate], chosen: list[Choice]) -> list[Choice]:
+    """The tokens that bring a running beam's words further, unless they are chosen already."""
+    known = [choice.beam.tokens for choice in chosen]
+    found = []
+    for rank, beam in enumerate(running):
+        progress = Progress.after(rules, [*prompt, *beam.tokens])
+        for token in [] if progress.complete else progress.wanted():
+            candidate = next((entry for entry in everything if (entry.rank, entry.token) == (rank, token)), None)
+            if candidate is not None and [*beam.tokens, token] not in known:
+                known.append([*beam.tokens, token])
+                found.append(choice_of(rules, prompt, candidate, beam.after(candidate)))
+    return found
+
+
+def by_banks(choices: list[Choice], num_chosen: int, rules: Rules) -> list[Beam]:
+    """The best of each bank, then the second ones, ..., `width` in all. Without an advance the order stays."""
+    if len(choices) > num_chosen:
+        choices = sorted(choices, key=lambda choice: (-(choice.bank * 100 + choice.candidate.total), choice.candidate.key))
+        places: list[int] = []
+        for i, choice in enumerate(choices):
+            places.append(places[-1] + 1 if i and choices[i - 1].bank == choice.bank else 0)
+        choices = [choices[i] for i in sorted(range(len(choices)), key=lambda i: places[i])]  # stable
+    return [choice.beam for choice in choices[: rules.width]]

@@ -102,12 +102,12 @@ DRAFTED = [name for name in FEATURES if "penalty_alpha" not in FEATURES[name]]
 
 #: Beam searches, which no drafter that a call names goes with.
 BEAM_FEATURES: dict[str, dict[str, Any]] = {
-    "beams": {"beam_width": 4, "n": 3, "length_penalty": 0.5},
+    "beams": {"beam_width": 3, "length_penalty": 0.5},
     "beams that end": {"beam_width": 3, "n": 2, "early_stopping": "never", "eos_token_id": [*range(60)]},
     "beams and stops": {"beam_width": 3, "stop": ["a", "e", "zz"], "early_stopping": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "beam-sample": {"beam_width": 3, "do_sample": True, "temperature": 1.3, "top_k": 40, "length_penalty": 2.0},
     "beams and a processor": {"beam_width": 2, "logits_processors": [stateful], "mirostat": 2, "mirostat_tau": 4.0},
-    "groups of beams": {"beam_width": 4, "n": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
+    "groups of beams": {"beam_width": 2, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
 }  # fmt: skip
 ALL_FEATURES = {**FEATURES, **BEAM_FEATURES}
 
@@ -119,6 +119,7 @@ def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 4
     if "penalty_alpha" in ALL_FEATURES[name]:
         prompt = prompt[:20]  # its hidden states take more than the cache of a tiny model
     base = {"temperature": 1.0, "max_tokens": max_tokens, "seed": seed, "ignore_eos": True, "logprobs": 1}
-    if name in BEAM_FEATURES:
-        return prompt, BeamSearchParams(**{**base, "max_tokens": max_tokens // 3, "ignore_eos": False, **BEAM_FEATURES[name]})
+    if name in BEAM_FEATURES:  # short ones, which fit into a crowded engine's cache
+        fields = {**base, "max_tokens": max_tokens // 4, "ignore_eos": False, **BEAM_FEATURES[name]}
+        return prompt[: longest // 2], BeamSearchParams(**fields)
     return prompt, SamplingParams(**{**base, **FEATURES[name]})

@@ -64,6 +64,31 @@ COMBINED = [
     planted("inner layers of another row", "ContrastRow", "wanted * hidden_size", "0 * hidden_size", DOLA),
     Mutant("rows", "both rules have one divergence", "csrc/kernels/ops", "LayerDivergence", "size, of_mean, &sums", "size, false, &sums", DOLA),
 ]  # fmt: skip
+CONTRASTIVE = "tests/test_contrastive.py"
+CONTRAST = [
+    planted(
+        "the chosen candidate's hidden state is not kept",
+        "ChooseOne",
+        "record.rows.Add(std::span(hidden).subspan((num_committed + …));",
+        "",
+        CONTRASTIVE,
+    ),
+    planted(
+        "prompt rows of contrastive search come from the prefix cache",
+        "Add",
+        "sample->drafting.BeginContrast(); sample->scheduled.first_wanted_row = 0;",
+        "sample->drafting.BeginContrast();",
+        CONTRASTIVE,
+    ),
+    planted("the probability has no weight", "Best", "(1 - alpha) *", "", CONTRASTIVE),
+    planted(
+        "a sequence shares its source's cache and lacks the hidden states",
+        "Take",
+        "if (leader.drafting.contrast() != nullptr) {",
+        "if (false) {",
+        CONTRASTIVE,
+    ),
+]
 READERS = [
     dropped("readers.siblings"),
     dropped("readers.criteria"),
@@ -120,4 +145,4 @@ EXECUTORS = [
     planted("observers see the law of an earlier row", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.draft_logprobs ?", MATRIX),
 ]  # fmt: skip
 
-ROWS = [*EDITS, *COMBINED, *READERS, *DECIDERS, *PLACES, *EXECUTORS]
+ROWS = [*EDITS, *COMBINED, *CONTRAST, *READERS, *DECIDERS, *PLACES, *EXECUTORS]

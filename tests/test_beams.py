@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,29 +91,6 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 # --- the definition
-
-
-def test_the_definition_is_that_of_transformers(path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    import beam_parity
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
-    ended = 0
-    for seed, width, ends in [(1, 3, [0]), (3, 2, ENDS), (4, 5, [0, 5, 9, 11, 30, 31])]:
-        prompt = np.random.default_rng(seed).integers(1, 48, size=5).tolist()
-        theirs = beam_parity.Theirs(model, ends)
-        theirs.generate(prompt, num_beams=width, max_new_tokens=8, early_stopping="never", length_penalty=2.0)
-        lookup = beam_parity.remembered(theirs)
-        for stopping, penalty in beam_parity.settings():
-            outputs, scores = lookup.generate(
-                prompt, num_beams=width, max_new_tokens=8, early_stopping=stopping, length_penalty=penalty, use_cache=False
-            )
-            found = beam_oracle.search(theirs.row, prompt, Rules(width, 8, frozenset(ends), penalty, early_stopping=stopping))  # type: ignore[arg-type]
-            assert [beam.tokens for beam in found.hypotheses] == outputs and found.gap > 1e-5
-            assert [beam.score for beam in found.hypotheses] == pytest.approx(scores, abs=1e-4)
-            ended += any(len(output) < 8 for output in outputs)
-    assert ended > 5, "too few hypotheses that end early"
 
 
 def test_the_widest_search_finds_the_best_text(tiny_path: Callable[..., Path]) -> None:
@@ -361,7 +339,7 @@ def test_beam_sample_equals_numpy(llm: LLM, rows: Rows) -> None:
 
 def test_beam_sample_draws_by_its_law(tiny_path: Callable[..., Path]) -> None:
     """The first step of two beams: pairs of tokens, drawn without replacement, against enumeration."""
-    runs = 3000
+    runs = 1200
     with LLM(tiny_path("llama", vocab_size=5, num_layers=1, seed=3), kv_cache_memory_bytes=1 << 23, max_model_len=64) as llm:
         with llm.sequence([1, 2, 3]) as sequence:
             p = np.exp(sequence.logits.astype(np.float64) - sequence.logits.max())
@@ -447,3 +425,30 @@ def test_devices(path: Path, alone: Outputs, device: str) -> None:
     prompts, params = many()
     with LLM(path, device="cuda", kv_cache_memory_bytes=1 << 22, max_model_len=128) as llm:
         assert_same_tokens(llm.generate(prompts[:5], params[:5]), Outputs(alone[:5]))
+
+
+# --- groups and forced words, against transformers 4.52.4
+
+
+def test_references_of_the_last_version_with_groups_and_words(tmp_path: Path) -> None:
+    """Its texts without all words, which it returns where too few have them, never come back here."""
+    import beam_references as references
+
+    lengths = 0
+    with LLM(references.model_path(tmp_path), dtype="float32", kv_cache_memory_bytes=1 << 23, max_model_len=64) as llm:
+        for case in json.loads(references.FILE.read_text()):
+            options = {name: value for name, value in case.items() if name not in ("prompt", "outputs", "scores")}
+            params = BeamSearchParams(**options, num_return_sequences=case["num_beams"], eos_token_id=references.ENDS)
+            words = tuple(tuple(map(tuple, word if isinstance(word[0], list) else [word])) for word in options.get("force_words_ids", ()))
+            rules = rules_of(params, force_words=words)
+            expected = [
+                (tokens, score)
+                for tokens, score in zip(case["outputs"], case["scores"], strict=True)
+                if not words or beam_oracle.Progress.after(rules, [*case["prompt"], *tokens]).complete
+            ]
+            output = llm.generate([case["prompt"]], params)[0]
+            check(output, beam_oracle.search(Rows(llm), case["prompt"], rules))
+            own = [(references.without_end(c.token_ids), pytest.approx(c.score, rel=1e-4)) for c in output.outputs]
+            assert expected == own[: len(expected)] and expected
+            lengths += len(expected)
+    assert lengths > 50

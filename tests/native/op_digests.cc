@@ -19,6 +19,7 @@
 #include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/row_ops.h"
+#include "kernels/ops/top_candidates.h"
 #include "kernels/ops/vocab.h"
 #include "model/pack.h"
 #include "model/rope_table.h"
@@ -254,6 +255,9 @@ void VocabDigests(const KernelContext& context) {
   Print(context.table->name, "divergence",
         std::vector<float>{LayerDivergence(context, logits.data(), others.data(), 9000, false),
                            LayerDivergence(context, logits.data(), others.data(), 9000, true)});
+  std::vector<TopCandidate> best(20);
+  TopCandidates(context, {.logits = logits.data(), .num_rows = 2, .vocab_size = 4500, .count = 10, .out = best.data()});
+  Print(context.table->name, "top_candidates", best);
   SamplingParams params;
   params.temperature = 0.7;
   params.top_p = 0.9;

@@ -97,6 +97,7 @@ SampleOutput BeamGroup::Output(const FinishedBeam& beam, const TextEnd& end) con
   output.score = beam.score;
   output.finish_reason = end.reason;
   output.stop_reason = end.stop_reason;
+  const auto node = [&](int32_t index) -> const BeamNode& { return nodes_[static_cast<size_t>(index)]; };
   for (int32_t at = beam.node; at >= 0; at = node(at).before) {
     const BeamNode& token = node(at);
     output.token_ids.push_back(token.token);

@@ -61,7 +61,6 @@ class BeamGroup {
   const BeamScoring& scoring() const { return scoring_; }
   const BeamParams& params() const { return scoring_.params; }
   std::vector<BeamTeam>& teams() { return teams_; }
-  const std::vector<BeamTeam>& teams() const { return teams_; }
   // The rank of the team's best beam among all beams.
   int64_t FirstRank(const BeamTeam& team) const { return (&team - teams_.data()) * team_width(); }
   bool forces_words() const { return !params().force_words.empty(); }
@@ -83,7 +82,6 @@ class BeamGroup {
   int32_t AddNode(const BeamNode& node);
   int32_t AddRecord(TokenLogprobs logprobs);
   int32_t AddTrace(const TraceRow& row);
-  const BeamNode& node(int32_t index) const { return nodes_[static_cast<size_t>(index)]; }
   void AddFinished(BeamTeam& team, int32_t node, const BeamCandidate& candidate, int64_t rank, TextEnd end);
 
   // The best hypotheses, best first, at most num_returned. reason: why the search ends; unless it is kStop, running beams

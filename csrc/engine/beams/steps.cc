@@ -64,7 +64,7 @@ int64_t BeamSteps::Select(Running& running) {
 }
 
 // Throws if the search has ended without a hypothesis that holds all forced words.
-void BeamSteps::CheckWords(const BeamGroup& group) {
+void BeamSteps::CheckWords(BeamGroup& group) {
   if (!group.forces_words() || !group.teams()[0].finished.beams().empty()) return;
   throw Error(ErrorKind::kConstraint,
               "force_words: no hypothesis holds all of them: masks forbid some, or max_tokens or beam_width is too small", "force_words");
