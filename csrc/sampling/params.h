@@ -10,7 +10,7 @@ namespace llmi {
 
 // Candidates of contrastive search.
 constexpr int64_t kLeastCandidates = 2;
-constexpr int64_t kMostCandidates = 64;
+constexpr int64_t kMostContrasted = 64;
 
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy
