@@ -116,7 +116,7 @@ def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 4
     """A random prompt with this feature."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(1, 257, size=int(rng.integers(1, longest))).tolist()
-    if "penalty_alpha" in FEATURES[name]:
+    if "penalty_alpha" in ALL_FEATURES[name]:
         prompt = prompt[:20]  # its hidden states take more than the cache of a tiny model
     base = {"temperature": 1.0, "max_tokens": max_tokens, "seed": seed, "ignore_eos": True, "logprobs": 1}
     if name in BEAM_FEATURES:  # short ones, which fit into a crowded engine's cache

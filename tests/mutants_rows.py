@@ -6,6 +6,8 @@ from mutant import Mutant
 
 PLANS = "tests/test_row_plan.py"
 MATRIX = "tests/test_matrix.py"
+GUIDANCE = "tests/test_guidance.py"
+DOLA = "tests/test_dola.py"
 
 
 def planted(name: str, anchor: str, old: str, new: str, tests: str = PLANS) -> Mutant:
@@ -38,6 +40,30 @@ EDITS = [
     planted("batch processors leave the row on the device", "on_host", "batch_processors || processors", "processors"),
     planted("processors leave the row on the device", "on_host", "batch_processors || processors", "batch_processors"),
 ]
+COMBINED = [
+    dropped("edits.combined"),
+    planted("combined rows stay on the device", "NeedsHost", "edits.combined || ", ""),
+    Mutant("rows", "guidance the wrong way", "csrc/sampling", "Guide", "(conditional[i] - total) - u", "u - (conditional[i] - total)", GUIDANCE),
+    Mutant("rows", "guidance of raw logits", "csrc/sampling", "Guide", "(conditional[i] - total) - u", "conditional[i] - u", GUIDANCE),
+    planted("guidance is drawn from the prompt's row", "Base", "logits_.Row(places_[row])", "logits_.Row(static_cast<int64_t>(row))", GUIDANCE),
+    planted("log-probabilities of the combined row", "Values", "{logits_.Row(static_cast<int64_t>(row)), Base(row)}", "{Base(row), Base(row)}", GUIDANCE),
+    planted("another sample's companion", "AddCompanions", "row.companion = next++;", "row.companion = next;", GUIDANCE),
+    planted("the output is not in the second sequence", "Append", "companion->tokens.push_back(token);", "companion->tokens.push_back(companion->tokens.back());", GUIDANCE),
+    planted("the second sequence does not follow the draft", "WalkOn", "if (sample.companion != nullptr) accept(sample.companion->scheduled);", "", GUIDANCE),
+    planted("draft rows in one sequence only", "AddCompanions", "builder->AddDraft(sample.walk.draft());", "", GUIDANCE),
+    planted("judges see the raw row", "bases", "combined.empty() ? raw : combined", "raw", GUIDANCE),
+    planted("a sample takes one seat", "NumSeats", "IsGuided(request) ? 2 : 1", "1", GUIDANCE),
+    planted("pages of one sequence", "CheckCompanion", "groups_.MaxPages(last_len, block_size) + groups_.MaxPages(companion_len, block_size)",
+            "groups_.MaxPages(last_len, block_size)", GUIDANCE),
+    planted("the second cache is never freed", "FreeCache", "if (companion != nullptr) cache.Free(&companion->scheduled.kv);", "", GUIDANCE),
+    Mutant("rows", "the last tokens of a pair part", "csrc/scheduler", "PieceOf", "0, companion_missing - 1)", "0, companion_missing)", GUIDANCE),
+    Mutant("rows", "the nearest layer", "csrc/sampling", "ContrastLayers", "if (!(distance > farthest)) continue;", "if (layer > 0 && !(distance < farthest)) continue;", DOLA),
+    Mutant("rows", "the last of equal layers", "csrc/sampling", "ContrastLayers", "distance > farthest", "distance >= farthest", DOLA),
+    Mutant("rows", "no plausibility constraint", "csrc/sampling", "ContrastLayers", "out[i] >= bound ?", "true ?", DOLA),
+    planted("inner layers without the norm", "ContrastRow", "!params.dola_transformers, layers_.data()", "false, layers_.data()", DOLA),
+    planted("inner layers of another row", "ContrastRow", "wanted * hidden_size", "0 * hidden_size", DOLA),
+    Mutant("rows", "both rules have one divergence", "csrc/kernels/ops", "LayerDivergence", "size, of_mean, &sums", "size, false, &sums", DOLA),
+]  # fmt: skip
 CONTRASTIVE = "tests/test_contrastive.py"
 CONTRAST = [
     planted(
@@ -104,7 +130,7 @@ EXECUTORS = [
     planted("log-probabilities are left out", "SampleToken", "if (keeps.logprobs)", "if (false)"),
     planted("drafters that observe see nothing", "SampleToken", "if (keeps.draft_logprobs)", "if (false)"),
     planted("traces stay empty", "SampleToken", "if (keeps.trace)", "if (false)"),
-    planted("prompts are not scored", "ProcessRow", "if (row.plan.keeps.prompt_score) ScorePrompt(row, raw);", ""),
+    planted("prompts are not scored", "ProcessRow", "if (row.plan.keeps.prompt_score) ScorePrompt(row, values.raw);", ""),
     planted("prompts are scored by raw logits", "ScorePrompt", "if (!row.plan.edits.parameters)", "if (true)"),
     planted("criteria are not asked", "AfterToken", "row.plan.readers.criteria ?", "false ?"),
     planted("processors are not called where rows are drawn in order", "ComputeLaw", "if (row.plan.edits.on_host())", "if (false)"),
@@ -119,4 +145,4 @@ EXECUTORS = [
     planted("observers see the law of an earlier row", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.draft_logprobs ?", MATRIX),
 ]  # fmt: skip
 
-ROWS = [*EDITS, *CONTRAST, *READERS, *DECIDERS, *PLACES, *EXECUTORS]
+ROWS = [*EDITS, *COMBINED, *CONTRAST, *READERS, *DECIDERS, *PLACES, *EXECUTORS]

@@ -148,7 +148,7 @@ ids = every(integer)
 ids_of_ids = maybe(every(ids))
 prompts = either(prompt, every(prompt), lambda value: listed(value) == [])
 FAMILIES = {
-    "integer": integer, "number": number, "flag": flag, "text": text, "ids": ids, "biases": biases, "nothing": nothing, "prompt": prompt, "prompts": prompts,
+    "integer": integer, "number": number, "flag": flag, "text": text, "ids": ids, "biases": biases, "nothing": nothing, "prompt": prompt, "prompts": prompts, "maybe prompt": maybe(prompt),
     "maybe integer": maybe(integer), "maybe number": maybe(number), "maybe flag": maybe(flag), "maybe text": maybe(text), "maybe ids": maybe(ids), "maybe biases": maybe(biases),
     "texts": maybe(either(text, every(text))), "words": maybe(either(text, every(either(text, ids)))), "integer or ids": maybe(either(integer, ids)), "hook": maybe(hook), "hooks": maybe(either(hook, every(hook))),
     "integer or each": either(integer, ids), "texts or none": either(text, every(text)), "objects": maybe(every(lambda value: False)),
@@ -185,6 +185,7 @@ PARAMETERS = {
     "max_new_tokens": "maybe integer", "min_new_tokens": "maybe integer", "stop_strings": "texts", "num_return_sequences": "maybe integer", "suppress_tokens": "maybe ids", "sequence_bias": "empty", "bad_words_ids": "lists of ids",
     "do_sample": "maybe flag", "typical_p": "maybe number", "num_beams": "maybe integer", "use_cache": "maybe flag", "pad_token_id": "maybe integer", "no_repeat_ngram_size": "maybe integer",
     "early_stopping": "maybe flag", "guidance_scale": "maybe number", "streamer": "nothing", "max_length": "nothing", "xtc_threshold": "maybe number",
+    "negative_prompt": "maybe prompt", "negative_prompt_ids": "maybe prompt", "dola_layers": "maybe ids", "dola_rule": "objects",
     "typical": "maybe number", "adaptive_target": "maybe number", "adaptive_decay": "maybe number", "mirostat_mode": "maybe integer", "repeat_last_n": "maybe integer",
 }  # fmt: skip
 ENGINE = {

@@ -93,6 +93,8 @@ def random_fields(rng: np.random.Generator) -> dict[str, Any]:
     if "penalty_alpha" in fields:
         fields = {name: value for name, value in fields.items() if name not in (*_NOT_CONTRASTIVE, *FILTERS)}
         fields |= {"temperature": 0.0, "top_k": pick(rng, [2, 4, 7])}
+    if "guidance_scale" in fields:
+        fields.pop("dola_layers", None)  # the two cannot be set together
     for owner in [name for name in COMPANIONS if name in fields]:
         fields |= {name: pick(rng, values) for name, values in COMPANIONS[owner].items() if rng.random() < 0.6 and name not in ABSENT}
     if rng.random() < 0.3 and "penalty_alpha" not in fields:

@@ -61,7 +61,17 @@ def test_flags_are_the_names_of_sampling_params() -> None:
     shown = llmi("chat", "--help").stdout
     flags = {name for name in SamplingParams.__dataclass_fields__ if f"--{name.replace('_', '-')} " in shown}
     assert flags == set(offered())
-    objects = {"logit_bias", "allowed_token_ids", "structured_outputs", "logits_processors", "stopping_criteria", "sampler"}
+    objects = {
+        "logit_bias",
+        "allowed_token_ids",
+        "structured_outputs",
+        "logits_processors",
+        "stopping_criteria",
+        "sampler",
+        "negative_prompt",
+        "dola_layers",
+        "dola_rule",
+    }
     assert set(SamplingParams.__dataclass_fields__) - flags == NOT_OFFERED | objects
 
 

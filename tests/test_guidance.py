@@ -321,7 +321,7 @@ def test_streams_async_receipts_and_traces(tiny: LLM) -> None:
     trace = output.outputs[0].trace
     assert trace is not None
     with tiny.sequence([1, 2, 3]) as seq:  # the trace's raw values are those of the prompt's own row
-        assert np.float32(trace["raw_logprob"][0]) == log_softmax(seq.logits)[output.outputs[0].token_ids[0]]
+        assert np.float32(trace.to_dict()["raw_logprob"][0]) == log_softmax(seq.logits)[output.outputs[0].token_ids[0]]
 
 
 def test_what_is_shown(tiny: LLM) -> None:

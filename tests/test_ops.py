@@ -206,6 +206,21 @@ def test_log_sum_exp_and_masses(cpu_table: str, size: int) -> None:
     assert np.allclose(masses.astype(np.float64), wanted, rtol=1e-6, atol=1) and masses[3] == 0
 
 
+@pytest.mark.parametrize("size", [16, 4096, 5000, 49152])
+def test_divergence(cpu_table: str, size: int) -> None:
+    """Equal bits, near the exact value; tests/test_dola.py has the definition term by term."""
+    rows = [rand(size, scale=4.0, seed=seed) for seed in (1, 2)]
+    rows[1][: size // 3] -= 150
+    a, b = (row - np.float32(T.log_sum_exp("reference", row)) for row in rows)
+    m = np.logaddexp(a.astype(np.float64), b.astype(np.float64)) - np.log(2)
+    for of_mean, exact in ((False, np.exp(a) @ (a - m) + np.exp(b) @ (b - m)), (True, np.exp(m) @ ((m - a) + (m - b)))):
+        found = T.layer_divergence(cpu_table, a, b, of_mean)
+        assert found == T.layer_divergence("reference", a, b, of_mean)
+        assert abs(found - exact / 2) < 2e-5 * max(1, exact)
+    a[5] = np.nan
+    assert np.isnan(T.layer_divergence(cpu_table, a, b, False))
+
+
 def test_log_sum_exp_edges(cpu_table: str) -> None:
     assert T.log_sum_exp(cpu_table, np.full(64, -np.inf, np.float32)) == -np.inf
     row = np.zeros(64, np.float32)
@@ -283,6 +298,9 @@ def test_scalar_math() -> None:
     assert T.scalar_math("exp32", 0.0) == 1.0 and T.scalar_math("exp32", -87.0) == 0.0
     for x in [*rng.uniform(1e-12, 1, 200), 5e-324, 1e300]:
         assert abs(T.scalar_math("log64", x) - np.log(x)) <= 4e-16 * max(1, abs(np.log(x)))
+    for x in [*np.logspace(-37.9, 38, 300), *rng.uniform(0.5, 2, 300), 1.0, 2.0**-126]:
+        exact = np.log(np.float64(np.float32(x)))
+        assert abs(T.scalar_math("log32", x) - exact) <= 2 * np.spacing(np.float32(abs(exact))) + 2.0**-25 * abs(exact)
     for v in [0.5 * 2.0**-32, 1e-9, 1e-3, 0.5, 1 - 2.0**-24]:
         assert abs(T.scalar_math("log1p64", -v) - np.log1p(-v)) <= 4e-16 * max(abs(np.log1p(-v)), 1e-3 * v)
     for x in [0.0, 1e-8, *rng.uniform(0, 1e5, 300)]:
@@ -320,6 +338,7 @@ def test_every_table_has_every_op() -> None:
         "race_candidates",
         "softmax_chunk",
         "token_masses",
+        "divergence_chunk",
         "ids_from",  # test_top_candidates.py
     }
     assert kernels == tested

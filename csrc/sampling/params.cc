@@ -69,7 +69,7 @@ void CheckContrast(const SamplingParams& params) {
   if (!std::isfinite(params.penalty_alpha) || params.penalty_alpha > 1) Fail("penalty_alpha", "must lie in [0, 1], or below 0 (off)");
   if (!params.contrasts()) return;
   if (!params.greedy()) Fail("penalty_alpha", "draws nothing: temperature must be 0");
-  if (params.top_k < kLeastCandidates || params.top_k > kMostCandidates) {
+  if (params.top_k < kLeastCandidates || params.top_k > kMostContrasted) {
     Fail("penalty_alpha", "needs top_k in [2, 64], the number of its candidates; it is " + std::to_string(params.top_k));
   }
 }

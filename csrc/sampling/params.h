@@ -10,7 +10,7 @@ namespace llmi {
 
 // Candidates of contrastive search.
 constexpr int64_t kLeastCandidates = 2;
-constexpr int64_t kMostCandidates = 64;
+constexpr int64_t kMostContrasted = 64;
 
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy
@@ -72,6 +72,15 @@ struct SamplingParams {
   bool has_point_law() const { return greedy() && !contrasts(); }
 };
 
+// Those that make a row of several, or choose among rows.
+template <typename Visit>
+void VisitRowParams(const Visit& visit) {
+  visit("guidance_scale", &SamplingParams::guidance_scale);
+  visit("dola_layers", &SamplingParams::dola_layers);
+  visit("dola_transformers", &SamplingParams::dola_transformers);
+  visit("penalty_alpha", &SamplingParams::penalty_alpha);
+}
+
 // Calls visit(name, member) for each parameter; name is its name in Python.
 template <typename Visit>
 void VisitSamplingParams(const Visit& visit) {
@@ -87,7 +96,6 @@ void VisitSamplingParams(const Visit& visit) {
   visit("repetition_penalty", &SamplingParams::repetition_penalty);
   visit("penalty_last_n", &SamplingParams::penalty_last_n);
   visit("no_repeat_ngram_size", &SamplingParams::no_repeat_ngram_size);
-  visit("penalty_alpha", &SamplingParams::penalty_alpha);
   visit("typical_p", &SamplingParams::typical_p);
   visit("epsilon_cutoff", &SamplingParams::epsilon_cutoff);
   visit("eta_cutoff", &SamplingParams::eta_cutoff);
@@ -108,10 +116,8 @@ void VisitSamplingParams(const Visit& visit) {
   visit("dry_allowed_length", &SamplingParams::dry_allowed_length);
   visit("dry_penalty_last_n", &SamplingParams::dry_penalty_last_n);
   visit("dry_breakers", &SamplingParams::dry_breakers);
-  visit("guidance_scale", &SamplingParams::guidance_scale);
-  visit("dola_layers", &SamplingParams::dola_layers);
-  visit("dola_transformers", &SamplingParams::dola_transformers);
   visit("sampler_order", &SamplingParams::sampler_order);
+  VisitRowParams(visit);
   visit("logit_bias", &SamplingParams::logit_bias);
   visit("bad_words", &SamplingParams::bad_words);
   visit("allowed_token_ids", &SamplingParams::allowed_token_ids);

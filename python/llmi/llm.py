@@ -345,12 +345,10 @@ class LLM(StaysHere):
         use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
         render = functools.partial(
             prompts_of, self.tokenizer, chat_template=chat_template, add_generation_prompt=option("add_generation_prompt", add_generation_prompt),
-            continue_final_message=option("continue_final_message", continue_final_message), tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
+            continue_final_message=option("continue_final_message", continue_final_message), tools=tools, chat_template_kwargs=chat_template_kwargs,
         )  # fmt: skip
-        prompts = render(messages)
         call_options = CallOptions(to_the_end=True, render=lambda chat: ids_of(render(chat)), **options)
-        return self._finish(self._call(prompts, sampling_params, generate_args, call_options), use_tqdm)
+        return self._finish(self._call(render(messages), sampling_params, generate_args, call_options), use_tqdm)
 
     def stream(self, prompts: object, sampling_params: Params | None = None, **generate_args: object) -> TextStream:
         """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
@@ -358,10 +356,9 @@ class LLM(StaysHere):
         `max_tokens` runs to the end of the context unless given. Hypotheses of a beam search come whole, at its end.
         """
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
-        render = None
-        if is_chat(prompts):
+        render = functools.partial(ids_of_chat, self.tokenizer) if is_chat(prompts) else None
+        if render is not None:
             prompts = prompts_of(self.tokenizer, prompts)
-            render = functools.partial(ids_of_chat, self.tokenizer)
         call = self._call(prompts, sampling_params, generate_args, CallOptions(stream=True, to_the_end=True, render=render, **options))
         with call.ending(self._keep):
             self._submit(call)

@@ -251,6 +251,10 @@ void VocabDigests(const KernelContext& context) {
   std::vector<uint64_t> masses(logits.size());
   TokenMasses(context, logits.data(), 9000, 2.0f, masses.data());
   Print(context.table->name, "token_masses", masses);
+  const std::vector<float> others = Random(9000, 9);
+  Print(context.table->name, "divergence",
+        std::vector<float>{LayerDivergence(context, logits.data(), others.data(), 9000, false),
+                           LayerDivergence(context, logits.data(), others.data(), 9000, true)});
   std::vector<TopCandidate> best(20);
   TopCandidates(context, {.logits = logits.data(), .num_rows = 2, .vocab_size = 4500, .count = 10, .out = best.data()});
   Print(context.table->name, "top_candidates", best);

@@ -32,7 +32,9 @@ void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>
                       int64_t hidden_size) {
   if (layers.empty()) return;
   const auto keep = [&](Sample& sample, size_t row) {
+    const std::vector<int>& wanted = sample.request().speculation->drafter->hidden_layers();
     for (size_t t = 0; t < layers.size(); ++t) {
+      if (std::find(wanted.begin(), wanted.end(), layers[t]) == wanted.end()) continue;  // another request's
       const auto size = static_cast<size_t>(hidden_size);
       sample.drafting.KeepHiddenState(layers[t], std::span(result.taps[t]).subspan(row * size, size));
     }

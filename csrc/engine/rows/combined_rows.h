@@ -22,8 +22,10 @@ struct RowValues {
 
 class CombinedRows {
  public:
-  CombinedRows(const KernelContext& context, Decoder& decoder, HostLogits& logits)
-      : context_(context), decoder_(decoder), logits_(logits) {}
+  CombinedRows(const KernelContext& context, Decoder& decoder) : context_(context), decoder_(decoder), logits_(decoder.spec().vocab_size) {}
+
+  // The chunk's rows of logits: its own, one behind the other, then what they are combined to.
+  HostLogits& logits() { return logits_; }
 
   // Rows of logits that a row of the step takes: its own, and one for what it is combined to.
   static int64_t NumLogitsRows(const LogitsRow& row) { return row.plan.edits.combined ? 2 : 1; }
@@ -43,7 +45,7 @@ class CombinedRows {
 
   const KernelContext& context_;
   Decoder& decoder_;
-  HostLogits& logits_;
+  HostLogits logits_;
   std::vector<int64_t> places_;  // in HostLogits, of each row of the chunk before the masks
   std::vector<float> tapped_;    // [layers, hidden_size] of one row
   std::vector<float> layers_;    // [layers, vocab_size] of one row

@@ -14,6 +14,7 @@ class HostLogits {
   // Makes room for rows [0, num_rows). Contents stay, pointers do not.
   void Reserve(int64_t num_rows) { values_.resize(std::max(values_.size(), static_cast<size_t>(num_rows * vocab_size_))); }
   float* Row(int64_t row) { return values_.data() + row * vocab_size_; }
+  const float* Row(int64_t row) const { return values_.data() + row * vocab_size_; }
 
  private:
   const int64_t vocab_size_;

@@ -16,12 +16,11 @@ namespace {
 // processors get a copy of their state.
 class JudgedDraft : public DraftRows {
  public:
-  JudgedDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, std::span<const float> bases,
-              int64_t vocab_size)
+  JudgedDraft(const KernelContext& context, const LogitsRow& row, const JudgedRows& rows, int64_t vocab_size)
       : context_(context),
         sample_(*row.sample),
-        logits_(logits),
-        bases_(bases),
+        logits_(rows.raw),
+        bases_(rows.bases()),
         vocab_size_(vocab_size),
         has_processors_(row.plan.edits.processors),
         keeps_state_(KeepsState(sample_.request().params)),
@@ -130,12 +129,11 @@ class JudgedDraft : public DraftRows {
 
 }  // namespace
 
-DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, std::span<const float> bases,
-                        int64_t vocab_size) {
+DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, const JudgedRows& judged, int64_t vocab_size) {
   const Sample& sample = *row.sample;
   DraftVerdict verdict;
   {
-    JudgedDraft rows(context, row, logits, bases, vocab_size);
+    JudgedDraft rows(context, row, judged, vocab_size);
     verdict = sample.request().speculation->judge->Judge(rows);
   }
   int32_t last = -1;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "engine/running.h"
 #include "kernels/ops/context.h"
@@ -9,9 +10,17 @@
 
 namespace llmi {
 
-// Asks the request's judge about the draft of the row's sample. logits, bases [1 + nodes, vocab_size]: the raw rows and those before the
-// masks, the root's first. Throws Error(kHook) from the judge, for a path that does not exist, and for a token outside the vocabulary.
-DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, std::span<const float> bases,
-                        int64_t vocab_size);
+// The rows [1 + nodes, vocab_size] of a draft, the root's first: as the model gave them, and before the masks where they are combined of
+// several (rows/combined_rows.h).
+struct JudgedRows {
+  std::vector<float> raw;
+  std::vector<float> combined;  // empty: nothing is combined
+
+  std::span<const float> bases() const { return combined.empty() ? raw : combined; }
+};
+
+// Asks the request's judge about the draft of the row's sample. Throws Error(kHook) from the judge, for a path that does not exist, and for
+// a token outside the vocabulary.
+DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, const JudgedRows& rows, int64_t vocab_size);
 
 }  // namespace llmi

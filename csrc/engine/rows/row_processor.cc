@@ -22,12 +22,11 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       scheduler_(scheduler),
       requests_(requests),
       site_{context.device != nullptr, batch_hook != nullptr},
-      logits_(decoder.spec().vocab_size),
-      combined_(context, decoder, logits_),
-      device_draws_(context, decoder, logits_),
-      processors_(context, std::move(batch_hook), requests, logits_.vocab_size()),
-      prepared_(context, processors_, logits_.vocab_size()),
-      beams_(context, cache, scheduler, requests, processors_, logits_.vocab_size()),
+      combined_(context, decoder),
+      device_draws_(context, decoder, combined_.logits()),
+      processors_(context, std::move(batch_hook), requests, combined_.logits().vocab_size()),
+      prepared_(context, processors_, combined_.logits().vocab_size()),
+      beams_(context, cache, scheduler, requests, processors_, combined_.logits().vocab_size()),
       trace_(context) {}
 
 void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead) {
@@ -35,7 +34,7 @@ void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ah
   ChooseCandidates(context_, decoder_, requests_, &step);
   EmitCandidates(step.rows);
   const auto num_rows = static_cast<int64_t>(step.rows.size());
-  const int64_t chunk = LogitsRowsAtOnce(logits_.vocab_size(), context_.device != nullptr);
+  const int64_t chunk = LogitsRowsAtOnce(combined_.logits().vocab_size(), context_.device != nullptr);
   for (int64_t begin = 0; begin < num_rows;) {
     int64_t count = 0;
     for (int64_t room = chunk; begin + count < num_rows && room > 0; ++count) {
@@ -52,7 +51,7 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
   const float* hidden = step.result.hidden + begin * decoder_.spec().hidden_size;
   const int64_t num_behind = combined_.Begin(rows, begin);
   if (context_.device == nullptr) {
-    decoder_.LmHead(context_, hidden, static_cast<int64_t>(rows.size()) + num_behind, logits_.Row(0));
+    decoder_.LmHead(context_, hidden, static_cast<int64_t>(rows.size()) + num_behind, combined_.logits().Row(0));
   } else {
     if (!step.draws || begin > 0) step.draws = device_draws_.Launch(rows, hidden);
     ahead.LaunchAfter(step);
@@ -60,8 +59,8 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
   }
   combined_.Combine(step, rows, begin, context_.device == nullptr && num_behind > 0);
   processors_.RunBatch(rows, combined_);
-  prepared_.Prepare(rows, logits_.Row(0), combined_, device_draws_);
-  beams_.Prepare(rows, logits_.Row(0));
+  prepared_.Prepare(rows, combined_.logits().Row(0), combined_, device_draws_);
+  beams_.Prepare(rows, combined_.logits().Row(0));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].sample->finished) continue;  // ended at an earlier row of this step, or waits for its static batch to end
     const RowVerdict drawn = device_draws_.Drawn(i);
@@ -115,7 +114,7 @@ void RowProcessor::EndScore(const LogitsRow& row) {
 // The log-probability of the prompt token after the row.
 void RowProcessor::ScorePrompt(const LogitsRow& row, const float* raw) {
   Request& request = *row.sample->running->request;
-  const int64_t vocab_size = logits_.vocab_size();
+  const int64_t vocab_size = combined_.logits().vocab_size();
   const int64_t position = row.position;
   const int32_t next = request.prompt_token_ids[static_cast<size_t>(position + 1)];
   if (!row.plan.edits.parameters) {
@@ -157,33 +156,28 @@ void RowProcessor::StartSiblings(const LogitsRow& row, const RowValues& values) 
 // Keeps the row until the last one of its draft. Then the judge decides, and its tokens are emitted one by one, like any others.
 void RowProcessor::JudgeRow(const LogitsRow& row, const RowValues& values) {
   Sample& sample = *row.sample;
-  const int64_t vocab_size = logits_.vocab_size();
+  const int64_t vocab_size = combined_.logits().vocab_size();
   const Draft& draft = sample.walk.draft();
-  if (row.node == kWalkRoot) {
-    judged_rows_.clear();
-    judged_bases_.clear();
-  }
-  judged_rows_.insert(judged_rows_.end(), values.raw, values.raw + vocab_size);
-  if (row.plan.edits.combined) judged_bases_.insert(judged_bases_.end(), values.base, values.base + vocab_size);
+  if (row.node == kWalkRoot) judged_ = {};
+  judged_.raw.insert(judged_.raw.end(), values.raw, values.raw + vocab_size);
+  if (row.plan.edits.combined) judged_.combined.insert(judged_.combined.end(), values.base, values.base + vocab_size);
   if (row.node + 1 < draft.size()) return;
   sample.emit_time_s = NowSeconds();
-  const std::vector<float> rows = std::exchange(judged_rows_, {});
-  const std::vector<float> combined = std::exchange(judged_bases_, {});
-  const std::vector<float>& bases = combined.empty() ? rows : combined;
-  const DraftVerdict verdict = JudgeDraft(context_, row, rows, bases, vocab_size);
+  const JudgedRows rows = std::exchange(judged_, {});
+  const DraftVerdict verdict = JudgeDraft(context_, row, rows, vocab_size);
   int32_t last = -1;
   for (size_t i = 0; i <= verdict.path.size() && !sample.finished; ++i) {
     const bool ends = i == verdict.path.size();
     const int32_t child = ends ? -1 : verdict.path[i];
     const RowVerdict judged = {ends ? verdict.next_token : draft.token_ids[static_cast<size_t>(child)], child};
     const int64_t offset = static_cast<int64_t>(last + 1) * vocab_size;
-    SampleToken(row, {rows.data() + offset, bases.data() + offset}, kNotDrawn, &judged);
+    SampleToken(row, {rows.raw.data() + offset, rows.bases().data() + offset}, kNotDrawn, &judged);
     last = child;
   }
 }
 
 std::vector<float> RowProcessor::ComputeLaw(const LogitsRow& row, const float* base) {
-  const int64_t vocab_size = logits_.vocab_size();
+  const int64_t vocab_size = combined_.logits().vocab_size();
   law_.assign(base, base + vocab_size);
   LogitsHook process;
   if (row.plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
@@ -212,8 +206,8 @@ void RowProcessor::EmitCandidate(const LogitsRow& row) {
   sample.walk.NoteDraw();
   if (row.plan.keeps.logprobs) {
     SampleOutput& output = sample.output();
-    output.logprobs.push_back(
-        ComputeLogprobs(context_, record.raw.data(), record.law.data(), false, logits_.vocab_size(), verdict.token, params.num_logprobs));
+    output.logprobs.push_back(ComputeLogprobs(context_, record.raw.data(), record.law.data(), false, combined_.logits().vocab_size(),
+                                              verdict.token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
   if (row.plan.keeps.trace) {
@@ -227,7 +221,7 @@ void RowProcessor::EmitCandidate(const LogitsRow& row) {
 void RowProcessor::TakeCandidates(const LogitsRow& row, const float* raw) {
   Sample& sample = *row.sample;
   ContrastRecord& record = *sample.drafting.contrast();
-  const int64_t vocab_size = logits_.vocab_size();
+  const int64_t vocab_size = combined_.logits().vocab_size();
   ComputeLaw(row, raw);
   Draft draft;
   draft.token_ids = DrawSeveral(nullptr, law_.data(), vocab_size, sample.request().params.top_k);
@@ -265,7 +259,7 @@ RowVerdict RowProcessor::DecideByLaw(const LogitsRow& row) {
   }
   if (row.plan.decider == RowDecider::kSampler) {
     const Stopwatch stopwatch(processors_.seconds());
-    return {request.hooks->Sample(sample.hook_context(), law_.data(), logits_.vocab_size()), kFindChild};
+    return {request.hooks->Sample(sample.hook_context(), law_.data(), combined_.logits().vocab_size()), kFindChild};
   }
   return {DrawToken(context_, request.params, static_cast<int64_t>(sample.tokens.size()), sample.index, law_), kFindChild};
 }
@@ -280,7 +274,7 @@ void RowProcessor::SampleToken(const LogitsRow& row, const RowValues& values, co
   if (keeps.logprobs) {
     SampleOutput& output = sample.output();
     output.logprobs.push_back(
-        ComputeLogprobs(context_, raw, law_.data(), params.greedy(), logits_.vocab_size(), verdict.token, params.num_logprobs));
+        ComputeLogprobs(context_, raw, law_.data(), params.greedy(), combined_.logits().vocab_size(), verdict.token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
   if (verdict.child == kFindChild) verdict.child = sample.walk.ChildWith(verdict.token);
@@ -292,7 +286,7 @@ void RowProcessor::SampleToken(const LogitsRow& row, const RowValues& values, co
 void RowProcessor::AfterToken(const LogitsRow& row, int32_t token, int32_t child, const float* raw) {
   Sample& sample = *row.sample;
   ++num_generated_tokens_;
-  const size_t num_read = row.plan.readers.criteria ? static_cast<size_t>(logits_.vocab_size()) : 0;
+  const size_t num_read = row.plan.readers.criteria ? static_cast<size_t>(combined_.logits().vocab_size()) : 0;
   if (const auto reason = TakeToken(sample, token, {raw, num_read}, processors_.seconds())) {
     requests_.Finish(sample, *reason);
   } else {

@@ -14,7 +14,7 @@
 #include "engine/rows/combined_rows.h"
 #include "engine/rows/contrast_rows.h"
 #include "engine/rows/device_draws.h"
-#include "engine/rows/host_logits.h"
+#include "engine/rows/judge.h"
 #include "engine/rows/plan.h"
 #include "engine/rows/prepared_rows.h"
 #include "engine/rows/user_processors.h"
@@ -67,7 +67,6 @@ class RowProcessor {
   Scheduler& scheduler_;
   ActiveRequests& requests_;
   const RowSite site_;
-  HostLogits logits_;
   CombinedRows combined_;
   DeviceDraws device_draws_;
   UserProcessors processors_;
@@ -75,8 +74,7 @@ class RowProcessor {
   BeamSteps beams_;
   DecodeTrace trace_;
   std::vector<float> law_;  // of the row that SampleToken is at, or ScorePrompt
-  // Rows [so far, vocab_size] of the draft that JudgeRow collects: raw, and before the masks where they are combined.
-  std::vector<float> judged_rows_, judged_bases_;
+  JudgedRows judged_;       // rows so far of the draft that JudgeRow collects
   int64_t num_generated_tokens_ = 0;
 };
 

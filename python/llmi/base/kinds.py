@@ -356,6 +356,7 @@ class Either:
     says: str
 
     def parse(self, name: str, value: object) -> Any:
+        value = materialised(name, value)  # each kind reads it
         for kind in self.kinds:
             try:
                 return kind.parse(name, value)

@@ -16,11 +16,11 @@ class RowParams(Protocol):
 
     @property
     def guidance_scale(self) -> float | None:
-        """Of the second sequence."""
+        """The weight of the difference of two rows."""
 
     @property
     def dola_layers(self) -> str | list[int] | None:
-        """To be contrasted."""
+        """Layers whose rows are contrasted with the last one's."""
 
 
 def is_guided(params: RowParams) -> bool:
@@ -63,7 +63,12 @@ def layers_of(dola_layers: str | list[int] | None, num_layers: int, tied: bool) 
     if dola_layers == "high":
         return list(range(half if num_layers <= _MOST_SHALLOW else num_layers - 20, num_layers, 2))
     start = 0 if not tied else 2 if num_layers > 2 else 1 if num_layers == 2 else 0
-    return [start] if start == half else list(range(start, half if num_layers <= _MOST_SHALLOW else 20, 2))
+    low = [start] if start == half else list(range(start, half if num_layers <= _MOST_SHALLOW else 20, 2))
+    if not low:
+        raise InvalidParamsError(
+            f"dola_layers = 'low': a model of {num_layers} layers has none between its embedding and its upper half", "dola_layers"
+        )
+    return low
 
 
 def is_message(value: object) -> bool:

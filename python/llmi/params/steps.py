@@ -26,9 +26,11 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
 #: Parameters that say how a step works, and change nothing without it.
 COMPANIONS: Mapping[str, str] = {
     "xtc_threshold": "xtc_probability", "dynatemp_exponent": "dynatemp_range", "mirostat_tau": "mirostat", "mirostat_eta": "mirostat",
-    "negative_prompt": "guidance_scale", "dola_rule": "dola_layers", "adaptive_p_decay": "adaptive_p", "dry_base": "dry_multiplier", "dry_allowed_length": "dry_multiplier",
+    "adaptive_p_decay": "adaptive_p", "dry_base": "dry_multiplier", "dry_allowed_length": "dry_multiplier",
     "dry_penalty_last_n": "dry_multiplier", "dry_sequence_breakers": "dry_multiplier",
 }  # fmt: skip
+#: The same for the parameters that make a row of several (llmi/params/rows.py).
+ROW_COMPANIONS: Mapping[str, str] = {"negative_prompt": "guidance_scale", "dola_rule": "dola_layers"}
 _IS_SET: Mapping[str, Callable[[object], bool]] = {
     "repetition_penalty": lambda value: value != 1,
     "temperature": lambda value: value not in (0, 1),
@@ -64,7 +66,7 @@ def idle(values: Mapping[str, object]) -> list[str]:
     names = [*(name for name in FILTERS if name != "temperature"), "dynatemp_range"] if greedy else []
     if greedy and values["penalty_alpha"] is not None:
         names.remove("top_k")  # the number of candidates
-    for name, owner in COMPANIONS.items():
+    for name, owner in {**COMPANIONS, **ROW_COMPANIONS}.items():
         if owner in names or not is_set(owner, values[owner]):
             names.append(name)
     return names
