@@ -72,6 +72,11 @@ FEATURES: dict[str, dict[str, Any]] = {
         "sampler_order": ("xtc_probability", "top_k", "temperature", "repetition_penalty", "typical_p"),
         "xtc_probability": 0.4, "xtc_threshold": 0.005, "top_k": 60, "temperature": 1.4, "repetition_penalty": 1.3, "typical_p": 0.9,
     },
+    # Two sequences each: they fit into a crowded engine if they are short.
+    "guidance": {"guidance_scale": 1.8, "negative_prompt": [5, 9, 11, 40, 5, 9], "n": 2, "temperature": 1.1, "max_tokens": 16},
+    "guidance alone": {"guidance_scale": -0.7, "repetition_penalty": 1.2, "top_p": 0.8, "max_tokens": 16},
+    "dola": {"dola_layers": "high", "n": 2},
+    "dola transformers": {"dola_layers": [0, 1, 2], "dola_rule": "transformers", "temperature": 0.0},
     "bias": {"logit_bias": {5: 3.0, 6: -float("inf")}},
     "allowed": {"allowed_token_ids": list(range(40, 90))},
     "bad_words": {"bad_words": ["ab", "c", "de f"]},
@@ -87,17 +92,22 @@ FEATURES: dict[str, dict[str, Any]] = {
     "sampler": {"sampler": own_sampler},
     "criterion": {"stopping_criteria": [lambda context: len(context.token_ids) % 19 == 0 and "nineteen"]},
     "no_text": {"detokenize": False},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "temperature": 0.0, "max_tokens": 20},
+    "contrastive with a processor": {"penalty_alpha": 0.4, "top_k": 9, "temperature": 0.0, "max_tokens": 20, "logits_processors": [stateful], "repetition_penalty": 1.2, "min_tokens": 5},
 }  # fmt: skip
+
+#: Those that a drafter named in the call goes with.
+DRAFTED = [name for name in FEATURES if "penalty_alpha" not in FEATURES[name]]
 
 
 #: Beam searches, which no drafter that a call names goes with.
 BEAM_FEATURES: dict[str, dict[str, Any]] = {
-    "beams": {"beam_width": 4, "n": 3, "length_penalty": 0.5},
+    "beams": {"beam_width": 3, "length_penalty": 0.5},
     "beams that end": {"beam_width": 3, "n": 2, "early_stopping": "never", "eos_token_id": [*range(60)]},
     "beams and stops": {"beam_width": 3, "stop": ["a", "e", "zz"], "early_stopping": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "beam-sample": {"beam_width": 3, "do_sample": True, "temperature": 1.3, "top_k": 40, "length_penalty": 2.0},
     "beams and a processor": {"beam_width": 2, "logits_processors": [stateful], "mirostat": 2, "mirostat_tau": 4.0},
-    "groups of beams": {"beam_width": 4, "n": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
+    "groups of beams": {"beam_width": 2, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
 }  # fmt: skip
 ALL_FEATURES = {**FEATURES, **BEAM_FEATURES}
 
@@ -106,7 +116,10 @@ def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 4
     """A random prompt with this feature."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(1, 257, size=int(rng.integers(1, longest))).tolist()
+    if "penalty_alpha" in FEATURES[name]:
+        prompt = prompt[:20]  # its hidden states take more than the cache of a tiny model
     base = {"temperature": 1.0, "max_tokens": max_tokens, "seed": seed, "ignore_eos": True, "logprobs": 1}
-    if name in BEAM_FEATURES:
-        return prompt, BeamSearchParams(**{**base, "max_tokens": max_tokens // 3, "ignore_eos": False, **BEAM_FEATURES[name]})
+    if name in BEAM_FEATURES:  # short ones, which fit into a crowded engine's cache
+        fields = {**base, "max_tokens": max_tokens // 4, "ignore_eos": False, **BEAM_FEATURES[name]}
+        return prompt[: longest // 2], BeamSearchParams(**fields)
     return prompt, SamplingParams(**{**base, **FEATURES[name]})

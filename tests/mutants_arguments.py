@@ -78,7 +78,7 @@ PARAMETERS = [
     ),
     (
         'a_companion_is_unknown', "python/llmi", "CALL_FOREIGN",
-        "low_memory=False",
+        "smoothing_curve=1.0",
         "",
         'tests/test_call_arguments.py',
     ),

@@ -24,8 +24,15 @@ EDITS = [
     dropped("edits.processors"),
     planted("prompt scores of the raw law", "PlanScore", "plan.edits.parameters = …;", ""),
     planted("min_tokens changes no law", "ParametersEdit", "|| (token_follows && params.min_tokens > 0)", ""),
-    planted("rows later in a draft share the batch's call", "comes_first", "row.node == kWalkRoot && !is_sibling", "!is_sibling"),
-    planted("siblings that start share the batch's call", "comes_first", "row.node == kWalkRoot && !is_sibling", "row.node == kWalkRoot"),
+    planted(
+        "rows later in a draft share the batch's call", "comes_first", "(row.node == kWalkRoot || contrasts) && !is_sibling", "!is_sibling"
+    ),
+    planted(
+        "siblings that start share the batch's call",
+        "comes_first",
+        "(row.node == kWalkRoot || contrasts) && !is_sibling",
+        "(row.node == kWalkRoot || contrasts)",
+    ),
     planted("judged rows share the batch's call", "PlanRow", " && plan.decider != RowDecider::kJudge", ""),
     planted("a batch without its engine", "PlanRow", "site.has_batch_processors && has_hooks", "has_hooks"),
     planted("batch processors leave the row on the device", "on_host", "batch_processors || processors", "processors"),
@@ -75,7 +82,7 @@ EXECUTORS = [
     planted("prompts are not scored", "ProcessRow", "if (row.plan.keeps.prompt_score) ScorePrompt(row, raw);", ""),
     planted("prompts are scored by raw logits", "ScorePrompt", "if (!row.plan.edits.parameters)", "if (true)"),
     planted("criteria are not asked", "AfterToken", "row.plan.readers.criteria ?", "false ?"),
-    planted("processors are not called where rows are drawn in order", "Decide", "if (plan.edits.on_host())", "if (false)"),
+    planted("processors are not called where rows are drawn in order", "ComputeLaw", "if (row.plan.edits.on_host())", "if (false)"),
     planted("processors are not called where rows are drawn in parallel", "Process", "!rows[index].plan.edits.on_host() ||", "true ||"),
     planted("engine-wide processors get each row alone", "RunBatch", "&& rows[i].plan.edits.batch_processors", "&& false"),
     planted("the sampler is not asked", "DecideByLaw", "row.plan.decider == RowDecider::kSampler", "false"),

@@ -178,7 +178,7 @@ PARAMETERS = {
     "allowed_token_ids": "maybe ids", "structured_outputs": "nothing", "logits_processors": "hooks", "stopping_criteria": "hooks", "sampler": "hook", "logprobs": "maybe integer",
     "penalty_last_n": "maybe integer", "dry_multiplier": "maybe number", "dry_base": "maybe number", "dry_allowed_length": "maybe integer", "dry_penalty_last_n": "maybe integer",
     "dry_sequence_breakers": "texts", "epsilon_cutoff": "maybe number", "eta_cutoff": "maybe number", "top_h": "maybe number", "top_n_sigma": "maybe number", "p_less": "flag",
-    "xtc_probability": "maybe number", "dynatemp_range": "maybe number", "dynatemp_exponent": "maybe number", "mirostat": "maybe integer", "mirostat_tau": "maybe number",
+    "penalty_alpha": "maybe number", "xtc_probability": "maybe number", "dynatemp_range": "maybe number", "dynatemp_exponent": "maybe number", "mirostat": "maybe integer", "mirostat_tau": "maybe number",
     "mirostat_eta": "maybe number", "adaptive_p": "maybe number", "adaptive_p_decay": "maybe number", "sampler_order": "objects",
     "prompt_logprobs": "maybe integer", "detokenize": "flag", "skip_special_tokens": "flag", "output_kind": "objects",
     # by other names

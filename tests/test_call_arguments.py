@@ -134,7 +134,7 @@ def test_every_name_of_the_others_is_decided() -> None:
     SamplingParams(**neutral)
 
 
-_COMPANIONS = """penalty_alpha low_memory num_beam_groups early_stopping length_penalty diversity_penalty constraints force_words_ids guidance_scale negative_prompt
+_COMPANIONS = """num_beam_groups early_stopping length_penalty diversity_penalty constraints force_words_ids guidance_scale negative_prompt
 negative_prompt_ids negative_prompt_attention_mask tfs_z top_a smoothing_factor smoothing_curve samplers assistant_model num_assistant_tokens
 num_assistant_tokens_schedule assistant_confidence_threshold prompt_lookup_num_tokens max_matching_ngram_size dola_layers watermarking_config max_time min_length max_length"""
 

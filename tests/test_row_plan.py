@@ -21,9 +21,9 @@ from llmi.testing import assert_same_tokens
 
 pytestmark = pytest.mark.skipif(not hasattr(_core, "testing"), reason="this build has no testing submodule")
 PROMPTS = [[5, 6, 7, 8] * 6, [9, 4] * 10, [3, 200, 17]]
-EDITS = ("parameters", "last_token", "batch_processors", "processors")
+EDITS = ("combined", "parameters", "last_token", "batch_processors", "processors")
 READERS = ("siblings", "criteria", "user_rule")
-KEEPS = ("prompt_score", "logprobs", "draft_logprobs", "trace")
+KEEPS = ("prompt_score", "logprobs", "draft_logprobs", "trace", "hidden")
 CALLS: collections.Counter[str] = collections.Counter()
 
 
@@ -134,6 +134,7 @@ def drafting(root: str, node: str, leaf: str, following: str, params: dict[str, 
 FILTERED = "host draw parameters in_parallel overwrites_logits"
 LAST_TOKEN = "device draw parameters last_token in_parallel overwrites_logits"
 NO_AHEAD = "device draw parameters in_parallel overwrites_logits"
+CONTRAST = "host contrast hidden"
 LATER = "device draw parameters overwrites_logits"  # behind the first row of a draft: after the draw before it
 CASES: dict[str, Case] = {
     **{name: plain(FEATURES[name], DRAWN) for name in ("greedy", "temperature", "top_k", "top_p", "min_p", "filters", "penalties", "bias", "allowed", "min_tokens")},
@@ -145,6 +146,22 @@ CASES: dict[str, Case] = {
     **{name: Case(FEATURES[name], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": FILTERED})
        for name in ("xtc", "mirostat 2", "adaptive_p")},
     "filters at temperature 0": plain({"temperature": 0, "typical_p": 0.5, "mirostat": 0, "p_less": True}, DRAWN),
+    # Rows that are made of several.
+    "guidance": Case(
+        FEATURES["guidance"],
+        {"first": "host draw combined parameters siblings in_parallel", "sibling": "host draw combined parameters", "next": "host draw combined parameters" + READ},
+    ),
+    "dola": Case(FEATURES["dola"], {"first": "host draw combined siblings in_parallel", "sibling": "host draw combined", "next": "host draw combined" + READ}),
+    **{name: plain(FEATURES[name], "host draw combined parameters" + READ) for name in ("guidance alone", "dola transformers")},
+    "guidance, prompt_logprobs": Case(
+        {"guidance_scale": 2.0, "prompt_logprobs": 1}, {"score": "host nobody prompt_score", "first": "host draw combined" + READ, "next": "host draw combined" + READ}
+    ),
+    "guidance, a judge": drafting(
+        *["host judge combined"] * 3, "host draw combined in_parallel", {"guidance_scale": 2.0}, options=speculating(First()), calls=("judge",)
+    ),
+    "dola, rejection": drafting(
+        "host rule combined", "host rule combined", "host draw combined", "host draw combined in_parallel", {"dola_layers": [1]}, options=speculating("rejection")
+    ),
     "stop": plain(FEATURES["stop"], "device draw" + ALONE),
     "stop_ids": plain(FEATURES["stop_ids"], "device draw" + ALONE),
     "no_text": plain(FEATURES["no_text"], "device draw" + ALONE),
@@ -164,6 +181,17 @@ CASES: dict[str, Case] = {
     "counted sampler": plain({"sampler": sampler}, "host sampler overwrites_logits", calls=("sampler",)),
     "criterion": plain(FEATURES["criterion"], "host draw criteria" + READ),
     "counted criterion": plain({"stopping_criteria": [criterion], "top_k": 5}, "host draw parameters criteria" + READ, calls=("criterion",)),
+    "contrastive": Case(FEATURES["contrastive"], {"first": CONTRAST, "next": CONTRAST, "node": CONTRAST, "leaf": CONTRAST}),
+    "contrastive, prompt_logprobs": Case(
+        {**FEATURES["contrastive"], "prompt_logprobs": 2}, {"score": "host nobody prompt_score hidden", "first": CONTRAST, "next": CONTRAST}
+    ),
+    "contrastive with a processor": plain(FEATURES["contrastive with a processor"], "host contrast parameters processors hidden"),
+    "contrastive, batch processors": plain(
+        {**FEATURES["contrastive"], "max_tokens": 12}, "host contrast batch_processors hidden", batch=True, calls=("batch",)
+    ),
+    "contrastive, what is read and kept": plain(
+        {**FEATURES["contrastive"], "logprobs": 1, "stopping_criteria": [criterion]}, "host contrast criteria logprobs hidden", calls=("criterion",)
+    ),
     "trace": plain({"top_p": 0.9}, "host draw parameters trace", options={"trace": True}),
     "batch processors": plain({}, "host draw batch_processors" + READ, batch=True, calls=("batch",)),
     "batch processors and one's own": plain(
@@ -295,6 +323,16 @@ def test_rows_that_no_token_follows(engines: dict[tuple[str, bool], LLM], reques
         assert words(_core.testing.plan_row(request, row)) == "host nobody prompt_score"
     row.position = prompt_len - 1
     assert words(_core.testing.plan_row(request, row)) == "host nobody overwrites_logits", "no prompt token follows"
+
+
+def test_rows_of_which_the_hidden_state_is_kept(engines: dict[tuple[str, bool], LLM], requests: list[Any]) -> None:
+    """Contrastive search reads that of each prompt token: no logits are computed for it, on a device either."""
+    engines["cpu", False].generate([PROMPTS[0]], params_of(CASES["contrastive"]), use_tqdm=False)
+    row = row_case("score", len(PROMPTS[0]))
+    for row.has_device in (False, True):
+        plan = _core.testing.plan_row(requests[0], row)
+        assert words(plan) == "host nobody hidden" and not plan.needs_logits
+    assert _core.testing.plan_row(requests[0], row_case("first", len(PROMPTS[0]))).needs_logits
 
 
 def test_requests_that_user_code_steps(engines: dict[tuple[str, bool], LLM], requests: list[Any]) -> None:

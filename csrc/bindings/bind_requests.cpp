@@ -108,6 +108,7 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   request->id = keywords.Take<uint64_t>("id");
   request->prompt_token_ids = keywords.Take<std::vector<int32_t>>("prompt_token_ids");
   request->params = keywords.Take<SamplingParams>("params");
+  request->negative_token_ids = keywords.Take<std::vector<int32_t>>("negative_token_ids");
   request->num_samples = keywords.Take<int64_t>("n");
   const auto beams = keywords.Take<std::optional<py::dict>>("beams");
   if (beams) {

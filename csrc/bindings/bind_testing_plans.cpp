@@ -41,6 +41,7 @@ RowPlan PlanOf(const std::shared_ptr<Request>& request, const RowCase& row) {
   }
   Sample& sample = *running.samples.at(static_cast<size_t>(row.sample_index));
   sample.finished = row.finished;
+  if (request->params.contrasts()) sample.drafting.BeginContrast();
   sample.walk.Begin({row.draft_token_ids, row.draft_parents}, 0, row.is_observed);
   return PlanRow({&sample, row.position, row.node, row.draws}, {row.has_device, row.has_batch_processors});
 }
@@ -53,6 +54,7 @@ const char* NameOf(RowDecider decider) {
     case RowDecider::kRule: return "rule";
     case RowDecider::kJudge: return "judge";
     case RowDecider::kBeams: return "beams";
+    case RowDecider::kContrast: return "contrast";
   }
   return "";
 }
@@ -61,6 +63,7 @@ const char* NameOf(RowDecider decider) {
 
 void RegisterTestingPlans(py::module_& module) {
   py::class_<RowEdits>(module, "RowEdits")
+      .def_readonly("combined", &RowEdits::combined)
       .def_readonly("parameters", &RowEdits::parameters)
       .def_readonly("last_token", &RowEdits::last_token)
       .def_readonly("batch_processors", &RowEdits::batch_processors)
@@ -73,7 +76,8 @@ void RegisterTestingPlans(py::module_& module) {
       .def_readonly("prompt_score", &RowKeeps::prompt_score)
       .def_readonly("logprobs", &RowKeeps::logprobs)
       .def_readonly("draft_logprobs", &RowKeeps::draft_logprobs)
-      .def_readonly("trace", &RowKeeps::trace);
+      .def_readonly("trace", &RowKeeps::trace)
+      .def_readonly("hidden", &RowKeeps::hidden);
   py::class_<RowPlan>(module, "RowPlan")
       .def_property_readonly("place", [](const RowPlan& plan) { return plan.place == RowPlace::kDevice ? "device" : "host"; })
       .def_property_readonly("decider", [](const RowPlan& plan) { return NameOf(plan.decider); })
@@ -82,6 +86,7 @@ void RegisterTestingPlans(py::module_& module) {
       .def_readonly("keeps", &RowPlan::keeps)
       .def_readonly("in_parallel", &RowPlan::in_parallel)
       .def_readonly("lets_run_ahead", &RowPlan::lets_run_ahead)
+      .def_property_readonly("needs_logits", &RowPlan::NeedsLogits)
       .def_property_readonly("overwrites_logits", [](const RowPlan& plan) { return !plan.NeedsHost(); });
   py::class_<RowCase>(module, "RowCase")
       .def(py::init())

@@ -227,6 +227,9 @@ void RegisterRowOps(py::module_& module) {
 void RegisterValues(py::module_& module) {
   module.def("log_sum_exp",
              [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
+  module.def("layer_divergence", [](const std::string& table, const FloatArray& a, const FloatArray& b, bool of_mean) {
+    return LayerDivergence(TestContext(table, 2), a.data(), b.data(), a.size(), of_mean);
+  });
   module.def("argmax",
              [](const std::string& table, const FloatArray& row) { return ArgMax(TestContext(table, 1), row.data(), row.size()); });
   module.def("token_masses", [](const std::string& table, const FloatArray& row, float maximum) {

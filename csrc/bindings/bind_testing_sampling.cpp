@@ -17,6 +17,7 @@
 #include "engine/beams/candidates.h"
 #include "engine/beams/hypotheses.h"
 #include "engine/detokenizer.h"
+#include "sampling/contrast.h"
 #include "sampling/edits.h"
 #include "sampling/law.h"
 
@@ -54,6 +55,22 @@ void RegisterBeams(py::module_& module) {
     return kept;
   });
   module.def("length_divisor", &LengthDivisor, py::arg("length"), py::arg("penalty"));
+}
+
+// Rows that are made of several.
+void RegisterContrasts(py::module_& module) {
+  module.def("guide", [](const std::string& table, const FloatArray& conditional, const FloatArray& unconditional, double scale) {
+    FloatArray out(unconditional.size(), unconditional.data());
+    Guide(TestContext(table, 2), conditional.data(), scale, out.mutable_data(), out.size());
+    return out;
+  });
+  // (row, index of the chosen layer).
+  module.def("contrast_layers", [](const std::string& table, const FloatArray& final, const FloatArray& layers, bool by_transformers) {
+    std::vector<float> rows(layers.data(), layers.data() + layers.size());
+    FloatArray out(final.size());
+    const int64_t chosen = ContrastLayers(TestContext(table, 2), final.data(), rows, by_transformers, out.mutable_data(), final.size());
+    return std::pair(out, chosen);
+  });
 }
 
 void RegisterLaws(py::module_& module) {
@@ -120,6 +137,7 @@ void RegisterNoise(py::module_& module) {
     if (name == "exp32") return py::float_(static_cast<double>(ExpF32(static_cast<float>(x))));
     if (name == "expm1_32") return py::float_(static_cast<double>(Expm1F32(static_cast<float>(x))));
     if (name == "sigmoid32") return py::float_(static_cast<double>(SigmoidF32(static_cast<float>(x))));
+    if (name == "log32") return py::float_(static_cast<double>(LogF32(static_cast<float>(x))));
     if (name == "log64") return py::float_(LogF64(x));
     if (name == "log1p64") return py::float_(Log1pF64(x));
     if (name == "exp64") return py::float_(ExpF64(x));
@@ -147,6 +165,7 @@ void RegisterDetokenizer(py::module_& module) {
 }  // namespace
 
 void RegisterTestingSampling(py::module_& module) {
+  RegisterContrasts(module);
   RegisterLaws(module);
   RegisterBeams(module);
   RegisterNoise(module);

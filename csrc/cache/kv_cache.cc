@@ -9,6 +9,15 @@
 
 namespace llmi {
 
+namespace {
+
+// The pages that are set aside for what the sequence's owner keeps of num_tokens tokens.
+int64_t NumSidePages(const KvSequence& sequence, int64_t num_tokens, int64_t page_bytes) {
+  return (num_tokens * sequence.side_bytes + page_bytes - 1) / page_bytes;
+}
+
+}  // namespace
+
 KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device)
     : groups_(std::move(groups)), pool_(num_pages, groups_.page_bytes(), device) {}
 
@@ -23,6 +32,8 @@ void KvCache::Init(KvSequence* sequence) {
 
 void KvCache::Fork(const KvSequence& parent, KvSequence* child) {
   *child = parent;
+  child->side_bytes = 0;
+  child->side_pages.clear();
   for (const std::vector<int32_t>& table : child->tables) {
     for (int32_t page : table) {
       if (page >= 0) pool_.AddReference(page);
@@ -42,13 +53,15 @@ void KvCache::Free(KvSequence* sequence) {
     }
     table.clear();
   }
+  for (int32_t page : std::exchange(sequence->side_pages, {})) pool_.Release(page);
   std::fill(sequence->num_returned.begin(), sequence->num_returned.end(), 0);
   sequence->num_tokens = 0;
   sequences_.erase(sequence);
 }
 
 int64_t KvCache::PagesNeeded(const KvSequence& sequence, int64_t num_new) const {
-  int64_t pages = 0;
+  const int64_t side_pages = NumSidePages(sequence, sequence.num_tokens + num_new, groups_.page_bytes());
+  int64_t pages = std::max<int64_t>(0, side_pages - static_cast<int64_t>(sequence.side_pages.size()));
   const int64_t first_written = sequence.num_tokens / groups_.block_size();
   const int64_t num_blocks = NumBlocks(sequence.num_tokens + num_new);
   for (size_t g = 0; g < sequence.tables.size(); ++g) {
@@ -79,6 +92,8 @@ bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim)
     }
     while (static_cast<int64_t>(table.size()) < num_blocks * per_block) table.push_back(pool_.Allocate());
   }
+  const int64_t side_pages = NumSidePages(*sequence, sequence->num_tokens + num_new, groups_.page_bytes());
+  while (static_cast<int64_t>(sequence->side_pages.size()) < side_pages) sequence->side_pages.push_back(pool_.Allocate());
   return true;
 }
 
@@ -127,6 +142,11 @@ void KvCache::Trim(KvSequence* sequence) {
       if (table.back() >= 0) pool_.Release(table.back());
       table.pop_back();
     }
+  }
+  const int64_t side_pages = NumSidePages(*sequence, sequence->num_tokens, groups_.page_bytes());
+  while (static_cast<int64_t>(sequence->side_pages.size()) > side_pages) {
+    pool_.Release(sequence->side_pages.back());
+    sequence->side_pages.pop_back();
   }
 }
 
@@ -259,6 +279,7 @@ std::string KvCache::Audit() const {
   std::unordered_map<int32_t, int32_t> pins;
   for (const KvSequence* sequence : sequences_) {
     if (sequence->prefix_node != PrefixTree::kNone) ++pins[sequence->prefix_node];
+    for (int32_t page : sequence->side_pages) ++expected[static_cast<size_t>(page)];
     if (sequence->num_indexed * groups_.block_size() > sequence->num_tokens) return "a sequence has indexed more than it computed";
     for (size_t g = 0; g < sequence->tables.size(); ++g) {
       const std::vector<int32_t>& table = sequence->tables[g];

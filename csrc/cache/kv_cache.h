@@ -28,6 +28,10 @@ struct KvSequence {
   // The pinned node of the prefix tree that holds the last indexed block; the root if no block is indexed.
   int32_t prefix_node = PrefixTree::kNone;
   int64_t num_indexed = 0;  // blocks that are in the prefix tree
+  // Bytes that its owner keeps of each token elsewhere, and the pages that are set aside for them while it has a cache: so the pool's size
+  // bounds them, too. A fork has none.
+  int64_t side_bytes = 0;
+  std::vector<int32_t> side_pages;
 };
 
 // The data with which a preempted sequence can continue: its blocks, except those that a window has passed, group after group.

@@ -19,6 +19,7 @@ LLMI_HD static inline float SqrtF32(float x) { return __builtin_sqrtf(x); }
 #endif
 
 constexpr float kExpMagic = 12582912.0f + 127.0f;  // 1.5 x 2^23, plus the bias of fp32 exponents
+constexpr float kLeastNormal = 0x1p-126f;          // the least normal fp32 number
 
 // exp(r) - 1 for |r| <= log(2) / 2: Cephes polynomial.
 LLMI_HD static inline float ReducedExpm1F32(float r) {
@@ -110,6 +111,30 @@ LLMI_HD static inline float XieluF32(float x, float a_p, float a_n, float b, flo
 
 // cap * tanh(x / cap) = cap * (1 - 2 / (1 + exp(2x / cap))).
 LLMI_HD static inline float SoftCapF32(float x, float cap) { return cap * (1.0f - 2.0f / (1.0f + ExpF32(2.0f * (x / cap)))); }
+
+// Natural logarithm in fp32 of a positive, normal, finite x: Cephes polynomial on m in [sqrt(1/2), sqrt(2)), x = 2^k m; error below 2 ulp.
+LLMI_HD static inline float LogF32(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const float exponent = static_cast<float>(static_cast<int32_t>(bits >> 23) - 127);
+  const float mantissa = __builtin_bit_cast(float, (bits & 0x007FFFFFu) | 0x3F800000u);
+  const bool large = 1.41421356f < mantissa;
+  const float k = large ? exponent + 1.0f : exponent;
+  const float f = (large ? mantissa * 0.5f : mantissa) - 1.0f;
+  const float square = f * f;
+  float p = 7.0376836292e-2f;
+  p = Fma(p, f, -1.1514610310e-1f);
+  p = Fma(p, f, 1.1676998740e-1f);
+  p = Fma(p, f, -1.2420140846e-1f);
+  p = Fma(p, f, 1.4249322787e-1f);
+  p = Fma(p, f, -1.6668057665e-1f);
+  p = Fma(p, f, 2.0000714765e-1f);
+  p = Fma(p, f, -2.4999993993e-1f);
+  p = Fma(p, f, 3.3333331174e-1f);
+  float y = (p * f) * square;
+  y = Fma(k, -2.12194440e-4f, y);
+  y = Fma(square, -0.5f, y);
+  return Fma(k, 0.693359375f, f + y);
+}
 
 // Natural logarithm in fp64 of a positive finite x: x = 2^k m with m in [sqrt(1/2), sqrt(2)),
 // log m = 2 atanh(s), s = (m-1)/(m+1), series to s^21; error below 2 ulp.

@@ -32,12 +32,18 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
     sample->scheduled.token_ids = &sample->tokens;
     sample->scheduled.cache_salt = request->cache_salt;
     if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
+    if (IsGuided(*request)) sample->AddCompanion(request->negative_token_ids);
+    if (request->params.contrasts() && request->params.max_tokens > 0) {
+      sample->drafting.BeginContrast();
+      sample->scheduled.first_wanted_row = 0;
+    }
     running->samples.push_back(std::move(sample));
   }
   Sample& leader = *running->samples[0];
-  leader.scheduled.num_seats = request->num_samples;
+  leader.scheduled.num_seats = NumSeats(*request);
   cache_.Init(&leader.scheduled.kv);
   if (request->beams) running->beams = std::make_shared<BeamGroup>(*request, &leader, tokens_);
+  if (leader.companion != nullptr) cache_.Init(&leader.companion->scheduled.kv);
   requests_[request->id] = std::move(running);
   return leader;
 }
@@ -65,9 +71,10 @@ void ActiveRequests::Finish(Sample& sample, FinishReason reason) {
   sample.scheduled.num_drafted = 0;
   if (keeps_row) {
     sample.scheduled.num_tokens = sample.scheduled.kv.num_tokens;
+    if (sample.companion != nullptr) sample.companion->scheduled.num_tokens = sample.companion->scheduled.kv.num_tokens;
   } else {
     scheduler_.Remove(&sample.scheduled);
-    cache_.Free(&sample.scheduled.kv);
+    sample.FreeCache(cache_);
   }
   // Samples that never started have no cache; freeing an empty one is harmless.
   Running& running = *sample.running;
@@ -110,19 +117,18 @@ void ActiveRequests::HandOverOne(uint64_t id, bool step_ahead) {
 void ActiveRequests::ReleaseRows() {
   std::erase_if(ended_rows_, [&](const std::unique_ptr<Sample>& row) {
     if (scheduler_.Contains(&row->scheduled)) return false;
-    cache_.Free(&row->scheduled.kv);
+    row->FreeCache(cache_);
     return true;
   });
   for (auto& [id, running] : requests_) {
     for (auto& sample : running->samples) {
-      if (sample->finished && sample->scheduled.kv.num_tokens > 0 && !scheduler_.Contains(&sample->scheduled))
-        cache_.Free(&sample->scheduled.kv);
+      if (sample->finished && sample->scheduled.kv.num_tokens > 0 && !scheduler_.Contains(&sample->scheduled)) sample->FreeCache(cache_);
     }
   }
 }
 
 void ActiveRequests::ReleaseAllRows() {
-  for (auto& row : ended_rows_) cache_.Free(&row->scheduled.kv);
+  for (auto& row : ended_rows_) row->FreeCache(cache_);
   ended_rows_.clear();
 }
 

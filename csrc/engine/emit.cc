@@ -66,9 +66,7 @@ std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<c
   SampleOutput& output = sample.output();
   const double now = sample.emit_time_s;
   if (request.first_token_time_s == 0) request.first_token_time_s = now;
-  sample.tokens.push_back(token);
-  sample.scheduled.num_tokens = static_cast<int64_t>(sample.tokens.size());
-  --sample.scheduled.max_new_tokens;
+  sample.Append(token);
   output.token_ids.push_back(token);
   output.token_times_s.push_back(now);
   const auto num_output = static_cast<int64_t>(output.token_ids.size());

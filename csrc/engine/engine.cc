@@ -59,7 +59,10 @@ MemoryTables Engine::Tables() {
   };
   const auto collect = [&] {
     for (const auto& [id, running] : requests_->all()) {
-      for (const auto& sample : running->samples) add(static_cast<int64_t>(id), sample->index, sample->scheduled.kv);
+      for (const auto& sample : running->samples) {
+        add(static_cast<int64_t>(id), sample->index, sample->scheduled.kv);
+        if (sample->companion != nullptr) add(static_cast<int64_t>(id), sample->index, sample->companion->scheduled.kv);
+      }
     }
     for (const std::shared_ptr<LabSequence>& sequence : lab_->sequences()) add(-1, 0, sequence->kv);
     for (int64_t page = 0; page < cache_->pool().num_pages(); ++page) {
@@ -90,7 +93,9 @@ void Engine::Take(Inbox::Mail& mail) {
   for (const auto& work : mail.posts) work();
   for (const auto& [request, channel] : mail.requests) {
     Sample& leader = requests_->Add(request, channel);
-    if (request->source != nullptr) {
+    if (leader.drafting.contrast() != nullptr) {
+      leader.scheduled.kv.side_bytes = HiddenRowBytes(decoder_->spec().hidden_size);
+    } else if (request->source != nullptr) {
       request->num_cached_tokens = lab_->ShareCache(*request->source, leader.tokens, &leader.scheduled.kv);
     }
     scheduler_->Add(&leader.scheduled);

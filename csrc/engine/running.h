@@ -22,6 +22,13 @@ namespace llmi {
 class BeamGroup;
 struct Running;
 
+// The sequence that a guided sample is led away from: the negative prompt, then the sample's own output. It runs with the sample
+// (ScheduledSequence::companion).
+struct Companion {
+  std::vector<int32_t> tokens;
+  ScheduledSequence scheduled;
+};
+
 // One continuation: its tokens, cache and text.
 struct Sample {
   Sample(std::shared_ptr<const TokenBytes> token_bytes, const SamplingParams& params)
@@ -34,6 +41,7 @@ struct Sample {
   int64_t rank = 0;             // among the running beams of its search; else its index
   std::vector<int32_t> tokens;  // prompt and output
   ScheduledSequence scheduled;
+  std::unique_ptr<Companion> companion;  // null without guidance
   Detokenizer detokenizer;
   DraftWalk walk;          // over the draft of the step under way
   DraftRecord drafting;    // what drafting keeps between steps
@@ -46,6 +54,19 @@ struct Sample {
 
   const Request& request() const;
   SampleOutput& output() const;
+  // Adds a companion with an empty cache that is not registered. Call it when `scheduled` is filled in.
+  void AddCompanion(const std::vector<int32_t>& negative_token_ids);
+  // The next token is this one.
+  void Append(int32_t token);
+  // Frees its cache, and its companion's. Freeing an empty one is harmless.
+  void FreeCache(KvCache& cache);
+  // Drops reserved blocks of both past their tokens.
+  void TrimCache(KvCache& cache);
+  // Makes num_new slots after its tokens writable in both, from free pages alone; or in neither, and returns false.
+  bool TryReserveFree(KvCache& cache, int64_t num_new);
+  int64_t num_sequences() const { return companion == nullptr ? 1 : 2; }
+  // Takes over the leader's companion, as it is before its first draw. Without guidance it does nothing.
+  void ForkCompanion(KvCache& cache, const Sample& leader);
   // Whether its drafts are accepted and rejected. Then draft lengths influence the tokens, so they depend on this sequence alone.
   bool judges_drafts() const;
   HookContext hook_context() const;
@@ -78,15 +99,56 @@ inline bool Sample::judges_drafts() const {
 
 inline TokenHistory Sample::history() const { return {tokens, running->prompt_len(), rank, sampler}; }
 
+inline void Sample::AddCompanion(const std::vector<int32_t>& negative_token_ids) {
+  companion = std::make_unique<Companion>();
+  companion->tokens = negative_token_ids;
+  companion->scheduled.owner = this;
+  companion->scheduled.num_tokens = static_cast<int64_t>(companion->tokens.size());
+  companion->scheduled.token_ids = &companion->tokens;
+  companion->scheduled.cache_salt = scheduled.cache_salt;
+  scheduled.companion = &companion->scheduled;
+}
+
+inline void Sample::Append(int32_t token) {
+  tokens.push_back(token);
+  scheduled.num_tokens = static_cast<int64_t>(tokens.size());
+  --scheduled.max_new_tokens;
+  if (companion == nullptr) return;
+  companion->tokens.push_back(token);
+  companion->scheduled.num_tokens = static_cast<int64_t>(companion->tokens.size());
+}
+
+inline void Sample::FreeCache(KvCache& cache) {
+  cache.Free(&scheduled.kv);
+  if (companion != nullptr) cache.Free(&companion->scheduled.kv);
+}
+
+inline void Sample::TrimCache(KvCache& cache) {
+  cache.Trim(&scheduled.kv);
+  if (companion != nullptr) cache.Trim(&companion->scheduled.kv);
+}
+
+inline bool Sample::TryReserveFree(KvCache& cache, int64_t num_new) {
+  if (!cache.TryReserve(&scheduled.kv, num_new, KvCache::Reclaim::kCacheOnly)) return false;
+  return companion == nullptr || cache.TryReserve(&companion->scheduled.kv, num_new, KvCache::Reclaim::kCacheOnly);
+}
+
+inline void Sample::ForkCompanion(KvCache& cache, const Sample& leader) {
+  if (companion == nullptr) return;
+  cache.Fork(leader.companion->scheduled.kv, &companion->scheduled.kv);
+  companion->scheduled.max_computed = companion->scheduled.kv.num_tokens;
+}
+
 inline HookContext Sample::hook_context() const { return {rank, index, &tokens, running->prompt_len(), &detokenizer.text()}; }
 
 // A row of the batch whose logits are needed: it computes what follows `position` of a sample's tokens.
 struct LogitsRow {
   Sample* sample;
-  int64_t position;    // of the row's token
-  int32_t node;        // of the sample's draft; kWalkRoot: a committed token's row
-  bool draws;          // true: the next token is drawn from it; false: it scores a prompt token
-  int32_t after = -1;  // row of the previous step whose draw gives this row's token; -1: the host knows the token
+  int64_t position;        // of the row's token
+  int32_t node;            // of the sample's draft; kWalkRoot: a committed token's row
+  bool draws;              // true: the next token is drawn from it; false: it scores a prompt token
+  int32_t after = -1;      // row of the previous step whose draw gives this row's token; -1: the host knows the token
+  int32_t companion = -1;  // the companion's row, among all wanted rows of the step: they follow `rows`; -1: there is none
   RowPlan plan = {};
 };
 

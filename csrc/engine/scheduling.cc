@@ -29,12 +29,12 @@ int64_t PromptBudget(const Scheduler& scheduler, StepCosts& costs) {
   int64_t num_decodes = 0;
   bool watched = false;
   for (const ScheduledSequence* sequence : scheduler.running()) {
-    if (sequence->finished || sequence->num_tokens - sequence->kv.num_tokens != 1) continue;
+    if (sequence->finished || !IsDecode(*sequence)) continue;
     const Request& request = static_cast<const Sample*>(sequence->owner)->request();
     ++num_decodes;
     watched = watched || (request.stream && !request.stepped);
   }
-  const auto is_prompt = [](const ScheduledSequence* sequence) { return sequence->num_tokens - sequence->kv.num_tokens > 1; };
+  const auto is_prompt = [](const ScheduledSequence* sequence) { return !IsDecode(*sequence); };
   const bool has_prompt = !scheduler.waiting().empty() || std::any_of(scheduler.running().begin(), scheduler.running().end(), is_prompt);
   return watched && has_prompt ? costs.PromptBudget(num_decodes) : INT64_MAX;
 }
@@ -44,7 +44,7 @@ StepShape ShapeOf(const std::vector<ScheduledPiece>& pieces, int64_t num_rows) {
   shape.num_rows = num_rows;
   shape.num_sequences = static_cast<int64_t>(pieces.size());
   for (const ScheduledPiece& piece : pieces) {
-    shape.num_prompts += piece.num_new > 1 ? 1 : 0;
+    shape.num_prompts += piece.num_tokens() > (piece.sequence->companion == nullptr ? 1 : 2) ? 1 : 0;
     shape.drafted = shape.drafted || static_cast<const Sample*>(piece.sequence->owner)->walk.draft().size() > 0;
   }
   return shape;

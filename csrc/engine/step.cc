@@ -69,38 +69,68 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
 
 ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows) {
   BatchBuilder builder(cache_.groups().groups().size());
-  const double now = NowSeconds();
-  int64_t prompt_tokens = 0;
-  for (const ScheduledPiece& piece : pieces) {
-    auto* sample = static_cast<Sample*>(piece.sequence->owner);
-    const KvSequence& kv = piece.sequence->kv;
-    Running* running = sample->running;
-    // A finished row of a static batch is computed up to its logits, as static batches do, and not used. Its request may be gone.
-    const bool finished = sample->finished;
-    const bool scores_prompt = !finished && running->request->params.num_prompt_logprobs >= 0 && sample->index == 0;
-    builder.BeginSegment(kv);
-    for (int64_t i = 0; i < piece.num_new; ++i) {
-      const int64_t position = kv.num_tokens + i;
-      const bool last = finished ? i + 1 == piece.num_new : position + 1 == piece.sequence->num_tokens;
-      // A prompt row is scored once: after a preemption some rows, or all, have their scores already.
-      const bool scores = scores_prompt && position + 1 < running->prompt_len() &&
-                          position >= static_cast<int64_t>(running->request->prompt_logprobs.size());
-      builder.AddToken(sample->tokens[static_cast<size_t>(position)], last || scores);
-      if (last || scores) rows->push_back({sample, position, kWalkRoot, last});
-    }
-    if (finished) continue;
-    if (running->request->speculation) builder.AddTaps(running->request->speculation->drafter->hidden_layers());
-    if (running->request->first_scheduled_time_s == 0) running->request->first_scheduled_time_s = now;
-    if (kv.num_tokens < running->prompt_len()) prompt_tokens += piece.num_new;
-    const int64_t first_node = builder.batch().num_rows();
-    builder.AddDraft(sample->walk.draft());
-    for (int64_t i = 0; i < sample->walk.draft().size(); ++i) {
-      rows->push_back({sample, builder.batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
-    }
-  }
+  for (const ScheduledPiece& piece : pieces) AddPiece(piece, &builder, rows);
   for (LogitsRow& row : *rows) row.plan = PlanRow(row, rows_.site());
-  num_prompt_tokens_ += prompt_tokens;
+  AddCompanions(pieces, &builder, rows);
   return builder.Take();
+}
+
+void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<LogitsRow>* rows) {
+  auto* sample = static_cast<Sample*>(piece.sequence->owner);
+  const KvSequence& kv = piece.sequence->kv;
+  Running* running = sample->running;
+  // A finished row of a static batch is computed up to its logits, as static batches do, and not used. Its request may be gone.
+  const bool finished = sample->finished;
+  const ContrastRecord* contrast = finished ? nullptr : sample->drafting.contrast();
+  const bool scores_prompt = !finished && running->request->params.num_prompt_logprobs >= 0 && sample->index == 0;
+  if (piece.num_new + piece.num_drafted > 0) builder->BeginSegment(kv);
+  for (int64_t i = 0; i < piece.num_new; ++i) {
+    const int64_t position = kv.num_tokens + i;
+    const bool last = finished ? i + 1 == piece.num_new : position + 1 == piece.sequence->num_tokens;
+    // A prompt row is scored once: after a preemption some rows, or all, have their scores already.
+    const bool scores =
+        scores_prompt && position + 1 < running->prompt_len() && position >= static_cast<int64_t>(running->request->prompt_logprobs.size());
+    const bool keeps_hidden = contrast != nullptr && position >= contrast->rows.size();
+    // After a preemption the candidates that follow the last token are known.
+    const bool draws = last && (contrast == nullptr || sample->walk.draft().size() == 0);
+    const bool wanted = draws || scores || keeps_hidden;
+    builder->AddToken(sample->tokens[static_cast<size_t>(position)], wanted);
+    if (wanted) rows->push_back({sample, position, kWalkRoot, draws});
+  }
+  if (finished) return;
+  if (running->request->speculation) builder->AddTaps(running->request->speculation->drafter->hidden_layers());
+  builder->AddTaps(running->request->params.dola_layers);
+  if (running->request->first_scheduled_time_s == 0) running->request->first_scheduled_time_s = NowSeconds();
+  if (kv.num_tokens < running->prompt_len()) num_prompt_tokens_ += piece.num_new;
+  const int64_t first_node = builder->batch().num_rows();
+  builder->AddDraft(sample->walk.draft());
+  for (int64_t i = 0; i < sample->walk.draft().size(); ++i) {
+    rows->push_back({sample, builder->batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
+  }
+}
+
+// The companions' rows follow all others, so that the wanted ones before them are `rows`.
+void StepLoop::AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, std::vector<LogitsRow>* rows) {
+  auto next = static_cast<int32_t>(rows->size());
+  for (LogitsRow& row : *rows) {
+    if (row.draws && !row.sample->finished && row.sample->companion != nullptr) row.companion = next++;
+  }
+  for (const ScheduledPiece& piece : pieces) {
+    if (piece.num_companion == 0) continue;
+    const auto& sample = *static_cast<const Sample*>(piece.sequence->owner);
+    const std::vector<int32_t>& tokens = sample.companion->tokens;
+    const KvSequence& kv = sample.companion->scheduled.kv;
+    builder->BeginSegment(kv);
+    for (int64_t i = 0; i < piece.num_companion; ++i) {
+      const int64_t position = kv.num_tokens + i;
+      const bool last = position + 1 == sample.companion->scheduled.num_tokens;
+      builder->AddToken(tokens[static_cast<size_t>(position)], last && !sample.finished);
+    }
+    if (!sample.finished && kv.num_tokens < static_cast<int64_t>(sample.request().negative_token_ids.size())) {
+      num_prompt_tokens_ += piece.num_companion;
+    }
+    builder->AddDraft(sample.walk.draft());
+  }
 }
 
 void StepLoop::Count(EngineStats* stats) {

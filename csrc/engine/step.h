@@ -8,6 +8,7 @@
 #include "cache/kv_cache.h"
 #include "engine/active_requests.h"
 #include "engine/ahead.h"
+#include "engine/batch.h"
 #include "engine/config.h"
 #include "engine/costs.h"
 #include "engine/drafting/drafting.h"
@@ -34,6 +35,8 @@ class StepLoop {
 
  private:
   std::unique_ptr<LaunchedStep> Launch();
+  void AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<LogitsRow>* rows);
+  void AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, std::vector<LogitsRow>* rows);
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
 
   const KernelContext& context_;

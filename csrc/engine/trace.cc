@@ -57,25 +57,27 @@ void DecodeTrace::RecordCandidates(const Sample& sample, const float* raw, std::
 void DecodeTrace::Record(const Sample& sample, const float* raw, std::span<const float> law, const RowVerdict& verdict) const {
   RecordCandidates(sample, raw, law, verdict.token);
   const auto vocab_size = static_cast<int64_t>(law.size());
-  const bool greedy = sample.request().params.greedy();
+  const SamplingParams& params = sample.request().params;
+  const bool greedy = params.greedy();
+  const bool point = params.has_point_law();
   const NoiseKey key = sample.next_noise_key();
   TraceRow common;
   common.step = step_;
   common.position = key.position;
   common.depth = static_cast<int32_t>(sample.walk.num_accepted()) + 1;
   const auto is_kept = [](float value) { return value > -std::numeric_limits<float>::infinity(); };
-  common.num_kept = greedy ? 1 : std::count_if(law.begin(), law.end(), is_kept);
+  common.num_kept = params.contrasts() ? sample.walk.draft().size() : greedy ? 1 : std::count_if(law.begin(), law.end(), is_kept);
   common.time_s = sample.emit_time_s;
   common.noise = std::numeric_limits<double>::quiet_NaN();
   common.draft_prob = std::numeric_limits<float>::quiet_NaN();
   const float raw_total = LogSumExp(context_, raw, vocab_size);
-  const float law_total = greedy ? 0.0f : LogSumExp(context_, law.data(), vocab_size);
+  const float law_total = point ? 0.0f : LogSumExp(context_, law.data(), vocab_size);
   const auto add = [&](int32_t id, float draft_prob, int8_t accepted) {
     TraceRow row = common;
     row.token_id = id;
     row.raw_logprob = raw[id] - raw_total;
     row.processed_logprob =
-        greedy ? (id == verdict.token ? 0.0f : -std::numeric_limits<float>::infinity()) : law[static_cast<size_t>(id)] - law_total;
+        point ? (id == verdict.token ? 0.0f : -std::numeric_limits<float>::infinity()) : law[static_cast<size_t>(id)] - law_total;
     for (int64_t i = 0; i < vocab_size; ++i) row.rank += raw[i] > raw[id] || (raw[i] == raw[id] && i < id);
     ++row.rank;
     if (!greedy) row.noise = LogExponential(key, id);
@@ -87,6 +89,10 @@ void DecodeTrace::Record(const Sample& sample, const float* raw, std::span<const
     const auto index = static_cast<size_t>(node);
     const int32_t id = sample.walk.draft().token_ids[index];
     const bool accepted = node == verdict.child;
+    if (params.contrasts()) {
+      add(id, common.draft_prob, accepted ? 1 : 0);
+      continue;
+    }
     add(id, sample.walk.draft().laws.empty() ? 1.0f : sample.walk.draft().laws[index][static_cast<size_t>(id)], accepted ? 1 : 0);
     const bool by_rule = sample.request().speculation->verification == VerificationKind::kRule;
     if (by_rule && accepted) return;  // later siblings were not judged

@@ -1,9 +1,9 @@
 // The decode trace: the tokens that were tried at each position, and whether they were taken. Engine thread only.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/running.h"
@@ -22,6 +22,9 @@ class DecodeTrace {
   int64_t step() const { return step_; }
   // Keeps the stages of the next row of vocab_size logits, for Record. Valid until the next call.
   LawObserver ObserveStages(int64_t vocab_size);
+  // For a token that is named in a later step than its row: takes the stages, and gives them back before Record.
+  LawStages TakeStages() { return std::exchange(stages_, {}); }
+  void SetStages(LawStages stages) { stages_ = std::move(stages); }
   // Adds to the sample's trace the tokens that were tried at its next position: first the drafted ones, in the order in which they were
   // judged, then the drawn one. raw, law [vocab_size]: the row's logits before and after processing.
   void Record(const Sample& sample, const float* raw, std::span<const float> law, const RowVerdict& verdict) const;
@@ -32,7 +35,7 @@ class DecodeTrace {
 
   const KernelContext& context_;
   int64_t step_ = 0;
-  std::array<std::vector<float>, kNumLawStages> stages_;
+  LawStages stages_;
 };
 
 }  // namespace llmi

@@ -141,6 +141,17 @@ void Decoder::TakeWanted(const LayerPass& pass, const ForwardBatch& batch, Forwa
   result->hidden = wanted;
 }
 
+void Decoder::KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result) {
+  const auto hidden = static_cast<size_t>(spec_.hidden_size);
+  float* there = workspace_.hidden.as<float>();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == i) continue;
+    CopyThere(context, there + i * hidden, there + rows[i] * hidden, FloatBytes(spec_.hidden_size));
+    for (std::vector<float>& tap : result->taps) std::copy_n(tap.data() + rows[i] * hidden, hidden, tap.data() + i * hidden);
+  }
+  for (std::vector<float>& tap : result->taps) tap.resize(rows.size() * hidden);
+}
+
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch) {
   ForwardResult result;
   const bool replays = Replays(context, batch);

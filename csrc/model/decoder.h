@@ -38,11 +38,16 @@ class Decoder {
   // Not re-entrant: workspaces belong to the object.
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
 
+  // Keeps these rows of the result alone, in this order (ascending): hidden states and taps; the others are lost.
+  void KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result);
   // Computes the logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`) and stores them on the host.
   // With a shortlist, only the logits of its tiles are defined.
   void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist = nullptr);
   // The same, stored on the context's device. The decoder owns the logits; they are valid until its next call.
   float* LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist = nullptr);
+  // Computes the logits [num_rows, vocab_size] of tapped hidden states [num_rows, hidden_size] by the head, after the final norm if normed.
+  // Forward's `hidden` stays as it is.
+  void TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits);
   // Computes the logits [vocab_size] of one tapped hidden state by the final norm and the head.
   void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 

@@ -19,6 +19,13 @@ void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, flo
   LmHead(context, row, 1, logits);
 }
 
+void Decoder::TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits) {
+  float* rows = Floats(context, workspace_.normed, num_rows * spec_.hidden_size);
+  ToDevice(context, rows, tapped, FloatBytes(num_rows * spec_.hidden_size));
+  if (normed) FinalNorm(context, rows, num_rows);
+  LmHead(context, rows, num_rows, logits);
+}
+
 void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {
   if (context.device == nullptr) return Head(context, hidden, num_rows, logits, shortlist);
   ToHost(context, logits, LogitsThere(context, hidden, num_rows, shortlist), FloatBytes(num_rows * spec_.vocab_size));

@@ -7,6 +7,7 @@
 // on every machine.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -38,6 +39,8 @@ enum class LawStage : uint8_t {
   kTempered,   // and by the filters that run before temperature
 };
 constexpr size_t kNumLawStages = 4;
+// The rows [vocab_size] after each stage; empty for one that did not run.
+using LawStages = std::array<std::vector<float>, kNumLawStages>;
 // Called after each stage with the row [vocab_size].
 using LawObserver = std::function<void(LawStage stage, const float* logits)>;
 

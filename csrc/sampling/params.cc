@@ -44,6 +44,11 @@ void CheckFilters(const SamplingParams& params) {
   CheckRange("mirostat_eta", params.mirostat_eta, 0, kLargest);
 }
 
+void CheckRows(const SamplingParams& params) {
+  CheckRange("guidance_scale", params.guidance_scale, -1e30, 1e30);
+  if (params.guided() && params.contrasts_layers()) Fail("guidance_scale", "cannot be set with dola_layers");
+}
+
 void CheckRepetition(const SamplingParams& params, int64_t vocab_size) {
   constexpr double kLargest = 1e30;
   if (params.penalty_last_n < -1) Fail("penalty_last_n", "must be -1 (all) or more");
@@ -57,6 +62,16 @@ void CheckRepetition(const SamplingParams& params, int64_t vocab_size) {
     CheckIds("dry_sequence_breakers", breaker, vocab_size);
   }
   if (!std::is_sorted(params.dry_breakers.begin(), params.dry_breakers.end())) Fail("dry_sequence_breakers", "must ascend");
+}
+
+// Contrastive search takes the best of a few candidates: nothing is drawn.
+void CheckContrast(const SamplingParams& params) {
+  if (!std::isfinite(params.penalty_alpha) || params.penalty_alpha > 1) Fail("penalty_alpha", "must lie in [0, 1], or below 0 (off)");
+  if (!params.contrasts()) return;
+  if (!params.greedy()) Fail("penalty_alpha", "draws nothing: temperature must be 0");
+  if (params.top_k < kLeastCandidates || params.top_k > kMostCandidates) {
+    Fail("penalty_alpha", "needs top_k in [2, 64], the number of its candidates; it is " + std::to_string(params.top_k));
+  }
 }
 
 }  // namespace
@@ -84,8 +99,10 @@ void Validate(const SamplingParams& params, int64_t vocab_size) {
     CheckIds("bad_words", word, vocab_size);
   }
   CheckFilters(params);
+  CheckRows(params);
   CheckRepetition(params, vocab_size);
   CheckOrder(params);
+  CheckContrast(params);
 }
 
 }  // namespace llmi

@@ -8,6 +8,10 @@
 
 namespace llmi {
 
+// Candidates of contrastive search.
+constexpr int64_t kLeastCandidates = 2;
+constexpr int64_t kMostCandidates = 64;
+
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy
   double top_p = 1.0;        // (0, 1]
@@ -21,6 +25,7 @@ struct SamplingParams {
   double repetition_penalty = 1.0;
   int64_t penalty_last_n = -1;  // tokens of the history that the three penalties see; -1: all
   int64_t no_repeat_ngram_size = 0;
+  double penalty_alpha = -1.0;  // [0, 1]: contrastive search among the top_k likeliest tokens (engine/contrast); below 0: off
   double typical_p = 1.0;       // (0, 1]
   double epsilon_cutoff = 0.0;  // [0, 1)
   double eta_cutoff = 0.0;      // [0, 1)
@@ -41,6 +46,9 @@ struct SamplingParams {
   int64_t dry_allowed_length = 2;
   int64_t dry_penalty_last_n = -1;                 // -1: the whole history; 0: off
   std::vector<std::vector<int32_t>> dry_breakers;  // token sequences, ascending
+  double guidance_scale = 1.0;                     // finite; 1: off
+  std::vector<int> dola_layers;                    // layers to contrast with the last one, each once; empty: off
+  bool dola_transformers = false;                  // by transformers' rule, not the paper's
   std::vector<std::string> sampler_order;          // names of steps (sampling/steps.h); empty: the default order
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::vector<std::vector<int32_t>> bad_words;  // token sequences
@@ -57,6 +65,11 @@ struct SamplingParams {
 
   // The likeliest token is taken; nothing is drawn.
   bool greedy() const { return temperature == 0; }
+  bool guided() const { return guidance_scale != 1; }
+  bool contrasts_layers() const { return !dola_layers.empty(); }
+  bool contrasts() const { return penalty_alpha >= 0; }
+  // All probability is on the likeliest token.
+  bool has_point_law() const { return greedy() && !contrasts(); }
 };
 
 // Calls visit(name, member) for each parameter; name is its name in Python.
@@ -74,6 +87,7 @@ void VisitSamplingParams(const Visit& visit) {
   visit("repetition_penalty", &SamplingParams::repetition_penalty);
   visit("penalty_last_n", &SamplingParams::penalty_last_n);
   visit("no_repeat_ngram_size", &SamplingParams::no_repeat_ngram_size);
+  visit("penalty_alpha", &SamplingParams::penalty_alpha);
   visit("typical_p", &SamplingParams::typical_p);
   visit("epsilon_cutoff", &SamplingParams::epsilon_cutoff);
   visit("eta_cutoff", &SamplingParams::eta_cutoff);
@@ -94,6 +108,9 @@ void VisitSamplingParams(const Visit& visit) {
   visit("dry_allowed_length", &SamplingParams::dry_allowed_length);
   visit("dry_penalty_last_n", &SamplingParams::dry_penalty_last_n);
   visit("dry_breakers", &SamplingParams::dry_breakers);
+  visit("guidance_scale", &SamplingParams::guidance_scale);
+  visit("dola_layers", &SamplingParams::dola_layers);
+  visit("dola_transformers", &SamplingParams::dola_transformers);
   visit("sampler_order", &SamplingParams::sampler_order);
   visit("logit_bias", &SamplingParams::logit_bias);
   visit("bad_words", &SamplingParams::bad_words);

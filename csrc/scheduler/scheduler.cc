@@ -9,21 +9,55 @@ namespace {
 constexpr int64_t kWorthWaiting = 4;  // blocks: a sequence waits a step to find this many more in the prefix cache
 constexpr int64_t kDrawnMemory = 32;  // the largest weight of the running mean drawn_share_, in sequences
 
-int64_t Missing(const ScheduledSequence& sequence) { return sequence.num_tokens - sequence.kv.num_tokens; }
+// Calls visit for the sequence and for its companion, if it has one.
+template <typename Sequence, typename Visit>
+void ForBoth(Sequence& sequence, const Visit& visit) {
+  visit(sequence);
+  if (sequence.companion != nullptr) visit(*sequence.companion);
+}
+
+int64_t MissingAlone(const ScheduledSequence& sequence) { return sequence.num_tokens - sequence.kv.num_tokens; }
+
+// Known tokens that are not computed, the companion's included.
+int64_t Missing(const ScheduledSequence& sequence) {
+  return MissingAlone(sequence) + (sequence.companion == nullptr ? 0 : MissingAlone(*sequence.companion));
+}
+
+// How many of them run together at the end: the last known token, and the companion's.
+int64_t NumLast(const ScheduledSequence& sequence) { return sequence.companion == nullptr ? 1 : 2; }
+
+bool IsPrompt(const ScheduledSequence& sequence) { return Missing(sequence) > NumLast(sequence); }
 
 std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
   return sequence.token_ids == nullptr ? std::span<const int32_t>() : *sequence.token_ids;
 }
 
-// Draft rows after the next token. A draft runs only together with the last known token.
-int64_t Drafted(const ScheduledSequence& sequence) { return Missing(sequence) == 1 ? sequence.num_drafted : 0; }
+// Draft rows after the next token. A draft runs only together with the last known token, or after it.
+int64_t Drafted(const ScheduledSequence& sequence) { return IsDecode(sequence) ? sequence.num_drafted : 0; }
 
 // Whether it waits for a token (scheduler.h).
-bool Idles(const ScheduledSequence& sequence) { return !sequence.finished && Missing(sequence) == 0; }
+bool Idles(const ScheduledSequence& sequence) { return !sequence.finished && Missing(sequence) == 0 && sequence.num_drafted == 0; }
+
+// Rows of a decode with its draft.
+int64_t DecodeRows(const ScheduledSequence& sequence) {
+  const bool only_draft = Missing(sequence) == 0 && sequence.num_drafted > 0;
+  return only_draft ? sequence.num_drafted : NumLast(sequence) * (1 + Drafted(sequence));
+}
 
 // The most tokens of one piece. If the sequence has a draft, its last known token and the draft run in a separate step.
 int64_t MostAtOnce(const ScheduledSequence& sequence) {
-  return Missing(sequence) > 1 && sequence.num_drafted > 0 ? Missing(sequence) - 1 : Missing(sequence);
+  return IsPrompt(sequence) && sequence.num_drafted > 0 ? Missing(sequence) - NumLast(sequence) : Missing(sequence);
+}
+
+// The piece of num_tokens of the missing tokens, or of fewer: the last tokens of a pair do not run apart. The companion's come first.
+ScheduledPiece PieceOf(ScheduledSequence* sequence, int64_t num_tokens) {
+  const int64_t num_drafted = Drafted(*sequence);
+  if (sequence->companion == nullptr) return {sequence, num_tokens, num_drafted};
+  const int64_t missing = MissingAlone(*sequence);
+  const int64_t companion_missing = MissingAlone(*sequence->companion);
+  if (num_tokens >= missing + companion_missing) return {sequence, missing, num_drafted, companion_missing};
+  const int64_t companion = std::clamp<int64_t>(num_tokens, 0, companion_missing - 1);
+  return {sequence, std::clamp<int64_t>(num_tokens - companion, 0, missing - 1), num_drafted, companion};
 }
 
 bool Overtaken(const ScheduledSequence& sequence) { return sequence.num_overtaken >= kMaxOvertaken; }
@@ -40,6 +74,10 @@ bool Erase(Container& container, ScheduledSequence* sequence) {
 }
 
 }  // namespace
+
+bool IsDecode(const ScheduledSequence& sequence) {
+  return Missing(sequence) == NumLast(sequence) || (Missing(sequence) == 0 && sequence.num_drafted > 0);
+}
 
 bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) const {
   if (Overtaken(*a) != Overtaken(*b)) return Overtaken(*a);
@@ -76,7 +114,7 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
   OrderWaiting();
   if (config_.policy == SchedulingPolicy::kPrefillFirst) {
     // First the prompts of running sequences, then waiting ones; decodes run only if no prompt is left to compute.
-    const auto has_prompt = [](const ScheduledSequence* s) { return Missing(*s) > 1; };
+    const auto has_prompt = [](const ScheduledSequence* s) { return IsPrompt(*s); };
     if (!waiting_.empty() && std::none_of(running_.begin(), running_.end(), has_prompt)) AdmitWaiting(&budget, &prompt_budget, &pieces);
     if (!pieces.empty()) return pieces;
   }
@@ -88,7 +126,7 @@ std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
   }
   paused_decodes_ = false;
   // The budget for prompts applies only if there is a decode that a prompt would stall.
-  if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return Missing(*s) == 1; })) prompt_budget = INT64_MAX;
+  if (std::none_of(running_.begin(), running_.end(), [](const auto* s) { return IsDecode(*s); })) prompt_budget = INT64_MAX;
   ScheduleRunning(&budget, &prompt_budget, &pieces);
   AdmitWaiting(&budget, &prompt_budget, &pieces);
   // Idle sequences alone may hold the pages that the waiting ones need.
@@ -127,20 +165,23 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     if (num_counted != running_.size()) {  // in the first iteration, and after a preemption
       num_counted = running_.size();
       behind = 0;
-      for (size_t j = i; j < num_counted; ++j) behind += Idles(*running_[j]) ? 0 : 1 + Drafted(*running_[j]);
+      for (size_t j = i; j < num_counted; ++j) behind += Idles(*running_[j]) ? 0 : DecodeRows(*running_[j]);
     }
     if (Idles(*sequence)) continue;
     // One token and its draft are set aside for each running sequence after this one.
-    behind -= 1 + Drafted(*sequence);
+    behind -= DecodeRows(*sequence);
     // A finished row of a static batch computes its last token again, into the same slot.
-    if (sequence->finished) cache_->TryRollback(&sequence->kv, 1);
+    if (sequence->finished) ForBoth(*sequence, [&](ScheduledSequence& part) { cache_->TryRollback(&part.kv, 1); });
     const int64_t most = MostAtOnce(*sequence);
-    ScheduledPiece piece = {sequence, std::min(most, std::max<int64_t>(*budget - behind, *budget > 0 ? 1 : 0)), Drafted(*sequence)};
-    const bool is_prompt = Missing(*sequence) > 1;
-    if (is_prompt) piece.num_new = std::min(piece.num_new, *prompt_budget);
-    if (!config_.chunked_prefill && piece.num_new < most) piece.num_new = most;
-    if (piece.num_new <= 0) continue;
-    if (piece.num_drafted > 0 && piece.num_new + piece.num_drafted > *budget && !pieces->empty()) continue;  // it waits a step
+    const int64_t least = IsDecode(*sequence) ? NumLast(*sequence) : 1;
+    int64_t num_tokens = std::min(most, std::max<int64_t>(*budget - behind, *budget > 0 ? least : 0));
+    const bool is_prompt = IsPrompt(*sequence);
+    if (is_prompt) num_tokens = std::min(num_tokens, *prompt_budget);
+    if (!config_.chunked_prefill && num_tokens < most) num_tokens = most;
+    ScheduledPiece piece = PieceOf(sequence, num_tokens);
+    if (piece.num_tokens() <= 0 && (most > 0 || piece.num_drafted == 0)) continue;
+    const bool whole = IsDecode(*sequence) && (piece.num_rows() > 1 || most == 0);  // it runs whole, or waits a step
+    if (whole && piece.num_rows() > *budget && !pieces->empty()) continue;
     const bool reserved = ReserveRunning(&piece, pieces->empty());
     // Sequences before this one may have left.
     const auto place = std::find(running_.begin(), running_.end(), sequence);
@@ -148,17 +189,35 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
     i = static_cast<size_t>(place - running_.begin());
     if (!reserved) continue;
     pieces->push_back(piece);
-    *budget -= piece.num_new + piece.num_drafted;
-    if (is_prompt) *prompt_budget -= std::min(piece.num_new, *prompt_budget);
+    *budget -= piece.num_rows();
+    if (is_prompt) *prompt_budget -= std::min(piece.num_tokens(), *prompt_budget);
   }
 }
 
+// Reserves the slots of the piece's rows, or none.
+bool Scheduler::TryReserve(const ScheduledPiece& piece) {
+  KvSequence& kv = piece.sequence->kv;
+  if (!cache_->TryReserve(&kv, piece.num_new + piece.num_drafted)) return false;
+  if (piece.sequence->companion == nullptr || cache_->TryReserve(&piece.sequence->companion->kv, piece.num_companion + piece.num_drafted)) {
+    return true;
+  }
+  cache_->Trim(&kv);
+  return false;
+}
+
+int64_t Scheduler::PagesNeeded(const ScheduledPiece& piece) const {
+  const int64_t num_pages = cache_->PagesNeeded(piece.sequence->kv, piece.num_new + piece.num_drafted);
+  if (piece.sequence->companion == nullptr) return num_pages;
+  return num_pages + cache_->PagesNeeded(piece.sequence->companion->kv, piece.num_companion + piece.num_drafted);
+}
+
 bool Scheduler::ReserveRunning(ScheduledPiece* piece, bool alone) {
-  while (!cache_->TryReserve(&piece->sequence->kv, piece->num_new + piece->num_drafted)) {
+  ScheduledSequence* sequence = piece->sequence;
+  while (!TryReserve(*piece)) {
     if (PreemptIdle()) continue;
-    const bool is_last = running_.back() == piece->sequence;
-    if (is_last && piece->num_new > 1) {  // no other sequence follows: continue with a smaller piece
-      piece->num_new /= 2;
+    const bool is_last = running_.back() == sequence;
+    if (is_last && piece->num_tokens() > 1 && !IsDecode(*sequence)) {  // no other sequence follows: continue with a smaller piece
+      *piece = PieceOf(sequence, piece->num_tokens() / 2);
       continue;
     }
     if (is_last && piece->num_drafted > 0 && !alone) return false;  // it waits a step, and keeps its pages
@@ -176,46 +235,65 @@ void Scheduler::AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vecto
     ScheduledSequence* sequence = waiting_.front();
     if (!running_.empty() && seats + sequence->num_seats > config_.max_num_seqs) break;
     if (sequence->host_copy != nullptr && sequence->kv.num_tokens == 0 && !RestoreCopy(sequence)) break;
-    if (sequence->kv.num_tokens == 0) AttachPrefix(sequence);
+    ForBoth(*sequence, [&](ScheduledSequence& part) {
+      if (part.kv.num_tokens == 0) AttachPrefix(&part);
+    });
     if (WaitsForPrefix(*sequence, *pieces)) {  // the prefix cache is searched again in the next step
       GiveBack(sequence);
       break;
     }
     const int64_t most = MostAtOnce(*sequence);
-    const int64_t num_drafted = Drafted(*sequence);
-    int64_t num_new = std::min({most, *budget, *prompt_budget});
-    if (!config_.chunked_prefill && num_new < most) {
+    int64_t num_tokens = std::min({most, *budget, *prompt_budget});
+    if (!config_.chunked_prefill && num_tokens < most) {
       if (!pieces->empty()) break;
-      num_new = most;
+      num_tokens = most;
     }
-    if (num_drafted > 0 && num_new + num_drafted > *budget && !pieces->empty()) break;  // it waits a step
-    if (!FitsBesideRunning(*sequence, cache_->PagesNeeded(sequence->kv, num_new + num_drafted))) break;
-    if (!cache_->TryReserve(&sequence->kv, num_new + num_drafted)) {
-      // If no sequence runs, it begins with a smaller piece; later its windows give blocks back.
-      while (num_new > 1 && !cache_->TryReserve(&sequence->kv, num_new)) num_new /= 2;
-      const int64_t num_rows = num_new + num_drafted;
-      if (cache_->PagesNeeded(sequence->kv, num_rows) > 0 && !cache_->TryReserve(&sequence->kv, num_rows)) break;
-    }
+    // The last tokens of a pair may exceed the budget of an empty step.
+    if (pieces->empty() && IsDecode(*sequence)) num_tokens = most;
+    ScheduledPiece piece = PieceOf(sequence, num_tokens);
+    if (piece.num_tokens() <= 0) break;
+    const bool whole = IsDecode(*sequence) && piece.num_rows() > 1;
+    if (whole && piece.num_rows() > *budget && !pieces->empty()) break;  // it waits a step
+    if (!FitsBesideRunning(*sequence, PagesNeeded(piece))) break;
+    if (!ReserveWaiting(&piece)) break;
     waiting_.pop_front();
     sequence->host_copy = nullptr;
-    if (sequence->kv.prefix_node != PrefixTree::kNone && sequence->num_preemptions == 0) {
-      num_prefix_queries_ += MostCached(*sequence);
-      num_prefix_hits_ += sequence->num_cached;
+    if (sequence->num_preemptions == 0) {
+      ForBoth(*sequence, [&](const ScheduledSequence& part) {
+        if (part.kv.prefix_node == PrefixTree::kNone) return;
+        num_prefix_queries_ += MostCached(part);
+        num_prefix_hits_ += part.num_cached;
+      });
     }
     for (ScheduledSequence* other : waiting_) other->num_overtaken += other->arrival < sequence->arrival ? 1 : 0;
     AddRunning(sequence);
     seats += sequence->num_seats;
-    pieces->push_back({sequence, num_new, num_drafted});
-    *budget -= num_new + num_drafted;
-    *prompt_budget -= std::min(num_new, *prompt_budget);
+    pieces->push_back(piece);
+    *budget -= piece.num_rows();
+    *prompt_budget -= std::min(piece.num_tokens(), *prompt_budget);
   }
+}
+
+// Reserves blocks for the first piece of a waiting sequence, or for a smaller one. Returns false if the sequence must wait.
+bool Scheduler::ReserveWaiting(ScheduledPiece* piece) {
+  ScheduledSequence* sequence = piece->sequence;
+  if (sequence->companion != nullptr) admitted_ = sequence;
+  bool reserved = TryReserve(*piece);
+  // If no sequence runs, it begins with a smaller piece; later its windows give blocks back.
+  while (!reserved && piece->num_tokens() > 1 && !IsDecode(*sequence)) {
+    *piece = PieceOf(sequence, piece->num_tokens() / 2);
+    reserved = TryReserve(*piece);
+  }
+  admitted_ = nullptr;
+  return reserved;
 }
 
 // Whether a sequence that takes num_pages may be admitted: each running sequence keeps a block to grow, so that the admission is not undone
 // at once, and all together are not expected to outgrow the pool.
 bool Scheduler::FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const {
   if (running_.empty()) return true;
-  const int64_t reserve = cache_->groups().pages_per_block() * num_running();
+  int64_t reserve = 0;
+  for (const ScheduledSequence* other : running_) reserve += cache_->groups().pages_per_block() * NumLast(*other);
   return num_pages + reserve <= cache_->num_available() && !OutgrowsPool(sequence);
 }
 
@@ -270,11 +348,15 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   int64_t free = cache_->num_available() / pages_per_block;
   int64_t seats = 0;
   const auto add = [&](const ScheduledSequence& sequence) {
-    const int64_t now = blocks(sequence.num_tokens);
-    free -= now - held(sequence);
+    int64_t given_back = 0;
+    ForBoth(sequence, [&](const ScheduledSequence& part) {
+      const int64_t now = blocks(part.num_tokens);
+      free -= now - held(part);
+      given_back += now - part.num_cached / block_size;
+    });
     seats += sequence.num_seats;
-    ends.push_back(
-        {blocks(sequence.num_tokens + ExpectedTokens(sequence)) - now, sequence.num_seats, now - sequence.num_cached / block_size});
+    const int64_t growth = blocks(sequence.num_tokens + ExpectedTokens(sequence)) - blocks(sequence.num_tokens);
+    ends.push_back({growth, sequence.num_seats, given_back});
   };
   for (const ScheduledSequence* sequence : running_) add(*sequence);
   add(newcomer);
@@ -296,23 +378,29 @@ void Scheduler::AttachPrefix(ScheduledSequence* sequence) {
 // Whether a piece of this step computes at least kWorthWaiting more blocks of the sequence's beginning, which are in the prefix cache from
 // the next step on.
 bool Scheduler::WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const {
-  if (sequence.token_ids == nullptr || sequence.kv.prefix_node == PrefixTree::kNone) return false;
-  const int64_t worth = sequence.kv.num_tokens + kWorthWaiting * cache_->groups().block_size();
-  if (MostCached(sequence) < worth) return false;
-  for (const ScheduledPiece& piece : pieces) {
-    const ScheduledSequence& other = *piece.sequence;
-    if (piece.num_new == 1 || other.token_ids == nullptr || other.kv.prefix_node == PrefixTree::kNone ||
-        other.cache_salt != sequence.cache_salt)
-      continue;
-    if (other.kv.num_tokens + piece.num_new < worth) continue;
-    if (std::equal(sequence.token_ids->begin(), sequence.token_ids->begin() + worth, other.token_ids->begin())) return true;
-  }
-  return false;
+  bool waits = false;
+  ForBoth(sequence, [&](const ScheduledSequence& part) {
+    if (part.token_ids == nullptr || part.kv.prefix_node == PrefixTree::kNone) return;
+    const int64_t worth = part.kv.num_tokens + kWorthWaiting * cache_->groups().block_size();
+    if (MostCached(part) < worth) return;
+    const auto computes = [&](const ScheduledSequence& other, int64_t num_new) {
+      if (num_new <= 1 || other.token_ids == nullptr || other.kv.prefix_node == PrefixTree::kNone) return false;
+      if (other.cache_salt != part.cache_salt || other.kv.num_tokens + num_new < worth) return false;
+      return std::equal(part.token_ids->begin(), part.token_ids->begin() + worth, other.token_ids->begin());
+    };
+    waits = waits || std::any_of(pieces.begin(), pieces.end(), [&](const ScheduledPiece& piece) {
+              if (computes(*piece.sequence, piece.num_new)) return true;
+              return piece.sequence->companion != nullptr && computes(*piece.sequence->companion, piece.num_companion);
+            });
+  });
+  return waits;
 }
 
 void Scheduler::GiveBack(ScheduledSequence* sequence) {
-  cache_->Free(&sequence->kv);
-  cache_->Init(&sequence->kv);
+  ForBoth(*sequence, [&](ScheduledSequence& part) {
+    cache_->Free(&part.kv);
+    cache_->Init(&part.kv);
+  });
 }
 
 void Scheduler::PreemptLast() {
@@ -334,9 +422,10 @@ bool Scheduler::PreemptIdle() {
 // Gives back the pages of a sequence that has left the running ones. It waits, unless it has finished or idles.
 void Scheduler::Preempt(ScheduledSequence* victim) {
   if (!victim->finished) {
-    ++victim->num_preemptions;
+    ForBoth(*victim, [](ScheduledSequence& part) { ++part.num_preemptions; });
     ++num_preemptions_;
-    if (swap_rule_ && swap_rule_(*victim)) victim->host_copy = std::make_shared<const KvHostCopy>(cache_->CopyToHost(victim->kv));
+    if (victim->companion == nullptr && swap_rule_ && swap_rule_(*victim))
+      victim->host_copy = std::make_shared<const KvHostCopy>(cache_->CopyToHost(victim->kv));
   }
   const bool idles = Idles(*victim);
   GiveBack(victim);
@@ -353,7 +442,9 @@ bool Scheduler::PreemptOne() {
 
 bool Scheduler::DropWaitingCache() {
   for (auto waiting = waiting_.rbegin(); waiting != waiting_.rend(); ++waiting) {
-    if ((*waiting)->kv.num_tokens == 0) continue;
+    const ScheduledSequence& sequence = **waiting;
+    if (&sequence == admitted_) continue;
+    if (sequence.kv.num_tokens == 0 && (sequence.companion == nullptr || sequence.companion->kv.num_tokens == 0)) continue;
     GiveBack(*waiting);
     return true;
   }
@@ -363,13 +454,16 @@ bool Scheduler::DropWaitingCache() {
 void Scheduler::Commit(const std::vector<ScheduledPiece>& pieces) {
   for (const ScheduledPiece& piece : pieces) {
     ScheduledSequence& sequence = *piece.sequence;
-    const int64_t begin = sequence.kv.num_tokens;
-    cache_->Commit(&sequence.kv, piece.num_new, Tokens(sequence));
-    if (!sequence.finished) {
-      num_recomputed_tokens_ += std::max<int64_t>(0, std::min(sequence.max_computed, sequence.kv.num_tokens) - begin);
-    }
-    sequence.max_computed = std::max(sequence.max_computed, sequence.kv.num_tokens);
+    CommitPart(sequence, piece.num_new, sequence.finished);
+    if (sequence.companion != nullptr) CommitPart(*sequence.companion, piece.num_companion, sequence.finished);
   }
+}
+
+void Scheduler::CommitPart(ScheduledSequence& sequence, int64_t num_new, bool finished) {
+  const int64_t begin = sequence.kv.num_tokens;
+  cache_->Commit(&sequence.kv, num_new, Tokens(sequence));
+  if (!finished) num_recomputed_tokens_ += std::max<int64_t>(0, std::min(sequence.max_computed, sequence.kv.num_tokens) - begin);
+  sequence.max_computed = std::max(sequence.max_computed, sequence.kv.num_tokens);
 }
 
 bool Scheduler::Contains(const ScheduledSequence* sequence) const {

@@ -7,6 +7,9 @@
 // back where that is cheaper. Neither changes a bit of the results. To keep preemption rare, a sequence waits while it and the running ones
 // together are expected to need more pages than the pool has ("past-future" scheduling: Gong et al., 2025).
 //
+// A sequence may have a companion with a cache of its own (guidance). The two are one entry of the queues: they get and lose pages
+// together, and the last known tokens of both run in the same step. A lone sequence costs the same as without this.
+//
 // A running sequence all of whose tokens are computed idles: a beam that waits for the other beams of its search. It has no piece until it
 // gets a token. When pages are short, idle sequences give theirs first, whatever their precedence, so that beams cannot block each other;
 // such a sequence leaves the queues, and its owner adds it again when it gets a token.
@@ -52,19 +55,31 @@ struct ScheduledSequence {
   int64_t num_overtaken = 0;             // number of later arrivals that were admitted before it
   int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
   int64_t num_cached = 0;                // tokens that the prefix cache gave it when it first ran
-  int64_t num_drafted = 0;               // draft rows after its last token; if not all fit into a step, the last token waits, too
+  // Draft rows after its last token; if not all fit into a step, the last token waits, too. They run even if no token is left to compute.
+  int64_t num_drafted = 0;
   KvSequence kv;                         // kv.num_tokens of the known tokens are computed
   bool finished = false;                 // a static batch keeps its finished rows
   int64_t num_preemptions = 0;
   int64_t max_computed = 0;                     // the most tokens that were ever computed, to count recomputed ones
   std::shared_ptr<const KvHostCopy> host_copy;  // the blocks of a preempted sequence, if they were copied to the host
+  // A sequence that runs with this one; null: none. Only its num_tokens, token_ids, cache_salt and kv are used, and num_cached and
+  // max_computed are set; it is in no queue. Such a pair is not copied to the host.
+  ScheduledSequence* companion = nullptr;
 };
+
+// Whether only the last known token of the sequence, and that of its companion, is not computed; or only a draft after it.
+bool IsDecode(const ScheduledSequence& sequence);
 
 struct ScheduledPiece {
   ScheduledSequence* sequence;
   int64_t num_new;  // tokens to compute after the first kv.num_tokens
   // Draft rows after these tokens: sequence->num_drafted if the last known token is among them, else 0. They have reserved blocks, too.
   int64_t num_drafted = 0;
+  // The same for the sequence's companion. Draft rows follow its last token, too.
+  int64_t num_companion = 0;
+
+  int64_t num_tokens() const { return num_new + num_companion; }  // without drafts
+  int64_t num_rows() const { return num_tokens() + num_drafted * (sequence->companion == nullptr ? 1 : 2); }
 };
 
 struct SchedulerConfig {
@@ -125,9 +140,12 @@ class Scheduler {
   void AdmitWaiting(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces);
   int64_t ExpectedTokens(const ScheduledSequence& sequence) const;
   bool OutgrowsPool(const ScheduledSequence& newcomer) const;
+  bool TryReserve(const ScheduledPiece& piece);
+  int64_t PagesNeeded(const ScheduledPiece& piece) const;
   // Reserves blocks for a running sequence's piece; if pages are short, preempts sequences after it in precedence. Returns false if the
   // sequence does not run in this step.
   bool ReserveRunning(ScheduledPiece* piece, bool alone);
+  bool ReserveWaiting(ScheduledPiece* piece);
   void GiveBack(ScheduledSequence* sequence);  // gives back all its pages; the cache keeps it as an empty sequence
   void PreemptLast();
   bool PreemptIdle();
@@ -135,14 +153,16 @@ class Scheduler {
   void AttachPrefix(ScheduledSequence* sequence);
   bool FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const;
   bool RestoreCopy(ScheduledSequence* sequence);
+  void CommitPart(ScheduledSequence& sequence, int64_t num_new, bool finished);
   bool WaitsForPrefix(const ScheduledSequence& sequence, const std::vector<ScheduledPiece>& pieces) const;
 
   SchedulerConfig config_;
   KvCache* cache_;
-  std::vector<ScheduledSequence*> running_;  // in order of precedence
-  std::deque<ScheduledSequence*> waiting_;   // in order of precedence
-  double drawn_share_ = 0.5;                 // running mean of tokens drawn / allowance over finished sequences, to predict memory
-  int64_t num_left_ = 1;                     // weight of that mean, at most kDrawnMemory; starts at 1 for the first guess, 0.5
+  std::vector<ScheduledSequence*> running_;      // in order of precedence
+  std::deque<ScheduledSequence*> waiting_;       // in order of precedence
+  double drawn_share_ = 0.5;                     // running mean of tokens drawn / allowance over finished sequences, to predict memory
+  int64_t num_left_ = 1;                         // weight of that mean, at most kDrawnMemory; starts at 1 for the first guess, 0.5
+  const ScheduledSequence* admitted_ = nullptr;  // the waiting pair that is admitted now: its cache is not dropped for its own sake
   int64_t num_preemptions_ = 0;
   int64_t num_recomputed_tokens_ = 0;
   int64_t num_restored_tokens_ = 0;

@@ -51,7 +51,7 @@ from llmi.requests.results import ResultBuilder
 from llmi.requests.stepping import Stepping
 from llmi.requests.stream import TextStream
 from llmi.requests.submission import Speculation, Submission
-from llmi.text.chats import is_chat, prompts_of
+from llmi.text.chats import ids_of, ids_of_chat, is_chat, prompts_of
 from llmi.text.prompts import Prompt, as_list
 from llmi.text.tokenizer import Message, Tokenizer
 
@@ -248,7 +248,7 @@ class LLM(StaysHere):
         unpacked = unpacked_of(_core.model_tensors(files.core, spec.quantization)) if as_stored else {}
         log_loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"], unpacked)
         self.last_outputs: Outputs = Outputs()
-        self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"])
+        self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"], spec)
         self._results = ResultBuilder(
             self.tokenizer, identity,
             {"model_path": str(path), "model_sha256": digest, "dtype": args.dtype, "quantization": args.quantization, "kv_cache_dtype": args.kv_cache_dtype,
@@ -343,12 +343,14 @@ class LLM(StaysHere):
         """
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
         use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
-        prompts = prompts_of(
-            self.tokenizer, messages, chat_template=chat_template, add_generation_prompt=option("add_generation_prompt", add_generation_prompt),
+        render = functools.partial(
+            prompts_of, self.tokenizer, chat_template=chat_template, add_generation_prompt=option("add_generation_prompt", add_generation_prompt),
             continue_final_message=option("continue_final_message", continue_final_message), tools=tools,
             chat_template_kwargs=chat_template_kwargs,
         )  # fmt: skip
-        return self._finish(self._call(prompts, sampling_params, generate_args, CallOptions(to_the_end=True, **options)), use_tqdm)
+        prompts = render(messages)
+        call_options = CallOptions(to_the_end=True, render=lambda chat: ids_of(render(chat)), **options)
+        return self._finish(self._call(prompts, sampling_params, generate_args, call_options), use_tqdm)
 
     def stream(self, prompts: object, sampling_params: Params | None = None, **generate_args: object) -> TextStream:
         """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").
@@ -356,9 +358,11 @@ class LLM(StaysHere):
         `max_tokens` runs to the end of the context unless given. Hypotheses of a beam search come whole, at its end.
         """
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
+        render = None
         if is_chat(prompts):
             prompts = prompts_of(self.tokenizer, prompts)
-        call = self._call(prompts, sampling_params, generate_args, CallOptions(stream=True, to_the_end=True, **options))
+            render = functools.partial(ids_of_chat, self.tokenizer)
+        call = self._call(prompts, sampling_params, generate_args, CallOptions(stream=True, to_the_end=True, render=render, **options))
         with call.ending(self._keep):
             self._submit(call)
             return TextStream(call, self)

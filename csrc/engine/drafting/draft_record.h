@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/contrast/contrast_record.h"
 #include "speculative/draft.h"
 #include "speculative/drafter.h"
 #include "speculative/length.h"
@@ -49,12 +50,17 @@ class DraftRecord {
   const std::map<int, std::vector<float>>& hidden_states() const { return hidden_states_; }
   void KeepHiddenState(int layer, std::span<const float> values) { hidden_states_[layer].assign(values.begin(), values.end()); }
 
+  // The record of contrastive search, whose candidates wait as a draft; null without it.
+  ContrastRecord* contrast() const { return contrast_.get(); }
+  void BeginContrast() { contrast_ = std::make_unique<ContrastRecord>(); }
+
  private:
   std::unique_ptr<DrafterState> state_;
   uint32_t round_ = 0;
   std::optional<Draft> waiting_;
   AcceptanceRecords acceptance_;
   std::map<int, std::vector<float>> hidden_states_;
+  std::unique_ptr<ContrastRecord> contrast_;
 };
 
 }  // namespace llmi

@@ -41,10 +41,11 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   for (const ScheduledPiece& piece : *pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
     sample->walk.Begin();
-    plan.num_rows += piece.num_new + piece.num_drafted;
+    plan.num_rows += piece.num_rows();
     const bool draws = piece.sequence->kv.num_tokens + piece.num_new == piece.sequence->num_tokens;
     if (sample->drafting.has_waiting() && draws && !sample->finished) {
-      sample->walk.Begin(sample->drafting.TakeWaiting(), 0, sample->request().speculation->drafter->wants_observe());
+      const auto& speculation = sample->request().speculation;  // none in contrastive search
+      sample->walk.Begin(sample->drafting.TakeWaiting(), 0, speculation && speculation->drafter->wants_observe());
       sample->scheduled.num_drafted = 0;
     } else if (MayDraft(piece) && !sample->judges_drafts()) {
       samples.push_back(sample);
@@ -52,7 +53,10 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   }
   Propose(samples, plan);
   // Requests that failed here have given their blocks back.
-  std::erase_if(*pieces, [](const ScheduledPiece& piece) { return piece.sequence->kv.tables[0].empty(); });
+  std::erase_if(*pieces, [](const ScheduledPiece& piece) {
+    const ScheduledSequence& computed = piece.num_new > 0 ? *piece.sequence : *piece.sequence->companion;
+    return computed.kv.tables[0].empty();
+  });
 }
 
 void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
@@ -127,7 +131,7 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   if (starts) call.num_start_tokens += static_cast<int64_t>(sample.tokens.size());
   call.contexts.push_back(std::move(context));
   if (looks_first) return;
-  plan->num_rows += length;
+  plan->num_rows += length * sample.num_sequences();
   plan->expected_tokens += sample.drafting.acceptance(0).Rates()[0];
 }
 
@@ -146,7 +150,7 @@ void Drafting::CutToLength(Sample& sample, DraftContext& context, StepPlan* plan
     acceptance.Rest();
     return;
   }
-  plan->num_rows += length;
+  plan->num_rows += length * sample.num_sequences();
   plan->expected_tokens += acceptance.Rates()[0];
 }
 
@@ -186,7 +190,7 @@ void Drafting::Take(Sample& sample, DraftContext& context, int32_t confidence) {
     return;
   }
   if (draft.size() == 0) return;
-  if (!sample.judges_drafts() && !cache_.TryReserve(&sample.scheduled.kv, 1 + draft.size(), KvCache::Reclaim::kCacheOnly)) {
+  if (!sample.judges_drafts() && !sample.TryReserveFree(cache_, 1 + draft.size())) {
     return;  // a draft takes free blocks only: no sequence is preempted for it
   }
   if (sample.judges_drafts()) {
@@ -199,9 +203,12 @@ void Drafting::Take(Sample& sample, DraftContext& context, int32_t confidence) {
 
 // A tree may have more nodes than the number of tokens that may follow, so it may not fit into a small cache even alone.
 void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
-  const auto last_len = static_cast<int64_t>(sample.tokens.size()) + draft.size();
   const int64_t num_pages = cache_.pool().num_pages();
-  const int64_t needed = cache_.groups().MaxPages(last_len, std::max(cache_.groups().block_size(), 1 + draft.size()));
+  const auto pages_behind = [&](const std::vector<int32_t>& tokens) {
+    const auto last_len = static_cast<int64_t>(tokens.size()) + draft.size();
+    return cache_.groups().MaxPages(last_len, std::max(cache_.groups().block_size(), 1 + draft.size()));
+  };
+  const int64_t needed = pages_behind(sample.tokens) + (sample.companion == nullptr ? 0 : pages_behind(sample.companion->tokens));
   if (needed <= num_pages) return;
   const int64_t page_bytes = cache_.groups().page_bytes();
   throw Error::OutOfMemory("a draft of " + std::to_string(draft.size()) + " tokens behind " + std::to_string(sample.tokens.size()) +
@@ -214,7 +221,12 @@ void Drafting::EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_r
   for (const ScheduledPiece& piece : pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
     const int64_t num_nodes = sample->walk.draft().size();
-    if (num_nodes > 0) EndWalk(*sample, forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(num_rows));
+    if (num_nodes > 0 && sample->drafting.contrast() != nullptr) {
+      if (!sample->finished) cache_.Trim(&sample->scheduled.kv);
+      sample->walk.End();
+    } else if (num_nodes > 0) {
+      EndWalk(*sample, forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(num_rows));
+    }
   }
 }
 
@@ -239,7 +251,7 @@ void Drafting::EndWalk(Sample& sample, double verify_seconds) {
     DrafterHistory& history = histories_.Of(&drafter);
     history.acceptance[running.request->params.greedy()][static_cast<size_t>(confidence)].Add(depth, num_accepted);
   }
-  if (!sample.finished) cache_.Trim(&sample.scheduled.kv);
+  if (!sample.finished) sample.TrimCache(cache_);
   const std::vector<float> logprobs = sample.walk.End();
   if (logprobs.empty() || running.request->error) return;
   try {

@@ -24,7 +24,8 @@ int64_t DraftLengths::Limit(const Sample& sample, int64_t room) {
   const SpeculationConfig& speculation = *sample.request().speculation;
   const int64_t wanted = speculation.num_tokens < 0 ? kMaxAutoLength : speculation.num_tokens;
   const bool whole = speculation.verification == VerificationKind::kJudge;
-  return std::min({wanted, sample.judges_drafts() ? kMaxDraftNodes : room, whole ? kMaxJudgedNodes : kMaxDraftNodes});
+  return std::min(
+      {wanted, sample.judges_drafts() ? kMaxDraftNodes : room / sample.num_sequences(), whole ? kMaxJudgedNodes : kMaxDraftNodes});
 }
 
 int64_t DraftLengths::Choose(const Sample& sample, int32_t confidence, int64_t limit, const StepPlan& plan) {

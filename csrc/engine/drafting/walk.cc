@@ -16,11 +16,15 @@ void WalkOn(KvCache& cache, Sample& sample, int32_t child) {
     return;
   }
   // The walk's later nodes are stored further right: none is overwritten.
-  KvSequence& kv = sample.scheduled.kv;
-  const int64_t first_slot = kv.num_tokens - sample.walk.num_accepted();
-  cache.MoveSlot(kv, first_slot + child, kv.num_tokens);
-  cache.Commit(&kv, 1, sample.tokens);
-  sample.scheduled.max_computed = std::max(sample.scheduled.max_computed, kv.num_tokens);
+  const auto accept = [&](ScheduledSequence& sequence) {
+    KvSequence& kv = sequence.kv;
+    const int64_t first_slot = kv.num_tokens - sample.walk.num_accepted();
+    cache.MoveSlot(kv, first_slot + child, kv.num_tokens);
+    cache.Commit(&kv, 1, *sequence.token_ids);
+    sequence.max_computed = std::max(sequence.max_computed, kv.num_tokens);
+  };
+  accept(sample.scheduled);
+  if (sample.companion != nullptr) accept(sample.companion->scheduled);
   sample.walk.Accept(child);
 }
 

@@ -16,10 +16,12 @@ namespace {
 // processors get a copy of their state.
 class JudgedDraft : public DraftRows {
  public:
-  JudgedDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, int64_t vocab_size)
+  JudgedDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, std::span<const float> bases,
+              int64_t vocab_size)
       : context_(context),
         sample_(*row.sample),
         logits_(logits),
+        bases_(bases),
         vocab_size_(vocab_size),
         has_processors_(row.plan.edits.processors),
         keeps_state_(KeepsState(sample_.request().params)),
@@ -101,8 +103,8 @@ class JudgedDraft : public DraftRows {
         hooks.ProcessLogits({sample_.index, Slot(node), &tokens, sample_.running->prompt_len(), &detokenizer->text()}, logits, vocab_size);
       };
     }
-    const std::span<const float> raw = Logits(node);
-    law_.assign(raw.begin(), raw.end());
+    const std::span<const float> base = bases_.subspan(Row(node) * VocabSize(), VocabSize());
+    law_.assign(base.begin(), base.end());
     const SamplerState& state = states_[Row(node)];
     const TokenHistory history = {tokens, sample_.running->prompt_len(), sample_.index, state};
     const std::vector<float> before = ProcessLogits(context_, params, history, process, law_.data(), vocab_size);
@@ -116,6 +118,7 @@ class JudgedDraft : public DraftRows {
   const KernelContext& context_;
   const Sample& sample_;
   const std::span<const float> logits_;  // [1 + nodes, vocab_size]
+  const std::span<const float> bases_;   // the same before the masks
   const int64_t vocab_size_;
   const bool has_processors_;
   const bool keeps_state_;
@@ -127,11 +130,12 @@ class JudgedDraft : public DraftRows {
 
 }  // namespace
 
-DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, int64_t vocab_size) {
+DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, std::span<const float> bases,
+                        int64_t vocab_size) {
   const Sample& sample = *row.sample;
   DraftVerdict verdict;
   {
-    JudgedDraft rows(context, row, logits, vocab_size);
+    JudgedDraft rows(context, row, logits, bases, vocab_size);
     verdict = sample.request().speculation->judge->Judge(rows);
   }
   int32_t last = -1;

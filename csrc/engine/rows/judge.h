@@ -9,8 +9,9 @@
 
 namespace llmi {
 
-// Asks the request's judge about the draft of the row's sample. logits [1 + nodes, vocab_size]: the raw rows, the root's first. Throws
-// Error(kHook) from the judge, for a path that does not exist, and for a token outside the vocabulary.
-DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, int64_t vocab_size);
+// Asks the request's judge about the draft of the row's sample. logits, bases [1 + nodes, vocab_size]: the raw rows and those before the
+// masks, the root's first. Throws Error(kHook) from the judge, for a path that does not exist, and for a token outside the vocabulary.
+DraftVerdict JudgeDraft(const KernelContext& context, const LogitsRow& row, std::span<const float> logits, std::span<const float> bases,
+                        int64_t vocab_size);
 
 }  // namespace llmi

@@ -17,18 +17,22 @@ bool ParametersEdit(const SamplingParams& params, bool token_follows) {
 }
 
 // Whether the law of a row differs from the softmax of its logits.
-bool ParametersChange(const SamplingParams& params, bool token_follows) { return params.greedy() || ParametersEdit(params, token_follows); }
+bool ParametersChange(const SamplingParams& params, bool token_follows) {
+  return params.has_point_law() || ParametersEdit(params, token_follows);
+}
 
 // A row that no token follows.
 RowPlan PlanScore(const LogitsRow& row) {
   const Request& request = row.sample->request();
   RowPlan plan;
   plan.edits.parameters = ParametersChange(request.params, false);
+  plan.keeps.hidden = row.sample->drafting.contrast() != nullptr;
   plan.keeps.prompt_score = request.params.num_prompt_logprobs >= 0 && row.position + 1 < row.sample->running->prompt_len();
   return plan;
 }
 
 RowDecider DeciderOf(const LogitsRow& row) {
+  if (row.sample->drafting.contrast() != nullptr) return RowDecider::kContrast;
   const Draft& draft = row.sample->walk.draft();
   const Request& request = row.sample->request();
   if (request.beams) return RowDecider::kBeams;
@@ -41,7 +45,7 @@ RowDecider DeciderOf(const LogitsRow& row) {
 }
 
 bool HasUserRule(const Sample& sample) {
-  if (sample.walk.draft().size() == 0) return false;
+  if (sample.walk.draft().size() == 0 || !sample.request().speculation) return false;
   const SpeculationConfig& speculation = *sample.request().speculation;
   return speculation.verification == VerificationKind::kRule && !speculation.rule->is_default();
 }
@@ -50,7 +54,9 @@ bool HasUserRule(const Sample& sample) {
 
 bool RowEdits::on_host() const { return batch_processors || processors; }
 
-bool RowPlan::NeedsHost() const { return edits.on_host() || readers != RowReaders{} || keeps != RowKeeps{}; }
+bool RowPlan::NeedsHost() const { return edits.combined || edits.on_host() || readers != RowReaders{} || keeps != RowKeeps{}; }
+
+bool RowPlan::NeedsLogits() const { return decider != RowDecider::kNobody || keeps != RowKeeps{.hidden = true}; }
 
 RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   const Sample& sample = *row.sample;
@@ -64,10 +70,12 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.decider = DeciderOf(row);
   const bool starts_samples = !sample.started && sample.running->samples.size() > 1 && !request.beams;
   const bool is_sibling = starts_samples && sample.index > 0;
-  // Later rows of a draft, and those of siblings that start, depend on tokens of this step.
-  const bool comes_first = row.node == kWalkRoot && !is_sibling;
+  // Later rows of a draft, and those of siblings that start, depend on tokens of this step. A candidate's token is known before its row.
+  const bool contrasts = plan.decider == RowDecider::kContrast;
+  const bool comes_first = (row.node == kWalkRoot || contrasts) && !is_sibling;
   const bool has_hooks = request.hooks != nullptr;
 
+  plan.edits.combined = params.guided() || params.contrasts_layers();
   plan.edits.parameters = request.beams ? ParametersEdit(params, true) : ParametersChange(params, true);
   plan.edits.last_token = EditsByLastToken(params);
   plan.edits.batch_processors = site.has_batch_processors && has_hooks && comes_first && plan.decider != RowDecider::kJudge;
@@ -78,6 +86,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.keeps.logprobs = params.num_logprobs >= 0;
   plan.keeps.draft_logprobs = sample.walk.is_observed();
   plan.keeps.trace = request.trace;
+  plan.keeps.hidden = contrasts;
 
   const bool device_decides = plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule;
   if (site.has_device && device_decides && !is_sibling && !plan.NeedsHost() && DrawsOnDevice(params)) plan.place = RowPlace::kDevice;

@@ -24,10 +24,12 @@ enum class RowDecider {
   kRule,     // the acceptance rule, over the drafted tokens that follow the row
   kJudge,    // the judge of the whole draft
   kBeams,    // the beam search, from the rows of all its beams
+  kContrast,  // contrastive search (engine/contrast): the row gives the candidates of the next step
 };
 
 // The changes of the row's logits.
 struct RowEdits {
+  bool combined = false;          // several rows make the row before the masks (rows/combined_rows.h)
   bool parameters = false;        // masks, biases, penalties, temperature or filters: the law is not the softmax of the raw logits
   bool last_token = false;        // some mask or penalty depends on the token before: edits can be listed only when that token is known
   bool batch_processors = false;  // the engine-wide processors, in one call for all such rows
@@ -52,6 +54,7 @@ struct RowKeeps {
   bool logprobs = false;        // log-probabilities of the token and of the most likely ones: raw and of the law
   bool draft_logprobs = false;  // the law's log-probabilities of drafted tokens, for a drafter that observes
   bool trace = false;           // the decode trace: raw logits, each stage, the law
+  bool hidden = false;          // the hidden state after the final norm, for contrastive search
 
   bool operator==(const RowKeeps&) const = default;
 };
@@ -69,6 +72,8 @@ struct RowPlan {
 
   // Something on the host reads the row or changes it, beyond drawing from it. If not, the law may replace the logits.
   bool NeedsHost() const;
+  // Not only the row's hidden state is wanted.
+  bool NeedsLogits() const;
 };
 
 // What an engine has, as far as it matters to its rows.

@@ -43,7 +43,7 @@ void PreparedRows::ForEachRow(std::span<const LogitsRow> rows, const Chosen& cho
   });
 }
 
-void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device) {
+void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const CombinedRows& combined, const DeviceDraws& device) {
   for (auto& [sample, row] : rows_) {
     if (!row.copy.empty()) spare_laws_.push_back(std::move(row.copy));
   }
@@ -57,7 +57,7 @@ void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const
       row.copy.resize(static_cast<size_t>(vocab_size_));
       row.law = row.copy.data();
       if (rows[index].plan.edits.batch_processors) return;  // penalised, and seen by these processors
-      std::copy_n(logits + static_cast<int64_t>(index) * vocab_size_, vocab_size_, row.law);
+      std::copy_n(combined.Base(index), vocab_size_, row.law);
     }
     PenaliseLogits(each, sample.request().params, history, row.law, vocab_size_);
   });

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/rows/combined_rows.h"
 #include "engine/rows/device_draws.h"
 #include "engine/rows/user_processors.h"
 #include "engine/running.h"
@@ -21,8 +22,9 @@ class PreparedRows {
   PreparedRows(const KernelContext& context, UserProcessors& processors, int64_t vocab_size)
       : context_(context), processors_(processors), vocab_size_(vocab_size) {}
 
-  // Draws rows of a chunk. logits [rows, vocab_size] are changed where nothing reads them afterwards. Forgets the rows of the chunk before.
-  void Prepare(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device);
+  // Draws rows of a chunk. logits [rows, vocab_size] are changed where nothing reads them afterwards. combined: the rows before the masks.
+  // Forgets the rows of the chunk before.
+  void Prepare(std::span<const LogitsRow> rows, float* logits, const CombinedRows& combined, const DeviceDraws& device);
   // The sample's token, once, of a row of the chunk with in_parallel; the sample's sampler state is the one after it. The law goes to *law
   // if something reads the row after its draw. Throws what failed for the row.
   int32_t Take(Sample& sample, std::vector<float>* law);

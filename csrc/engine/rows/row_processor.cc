@@ -23,6 +23,7 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       requests_(requests),
       site_{context.device != nullptr, batch_hook != nullptr},
       logits_(decoder.spec().vocab_size),
+      combined_(context, decoder, logits_),
       device_draws_(context, decoder, logits_),
       processors_(context, std::move(batch_hook), requests, logits_.vocab_size()),
       prepared_(context, processors_, logits_.vocab_size()),
@@ -31,44 +32,51 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
 
 void RowProcessor::Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead) {
   trace_.BeginStep(step_index);
+  ChooseCandidates(context_, decoder_, requests_, &step);
+  EmitCandidates(step.rows);
   const auto num_rows = static_cast<int64_t>(step.rows.size());
   const int64_t chunk = LogitsRowsAtOnce(logits_.vocab_size(), context_.device != nullptr);
-  for (int64_t begin = 0; begin < num_rows; begin += chunk) {
-    const int64_t count = std::min(chunk, num_rows - begin);
+  for (int64_t begin = 0; begin < num_rows;) {
+    int64_t count = 0;
+    for (int64_t room = chunk; begin + count < num_rows && room > 0; ++count) {
+      room -= CombinedRows::NumLogitsRows(step.rows[static_cast<size_t>(begin + count)]);
+      if (room < 0 && count > 0) break;
+    }
     ProcessChunk(step, begin, std::span(step.rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), ahead);
+    begin += count;
   }
 }
 
 // rows: of the step, from row `begin` on.
 void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<const LogitsRow> rows, StepAhead& ahead) {
   const float* hidden = step.result.hidden + begin * decoder_.spec().hidden_size;
+  const int64_t num_behind = combined_.Begin(rows, begin);
   if (context_.device == nullptr) {
-    const auto count = static_cast<int64_t>(rows.size());
-    logits_.Reserve(count);
-    decoder_.LmHead(context_, hidden, count, logits_.Row(0));
+    decoder_.LmHead(context_, hidden, static_cast<int64_t>(rows.size()) + num_behind, logits_.Row(0));
   } else {
     if (!step.draws || begin > 0) step.draws = device_draws_.Launch(rows, hidden);
     ahead.LaunchAfter(step);
     ahead.TokensTaken(device_draws_.Take(rows, hidden, *step.draws));
   }
-  processors_.RunBatch(rows, logits_.Row(0));
-  prepared_.Prepare(rows, logits_.Row(0), device_draws_);
+  combined_.Combine(step, rows, begin, context_.device == nullptr && num_behind > 0);
+  processors_.RunBatch(rows, combined_);
+  prepared_.Prepare(rows, logits_.Row(0), combined_, device_draws_);
   beams_.Prepare(rows, logits_.Row(0));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].sample->finished) continue;  // ended at an earlier row of this step, or waits for its static batch to end
     const RowVerdict drawn = device_draws_.Drawn(i);
-    const float* raw = drawn.token == kNoToken ? logits_.Row(static_cast<int64_t>(i)) : nullptr;
+    const RowValues values = drawn.token == kNoToken ? combined_.Values(i) : RowValues();
     try {
-      ProcessRow(rows[i], raw, drawn);
+      ProcessRow(rows[i], values, drawn);
     } catch (const Error& error) {
       requests_.Fail(*rows[i].sample->running, error);
     }
   }
 }
 
-void RowProcessor::ProcessRow(const LogitsRow& row, const float* raw, const RowVerdict& drawn) {
+void RowProcessor::ProcessRow(const LogitsRow& row, const RowValues& values, const RowVerdict& drawn) {
   Sample& sample = *row.sample;
-  if (row.plan.keeps.prompt_score) ScorePrompt(row, raw);
+  if (row.plan.keeps.prompt_score) ScorePrompt(row, values.raw);
   if (row.plan.decider == RowDecider::kNobody) {
     EndScore(row);
     return;
@@ -78,14 +86,19 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const float* raw, const RowV
     return;
   }
   if (row.plan.decider == RowDecider::kJudge) {
-    JudgeRow(row, raw);
+    JudgeRow(row, values);
+    return;
+  }
+  if (row.plan.decider == RowDecider::kContrast) {
+    sample.started = true;
+    TakeCandidates(row, values.raw);
     return;
   }
   if (row.node != sample.walk.node()) return;  // the walk does not reach this row
   if (row.node == kWalkRoot) sample.emit_time_s = NowSeconds();
-  if (row.plan.readers.siblings) StartSiblings(row, raw);
+  if (row.plan.readers.siblings) StartSiblings(row, values);
   sample.started = true;
-  SampleToken(row, raw, drawn);
+  SampleToken(row, values, drawn);
 }
 
 // Called after a row that no token follows: the request continues with the next row of its prompt, or ends if that was the last.
@@ -118,63 +131,128 @@ void RowProcessor::ScorePrompt(const LogitsRow& row, const float* raw) {
   const TokenHistory history = {std::span(request.prompt_token_ids).first(static_cast<size_t>(position + 1)), position + 1};
   ProcessLogits(context_, params, history, nullptr, law_.data(), vocab_size);
   request.prompt_logprobs.push_back(
-      ComputeLogprobs(context_, raw, law_.data(), params.greedy(), vocab_size, next, params.num_prompt_logprobs));
+      ComputeLogprobs(context_, raw, law_.data(), params.has_point_law(), vocab_size, next, params.num_prompt_logprobs));
 }
 
 // The other samples of the request fork from its first one and draw their first tokens from the same row.
-void RowProcessor::StartSiblings(const LogitsRow& row, const float* raw) {
+void RowProcessor::StartSiblings(const LogitsRow& row, const RowValues& values) {
   Sample& leader = *row.sample;
   Running& running = *leader.running;
-  leader.scheduled.num_seats = 1;
+  leader.scheduled.num_seats = leader.num_sequences();
   for (size_t i = 1; i < running.samples.size(); ++i) {
     Sample& sample = *running.samples[i];
     LogitsRow own = {&sample, row.position, kWalkRoot, true};
     own.plan = PlanRow(own, site_);
     sample.started = true;
     cache_.Fork(leader.scheduled.kv, &sample.scheduled.kv);
+    sample.ForkCompanion(cache_, leader);
+    sample.scheduled.num_seats = sample.num_sequences();
     sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;
     scheduler_.AddRunning(&sample.scheduled);
     sample.emit_time_s = leader.emit_time_s;
-    SampleToken(own, raw, kNotDrawn);
+    SampleToken(own, values, kNotDrawn);
   }
 }
 
 // Keeps the row until the last one of its draft. Then the judge decides, and its tokens are emitted one by one, like any others.
-void RowProcessor::JudgeRow(const LogitsRow& row, const float* raw) {
+void RowProcessor::JudgeRow(const LogitsRow& row, const RowValues& values) {
   Sample& sample = *row.sample;
   const int64_t vocab_size = logits_.vocab_size();
   const Draft& draft = sample.walk.draft();
-  if (row.node == kWalkRoot) judged_rows_.clear();
-  judged_rows_.insert(judged_rows_.end(), raw, raw + vocab_size);
+  if (row.node == kWalkRoot) {
+    judged_rows_.clear();
+    judged_bases_.clear();
+  }
+  judged_rows_.insert(judged_rows_.end(), values.raw, values.raw + vocab_size);
+  if (row.plan.edits.combined) judged_bases_.insert(judged_bases_.end(), values.base, values.base + vocab_size);
   if (row.node + 1 < draft.size()) return;
   sample.emit_time_s = NowSeconds();
   const std::vector<float> rows = std::exchange(judged_rows_, {});
-  const DraftVerdict verdict = JudgeDraft(context_, row, rows, vocab_size);
+  const std::vector<float> combined = std::exchange(judged_bases_, {});
+  const std::vector<float>& bases = combined.empty() ? rows : combined;
+  const DraftVerdict verdict = JudgeDraft(context_, row, rows, bases, vocab_size);
   int32_t last = -1;
   for (size_t i = 0; i <= verdict.path.size() && !sample.finished; ++i) {
     const bool ends = i == verdict.path.size();
     const int32_t child = ends ? -1 : verdict.path[i];
     const RowVerdict judged = {ends ? verdict.next_token : draft.token_ids[static_cast<size_t>(child)], child};
-    SampleToken(row, rows.data() + static_cast<int64_t>(last + 1) * vocab_size, kNotDrawn, &judged);
+    const int64_t offset = static_cast<int64_t>(last + 1) * vocab_size;
+    SampleToken(row, {rows.data() + offset, bases.data() + offset}, kNotDrawn, &judged);
     last = child;
   }
 }
 
+std::vector<float> RowProcessor::ComputeLaw(const LogitsRow& row, const float* base) {
+  const int64_t vocab_size = logits_.vocab_size();
+  law_.assign(base, base + vocab_size);
+  LogitsHook process;
+  if (row.plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
+  return ProcessLogits(context_, row.sample->request().params, row.sample->history(), process, law_.data(), vocab_size,
+                       row.plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+}
+
+// Before the head: the next candidates of all sequences then come from rows whose tokens are known, as in plain decoding.
+void RowProcessor::EmitCandidates(std::span<const LogitsRow> rows) {
+  for (const LogitsRow& row : rows) {
+    if (row.plan.decider != RowDecider::kContrast || row.node == kWalkRoot || row.sample->finished) continue;
+    try {
+      EmitCandidate(row);
+    } catch (const Error& error) {
+      requests_.Fail(*row.sample->running, error);
+    }
+  }
+}
+
+void RowProcessor::EmitCandidate(const LogitsRow& row) {
+  Sample& sample = *row.sample;
+  ContrastRecord& record = *sample.drafting.contrast();
+  const SamplingParams& params = sample.request().params;
+  const RowVerdict verdict = {sample.walk.draft().token_ids[static_cast<size_t>(row.node)], row.node};
+  sample.emit_time_s = NowSeconds();
+  sample.walk.NoteDraw();
+  if (row.plan.keeps.logprobs) {
+    SampleOutput& output = sample.output();
+    output.logprobs.push_back(ComputeLogprobs(context_, record.raw.data(), record.law.data(), false, logits_.vocab_size(), verdict.token,
+                                              params.num_logprobs));
+    output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
+  }
+  if (row.plan.keeps.trace) {
+    trace_.SetStages(std::move(record.stages));
+    trace_.Record(sample, record.raw.data(), record.law, verdict);
+  }
+  AfterToken(row, verdict.token, verdict.child, record.raw.data());
+}
+
+// The candidates run in the next step that has room for all of them, as a draft that waits.
+void RowProcessor::TakeCandidates(const LogitsRow& row, const float* raw) {
+  Sample& sample = *row.sample;
+  ContrastRecord& record = *sample.drafting.contrast();
+  const int64_t vocab_size = logits_.vocab_size();
+  ComputeLaw(row, raw);
+  Draft draft;
+  draft.token_ids = DrawSeveral(nullptr, law_.data(), vocab_size, sample.request().params.top_k);
+  if (draft.size() > 1) draft.parents.assign(draft.token_ids.size(), kWalkRoot);
+  const float total = LogSumExp(context_, law_.data(), vocab_size);
+  record.probs.clear();
+  for (int32_t id : draft.token_ids) record.probs.push_back(ExpF32(law_[static_cast<size_t>(id)] - total));
+  const RowKeeps& keeps = row.plan.keeps;
+  if (keeps.logprobs || keeps.trace || row.plan.readers.criteria) {
+    record.raw.assign(raw, raw + vocab_size);
+    record.law.swap(law_);
+  }
+  if (keeps.trace) record.stages = trace_.TakeStages();
+  sample.scheduled.num_drafted = draft.size();
+  sample.drafting.SetWaiting(std::move(draft));
+}
+
 // The token after a row, from law_, by whatever decides for it; the child is kFindChild where that is not known. The sample's sampler state
 // follows the token.
-RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* raw, const RowVerdict* judged) {
+RowVerdict RowProcessor::Decide(const LogitsRow& row, const float* base, const RowVerdict* judged) {
   Sample& sample = *row.sample;
-  const RowPlan& plan = row.plan;
-  const SamplingParams& params = sample.request().params;
-  const int64_t vocab_size = logits_.vocab_size();
-  if (plan.in_parallel) return {prepared_.Take(sample, &law_), kFindChild};
-  law_.assign(raw, raw + vocab_size);
-  LogitsHook process;
-  if (plan.edits.on_host()) process = [&](float* logits) { processors_.Run(row, logits); };
-  const std::vector<float> before = ProcessLogits(context_, params, sample.history(), process, law_.data(), vocab_size,
-                                                  plan.keeps.trace ? trace_.ObserveStages(vocab_size) : nullptr);
+  if (row.plan.in_parallel) return {prepared_.Take(sample, &law_), kFindChild};
+  const std::vector<float> before = ComputeLaw(row, base);
   const RowVerdict verdict = judged != nullptr ? *judged : DecideByLaw(row);
-  sample.sampler = NextState(context_, params, sample.sampler, law_, before, verdict.token);
+  sample.sampler = NextState(context_, sample.request().params, sample.sampler, law_, before, verdict.token);
   return verdict;
 }
 
@@ -192,12 +270,13 @@ RowVerdict RowProcessor::DecideByLaw(const LogitsRow& row) {
   return {DrawToken(context_, request.params, static_cast<int64_t>(sample.tokens.size()), sample.index, law_), kFindChild};
 }
 
-void RowProcessor::SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn, const RowVerdict* judged) {
+void RowProcessor::SampleToken(const LogitsRow& row, const RowValues& values, const RowVerdict& drawn, const RowVerdict* judged) {
   Sample& sample = *row.sample;
+  const float* raw = values.raw;
   const RowKeeps& keeps = row.plan.keeps;
   const SamplingParams& params = sample.request().params;
   sample.walk.NoteDraw();
-  RowVerdict verdict = drawn.token == kNoToken ? Decide(row, raw, judged) : drawn;
+  RowVerdict verdict = drawn.token == kNoToken ? Decide(row, values.base, judged) : drawn;
   if (keeps.logprobs) {
     SampleOutput& output = sample.output();
     output.logprobs.push_back(

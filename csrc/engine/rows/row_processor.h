@@ -11,6 +11,8 @@
 #include "engine/active_requests.h"
 #include "engine/ahead.h"
 #include "engine/beams/steps.h"
+#include "engine/rows/combined_rows.h"
+#include "engine/rows/contrast_rows.h"
 #include "engine/rows/device_draws.h"
 #include "engine/rows/host_logits.h"
 #include "engine/rows/plan.h"
@@ -39,14 +41,21 @@ class RowProcessor {
 
  private:
   void ProcessChunk(LaunchedStep& step, int64_t begin, std::span<const LogitsRow> rows, StepAhead& ahead);
-  void ProcessRow(const LogitsRow& row, const float* raw, const RowVerdict& drawn);
+  void ProcessRow(const LogitsRow& row, const RowValues& values, const RowVerdict& drawn);
   void ScorePrompt(const LogitsRow& row, const float* raw);
   void EndScore(const LogitsRow& row);
-  void StartSiblings(const LogitsRow& row, const float* raw);
-  void JudgeRow(const LogitsRow& row, const float* raw);
-  // drawn: what the device has drawn, and then raw is null; or kNotDrawn. judged: what the row's judge has decided; null without a judge.
-  void SampleToken(const LogitsRow& row, const float* raw, const RowVerdict& drawn, const RowVerdict* judged = nullptr);
-  RowVerdict Decide(const LogitsRow& row, const float* raw, const RowVerdict* judged);
+  void StartSiblings(const LogitsRow& row, const RowValues& values);
+  void JudgeRow(const LogitsRow& row, const RowValues& values);
+  // Contrastive search: the token is the candidate that a row follows; then the row gives the next candidates.
+  void EmitCandidates(std::span<const LogitsRow> rows);
+  void EmitCandidate(const LogitsRow& row);
+  void TakeCandidates(const LogitsRow& row, const float* raw);
+  // Computes law_ from the row before the masks; returns what ProcessLogits returns.
+  std::vector<float> ComputeLaw(const LogitsRow& row, const float* base);
+  // drawn: what the device has drawn, and then values are null; or kNotDrawn. judged: what the row's judge has decided; null without a
+  // judge.
+  void SampleToken(const LogitsRow& row, const RowValues& values, const RowVerdict& drawn, const RowVerdict* judged = nullptr);
+  RowVerdict Decide(const LogitsRow& row, const float* base, const RowVerdict* judged);
   // By the acceptance rule, the user's sampler or a draw, from law_.
   RowVerdict DecideByLaw(const LogitsRow& row);
   // child: the draft node that holds the token, or -1.
@@ -59,13 +68,15 @@ class RowProcessor {
   ActiveRequests& requests_;
   const RowSite site_;
   HostLogits logits_;
+  CombinedRows combined_;
   DeviceDraws device_draws_;
   UserProcessors processors_;
   PreparedRows prepared_;
   BeamSteps beams_;
   DecodeTrace trace_;
-  std::vector<float> law_;          // of the row that SampleToken is at, or ScorePrompt
-  std::vector<float> judged_rows_;  // raw logits [rows so far, vocab_size] of the draft that JudgeRow collects
+  std::vector<float> law_;  // of the row that SampleToken is at, or ScorePrompt
+  // Rows [so far, vocab_size] of the draft that JudgeRow collects: raw, and before the masks where they are combined.
+  std::vector<float> judged_rows_, judged_bases_;
   int64_t num_generated_tokens_ = 0;
 };
 

@@ -17,7 +17,7 @@ UserProcessors::UserProcessors(const KernelContext& context, std::shared_ptr<Bat
     : context_(context), batch_hook_(std::move(batch_hook)), requests_(requests), vocab_size_(vocab_size) {}
 
 // Copies rows into matrix_ and applies masks and penalties to them, one row a thread.
-void UserProcessors::PenaliseRows(std::span<const LogitsRow> rows, const std::vector<size_t>& places, const float* logits,
+void UserProcessors::PenaliseRows(std::span<const LogitsRow> rows, const std::vector<size_t>& places, const CombinedRows& combined,
                                   std::vector<std::exception_ptr>* errors) {
   const auto vocab_size = static_cast<size_t>(vocab_size_);
   const KernelContext alone = {context_.table, context_.pool, 1};
@@ -25,7 +25,7 @@ void UserProcessors::PenaliseRows(std::span<const LogitsRow> rows, const std::ve
     const auto row = static_cast<size_t>(task);
     const Sample& sample = *rows[places[row]].sample;
     float* law = matrix_.data() + row * vocab_size;
-    std::copy_n(logits + places[row] * vocab_size, vocab_size, law);
+    std::copy_n(combined.Base(places[row]), vocab_size, law);
     try {
       if (sample.request().beams) ToLogprobs(alone, law, vocab_size_);  // beams score log-probabilities
       PenaliseLogits(alone, sample.request().params, sample.history(), law, vocab_size_);
@@ -35,7 +35,7 @@ void UserProcessors::PenaliseRows(std::span<const LogitsRow> rows, const std::ve
   });
 }
 
-void UserProcessors::RunBatch(std::span<const LogitsRow> rows, const float* logits) {
+void UserProcessors::RunBatch(std::span<const LogitsRow> rows, const CombinedRows& combined) {
   if (batch_hook_ == nullptr) return;
   const auto vocab_size = static_cast<size_t>(vocab_size_);
   rows_.clear();
@@ -45,7 +45,7 @@ void UserProcessors::RunBatch(std::span<const LogitsRow> rows, const float* logi
   }
   matrix_.resize(std::max(matrix_.size(), places.size() * vocab_size));
   std::vector<std::exception_ptr> errors(places.size());
-  PenaliseRows(rows, places, logits, &errors);
+  PenaliseRows(rows, places, combined, &errors);
   std::vector<BatchHook::Row> batch;
   std::vector<Sample*> samples;
   for (size_t i = 0; i < places.size(); ++i) {

@@ -9,6 +9,7 @@
 
 #include "engine/active_requests.h"
 #include "engine/request.h"
+#include "engine/rows/combined_rows.h"
 #include "engine/running.h"
 #include "kernels/ops/context.h"
 
@@ -19,9 +20,9 @@ class UserProcessors {
   // batch_hook: the engine-wide processors; null: none.
   UserProcessors(const KernelContext& context, std::shared_ptr<BatchHook> batch_hook, ActiveRequests& requests, int64_t vocab_size);
 
-  // Gives the engine-wide processors those rows of a chunk whose plan has edits.batch_processors, in one call. logits [rows, vocab_size]:
-  // raw. They get copies with masks and penalties applied; each row's result is kept until its Run.
-  void RunBatch(std::span<const LogitsRow> rows, const float* logits);
+  // Gives the engine-wide processors those rows of a chunk whose plan has edits.batch_processors, in one call. They get
+  // copies of the rows before the masks, with masks and penalties applied; each row's result is kept until its Run.
+  void RunBatch(std::span<const LogitsRow> rows, const CombinedRows& combined);
   // Applies the row's edits by user code to its penalised logits [vocab_size], in place; the result of RunBatch replaces them first.
   void Run(const LogitsRow& row, float* logits);
 
@@ -29,7 +30,7 @@ class UserProcessors {
   double* seconds() { return &seconds_; }
 
  private:
-  void PenaliseRows(std::span<const LogitsRow> rows, const std::vector<size_t>& places, const float* logits,
+  void PenaliseRows(std::span<const LogitsRow> rows, const std::vector<size_t>& places, const CombinedRows& combined,
                     std::vector<std::exception_ptr>* errors);
 
   const KernelContext& context_;

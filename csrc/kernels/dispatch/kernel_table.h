@@ -41,7 +41,8 @@ namespace llmi {
   X(max_chunk, (const float* x, int64_t size, float* maximum, bool* all_below_infinity))                               \
   X(race_candidates, (const RaceArgs& race, int32_t* ids, int64_t* count))                                             \
   X(softmax_chunk, (const float* logits, int64_t size, float* maximum, float* sum))                                    \
-  X(token_masses, (const float* logits, int64_t size, float maximum, uint64_t* masses))
+  X(token_masses, (const float* logits, int64_t size, float maximum, uint64_t* masses))                                \
+  X(divergence_chunk, (const float* a, const float* b, int64_t size, bool of_mean, float* sum))
 
 struct KernelTable {
   const char* name;

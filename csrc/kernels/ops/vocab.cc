@@ -44,6 +44,21 @@ float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab
   return static_cast<float>(static_cast<double>(maximum) + LogF64(static_cast<double>(sum)));
 }
 
+float LayerDivergence(const KernelContext& context, const float* a, const float* b, int64_t vocab_size, bool of_mean) {
+  const int64_t num_chunks = (vocab_size + kVocabChunk - 1) / kVocabChunk;
+  std::vector<float> sums(static_cast<size_t>(num_chunks));
+  ParallelRows(context, num_chunks, 2, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t first = chunk * kVocabChunk;
+      const int64_t size = std::min(kVocabChunk, vocab_size - first);
+      context.table->divergence_chunk(a + first, b + first, size, of_mean, &sums[static_cast<size_t>(chunk)]);
+    }
+  });
+  double total = 0;
+  for (float sum : sums) total += static_cast<double>(sum);
+  return static_cast<float>(total * 0.5);
+}
+
 int64_t ArgMax(const KernelContext& context, const float* logits, int64_t vocab_size) {
   float best = -std::numeric_limits<float>::infinity();
   int64_t best_chunk = -1;

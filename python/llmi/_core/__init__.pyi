@@ -159,6 +159,7 @@ class SamplingParams(_Bound):
     repetition_penalty: float
     penalty_last_n: int
     no_repeat_ngram_size: int
+    penalty_alpha: float
     typical_p: float
     epsilon_cutoff: float
     eta_cutoff: float
@@ -179,6 +180,9 @@ class SamplingParams(_Bound):
     dry_allowed_length: int
     dry_penalty_last_n: int
     dry_breakers: list[list[int]]
+    guidance_scale: float
+    dola_layers: list[int]
+    dola_transformers: bool
     sampler_order: list[str]
     logit_bias: list[tuple[int, float]]
     bad_words: list[list[int]]
@@ -303,6 +307,7 @@ class Request(_Bound):
         *,
         id: int,
         prompt_token_ids: Sequence[int],
+        negative_token_ids: Sequence[int],
         params: SamplingParams,
         n: int,
         priority: int,

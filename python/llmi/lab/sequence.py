@@ -25,6 +25,7 @@ from llmi.lab.capture import Capture, capture_layers
 from llmi.lab.tree import TokenTree
 from llmi.params.constraint import Constraint
 from llmi.params.options import SAMPLING, SEED, option
+from llmi.params.rows import combined
 from llmi.params.sampling import SamplingParams
 from llmi.params.structured import StructuredOutputsParams
 from llmi.structured import constraint_of
@@ -350,6 +351,16 @@ class TokenSequence(StaysHere, HeldPrompt):
 
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
         params = self.llm._resolve(sampling_params, {})
+        if (name := combined(params)) is not None:
+            raise UnsupportedCombinationError(
+                f"a sequence has one row, and {name} makes a row of several: combine rows and give them as logits=", name, "sample"
+            )
+        if params.penalty_alpha is not None:
+            raise UnsupportedCombinationError(
+                "penalty_alpha chooses by the hidden states of its candidates, and a sequence has one row: use generate",
+                "penalty_alpha",
+                "sequence",
+            )
         self._check_no_tree("sampled from")
         return self._drawn(params, self.logits if logits is None else self._given_logits(logits)), params
 

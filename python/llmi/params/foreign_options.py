@@ -88,10 +88,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
              forced_eos_token_id=(), forced_decoder_ids=(), remove_invalid_values=False, token_healing=False, min_tokens_to_keep=1,
              repetition_detection=(), custom_logit_processor=()),
     _refused("give logits_processors=[llmi.watermark.KGW(...)] or llmi.watermark.SynthID(...)", watermarking_config=(), watermarking=()),
-    _refused("guidance by a second prompt comes in a later version", guidance_scale=1.0, negative_prompt=(), negative_prompt_ids=(),
-             negative_prompt_attention_mask=()),
-    _refused("contrastive search comes in a later version", penalty_alpha=0.0, low_memory=False),
-    _refused("layers are contrasted in a later version", dola_layers=(), dola_rule="paper"),
+    _refused("give negative_prompt the ids without padding", negative_prompt_attention_mask=()),
     _refused("activations are steered in a later version", steering=({},)),
     # Beam search and its parameters.
     _of_beams(_BEAMS, num_beams=1, beam_width=1, num_beam_groups=1, diversity_penalty=0.0, length_penalty=1.0, early_stopping=False, force_words=([],),
@@ -129,6 +126,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
              continuous_batching_config=()),
     # Without effect, whatever they are.
     _inert("the cache changes no token", use_cache=Flag(), return_legacy_cache=Flag(), max_cache_len=Whole(0, 2**63 - 1), prefill_chunk_size=Whole(0, 2**63 - 1)),
+    _inert("the candidates of penalty_alpha run in one step", low_memory=Flag()),
     _inert("nothing is padded", pad_token_id=_ID),
     _inert("the tokenizer puts it in front of a text", bos_token_id=_ID),
     _inert(_ENCODER, decoder_start_token_id=Maybe(Listed(TOKEN_ID, "a token id or a list of them", 1 << 16, single=True))),

@@ -29,6 +29,7 @@ from llmi.base.kinds import (
     parse,
 )
 from llmi.errors import InvalidParamsError
+from llmi.params.rows import is_message
 from llmi.params.steps import ORDERS, STEPS
 from llmi.params.structured import StructuredKind
 
@@ -93,6 +94,8 @@ _COUNT = Maybe(
 _WORD = Text(LIMITS["stop_bytes"])
 _OFF_BELOW_ONE = "a number in [0, 1)"
 _UNTIL_ONE = 1 - 2.0**-53  # the largest number below 1
+#: Candidates of contrastive search.
+LEAST_CANDIDATES, MOST_CANDIDATES = 2, 64
 #: llama.cpp's own breakers of DRY.
 DRY_BREAKERS = ("\n", ":", '"', "*")
 _IDS_OF_WORD = Listed(TOKEN_ID, "a list of at least one token id", 4096, min_len=1)
@@ -195,6 +198,27 @@ SAMPLING = table(
         None,
         "The order of penalties and filters; None: as in docs/samplers.md.",
     ),
+    Option(
+        "guidance_scale",
+        Maybe(Real(-_LARGEST, _LARGEST, "None or a finite number")),
+        None,
+        "Leads away from negative_prompt: log p of the row becomes u + scale (c - u), of the prompt's c and the negative prompt's u; None and 1 are off.",
+    ),
+    Option(
+        "negative_prompt",
+        Maybe(Either((Text(empty=True), TOKEN_IDS, Listed(Object("a message, a dict with 'role'", is_message), "a list of messages", 4096)), "None, a string, a list of token ids, or, in chat, a list of messages")),
+        None,
+        "What guidance_scale leads away from; an empty one is beginning-of-text alone; None: the prompt's last token.",
+        ("negative_prompt_ids",),
+    ),
+    Option(
+        "dola_layers",
+        Maybe(Either((Choice(("low", "high")), Listed(Whole(0, _MANY, "a layer's number, an integer of 0 or more"), "a list of layer numbers", 4096, min_len=1)), "None, 'low', 'high' or a list of layer numbers")),
+        None,
+        "Contrasts the last layer with the one of these whose law is farthest from its own (DoLa); 0 is the embedding.",
+    ),
+    Option("dola_rule", Choice(("paper", "transformers")), "paper", "Whose rule dola_layers follows: the paper's, or transformers' for a batch of one."),
+    Option("penalty_alpha", Maybe(Real(0, 1)), None, "Contrastive search among the top_k likeliest tokens: the weight of the likeness to what came before, against the probability."),
     Option("logit_bias", Maybe(Bias(LIMITS["logit_bias"])), None, "Added to logits; -inf bans."),
     Option(
         "bad_words",

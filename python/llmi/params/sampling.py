@@ -12,7 +12,8 @@ from llmi.base.kinds import TOKEN_IDS, Bias, Flag, Maybe, Object, Whole, entries
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.constraint import Constraint
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
-from llmi.params.options import SAMPLING, DefaultInt, is_streamer, unknown
+from llmi.params.options import LEAST_CANDIDATES, MOST_CANDIDATES, SAMPLING, DefaultInt, is_streamer, unknown
+from llmi.params.rows import check_rows, combined
 from llmi.params.steps import FILTERS, asked_for, order_of
 from llmi.params.structured import StructuredOutputsParams
 
@@ -138,6 +139,22 @@ class SamplingParams:
         Prefers tokens of about this probability, the average of those drawn corrected for (llama.cpp); below 0 it is off.
     sampler_order : {"hf", "llama.cpp"} or sequence of str, optional
         Names of penalties and filters in the order in which they run; masks, no_repeat_ngram_size and logit_bias come first.
+    guidance_scale : float, optional
+        Classifier-free guidance (Sanchez et al., 2024): with the log-softmaxes c of the prompt's row and u of the negative
+        prompt's, the row before the masks is u + guidance_scale (c - u). None and 1 are off. A sample is two sequences.
+    negative_prompt : str, list of int, or list of messages (in chat), optional
+        What it leads away from; an empty one is beginning-of-text alone. None: the prompt's last token.
+    dola_layers : {"low", "high"} or list of int, optional
+        DoLa (Chuang et al., 2024): of these layers the one whose law is farthest from the last layer's is subtracted, within
+        the tokens that have a tenth of the largest probability. 0 is the embedding; "low" and "high" are every other layer
+        of a half.
+    dola_rule : {"paper", "transformers"}
+        "transformers": inner layers without the final norm, and its divergence, as for a batch of one.
+    penalty_alpha : float, optional
+        In [0, 1]: contrastive search (Su et al., 2022). It takes the token v among the `top_k` (2 to 64) likeliest with the largest
+        `(1 - penalty_alpha) p(v) - penalty_alpha * c(v)`: p is the softmax of the processed row, c the largest cosine of
+        v's last hidden state, after the final norm, with that of a token of prompt or output. It draws nothing: `temperature` is 0
+        where it is not given, and `n` is 1. 0 is greedy.
     logit_bias : mapping of int to float, optional
         Added to logits; -inf bans.
     bad_words : str or list of str or of lists of int, optional
@@ -202,6 +219,11 @@ class SamplingParams:
     adaptive_p: float = -1.0
     adaptive_p_decay: float = 0.9
     sampler_order: Sequence[str] | Literal["hf", "llama.cpp"] | None = None
+    guidance_scale: float | None = None
+    negative_prompt: str | list[int] | list[Mapping[str, Any]] | None = None
+    dola_layers: Literal["low", "high"] | list[int] | None = None
+    dola_rule: Literal["paper", "transformers"] = "paper"
+    penalty_alpha: float | None = None
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
@@ -234,6 +256,8 @@ class SamplingParams:
         if self.stop and not self.detokenize:
             raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
         self._settle_steps()
+        check_rows(self)
+        self._settle_contrast()
 
     def _settle_steps(self) -> None:
         """Checks that the steps fit together (llmi/params/steps.py)."""
@@ -257,6 +281,28 @@ class SamplingParams:
         for name in steps:
             if name not in order:
                 raise InvalidParamsError(f"sampler_order = {show(self.sampler_order)} lacks {name!r}, which is set", "sampler_order")
+
+    def _settle_contrast(self) -> None:
+        """Checks what contrastive search needs."""
+        if self.penalty_alpha is None:
+            return
+        given = f"penalty_alpha = {self.penalty_alpha:g}"
+        if not LEAST_CANDIDATES <= self.top_k <= MOST_CANDIDATES:
+            raise InvalidParamsError(
+                f"{given} needs top_k in [{LEAST_CANDIDATES}, {MOST_CANDIDATES}], the number of its candidates: it is {self.top_k}",
+                "penalty_alpha",
+            )
+        for name, holds in (("temperature", self.temperature != 0), ("n", self.n != 1)):
+            if holds:
+                raise UnsupportedCombinationError(
+                    f"{given} draws nothing: {name} = {show(getattr(self, name))} cannot be set with it", "penalty_alpha", name
+                )
+        if (name := combined(self)) is not None:
+            raise UnsupportedCombinationError(
+                f"{given} chooses by the model's own row: {name} cannot be set with it", "penalty_alpha", name
+            )
+        if self.sampler is not None:
+            raise UnsupportedCombinationError(f"{given} names the token itself: sampler cannot be set with it", "penalty_alpha", "sampler")
 
     def _materialise(self) -> None:
         """Reads iterators into tuples, so that every prompt and the next call get their values."""
@@ -284,7 +330,10 @@ _fields_init = SamplingParams.__init__
 
 @functools.wraps(_fields_init)
 def _init(self: SamplingParams, **params: object) -> None:
-    _fields_init(self, **canonical(params, "SamplingParams")[0])
+    values = canonical(params, "SamplingParams")[0]
+    if values.get("penalty_alpha") is not None and values.get("temperature") is None:
+        values["temperature"] = 0.0
+    _fields_init(self, **values)
     self._materialise()
 
 
@@ -339,6 +388,8 @@ def _translate(params: Mapping[str, Any], result: dict[str, Any]) -> None:
     if params.get("do_sample") is not None:
         if not parse(Flag(), "do_sample", params["do_sample"]):
             result["temperature"] = 0.0  # whatever temperature, top_k and top_p are, as in transformers
+        elif result.get("penalty_alpha") is not None:
+            raise UnsupportedCombinationError("do_sample=True and penalty_alpha contradict each other", "do_sample", "penalty_alpha")
         elif "temperature" in result and SAMPLING["temperature"].parse(result["temperature"]) == 0:
             raise InvalidParamsError("do_sample=True and temperature=0 contradict each other", "do_sample")
     if params.get("streamer") is not None:

@@ -26,7 +26,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
 #: Parameters that say how a step works, and change nothing without it.
 COMPANIONS: Mapping[str, str] = {
     "xtc_threshold": "xtc_probability", "dynatemp_exponent": "dynatemp_range", "mirostat_tau": "mirostat", "mirostat_eta": "mirostat",
-    "adaptive_p_decay": "adaptive_p", "dry_base": "dry_multiplier", "dry_allowed_length": "dry_multiplier",
+    "negative_prompt": "guidance_scale", "dola_rule": "dola_layers", "adaptive_p_decay": "adaptive_p", "dry_base": "dry_multiplier", "dry_allowed_length": "dry_multiplier",
     "dry_penalty_last_n": "dry_multiplier", "dry_sequence_breakers": "dry_multiplier",
 }  # fmt: skip
 _IS_SET: Mapping[str, Callable[[object], bool]] = {
@@ -38,6 +38,7 @@ _IS_SET: Mapping[str, Callable[[object], bool]] = {
     "top_h": lambda value: value is not None,
     "top_n_sigma": lambda value: isinstance(value, float) and value > 0,
     "adaptive_p": lambda value: isinstance(value, float) and value >= 0,
+    "guidance_scale": lambda value: value not in (None, 1),
 }
 
 
@@ -61,6 +62,8 @@ def idle(values: Mapping[str, object]) -> list[str]:
     """The parameters that change nothing, whatever they are: filters at temperature 0, and the companions of steps that are off."""
     greedy = values["temperature"] == 0
     names = [*(name for name in FILTERS if name != "temperature"), "dynatemp_range"] if greedy else []
+    if greedy and values["penalty_alpha"] is not None:
+        names.remove("top_k")  # the number of candidates
     for name, owner in COMPANIONS.items():
         if owner in names or not is_set(owner, values[owner]):
             names.append(name)

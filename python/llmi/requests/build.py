@@ -8,8 +8,10 @@ from llmi import _core
 from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError, PromptTooLongError, UnsupportedCombinationError
+from llmi.families import ModelSpec
 from llmi.params.beams import BeamSearchParams, beams_for_core
 from llmi.params.options import DRY_BREAKERS, SAMPLING
+from llmi.params.rows import layers_of
 from llmi.params.sampling import SamplingParams
 from llmi.params.steps import order_of
 from llmi.requests.resolve import Resolved
@@ -21,19 +23,32 @@ from llmi.text.tokenizer import Tokenizer
 class RequestBuilder:
     """Builds core requests for one engine."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, max_model_len: int, spec: ModelSpec) -> None:
         self.tokenizer = tokenizer
+        self.spec = spec
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self._breaker_sequences: dict[str, set[tuple[int, ...]]] = {}
 
-    def fit_max_tokens(self, resolved: Resolved, prompt_len: int) -> None:
-        """Settles max_tokens: None means up to the end of the context, and so does a default that exceeds the room."""
+    def fit_max_tokens(self, resolved: Resolved, prompt_len: int, negative_len: int = 0) -> None:
+        """Settles max_tokens: None means up to the end of the context, and so does a default that exceeds the room.
+
+        negative_len: tokens of the negative prompt; the output follows it, too.
+        """
         params = resolved.params
         if prompt_len > self.max_model_len:
             raise PromptTooLongError(prompt_len, self.max_model_len)
         room = self.max_model_len - prompt_len + 1  # the last token needs no place in the context
         given = params.max_tokens
+        negative_room = self.max_model_len - negative_len + 1
+        wanted = min(given, room) if given is not None and resolved.sources["max_tokens"] == "user" else 1
+        if negative_room < wanted:
+            raise InvalidParamsError(
+                f"negative_prompt: {negative_len:,} tokens and max_tokens = {wanted:,} behind them do not fit into max_model_len = "
+                f"{self.max_model_len:,}: room for {max(negative_room, 0):,} is left",
+                "negative_prompt",
+            )
+        room = min(room, negative_room)
         if given is None:
             params.max_tokens = room
         elif given > room and resolved.sources["max_tokens"] == "user":
@@ -75,7 +90,8 @@ class RequestBuilder:
             None if submission.beams is None else beams_for_core(submission.beams, self._forced(submission.beams, submission.core_params))
         )
         submission.request = _core.Request(
-            id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params, n=params.n, priority=priority,
+            id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params,
+            negative_token_ids=submission.negative_token_ids, n=params.n, priority=priority,
             stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
             source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace, beams=beams,
         )  # fmt: skip
@@ -90,7 +106,11 @@ class RequestBuilder:
                 setattr(core, name, getattr(params, name))
         core.top_k = max(params.top_k, 0)
         core.top_h = params.top_h or 0.0
+        core.penalty_alpha = -1.0 if params.penalty_alpha is None else params.penalty_alpha
         core.sampler_order = [] if params.sampler_order is None else list(order_of(params.sampler_order))
+        core.guidance_scale = 1.0 if params.guidance_scale is None else params.guidance_scale
+        core.dola_layers = layers_of(params.dola_layers, len(self.spec.layers), not self.spec.head.weight.name)
+        core.dola_transformers = params.dola_rule == "transformers"
         if params.dry_multiplier:
             core.dry_breakers = self._breakers(params)
         core.max_tokens = max_tokens

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmi.base.kinds import entries_of, parse
-from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError
+from llmi.errors import InvalidParamsError, LlmiError, PromptTooLongError, UnsupportedCombinationError
 from llmi.hooks.constraint import ConstraintProcessor
 from llmi.hooks.runners import RequestHooks, shared_streamer
 from llmi.params.beams import BeamSearchParams
 from llmi.params.options import PRIORITY, SAMPLING, is_streamer, one_or_each, option
+from llmi.params.rows import combined, is_guided, is_message
 from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
+from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
 from llmi.structured import constraint_of
@@ -34,7 +36,7 @@ class CallOptions:
     """How a call's requests run, besides prompts and parameters: options of `LLM.generate`, as they were given, and the kind of call.
 
     stream: text is wanted as it comes. stepped: the requests run while LLM.step is called. to_the_end: where nobody gives max_tokens it is
-    the end of the context.
+    the end of the context. render: makes token ids of a chat's messages, in calls that take chats.
     """
 
     priority: int | Iterable[int] = 0
@@ -45,6 +47,7 @@ class CallOptions:
     stream: bool = False
     stepped: bool = False
     to_the_end: bool = False
+    render: Callable[[object], list[int]] | None = None
 
     def checked(self) -> CallOptions:
         """With flags and words in their plain form. Raises InvalidParamsError."""
@@ -174,9 +177,12 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         raise prompt.speculation
     if use.beams is not None:
         _check_beams(llm, use, prompt)
+    elif params.penalty_alpha is not None:
+        _check_contrast(llm, use, prompt)
     else:
         submission.speculation = prompt.speculation
-    llm._builder.fit_max_tokens(prompt.use, len(ids))
+    submission.negative_token_ids = _negative(llm, params, ids, options)
+    llm._builder.fit_max_tokens(prompt.use, len(ids), len(submission.negative_token_ids))
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
         known = [token for token in ids if token < llm.tokenizer.vocab_size]
         text = submission.prompt = llm.tokenizer.decode(known, skip_special_tokens=False)
@@ -195,6 +201,10 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
             "does not allow for: use 'coupled' or 'rejection'",
             "xtc_probability",
             "verification",
+        )
+    if prompt.speculation is not None and params.sampler is not None and (name := combined(params)) is not None:
+        raise UnsupportedCombinationError(
+            f"a custom sampler with {name} runs without speculation: give speculative_config=None", "sampler", "speculative_config"
         )
     if is_sequence(item) and item.llm is llm:
         submission.source = item._held
@@ -224,3 +234,36 @@ def _check_beams(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
             "speculative_config",
         )
     use.no_effect["speculative_config"] = "engine"
+
+
+def _negative(llm: Session, params: SamplingParams, ids: list[int], options: CallOptions) -> list[int]:
+    """The token ids that guidance leads away from; [] without guidance."""
+    given = params.negative_prompt
+    messages = isinstance(given, list) and len(given) > 0 and is_message(given[0])
+    if messages and options.render is None:
+        raise InvalidParamsError("negative_prompt holds messages: give them to chat()", "negative_prompt")
+    if not is_guided(params):
+        return []
+    if given is None:
+        return ids[-1:]
+    if messages and options.render is not None:
+        return options.render(given)
+    try:
+        negative = tokenize(given, llm.tokenizer, "negative_prompt", options.parse_special, llm._builder.max_model_len)[1]
+    except PromptTooLongError as error:
+        raise InvalidParamsError(f"negative_prompt: {error}", "negative_prompt") from None
+    return negative or [prefix_token(llm)]
+
+
+def _check_contrast(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
+    """Refuses what contrastive search does not go with, and notes what has no effect on it."""
+    if prompt.speculation is not None:
+        if prompt.names_drafter:
+            raise UnsupportedCombinationError(
+                f"penalty_alpha = {use.params.penalty_alpha:g} and speculative_config: its candidates are a draft already",
+                "penalty_alpha",
+                "speculative_config",
+            )
+        use.no_effect["speculative_config"] = "engine"
+    if llm._engine_args.passed_on["enable_prefix_caching"]:
+        use.no_effect["enable_prefix_caching"] = True  # the hidden states of the whole prompt are wanted

@@ -78,6 +78,10 @@ def resolve_params(explicit: object, overrides: Mapping[str, Any], model_default
     else:
         changes, no_effect = canonical(overrides, "generate")
         unless_given = {"max_tokens": None} if to_the_end else {}
+        if changes.get("penalty_alpha") is not None:
+            model_defaults = {name: value for name, value in model_defaults.items() if name != "temperature"}
+            if changes.get("temperature", 0.0) is None:
+                del changes["temperature"]
         params = SamplingParams(**{**unless_given, **model_defaults, **changes})
         outranked = _outranked(params, changes, model_defaults)
         for name in outranked:

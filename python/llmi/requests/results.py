@@ -179,9 +179,14 @@ def _grammar_engine(params: SamplingParams) -> str:
 
 
 def _plain_params(submission: Submission) -> dict[str, Any]:
-    """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are."""
+    """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are.
+
+    A negative prompt is its token ids, whatever it was given as.
+    """
     params, beams = submission.params, submission.beams
     values = {name: getattr(params, name) for name in FIELDS if beams is None or name in SHARED}
+    if values.get("negative_prompt") is not None:
+        values["negative_prompt"] = list(submission.negative_token_ids) or None
     if beams is not None:
         values |= {name: getattr(beams, name) for name in BEAMS}
     plain = {name: strict_json(value) for name, value in values.items() if name not in (*HOOKS, "seed")}

@@ -10,6 +10,7 @@ from llmi.base.kinds import Text, entries_of, parse, refuse, show
 from llmi.errors import InvalidParamsError, PromptTooLongError
 from llmi.outputs.scores import LogLikelihood, Perplexity
 from llmi.params.options import option
+from llmi.requests.prefix import prefix_token
 from llmi.text.prompts import Prompt, as_list, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
@@ -20,18 +21,6 @@ if TYPE_CHECKING:
 
 else:
     from llmi.base.lazy_numpy import np
-
-
-def prefix_token(llm: Session) -> int:
-    """The token that stands before a text: beginning-of-text if the model has one, else end-of-text."""
-    tokenizer = llm.tokenizer
-    if tokenizer._loaded.prefix:
-        return tokenizer._loaded.prefix[0]
-    if tokenizer.bos_token_id is not None:
-        return tokenizer.bos_token_id
-    if tokenizer.eos_token_ids:
-        return min(tokenizer.eos_token_ids)
-    raise InvalidParamsError("the model has no token to stand before a text", "prompt")
 
 
 def encode_pair(llm: Session, context: Prompt, continuation: Prompt, parse_special: bool = False) -> tuple[list[int], list[int]]:

@@ -53,6 +53,7 @@ class Submission:
     request: _core.Request | None = None
     core_params: _core.SamplingParams | None = None
     speculation: Speculation | None = None
+    negative_token_ids: list[int] = dataclasses.field(default_factory=list)  # of guidance; empty without it
     cache_salt: str = ""
     trace: bool = False
     source: _core.LabSequence | None = None  # the sequence that the prompt continues

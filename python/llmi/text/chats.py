@@ -85,3 +85,16 @@ def prompts_of(
     ]
     warn_unused(dropped, stacklevel + 1)
     return prompts
+
+
+def ids_of(prompts: list[ChatPrompt | LlmiError]) -> list[int]:
+    """The token ids of one rendered chat. Raises its error."""
+    [prompt] = prompts
+    if isinstance(prompt, LlmiError):
+        raise prompt
+    return list(prompt["prompt_token_ids"])
+
+
+def ids_of_chat(tokenizer: Tokenizer, messages: object) -> list[int]:
+    """The token ids of one chat, by the model's own template."""
+    return ids_of(prompts_of(tokenizer, messages))

@@ -32,7 +32,7 @@ _REFUSED_KEYS = {
     "token_type_ids": "models take text alone",
     "encoder_prompt": "models have no encoder",
     "decoder_prompt": "models have no encoder",
-    "negative_prompt": "guidance comes in a later version",
+    "negative_prompt": "it is a parameter: give negative_prompt= to the call, or in the prompt's own SamplingParams",
 }
 _KEY_HINTS = {
     "input_ids": "prompt_token_ids",

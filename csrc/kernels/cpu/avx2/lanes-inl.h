@@ -171,6 +171,16 @@ inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
 }
 inline __m256 PowerOfTwo(__m256 shifted) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23)); }
 // The number whose exponent is the low bits of `shifted` (core/scalar_math.h, ExpF32).
+// Of a positive, normal, finite number: its exponent, and its mantissa in [1, 2).
+inline __m256 ExponentOf(__m256 x) {
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(x), 23), _mm256_set1_epi32(127)));
+}
+inline __m256 MantissaOf(__m256 x) {
+  const __m256i fraction = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x007FFFFF));
+  return _mm256_castsi256_ps(_mm256_or_si256(fraction, _mm256_set1_epi32(0x3F800000)));
+}
+inline F32x16 ExponentOf(F32x16 x) { return {ExponentOf(x.lo), ExponentOf(x.hi)}; }
+inline F32x16 MantissaOf(F32x16 x) { return {MantissaOf(x.lo), MantissaOf(x.hi)}; }
 inline F32x16 PowerOfTwo(F32x16 shifted) { return {PowerOfTwo(shifted.lo), PowerOfTwo(shifted.hi)}; }
 // p[lane] = x, for 16 elements at p. All 16 are loaded and stored: a load of all of them soon after need not wait for the store.
 inline void SetLane(int8_t* p, int lane, int8_t x) {

@@ -47,4 +47,19 @@ void token_masses(const float* logits, int64_t size, float maximum, uint64_t* ma
   for (int64_t i = 0; i < size; ++i) masses[i] = TokenMass(logits[i], maximum);
 }
 
+// One chunk of LayerDivergence.
+void divergence_chunk(const float* a, const float* b, int64_t size, bool of_mean, float* sum) {
+  float lanes[16] = {};
+  for (int64_t i = 0; i < size; ++i) {
+    const float p = ExpF32(a[i]);
+    const float q = ExpF32(b[i]);
+    const float mean = (p + q) * 0.5f;
+    const float log_mean = LogF32(Max(mean, kLeastNormal));
+    const float of_a = of_mean ? log_mean - a[i] : a[i] - log_mean;
+    const float of_b = of_mean ? log_mean - b[i] : b[i] - log_mean;
+    lanes[i % 16] = lanes[i % 16] + (of_mean ? mean * (of_a + of_b) : Fma(q, of_b, p * of_a));
+  }
+  *sum = FoldSum(lanes);
+}
+
 }  // namespace llmi::reference

@@ -29,6 +29,28 @@ inline F32x16 Expm1(F32x16 x) {
   return Fma(ReducedExpm1(Reduced(clamped, Sub(shifted, Set1(llmi::kExpMagic)))), power, Sub(power, Set1(1.0f)));
 }
 
+inline F32x16 Log(F32x16 x) {
+  const F32x16 root = Set1(1.41421356f);
+  const F32x16 exponent = ExponentOf(x);
+  const F32x16 mantissa = MantissaOf(x);
+  const F32x16 k = SelectLess(root, mantissa, Add(exponent, Set1(1.0f)), exponent);
+  const F32x16 f = Sub(SelectLess(root, mantissa, Mul(mantissa, Set1(0.5f)), mantissa), Set1(1.0f));
+  const F32x16 square = Mul(f, f);
+  F32x16 p = Set1(7.0376836292e-2f);
+  p = Fma(p, f, Set1(-1.1514610310e-1f));
+  p = Fma(p, f, Set1(1.1676998740e-1f));
+  p = Fma(p, f, Set1(-1.2420140846e-1f));
+  p = Fma(p, f, Set1(1.4249322787e-1f));
+  p = Fma(p, f, Set1(-1.6668057665e-1f));
+  p = Fma(p, f, Set1(2.0000714765e-1f));
+  p = Fma(p, f, Set1(-2.4999993993e-1f));
+  p = Fma(p, f, Set1(3.3333331174e-1f));
+  F32x16 y = Mul(Mul(p, f), square);
+  y = Fma(k, Set1(-2.12194440e-4f), y);
+  y = Fma(square, Set1(-0.5f), y);
+  return Fma(k, Set1(0.693359375f), Add(f, y));
+}
+
 inline F32x16 Sigmoid(F32x16 x) { return Div(Set1(1.0f), Add(Set1(1.0f), Exp(Sub(Zero(), x)))); }
 
 inline F32x16 Silu(F32x16 x) { return Div(x, Add(Set1(1.0f), Exp(Sub(Zero(), x)))); }

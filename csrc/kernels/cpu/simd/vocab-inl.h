@@ -1,4 +1,4 @@
-// max_chunk, race_candidates, softmax_chunk and token_masses over 16 lanes: a row of logits.
+// max_chunk, race_candidates, softmax_chunk, token_masses and divergence_chunk over 16 lanes: a row of logits.
 // Contracts: kernels/ops/vocab.h, kernels/draws/exponential_race.h; definitions: kernels/cpu/reference/vocab.cc.
 #pragma once
 
@@ -105,6 +105,28 @@ void token_masses(const float* logits, int64_t size, float maximum, uint64_t* ma
   int64_t i = 0;
   for (; i + 16 <= size; i += 16) StoreUint64(masses + i, Mul(Exp(Sub(Load(logits + i), Set1(maximum))), Set1(0x1p40f)));
   if (i < size) reference::token_masses(logits + i, size - i, maximum, masses + i);
+}
+
+void divergence_chunk(const float* a, const float* b, int64_t size, bool of_mean, float* sum) {
+  if (size % 16 != 0) {
+    reference::divergence_chunk(a, b, size, of_mean, sum);
+    return;
+  }
+  F32x16 lanes = Zero();
+  for (int64_t i = 0; i < size; i += 16) {
+    const F32x16 log_p = Load(a + i);
+    const F32x16 log_q = Load(b + i);
+    const F32x16 p = Exp(log_p);
+    const F32x16 q = Exp(log_q);
+    const F32x16 mean = Mul(Add(p, q), Set1(0.5f));
+    const F32x16 log_mean = Log(Max(mean, Set1(llmi::kLeastNormal)));
+    if (of_mean) {
+      lanes = Add(lanes, Mul(mean, Add(Sub(log_mean, log_p), Sub(log_mean, log_q))));
+    } else {
+      lanes = Add(lanes, Fma(q, Sub(log_q, log_mean), Mul(p, Sub(log_p, log_mean))));
+    }
+  }
+  *sum = FoldSum(lanes);
 }
 
 }  // namespace llmi::LLMI_ISA_NAMESPACE
