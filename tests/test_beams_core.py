@@ -185,6 +185,34 @@ def test_devices_give_the_same_bits(path: Path, alone: list[Any], device: str) -
         assert [bits(output) for output in llm.generate(*crowd())] == alone
 
 
+def mixed(mix: int, token: int) -> int:
+    return (mix * 31 + token) % 9973
+
+
+def remembering(context: Any, row: Any) -> None:
+    """Bans two tokens by all that it has seen of this path."""
+    context.state["mix"] = mixed(context.state.get("mix", 0), int(context.token_ids[-1]))
+    row[[context.state["mix"] % 48, context.state["mix"] % 41]] = -np.inf
+
+
+def reading(context: Any, row: Any) -> None:
+    """The same without a memory."""
+    mix = 0
+    for token in context.token_ids[context.prompt_len - 1 :].tolist():
+        mix = mixed(mix, token)
+    row[[mix % 48, mix % 41]] = -np.inf
+
+
+def test_each_beam_has_its_own_state(path: Path) -> None:
+    with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=128) as llm:
+        for width in (2, 5, 12):
+            with_memory, without = (
+                bits(llm.generate([[5, 11, 3, 17]], BeamSearchParams(beam_width=width, max_tokens=20, logits_processors=[hook]))[0])
+                for hook in (remembering, reading)
+            )
+            assert with_memory == without
+
+
 def test_eos_counts_in_the_length(path: Path) -> None:
     with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=128) as llm:
         prompt, reasons = [5, 11, 3, 17], set()
