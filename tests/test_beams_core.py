@@ -156,10 +156,61 @@ def test_crowds_change_no_bits(path: Path, alone: list[Any]) -> None:
     assert preempted > 10
 
 
+def test_idle_beams_give_their_pages(path: Path) -> None:
+    """Beams that share little, in steps that have room for some of a search's beams: pages run out while others of them idle."""
+    prompts = [[5, 11, 3], [17, 4, 9, 2], [8, 30]]
+    shared: dict[str, Any] = {"num_beam_groups": 5, "diversity_penalty": 3.0, "early_stopping": "never", "length_penalty": 2.0}
+    params = [
+        BeamSearchParams(beam_width=5, max_tokens=45, eos_token_id=[0], logits_processors=[stateful] if i else [], **shared)
+        for i in range(3)
+    ]
+    with LLM(path, kv_cache_memory_bytes=1 << 23, max_model_len=128) as llm:
+        expected = [bits(llm.generate([prompt], own)[0]) for prompt, own in zip(prompts, params, strict=True)]
+        page = llm._page_bytes
+    preempted = 0
+    for pages, budget, prefixes in [(18, 8, False), (18, 9, True), (20, 8, True), (21, 9, False), (24, 8, True)]:
+        with LLM(
+            path, kv_cache_memory_bytes=pages * page, max_model_len=128, max_num_batched_tokens=budget, max_num_seqs=16,
+            enable_prefix_caching=prefixes,
+        ) as llm:  # fmt: skip
+            expect_short_answers(llm)
+            assert [bits(output) for output in llm.generate(prompts, params)] == expected, (pages, budget)
+            preempted += int(llm.get_metrics()["num_preemptions"])
+    assert preempted > 20
+
+
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
 def test_devices_give_the_same_bits(path: Path, alone: list[Any], device: str) -> None:
     with LLM(path, device="cuda", kv_cache_memory_bytes=1 << 22, max_model_len=128) as llm:
         assert [bits(output) for output in llm.generate(*crowd())] == alone
+
+
+def mixed(mix: int, token: int) -> int:
+    return (mix * 31 + token) % 9973
+
+
+def remembering(context: Any, row: Any) -> None:
+    """Bans two tokens by all that it has seen of this path."""
+    context.state["mix"] = mixed(context.state.get("mix", 0), int(context.token_ids[-1]))
+    row[[context.state["mix"] % 48, context.state["mix"] % 41]] = -np.inf
+
+
+def reading(context: Any, row: Any) -> None:
+    """The same without a memory."""
+    mix = 0
+    for token in context.token_ids[context.prompt_len - 1 :].tolist():
+        mix = mixed(mix, token)
+    row[[mix % 48, mix % 41]] = -np.inf
+
+
+def test_each_beam_has_its_own_state(path: Path) -> None:
+    with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=128) as llm:
+        for width in (2, 5, 12):
+            with_memory, without = (
+                bits(llm.generate([[5, 11, 3, 17]], BeamSearchParams(beam_width=width, max_tokens=20, logits_processors=[hook]))[0])
+                for hook in (remembering, reading)
+            )
+            assert with_memory == without
 
 
 def test_eos_counts_in_the_length(path: Path) -> None:

@@ -81,6 +81,9 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
         default=argparse.SUPPRESS,
         help="the text to continue; - or nothing: standard input, without the newline at its end",
     )
+    generate.add_argument(
+        "--beams", type=int, metavar="N", default=argparse.SUPPRESS, help="search with N beams, and print the best text at the end"
+    )
     _add_model_options(generate)
     _add_activation_bits(generate, None)
     _add_sampling_options(generate, "256")
@@ -210,6 +213,8 @@ def _chat(arguments: argparse.Namespace) -> int:
 
 def _generate(arguments: argparse.Namespace) -> int:
     params = {"max_tokens": 256, **_sampling(arguments)}
+    if hasattr(arguments, "beams"):
+        params["num_beams"] = arguments.beams
     if not hasattr(arguments, "prompt"):
         if is_terminal(sys.stdin):
             raise InvalidParamsError("give the text to continue: -p TEXT, or a file by < FILE", "prompt")
