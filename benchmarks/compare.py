@@ -28,7 +28,7 @@ import numpy as np
 import report
 from peers import PEERS
 
-from llmi import LLM, SamplingParams, _core
+from llmi import LLM, BeamSearchParams, SamplingParams, _core
 from llmi.cli.bench import BATCHES, DECODE_SHARE, Ceilings, bound_shares, interleave, own_works, paired_ratio, summary
 from llmi.models import by_name
 
@@ -42,6 +42,7 @@ BF16_WORKS = ("prefill 512", "prefill 2048", "decode 1", "decode 1, context 2048
 Q4_0 = "llmi, Q4_0"  # the file that llama.cpp is fastest with, which has half a bit less a weight than Q4_1
 SHORT_WORKS = ("prefill 512", "decode 1", "decode 8", "decode 32")
 REQUESTS = "32 requests"
+BEAMS = {1: "beam of 4, 1 prompt", 8: "beam of 4, 8 prompts"}  # 64 tokens, in steps a second
 REQUEST_SHAPE = (32, 128, 64)  # how many, tokens of a prompt, of an answer
 BUSY = ", with one busy core"  # llmi: as a share of the quiet speed
 BUSY_PAIRS = 4
@@ -84,6 +85,14 @@ def requests_tokens_per_s(llm: LLM) -> float:
     start = time.perf_counter()
     llm.generate(prompts, params, use_tqdm=False)
     return count * (prompt + answer) / (time.perf_counter() - start)
+
+
+def beam_steps_per_s(llm: LLM, count: int) -> float:
+    """As benchmarks/peers.py measures it."""
+    prompts = [[100 + (i * 31 + j * 7919) % 40_000 for j in range(16)] for i in range(count)]
+    start = time.perf_counter()
+    llm.generate(prompts, BeamSearchParams(beam_width=4, max_tokens=64, ignore_eos=True), use_tqdm=False)
+    return 64 / (time.perf_counter() - start)
 
 
 class Peer:
@@ -242,6 +251,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     quiet = works["llmi decode 1"]
     works[f"llmi decode 1{BUSY}"] = partial(paired_ratio, quiet, partial(with_a_busy_core, quiet), BUSY_PAIRS)
     works[f"llmi {REQUESTS}"] = partial(requests_tokens_per_s, llm)
+    works |= {f"llmi {name}": partial(beam_steps_per_s, llm, count) for count, name in BEAMS.items()}
     has_bf16 = llm._table == "avx512_bf16"  # elsewhere the same bits take several instructions
     variants: list[tuple[str, Any, tuple[str, ...], dict[str, str]]] = []
     if has_bf16:
@@ -272,7 +282,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         peer = Peer(arguments.peers_python, arguments.peers_dir, name, threads)
         works[f"{name} prefill 512"] = partial(peer.measure, "prefill 512")
         works[f"{name} decode 1"] = partial(peer.measure, "decode 128")
-    values = interleave(side_by_side(works, [*own_works(llm), REQUESTS]), arguments.rounds) | ceilings.arithmetic()
+        if name != "openvino":
+            works |= {f"{name} {BEAMS[count]}": partial(peer.measure, f"beams-{count} 64") for count in BEAMS}
+    values = interleave(side_by_side(works, [*own_works(llm), REQUESTS, *BEAMS.values()]), arguments.rounds) | ceilings.arithmetic()
 
     def ratio(one: str, other: str) -> float:
         """Of what was measured in the same round: the machine's speed moves between rounds."""
@@ -291,6 +303,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         if f"{name} {REQUESTS}" in values:
             ratios[f"{REQUESTS} / {name}"] = ratio(f"llmi {REQUESTS}", f"{name} {REQUESTS}")
     ratios["llmi decode 1 with one busy core, of the quiet speed"] = statistics.median(values[f"llmi decode 1{BUSY}"])
+    for name in COLUMNS:
+        for beams in BEAMS.values():
+            if f"{name} {beams}" in values:
+                ratios[f"{beams} / {name}"] = ratio(f"llmi {beams}", f"{name} {beams}")
     if arguments.llama_bin:
         ratios["llama.cpp decode 1 with one busy core, of the quiet speed"] = ratio(f"llama.cpp decode 1{BUSY}", "llama.cpp decode 1")
     ratios |= {f"c({batch}), of the step of one": statistics.median(values[f"llmi c({batch})"]) for batch in BATCHES[1:]}
@@ -324,6 +340,7 @@ def readme_table(result: dict[str, Any]) -> str:
     works = {
         "prefill, 512 tokens": "prefill 512", "prefill, 2,048 tokens": "prefill 2048", "decode, 1 sequence": "decode 1",
         "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32", "32 requests end to end, 128 tokens in and 64 out": REQUESTS,
+        "beam of 4, 64 tokens, one prompt, steps": BEAMS[1], "beam of 4, 64 tokens, eight prompts at once, steps": BEAMS[8],
     }  # fmt: skip
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
     own = [name for name in ("llmi", BF16, BF16_WEIGHTS, Q4_0) if f"{name} prefill 512" in results]
@@ -342,7 +359,11 @@ def readme_table(result: dict[str, Any]) -> str:
         "",
         f"| | {' | '.join((*own, *(COLUMNS[name] for name in peers)))} |",
         f"| --- |{' --- |' * (len(own) + len(peers))}",
-        *(f"| {name} | {' | '.join(cell(f'{who} {work}') for who in (*own, *peers))} |" for name, work in works.items()),
+        *(
+            f"| {name} | {' | '.join(cell(f'{who} {work}') for who in (*own, *peers))} |"
+            for name, work in works.items()
+            if f"llmi {work}" in results
+        ),
         "",
         f"Time from process start to the first token of `llmi generate -p`: {results['first token s']['median']:.2f} s warm{pause}. Loading takes at most"
         f" {result['memory']['load_mb']:.0f} MB for {result['memory']['packed_weights_mb']:.0f} MB of packed weights."

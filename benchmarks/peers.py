@@ -1,8 +1,9 @@
 """Peers of llmi, each in the Python environment that has it: prepared from the same GGUF file, then measured work by work.
 
     PEERS/bin/python benchmarks/peers.py prepare FILE.gguf DIR    # transformers, and what CTranslate2 and OpenVINO make of it
-    PEERS/bin/python benchmarks/peers.py serve NAME DIR THREADS   # reads "prefill 512" or "decode 128" a line, answers tokens/s
+    PEERS/bin/python benchmarks/peers.py serve NAME DIR THREADS   # reads a work a line, answers tokens/s or steps/s
 
+Works: "prefill 512", "decode 128", and "beams-8 64", a beam of 4 over 64 new tokens for each of 8 prompts.
 `benchmarks/compare.py --peers-python PEERS/bin/python --peers-dir DIR` drives it. PEERS needs what the peers need: torch,
 transformers, gguf, accelerate; ctranslate2; openvino-genai and optimum-intel. A peer that `prepare` left out, by name, is not measured.
 """
@@ -59,6 +60,12 @@ class Transformers:
                 inputs, attention_mask=self.torch.ones_like(inputs), do_sample=False, min_new_tokens=num_tokens, max_new_tokens=num_tokens
             )
 
+    def beams(self, prompts: list[list[int]], num_tokens: int) -> None:
+        inputs = self.torch.tensor(prompts)
+        options = {"num_beams": 4, "do_sample": False, "min_new_tokens": num_tokens, "max_new_tokens": num_tokens}
+        with self.torch.inference_mode():
+            self.model.generate(inputs, attention_mask=self.torch.ones_like(inputs), **options)
+
 
 class CTranslate2:
     """Its int8 weights: it has no fewer bits on a CPU."""
@@ -74,6 +81,12 @@ class CTranslate2:
         tokens = self.tokenizer.convert_ids_to_tokens(ids)
         self.generator.generate_batch(
             [tokens], max_length=num_tokens, min_length=num_tokens, sampling_topk=1, include_prompt_in_result=False, end_token=[]
+        )
+
+    def beams(self, prompts: list[list[int]], num_tokens: int) -> None:
+        tokens = [self.tokenizer.convert_ids_to_tokens(ids) for ids in prompts]
+        self.generator.generate_batch(
+            tokens, beam_size=4, max_length=num_tokens, min_length=num_tokens, include_prompt_in_result=False, end_token=[]
         )
 
 
@@ -104,6 +117,14 @@ def seconds(peer: Any, ids: list[int], num_tokens: int) -> float:
     return time.perf_counter() - start
 
 
+def beam_steps_per_s(peer: Any, count: int, num_tokens: int) -> float:
+    """Over prompts of 16 tokens, which are computed in that time too."""
+    prompts = [[100 + (i * 31 + j * 7919) % 40_000 for j in range(16)] for i in range(count)]
+    start = time.perf_counter()
+    peer.beams(prompts, num_tokens)
+    return num_tokens / (time.perf_counter() - start)
+
+
 def serve(name: str, folder: Path, threads: int) -> None:
     """Answers until its input ends. The first line says that the model is loaded."""
     peer = PEERS[name](folder, threads)
@@ -114,6 +135,8 @@ def serve(name: str, folder: Path, threads: int) -> None:
         if work == "prefill":
             ids = [100 + i * 7919 % 40_000 for i in range(int(size))]
             print(int(size) / seconds(peer, ids, 1), flush=True)
+        elif work.startswith("beams-"):
+            print(beam_steps_per_s(peer, int(work.removeprefix("beams-")), int(size)), flush=True)
         else:
             first = seconds(peer, [100], 1)
             print((int(size) - 1) / (seconds(peer, [100], int(size)) - first), flush=True)

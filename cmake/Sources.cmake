@@ -4,7 +4,7 @@ set(LLMI_CORE_SOURCES
   csrc/core/json_lexer.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
   csrc/io/gguf.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
   csrc/kernels/ops/attention.cc csrc/kernels/ops/attention_weights.cc csrc/kernels/ops/embedding.cc csrc/kernels/ops/activation.cc csrc/kernels/ops/gated_linear.cc csrc/kernels/ops/linear.cc csrc/kernels/ops/probe.cc
-  csrc/kernels/ops/kv_copy.cc csrc/kernels/ops/linear_input.cc csrc/kernels/ops/norm.cc csrc/kernels/ops/rope.cc csrc/kernels/ops/row_ops.cc csrc/kernels/dispatch/tables.cc csrc/kernels/ops/vocab.cc
+  csrc/kernels/ops/kv_copy.cc csrc/kernels/ops/linear_input.cc csrc/kernels/ops/norm.cc csrc/kernels/ops/rope.cc csrc/kernels/ops/row_ops.cc csrc/kernels/ops/top_candidates.cc csrc/kernels/dispatch/tables.cc csrc/kernels/ops/vocab.cc
   csrc/kernels/cuda/cublas_lt.cc
   csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
   csrc/kernels/cpu/reference/activation.cc csrc/kernels/cpu/reference/kv_write.cc

@@ -26,6 +26,7 @@ from mutants_samplers import SAMPLERS
 from mutants_smc import SMC
 from mutants_spec import SPECS
 from mutants_surface import SURFACE
+from mutants_watermark import WATERMARK
 
 ROOT = Path(__file__).parent.parent
 
@@ -242,6 +243,7 @@ MUTANTS = [
     *ROWS,
     *SAMPLERS,
     *SMC,
+    *WATERMARK,
     *SURFACE,
 ]  # fmt: skip
 

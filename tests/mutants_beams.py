@@ -23,7 +23,7 @@ BEAMS = [
     planted("noise is not keyed by rank", "BeamRows::Choose", "sample.rank, kBeamNoise", "0, kBeamNoise", DEFINITION),
     planted("drawn by likelihood", "BestOfAll", "if (drawn) KeepFirst(&candidates, count, DrawnBefore);", ""),
     planted("ends past the first ones count", "BeamSteps::Place", "rank >= group.team_width() || ", "", DEFINITION),
-    planted("the state of processors is shared", "BeamSteps::Extend", "if (hooks != nullptr && state != sample.index) hooks->…;", ""),
+    planted("the state of processors is shared", "BeamSteps::Extend", "state != sample.index) hooks", "state == sample.index) hooks"),
     planted("an unfinished beam is lost at preemption", "BeamSteps::Extend", "if (sample.scheduled.kv.num_tokens == 0) scheduler_.Add(…);", ""),
     planted("a fork of an absent cache", "BeamSteps::Fork", "if (parent.scheduled.kv.num_tokens > 0)", "if (true)"),
     planted("log-probabilities are normalised again", "BeamLogprobs", "result.processed_logprobs[i] = …;", "", DEFINITION),

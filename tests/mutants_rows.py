@@ -38,6 +38,31 @@ EDITS = [
     planted("batch processors leave the row on the device", "on_host", "batch_processors || processors", "processors"),
     planted("processors leave the row on the device", "on_host", "batch_processors || processors", "batch_processors"),
 ]
+CONTRASTIVE = "tests/test_contrastive.py"
+CONTRAST = [
+    planted(
+        "the chosen candidate's hidden state is not kept",
+        "ChooseOne",
+        "record.rows.Add(std::span(hidden).subspan((num_committed + …));",
+        "",
+        CONTRASTIVE,
+    ),
+    planted(
+        "prompt rows of contrastive search come from the prefix cache",
+        "Add",
+        "sample->drafting.BeginContrast(); sample->scheduled.first_wanted_row = 0;",
+        "sample->drafting.BeginContrast();",
+        CONTRASTIVE,
+    ),
+    planted("the probability has no weight", "Best", "(1 - alpha) *", "", CONTRASTIVE),
+    planted(
+        "a sequence shares its source's cache and lacks the hidden states",
+        "Take",
+        "if (leader.drafting.contrast() != nullptr) {",
+        "if (false) {",
+        CONTRASTIVE,
+    ),
+]
 READERS = [
     dropped("readers.siblings"),
     dropped("readers.criteria"),
@@ -94,4 +119,4 @@ EXECUTORS = [
     planted("observers see the law of an earlier row", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.draft_logprobs ?", MATRIX),
 ]  # fmt: skip
 
-ROWS = [*EDITS, *READERS, *DECIDERS, *PLACES, *EXECUTORS]
+ROWS = [*EDITS, *CONTRAST, *READERS, *DECIDERS, *PLACES, *EXECUTORS]

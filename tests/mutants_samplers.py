@@ -13,7 +13,7 @@ def planted(name: str, within: str, anchor: str, old: str, new: str, tests: str 
 
 
 SAMPLERS = [
-    planted("typical sampling ranks ties anyhow", "csrc/sampling", "Candidate", "id < other.id", "id > other.id"),
+    planted("typical sampling ranks ties anyhow", "csrc/sampling", "KeepTypical", "one == other && a < b", "one == other && a > b"),
     planted("typical sampling by probability", "csrc/sampling", "KeepTypical", "std::fabs(mean - masses.Offset(id))", "-masses.Offset(id)"),
     planted("the top token may be cut by epsilon", "csrc/sampling", "CutBelow", " && row[i] < maximum", ""),
     planted("eta without its root", "csrc/sampling", "KeepAboveEta", "std::sqrt(epsilon) * ExpF64", "epsilon * ExpF64"),

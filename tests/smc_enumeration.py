@@ -92,13 +92,13 @@ def _of_changes(outcome: Outcome) -> float:
 
 
 TWO_LETTERS = SamplingParams(temperature=3.0, allowed_token_ids=list(LETTERS[:2]), max_tokens=4, ignore_eos=True)
+WORDS = SamplingParams(temperature=3.0, logit_bias={EOS: 3.0}, max_tokens=4)
 CASES = {
     "plain": Case(TWO_LETTERS, {"potential": changes}, _pairs(4), _of_changes),
     "power": Case(TWO_LETTERS, {"power": 2.5}, _pairs(4), lambda outcome: 0.0),
-    "constrained": Case(
-        SamplingParams(temperature=3.0, logit_bias={EOS: 3.0}, max_tokens=4), {"constraint": NoRepeats(), "must_end": True}, _words(), lambda outcome: 0.0
-    ),
-}  # fmt: skip
+    "constrained": Case(WORDS, {"constraint": NoRepeats(), "must_end": True}, _words(), lambda outcome: 0.0),
+    "both": Case(WORDS, {"constraint": NoRepeats(), "must_end": True, "power": 1.5}, _words(), lambda outcome: 0.0),
+}
 
 
 @dataclasses.dataclass
@@ -160,13 +160,13 @@ def compare(llm: LLM, case: Case, settings: dict[str, Any], seeds: range, num_th
     )
 
 
-def comparisons(
-    llm: LLM, num_runs: int, num_particles: int, resamplers: list[str], num_threads: int
-) -> Iterator[tuple[str, str, Comparison, float]]:
+def comparisons(llm: LLM, args: argparse.Namespace) -> Iterator[tuple[str, str, Comparison, float]]:
     """(case, resampler, comparison, seconds)."""
-    for name, case in CASES.items():
+    num_runs, num_particles, num_threads = args.runs, args.particles, args.threads
+    for name in args.cases:
+        case = CASES[name]
         threshold = threshold_of(llm, case, num_particles, max(51, num_runs // 4), num_threads)
-        for resampler in resamplers:
+        for resampler in args.resamplers:
             begin = time.monotonic()
             settings = {"num_particles": num_particles, "ess_threshold": threshold, "resampler": resampler}
             yield name, resampler, compare(llm, case, settings, range(num_runs), num_threads), time.monotonic() - begin
@@ -179,6 +179,7 @@ def tiny_llm() -> LLM:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--particles", type=int, default=1000)
     parser.add_argument("--resamplers", nargs="+", choices=list(RESAMPLERS), default=["systematic"])
@@ -187,7 +188,7 @@ def main() -> int:
     args = parser.parse_args()
     failed = 0
     with tiny_llm() as llm:
-        for name, resampler, result, seconds in comparisons(llm, args.runs, args.particles, args.resamplers, args.threads):
+        for name, resampler, result, seconds in comparisons(llm, args):
             held = result.holds(args.bound)
             failed += not held
             print(

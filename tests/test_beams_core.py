@@ -80,6 +80,12 @@ def test_drawn_candidates_equal_numpy() -> None:
         assert chosen == [(score, rank, token) for _, score, rank, token in expected]
 
 
+def test_finished_hypotheses_tie_by_step_and_rank() -> None:
+    found = [(-1.0, 3, 1), (-2.0, 1, 0), (-1.0, 2, 5), (-1.0, 3, 0), (-3.0, 1, 1), (-0.5, 9, 4)]
+    for order in itertools.permutations(found):
+        assert _core.testing.best_finished(order, 4) == [(-0.5, 9, 4), (-1.0, 2, 5), (-1.0, 3, 0), (-1.0, 3, 1)]
+
+
 # --- searches
 
 
@@ -132,8 +138,10 @@ def test_crowds_change_no_bits(path: Path, alone: list[Any]) -> None:
         page = llm._page_bytes
     for pages, budget, policy, prefixes in [
         (300, 2, "fcfs", True),
-        (18, 24, "fcfs", True),
-        (18, 3, "fcfs", False),
+        (17, 24, "fcfs", True),
+        (17, 7, "fcfs", False),
+        (17, 9, "fcfs", True),
+        (20, 9, "fcfs", True),
         (17, 7, "prefill_first", True),
         (20, 2, "shortest_remaining", False),
         (18, 64, "static", True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from llmi import LLM, SamplingParams, SpeculativeConfig, _core
 
 T = _core.testing
 Array = np.ndarray[Any, Any]
+ROOT = Path(__file__).parent.parent
 KEPT_MASS = [1.0, 0.95, 0.5, 1e-9, 1 - 1e-12]
 
 
@@ -41,6 +43,15 @@ def random_params(rng: np.random.Generator, vocab: int, ids: Array) -> Any:
     return p
 
 
+def copy_of(p: Any) -> Any:
+    """Other parameters with the same values."""
+    other = _core.SamplingParams()
+    for name in (name for name in dir(p) if not name.startswith("_")):
+        if not callable(getattr(p, name)):
+            setattr(other, name, getattr(p, name))
+    return other
+
+
 def random_row(rng: np.random.Generator, vocab: int) -> Array:
     """Spread, flat, full of ties, of zeros of both signs, mostly cut already, or all far below zero."""
     kind = rng.integers(6)
@@ -62,7 +73,7 @@ def random_row(rng: np.random.Generator, vocab: int) -> Array:
 def host_token(p: Any, tokens: list[int], prompt_len: int, sample_index: int, row: Array) -> int:
     """What the host draws; -1 where it refuses."""
     try:
-        law = T.process_logits(p, tokens, prompt_len, row)
+        law = T.process_logits(p, tokens, prompt_len, row, sample_index)
     except _core.CoreError:
         return -1
     return int(T.argmax("reference", law)) if p.temperature == 0 else int(T.draw(p.seed, len(tokens), sample_index, law))
@@ -82,6 +93,76 @@ def test_every_row_is_the_hosts(device: str, vocab: int, num_rows: int, seed: in
     expected = [host_token(p, tokens, 11, 2, row) for p, tokens, row in zip(params, histories, rows, strict=True)]
     assert T.draw_on_device(device, params, histories, 11, 2, rows) == expected
     assert len(set(expected)) > num_rows // 4, "the rows must not be all alike"
+
+
+#: Values of each filter that a device has beside temperature, min-p, top-k and top-p.
+FILTERS: dict[str, list[Any]] = {
+    "top_n_sigma": [0.5, 1.0, 3.0],
+    "dynatemp_range": [0.3, 2.0],
+    "typical_p": [0.1, 0.7, 0.95, 1 - 1e-12],
+    "epsilon_cutoff": [1e-4, 0.02, 0.5],
+    "eta_cutoff": [1e-4, 0.02, 0.5],
+    "top_h": [0.05, 0.4, 1.0],
+    "p_less": [True],
+    "xtc_probability": [0.5, 1.0],
+}
+
+
+def with_filters(rng: np.random.Generator, p: Any, names: list[str]) -> Any:
+    """The parameters with these filters, at times in an order of their own."""
+    for name in names:
+        setattr(p, name, type(getattr(p, name))(rng.choice(FILTERS[name])))
+    p.xtc_threshold, p.dynatemp_exponent = float(rng.choice([0.0, 0.05, 0.3, 0.6])), float(rng.choice([0.0, 0.5, 1.0, 3.0]))
+    if rng.random() < 0.5:
+        steps = ["temperature", "min_p", "top_k", "top_p", *(name for name in FILTERS if name != "dynatemp_range")]
+        p.sampler_order = ["repetition_penalty", "frequency_penalty", "presence_penalty", *(str(name) for name in rng.permutation(steps))]
+    return p
+
+
+@pytest.mark.parametrize(("vocab", "num_rows", "seed"), [(61, 60, 1), (257, 60, 2), (4100, 30, 3), (49_152, 9, 4)])
+def test_every_filter_is_the_hosts(device: str, vocab: int, num_rows: int, seed: int) -> None:
+    """One filter a row by turns, then several, in any order; each cuts a token that would have been drawn without it."""
+    rng = np.random.default_rng(seed)
+    rows = np.stack([random_row(rng, vocab) for _ in range(num_rows)])
+    params, plain, histories = [], [], []
+    for i in range(num_rows):
+        ids = rng.choice(vocab, 20, replace=False)
+        several = [str(name) for name in rng.choice([*FILTERS], int(rng.integers(2, 5)), replace=False)]
+        p = random_params(rng, vocab, ids)
+        p.temperature = p.temperature or 1.0
+        plain.append(copy_of(p))
+        params.append(with_filters(rng, p, [[*FILTERS][i % len(FILTERS)]] if i < num_rows // 2 else several))
+        histories.append([int(j) for j in rng.choice(ids, 30)])
+    expected = [host_token(p, tokens, 11, 2, row) for p, tokens, row in zip(params, histories, rows, strict=True)]
+    assert T.draw_on_device(device, params, histories, 11, 2, rows) == expected
+    without = [host_token(p, tokens, 11, 2, row) for p, tokens, row in zip(plain, histories, rows, strict=True)]
+    assert sum(a != b for a, b in zip(expected, without, strict=True)) > num_rows // 8
+
+
+def test_filters_at_their_borders(device: str) -> None:
+    """Ties, tokens without mass, a single token, temperatures that leave no finite logit, and the kept sets one by one."""
+    row = np.concatenate([np.full(3, 2.0), np.full(40, 1.0), np.full(60, -26.2), np.full(60, -26.6), np.full(60, -40.0)]).astype(np.float32)
+    np.random.default_rng(7).shuffle(row)
+    alone = np.full(len(row), -np.inf, np.float32)
+    alone[5] = 1.0
+    params, rows = [], []
+    for name, values in FILTERS.items():
+        for value in values:
+            for seed in range(8):
+                p = _core.SamplingParams()
+                p.seed, p.temperature = seed, [1.0, 8.0][seed % 2]
+                setattr(p, name, value)
+                p.xtc_threshold, p.dynatemp_exponent = 0.01, 0.5
+                params.append(p)
+                rows.append(alone if seed == 7 else -30 * row if seed == 6 else row)
+    for temperature in (1e-30, 1e-38):  # a logit of more than the largest float
+        p = _core.SamplingParams()
+        p.p_less, p.temperature, p.sampler_order = True, max(temperature, 1e-30), ["temperature", "p_less"]
+        params.append(p)
+        rows.append(1e20 * row)
+    expected = [host_token(p, [1], 1, 2, row) for p, row in zip(params, rows, strict=True)]
+    assert T.draw_on_device(device, params, [[1]] * len(params), 1, 2, np.stack(rows)) == expected
+    assert expected[-1] == -1
 
 
 def test_rows_that_cannot_be_drawn_are_left_to_the_host(device: str) -> None:
@@ -114,6 +195,19 @@ def test_parameters_that_meet_the_same_rank_keys(device: str) -> None:
             rows = np.tile(row, (20, 1))
             expected = [host_token(p, [1], 1, 0, row) for p in params]
             assert T.draw_on_device(device, params, [[1]] * 20, 1, 0, rows) == expected, (top_k, top_p)
+
+
+#: What params_resolved says of the cases below, for those that are not drawn on the device.
+PLACES = {
+    "a rule of one's own": ("host", "verification"),
+    "log-probabilities": ("host", "logprobs"),
+    "a processor": ("host", "logits_processors"),
+    "DRY": ("host", "dry_multiplier"),
+    "mirostat": ("host", "mirostat"),
+    "adaptive-p": ("host", "adaptive_p"),
+    "a penalty after a filter": ("host", "repetition_penalty, frequency_penalty"),
+}
+ANY_ORDER = ["repetition_penalty", "frequency_penalty", "top_h", "min_p", "temperature", "top_n_sigma", "top_p", "top_k"]
 
 
 @pytest.mark.usefixtures("device")
@@ -151,6 +245,19 @@ def test_which_rows_an_engine_draws_there(tiny_path: Any, tmp_path: Path) -> Non
         ("log-probabilities", False, plain.replace(logprobs=1), {}),
         ("a processor", False, plain.replace(logits_processors=[same]), {}),
         ("several samples", True, plain.replace(n=3), {}),
+        ("filters", True, plain.replace(typical_p=0.9, eta_cutoff=1e-3, xtc_probability=0.5, xtc_threshold=0.02), {}),
+        ("filters in another order", True, plain.replace(top_n_sigma=2.0, top_h=0.8, sampler_order=ANY_ORDER), {}),
+        ("filters and drafts", True, plain.replace(p_less=True, dynatemp_range=0.5), {"speculative_config": coupled}),
+        ("filters and rejection", True, plain.replace(typical_p=0.9), {"speculative_config": rejection(llmi.PromptLookup())}),
+        ("DRY", False, plain.replace(dry_multiplier=0.8), {}),
+        ("mirostat", False, SamplingParams(mirostat=2, max_tokens=24, seed=3), {}),
+        ("adaptive-p", False, plain.replace(adaptive_p=0.4), {}),
+        (
+            "a penalty after a filter",
+            False,
+            plain.replace(sampler_order=["top_k", "repetition_penalty", "frequency_penalty", "min_p", "temperature", "top_p"]),
+            {},
+        ),
     ]
     engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 22}
     with LLM(tiny_path(), **engine) as cpu, LLM(tiny_path(), device="cuda", **engine) as llm:
@@ -161,6 +268,8 @@ def test_which_rows_an_engine_draws_there(tiny_path: Any, tmp_path: Path) -> Non
             assert [s.token_ids for o in seen for s in o.outputs] == [s.token_ids for o in expected for s in o.outputs], name
             drawn = llm.get_metrics()["num_device_draws"] - before
             assert there is None or ((drawn > 40) if there else (drawn == 0)), (name, drawn)
+            assert {output.params_resolved["drawn_on"] for output in seen} == {PLACES.get(name, ("device", "default"))}, name
+            assert all("drawn_on" not in output.params_resolved for output in expected)
 
 
 @pytest.mark.parametrize("size", [1, 511, 512, 513, 5003])
@@ -206,6 +315,8 @@ def test_every_verdict_is_the_hosts(device: str, vocab: int, num_rows: int, seed
     for row in rows:
         ids = rng.choice(vocab, 20, replace=False)
         params.append(random_params(rng, vocab, ids))
+        if len(params) % 3 == 0:
+            with_filters(rng, params[-1], [str(name) for name in rng.choice([*FILTERS], 2, replace=False)])
         histories.append([int(i) for i in rng.choice(ids, 30)])
         siblings.append(random_siblings(rng, row))
     while sum(len(laws) for _, laws in siblings) > 64:  # most that one draw takes
@@ -276,3 +387,29 @@ def test_drafts_of_more_rows_than_one_draw_has(tiny_path: Any, verification: str
         assert sum(c.num_draft_tokens for c in counts) > 1.2 * 256 * max(c.num_drafts for c in counts)
         assert sum(c.num_accepted_tokens for c in counts) > 100
         assert [o.token_ids for o in seen] == [o.token_ids for o in expected]
+
+
+#: How a reduction, scan, sort or count looks that is written by hand.
+BY_HAND = {
+    "halves": r"half > 0; half /= 2",
+    "fold": r"\bFoldSum\(",
+    "maximum": r"reference::Max\(",
+    "in order": r"\b(sum|own|total) (\+=|= \1 \+) |Rows::Add\(",
+    "atomic": r"AtomicAdd\(&",
+}
+
+
+def test_what_is_written_by_hand_is_listed_with_its_reason() -> None:
+    """All else that the threads of a block do together is CUB's, through block_ops.h: the table of decisions/0015 has the rest."""
+    page = (ROOT / "docs/decisions/0015-draws-on-the-device.md").read_text()
+    listed = {
+        source: set(marks.split(", ")) for source, marks, reason in re.findall(r"^\| (\S+\.h) \| ([^|]+) \| ([^|]{20,}) \|$", page, re.M)
+    }
+    found = {}
+    for path in sorted((ROOT / "csrc/kernels/cuda").iterdir()):
+        if path.suffix not in (".h", ".cu"):
+            continue
+        code = re.sub(r"//.*", "", path.read_text())
+        if marks := {mark for mark, pattern in BY_HAND.items() if re.search(pattern, code)}:
+            found[path.name] = marks
+    assert listed == found

@@ -320,6 +320,7 @@ def test_every_table_has_every_op() -> None:
         "race_candidates",
         "softmax_chunk",
         "token_masses",
+        "ids_from",  # test_top_candidates.py
     }
     assert kernels == tested
 

@@ -322,6 +322,8 @@ def test_orders(llm: LLM) -> None:
         with pytest.raises(InvalidParamsError, match=message) as error:
             llm.generate([PROMPT], top_k=5, sampler_order=order, **more)
         assert error.value.parameter == "sampler_order"
+        with pytest.raises(InvalidParamsError, match=message):
+            SamplingParams(top_k=5, sampler_order=order, **more).validate()  # without a model
     fields = {"temperature": 0.5, "top_p": 0.8, "top_k": 20, "min_p": 0.05, "typical_p": 0.7, "repetition_penalty": 1.2}
     for preset, names in ORDERS.items():
         assert generate(llm, **fields, sampler_order=preset) == generate(llm, **fields, sampler_order=list(names))
@@ -441,3 +443,18 @@ def test_state_in_the_lab(llm: LLM) -> None:
         sequence.extend([other])
         sequence.rollback(1)
         assert np.array_equal(sequence.probs(params), law)
+
+
+def test_a_rollback_forgets_draws(llm: LLM) -> None:
+    """Tokens that are appended again were not drawn, whatever was drawn there before."""
+    params = SamplingParams(adaptive_p=0.3, adaptive_p_decay=0.5, top_k=20, temperature=0.5)
+    with llm.sequence(PROMPT, seed=11) as rolled, llm.sequence(PROMPT, seed=11) as other:
+        for sequence, length in ((rolled, 6), (other, 4)):
+            for _ in range(length):
+                sequence.extend([sequence.sample(params)])
+        tokens, law = rolled.token_ids[-2:].tolist(), rolled.probs(params)
+        rolled.rollback(2)
+        for sequence in (rolled, other):
+            sequence.extend(tokens)
+        assert np.array_equal(rolled.probs(params), other.probs(params))
+        assert not np.array_equal(rolled.probs(params), law)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_effective_sample_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "resampler"), [("plain", "systematic"), ("constrained", "residual"), ("power", "stratified"), ("plain", "multinomial")]
+    ("name", "resampler"), [("plain", "systematic"), ("constrained", "residual"), ("both", "stratified"), ("plain", "multinomial")]
 )
 def test_enumeration(llm: LLM, name: str, resampler: str) -> None:
     """A slice of `python tests/smc_enumeration.py`: fewer runs, and so a wider bound."""
@@ -175,6 +175,27 @@ def test_the_conditional_is_not_the_masked_law(llm: LLM) -> None:
             masked[tuple(sample.token_ids)] = masked.get(tuple(sample.token_ids), 0) + 1
     distance = 0.5 * sum(abs(masked.get(outcome, 0) / 2000 - share) for outcome, share in law.items())
     assert distance > 0.1
+
+
+def test_grammars(tiny_path: Callable[..., Path]) -> None:
+    """The evidence of a choice is the sum of its texts' probabilities; the law is theirs over that sum."""
+    pytest.importorskip("llguidance", reason="the extra `structured` brings llguidance")
+    texts, params = ["ab", "ac", "b"], SamplingParams(temperature=3.0, max_tokens=4, logit_bias={EOS: 9.0}, seed=1)
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=64) as llm:
+        masses = {}
+        for text in texts:
+            ids = [*llm.tokenizer.encode(text), EOS]
+            masses[text] = 1.0
+            for i, token in enumerate(ids):
+                with llm.sequence([*PROMPT, *ids[:i]]) as sequence:
+                    masses[text] *= float(sequence.probs(params)[token])
+        out = ParticleFilter(4000, constraint={"choice": texts}, must_end=True).run(llm, PROMPT, params)
+        assert out.evidence == pytest.approx(sum(masses.values()), rel=0.1)
+        law = out.texts()
+        assert set(law) == set(texts)
+        assert all(abs(law[text] - mass / sum(masses.values())) < 0.05 for text, mass in masses.items())
+        equal = ParticleFilter(4000, constraint=llmi.StructuredOutputsParams(choice=texts), must_end=True).run(llm, PROMPT, params)
+        assert equal == out
 
 
 def test_greedy_law(llm: LLM) -> None:
@@ -367,9 +388,9 @@ def test_an_interrupt_keeps_whole_steps(llm: LLM) -> None:
 
     params = SamplingParams(max_tokens=8, seed=1, temperature=2.0, ignore_eos=True)
     free = llm.memory_report().num_free_blocks
-    with pytest.raises(smc.ParticlesInterrupted) as caught:
+    with pytest.raises(KeyboardInterrupt) as caught:
         ParticleFilter(32, potential=late).run(llm, PROMPT, params)
-    assert isinstance(caught.value, KeyboardInterrupt)
+    assert isinstance(caught.value, smc.ParticlesInterrupted)
     kept = caught.value.output
     whole = ParticleFilter(32, potential=lambda prefix: 1.5 * len(set(prefix.token_ids))).run(llm, PROMPT, params)
     assert {particle.finish_reason for particle in kept.particles} == {"abort"} and len(kept.ess) == 3

@@ -16,6 +16,7 @@
 #include "bindings/keywords.h"
 #include "bindings/py_hooks.h"
 #include "engine/engine.h"
+#include "sampling/steps.h"
 
 namespace py = pybind11;
 
@@ -132,6 +133,14 @@ void RegisterParams(py::module_& module) {
   py::class_<SamplingParams> params(module, "SamplingParams");
   params.def(py::init<>());
   VisitSamplingParams([&](const char* name, auto member) { params.def_readwrite(name, member); });
+  params.def(
+      "steps_on_host",
+      [](const SamplingParams& self) {
+        std::vector<std::string> names;
+        for (const SamplerStep step : StepsOnHost(self)) names.emplace_back(StepName(step));
+        return names;
+      },
+      "The steps that no device can take, as sampler_order names them: a row with any of them is drawn on the host.");
   py::class_<SamplerState>(module, "SamplerState", "What mirostat and adaptive_p remember of a sequence; NaN before the first draw.")
       .def(py::init<>())
       .def_readwrite("mu", &SamplerState::mu)

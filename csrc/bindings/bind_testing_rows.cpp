@@ -19,6 +19,7 @@
 #include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/row_ops.h"
+#include "kernels/ops/top_candidates.h"
 #include "kernels/ops/vocab.h"
 #include "model/rope_table.h"
 
@@ -224,7 +225,30 @@ void RegisterRowOps(py::module_& module) {
   });
 }
 
+// values: None, or as logits. Returns values, logits and tokens, [rows, count] each.
+py::tuple TestTopCandidates(const std::string& table, const FloatArray& logits, int64_t count, const std::optional<FloatArray>& values) {
+  const KernelContext context = TestContext(table, 2);
+  PlacedFloats placed = Place(context, logits);
+  std::optional<PlacedFloats> placed_values;
+  Placed<TopCandidate> out(context, static_cast<size_t>(logits.shape(0) * count));
+  TopCandidatesArgs args = {
+      .logits = placed.data(), .num_rows = logits.shape(0), .vocab_size = logits.shape(1), .count = count, .out = out.data()};
+  if (values) args.values = placed_values.emplace(Place(context, *values)).data();
+  TopCandidates(context, args);
+  std::vector<TopCandidate> found(static_cast<size_t>(logits.shape(0) * count));
+  out.Fetch(found.data());
+  FloatArray best({logits.shape(0), count}), their_logits({logits.shape(0), count});
+  py::array_t<int32_t> tokens({logits.shape(0), count});
+  for (size_t i = 0; i < found.size(); ++i) {
+    best.mutable_data()[i] = found[i].value;
+    their_logits.mutable_data()[i] = found[i].logit;
+    tokens.mutable_data()[i] = found[i].token;
+  }
+  return py::make_tuple(best, their_logits, tokens);
+}
+
 void RegisterValues(py::module_& module) {
+  module.def("top_candidates", &TestTopCandidates, py::arg("table"), py::arg("logits"), py::arg("count"), py::arg("values") = py::none());
   module.def("log_sum_exp",
              [](const std::string& table, const FloatArray& row) { return LogSumExp(TestContext(table, 1), row.data(), row.size()); });
   module.def("layer_divergence", [](const std::string& table, const FloatArray& a, const FloatArray& b, bool of_mean) {

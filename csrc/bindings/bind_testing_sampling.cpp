@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,14 @@ void RegisterBeams(py::module_& module) {
                }
                return list;
              });
+  // The hypotheses that are kept of these (score, step, rank), best first.
+  module.def("best_finished", [](const std::vector<std::tuple<double, int64_t, int64_t>>& found, int64_t capacity) {
+    FinishedBeams finished(capacity);
+    for (const auto& [score, step, rank] : found) finished.Add({.score = score, .step = step, .rank = rank});
+    std::vector<std::tuple<double, int64_t, int64_t>> kept;
+    for (const FinishedBeam& beam : finished.beams()) kept.emplace_back(beam.score, beam.step, beam.rank);
+    return kept;
+  });
   module.def("length_divisor", &LengthDivisor, py::arg("length"), py::arg("penalty"));
 }
 
@@ -65,13 +74,16 @@ void RegisterContrasts(py::module_& module) {
 }
 
 void RegisterLaws(py::module_& module) {
-  module.def("process_logits",
-             [](const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len, const FloatArray& logits) {
-               FloatArray law(logits.size(), logits.data());
-               Validate(params, logits.size());
-               ProcessLogits(TestContext("", 1), params, {tokens, prompt_len}, nullptr, law.mutable_data(), logits.size());
-               return law;
-             });
+  module.def(
+      "process_logits",
+      [](const SamplingParams& params, const std::vector<int32_t>& tokens, int64_t prompt_len, const FloatArray& logits,
+         int64_t sample_index) {
+        FloatArray law(logits.size(), logits.data());
+        Validate(params, logits.size());
+        ProcessLogits(TestContext("", 1), params, {tokens, prompt_len, sample_index}, nullptr, law.mutable_data(), logits.size());
+        return law;
+      },
+      py::arg("params"), py::arg("tokens"), py::arg("prompt_len"), py::arg("logits"), py::arg("sample_index") = 0);
   // (law, state after `token`) of a row whose sequence has `state`.
   module.def("law_and_next_state", [](const SamplingParams& params, const std::vector<int32_t>& tokens, const SamplerState& state,
                                       const FloatArray& logits, int32_t token, int64_t sample_index) {

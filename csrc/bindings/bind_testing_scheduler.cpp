@@ -22,6 +22,7 @@ class TestScheduler {
   TestScheduler(const KvGroups& groups, int64_t num_pages, const SchedulerConfig& config, bool with_prefixes)
       : cache_(groups, num_pages), config_(config), scheduler_(config_, &cache_) {
     if (with_prefixes) cache_.EnablePrefixCache(1);
+    cache_.set_reclaimer([this] { return scheduler_.DropWaitingCache(); });  // as the engine does
   }
   ~TestScheduler() {
     for (auto& [id, request] : requests_) cache_.Free(&request->scheduled.kv);

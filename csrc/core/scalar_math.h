@@ -12,10 +12,12 @@ namespace llmi {
 LLMI_HD static inline float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 LLMI_HD static inline double Fma(double a, double b, double c) { return __fma_rn(a, b, c); }
 LLMI_HD static inline float SqrtF32(float x) { return __fsqrt_rn(x); }
+LLMI_HD static inline double SqrtF64(double x) { return __dsqrt_rn(x); }
 #else
 LLMI_HD static inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 LLMI_HD static inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 LLMI_HD static inline float SqrtF32(float x) { return __builtin_sqrtf(x); }
+LLMI_HD static inline double SqrtF64(double x) { return __builtin_sqrt(x); }
 #endif
 
 constexpr float kExpMagic = 12582912.0f + 127.0f;  // 1.5 x 2^23, plus the bias of fp32 exponents

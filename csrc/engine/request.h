@@ -155,8 +155,8 @@ struct Request {
   std::vector<int32_t> prompt_token_ids;
   SamplingParams params;
   std::vector<int32_t> negative_token_ids;  // of guidance: what its second sequence begins with; not empty where params.guided()
-  int64_t num_samples = 1;          // under beams: their width
-  std::optional<BeamParams> beams;  // a beam search; at the finish event `samples` holds its hypotheses, best first
+  int64_t num_samples = 1;                  // under beams: their width
+  std::optional<BeamParams> beams;          // a beam search; at the finish event `samples` holds its hypotheses, best first
   int64_t priority = 0;
   bool trace = false;      // record every token tried
   bool stream = false;     // emit an event per step

@@ -171,7 +171,8 @@ void RequestLimits::CheckCompanion(const Request& request, int64_t last_len) con
 void RequestLimits::CheckContrast(const Request& request) const {
   if (!request.params.contrasts()) return;
   const auto refuse = [](const std::string& what) { throw Error(ErrorKind::kInvalidArgument, "penalty_alpha " + what, "penalty_alpha"); };
-  if (request.num_samples > 1) refuse("draws nothing, so all samples would be equal: n must be 1, not " + std::to_string(request.num_samples));
+  if (request.num_samples > 1)
+    refuse("draws nothing, so all samples would be equal: n must be 1, not " + std::to_string(request.num_samples));
   if (request.speculation) refuse("runs without a drafter");
   if (request.hooks != nullptr && request.hooks->HasSampler()) refuse("names the token itself: the request cannot have a sampler");
 }
@@ -189,8 +190,8 @@ void RequestLimits::CheckPages(const Request& request, int64_t last_len) const {
   if (contrasts) text += "and " + std::to_string(candidates) + " candidates ";
   text += "need " + std::to_string(kv_pages) + " KV pages, ";
   if (contrasts) {
-    text += "and the hidden states of penalty_alpha " + std::to_string(row_pages) + " more (" + std::to_string(last_len + candidates) + " x " +
-            std::to_string(HiddenRowBytes(hidden_size_)) + " bytes), ";
+    text += "and the hidden states of penalty_alpha " + std::to_string(row_pages) + " more (" + std::to_string(last_len + candidates) +
+            " x " + std::to_string(HiddenRowBytes(hidden_size_)) + " bytes), ";
   }
   throw Error::OutOfMemory(text + "the cache has " + std::to_string(num_pages_), static_cast<uint64_t>(pages * groups_.page_bytes()),
                            static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));

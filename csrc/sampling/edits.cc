@@ -4,7 +4,9 @@
 #include <span>
 #include <utility>
 
+#include "core/errors.h"
 #include "sampling/repetition.h"
+#include "sampling/steps.h"
 
 namespace llmi {
 namespace {
@@ -67,6 +69,33 @@ void AppendPenalties(const SamplingParams& params, const TokenHistory& history, 
   }
 }
 
+void AppendFilters(const SamplingParams& params, const TokenHistory& history, std::vector<FilterStep>* filters) {
+  const auto add = [&](FilterKind kind, double value) { filters->push_back({kind, value}); };
+  const SamplerSteps steps = StepsOf(params);
+  for (const SamplerStep* step = steps.late(); step != steps.end(); ++step) {
+    switch (*step) {
+      case SamplerStep::kTopNSigma: add(FilterKind::kTopNSigma, params.top_n_sigma); break;
+      case SamplerStep::kTemperature:
+        add(params.dynatemp_range > 0 ? FilterKind::kDynamicTemperature : FilterKind::kTemperature, params.temperature);
+        filters->back().range = params.dynatemp_range;
+        filters->back().exponent = params.dynatemp_exponent;
+        break;
+      case SamplerStep::kMinP: add(FilterKind::kMinP, params.min_p); break;
+      case SamplerStep::kTopK: add(FilterKind::kTopK, static_cast<double>(params.top_k)); break;
+      case SamplerStep::kTopP: add(FilterKind::kTopP, params.top_p); break;
+      case SamplerStep::kTypicalP: add(FilterKind::kTypicalP, params.typical_p); break;
+      case SamplerStep::kEpsilonCutoff: add(FilterKind::kEpsilonCutoff, params.epsilon_cutoff); break;
+      case SamplerStep::kEtaCutoff: add(FilterKind::kEtaCutoff, params.eta_cutoff); break;
+      case SamplerStep::kTopH: add(FilterKind::kTopH, params.top_h); break;
+      case SamplerStep::kPLess: add(FilterKind::kPLess, 0.0); break;
+      case SamplerStep::kXtc:
+        if (XtcCoin(params, history) && params.xtc_threshold <= 0.5) add(FilterKind::kXtc, params.xtc_threshold);
+        break;
+      default: throw Error(ErrorKind::kInternal, "a device does not know this step");
+    }
+  }
+}
+
 void DrawList::Add(const SamplingParams& params, const TokenHistory& history, int64_t sample_index, int64_t logits_row, int64_t vocab_size,
                    int64_t after) {
   DrawRow row;
@@ -89,10 +118,15 @@ void DrawList::Add(const SamplingParams& params, const TokenHistory& history, in
     for (const int32_t id : params.allowed_token_ids) allowed_[static_cast<size_t>(row.allowed + id / 32)] |= 1u << (id % 32);
   }
   row.penalties = PenaltiesOf(params);
-  row.temperature = static_cast<float>(params.temperature);
-  row.min_p = params.min_p;
-  row.top_k = params.top_k < vocab_size ? params.top_k : 0;
-  row.top_p = params.top_p;
+  row.filter_begin = static_cast<int64_t>(filters_.size());
+  if (!HasPlainFilters(params)) AppendFilters(params, {history.token_ids, history.prompt_len, sample_index}, &filters_);
+  row.filter_end = static_cast<int64_t>(filters_.size());
+  if (HasPlainFilters(params)) {
+    row.temperature = static_cast<float>(params.temperature);
+    row.min_p = params.min_p;
+    row.top_k = params.top_k < vocab_size ? params.top_k : 0;
+    row.top_p = params.top_p;
+  }
   row.noise = NoiseOf({params.seed, static_cast<int64_t>(history.token_ids.size()), sample_index, 0, 0});
   row.drafted_begin = row.drafted_end = static_cast<int64_t>(drafted_.size());
   rows_.push_back(row);
@@ -114,6 +148,8 @@ DrawBatch DrawList::batch() const {
           .num_penalties = size(penalties_),
           .allowed = allowed_.data(),
           .num_allowed = size(allowed_),
+          .filters = filters_.data(),
+          .num_filters = size(filters_),
           .drafted = drafted_.data(),
           .num_drafted = size(drafted_),
           .laws = laws_.data(),

@@ -20,6 +20,9 @@ Penalties PenaltiesOf(const SamplingParams& params);
 // Whether masks, or which tokens are penalised in a window, depend on the last token of the history in ways that a device does not know.
 bool EditsByLastToken(const SamplingParams& params);
 
+// Appends the filters of a draw at the history's end, in order, for a device that knows them all (DrawsOnDevice in sampling/steps.h).
+void AppendFilters(const SamplingParams& params, const TokenHistory& history, std::vector<FilterStep>* filters);
+
 // Rows for Device::Draw.
 class DrawList {
  public:
@@ -41,6 +44,7 @@ class DrawList {
   std::vector<MaskEdit> masks_;
   std::vector<PenaltyEdit> penalties_;
   std::vector<uint32_t> allowed_;
+  std::vector<FilterStep> filters_;
   std::vector<DraftedToken> drafted_;
   std::vector<const float*> laws_;
 };

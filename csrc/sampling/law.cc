@@ -53,12 +53,6 @@ const SamplerStep* Penalise(const SamplingParams& params, const TokenHistory& hi
   return step;
 }
 
-// Whether top choices are excluded at the history's end.
-bool XtcCoin(const SamplingParams& params, const TokenHistory& history) {
-  const uint32_t word = NoiseWord({params.seed, static_cast<int64_t>(history.token_ids.size()), history.sample_index, 4, 0}, 0);
-  return (static_cast<double>(word) + 0.5) * 0x1p-32 <= params.xtc_probability;
-}
-
 void RunFilter(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, SamplerStep step, Row row) {
   switch (step) {
     case SamplerStep::kTopNSigma: return KeepTopNSigma(context, params.top_n_sigma, row);
@@ -85,6 +79,11 @@ void RunFilter(const KernelContext& context, const SamplingParams& params, const
 }
 
 }  // namespace
+
+bool XtcCoin(const SamplingParams& params, const TokenHistory& history) {
+  const uint32_t word = NoiseWord({params.seed, static_cast<int64_t>(history.token_ids.size()), history.sample_index, 4, 0}, 0);
+  return (static_cast<double>(word) + 0.5) * 0x1p-32 <= params.xtc_probability;
+}
 
 void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
                     int64_t vocab_size, const LawObserver& observer) {
@@ -169,11 +168,11 @@ int32_t Draw(const KernelContext& context, const NoiseKey& key, const float* law
   ParallelRows(context, num_chunks, 4, [&](int64_t begin, int64_t end) {
     Runner best = favourite;
     std::vector<int32_t> ids(kVocabChunk);
-    for (int64_t chunk = begin; chunk < end; ++chunk) {
-      const int64_t first = chunk * kVocabChunk;
+    const int64_t last = std::min(end * kVocabChunk, vocab_size);
+    // The pieces grow: where many tokens are as likely as the favourite, the first few give a score that lets the loop skip the others.
+    for (int64_t first = begin * kVocabChunk, size = 64; first < last; first += size, size = std::min(8 * size, kVocabChunk)) {
       int64_t count = 0;
-      context.table->race_candidates({noise, law, first, std::min(kVocabChunk, vocab_size - first), static_cast<float>(best.first)},
-                                     ids.data(), &count);
+      context.table->race_candidates({noise, law, first, std::min(size, last - first), static_cast<float>(best.first)}, ids.data(), &count);
       for (int64_t i = 0; i < count; ++i) best = std::min(best, score(ids[static_cast<size_t>(i)]));
     }
     const std::lock_guard lock(mutex);

@@ -44,6 +44,9 @@ using LawStages = std::array<std::vector<float>, kNumLawStages>;
 // Called after each stage with the row [vocab_size].
 using LawObserver = std::function<void(LawStage stage, const float* logits)>;
 
+// The coin of xtc_probability at the history's end: whether top choices are excluded there.
+bool XtcCoin(const SamplingParams& params, const TokenHistory& history);
+
 // The first half: applies masks, bias and penalties in place. Throws Error(kNonFiniteLogits) if the model's logits have no finite maximum.
 void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
                     int64_t vocab_size, const LawObserver& observer = nullptr);

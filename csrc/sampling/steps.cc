@@ -94,14 +94,24 @@ void CheckOrder(const SamplingParams& params) {
   }
 }
 
-bool DrawsOnDevice(const SamplingParams& params) {
-  const auto is_known = [](SamplerStep step) {
-    return step <= SamplerStep::kPresencePenalty || (step >= SamplerStep::kTemperature && step <= SamplerStep::kTopP);
-  };
+bool HasPlainFilters(const SamplingParams& params) {
+  const auto is_plain = [](SamplerStep step) { return step >= SamplerStep::kTemperature && step <= SamplerStep::kTopP; };
   if (!params.greedy() && params.dynatemp_range > 0) return false;
   const SamplerSteps steps = StepsOf(params);
-  return std::all_of(steps.begin(), steps.end(), is_known) && std::is_sorted(steps.begin(), steps.end()) &&
-         std::all_of(steps.late(), steps.end(), [](SamplerStep step) { return !IsPenalty(step); });
+  return std::all_of(steps.late(), steps.end(), is_plain) && std::is_sorted(steps.late(), steps.end());
 }
+
+std::vector<SamplerStep> StepsOnHost(const SamplingParams& params) {
+  const SamplerSteps steps = StepsOf(params);
+  std::vector<SamplerStep> on_host;
+  for (const SamplerStep* step = steps.begin(); step != steps.end(); ++step) {
+    const bool is_known = step < steps.late() ? *step <= SamplerStep::kPresencePenalty && (step == steps.begin() || step[-1] < *step)
+                                              : *step >= SamplerStep::kTopNSigma && *step <= SamplerStep::kXtc;
+    if (!is_known) on_host.push_back(*step);
+  }
+  return on_host;
+}
+
+bool DrawsOnDevice(const SamplingParams& params) { return StepsOnHost(params).empty(); }
 
 }  // namespace llmi

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "sampling/params.h"
 
@@ -57,7 +58,12 @@ SamplerSteps StepsOf(const SamplingParams& params);
 // Throws Error(kInvalidArgument) for a sampler_order that repeats a name, holds an unknown one or lacks a step that the parameters have.
 void CheckOrder(const SamplingParams& params);
 
-// Whether a device can take all steps (kernels/draws/draw.h). Other rows are drawn on the host.
+// Whether the filters are at most temperature, min-p, top-k and top-p, in this order, which a device runs while it draws.
+bool HasPlainFilters(const SamplingParams& params);
+// The steps that no device can take (kernels/draws/draw.h): DRY, penalties that are out of their order or among the filters, and what
+// remembers earlier draws.
+std::vector<SamplerStep> StepsOnHost(const SamplingParams& params);
+// Whether there are none. Other rows are drawn on the host.
 bool DrawsOnDevice(const SamplingParams& params);
 
 }  // namespace llmi

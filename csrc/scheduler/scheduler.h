@@ -57,8 +57,8 @@ struct ScheduledSequence {
   int64_t num_cached = 0;                // tokens that the prefix cache gave it when it first ran
   // Draft rows after its last token; if not all fit into a step, the last token waits, too. They run even if no token is left to compute.
   int64_t num_drafted = 0;
-  KvSequence kv;                         // kv.num_tokens of the known tokens are computed
-  bool finished = false;                 // a static batch keeps its finished rows
+  KvSequence kv;          // kv.num_tokens of the known tokens are computed
+  bool finished = false;  // a static batch keeps its finished rows
   int64_t num_preemptions = 0;
   int64_t max_computed = 0;                     // the most tokens that were ever computed, to count recomputed ones
   std::shared_ptr<const KvHostCopy> host_copy;  // the blocks of a preempted sequence, if they were copied to the host

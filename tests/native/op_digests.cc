@@ -19,6 +19,7 @@
 #include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/row_ops.h"
+#include "kernels/ops/top_candidates.h"
 #include "kernels/ops/vocab.h"
 #include "model/pack.h"
 #include "model/rope_table.h"
@@ -250,6 +251,9 @@ void VocabDigests(const KernelContext& context) {
   std::vector<uint64_t> masses(logits.size());
   TokenMasses(context, logits.data(), 9000, 2.0f, masses.data());
   Print(context.table->name, "token_masses", masses);
+  std::vector<TopCandidate> best(20);
+  TopCandidates(context, {.logits = logits.data(), .num_rows = 2, .vocab_size = 4500, .count = 10, .out = best.data()});
+  Print(context.table->name, "top_candidates", best);
   SamplingParams params;
   params.temperature = 0.7;
   params.top_p = 0.9;

@@ -54,7 +54,8 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   Propose(samples, plan);
   // Requests that failed here have given their blocks back.
   std::erase_if(*pieces, [](const ScheduledPiece& piece) {
-    const ScheduledSequence& computed = piece.num_new > 0 ? *piece.sequence : *piece.sequence->companion;
+    const bool has_own = piece.num_new + piece.num_drafted > 0;  // or else the companion's prompt is computed
+    const ScheduledSequence& computed = has_own ? *piece.sequence : *piece.sequence->companion;
     return computed.kv.tables[0].empty();
   });
 }

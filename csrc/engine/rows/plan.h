@@ -18,12 +18,12 @@ enum class RowPlace { kHost, kDevice };
 
 // Who names the token after the row.
 enum class RowDecider {
-  kNobody,   // no token follows: the row scores a prompt token, or serves nothing
-  kDraw,     // drawn from the law
-  kSampler,  // the user's sampler
-  kRule,     // the acceptance rule, over the drafted tokens that follow the row
-  kJudge,    // the judge of the whole draft
-  kBeams,    // the beam search, from the rows of all its beams
+  kNobody,    // no token follows: the row scores a prompt token, or serves nothing
+  kDraw,      // drawn from the law
+  kSampler,   // the user's sampler
+  kRule,      // the acceptance rule, over the drafted tokens that follow the row
+  kJudge,     // the judge of the whole draft
+  kBeams,     // the beam search, from the rows of all its beams
   kContrast,  // contrastive search (engine/contrast): the row gives the candidates of the next step
 };
 

@@ -212,8 +212,8 @@ void RowProcessor::EmitCandidate(const LogitsRow& row) {
   sample.walk.NoteDraw();
   if (row.plan.keeps.logprobs) {
     SampleOutput& output = sample.output();
-    output.logprobs.push_back(ComputeLogprobs(context_, record.raw.data(), record.law.data(), false, logits_.vocab_size(), verdict.token,
-                                              params.num_logprobs));
+    output.logprobs.push_back(
+        ComputeLogprobs(context_, record.raw.data(), record.law.data(), false, logits_.vocab_size(), verdict.token, params.num_logprobs));
     output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
   }
   if (row.plan.keeps.trace) {

@@ -39,18 +39,15 @@ struct DrawKernel : LawSelection {
   template <typename Block>
   LLMI_HD void Race(const Block& block, const DrawRow& row, const RowView& view, Shared& shared) const {
     const bool listed = row.top_k > 0 || row.top_p < 1.0;
-    block.ForEachThread([&](int thread) {
+    FindWinner(block, shared, [&](int thread) {
       // The likeliest token first: its score lets the loop skip nearly all others.
       const int64_t favourite = shared.best;
-      double best_score = RaceScore(RaceWords(row.noise, favourite / 4)[favourite % 4], shared.peak);
-      int32_t best = shared.best;
-      const auto limit = static_cast<float>(best_score);
+      Runner best = {RaceScore(RaceWords(row.noise, favourite / 4)[favourite % 4], shared.peak), shared.best};
+      const auto limit = static_cast<float>(best.score);
       const auto run = [&](uint32_t word, float law, int32_t id) {
         if (!MayWinRace(word, limit, law)) return;
-        const double score = RaceScore(word, law);
-        if (score > best_score || (score == best_score && id >= best)) return;
-        best_score = score;
-        best = id;
+        const Runner runner = {RaceScore(word, law), id};
+        if (runner.Beats(best)) best = runner;
       };
       if (listed) {
         for (int64_t i = thread; i < shared.list_size; i += block.num_threads) {
@@ -67,12 +64,10 @@ struct DrawKernel : LawSelection {
           }
         }
       }
-      shared.scores[thread] = best_score;
-      shared.ids[thread] = best;
+      return best;
     });
-    FindWinner(block, shared);
     block.ForEachThread([&](int thread) {
-      if (thread == 0) Give(block.x, shared.ids[0], -1);
+      if (thread == 0) Give(block.x, shared.winner.id, -1);
     });
   }
 };

@@ -34,6 +34,7 @@ struct DrawPlan {
   DrawChunk* chunks;   // [num_rows, num_chunks]
   float* group_peaks;  // [num_rows, num_chunks, kDrawGroups]
   uint64_t* lists;     // [num_rows, vocab_size] rank keys, or the bits of float64 weights
+  const FilterStep* filters;
   const DraftedToken* drafted;
   const float* laws;             // [batch.num_laws, vocab_size]
   int32_t* tokens;               // [num_rows]
@@ -50,6 +51,7 @@ struct DrawPlan {
     visit(chunks);
     visit(group_peaks);
     visit(lists);
+    visit(filters);
     visit(drafted);
     visit(laws);
     visit(tokens);

@@ -18,8 +18,10 @@
 #include "core/errors.h"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/bf16_attention_kernels.h"
+#include "kernels/cuda/candidate_kernels.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/filter_kernel.h"
 #include "kernels/cuda/half_linear_kernels.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/linear_kernels.h"
@@ -195,6 +197,7 @@ class GpuDevice final : public Device {
     const size_t masks = inputs.Place(batch.masks, batch.num_masks);
     const size_t penalties = inputs.Place(batch.penalties, batch.num_penalties);
     const size_t allowed = inputs.Place(batch.allowed, batch.num_allowed);
+    const size_t filters = inputs.Place(batch.filters, batch.num_filters);
     const size_t drafted = inputs.Place(batch.drafted, batch.num_drafted);
     const uint8_t* placed = UploadLayout(inputs, "parameters of draws", this, &draw_inputs_, &staging_);
     DrawPlan plan = {};
@@ -202,6 +205,7 @@ class GpuDevice final : public Device {
     plan.masks = reinterpret_cast<const MaskEdit*>(placed + masks);
     plan.penalties = reinterpret_cast<const PenaltyEdit*>(placed + penalties);
     plan.allowed = reinterpret_cast<const uint32_t*>(placed + allowed);
+    plan.filters = reinterpret_cast<const FilterStep*>(placed + filters);
     plan.drafted = reinterpret_cast<const DraftedToken*>(placed + drafted);
     plan.laws = UploadLaws(batch, vocab_size);
     plan.logits = logits;
@@ -218,6 +222,7 @@ class GpuDevice final : public Device {
     plan.accepted = plan.tokens + batch.num_rows;
     plan.tokens_before = Drawn(ticket - 1);
     Busy().Launch(plan.num_chunks, batch.num_rows, kDrawScanThreads, DrawScanKernel::kSharedBytes, DrawScanKernel{plan});
+    if (batch.num_filters > 0) Busy().Launch(batch.num_rows, 1, kOpThreads, FilterKernel::kSharedBytes, FilterKernel{plan});
     Busy().Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{{plan}});
     if (batch.num_drafted > 0) Busy().Launch(batch.num_rows, 1, kDrawThreads, VerifyKernel::kSharedBytes, VerifyKernel{{plan}});
     ++num_draws_;
@@ -235,6 +240,14 @@ class GpuDevice final : public Device {
     const auto* tokens = static_cast<const int32_t*>(runtime_.Fetched(static_cast<int>(ticket % 2)));
     const auto num_rows = static_cast<size_t>(NumDrawn(ticket));
     return {{tokens, num_rows}, {tokens + num_rows, num_rows}};
+  }
+
+  void TopCandidates(const TopCandidatesArgs& args) override {
+    CandidatePlan plan = {args, (args.vocab_size + kVocabChunk - 1) / kVocabChunk, nullptr};
+    candidate_chunks_.Reserve(static_cast<size_t>(args.num_rows * plan.num_chunks) * sizeof(CandidateChunk), "parts of candidates", this);
+    plan.chunks = candidate_chunks_.template as<CandidateChunk>();
+    Busy().Launch(plan.num_chunks, args.num_rows, kOpThreads, CandidateChunkKernel::kSharedBytes, CandidateChunkKernel{plan});
+    Busy().Launch(args.num_rows, 1, kOpThreads, CandidateKernel::kSharedBytes, CandidateKernel{plan});
   }
 
   void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) override {
@@ -440,6 +453,7 @@ class GpuDevice final : public Device {
   AlignedBuffer draw_work_;
   AlignedBuffer draw_laws_;
   AlignedBuffer slot_table_;
+  AlignedBuffer candidate_chunks_;
   std::map<int32_t, PlacedBatch> placed_;  // by KV group
   std::vector<uint8_t> staging_;
 };

@@ -12,6 +12,7 @@ namespace llmi::cuda {
 struct VerifyKernel : LawSelection {
   static_assert(kDrawThreads == kLawLanes, "a thread sums a lane");
   struct Shared : LawSelection::Shared {
+    double sums[kLawLanes];
     double sum;  // of the weights
     int32_t accepts;
   };
@@ -54,7 +55,7 @@ struct VerifyKernel : LawSelection {
     // No weight is left: the laws are equal up to rounding, so the target itself is drawn from.
     if (!(shared.sum > 0)) SetWeights(block, view, shared, target);
     Race(block, row, view, shared);
-    give(shared.ids[0], -1);
+    give(shared.winner.id, -1);
   }
 
  private:
@@ -72,31 +73,33 @@ struct VerifyKernel : LawSelection {
         view.list[id] = __builtin_bit_cast(uint64_t, value);
         sum += value;
       }
-      shared.scores[thread] = sum;
+      shared.sums[thread] = sum;
     });
-    FoldSums(block, shared.scores, &shared.sum);
+    for (int half = kLawLanes / 2; half > 0; half /= 2) {
+      block.ForEachThread([&](int thread) {
+        if (thread < half) shared.sums[thread] += shared.sums[thread + half];
+      });
+    }
+    block.ForEachThread([&](int thread) {
+      if (thread == 0) shared.sum = shared.sums[0];
+    });
   }
 
   template <typename Block>
   LLMI_HD void Race(const Block& block, const DrawRow& row, const RowView& view, Shared& shared) const {
-    block.ForEachThread([&](int thread) {
-      double best_score = __builtin_inf();
-      int32_t best = INT32_MAX;
+    FindWinner(block, shared, [&](int thread) {
+      Runner best = {__builtin_inf(), INT32_MAX};
       for (int64_t quad = thread; quad * 4 < view.vocab_size; quad += block.num_threads) {
         const PhiloxWords words = RaceWords(row.noise_after_rejection, quad);
         for (int i = 0; i < 4 && quad * 4 + i < view.vocab_size; ++i) {
           const float law = LogLaw(Probability(view, shared, quad * 4 + i));
-          if (!(law > -__builtin_inff()) || !MayWinRace(words[i], static_cast<float>(best_score), law)) continue;
-          const double score = RaceScore(words[i], law);
-          if (score >= best_score) continue;  // ids ascend: the lowest of equals stays
-          best_score = score;
-          best = static_cast<int32_t>(quad * 4 + i);
+          if (!(law > -__builtin_inff()) || !MayWinRace(words[i], static_cast<float>(best.score), law)) continue;
+          const Runner runner = {RaceScore(words[i], law), static_cast<int32_t>(quad * 4 + i)};
+          if (runner.Beats(best)) best = runner;
         }
       }
-      shared.scores[thread] = best_score;
-      shared.ids[thread] = best;
+      return best;
     });
-    FindWinner(block, shared);
   }
 };
 

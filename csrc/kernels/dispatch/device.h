@@ -20,6 +20,7 @@
 #include "kernels/ops/quantize_rows.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/row_ops.h"
+#include "kernels/ops/top_candidates.h"
 
 namespace llmi {
 
@@ -86,6 +87,7 @@ class Device : public MemorySource {
   // (kernels/draws/draw.h). TakeDrawn waits for these tokens, but not for later work; the results of the last two draws are kept.
   virtual DrawTicket Draw(const DrawBatch& batch, float* logits, int64_t vocab_size) = 0;
   virtual DrawnRows TakeDrawn(DrawTicket ticket) = 0;
+  virtual void TopCandidates(const TopCandidatesArgs& args) = 0;
   virtual void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) = 0;
 };
 

@@ -11,8 +11,10 @@
 
 #include <span>
 
+#include "core/ordered_bits.h"
 #include "core/scalar_math.h"
 #include "kernels/draws/exponential_race.h"
+#include "kernels/draws/filters.h"
 #include "kernels/draws/verify.h"
 
 namespace llmi {
@@ -60,14 +62,9 @@ LLMI_HD static inline uint64_t WantedMass(double top_p, uint64_t total) {
 
 // Tokens rank by logit, descending, then by id, ascending; the first has the largest key. Zeros of either sign are equal.
 LLMI_HD static inline uint64_t RankKey(float logit, int64_t id) {
-  const auto bits = __builtin_bit_cast(uint32_t, logit + 0.0f);
-  const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-  return uint64_t{ordered} << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(id));
+  return uint64_t{OrderedBits(logit)} << 32 | static_cast<uint32_t>(~static_cast<uint32_t>(id));
 }
-LLMI_HD static inline float RankLogit(uint64_t key) {
-  const auto ordered = static_cast<uint32_t>(key >> 32);
-  return __builtin_bit_cast(float, ordered >> 31 != 0 ? ordered & 0x7FFFFFFFu : ~ordered);
-}
+LLMI_HD static inline float RankLogit(uint64_t key) { return FromOrderedBits(static_cast<uint32_t>(key >> 32)); }
 LLMI_HD static inline int32_t RankId(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 // The least key that any id with this logit has.
 LLMI_HD static inline uint64_t LeastRankKey(float logit) { return RankKey(logit, 0) & ~uint64_t{0xFFFFFFFFu}; }
@@ -79,10 +76,11 @@ struct DrawRow {
   int64_t after = -1;    // row of the previous draw whose token ends the history and is not in the penalties yet; -1: all are
   int64_t allowed = -1;  // first word of the bitmap of allowed ids; -1: all are allowed
   Penalties penalties;
-  float temperature = 1.0f;  // 0: greedy
-  double min_p = 0.0;        // 0: off
-  int64_t top_k = 0;         // 0: off
-  double top_p = 1.0;        // 1: off
+  float temperature = 1.0f;                  // 0: greedy
+  double min_p = 0.0;                        // 0: off
+  int64_t top_k = 0;                         // 0: off
+  double top_p = 1.0;                        // 1: off
+  int64_t filter_begin = 0, filter_end = 0;  // range in the batch's filters; if it is not empty, they run first, and the four above are off
   RaceNoise noise = {};
   int64_t drafted_begin = 0, drafted_end = 0;  // range in the batch's drafted tokens, siblings in the order in which they are judged
   RaceNoise noise_after_rejection = {};
@@ -103,6 +101,8 @@ struct DrawBatch {
   int64_t num_penalties;
   const uint32_t* allowed;
   int64_t num_allowed;
+  const FilterStep* filters;
+  int64_t num_filters;
   const DraftedToken* drafted;
   int64_t num_drafted;
   const float* const* laws;  // [vocab_size] each

@@ -27,21 +27,9 @@ float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab
       context.table->softmax_chunk(logits + first, std::min(kVocabChunk, vocab_size - first), &maxima[index], &sums[index]);
     }
   });
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  float maximum = kMinusInfinity;
-  float sum = 0.0f;
-  for (size_t chunk = 0; chunk < maxima.size(); ++chunk) {
-    const float merged = std::max(maximum, maxima[chunk]);
-    if (merged == kMinusInfinity) {  // no finite value so far: the sums are 0, or NaN, which must stay
-      sum += sums[chunk];
-      continue;
-    }
-    sum = Fma(sums[chunk], ExpF32(maxima[chunk] - merged), sum * ExpF32(maximum - merged));
-    maximum = merged;
-  }
-  if (sum != sum) return sum;
-  if (sum == 0.0f) return kMinusInfinity;
-  return static_cast<float>(static_cast<double>(maximum) + LogF64(static_cast<double>(sum)));
+  LogSum total;
+  for (size_t chunk = 0; chunk < maxima.size(); ++chunk) total.Merge(maxima[chunk], sums[chunk]);
+  return total.Log();
 }
 
 float LayerDivergence(const KernelContext& context, const float* a, const float* b, int64_t vocab_size, bool of_mean) {

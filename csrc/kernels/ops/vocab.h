@@ -27,6 +27,27 @@ LLMI_HD static inline uint64_t TokenMass(float logit, float maximum) {
   return static_cast<uint64_t>(scaled < 0x1p23f ? (scaled + 0x1p23f) - 0x1p23f : scaled);
 }
 
+// The maximum and the sum of a row's chunks so far, merged in order.
+struct LogSum {
+  float maximum = -__builtin_inff();
+  float sum = 0.0f;
+
+  LLMI_HD void Merge(float chunk_maximum, float chunk_sum) {
+    const float merged = maximum > chunk_maximum ? maximum : chunk_maximum;
+    if (merged == -__builtin_inff()) {  // no finite value so far: the sums are 0, or NaN, which must stay
+      sum += chunk_sum;
+      return;
+    }
+    sum = Fma(chunk_sum, ExpF32(chunk_maximum - merged), sum * ExpF32(maximum - merged));
+    maximum = merged;
+  }
+  LLMI_HD float Log() const {
+    if (sum != sum) return sum;
+    if (sum == 0.0f) return -__builtin_inff();
+    return static_cast<float>(static_cast<double>(maximum) + LogF64(static_cast<double>(sum)));
+  }
+};
+
 void SoftCap(const KernelContext& context, float* x, int64_t count, float cap);
 float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab_size);
 float LayerDivergence(const KernelContext& context, const float* a, const float* b, int64_t vocab_size, bool of_mean);

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <array>
-#include <bit>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/draws/draw.h"
@@ -8,57 +8,31 @@
 #include "sampling/filters/row.h"
 
 namespace llmi {
-namespace {
-
-int MassBucket(uint64_t mass) { return static_cast<int>(std::bit_width(mass)); }  // 0: no mass
-
-}  // namespace
-
 void KeepTopK(int64_t k, Row row) {
   if (k < static_cast<int64_t>(row.size())) KeepOnly(TopIds(row, k), row);
 }
 
-// A better rank never has a smaller mass, so tokens are first sorted into buckets by the power of two of their mass; ranks matter only
-// inside the bucket in which the sum is reached.
+// Looks at the tokens near the maximum first, since usually few are needed.
 void KeepTopP(const KernelContext& context, double mass, Row row) {
   const RowMasses masses(context, row);
-  const auto size = static_cast<int64_t>(row.size());
-  std::array<uint64_t, 65> sums{};
-  for (int64_t i = 0; i < size; ++i) sums[static_cast<size_t>(MassBucket(masses[i]))] += masses[i];
   const uint64_t wanted = WantedMass(mass, masses.total());
-  int bucket = 64;
-  uint64_t sum = 0;
-  for (; bucket > 1 && sum + sums[static_cast<size_t>(bucket)] < wanted; --bucket) sum += sums[static_cast<size_t>(bucket)];
-  std::vector<int32_t> order;
-  for (int64_t i = 0; i < size; ++i) {
-    const int own = MassBucket(masses[i]);
-    if (own == bucket) order.push_back(static_cast<int32_t>(i));
-    if (own < bucket) row[static_cast<size_t>(i)] = kMinusInfinity;
+  const auto distance = [&](int32_t id) { return -masses.Offset(id); };
+  for (const float reach : {4.0f, 9.0f, 14.0f, std::numeric_limits<float>::infinity()}) {
+    std::vector<int32_t> ids = IdsAbove(row, masses.maximum() - reach);
+    if (MassOf(masses, ids) < wanted) continue;
+    return KeepOnly(PrefixOfMass(masses, wanted, distance, ByRank{row.data()}, std::move(ids)), row);
   }
-  // Ranks are sorted piece by piece, since usually few are needed.
-  size_t sorted = 0;
-  size_t count = 0;
-  for (size_t piece = 64; count < order.size() && sum < wanted; piece *= 8) {
-    const size_t end = std::min(order.size(), sorted + piece);
-    std::partial_sort(order.begin() + static_cast<int64_t>(sorted), order.begin() + static_cast<int64_t>(end), order.end(),
-                      ByRank{row.data()});
-    for (; count < end && sum < wanted; ++count) sum += masses[order[count]];
-    sorted = end;
-  }
-  for (size_t i = count; i < order.size(); ++i) row[static_cast<size_t>(order[i])] = kMinusInfinity;
 }
 
 void KeepTopH(const KernelContext& context, double share, Row row) {
-  constexpr int64_t kLookedAt = 100;  // as in transformers
-  std::vector<int32_t> ids = RankedTopIds(row, kLookedAt);
+  std::vector<int32_t> ids = RankedTopIds(row, kTopHTokens);
   const RowMasses masses(context, row);
   uint64_t total = 0;
   for (const int32_t id : ids) total += masses[id];
-  const double log_total = LogF64(static_cast<double>(total) * 0x1p-40);
   std::vector<double> sums;  // of the terms -p ln p, in the order of ranks
   double sum = 0;
   for (const int32_t id : ids) {
-    sum += static_cast<double>(masses[id]) / static_cast<double>(total) * (log_total - masses.Offset(id));
+    sum += TopHTerm(masses[id], total, masses.Offset(id));
     sums.push_back(sum);
   }
   const double most = share * sum;
@@ -73,11 +47,12 @@ void CutTopChoices(const KernelContext& context, double threshold, Row row) {
   const RowMasses masses(context, row);
   const double least = threshold * static_cast<double>(masses.total());
   const ByRank ranks_before{row.data()};
+  // p >= threshold asks for a logit of at least maximum + ln threshold, and the total may exceed the likeliest token's mass.
+  const double lowest = threshold > 0 ? masses.maximum() + LogF64(threshold) - 0.01 : -std::numeric_limits<double>::infinity();
   std::vector<int32_t> choices;
   int32_t last = -1;
-  for (size_t i = 0; i < row.size(); ++i) {
-    if (row[i] == kMinusInfinity || static_cast<double>(masses[static_cast<int64_t>(i)]) < least) continue;
-    const auto id = static_cast<int32_t>(i);
+  for (const int32_t id : IdsAbove(row, static_cast<float>(lowest))) {
+    if (MassValue(masses[id]) < least) continue;
     choices.push_back(id);
     if (last < 0 || ranks_before(last, id)) last = id;
   }

@@ -1,6 +1,7 @@
 #include "sampling/filters/row.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/errors.h"
 #include "kernels/ops/vocab.h"
@@ -21,13 +22,12 @@ RowMasses::RowMasses(const KernelContext& context, std::span<const float> row) :
 double RowMasses::MeanOffset() const {
   const auto maximum = static_cast<double>(this->maximum());
   const double sum = LaneSum(static_cast<int64_t>(row_.size()), [&](int64_t i) {
-    const uint64_t mass = masses_[i];
-    return mass == 0 ? 0.0 : static_cast<double>(mass) * (static_cast<double>(row_[static_cast<size_t>(i)]) - maximum);
+    // Cut tokens have no mass: any finite number will do for their logit.
+    const float logit = std::max(std::numeric_limits<float>::lowest(), row_[static_cast<size_t>(i)]);
+    return MassValue(masses_[i]) * (static_cast<double>(logit) - maximum);
   });
   return sum / static_cast<double>(total_);
 }
-
-double RowMasses::Entropy() const { return std::max(0.0, LogTotal() - MeanOffset()); }
 
 // One pass, which skips every token below the last one of the best `count` found so far.
 std::vector<int32_t> TopIds(std::span<const float> row, int64_t count) {
@@ -52,6 +52,26 @@ std::vector<int32_t> RankedTopIds(std::span<const float> row, int64_t count) {
   std::vector<int32_t> ids = TopIds(row, count);
   std::sort(ids.begin(), ids.end(), ByRank{row.data()});
   return ids;
+}
+
+std::vector<int32_t> IdsAbove(std::span<const float> row, float limit) {
+  constexpr size_t kBlock = 32;
+  thread_local std::vector<int32_t> found;
+  found.resize(row.size() + 1);
+  int32_t* ids = found.data();
+  size_t count = 0;
+  for (size_t begin = 0; begin < row.size(); begin += kBlock) {
+    const float* block = row.data() + begin;
+    const size_t size = std::min(row.size() - begin, kBlock);
+    int32_t above = 0;
+    for (size_t i = 0; i < size; ++i) above |= block[i] > limit ? 1 : 0;
+    if (above == 0) continue;
+    for (size_t i = 0; i < size; ++i) {  // each id is written, and stays if the next one is written after it
+      ids[count] = static_cast<int32_t>(begin + i);
+      count += block[i] > limit ? 1 : 0;
+    }
+  }
+  return {ids, ids + count};
 }
 
 void KeepOnly(std::span<const int32_t> ids, std::span<float> row) {

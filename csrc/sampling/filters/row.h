@@ -3,12 +3,16 @@
 // lanes are folded by halves: 8, 4, 2, 1.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
 #include "core/scalar_math.h"
+#include "kernels/draws/filters.h"
 #include "kernels/ops/context.h"
 
 namespace llmi {
@@ -32,6 +36,9 @@ double LaneSum(int64_t size, const Term& term) {
   return lanes[0];
 }
 
+// A mass as a double, which holds it exactly: masses are below 2^52. In this form compilers convert several at once.
+inline double MassValue(uint64_t mass) { return std::bit_cast<double>(mass | 0x4330000000000000u) - 0x1p52; }
+
 class RowMasses {
  public:
   // row [vocab_size]: some logit is finite, none NaN or +inf. The masses are in memory of the calling thread that its next RowMasses
@@ -39,19 +46,20 @@ class RowMasses {
   RowMasses(const KernelContext& context, std::span<const float> row);
 
   uint64_t operator[](int64_t id) const { return masses_[id]; }
+  const uint64_t* data() const { return masses_; }
   uint64_t total() const { return total_; }
   // The likeliest token, the lowest id among equals, and its logit.
   int64_t best() const { return best_; }
   float maximum() const { return row_[static_cast<size_t>(best_)]; }
   // logit - maximum.
   double Offset(int64_t id) const { return static_cast<double>(row_[static_cast<size_t>(id)]) - static_cast<double>(maximum()); }
-  double Probability(int64_t id) const { return static_cast<double>(masses_[id]) / static_cast<double>(total_); }
+  double Probability(int64_t id) const { return MassValue(masses_[id]) / static_cast<double>(total_); }
   // ln of the sum of exp(logit - maximum).
-  double LogTotal() const { return LogF64(static_cast<double>(total_) * 0x1p-40); }
+  double LogTotal() const { return LogTotalOf(total_); }
   // The mean of Offset under the row's law.
   double MeanOffset() const;
   // In nats: LogTotal - MeanOffset.
-  double Entropy() const;
+  double Entropy() const { return EntropyOf(total_, MeanOffset()); }
   // -log2 of the token's probability, from its logit: finite for tokens without mass, too.
   double Surprise(int64_t id) const { return (LogTotal() - Offset(id)) / kLn2; }
 
@@ -72,6 +80,46 @@ struct ByRank {
 std::vector<int32_t> TopIds(std::span<const float> row, int64_t count);
 // The same, ranked.
 std::vector<int32_t> RankedTopIds(std::span<const float> row, int64_t count);
+
+// The sum of these tokens' masses.
+inline uint64_t MassOf(const RowMasses& masses, std::span<const int32_t> ids) {
+  uint64_t sum = 0;
+  for (const int32_t id : ids) sum += masses[id];
+  return sum;
+}
+
+// Tokens with a logit above the limit, by id.
+std::vector<int32_t> IdsAbove(std::span<const float> row, float limit);
+
+// The shortest prefix of `ids` in the order of `before` whose masses sum to `wanted` or more, in no particular order; all of them if their
+// sum is less. distance(id) >= 0 never falls in that order: ids are first sorted into rings of it, and only one ring is sorted further.
+template <typename Distance, typename Before>
+std::vector<int32_t> PrefixOfMass(const RowMasses& masses, uint64_t wanted, const Distance& distance, const Before& before,
+                                  std::vector<int32_t> ids) {
+  constexpr size_t kRings = 256;
+  const auto ring_of = [&](int32_t id) { return static_cast<size_t>(std::min(8 * distance(id), static_cast<double>(kRings - 1))); };
+  std::array<uint64_t, kRings> sums{};
+  std::vector<uint8_t> rings(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    rings[i] = static_cast<uint8_t>(ring_of(ids[i]));
+    sums[rings[i]] += masses[ids[i]];
+  }
+  size_t last = 0;
+  uint64_t sum = 0;
+  for (; last + 1 < kRings && sum + sums[last] < wanted; ++last) sum += sums[last];
+  std::vector<int32_t> kept;
+  std::vector<int32_t> in_ring;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (rings[i] < last) kept.push_back(ids[i]);
+    if (rings[i] == last) in_ring.push_back(ids[i]);
+  }
+  std::sort(in_ring.begin(), in_ring.end(), before);
+  for (size_t i = 0; i < in_ring.size() && sum < wanted; ++i) {
+    kept.push_back(in_ring[i]);
+    sum += masses[in_ring[i]];
+  }
+  return kept;
+}
 
 // Cuts all tokens but these.
 void KeepOnly(std::span<const int32_t> ids, std::span<float> row);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/draws/draw.h"
 #include "kernels/ops/vocab.h"
@@ -36,8 +35,7 @@ void KeepAboveEpsilon(const KernelContext& context, double epsilon, Row row) {
 
 void KeepAboveEta(const KernelContext& context, double epsilon, Row row) {
   const RowMasses masses(context, row);
-  const double eta = std::min(epsilon, std::sqrt(epsilon) * ExpF64(-masses.Entropy()));
-  CutBelow(masses, eta * static_cast<double>(masses.total()), row);
+  CutBelow(masses, EtaOf(epsilon, masses.Entropy()) * static_cast<double>(masses.total()), row);
 }
 
 void KeepPLess(const KernelContext& context, Row row) {
@@ -59,7 +57,7 @@ void KeepTopNSigma(const KernelContext& context, double n, Row row) {
   const double count = LaneSum(size, [&](int64_t i) { return is_kept(i) ? 1.0 : 0.0; });
   const double mean = LaneSum(size, [&](int64_t i) { return is_kept(i) ? value(i) : 0.0; }) / count;
   const double squares = LaneSum(size, [&](int64_t i) { return is_kept(i) ? (value(i) - mean) * (value(i) - mean) : 0.0; });
-  const double limit = value(ArgMax(context, row.data(), size)) - n * std::sqrt(squares / count);
+  const double limit = value(ArgMax(context, row.data(), size)) - n * SqrtF64(squares / count);
   for (int64_t i = 0; i < size; ++i) {
     if (value(i) < limit) row[static_cast<size_t>(i)] = kMinusInfinity;
   }

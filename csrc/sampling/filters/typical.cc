@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/draws/draw.h"
@@ -7,37 +9,25 @@
 #include "sampling/filters/row.h"
 
 namespace llmi {
-namespace {
-
-struct Candidate {
-  double distance;  // |-ln p - H|
-  int32_t id;
-  bool operator<(const Candidate& other) const { return distance < other.distance || (distance == other.distance && id < other.id); }
-};
-
-}  // namespace
-
 // -ln p - H = MeanOffset - Offset, so logarithms are not needed.
 void KeepTypical(const KernelContext& context, double mass, Row row) {
   const RowMasses masses(context, row);
   const double mean = masses.MeanOffset();
-  std::vector<Candidate> order;
-  for (size_t i = 0; i < row.size(); ++i) {
-    const auto id = static_cast<int32_t>(i);
-    if (row[i] > kMinusInfinity) order.push_back({std::fabs(mean - masses.Offset(id)), id});
-  }
+  const auto distance = [&](int32_t id) { return std::fabs(mean - masses.Offset(id)); };
+  const auto before = [&](int32_t a, int32_t b) {
+    const double one = distance(a);
+    const double other = distance(b);
+    return one < other || (one == other && a < b);
+  };
   const uint64_t wanted = WantedMass(mass, masses.total());
-  // The order is made piece by piece, since few of its tokens may be needed.
-  uint64_t sum = 0;
-  size_t sorted = 0;
-  size_t count = 0;
-  for (size_t piece = 256; count < order.size() && sum < wanted; piece *= 8) {
-    const size_t end = std::min(order.size(), sorted + piece);
-    std::partial_sort(order.begin() + static_cast<int64_t>(sorted), order.begin() + static_cast<int64_t>(end), order.end());
-    for (; count < end && sum < wanted; ++count) sum += masses[order[count].id];
-    sorted = end;
+  constexpr double kAll = std::numeric_limits<double>::infinity();
+  // Looks at the tokens near the mean first, since few may be needed.
+  for (const double reach : {2.0, 6.0, kAll}) {
+    std::vector<int32_t> ids = IdsAbove(row, static_cast<float>(masses.maximum() + mean - reach - 1e-3));
+    std::erase_if(ids, [&](int32_t id) { return distance(id) > reach; });
+    if (MassOf(masses, ids) < wanted && reach < kAll) continue;
+    return KeepOnly(PrefixOfMass(masses, wanted, distance, before, std::move(ids)), row);
   }
-  for (size_t i = count; i < order.size(); ++i) row[static_cast<size_t>(order[i].id)] = kMinusInfinity;
 }
 
 }  // namespace llmi

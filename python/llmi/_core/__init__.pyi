@@ -197,6 +197,7 @@ class SamplingParams(_Bound):
     num_logprobs: int
     num_prompt_logprobs: int
     def __init__(self) -> None: ...
+    def steps_on_host(self) -> list[str]: ...
 
 class SamplerState(_Bound):
     mu: float

@@ -18,6 +18,7 @@ from llmi.params.options import PRIORITY, SAMPLING, is_streamer, one_or_each, op
 from llmi.params.rows import combined, is_guided, is_message
 from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
+from llmi.requests.places import drawn_on
 from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
@@ -162,6 +163,8 @@ def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> S
     submission.resolved = (
         use.shown() | {"seed": (seed, use.sources["seed"])} | {name: (value, "no effect") for name, value in llm._no_effect.items()}
     )
+    if llm._engine_args.device_kind != "cpu" and submission.error is None:
+        submission.resolved["drawn_on"] = drawn_on(submission, llm._batch_runner is not None)
     return submission
 
 

@@ -53,7 +53,7 @@ class ParticleFilter(Settings):
     potential : function of a Prefix, optional
         The logarithm of a weight of the text so far, -inf for 0. That of a finished text defines the target; those before guide the
         particles there. It must be a function of the prefix alone: it is asked once for all particles with that history.
-    constraint : Constraint, StructuredOutputsParams or dict of its fields, optional
+    constraint : Constraint, StructuredOutputsParams or a dict of its fields, optional
         A text that max_tokens cut counts if it can be continued; see must_end.
     power : float
         In (0, 1000].
@@ -94,9 +94,9 @@ class ParticleFilter(Settings):
         llm : LLM
         prompt : str, token ids, dict or TokenSequence
         sampling_params : SamplingParams, optional
-            The law p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Without a seed it is that of the engine's
-            first request, or drawn. Samplers whose law
-            is not a function of the history are refused: mirostat, adaptive_p, and XTC with a coin.
+            The law p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Without a seed it is
+            that of a first request: derived from the engine's seed, or drawn. Samplers whose law is not a function of the history are
+            refused: mirostat, adaptive_p, and XTC with a coin.
         use_tqdm : bool, optional
             Shows a bar. None: if a person watches.
 

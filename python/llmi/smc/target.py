@@ -63,8 +63,7 @@ class Target:
 
     def first(self) -> History:
         """The history without tokens."""
-        constraint = self._constraint
-        state = None if constraint is None else _ask("constraint", constraint.initial_state)
+        state = None if self._constraint is None else _ask("constraint", self._constraint.initial_state)
         log_potential = self._potential((), None)
         killed_by = "potential" if log_potential == -math.inf else ""
         return History((), state, log_potential, "dead" if killed_by else None, killed_by, self.root)

@@ -25,7 +25,7 @@ class KGW:
 
     An object is a logits processor (`SamplingParams(logits_processors=[KGW(...)])`) and the detector of its own texts.
     Names, defaults and green lists are those of transformers 5.24 on a CPU; texts that it has marked are detected, and the other way round.
-    The bias is added before `temperature`, which transformers applies first: there the same mark needs a bias of `bias` / T.
+    The bias is added before `temperature`, which transformers applies first: its mark of bias b is one of b x T here.
 
     Parameters
     ----------

@@ -62,4 +62,13 @@ void divergence_chunk(const float* a, const float* b, int64_t size, bool of_mean
   *sum = FoldSum(lanes);
 }
 
+// The indices of the values that are not below `least`, ascending.
+void ids_from(const float* x, int64_t size, float least, int32_t* ids, int64_t* count) {
+  int64_t found = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    if (!(x[i] < least)) ids[found++] = static_cast<int32_t>(i);
+  }
+  *count = found;
+}
+
 }  // namespace llmi::reference

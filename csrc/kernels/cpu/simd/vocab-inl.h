@@ -1,4 +1,4 @@
-// max_chunk, race_candidates, softmax_chunk, token_masses and divergence_chunk over 16 lanes: a row of logits.
+// max_chunk, race_candidates, softmax_chunk, token_masses, divergence_chunk and ids_from over 16 lanes: a row of logits.
 // Contracts: kernels/ops/vocab.h, kernels/draws/exponential_race.h; definitions: kernels/cpu/reference/vocab.cc.
 #pragma once
 
@@ -60,6 +60,9 @@ void race_candidates(const RaceArgs& race, int32_t* ids, int64_t* count) {
   int64_t found = 0;
   int64_t first = race.first_id;
   for (; first + kIds <= end; first += kIds) {
+    const float* law = race.law + first;
+    const F32x16 largest = Max(Max(Load(law), Load(law + 16)), Max(Load(law + 32), Load(law + 48)));
+    if (LessMask(Set1(-__builtin_inff()), largest) == 0) continue;  // all are cut
     U32x16 words[4];
     Philox16(AddU(LoadU(kLanes), SetU(static_cast<uint32_t>(first / 4))), race.noise, words);
     uint32_t by_word[4][16];
@@ -67,7 +70,7 @@ void race_candidates(const RaceArgs& race, int32_t* ids, int64_t* count) {
     for (int word = 0; word < 4; ++word) StoreU(by_word[word], words[word]);
     for (int id = 0; id < kIds; ++id) by_id[id] = by_word[id % 4][id / 4];
     for (int64_t i = 0; i < kIds; i += 16) {
-      const F32x16 chance = Mul(Exp(Add(limit, Load(race.law + first + i))), Set1(1.001f));
+      const F32x16 chance = Mul(Exp(Add(limit, Load(law + i))), Set1(1.001f));
       for (uint32_t mask = LessMask(UnitFloat(LoadU(by_id + i)), chance); mask != 0; mask &= mask - 1) {
         ids[found++] = static_cast<int32_t>(first + i + __builtin_ctz(mask));
       }
@@ -127,6 +130,21 @@ void divergence_chunk(const float* a, const float* b, int64_t size, bool of_mean
     }
   }
   *sum = FoldSum(lanes);
+}
+
+void ids_from(const float* x, int64_t size, float least, int32_t* ids, int64_t* count) {
+  const F32x16 limit = Set1(least);
+  int64_t found = 0;
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) {
+    for (uint32_t mask = ~LessMask(Load(x + i), limit) & 0xFFFF; mask != 0; mask &= mask - 1) {
+      ids[found++] = static_cast<int32_t>(i + __builtin_ctz(mask));
+    }
+  }
+  for (; i < size; ++i) {
+    if (!(x[i] < least)) ids[found++] = static_cast<int32_t>(i);
+  }
+  *count = found;
 }
 
 }  // namespace llmi::LLMI_ISA_NAMESPACE
