@@ -38,7 +38,7 @@ from llmi.outputs.beams import BeamSearchOutput
 from llmi.outputs.memory import MemoryReport, make_memory_report
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.outputs.scores import LogLikelihood, Perplexity
-from llmi.params.beams import BeamSearchParams, Params
+from llmi.params.beams import BeamSearchParams, Params, with_logprobs
 from llmi.params.engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
 from llmi.params.options import SEED, option
 from llmi.params.sampling import SamplingParams
@@ -365,15 +365,10 @@ class LLM(StaysHere):
             return TextStream(call, self)
 
     def beam_search(self, prompts: Prompt | Iterable[Prompt], params: BeamSearchParams, **generate_args: object) -> list[BeamSearchOutput]:
-        """Beam search in vLLM's shape: for each prompt `.sequences`, best first, with log-probabilities.
-
-        `generate(prompts, params)` does the same search and gives Outputs. **generate_args are its options.
-        """
-        if not isinstance(params, BeamSearchParams):
-            raise InvalidParamsError(f"params must be BeamSearchParams, not {show(params)}", "params")
+        """Beam search in vLLM's shape: for each prompt `.sequences`, best first, with log-probabilities. **generate_args are generate's options."""
+        wanted = with_logprobs(params)
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
         use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
-        wanted = params if params.logprobs is not None else params.replace(logprobs=0)
         call = self._call(prompts, wanted, generate_args, CallOptions(**options))
         return [BeamSearchOutput.of(output) for output in self._finish(call, use_tqdm)]
 

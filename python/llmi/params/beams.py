@@ -193,6 +193,13 @@ class BeamSearchParams:
 Params: TypeAlias = SamplingParams | BeamSearchParams
 
 
+def with_logprobs(params: object) -> BeamSearchParams:
+    """Parameters whose results have log-probabilities."""
+    if not isinstance(params, BeamSearchParams):
+        raise InvalidParamsError(f"params must be BeamSearchParams, not {show(params)}", "params")
+    return params if params.logprobs is not None else params.replace(logprobs=0)
+
+
 def _check_together(params: BeamSearchParams) -> None:
     """Refuses values that contradict each other, in their plain form."""
     width, groups = params.beam_width, params.num_beam_groups
