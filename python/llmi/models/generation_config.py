@@ -111,7 +111,7 @@ def _defaults(config: Mapping[str, Any], path: Path, max_model_len: int) -> dict
 def _changes_nothing(name: str, value: object) -> bool:
     foreign = CALL_FOREIGN.get(name)
     if foreign is None:
-        return False
+        return value is None and name in SAMPLING
     if foreign.inert is not None:
         return True
     try:
