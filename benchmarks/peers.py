@@ -23,7 +23,11 @@ def prepare(gguf_file: Path, target: Path) -> None:
 
     source = target / "transformers"
     if not source.exists():
-        AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name).save_pretrained(source)
+        loaded = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+        config = type(loaded.config)(**{name: value for name, value in loaded.config.to_dict().items() if name != "quantization_config"})
+        plain = AutoModelForCausalLM.from_config(config)  # transformers 5 writes none that it has read from GGUF
+        plain.load_state_dict(loaded.state_dict())
+        plain.save_pretrained(source)
         AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name).save_pretrained(source)
     try:
         from ctranslate2.converters import TransformersConverter
