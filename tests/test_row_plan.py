@@ -137,14 +137,15 @@ NO_AHEAD = "device draw parameters in_parallel overwrites_logits"
 CONTRAST = "host contrast hidden"
 LATER = "device draw parameters overwrites_logits"  # behind the first row of a draft: after the draw before it
 CASES: dict[str, Case] = {
-    **{name: plain(FEATURES[name], DRAWN) for name in ("greedy", "temperature", "top_k", "top_p", "min_p", "filters", "penalties", "bias", "allowed", "min_tokens")},
+    **{name: plain(FEATURES[name], DRAWN) for name in ("greedy", "temperature", "top_k", "top_p", "min_p", "filters", "penalties", "bias", "allowed", "min_tokens", "typical_p", "cutoffs", "p_less", "dynatemp")},
     "neutral": plain({}, "device draw" + ALONE),
     "bad_words": plain(FEATURES["bad_words"], LAST_TOKEN),
     **{name: plain(FEATURES[name], LAST_TOKEN) for name in ("no_repeat_ngram", "penalty_last_n")},
     # Steps that a device does not know.
-    **{name: plain(FEATURES[name], FILTERED) for name in ("typical_p", "cutoffs", "p_less", "dynatemp", "mirostat 1", "dry", "sampler_order")},
+    **{name: plain(FEATURES[name], FILTERED) for name in ("mirostat 1", "dry", "sampler_order")},
     **{name: Case(FEATURES[name], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": FILTERED})
-       for name in ("xtc", "mirostat 2", "adaptive_p")},
+       for name in ("mirostat 2", "adaptive_p")},
+    "xtc": Case(FEATURES["xtc"], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN}),
     "filters at temperature 0": plain({"temperature": 0, "typical_p": 0.5, "mirostat": 0, "p_less": True}, DRAWN),
     # Rows that are made of several.
     "guidance": Case(
