@@ -25,6 +25,7 @@ SAMPLERS = [
     planted("XTC's coin is not keyed by sample", "csrc/sampling", "XtcCoin", "history.sample_index", "0"),
     planted("dynatemp counts all tokens", "csrc/sampling", "TemperByEntropy", "static_cast<double>(kept)", "static_cast<double>(row.size())"),
     planted("dynatemp may be below 0", "csrc/sampling", "TemperByEntropy", "std::max(0.0, temperature - range)", "(temperature - range)"),
+    planted("a race skips tokens in blocks that are cut in part", "csrc/kernels/cpu/simd", "race_candidates", "Max(Load(law + 32), Load(law + 48))", "Load(law + 32)", "tests/test_ops.py"),
     planted("mirostat keeps none", "csrc/sampling", "KeepMirostat", "if (least > 0)", "if (false)"),
     planted("mirostat learns the wrong way", "csrc/sampling", "NextState", "begun.mu - params", "begun.mu + params"),
     planted("adaptive-p averages the law after it", "csrc/sampling", "NextState", "RowMasses(context, before)", "RowMasses(context, law)"),
