@@ -107,6 +107,7 @@ BEAM_FEATURES: dict[str, dict[str, Any]] = {
     "beams and stops": {"beam_width": 3, "stop": ["a", "e", "zz"], "early_stopping": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "beam-sample": {"beam_width": 3, "do_sample": True, "temperature": 1.3, "top_k": 40, "length_penalty": 2.0},
     "beams and a processor": {"beam_width": 2, "logits_processors": [stateful], "mirostat": 2, "mirostat_tau": 4.0},
+    "forced words": {"beam_width": 2, "force_words": [[5], [7, 8]], "early_stopping": True},
     "groups of beams": {"beam_width": 2, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
 }  # fmt: skip
 ALL_FEATURES = {**FEATURES, **BEAM_FEATURES}
@@ -116,7 +117,7 @@ def make_request(name: str, seed: int, *, longest: int = 60, max_tokens: int = 4
     """A random prompt with this feature."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(1, 257, size=int(rng.integers(1, longest))).tolist()
-    if "penalty_alpha" in FEATURES[name]:
+    if "penalty_alpha" in ALL_FEATURES[name]:
         prompt = prompt[:20]  # its hidden states take more than the cache of a tiny model
     base = {"temperature": 1.0, "max_tokens": max_tokens, "seed": seed, "ignore_eos": True, "logprobs": 1}
     if name in BEAM_FEATURES:  # short ones, which fit into a crowded engine's cache
