@@ -165,7 +165,7 @@ def main() -> int:
                     "prompts": arguments.prompts,
                     "seconds": round(time.perf_counter() - begin),
                 }
-            print(json.dumps(shown), flush=True)
+                print(json.dumps(shown), flush=True)
             total.clear_and_other += counts.clear_and_other + counts.oracle_and_other
             if arguments.out is not None:
                 with arguments.out.open("a") as file:
