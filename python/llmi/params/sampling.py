@@ -297,9 +297,9 @@ class SamplingParams:
                 raise UnsupportedCombinationError(
                     f"{given} draws nothing: {name} = {show(getattr(self, name))} cannot be set with it", "penalty_alpha", name
                 )
-        if (name := combined(self)) is not None:
+        if (combiner := combined(self)) is not None:
             raise UnsupportedCombinationError(
-                f"{given} chooses by the model's own row: {name} cannot be set with it", "penalty_alpha", name
+                f"{given} chooses by the model's own row: {combiner} cannot be set with it", "penalty_alpha", combiner
             )
         if self.sampler is not None:
             raise UnsupportedCombinationError(f"{given} names the token itself: sampler cannot be set with it", "penalty_alpha", "sampler")
