@@ -200,7 +200,7 @@ MUTANTS = [
            "", OPS),
     Mutant("cuda", "ties at the cut by id upwards", "csrc/kernels", "RankKey", "static_cast<uint32_t>(~static_cast<uint32_t>(id))",
            "(static_cast<uint32_t>(id) ^ 0x40000000u)", DRAWS),
-    Mutant("cuda", "zeros that differ by sign", "csrc/kernels", "RankKey", "logit + 0.0f", "logit", DRAWS),
+    Mutant("cuda", "zeros that differ by sign", "csrc/core", "OrderedBits", "x + 0.0f", "x", DRAWS),
     Mutant("cuda", "groups' maxima as if each were one chunk's", "csrc/kernels", "operator()", "index * kDrawGroups + thread",
            "index * kDrawGroups", DRAWS),
     Mutant("cuda", "edits of one id at once", "csrc/kernels", "operator()", "plan.masks[same].id == id; ++same", "same == i; ++same", DRAWS),

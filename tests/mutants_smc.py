@@ -16,7 +16,7 @@ SMC = [
     planted("evidence without the resampling term", "_end_step", "log_evidence += peak + log(mass / count)", "pass"),
     planted("evidence without the weights that are left", "output", "now.log_evidence + peak + log(mass / count)", "now.log_evidence"),
     planted("noise is not keyed by step", "step", "self.root.prompt_len + len(now.steps)", "self.root.prompt_len"),
-    planted("resampling by the tokens' noise", "RESAMPLING_NOISE", "5, 6", "5, 5", "numeric.py"),
+    planted("resampling by the tokens' noise", "RESAMPLING_NOISE", "6, 7", "6, 6", "numeric.py"),
     planted("noise is not keyed by particle", "uniforms", "np.arange(count, dtype=np.uint64)", "zeros", "numeric.py"),
     planted("the proposal's mass is left out", "step", "grown.log_weights[particles] += proposal.log_factor", "pass"),
     planted("the potential counts again at each token", "step", "child.log_potential - history.log_potential", "child.log_potential"),

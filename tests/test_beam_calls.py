@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import math
+import re
 import signal
 import threading
 import time
@@ -175,7 +176,7 @@ def test_drafters(path: Path, llm: LLM, alone: Outputs) -> None:
         ("temperature", {"temperature": -1}), ("max_tokens", {"max_tokens": 0}), ("sampler", {"sampler": lambda context, law: 1}),
         ("speculative_config", {}),
     ],
-    ids=lambda value: value if isinstance(value, str) else str(value)[:50],
+    ids=lambda value: value if isinstance(value, str) else re.sub(" at 0x[0-9a-f]+", "", str(value))[:50],
 )  # fmt: skip
 def test_bad_input_is_refused_by_name(llm: LLM, name: str, fields: dict[str, Any]) -> None:
     options = {"speculative_config": PromptLookup()} if name == "speculative_config" else {}

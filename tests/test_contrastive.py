@@ -333,7 +333,7 @@ def test_parameters_resolved(llm: LLM) -> None:
         ({"penalty_alpha": 1.5}, "penalty_alpha"), ({"penalty_alpha": float("nan")}, "penalty_alpha"), ({"penalty_alpha": "x"}, "penalty_alpha"),
         ({"speculative_config": PromptLookup()}, "speculative_config"), ({"mirostat": 2}, "mirostat"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )  # fmt: skip
 def test_refusals(llm: LLM, more: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidParamsError, match=named) as error:

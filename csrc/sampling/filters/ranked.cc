@@ -47,7 +47,7 @@ void CutTopChoices(const KernelContext& context, double threshold, Row row) {
   const RowMasses masses(context, row);
   const double least = threshold * static_cast<double>(masses.total());
   const ByRank ranks_before{row.data()};
-  // p >= threshold asks for a logit of at least maximum + ln threshold, and the total may exceed the likeliest token's mass.
+  // p >= threshold needs a logit of at least maximum + ln threshold, and the total may exceed the likeliest token's mass.
   const double lowest = threshold > 0 ? masses.maximum() + LogF64(threshold) - 0.01 : -std::numeric_limits<double>::infinity();
   std::vector<int32_t> choices;
   int32_t last = -1;
