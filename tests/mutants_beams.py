@@ -29,15 +29,8 @@ BEAMS = [
     planted("never is no", "FinishedBeams::Ends", "longest ? scoring.max_tokens : num_tokens", "num_tokens", DEFINITION),
     planted("the later hypothesis wins a tie", "IsBetter", "return a.step < b.step;", "return a.step > b.step;"),
     planted("a broken word is given up", "ForcedProgress::Add", "pending_.push_back(static_cast<size_t>(current_));", "", DEFINITION),
-<<<<<<< HEAD
     planted("banks do not take turns", "OrderByBanks", "place_in_run[a] < place_in_run[b];", "place_in_run[a] < 0 * place_in_run[b];", DEFINITION),
     planted("a hypothesis may lack words", "BeamSteps::Place", "(!end->at_token && child.words.completed())", "true", DEFINITION),
-    planted("more come back than are kept", "_check_together", "(params.n or 0) > width", "False", CALLS, PYTHON),
-    planted("groups need not be equal", "_check_together", "if width % groups:", "if False:", CALLS, PYTHON),
-=======
-    planted("banks do not take turns", "OrderByBanks", "return place_in_run[a] < place_in_run[b];", "return false;", DEFINITION),
-    planted("a hypothesis may lack words", "BeamSteps::Place", " || !is_complete", ""),
->>>>>>> pybeam
     planted("num_beams gives all", "canonical_beams", 'own["n"] = 1', 'own["n"] = None', CALLS, PYTHON),
     planted("the model's filters hold in every search", "_beams_by_keywords", "(not draws or own[name] == 0)", "own[name] == 0", CALLS, PYTHON),
     planted("a named drafter is left out in silence", "_check_beams", "if prompt.names_drafter:", "if False:", CALLS, PYTHON),
