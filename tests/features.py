@@ -76,7 +76,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "guidance": {"guidance_scale": 1.8, "negative_prompt": [5, 9, 11, 40, 5, 9], "n": 2, "temperature": 1.1, "max_tokens": 16},
     "guidance alone": {"guidance_scale": -0.7, "repetition_penalty": 1.2, "top_p": 0.8, "max_tokens": 16},
     "dola": {"dola_layers": "high", "n": 2},
-    "dola transformers": {"dola_layers": [0, 1, 2], "dola_rule": "transformers", "temperature": 0.0},
+    "dola transformers": {"dola_layers": [0, 1], "dola_rule": "transformers", "temperature": 0.0},
     "bias": {"logit_bias": {5: 3.0, 6: -float("inf")}},
     "allowed": {"allowed_token_ids": list(range(40, 90))},
     "bad_words": {"bad_words": ["ab", "c", "de f"]},

@@ -95,6 +95,9 @@ void RegisterLaws(py::module_& module) {
     const std::span<const float> row(law.data(), static_cast<size_t>(law.size()));
     return std::pair(law, NextState(context, params, state, row, before, token));
   });
+}
+
+void RegisterDraws(py::module_& module) {
   module.def("draw_on_device",
              [](const std::string& table, const std::vector<SamplingParams>& params, const std::vector<std::vector<int32_t>>& tokens,
                 int64_t prompt_len, int64_t sample_index, const FloatArray& logits) {
@@ -170,6 +173,7 @@ void RegisterDetokenizer(py::module_& module) {
 void RegisterTestingSampling(py::module_& module) {
   RegisterContrasts(module);
   RegisterLaws(module);
+  RegisterDraws(module);
   RegisterBeams(module);
   RegisterNoise(module);
   RegisterDetokenizer(module);

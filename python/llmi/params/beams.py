@@ -246,7 +246,7 @@ BeamSearchParams.__init__ = _init  # type: ignore[method-assign]
 def means_beams(params: Mapping[str, object]) -> bool:
     """Whether a call's keywords mean beam search: beam_width, or num_beams above transformers' default of 1."""
     beams = plain(params.get("num_beams"))
-    return params.get("beam_width") is not None or (beams is not None and beams != 1)
+    return params.get("beam_width") is not None or (beams is not None and not (isinstance(beams, int) and beams == 1))
 
 
 def canonical_beams(params: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
