@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from llmi import _core
-from llmi.errors import call_core
+from llmi.errors import EngineClosedError, call_core
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.requests.call import Call
 from llmi.requests.results import ResultBuilder
@@ -61,7 +61,7 @@ class Stepping:
                 return outputs
 
     def finish(self, keep: Keep) -> Outputs:
-        """Runs all to their end."""
+        """Runs all to their end. Raises EngineClosedError if the engine is closed meanwhile."""
         call_core(self._engine.check_open)
         with self._lock:
             call, self._call = self._call, None
@@ -73,6 +73,9 @@ class Stepping:
                 call.chunks.clear()
         outputs = call.outputs()
         keep(outputs)
+        # The engine may have been closed between two steps, and its requests have ended with that.
+        if closed := next((output.error for output in outputs if isinstance(output.error, EngineClosedError)), None):
+            raise closed
         return outputs
 
     def _advance(self, call: Call) -> None:
