@@ -113,6 +113,8 @@ def beam_fields(rng: np.random.Generator, fields: dict[str, Any]) -> dict[str, A
     own: dict[str, Any] = {"beam_width": 2 * width if kind == "groups" else width, "n": int(rng.integers(1, width + 1))}
     own |= {name: pick(rng, values) for name, values in BEAMS[kind].items() if kind != "plain" or rng.random() < 0.5}
     taken = {name: value for name, value in fields.items() if name in BEAM_FIELDS and name not in ("mirostat", "adaptive_p")}
+    if kind == "sampled" and taken.get("temperature") == 0:
+        taken["temperature"] = 0.7
     return {name: value for name, value in (taken | own).items() if name not in ABSENT}
 
 
