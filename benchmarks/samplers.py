@@ -3,7 +3,7 @@
     python benchmarks/samplers.py [--rounds 7] [--sequences 32] [--history 2048] [--only NAME ..] [--output FILE.json]
 
 Stateless samplers have prompts of 16 tokens; those that look at the sequence have --history tokens before them, and so has plain sampling beside them.
-`--readme FILE.json` writes the table of docs/performance.md from a result.
+`--readme FILE.json` writes the table of docs/results.md from a result.
 """
 
 from __future__ import annotations
