@@ -134,7 +134,7 @@ EXECUTORS = [
     planted("prompts are scored by raw logits", "ScorePrompt", "if (!row.plan.edits.parameters)", "if (true)"),
     planted("criteria are not asked", "AfterToken", "row.plan.readers.criteria ?", "false ?"),
     planted("processors are not called where rows are drawn in order", "ComputeLaw", "if (row.plan.edits.on_host())", "if (false)"),
-    planted("processors are not called where rows are drawn in parallel", "Process", "!rows[index].plan.edits.on_host() ||", "true ||"),
+    planted("processors are not called where rows are drawn in parallel", "RunEach", "!row->plan.edits.on_host() ||", "true ||"),
     planted("engine-wide processors get each row alone", "RunBatch", "&& rows[i].plan.edits.batch_processors", "&& false"),
     planted("the sampler is not asked", "DecideByLaw", "row.plan.decider == RowDecider::kSampler", "false"),
     planted("the rule is not asked", "DecideByLaw", "row.plan.decider == RowDecider::kRule", "false"),

@@ -95,10 +95,10 @@ void RequestLimits::CheckBeams(const Request& request, int64_t last_len) const {
   const int64_t own = groups_.MaxPages(last_len, groups_.block_size()) - shared;
   const int64_t pages = shared + beams.width * own;
   if (pages > num_pages_) {
-    throw Error::OutOfMemory("beam_width = " + width + " needs " + std::to_string(shared) + " KV pages for " + std::to_string(shared_len) +
-                                 " shared prompt tokens and " + width + " x " + std::to_string(own) +
-                                 " for the beams' own tokens: " + std::to_string(pages) + ", the cache has " + std::to_string(num_pages_),
-                             static_cast<uint64_t>(pages * groups_.page_bytes()), static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));
+    RefusePages("beam_width = " + width + " needs " + std::to_string(shared) + " KV pages for " + std::to_string(shared_len) +
+                    " shared prompt tokens and " + width + " x " + std::to_string(own) +
+                    " for the beams' own tokens: " + std::to_string(pages),
+                pages);
   }
 }
 
@@ -161,10 +161,9 @@ void RequestLimits::CheckCompanion(const Request& request, int64_t last_len) con
   const int64_t block_size = groups_.block_size();
   const int64_t pages = groups_.MaxPages(last_len, block_size) + groups_.MaxPages(companion_len, block_size);
   if (pages <= num_pages_) return;
-  throw Error::OutOfMemory("guidance_scale: a sequence of " + std::to_string(last_len) + " tokens and one of " +
-                               std::to_string(companion_len) + " for the negative prompt need " + std::to_string(pages) +
-                               " KV pages, the cache has " + std::to_string(num_pages_),
-                           static_cast<uint64_t>(pages * groups_.page_bytes()), static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));
+  RefusePages("guidance_scale: a sequence of " + std::to_string(last_len) + " tokens and one of " + std::to_string(companion_len) +
+                  " for the negative prompt need " + std::to_string(pages) + " KV pages",
+              pages);
 }
 
 // Contrastive search takes the best of a tree of candidates, which it makes itself.
@@ -188,12 +187,17 @@ void RequestLimits::CheckPages(const Request& request, int64_t last_len) const {
   if (pages <= num_pages_) return;
   std::string text = std::to_string(last_len) + " tokens ";
   if (contrasts) text += "and " + std::to_string(candidates) + " candidates ";
-  text += "need " + std::to_string(kv_pages) + " KV pages, ";
+  text += "need " + std::to_string(kv_pages) + " KV pages";
   if (contrasts) {
-    text += "and the hidden states of penalty_alpha " + std::to_string(row_pages) + " more (" + std::to_string(last_len + candidates) +
-            " x " + std::to_string(HiddenRowBytes(hidden_size_)) + " bytes), ";
+    text += ", and the hidden states of penalty_alpha " + std::to_string(row_pages) + " more (" + std::to_string(last_len + candidates) +
+            " x " + std::to_string(HiddenRowBytes(hidden_size_)) + " bytes)";
   }
-  throw Error::OutOfMemory(text + "the cache has " + std::to_string(num_pages_), static_cast<uint64_t>(pages * groups_.page_bytes()),
+  RefusePages(text, pages);
+}
+
+// text: what needs this number of pages.
+void RequestLimits::RefusePages(const std::string& text, int64_t pages) const {
+  throw Error::OutOfMemory(text + ", the cache has " + std::to_string(num_pages_), static_cast<uint64_t>(pages * groups_.page_bytes()),
                            static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));
 }
 

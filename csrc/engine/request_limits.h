@@ -38,6 +38,7 @@ class RequestLimits {
   void CheckLayers(const Request& request) const;
   void CheckContrast(const Request& request) const;
   void CheckPages(const Request& request, int64_t last_len) const;
+  [[noreturn]] void RefusePages(const std::string& text, int64_t pages) const;
 
   const int64_t vocab_size_;
   const int64_t num_layers_;

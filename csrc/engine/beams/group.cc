@@ -97,20 +97,16 @@ SampleOutput BeamGroup::Output(const FinishedBeam& beam, const TextEnd& end) con
   output.score = beam.score;
   output.finish_reason = end.reason;
   output.stop_reason = end.stop_reason;
-  const auto node = [&](int32_t index) -> const BeamNode& { return nodes_[static_cast<size_t>(index)]; };
-  for (int32_t at = beam.node; at >= 0; at = node(at).before) {
-    const BeamNode& token = node(at);
-    output.token_ids.push_back(token.token);
-    output.beam_indices.push_back(token.parent_rank);
-    output.token_times_s.push_back(token.time_s);
-    if (token.record >= 0) output.logprobs.push_back(records_[static_cast<size_t>(token.record)]);
-    if (token.trace >= 0) output.trace.push_back(traces_[static_cast<size_t>(token.trace)]);
+  std::vector<const BeamNode*> path;
+  for (int32_t at = beam.node; at >= 0; at = path.back()->before) path.push_back(&nodes_[static_cast<size_t>(at)]);
+  std::reverse(path.begin(), path.end());
+  for (const BeamNode* token : path) {
+    output.token_ids.push_back(token->token);
+    output.beam_indices.push_back(token->parent_rank);
+    output.token_times_s.push_back(token->time_s);
+    if (token->record >= 0) output.logprobs.push_back(records_[static_cast<size_t>(token->record)]);
+    if (token->trace >= 0) output.trace.push_back(traces_[static_cast<size_t>(token->trace)]);
   }
-  std::reverse(output.token_ids.begin(), output.token_ids.end());
-  std::reverse(output.beam_indices.begin(), output.beam_indices.end());
-  std::reverse(output.token_times_s.begin(), output.token_times_s.end());
-  std::reverse(output.logprobs.begin(), output.logprobs.end());
-  std::reverse(output.trace.begin(), output.trace.end());
   output.text = TextOf(output.token_ids, end);
   return output;
 }

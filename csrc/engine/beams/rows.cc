@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <string>
 
 #include "core/errors.h"
@@ -62,7 +61,9 @@ void BeamRows::Prepare(std::span<const LogitsRow> rows, const float* logits) {
     memory += size;
   }
   ForEach(chosen, [&](const KernelContext& each, Row& row) { Normalise(each, row); });
-  RunProcessors(chosen);
+  std::vector<RowToProcess> processed;
+  for (Row& row : chosen) processed.push_back({row.row, row.scored, &row.arrival->error});
+  processors_.RunEach(processed);
   ForEach(chosen, [&](const KernelContext& each, Row& row) { Choose(each, row); });
 }
 
@@ -75,21 +76,6 @@ void BeamRows::Normalise(const KernelContext& context, Row& row) const {
   if (row.scored == nullptr || row.row->plan.edits.batch_processors) return;  // these processors have penalised the row already
   for (int64_t i = 0; i < vocab_size_; ++i) row.scored[i] = row.logits[i] - row.total;
   PenaliseLogits(context, sample.request().params, sample.history(), row.scored, vocab_size_);
-}
-
-// The processors, one row after the other. After an error no other processor of its request is called.
-void BeamRows::RunProcessors(std::vector<Row>& rows) {
-  std::set<const Running*> failed;
-  for (Row& row : rows) {
-    const Running* running = row.row->sample->running;
-    if (!row.row->plan.edits.on_host() || row.arrival->error || failed.contains(running)) continue;
-    try {
-      processors_.Run(*row.row, row.scored);
-    } catch (...) {
-      row.arrival->error = std::current_exception();
-      failed.insert(running);
-    }
-  }
 }
 
 void BeamRows::Choose(const KernelContext& context, Row& row) const {

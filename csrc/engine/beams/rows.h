@@ -34,7 +34,6 @@ class BeamRows {
   void ForEach(std::vector<Row>& rows, const Body& body);
   void Normalise(const KernelContext& context, Row& row) const;
   void Choose(const KernelContext& context, Row& row) const;
-  void RunProcessors(std::vector<Row>& rows);
   void Keep(const Row& row) const;
 
   const KernelContext& context_;

@@ -1,13 +1,13 @@
 #include "engine/beams/steps.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "core/errors.h"
 #include "engine/beams/records.h"
 #include "engine/clock.h"
 #include "engine/emit.h"
+#include "sampling/filters/row.h"
 
 namespace llmi {
 namespace {
@@ -136,7 +136,7 @@ void BeamSteps::ForceWords(Running& running, BeamTeam& team, std::span<const Run
       const auto parent = static_cast<int64_t>(rank);
       const auto is_there = [&](const Child& child) { return child.candidate.parent == parent && child.candidate.token == token; };
       const auto id = static_cast<size_t>(token);
-      const bool is_banned = arrival.candidates.empty() || arrival.scored[id] == -std::numeric_limits<float>::infinity();
+      const bool is_banned = arrival.candidates.empty() || arrival.scored[id] == kMinusInfinity;
       if (is_banned || std::any_of(children->begin(), children->end(), is_there)) continue;
       const double score = beam.sum + static_cast<double>(arrival.scored[id]);
       const BeamCandidate candidate = {score, score, parent, arrival.logits[id], token};

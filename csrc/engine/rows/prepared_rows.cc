@@ -1,7 +1,6 @@
 #include "engine/rows/prepared_rows.h"
 
 #include <algorithm>
-#include <set>
 
 #include "core/errors.h"
 #include "core/thread_pool.h"
@@ -61,7 +60,9 @@ void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const
     }
     PenaliseLogits(each, sample.request().params, history, row.law, vocab_size_);
   });
-  Process(rows, chosen);
+  std::vector<RowToProcess> processed;
+  for (const auto& [row, index] : chosen) processed.push_back({&rows[index], row->law, &row->error});
+  processors_.RunEach(processed);
   ForEachRow(rows, chosen, [&](Row& row, size_t index, const Sample& sample, const TokenHistory& history) {
     const SamplingParams& params = sample.request().params;
     if (rows[index].plan.edits.on_host()) MaskAgain(params, history, row.law, vocab_size_);
@@ -70,21 +71,6 @@ void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const
     row.token = DrawToken(each, params, static_cast<int64_t>(sample.tokens.size()), sample.index, law);
     row.sampler = NextState(each, params, history.state, law, before, row.token);
   });
-}
-
-// The processors, one row after the other. After an error no other processor of its request is called.
-void PreparedRows::Process(std::span<const LogitsRow> rows, const Chosen& chosen) {
-  std::set<const Running*> failed;
-  for (const auto& [row, index] : chosen) {
-    const Running* running = rows[index].sample->running;
-    if (!rows[index].plan.edits.on_host() || row->error || failed.contains(running)) continue;
-    try {
-      processors_.Run(rows[index], row->law);
-    } catch (...) {
-      row->error = std::current_exception();
-      failed.insert(running);
-    }
-  }
 }
 
 int32_t PreparedRows::Take(Sample& sample, std::vector<float>* law) {

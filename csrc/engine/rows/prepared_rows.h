@@ -40,7 +40,6 @@ class PreparedRows {
   // With the index of each row in the chunk.
   using Chosen = std::vector<std::pair<Row*, size_t>>;
   Chosen Choose(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device);
-  void Process(std::span<const LogitsRow> rows, const Chosen& chosen);
   template <typename Body>
   void ForEachRow(std::span<const LogitsRow> rows, const Chosen& chosen, const Body& body);
 

@@ -14,6 +14,19 @@
 #include "sampling/law.h"
 
 namespace llmi {
+namespace {
+
+// Adds the log-probabilities of a token to the sample's output. raw: the model's row; law: the one that the token comes from.
+void AddLogprobs(const KernelContext& context, Sample& sample, const float* raw, const std::vector<float>& law, int32_t token) {
+  const SamplingParams& params = sample.request().params;
+  SampleOutput& output = sample.output();
+  output.logprobs.push_back(
+      ComputeLogprobs(context, raw, law.data(), params.has_point_law(), static_cast<int64_t>(law.size()), token, params.num_logprobs));
+  output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
+}
+
+}  // namespace
+
 RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
                            std::shared_ptr<BatchHook> batch_hook)
     : context_(context),
@@ -200,15 +213,11 @@ void RowProcessor::EmitCandidates(std::span<const LogitsRow> rows) {
 void RowProcessor::EmitCandidate(const LogitsRow& row) {
   Sample& sample = *row.sample;
   ContrastRecord& record = *sample.drafting.contrast();
-  const SamplingParams& params = sample.request().params;
   const RowVerdict verdict = {sample.walk.draft().token_ids[static_cast<size_t>(row.node)], row.node};
   sample.emit_time_s = NowSeconds();
   sample.walk.NoteDraw();
   if (row.plan.keeps.logprobs) {
-    SampleOutput& output = sample.output();
-    output.logprobs.push_back(ComputeLogprobs(context_, record.raw.data(), record.law.data(), false, combined_.logits().vocab_size(),
-                                              verdict.token, params.num_logprobs));
-    output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
+    AddLogprobs(context_, sample, record.raw.data(), record.law, verdict.token);
   }
   if (row.plan.keeps.trace) {
     trace_.SetStages(std::move(record.stages));
@@ -272,10 +281,7 @@ void RowProcessor::SampleToken(const LogitsRow& row, const RowValues& values, co
   sample.walk.NoteDraw();
   RowVerdict verdict = drawn.token == kNoToken ? Decide(row, values.base, judged) : drawn;
   if (keeps.logprobs) {
-    SampleOutput& output = sample.output();
-    output.logprobs.push_back(
-        ComputeLogprobs(context_, raw, law_.data(), params.greedy(), combined_.logits().vocab_size(), verdict.token, params.num_logprobs));
-    output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
+    AddLogprobs(context_, sample, raw, law_, verdict.token);
   }
   if (verdict.child == kFindChild) verdict.child = sample.walk.ChildWith(verdict.token);
   if (keeps.draft_logprobs) sample.walk.NoteLogprobs(context_, params.greedy(), law_, verdict.token);

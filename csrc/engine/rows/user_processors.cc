@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 #include <utility>
 
 #include "core/errors.h"
@@ -87,6 +88,20 @@ void UserProcessors::Run(const LogitsRow& row, float* logits) {
   if (!row.plan.edits.processors) return;
   const Stopwatch stopwatch(&seconds_);
   sample.request().hooks->ProcessLogits(context, logits, vocab_size_);
+}
+
+void UserProcessors::RunEach(std::span<const RowToProcess> rows) {
+  std::set<const Running*> failed;
+  for (const auto& [row, logits, error] : rows) {
+    const Running* running = row->sample->running;
+    if (!row->plan.edits.on_host() || *error || failed.contains(running)) continue;
+    try {
+      Run(*row, logits);
+    } catch (...) {
+      *error = std::current_exception();
+      failed.insert(running);
+    }
+  }
 }
 
 }  // namespace llmi

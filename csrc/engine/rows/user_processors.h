@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -15,6 +16,13 @@
 
 namespace llmi {
 
+// A penalised row [vocab_size], and where an error of its processors goes; it may hold one already.
+struct RowToProcess {
+  const LogitsRow* row;
+  float* logits;
+  std::exception_ptr* error;
+};
+
 class UserProcessors {
  public:
   // batch_hook: the engine-wide processors; null: none.
@@ -25,6 +33,8 @@ class UserProcessors {
   void RunBatch(std::span<const LogitsRow> rows, const CombinedRows& combined);
   // Applies the row's edits by user code to its penalised logits [vocab_size], in place; the result of RunBatch replaces them first.
   void Run(const LogitsRow& row, float* logits);
+  // Run for each row that user code edits, in order. After an error no other processor of its request is called.
+  void RunEach(std::span<const RowToProcess> rows);
 
   // Seconds in user code, criteria and samplers included, whose callers add theirs.
   double* seconds() { return &seconds_; }
