@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn
@@ -105,7 +106,12 @@ class StructuredOutputsParams:
         return {name: value for name, (value, default) in fields.items() if value != default}
 
     def __hash__(self) -> int:
-        return hash(json.dumps(self.as_dict()))
+        return hash(self._text)
+
+    @functools.cached_property
+    def _text(self) -> str:
+        """Made once: grammars are looked up by it."""
+        return json.dumps(self.as_dict())
 
     def __repr__(self) -> str:
         return f"StructuredOutputsParams({', '.join(f'{name}={show(value)}' for name, value in self.as_dict().items())})"

@@ -26,17 +26,17 @@ class State:
     """A place in the language: the tokens before it, and a matcher that has read them.
 
     A state is a value. The first state that follows it takes its matcher, which is cheaper than a copy; another one gets a copy of the
-    grammar's first matcher and reads the tokens again.
+    grammar's first matcher and reads the tokens again. The mask is filled when it is read first: a walk over a whole text needs none.
     """
 
     __slots__ = ("final", "mask", "matcher", "path")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, path: tuple[State, int] | None, matcher: Matcher | None, mask: NDArray[np.bool_], final: bool) -> None:
+    def __init__(self, path: tuple[State, int] | None, matcher: Matcher, mask: NDArray[np.bool_] | None = None) -> None:
         self.path = path
-        self.matcher = matcher
-        self.mask = mask
-        self.final = final
+        self.matcher: Matcher | None = matcher
+        self.mask = mask  # None until it is read
+        self.final = bool(matcher.is_accepting())
 
     def __copy__(self) -> State:
         return self
@@ -62,30 +62,42 @@ class GrammarConstraint(Constraint[State]):
         self._vocabulary = vocabulary
         self._first = compiled(params, vocabulary.compiled)
         matcher = self._first.deep_copy()
-        mask = vocabulary.mask(matcher)
-        if matcher.is_error() or not (mask.any() or matcher.is_accepting()):
+        self._first_mask = vocabulary.mask(matcher)
+        if matcher.is_error() or not (self._first_mask.any() or matcher.is_accepting()):
             raise refused(f"no output matches the {params.kind}")
-        self._root = State(None, matcher, mask, bool(matcher.is_accepting()))
 
     def initial_state(self) -> State:
         """Before the first token."""
-        return State(None, self._first.deep_copy(), self._root.mask, self._root.final)
+        return State(None, self._first.deep_copy(), self._first_mask)
 
     def allowed(self, state: State) -> NDArray[np.bool_]:
-        """bool [tokens of the vocabulary]."""
+        """bool [tokens of the vocabulary]. Raises ConstraintError where the library reaches a limit."""
+        if state.mask is None:
+            state.matcher = self._matcher_of(state)
+            state.mask = self._vocabulary.mask(state.matcher)
+            self._check(state.matcher, state.path)
         return state.mask
 
     def advance(self, state: State, token_id: int) -> State:
         """The place after one more token. Raises ConstraintError if the grammar does not allow it, or reaches a limit of the library."""
-        matcher, state.matcher = state.matcher, None
-        if matcher is None:
-            matcher = self._first.deep_copy()
-            matcher.consume_tokens(state.tokens())
+        matcher, state.matcher = self._matcher_of(state), None
         matcher.consume_token(token_id)
-        mask = self._vocabulary.mask(matcher)
+        path = (state, token_id)
+        self._check(matcher, path)
+        return State(path, matcher)
+
+    def _matcher_of(self, state: State) -> Matcher:
+        """The state's own, or another one that has read its tokens."""
+        if state.matcher is not None:
+            return state.matcher
+        matcher = self._first.deep_copy()
+        matcher.consume_tokens(state.tokens())
+        return matcher
+
+    def _check(self, matcher: Matcher, path: tuple[State, int] | None) -> None:
         if matcher.is_error():
-            raise ConstraintError(f"the {self.params.kind} cannot go on after token {token_id}: {_first_line(matcher.get_error())}")
-        return State((state, token_id), matcher, mask, bool(matcher.is_accepting()))
+            where = "begin" if path is None else f"go on after token {path[1]}"
+            raise ConstraintError(f"the {self.params.kind} cannot {where}: {_first_line(matcher.get_error())}")
 
     def is_final(self, state: State) -> bool:
         """Whether the text so far is a whole of the language."""
