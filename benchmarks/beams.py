@@ -1,4 +1,4 @@
-"""Beam search, guidance and contrastive search beside what they are compared with: steps a second, interleaved, as ratios.
+"""Beam search, guidance and contrastive search compared with plain sampling and other engines: steps a second, interleaved, as ratios.
 
     python benchmarks/beams.py [--parts sampling peers guidance contrastive] [--rounds 7] [--output FILE.json]
         [--peers-python PYTHON --peers-dir DIR]

@@ -2,7 +2,7 @@
 
     python benchmarks/samplers.py [--rounds 7] [--sequences 32] [--history 2048] [--only NAME ..] [--output FILE.json]
 
-Stateless samplers have prompts of 16 tokens; those that look at the sequence have --history tokens before them, and so has plain sampling beside them.
+Stateless samplers have prompts of 16 tokens; those that look at the sequence have --history tokens before them, and so has the plain sampling that they are compared with.
 `--readme FILE.json` writes the table of docs/results.md from a result.
 """
 

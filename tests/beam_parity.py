@@ -1,4 +1,4 @@
-"""Beams beside transformers 5.24's, by command: `python tests/beam_parity.py [--model gemma] [--prompts 20] [--out FILE]`.
+"""Beams compared with transformers 5.24's, by command: `python tests/beam_parity.py [--model gemma] [--prompts 20] [--out FILE]`.
 
 Both compute in fp32 on the same dequantised weights. For each prompt and width, early_stopping False, True and "never" and length penalties -1, 0, 1, 2:
 transformers' own `generate` and llmi's give the same sequences wherever the smallest gap at any choice of the search exceeds 1e-3. The gaps are those of

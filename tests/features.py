@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmi import LLM, BeamSearchParams, SamplingParams, TokenContext, _core
+from llmi import LLM, BeamSearchParams, Outputs, SamplingParams, TokenContext, _core
 
 # What device="cuda" may be in a test: the emulation, and a GPU where there is one.
 DEVICES = ["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])]
@@ -17,6 +17,11 @@ DEVICES = ["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else
 def has_bits_of_its_own(device: str, kv_cache_dtype: str) -> bool:
     """A GPU's tensor cores add products in an order of their own; the host carries the same kernels out in the CPU's."""
     return device == "cuda" and kv_cache_dtype == "bfloat16"
+
+
+def one_by_one(llm: LLM, prompts: list[list[int]], params: list[Any], **options: Any) -> Outputs:
+    """Each request in a call of its own: what it must give in any company."""
+    return Outputs(llm.generate([prompt], one, **options)[0] for prompt, one in zip(prompts, params, strict=True))
 
 
 def expect_short_answers(llm: LLM) -> LLM:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from features import one_by_one
 from llmi import (
     LLM,
     AsyncLLM,
@@ -52,10 +53,7 @@ def llm(path: Path) -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def alone(llm: LLM) -> Outputs:
-    outputs = Outputs()
-    for prompt, params in zip(*many(), strict=True):
-        outputs += llm.generate([prompt], params)
-    return outputs
+    return one_by_one(llm, *many())
 
 
 # --- calls

@@ -14,7 +14,7 @@ import pytest
 import beam_oracle
 import sampler_oracle
 from beam_oracle import Rules
-from features import DEVICES, crowded_llm
+from features import DEVICES, crowded_llm, one_by_one
 from llmi import (
     LLM,
     BeamSearchParams,
@@ -387,10 +387,7 @@ def many(num: int = 10) -> tuple[list[list[int]], list[Any]]:
 
 @pytest.fixture(scope="module")
 def alone(llm: LLM) -> Outputs:
-    outputs = Outputs()
-    for prompt, params in zip(*many(), strict=True):
-        outputs += llm.generate([prompt], params)
-    return outputs
+    return one_by_one(llm, *many())
 
 
 def test_beside_others(llm: LLM, alone: Outputs) -> None:

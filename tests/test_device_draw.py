@@ -121,7 +121,7 @@ def with_filters(rng: np.random.Generator, p: Any, names: list[str]) -> Any:
 
 @pytest.mark.parametrize(("vocab", "num_rows", "seed"), [(61, 60, 1), (257, 60, 2), (4100, 30, 3), (49_152, 9, 4)])
 def test_every_filter_is_the_hosts(device: str, vocab: int, num_rows: int, seed: int) -> None:
-    """One filter a row by turns, then several, in any order; each cuts a token that would have been drawn without it."""
+    """Each row has one filter, then several, in any order; each cuts a token that would have been drawn without it."""
     rng = np.random.default_rng(seed)
     rows = np.stack([random_row(rng, vocab) for _ in range(num_rows)])
     params, plain, histories = [], [], []

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import llmi
-from features import crowded_llm, own_sampler, stateful
+from features import crowded_llm, one_by_one, own_sampler, stateful
 from llmi import (
     LLM,
     InvalidParamsError,
-    Outputs,
     PromptLookup,
     SamplingParams,
     SpeculativeConfig,
@@ -270,10 +269,6 @@ def crowd(count: int) -> tuple[list[list[int]], list[SamplingParams]]:
     return prompts, params
 
 
-def alone(llm: LLM, prompts: list[list[int]], params: list[SamplingParams], **options: Any) -> Outputs:
-    return Outputs(llm.generate([prompt], one, **options)[0] for prompt, one in zip(prompts, params, strict=True))
-
-
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "together": {},
     "steps of 3": {"max_num_batched_tokens": 3},
@@ -287,7 +282,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], roomy: LLM, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("LLMI_EMULATE_CUDA", "1")
     prompts, params = crowd(25 if name != "device" else 12)
-    expected = alone(roomy, prompts, params)
+    expected = one_by_one(roomy, prompts, params)
     with LLM(tiny_path("gemma3"), **{"kv_cache_memory_bytes": 1 << 24, "max_model_len": 160, **CONFIGURATIONS[name]}) as llm:
         assert_same_tokens(llm.generate(prompts, params), expected)
 
@@ -295,7 +290,7 @@ def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], roomy: LLM
 def test_preemption(tiny_path: Callable[..., Path], roomy: LLM) -> None:
     prompts, params = crowd(40)
     with crowded_llm(tiny_path("gemma3"), 24, max_model_len=140, max_num_batched_tokens=48) as llm:
-        assert_same_tokens(llm.generate(prompts, params), alone(roomy, prompts, params))
+        assert_same_tokens(llm.generate(prompts, params), one_by_one(roomy, prompts, params))
         assert llm.get_metrics()["num_preemptions"] >= 5
 
 
@@ -309,11 +304,11 @@ def test_drafts_and_the_batch(tiny_path: Callable[..., Path], verification: str)
     ]  # fmt: skip
     path = tiny_path("llama", vocab_size=16)
     with LLM(path, kv_cache_memory_bytes=1 << 23, max_model_len=128) as llm, crowded_llm(path, 12, max_model_len=128) as few:
-        plain = alone(llm, prompts, params)
+        plain = one_by_one(llm, prompts, params)
         accepted = 0
         for drafter in ("lookup", "law") if verification == "block" else DRAFTERS:
             config = SpeculativeConfig(DRAFTERS[drafter](), 5, verification)
-            expected = alone(llm, prompts, params, speculative_config=config)
+            expected = one_by_one(llm, prompts, params, speculative_config=config)
             accepted += sum(output.outputs[0].spec_decode_metrics.num_accepted_tokens for output in expected)
             for engine in (llm, few):
                 assert_same_tokens(engine.generate(prompts, params, speculative_config=config), expected)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import crowded_llm, enumerable_llm, own_sampler, stateful
+from features import crowded_llm, enumerable_llm, one_by_one, own_sampler, stateful
 from llmi import (
     LLM,
     AsyncLLM,
@@ -170,10 +170,6 @@ def crowd(count: int) -> tuple[list[list[int]], list[SamplingParams]]:
     return prompts, params
 
 
-def alone(llm: LLM, prompts: list[list[int]], params: list[SamplingParams], **options: Any) -> Outputs:
-    return Outputs(llm.generate([prompt], one, **options)[0] for prompt, one in zip(prompts, params, strict=True))
-
-
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "together": {},
     "steps of 1": {"max_num_batched_tokens": 1},
@@ -194,14 +190,15 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], roomy: LLM, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("LLMI_EMULATE_CUDA", "1")
     prompts, params = crowd(24 if "device" not in name else 12)
-    expected = alone(roomy, prompts, params)
+    expected = one_by_one(roomy, prompts, params)
     with LLM(tiny_path("gemma3"), **{"kv_cache_memory_bytes": 1 << 24, "max_model_len": 160, **CONFIGURATIONS[name]}) as llm:
         assert_same_tokens(llm.generate(prompts, params), expected)
         if name == "together":
             assert len({tuple(output.outputs[0].token_ids) for output in expected}) == len(prompts)
             unguided = [one.replace(guidance_scale=None) for one in params]
             changed = sum(
-                a.outputs[0].token_ids != b.outputs[0].token_ids for a, b in zip(expected, alone(roomy, prompts, unguided), strict=True)
+                a.outputs[0].token_ids != b.outputs[0].token_ids
+                for a, b in zip(expected, one_by_one(roomy, prompts, unguided), strict=True)
             )
             assert changed > len(prompts) // 2
 
@@ -209,7 +206,7 @@ def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], roomy: LLM
 def test_preemption_takes_both_caches(tiny_path: Callable[..., Path], roomy: LLM) -> None:
     prompts, params = crowd(40)
     with crowded_llm(tiny_path("gemma3"), 30, max_model_len=140, max_num_batched_tokens=48) as llm:
-        assert_same_tokens(llm.generate(prompts, params), alone(roomy, prompts, params))
+        assert_same_tokens(llm.generate(prompts, params), one_by_one(roomy, prompts, params))
         assert llm.get_metrics()["num_preemptions"] >= 5
 
 
@@ -244,11 +241,11 @@ def test_drafts_and_the_batch(tiny_path: Callable[..., Path], verification: str)
         LLM(path, kv_cache_memory_bytes=1 << 23, max_model_len=128, max_num_batched_tokens=9, max_num_seqs=6) as small,
         crowded_llm(path, 12, max_model_len=128) as few,
     ):
-        plain = alone(llm, prompts, params)
+        plain = one_by_one(llm, prompts, params)
         accepted = 0
         for drafter in ("lookup", "law") if verification == "block" else DRAFTERS:
             config = SpeculativeConfig(DRAFTERS[drafter](), 5, verification)
-            expected = alone(llm, prompts, params, speculative_config=config)
+            expected = one_by_one(llm, prompts, params, speculative_config=config)
             accepted += sum(output.outputs[0].spec_decode_metrics.num_accepted_tokens for output in expected)
             for engine in (llm, small, few):
                 assert_same_tokens(engine.generate(prompts, params, speculative_config=config), expected)

@@ -21,7 +21,7 @@ from llmi.params.options import CALL, SAMPLING, Option
 from llmi.params.sampling import ALIASES
 
 DOCS = Path(__file__).parent.parent / "docs"
-#: A value that asks for something, as the name's own program takes it, and what must stand beside it.
+#: A value that has an effect, in the form that the program of this name takes, with the values that it needs.
 NAMES: dict[str, Any] = {
     # transformers
     "typical_p": 0.5, "epsilon_cutoff": 0.001, "eta_cutoff": 0.001, "top_h": 0.4, "guidance_scale": 1.5, "negative_prompt": "x", "negative_prompt_ids": [5],
