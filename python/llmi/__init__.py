@@ -21,6 +21,7 @@ _MODULES = {
     "llm": ("LLM",),
     "params.sampling": ("SamplingParams", "TokenContext"),
     "text.tokenizer": ("Tokenizer",),
+    "tools.calls": ("ToolCall",),
     "hooks.runners": ("BatchLogitsProcessor",),
     "requests.stream": ("TextStream",),
     "async_llm": ("AsyncLLM",),
@@ -61,7 +62,7 @@ _MODULES = {
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
 #: Packages and modules whose own `__all__` is public.
-_PACKAGES = ("smc", "testing", "watermark")
+_PACKAGES = ("smc", "testing", "tools", "watermark")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 
     from llmi import smc as smc
     from llmi import testing as testing
+    from llmi import tools as tools
     from llmi import watermark as watermark
     from llmi.async_llm import AsyncLLM as AsyncLLM
     from llmi.cli.doctor import doctor as doctor
@@ -142,6 +144,7 @@ if TYPE_CHECKING:
     from llmi.speculation.verification import Verification as Verification
     from llmi.speculation.verification import VerifyContext as VerifyContext
     from llmi.text.tokenizer import Tokenizer as Tokenizer
+    from llmi.tools.calls import ToolCall as ToolCall
 
 __all__ = ["__version__", *_PACKAGES, *_HOME]
 

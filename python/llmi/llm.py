@@ -45,13 +45,14 @@ from llmi.params.sampling import SamplingParams
 from llmi.requests import scoring
 from llmi.requests.build import RequestBuilder
 from llmi.requests.call import Call
+from llmi.requests.chats import ChatOptions, chat_call
 from llmi.requests.prepare import CallOptions, prepare, resolve
 from llmi.requests.resolve import resolve_params, take_options
 from llmi.requests.results import ResultBuilder
 from llmi.requests.stepping import Stepping
 from llmi.requests.stream import TextStream
 from llmi.requests.submission import Speculation, Submission
-from llmi.text.chats import ids_of, ids_of_chat, is_chat, prompts_of
+from llmi.text.chats import ids_of_chat, is_chat, prompts_of
 from llmi.text.prompts import Prompt, as_list
 from llmi.text.tokenizer import Message, Tokenizer
 
@@ -321,6 +322,9 @@ class LLM(StaysHere):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
+        tool_format: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **generate_args: object,
     ) -> Outputs:
@@ -334,21 +338,19 @@ class LLM(StaysHere):
             A template, the path of a file with one, or the name of one of the model's; see Tokenizer.apply_chat_template.
         add_generation_prompt, continue_final_message : bool
             Begin an answer, or continue the last message.
-        tools : list of dict, optional
-            JSON schemas of functions.
+        tools, tool_choice, parallel_tool_calls, tool_format
+            Functions that the model may call, in OpenAI's form, and whether it must; see docs/tools.md.
         chat_template_kwargs : dict, optional
             Further variables of the template (`documents`, `enable_thinking`), JSON data. What the template does not look at is named in a UserWarning.
         **generate_args
             As for generate(). A chat that cannot be rendered is one request's error (`on_error`).
         """
-        options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
         use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
-        render = functools.partial(
-            prompts_of, self.tokenizer, chat_template=chat_template, add_generation_prompt=option("add_generation_prompt", add_generation_prompt),
-            continue_final_message=option("continue_final_message", continue_final_message), tools=tools, chat_template_kwargs=chat_template_kwargs,
+        options = ChatOptions(
+            chat_template=chat_template, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message, tools=tools,
+            tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls, tool_format=tool_format, chat_template_kwargs=chat_template_kwargs,
         )  # fmt: skip
-        call_options = CallOptions(to_the_end=True, render=lambda chat: ids_of(render(chat)), **options)
-        return self._finish(self._call(render(messages), sampling_params, generate_args, call_options), use_tqdm)
+        return self._finish(chat_call(self, messages, sampling_params, generate_args, options), use_tqdm)
 
     def stream(self, prompts: object, sampling_params: Params | None = None, **generate_args: object) -> TextStream:
         """Text as it comes; `prompts` as in generate, or one chat (a list of dicts with "role").

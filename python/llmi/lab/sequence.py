@@ -29,6 +29,7 @@ from llmi.params.rows import combined
 from llmi.params.sampling import SamplingParams
 from llmi.params.structured import StructuredOutputsParams
 from llmi.structured import constraint_of
+from llmi.structured.thinking import written
 from llmi.text.prompts import HeldPrompt, token_list, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         --------
         >>> sequence.constrain({"regex": "[0-9]+"})  # doctest: +SKIP
         """
-        made = constraint_of(SAMPLING["structured_outputs"].parse(constraint), self.llm.tokenizer)
+        made = constraint_of(SAMPLING["structured_outputs"].parse(constraint), self.llm.tokenizer, lambda: _written(self, None))
         self._constraint = None if made is None else (made, int(self._core.num_tokens))
         self._hook_state.pop("constraint", None)
 
@@ -342,7 +343,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         return np.ascontiguousarray(row, np.float32)
 
     def _constraint_processor(self, params: SamplingParams, ends: list[int]) -> ConstraintProcessor | None:
-        own = constraint_of(params.structured_outputs, self.llm.tokenizer)
+        own = constraint_of(params.structured_outputs, self.llm.tokenizer, lambda: _written(self, self.prompt_len))
         if own is not None and self._constraint is not None:
             raise UnsupportedCombinationError("the sequence keeps to a constraint of its own", "structured_outputs", "constrain")
         if self._constraint is not None:
@@ -413,6 +414,11 @@ def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Captu
     layers = capture_layers(capture or Capture(), llm.model_info.num_layers)
     core = _core.LabSequence(ids, *layers)
     return TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
+
+
+def _written(sequence: TokenSequence, end: int | None) -> str:
+    """Its text up to a position, special tokens included."""
+    return written(sequence.llm.tokenizer, sequence.token_ids[:end].tolist())
 
 
 def _read_only(values: F32) -> F32:

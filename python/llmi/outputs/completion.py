@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmi.base.travel import Record
 from llmi.outputs.speculation import SpecDecodeMetrics
+from llmi.tools.calls import ToolCall
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +63,8 @@ class CompletionOutput(Record):
     `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. After a beam search, `cumulative_logprob` is the
     sum that was scored, `score` that sum over its length penalty, and `beam_indices[i]` the rank, among the running beams before position i, of
     the beam that token i continues. `complete` is False if the text is not a whole of what `structured_outputs` demands: it was cut off by
-    max_tokens, a stop string, an abort or an error. Equality looks at everything but the speculation's statistics and the trace.
+    max_tokens, a stop string, an abort or an error. In the finished outputs of chat(), `text` is all that was written, and `content`, `reasoning`
+    and `tool_calls` are its parts (docs/tools.md); elsewhere these are None, None and []. Equality looks at everything but the speculation's statistics and the trace.
     """
 
     index: int
@@ -77,11 +79,24 @@ class CompletionOutput(Record):
     complete: bool = True
     score: float | None = None
     beam_indices: list[int] | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] = dataclasses.field(default_factory=list)
 
     def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
         """Fields that an older version's objects lack get their defaults."""
         for field in dataclasses.fields(self):
-            setattr(self, field.name, state[1].get(field.name, field.default))
+            made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            setattr(self, field.name, state[1].get(field.name, made))
+
+    def as_message(self) -> dict[str, Any]:
+        """An answer of chat() as the next message of the chat: content, reasoning_content and tool_calls."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text if self.content is None else self.content}
+        if self.reasoning is not None:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [call.as_dict() for call in self.tool_calls]
+        return message
 
     def __repr__(self) -> str:
         score = "" if self.score is None else f", score={self.score:.4f}"

@@ -49,6 +49,9 @@ class StructuredOutputsParams:
         Of JSON: none at all, one space after `,` and `:`, or as the standard allows.
     lenient : bool
         Schema keywords that the grammar engine does not know have no effect, with a warning in the log. By default they are refused.
+    after_thinking : bool
+        The constraint starts behind the model's thinking: behind the token or text that ends it (`</think>`), if the prompt opens a block
+        of thinking or the output begins with one. Else it starts at once.
 
     Raises
     ------
@@ -70,6 +73,7 @@ class StructuredOutputsParams:
     structural_tag: str | dict[str, Any] | None = None
     whitespace: Literal["compact", "one", "any"] = "compact"
     lenient: bool = False
+    after_thinking: bool = False
 
     def __post_init__(self) -> None:
         settle: dict[str, Callable[[object], object]] = {
@@ -81,6 +85,7 @@ class StructuredOutputsParams:
             "structural_tag": lambda value: _json_text("structural_tag", value),
             "whitespace": lambda value: parse(Choice(WHITESPACE), f"{_NAME}.whitespace", value),
             "lenient": lambda value: parse(Flag(), f"{_NAME}.lenient", value),
+            "after_thinking": lambda value: parse(Flag(), f"{_NAME}.after_thinking", value),
         }
         for name, rule in settle.items():
             value = getattr(self, name)

@@ -23,7 +23,9 @@ from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
 from llmi.structured import constraint_of
+from llmi.structured.thinking import written
 from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
+from llmi.tools.chat import ToolChat
 
 if TYPE_CHECKING:
     from llmi.session import Session
@@ -37,7 +39,7 @@ class CallOptions:
     """How a call's requests run, besides prompts and parameters: options of `LLM.generate`, as they were given, and the kind of call.
 
     stream: text is wanted as it comes. stepped: the requests run while LLM.step is called. to_the_end: where nobody gives max_tokens it is
-    the end of the context. render: makes token ids of a chat's messages, in calls that take chats.
+    the end of the context. render: makes token ids of a chat's messages, in calls that take chats; tools: how their answers are read.
     """
 
     priority: int | Iterable[int] = 0
@@ -49,6 +51,7 @@ class CallOptions:
     stepped: bool = False
     to_the_end: bool = False
     render: Callable[[object], list[int]] | None = None
+    tools: ToolChat | None = None
 
     def checked(self) -> CallOptions:
         """With flags and words in their plain form. Raises InvalidParamsError."""
@@ -155,7 +158,9 @@ def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> S
     use = prompt.use
     seed = use.params.seed if use.params.seed is not None else derive_seed(llm._seed, prompt.index)
     hooks = RequestHooks(str(request_id), DEFAULTS, "")
-    submission = Submission(None, [], use.params, {}, seed, hooks, trace=options.trace, beams=use.beams, what=prompt.what)
+    submission = Submission(
+        None, [], use.params, {}, seed, hooks, trace=options.trace, beams=use.beams, what=prompt.what, tools=options.tools
+    )
     try:
         _fill(llm, submission, prompt, request_id, options)
     except LlmiError as error:
@@ -173,6 +178,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     item, params, use = prompt.item, submission.params, prompt.use
     if prompt.refused is not None:
         raise prompt.refused
+    if options.tools is not None and options.tools.fields and not params.detokenize:
+        raise UnsupportedCombinationError("tools: detokenize=False gives no text in which calls could be found", "detokenize", "tools")
     text, ids = tokenize(item, llm.tokenizer, parse_special=options.parse_special, max_model_len=llm._builder.max_model_len)
     submission.prompt, submission.prompt_token_ids = text, ids
     submission.cache_salt = cache_salt(item)
@@ -187,9 +194,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     submission.negative_token_ids = _negative(llm, params, ids, options)
     llm._builder.fit_max_tokens(prompt.use, len(ids), len(submission.negative_token_ids))
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
-        known = [token for token in ids if token < llm.tokenizer.vocab_size]
-        text = submission.prompt = llm.tokenizer.decode(known, skip_special_tokens=False)
-    made = constraint_of(params.structured_outputs, llm.tokenizer)
+        text = submission.prompt = written(llm.tokenizer, ids)
+    made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text)
     constraint = None if made is None else ConstraintProcessor(made, llm._builder.ends(params))
     submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
     submission.hooks.drops_beams = use.beams is not None

@@ -78,6 +78,10 @@ class ResultBuilder:
         else:
             samples = request.samples if request is not None else []
         outputs = [self._completion(index, sample, submission) for index, sample in enumerate(samples)]
+        if submission.tools is not None and partial is None:
+            for output in outputs:
+                answer = submission.tools.read(output.text, submission.seed, output.index, submission.prompt)
+                output.content, output.reasoning, output.tool_calls = answer.content, answer.reasoning, answer.tool_calls
         error = submission.error or (self._error(submission) if partial is None else None)
         if not outputs:
             ended: FinishReason = "error" if error is not None or submission.beams is None else "abort"  # before a hypothesis was finished

@@ -11,6 +11,7 @@ from llmi.hooks.runners import RequestHooks
 from llmi.outputs.speculation import SpecDecodeMetrics
 from llmi.params.beams import BeamSearchParams
 from llmi.params.sampling import SamplingParams
+from llmi.tools.chat import ToolChat
 
 
 class Speculation(Protocol):
@@ -61,6 +62,7 @@ class Submission:
     error: LlmiError | None = None  # refused at submission
     beams: BeamSearchParams | None = None  # what `params` lacks of a beam search
     what: str = ""  # which prompt it is, for errors: "prompt 3: "
+    tools: ToolChat | None = None  # how its answers are read, if it is a chat
 
     @property
     def built(self) -> _core.Request:

@@ -18,6 +18,7 @@ from llmi.smc.numeric import F64, I64, exp, log, total
 from llmi.smc.prefix import Prefix
 from llmi.smc.settings import Settings
 from llmi.structured import constraint_of
+from llmi.structured.thinking import written
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +59,9 @@ class Target:
         self.params = params
         self._ends = frozenset(root.llm._builder.ends(params))
         self._stops = frozenset([*(() if params.ignore_eos else self._ends), *(params.stop_token_ids or [])])
-        self._constraint = constraint_of(settings.constraint, root.llm.tokenizer)
+        self._constraint = constraint_of(
+            settings.constraint, root.llm.tokenizer, lambda: written(root.llm.tokenizer, root.token_ids.tolist())
+        )
         self._processor = None if self._constraint is None else ConstraintProcessor(self._constraint, self._ends)
 
     def first(self) -> History:

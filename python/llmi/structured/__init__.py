@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from llmi.params.constraint import Constraint
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.thinking import prelude_of
 from llmi.text.tokenizer import Tokenizer
 
 
-def constraint_of(value: object, tokenizer: Tokenizer) -> Constraint[Any] | None:
+def constraint_of(value: object, tokenizer: Tokenizer, prompt: Callable[[], str | None]) -> Constraint[Any] | None:
     """The automaton of `structured_outputs` in its plain form: a Constraint as it is, StructuredOutputsParams compiled, None as None.
 
+    prompt: gives the text before the output, special tokens included; called where the constraint starts after thinking.
     Raises InvalidParamsError for a grammar that cannot be enforced, MissingExtraError without the library.
     """
     if not isinstance(value, StructuredOutputsParams):
         return cast("Constraint[Any] | None", value)
     from llmi.structured.constraint import grammar_constraint
 
-    return grammar_constraint(value, tokenizer)
+    return grammar_constraint(value, tokenizer, prelude_of(tokenizer, prompt()) if value.after_thinking else "")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_GRAMMARS = 64
-_cache: OrderedDict[tuple[int, StructuredOutputsParams], GrammarConstraint] = OrderedDict()
+_cache: OrderedDict[tuple[int, StructuredOutputsParams, str], GrammarConstraint] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -57,10 +57,10 @@ class State:
 class GrammarConstraint(Constraint[State]):
     """A grammar of StructuredOutputsParams. The library's errors are ConstraintError."""
 
-    def __init__(self, params: StructuredOutputsParams, vocabulary: Vocabulary) -> None:
+    def __init__(self, params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "") -> None:
         self.params = params
         self._vocabulary = vocabulary
-        self._first = compiled(params, vocabulary.compiled)
+        self._first = compiled(params, vocabulary.compiled, prelude)
         matcher = self._first.deep_copy()
         self._first_mask = vocabulary.mask(matcher)
         if matcher.is_error() or not (self._first_mask.any() or matcher.is_accepting()):
@@ -108,15 +108,15 @@ def _first_line(message: str) -> str:
     return message.strip().split("\n")[0][:200] or "it gives no reason"
 
 
-def grammar_constraint(params: StructuredOutputsParams, tokenizer: Tokenizer) -> GrammarConstraint:
-    """The compiled grammar; the latest 64 are kept. Raises InvalidParamsError for what cannot be enforced, MissingPackageError."""
+def grammar_constraint(params: StructuredOutputsParams, tokenizer: Tokenizer, prelude: str = "") -> GrammarConstraint:
+    """The compiled grammar, behind a prelude of thinking; the latest 64 are kept. Raises InvalidParamsError for what cannot be enforced, MissingPackageError."""
     vocabulary = vocabulary_of(tokenizer)
-    key = (id(vocabulary), params)
+    key = (id(vocabulary), params, prelude)
     with _lock:
         if key in _cache:
             _cache.move_to_end(key)
             return _cache[key]
-    made = GrammarConstraint(params, vocabulary)
+    made = GrammarConstraint(params, vocabulary, prelude)
     with _lock:
         _cache[key] = made
         if len(_cache) > _MAX_GRAMMARS:

@@ -11,6 +11,7 @@ from llmi.base.log import log
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.params.structured import StructuredOutputsParams
 from llmi.structured.library import Matcher, load
+from llmi.structured.thinking import behind
 
 _SEPARATORS: dict[str, dict[str, object]] = {
     "compact": {"whitespace_flexible": False},
@@ -44,9 +45,9 @@ def grammar_of(params: StructuredOutputsParams) -> str:
     return str(matcher.grammar_from_lark(_lark(params.grammar or "")))
 
 
-def compiled(params: StructuredOutputsParams, tokenizer: object) -> Matcher:
-    """A matcher at the beginning of the grammar's language. Raises InvalidParamsError, for JSON schemas with JSON pointers."""
-    matcher = load().LLMatcher(tokenizer, grammar_of(params), log_level=0)
+def compiled(params: StructuredOutputsParams, tokenizer: object, prelude: str = "") -> Matcher:
+    """A matcher at the beginning of the grammar's language, or of what comes before it (thinking.py). Raises InvalidParamsError, for JSON schemas with JSON pointers."""
+    matcher = load().LLMatcher(tokenizer, behind(prelude, grammar_of(params)), log_level=0)
     if matcher.is_error():
         raise refused(_explain(params, str(matcher.get_error())))
     for warning in matcher.get_grammar_warnings():

@@ -159,6 +159,13 @@ class Tokenizer:
         """Text of the special tokens by id."""
         return self._bytes.special
 
+    @property
+    def special_pattern(self) -> re.Pattern[str] | None:
+        """Matches the text of any special token, the longest first; None if there is none."""
+        if self._special_pattern is None:
+            self._special_pattern = rules.special_pattern(self.special_tokens.values())
+        return self._special_pattern
+
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of `text`.
 
@@ -343,10 +350,8 @@ class Tokenizer:
             "bos_token": self._text_of(self.bos_token_id),
             "eos_token": self._text_of(self._loaded.main_eos_token_id),
         }
-        if self._special_pattern is None:
-            self._special_pattern = rules.special_pattern(self.special_tokens.values())
         return rules.render(
-            template, messages, {name: text for name, text in tokens.items() if text}, self._special_pattern, self.path,
+            template, messages, {name: text for name, text in tokens.items() if text}, self.special_pattern, self.path,
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message, kwargs=kwargs,
             turn_ends={self._text_of(token_id) for token_id in {*self.eos_token_ids, *self._loaded.prefix, self.bos_token_id}} - {""},
         )  # fmt: skip

@@ -1,0 +1,124 @@
+"""The grammar of an answer: free until a call begins, or calls alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Mapping
+from typing import Any
+
+from llmi.errors import InvalidParamsError
+from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.grammars import grammar_of
+from llmi.tools.form import ToolFormat
+from llmi.tools.functions import Choice, Function
+
+ANY = "(?s:.*)"
+_PUNCTUATION = set(string.punctuation) - set("<>_")  # which a backslash makes plain
+
+
+class GrammarRules:
+    """Rules in the library's dialect of Lark, as formats add them.
+
+    special: token ids of the texts that are special tokens.
+    """
+
+    def __init__(self, special: Mapping[str, int]) -> None:
+        self._special = special
+        self._pattern = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
+        self._rules: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # of rules by their bodies
+        self._json: dict[str, str] = {}
+
+    def is_special(self, text: str) -> bool:
+        """Whether a text is a special token."""
+        return text in self._special
+
+    def text(self, text: str) -> str:
+        """The expression of a text; special tokens in it are the tokens."""
+        parts: list[str] = []
+        at = 0
+        for match in self._pattern.finditer(text):
+            parts += [literal(text[at : match.start()]), f"<[{self._special[match.group()]}]>"]
+            at = match.end()
+        parts.append(literal(text[at:]))
+        return " ".join(part for part in parts if part != '""') or '""'
+
+    def json(self, schema: dict[str, Any], where: str) -> str:
+        """The expression of JSON that fits a schema. Raises InvalidParamsError that names the place."""
+        key = json.dumps(schema)
+        if key not in self._json:
+            try:
+                grammar = grammar_of(StructuredOutputsParams(json=schema, whitespace="one"))
+            except InvalidParamsError as error:
+                raise InvalidParamsError(f"{where}: {plain_reason(error)}", "tools") from None
+            self._json[key] = self.rule(f"%json {json.dumps(json.loads(grammar)['grammars'][0]['json_schema'])}")
+        return self._json[key]
+
+    def quoted(self, mark: str, regex: str) -> str:
+        """The expression of a text that matches, with a mark on both sides, which is not in it."""
+        if self.is_special(mark):
+            return self.rule(f"{self.text(mark)} /{regex}/ {self.text(mark)}")
+        return self.rule(f"{literal(mark)} (/{regex}/ & ~/{ANY}{in_regex(mark)}{ANY}/) {literal(mark)}", terminal=True)
+
+    def rule(self, body: str, terminal: bool = False) -> str:
+        """The name of a rule with this body."""
+        if body not in self._names:
+            self._names[body] = self.reserve(terminal)
+            self.define(self._names[body], body)
+        return self._names[body]
+
+    def reserve(self, terminal: bool = False) -> str:
+        """A name that is not taken."""
+        name = f"{'T' if terminal else 'r'}{len(self._rules)}"
+        self._rules[name] = ""
+        return name
+
+    def define(self, name: str, body: str) -> None:
+        """Gives a reserved rule its body."""
+        self._rules[name] = body
+
+    def __str__(self) -> str:
+        return "".join(f"{name}: {body}\n" for name, body in self._rules.items())
+
+
+def literal(text: str) -> str:
+    """A text as a grammar writes it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def in_regex(text: str) -> str:
+    """A text as a regular expression between slashes writes it."""
+    return "".join(f"\\{letter}" if letter in _PUNCTUATION else letter for letter in text)
+
+
+def plain_reason(error: InvalidParamsError) -> str:
+    """What an error of a grammar says, in words of tools."""
+    text = str(error).removeprefix("structured_outputs: ").replace(" (lenient=True leaves them out of account)", "")
+    return f"{text} (strict: false takes any arguments)"
+
+
+def answer_grammar(
+    form: ToolFormat, functions: list[Function], choice: Choice, several: bool, special: Mapping[str, int], think: str = ""
+) -> str:
+    """The grammar of an answer, in Lark. think: how a free text must not begin. Raises InvalidParamsError."""
+    rules = GrammarRules(special)
+    called = [function for function in functions if choice.kind != "named" or function.name == choice.name]
+    call = rules.rule(" | ".join(form.call(function, rules) for function in called))
+    opens, closes, between = (rules.text(text) for text in (form.opens, form.closes, form.between))
+    one = rules.rule(f"{call} {closes}")
+    is_list = several and form.several and choice.kind != "named"
+    rest = rules.rule(f"{one} ({between} {opens} {one})*" if is_list else one)
+    calls = f"{rules.text(form.first)} {rest} {rules.text(form.last)}"
+    if choice.kind != "auto":
+        return f"start: {opens} {calls}\n{rules}"
+    banned = [f"{in_regex(think)}{ANY}"] if think and not rules.is_special(think) else []
+    if not form.opens:
+        beginnings = [text for function in functions for text in form.beginnings(function.name)]
+        banned += [f"({'|'.join(map(in_regex, beginnings))}){ANY}"]
+    free = f"FREE: /{ANY}/" + "".join(f" & ~/{text}/" for text in banned)
+    if not form.opens:
+        return f"start: free | {calls}\nfree: FREE\n{free}\n{rules}"
+    head = f"head: FREE {opens}" if rules.is_special(form.opens) else f"head[lazy]: FREE {opens}"
+    return f"start: free | head {calls}\nfree: FREE\n{free}\n{head}\n{rules}"
