@@ -215,7 +215,10 @@ def test_what_is_dropped_is_named_once(llm: LLM) -> None:
     with pytest.warns(UserWarning, match=r"'tools', the argument 'documents', the argument 'enable_thinking'.*tool_calls") as seen:
         chats = [USER, [{"role": "assistant", "content": "x", "tool_calls": [1]}]]
         llm.chat(
-            chats, chat_template=SHOW, max_tokens=1, tools=TOOLS, chat_template_kwargs={"documents": [{"a": "b"}], "enable_thinking": False}
+            chats,
+            chat_template=SHOW,
+            max_tokens=1,
+            chat_template_kwargs={"tools": TOOLS, "documents": [{"a": "b"}], "enable_thinking": False},
         )
     assert len(seen) == 1 and seen[0].filename == __file__
     with pytest.raises(InvalidParamsError, match="twice"):

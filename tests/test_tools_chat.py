@@ -32,6 +32,8 @@ def test_a_named_function_of_a_model_whose_template_knows_no_tools(smollm: LLM) 
     again = smollm.chat(follow, tools=[ADD], tool_choice="auto", temperature=0, max_tokens=5)[0]
     assert again.prompt is not None and again.prompt.count("<tool_response>\n</tool_response><|im_end|>\n</tool_response>") == 1
     assert again.prompt_token_ids.count(2) == 4, "the tool's text is no end of a turn"
+    none = smollm.chat(follow, tools=[ADD], tool_choice="none", temperature=0, max_tokens=5)[0]
+    assert none.prompt is not None and "<tools>" not in none.prompt and "<tool_response>\n</tool" in none.prompt
 
 
 def test_replays_and_drafts_give_the_same_calls(smollm: LLM) -> None:

@@ -63,6 +63,8 @@ def _tools(llm: Session, sampling_params: object, chat: ChatOptions) -> ToolChat
     kwargs = chat.chat_template_kwargs
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise InvalidParamsError(f"chat_template_kwargs must be a dict, not {type(kwargs).__name__}", "chat_template_kwargs")
+    if chat.tools is not None and (kwargs or {}).get("tools") is not None:
+        raise InvalidParamsError("tools is given twice: as an argument, and in chat_template_kwargs", "tools")
     variables = {**(kwargs or {}), **({} if not chat.tools else {"tools": chat.tools})}
     has_template = chat.chat_template is not None or llm.tokenizer.chat_template is not None
     template = llm.tokenizer.template_for(chat.chat_template, variables) if has_template else None

@@ -65,7 +65,7 @@ class ToolChat:
     fields: dict[str, Any]
     template_tools: list[dict[str, Any]] | None
     format: AnswerFormat | None
-    _instructions: str = ""
+    _instructions: str | None = None  # None: the template knows tools itself
     _tokenizer: Tokenizer | None = None
 
     def messages(self, chat: object) -> object:
@@ -73,7 +73,7 @@ class ToolChat:
         if not isinstance(chat, list | tuple):
             return chat
         plain = [_with_dicts(message) for message in chat]
-        return in_words(plain, self._instructions) if self._instructions else plain
+        return plain if self._instructions is None else in_words(plain, self._instructions)
 
     def format_behind(self, prompt: str | None) -> AnswerFormat | None:
         """How an answer to this prompt (a text with its special tokens) is read."""
@@ -150,9 +150,10 @@ def chat_tools(
     names = frozenset(function.name for function in functions)
     is_read = form is not None and choice.kind != "none"
     format = AnswerFormat(form, names, thinking) if is_read else None if thinking is None else AnswerFormat(None, frozenset(), thinking)
-    instructions = form.instructions(functions) if form is not None and form.instructions is not None and choice.kind != "none" else ""
-    shown = None if form is not None and form.instructions is not None else given
-    return ToolChat(with_fields(params, fields), fields, shown, format, instructions, tokenizer)
+    instructions = None
+    if form is not None and form.instructions is not None:
+        instructions = form.instructions(functions) if choice.kind != "none" else ""
+    return ToolChat(with_fields(params, fields), fields, given if instructions is None else None, format, instructions, tokenizer)
 
 
 def _marks(thinking: Thinking | None) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ GENERIC = dataclasses.replace(HERMES, name="generic", knows=lambda template: Fal
 
 
 def in_words(messages: list[Any], instructions: str) -> list[Any]:
-    """The messages for a template that knows no tools: calls and results are texts, and the instructions stand in the system message.
+    """The messages for a template that knows no tools: calls and results are texts, and the instructions, where there are any, stand in the system message.
 
     Results that follow each other become one message: templates want user and assistant alternately.
     """
@@ -42,6 +42,8 @@ def in_words(messages: list[Any], instructions: str) -> list[Any]:
         else:
             result.append(words)
         was_result = is_result
+    if not instructions:
+        return result
     first = result[0] if result else None
     if isinstance(first, dict) and first.get("role") in ("system", "developer") and isinstance(first.get("content"), str):
         return [{**first, "content": f"{first['content']}\n\n{instructions}"}, *result[1:]]
