@@ -7,6 +7,7 @@ from mutant import Mutant
 CORE = "tests/test_beams_core.py"
 DEFINITION = "tests/test_beams.py"
 CALLS = "tests/test_beam_calls.py"
+DEVICE = "tests/test_beams_device.py"
 PYTHON = "python/llmi"
 
 
@@ -31,6 +32,11 @@ BEAMS = [
     planted("a broken word is given up", "ForcedProgress::Add", "pending_.push_back(static_cast<size_t>(current_));", "", DEFINITION),
     planted("banks do not take turns", "OrderByBanks", "place_in_run[a] < place_in_run[b];", "place_in_run[a] < 0 * place_in_run[b];", DEFINITION),
     planted("a hypothesis may lack words", "BeamSteps::Place", "(!end->at_token && child.words.completed())", "true", DEFINITION),
+    planted("a device's candidates lack the beam's sum", "TakeFound", "sum + static_cast<double>(token.value)", "static_cast<double>(token.value)", DEVICE),
+    planted("a device's rows are those before", "DeviceDraws::LaunchCandidates", "total += static_cast<size_t>(count);", "total += static_cast<size_t>(count) - (i > 2 ? 1 : 0);", DEVICE, "csrc/engine/rows"),
+    planted("a device draws in a search", "WhyBeamsOnHost", 'if (request.beams->do_sample) …;', "", DEVICE, "csrc/engine/rows"),
+    planted("a device knows no penalties and gets them", "WhyBeamsOnHost", "EditNames(request.params)", "EditNames(SamplingParams())", DEVICE, "csrc/engine/rows"),
+    planted("a row without candidates is not looked at again", "DeviceDraws::TakeCandidates", "Recompute(place, hidden);", "", DEVICE, "csrc/engine/rows"),
     planted("num_beams gives all", "canonical_beams", 'own["n"] = 1', 'own["n"] = None', CALLS, PYTHON),
     planted("the model's filters hold in every search", "_beams_by_keywords", "(not draws or own[name] == 0)", "own[name] == 0", CALLS, PYTHON),
     planted("a named drafter is left out in silence", "_check_beams", "if prompt.names_drafter:", "if False:", CALLS, PYTHON),

@@ -111,13 +111,28 @@ DECIDERS = [
     planted("rows that have ended are planned", "PlanRow", "if (sample.finished) return {};", ""),
 ]
 PLACES = [
-    planted("whoever decides does so on the device", "PlanRow", "site.has_device && device_decides", "site.has_device"),
-    planted("a device on the host", "PlanRow", "site.has_device && device_decides", "device_decides"),
-    planted("siblings that start draw on the device", "PlanRow", "device_decides && !is_sibling", "device_decides"),
+    planted(
+        "whoever decides does so on the device",
+        "DeviceDecides",
+        "(plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule) && ",
+        "",
+    ),
+    planted("a device on the host", "PlanRow", "site.has_device && !is_sibling", "!is_sibling"),
+    planted(
+        "siblings that start draw on the device",
+        "PlanRow",
+        "!is_sibling && !plan.NeedsHost() && DeviceDecides",
+        "!plan.NeedsHost() && DeviceDecides",
+    ),
     planted("siblings take over a state that is too new", "PlanRow", " && !state_is_copied", "", f"{PLANS} tests/test_batch_processors.py"),
     planted("traced rows are drawn in parallel", "PlanRow", " && !plan.keeps.trace", ""),
     planted("rows later in a draft are drawn in parallel", "PlanRow", "RowDecider::kDraw && comes_first", "RowDecider::kDraw"),
-    planted("host rows let steps run ahead", "PlanRow", "plan.place == RowPlace::kDevice && !request.stepped", "!request.stepped"),
+    planted(
+        "host rows let steps run ahead",
+        "PlanRow",
+        "plan.place == RowPlace::kDevice && !request.beams && !request.stepped",
+        "!request.beams && !request.stepped",
+    ),
     planted("steps by hand run ahead", "PlanRow", " && !request.stepped", ""),
     planted("steps run ahead of drafts", "PlanRow", " && !request.speculation.has_value()", ""),
     planted("masks by the last token run ahead of it", "PlanRow", " && !plan.edits.last_token", ""),

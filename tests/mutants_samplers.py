@@ -37,7 +37,7 @@ SAMPLERS = [
     planted("masks hold once", "csrc/sampling", "ProcessLogits", "MaskAgain(params, history, logits, vocab_size);", ""),
     planted("filters at temperature 0", "csrc/sampling", "StepsOf", " || (params.greedy() && !IsPenalty(step))", ""),
     planted("late penalties come early", "csrc/sampling", "StepsOf", "if (!filters) list.num_early", "list.num_early"),
-    planted("a device draws what it does not know", "csrc/engine", "PlanRow", " && DrawsOnDevice(params)", "", "tests/test_row_plan.py"),
+    planted("a device draws what it does not know", "csrc/engine", "DeviceDecides", " && DrawsOnDevice(request.params)", "", "tests/test_row_plan.py"),
     planted("mu stays as it was", "csrc/engine", "Decide", "sample.sampler = NextState…;", "", SPECULATION),
     planted("mu stays as it was where rows are drawn in parallel", "csrc/engine", "Take", "sample.sampler = row.sampler;", "", TESTS),
     planted("all samples have the first one's coin", "csrc/engine", "Sample::history", "rank, sampler}", "0, sampler}"),

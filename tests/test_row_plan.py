@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import llmi
-from features import FEATURES, own_sampler, stateful
-from llmi import LLM, SamplingParams, SpeculativeConfig, _core
+from features import ALL_FEATURES, BEAM_FEATURES, FEATURES, own_sampler, stateful
+from llmi import LLM, BeamSearchParams, SamplingParams, SpeculativeConfig, _core
 from llmi.testing import assert_same_tokens
 
 pytestmark = pytest.mark.skipif(not hasattr(_core, "testing"), reason="this build has no testing submodule")
@@ -135,6 +135,7 @@ FILTERED = "host draw parameters in_parallel overwrites_logits"
 LAST_TOKEN = "device draw parameters last_token in_parallel overwrites_logits"
 NO_AHEAD = "device draw parameters in_parallel overwrites_logits"
 CONTRAST = "host contrast hidden"
+FOUND = "device beams overwrites_logits"  # the candidates of a beam
 LATER = "device draw parameters overwrites_logits"  # behind the first row of a draft: after the draw before it
 CASES: dict[str, Case] = {
     **{name: plain(FEATURES[name], DRAWN) for name in ("greedy", "temperature", "top_k", "top_p", "min_p", "filters", "penalties", "bias", "allowed", "min_tokens", "typical_p", "cutoffs", "p_less", "dynatemp")},
@@ -193,6 +194,15 @@ CASES: dict[str, Case] = {
     "contrastive, what is read and kept": plain(
         {**FEATURES["contrastive"], "logprobs": 1, "stopping_criteria": [criterion]}, "host contrast criteria logprobs hidden", calls=("criterion",)
     ),
+    **{name: plain(BEAM_FEATURES[name], FOUND) for name in ("beams", "beams that end", "groups of beams")},
+    "beams and stops": plain(BEAM_FEATURES["beams and stops"], "host beams parameters last_token overwrites_logits"),
+    "beam-sample": plain(BEAM_FEATURES["beam-sample"], "host beams parameters overwrites_logits"),
+    "beam-sample of the raw row": plain({"beam_width": 2, "do_sample": True}, "host beams overwrites_logits"),
+    "beams and a processor": plain(BEAM_FEATURES["beams and a processor"], "host beams parameters processors"),
+    "forced words": plain(BEAM_FEATURES["forced words"], "host beams overwrites_logits"),
+    "beams, what is read and kept": plain({"beam_width": 2, "logprobs": 1, "stopping_criteria": [lambda context: False]}, "host beams criteria logprobs"),
+    "beams, batch processors": plain({"beam_width": 2}, "host beams batch_processors", batch=True, calls=("batch",)),
+    "beams, trace": plain({"beam_width": 2}, "host beams trace", options={"trace": True}),
     "trace": plain({"top_p": 0.9}, "host draw parameters trace", options={"trace": True}),
     "batch processors": plain({}, "host draw batch_processors" + READ, batch=True, calls=("batch",)),
     "batch processors and one's own": plain(
@@ -241,7 +251,7 @@ CASES: dict[str, Case] = {
 
 
 def test_each_feature_has_its_row() -> None:
-    assert set(FEATURES) <= set(CASES)
+    assert set(ALL_FEATURES) <= set(CASES)
 
 
 # --- engines, and the requests that they get
@@ -276,7 +286,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return built
 
 
-def params_of(case: Case) -> SamplingParams:
+def params_of(case: Case) -> SamplingParams | BeamSearchParams:
+    if "beam_width" in case.params:
+        return BeamSearchParams(**{"max_tokens": 12, "seed": 3, "ignore_eos": "eos_token_id" not in case.params, **case.params})
     return SamplingParams(**{"temperature": 1.0, "max_tokens": 12, "seed": 3, "ignore_eos": True, **case.params})
 
 
@@ -371,7 +383,7 @@ def test_plans_are_carried_out(engines: dict[tuple[str, bool], LLM], name: str) 
         on_device = [row for row in case.rows.values() if row.startswith("device")] if device == "cuda" else []
         assert (num_draws > 0) == bool(on_device), num_draws
         assert (num_ahead > 0) == any("lets_run_ahead" in row for row in on_device), num_ahead
-        if len(on_device) == len(case.rows):
+        if len(on_device) == len(case.rows) and "beam_width" not in case.params:  # a beam's row may give several tokens, or none
             assert num_draws >= num_tokens
         check_calls(case, outputs[device], num_tokens)
         check_records(case, outputs[device])
@@ -387,7 +399,7 @@ def check_calls(case: Case, outputs: llmi.Outputs, num_tokens: int) -> None:
         assert CALLS[hook] == 0, hook
     if "batch" in case.calls:
         assert CALLS["batch rows"] >= num_tokens and CALLS["batch"] > 0
-        assert "speculative_config" in case.options or params_of(case).n > 1 or CALLS["batch rows"] > 2 * CALLS["batch"], (
+        assert "speculative_config" in case.options or (params_of(case).n or 1) > 1 or CALLS["batch rows"] > 2 * CALLS["batch"], (
             "rows of one step share a call"
         )
     num_drafts = sum(s.spec_decode_metrics.num_drafts for o in outputs for s in o.outputs if s.spec_decode_metrics is not None)

@@ -16,6 +16,7 @@
 #include "bindings/keywords.h"
 #include "bindings/py_hooks.h"
 #include "engine/engine.h"
+#include "engine/rows/plan.h"
 #include "sampling/steps.h"
 
 namespace py = pybind11;
@@ -174,6 +175,9 @@ void RegisterRequest(py::module_& module) {
                                for (const SampleOutput& sample : request.samples) list.append(py::cast(sample));
                                return list;
                              })
+      .def(
+          "beams_on_host", [](const Request& request) { return request.beams ? WhyBeamsOnHost(request) : std::vector<const char*>(); },
+          "The arguments of a beam search for which a device copies its rows to the host.")
       .def_property_readonly("prompt_logprobs", [](const Request& request) { return request.prompt_logprobs; })
       .def_property_readonly(
           "prompt_token_logprobs",

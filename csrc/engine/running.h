@@ -155,10 +155,19 @@ struct LogitsRow {
 // The verdict of a row that the device has not drawn: the host decides.
 constexpr RowVerdict kNotDrawn = {kNoToken, -1};
 
+// Rows of a chunk that follow each other, of which the device finds the likeliest tokens for beams.
+struct PendingCandidates {
+  size_t place = 0;  // of the first row
+  size_t num_rows = 0;
+  int64_t count = 0;  // tokens of each row
+  size_t begin = 0;   // of the first row's tokens among those of the chunk
+};
+
 // The rows of a chunk that the device draws, and the ticket of that draw. No places: the device draws none, and there is no ticket.
 struct PendingDraws {
   std::vector<size_t> places;
   DrawTicket ticket = 0;
+  std::vector<PendingCandidates> candidates;
 };
 
 // A step between its forward and its tokens.

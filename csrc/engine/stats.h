@@ -19,7 +19,7 @@ namespace llmi {
   X(int64_t, num_recomputed_tokens, "tokens that were computed again after a preemption") \
   X(int64_t, num_restored_tokens, "tokens of preempted sequences whose blocks came back from the host") \
   X(int64_t, num_copies_left_out, "preemptions without a copy to the host, because computing again looked faster") \
-  X(int64_t, num_device_draws, "rows that were drawn on the device; the logits of other rows came to the host") \
+  X(int64_t, num_device_draws, "rows that the device has drawn or ranked; the logits of other rows came to the host") \
   X(int64_t, num_steps_ahead, "steps that were launched before the tokens of the step before were known") \
   X(int64_t, num_graph_replays, "recorded launches that the device replayed") \
   X(int64_t, num_device_waits, "how often the host waited for the device") \

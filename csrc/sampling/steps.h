@@ -55,6 +55,9 @@ struct SamplerSteps {
 // The steps that change a row, in the order in which they run. At temperature 0 only penalties do.
 SamplerSteps StepsOf(const SamplingParams& params);
 
+// The parameters that change a row of which the next token comes, by name: masks and biases, then the steps.
+std::vector<const char*> EditNames(const SamplingParams& params);
+
 // Throws Error(kInvalidArgument) for a sampler_order that repeats a name, holds an unknown one or lacks a step that the parameters have.
 void CheckOrder(const SamplingParams& params);
 

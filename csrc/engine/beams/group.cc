@@ -5,23 +5,25 @@
 #include <utility>
 
 namespace llmi {
-namespace {
 
 // transformers' number: max(2, 1 + number of EOS ids) for each beam, so that enough remain if all EOS tokens come first.
-int64_t NumCandidates(const Request& request) {
+int64_t NumBeamCandidates(const Request& request) {
   const SamplingParams& params = request.params;
   std::set<int32_t> ends(params.stop_token_ids.begin(), params.stop_token_ids.end());
   if (!params.ignore_eos) ends.insert(params.eos_token_ids.begin(), params.eos_token_ids.end());
   return std::max<int64_t>(2, 1 + static_cast<int64_t>(ends.size())) * (request.beams->width / request.beams->num_groups);
 }
 
-}  // namespace
+int64_t NumRowCandidates(const Request& request) {
+  return NumBeamCandidates(request) + (request.beams->diversity_penalty != 0 ? request.beams->width : 0);
+}
 
 BeamGroup::BeamGroup(const Request& request, Sample* leader, std::shared_ptr<const TokenBytes> token_bytes)
     : sampling_(request.params),
       token_bytes_(std::move(token_bytes)),
       scoring_{*request.beams, static_cast<int64_t>(request.prompt_token_ids.size()), request.params.max_tokens},
-      num_candidates_(NumCandidates(request)),
+      num_candidates_(NumBeamCandidates(request)),
+      num_of_row_(NumRowCandidates(request)),
       arrivals_(static_cast<size_t>(request.num_samples)) {
   // Every team starts from the leader's row.
   for (int64_t i = 0; i < params().num_groups; ++i) {
@@ -29,8 +31,6 @@ BeamGroup::BeamGroup(const Request& request, Sample* leader, std::shared_ptr<con
     teams_.push_back({{{leader, 0, -1, words}}, FinishedBeams(team_width())});
   }
 }
-
-int64_t BeamGroup::num_of_row() const { return num_candidates_ + (params().diversity_penalty != 0 ? params().width : 0); }
 
 BeamArrival& BeamGroup::arrival(const Sample& sample) { return arrivals_[static_cast<size_t>(sample.index)]; }
 

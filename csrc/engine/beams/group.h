@@ -53,6 +53,10 @@ struct BeamTeam {
   bool done = false;
 };
 
+// Candidates of a team of the search, and those that a row must bring so that the best ones stay known after the diversity penalty.
+int64_t NumBeamCandidates(const Request& request);
+int64_t NumRowCandidates(const Request& request);
+
 class BeamGroup {
  public:
   // leader: the sample that computes the prompt.
@@ -67,10 +71,9 @@ class BeamGroup {
   // Diverse searches and those with forced words end by the scorers of transformers 4.52.4, others by the rule of 5.24.
   bool follows_scorer() const { return forces_words() || params().num_groups > 1; }
   int64_t team_width() const { return params().width / params().num_groups; }
-  // Candidates of a team, and those that a row must bring so that the best ones stay known after the diversity penalty.
-  int64_t num_candidates() const { return num_candidates_; }
-  int64_t num_of_row() const;
-  int64_t num_tokens() const { return num_tokens_; }  // output tokens of the running beams
+  int64_t num_candidates() const { return num_candidates_; }  // as NumBeamCandidates
+  int64_t num_of_row() const { return num_of_row_; }          // as NumRowCandidates
+  int64_t num_tokens() const { return num_tokens_; }          // output tokens of the running beams
 
   BeamArrival& arrival(const Sample& sample);
   // The sum of a sample's beam; a sample that starts several teams has 0.
@@ -99,6 +102,7 @@ class BeamGroup {
   const std::shared_ptr<const TokenBytes> token_bytes_;
   const BeamScoring scoring_;
   const int64_t num_candidates_;
+  const int64_t num_of_row_;
   std::vector<BeamTeam> teams_;
   std::vector<BeamArrival> arrivals_;  // by sample
   std::vector<BeamNode> nodes_;

@@ -25,6 +25,18 @@ bool HasTokens(const KernelContext& context, const float* scored, int64_t vocab_
               "biases or processors made a log-probability NaN or +inf at position " + std::to_string(position));
 }
 
+// The candidates of a row that nothing changes: the likeliest tokens, with the bits that BestOfRow gives them.
+void TakeFound(const Sample& sample, std::span<const TopCandidate> found) {
+  const BeamGroup& group = *sample.running->beams;
+  std::vector<BeamCandidate>& candidates = sample.running->beams->arrival(sample).candidates;
+  const double sum = group.SumOf(sample);
+  candidates.clear();
+  for (const TopCandidate& token : found) {
+    const double score = sum + static_cast<double>(token.value);
+    candidates.push_back({score, score, sample.rank, token.logit, token.token, sample.sampler});
+  }
+}
+
 }  // namespace
 
 // Calls body for each row without an error, in parallel. What it throws becomes the row's error.
@@ -42,12 +54,16 @@ void BeamRows::ForEach(std::vector<Row>& rows, const Body& body) {
   });
 }
 
-void BeamRows::Prepare(std::span<const LogitsRow> rows, const float* logits) {
+void BeamRows::Prepare(std::span<const LogitsRow> rows, const float* logits, const DeviceDraws& device) {
   std::vector<Row> chosen;
   size_t num_edited = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
     if (sample.finished || rows[i].plan.decider != RowDecider::kBeams) continue;
+    if (const std::span<const TopCandidate> found = device.Candidates(i); !found.empty()) {
+      TakeFound(sample, found);
+      continue;
+    }
     chosen.push_back({&rows[i], logits + static_cast<int64_t>(i) * vocab_size_, &sample.running->beams->arrival(sample)});
     if (IsEdited(rows[i])) ++num_edited;
   }

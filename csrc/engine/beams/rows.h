@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/beams/group.h"
+#include "engine/rows/device_draws.h"
 #include "engine/rows/user_processors.h"
 #include "engine/running.h"
 #include "kernels/ops/context.h"
@@ -18,8 +19,9 @@ class BeamRows {
   BeamRows(const KernelContext& context, UserProcessors& processors, int64_t vocab_size)
       : context_(context), processors_(processors), vocab_size_(vocab_size) {}
 
-  // Fills the arrivals of those rows of a chunk that beams decide. logits [rows, vocab_size]: raw, not changed.
-  void Prepare(std::span<const LogitsRow> rows, const float* logits);
+  // Fills the arrivals of those rows of a chunk that beams decide. logits [rows, vocab_size]: raw, not changed; those of rows whose
+  // candidates the device has found are not there.
+  void Prepare(std::span<const LogitsRow> rows, const float* logits, const DeviceDraws& device);
 
  private:
   struct Row {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/beams/group.h"
 #include "engine/drafting/walk.h"
 #include "engine/verification.h"
 #include "kernels/dispatch/device.h"
@@ -16,6 +17,10 @@ void AppendPath(const Draft& draft, int32_t node, std::vector<int32_t>* tokens) 
   const size_t begin = tokens->size();
   for (; node != kWalkRoot; node = draft.parent(node)) tokens->push_back(draft.token_ids[static_cast<size_t>(node)]);
   std::reverse(tokens->begin() + static_cast<int64_t>(begin), tokens->end());
+}
+
+bool FindsCandidates(const LogitsRow& row) {
+  return row.plan.decider == RowDecider::kBeams && row.plan.place == RowPlace::kDevice && !row.sample->finished;
 }
 
 }  // namespace
@@ -35,6 +40,7 @@ PendingDraws DeviceDraws::Launch(std::span<const LogitsRow> rows, const float* h
     const Sample& sample = *rows[i].sample;
     const auto row = static_cast<int64_t>(i);
     if (sample.finished || sample.walk.has_ended()) continue;  // the walk ended at a row of an earlier chunk
+    if (FindsCandidates(rows[i])) continue;
     const std::vector<int32_t> children = ChildrenToJudge(rows[i]);
     const int64_t num_laws = sample.walk.draft().laws.empty() ? 0 : static_cast<int64_t>(children.size());
     if (rows[i].plan.place == RowPlace::kHost || draws.num_laws() + num_laws > kMostDrawLaws) {
@@ -54,12 +60,49 @@ PendingDraws DeviceDraws::Launch(std::span<const LogitsRow> rows, const float* h
     pending.places.push_back(i);
   }
   if (draws.size() > 0) pending.ticket = context_.device->Draw(draws.batch(), there, vocab_size);
+  LaunchCandidates(rows, there, &pending);
   return pending;
+}
+
+// One launch for rows that follow each other and bring equally many candidates, as those of a search do.
+void DeviceDraws::LaunchCandidates(std::span<const LogitsRow> rows, const float* there, PendingDraws* pending) {
+  std::vector<PendingCandidates>& launches = pending->candidates;
+  size_t total = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!FindsCandidates(rows[i])) continue;
+    const int64_t count = rows[i].sample->running->beams->num_of_row();
+    const bool follows = !launches.empty() && launches.back().place + launches.back().num_rows == i && launches.back().count == count;
+    if (!follows) launches.push_back({i, 0, count, total});
+    ++launches.back().num_rows;
+    total += static_cast<size_t>(count);
+  }
+  if (launches.empty()) return;
+  found_there_.Reserve(total * sizeof(TopCandidate), "candidates of beams", context_.device);
+  const int64_t vocab_size = decoder_.spec().vocab_size;
+  for (const PendingCandidates& launch : launches) {
+    TopCandidates(context_, {.logits = there + static_cast<int64_t>(launch.place) * vocab_size,
+                             .num_rows = static_cast<int64_t>(launch.num_rows),
+                             .vocab_size = vocab_size,
+                             .count = launch.count,
+                             .out = found_there_.as<TopCandidate>() + launch.begin});
+  }
+  found_.resize(total);
 }
 
 bool DeviceDraws::Take(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws) {
   drawn_.assign(rows.size(), kNotDrawn);
-  if (draws.places.empty()) return true;
+  candidates_.assign(rows.size(), {});
+  const bool drew_all = draws.places.empty() || TakeDrawn(rows, hidden, draws);
+  const bool found_all = draws.candidates.empty() || TakeCandidates(rows, hidden, draws);
+  return drew_all && found_all;
+}
+
+void DeviceDraws::Recompute(size_t row, const float* hidden) {
+  const auto index = static_cast<int64_t>(row);
+  decoder_.LmHead(context_, hidden + index * decoder_.spec().hidden_size, 1, HostRow(index));
+}
+
+bool DeviceDraws::TakeDrawn(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws) {
   const DrawnRows drawn = context_.device->TakeDrawn(draws.ticket);
   bool drew_all = true;
   for (size_t i = 0; i < draws.places.size(); ++i) {
@@ -71,13 +114,30 @@ bool DeviceDraws::Take(std::span<const LogitsRow> rows, const float* hidden, con
       verdict.child = drawn.accepted[i] < 0 ? kWalkRoot : children[static_cast<size_t>(drawn.accepted[i])];
     }
     if (verdict.token != kNoToken || sample.finished) continue;
-    // The host says what is wrong with the row: its logits once more, as they were before masks and penalties.
     drew_all = false;
-    const auto row = static_cast<int64_t>(place);
-    decoder_.LmHead(context_, hidden + row * decoder_.spec().hidden_size, 1, HostRow(row));
+    Recompute(place, hidden);
   }
   num_draws_ += static_cast<int64_t>(draws.places.size());
   return drew_all;
+}
+
+bool DeviceDraws::TakeCandidates(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws) {
+  ToHost(context_, found_.data(), found_there_.data(), found_.size() * sizeof(TopCandidate));
+  bool found_all = true;
+  for (const PendingCandidates& launch : draws.candidates) {
+    const auto count = static_cast<size_t>(launch.count);
+    for (size_t i = 0; i < launch.num_rows; ++i) {
+      const size_t place = launch.place + i;
+      const TopCandidate* first = found_.data() + launch.begin + i * count;
+      const TopCandidate* end = std::find_if(first, first + count, [](const TopCandidate& found) { return found.token == kNoToken; });
+      candidates_[place] = {first, end};
+      if (first != end || rows[place].sample->finished) continue;
+      found_all = false;
+      Recompute(place, hidden);
+    }
+    num_draws_ += static_cast<int64_t>(launch.num_rows);
+  }
+  return found_all;
 }
 
 }  // namespace llmi

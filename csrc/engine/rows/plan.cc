@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/beams/group.h"
 #include "engine/running.h"
+#include "kernels/ops/top_candidates.h"
 #include "sampling/steps.h"
 #include "sampling/edits.h"
 
@@ -44,6 +46,12 @@ RowDecider DeciderOf(const LogitsRow& row) {
   return request.hooks != nullptr && request.hooks->HasSampler() ? RowDecider::kSampler : RowDecider::kDraw;
 }
 
+// Whether a device can name the token, as far as the decider and the parameters are concerned.
+bool DeviceDecides(const Request& request, const RowPlan& plan) {
+  if (plan.decider == RowDecider::kBeams) return WhyBeamsOnHost(request).empty();
+  return (plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule) && DrawsOnDevice(request.params);
+}
+
 bool HasUserRule(const Sample& sample) {
   if (sample.walk.draft().size() == 0 || !sample.request().speculation) return false;
   const SpeculationConfig& speculation = *sample.request().speculation;
@@ -51,6 +59,15 @@ bool HasUserRule(const Sample& sample) {
 }
 
 }  // namespace
+
+std::vector<const char*> WhyBeamsOnHost(const Request& request) {
+  std::vector<const char*> names;
+  if (request.beams->do_sample) names.push_back("do_sample");
+  if (!request.beams->force_words.empty()) names.push_back("force_words");
+  if (NumRowCandidates(request) > kMostTopCandidates) names.push_back("beam_width");
+  for (const char* name : EditNames(request.params)) names.push_back(name);
+  return names;
+}
 
 bool RowEdits::on_host() const { return batch_processors || processors; }
 
@@ -88,13 +105,12 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.keeps.trace = request.trace;
   plan.keeps.hidden = contrasts;
 
-  const bool device_decides = plan.decider == RowDecider::kDraw || plan.decider == RowDecider::kRule;
-  if (site.has_device && device_decides && !is_sibling && !plan.NeedsHost() && DrawsOnDevice(params)) plan.place = RowPlace::kDevice;
+  if (site.has_device && !is_sibling && !plan.NeedsHost() && DeviceDecides(request, plan)) plan.place = RowPlace::kDevice;
   // Siblings take over the state that their leader's processors have before they see this row, and draw before the leader.
   const bool state_is_copied = plan.readers.siblings && plan.edits.on_host();
   plan.in_parallel = plan.decider == RowDecider::kDraw && comes_first && !state_is_copied && !plan.keeps.trace;
-  plan.lets_run_ahead = plan.place == RowPlace::kDevice && !request.stepped && !request.speculation.has_value() && !plan.edits.last_token &&
-                        !site.has_batch_processors;
+  plan.lets_run_ahead = plan.place == RowPlace::kDevice && !request.beams && !request.stepped && !request.speculation.has_value() &&
+                        !plan.edits.last_token && !site.has_batch_processors;
   return plan;
 }
 

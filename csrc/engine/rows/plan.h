@@ -10,9 +10,12 @@
 // 3. State it in the table of tests/test_row_plan.py.
 #pragma once
 
+#include <vector>
+
 namespace llmi {
 
 struct LogitsRow;
+struct Request;
 
 enum class RowPlace { kHost, kDevice };
 
@@ -81,6 +84,10 @@ struct RowSite {
   bool has_device = false;
   bool has_batch_processors = false;
 };
+
+// The arguments of a beam search for which its rows come to the host: a device knows the likeliest tokens of a row as it is, and no more.
+// Readers and user code (RowPlan::NeedsHost) are not among them.
+std::vector<const char*> WhyBeamsOnHost(const Request& request);
 
 // The plan of a row of the step to come, by its other fields and its sample as they are before the step; a draft is known by then.
 RowPlan PlanRow(const LogitsRow& row, const RowSite& site);

@@ -73,7 +73,7 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
   combined_.Combine(step, rows, begin, context_.device == nullptr && num_behind > 0);
   processors_.RunBatch(rows, combined_);
   prepared_.Prepare(rows, combined_.logits().Row(0), combined_, device_draws_);
-  beams_.Prepare(rows, combined_.logits().Row(0));
+  beams_.Prepare(rows, combined_.logits().Row(0), device_draws_);
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].sample->finished) continue;  // ended at an earlier row of this step, or waits for its static batch to end
     const RowVerdict drawn = device_draws_.Drawn(i);

@@ -63,6 +63,7 @@ class GpuDevice final : public Device {
     draw_work_.Reserve(DrawWork(num_logits_rows, vocab_size).layout.size(), kDrawsName, this);
     draw_laws_.Reserve(static_cast<size_t>(std::min(num_logits_rows, kMostDrawLaws) * vocab_size) * sizeof(float), kDrawsName, this);
     for (AlignedBuffer& drawn : drawn_) drawn.Reserve(DrawnBytes(num_logits_rows), kDrawsName, this);
+    candidate_chunks_.Reserve(CandidateBytes(num_logits_rows, vocab_size), kDrawsName, this);
   }
   void ReserveInputs(int64_t num_values) override {
     if (!cublas_lt_) return;
@@ -244,7 +245,7 @@ class GpuDevice final : public Device {
 
   void TopCandidates(const TopCandidatesArgs& args) override {
     CandidatePlan plan = {args, (args.vocab_size + kVocabChunk - 1) / kVocabChunk, nullptr};
-    candidate_chunks_.Reserve(static_cast<size_t>(args.num_rows * plan.num_chunks) * sizeof(CandidateChunk), "parts of candidates", this);
+    candidate_chunks_.Reserve(CandidateBytes(args.num_rows, args.vocab_size), kDrawsName, this);
     plan.chunks = candidate_chunks_.template as<CandidateChunk>();
     Busy().Launch(plan.num_chunks, args.num_rows, kOpThreads, CandidateChunkKernel::kSharedBytes, CandidateChunkKernel{plan});
     Busy().Launch(args.num_rows, 1, kOpThreads, CandidateKernel::kSharedBytes, CandidateKernel{plan});
@@ -290,6 +291,10 @@ class GpuDevice final : public Device {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  static size_t CandidateBytes(int64_t num_rows, int64_t vocab_size) {
+    return static_cast<size_t>(num_rows * ((vocab_size + kVocabChunk - 1) / kVocabChunk)) * sizeof(CandidateChunk);
+  }
 
   // Each from its host's memory of its own.
   const float* UploadLaws(const DrawBatch& batch, int64_t vocab_size) {

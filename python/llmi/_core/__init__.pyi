@@ -321,6 +321,7 @@ class Request(_Bound):
         trace: bool,
         beams: Mapping[str, object] | None,  # the fields of BeamParams in csrc/engine/beams/params.h; early_stopping: "no", "yes", "never"
     ) -> None: ...
+    def beams_on_host(self) -> list[str]: ...
 
 class OutputEvent(_Bound):
     @property

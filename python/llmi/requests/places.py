@@ -15,7 +15,10 @@ def drawn_on(submission: Submission, has_batch_processors: bool) -> tuple[str, s
     With n above 1 the first token of each sample but the first is drawn on the host in any case.
     """
     params, core = submission.params, submission.core_params
-    reasons = [] if core is None else core.steps_on_host()
+    if submission.beams is not None:
+        reasons = [] if submission.request is None else submission.request.beams_on_host()
+    else:
+        reasons = [] if core is None else core.steps_on_host()
     if params.logprobs is not None:
         reasons.append("logprobs")
     reasons += [name for name in HOOKS if getattr(params, name)]
