@@ -1,4 +1,4 @@
-"""The command line: llmi chat | generate | inspect | doctor | bench | replay | cache."""
+"""The command line: llmi chat | generate | serve | inspect | doctor | bench | replay | cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.sampling_flags import add_flags, given
+from llmi.cli.serve import add_options as add_serve_options
+from llmi.cli.serve import run_serve
 from llmi.cli.structured_flags import add_structured_flags, structured
 from llmi.errors import InvalidParamsError, LlmiError
 
@@ -41,6 +43,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_chat(commands)
     _add_generate(commands)
+    serve = commands.add_parser(
+        "serve",
+        help="an HTTP server of one or several models",
+        epilog=EPILOG,
+        description="An OpenAI-compatible HTTP server (needs the extra `server`).",
+    )
+    add_serve_options(serve)
     inspect = commands.add_parser(
         "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
     )
@@ -297,6 +306,7 @@ def _cache(arguments: argparse.Namespace) -> int:
 COMMANDS = {
     "chat": _chat,
     "generate": _generate,
+    "serve": run_serve,
     "inspect": _inspect,
     "doctor": _doctor,
     "bench": _bench,

@@ -1,0 +1,136 @@
+"""`llmi serve`: an HTTP server of one or several models."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmi.cli.console import show
+from llmi.errors import InvalidParamsError, import_extra
+from llmi.models.catalogue import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from llmi.async_llm import AsyncLLM
+    from llmi.server.settings import ServerSettings
+
+_ENGINE = (
+    "dtype",
+    "quantization",
+    "activation_bits",
+    "kv_cache_dtype",
+    "max_model_len",
+    "max_num_seqs",
+    "kv_cache_memory_bytes",
+    "chat_template",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmi serve`."""
+    unset: dict[str, Any] = {"default": argparse.SUPPRESS}
+    parser.add_argument(
+        "-m",
+        "--model",
+        action="append",
+        metavar="[NAME=]MODEL",
+        help="a model, under a name of its own; may be given several times",
+        **unset,
+    )
+    where = parser.add_argument_group("where it listens")
+    where.add_argument("--host", default="127.0.0.1", help="an address of this machine")
+    where.add_argument("--port", type=int, default=8000, help="0: one that is free")
+    where.add_argument("--uds", metavar="FILE", help="a Unix socket instead", **unset)
+    parser.add_argument("--receipts", metavar="DIR", help="write a receipt of each answer into this folder", **unset)
+    engine = parser.add_argument_group("engines (of all models)")
+    engine.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
+    engine.add_argument("--quantization", choices=("q8_0", "q4_0"), help="quantise weights as they are loaded", **unset)
+    engine.add_argument("--activation-bits", type=int, choices=(8, 16), default=8, help="what quantised layers round their inputs to")
+    engine.add_argument("--kv-cache-dtype", default="auto", help="type of the KV cache")
+    engine.add_argument("--max-model-len", type=int, help="longest context (default: the model's, or what memory holds)", **unset)
+    engine.add_argument("--max-num-seqs", type=int, default=256, help="most sequences in a batch")
+    engine.add_argument(
+        "--kv-cache-memory-bytes",
+        type=int,
+        help="size of the KV cache (default: half of the memory that is free when the model is loaded)",
+        **unset,
+    )
+    engine.add_argument("--chat-template", metavar="FILE", help="a chat template instead of the model's own", **unset)
+    engine.add_argument(
+        "--num-threads", metavar="N[,N]", help="threads, divided among the models, or one number for each (default: the CPUs that this process may use)", **unset
+    )  # fmt: skip
+
+
+def named_models(given: list[str] | None) -> dict[str, str]:
+    """{name: model} of the -m flags. Raises InvalidParamsError for a name that comes twice."""
+    result: dict[str, str] = {}
+    for entry in given or [DEFAULT_MODEL]:
+        name, is_named, path = entry.partition("=")
+        if not is_named or "/" in name or not name or not path:
+            path = entry
+            name = Path(entry).name if Path(entry).is_dir() or entry.count("/") == 1 else Path(entry).name.removesuffix(".gguf")
+        if name in result:
+            raise InvalidParamsError(f"two models are named {name!r}: give one of them another name, as in -m other={path}", "model")
+        result[name] = path
+    return result
+
+
+def threads_of(given: str | None, num_models: int) -> list[int]:
+    """Threads of each model's engine. Raises InvalidParamsError."""
+    if given is None:
+        return _divided(len(os.sched_getaffinity(0)), num_models)
+    parts = given.split(",")
+    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 4096 for part in parts) or len(parts) not in (1, num_models):
+        raise InvalidParamsError(
+            f"--num-threads must be a number in [1, 4096], or one for each of the {num_models} models, as in 2,1; not {given[:40]!r}",
+            "num_threads",
+        )
+    return [int(part) for part in parts] if len(parts) == num_models else _divided(int(parts[0]), num_models)
+
+
+def _divided(total: int, count: int) -> list[int]:
+    return [max(1, total // count + (index < total % count)) for index in range(count)]
+
+
+def _settings(arguments: argparse.Namespace) -> ServerSettings:
+    from llmi.server.settings import ServerSettings
+
+    if not 0 <= arguments.port < 65536:
+        raise InvalidParamsError(f"--port must lie in [0, 65535], not {arguments.port}", "port")
+    receipts = Path(arguments.receipts) if hasattr(arguments, "receipts") else None
+    if receipts is not None and not (receipts.is_dir() and os.access(receipts, os.W_OK)):
+        raise InvalidParamsError(f"--receipts: {receipts} is no folder that can be written to", "receipts")
+    uds = Path(arguments.uds) if hasattr(arguments, "uds") else None
+    return ServerSettings(host=arguments.host, port=arguments.port, uds=uds, receipts=receipts)
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    """Loads the models and serves them until the process is told to end."""
+    for module in ("starlette", "uvicorn", "msgspec"):
+        import_extra(module, "server")
+    from llmi.chat.process import renderer
+    from llmi.server import run
+
+    names = named_models(getattr(arguments, "model", None))
+    threads = threads_of(getattr(arguments, "num_threads", None), len(names))
+    settings = _settings(arguments)
+    sock = run.bind(settings)
+    renderer.prestart()
+    models: dict[str, AsyncLLM] = {}
+    try:
+        for (name, path), num_threads in zip(names.items(), threads, strict=True):
+            models[name] = _load(arguments, path, num_threads)
+        run.serve(models, settings, sock, show)
+    finally:
+        sock.close()
+        for server in models.values():
+            server.llm.close()
+    return 0
+
+
+def _load(arguments: argparse.Namespace, path: str, num_threads: int) -> AsyncLLM:
+    from llmi.async_llm import AsyncLLM
+
+    engine_args = {name: getattr(arguments, name) for name in _ENGINE if hasattr(arguments, name)}
+    return AsyncLLM(path, num_threads=num_threads, **engine_args)

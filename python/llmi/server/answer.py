@@ -1,0 +1,67 @@
+"""What the answers of all endpoints hold alike: ids, usage, and the object `llmi`."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from llmi.server.generation import Job
+
+encode = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+
+
+def new_id(prefix: str) -> str:
+    """An id of an answer: "chatcmpl-" and 24 hexadecimal digits."""
+    return f"{prefix}{secrets.token_hex(12)}"
+
+
+def event(value: object) -> bytes:
+    """A server-sent event with a JSON value."""
+    return b"data: " + encode(value) + b"\n\n"
+
+
+def usage(num_prompt_tokens: int, num_cached_tokens: int, num_completion_tokens: int, num_reasoning_tokens: int = 0) -> dict[str, Any]:
+    """OpenAI's `usage`; cached_tokens is there on a miss, too."""
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_completion_tokens,
+        "total_tokens": num_prompt_tokens + num_completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
+    }
+
+
+class Counts:
+    """Tokens of a job's answers, as they come."""
+
+    def __init__(self, job: Job) -> None:
+        self.num_prompt_tokens = job.num_prompt_tokens
+        self.num_cached = [0] * len(job.prompts)
+        self.num_completion_tokens = 0
+        self.num_reasoning_tokens = 0
+
+    def usage(self) -> dict[str, Any]:
+        """The `usage` so far."""
+        return usage(self.num_prompt_tokens, sum(self.num_cached), self.num_completion_tokens, self.num_reasoning_tokens)
+
+
+def llmi_object(job: Job, receipts: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+    """The answer's own object: what repeats it (`seed`, `date`), what of the body has no effect (`ignored`), and its receipt."""
+    result: dict[str, Any] = {"seed": job.seeds[0], "ignored": list(dict.fromkeys(job.ignored))}
+    if len(job.seeds) > 1:
+        result["seeds"] = job.seeds
+    dates = [prompt.date for prompt in job.prompts if prompt.date is not None]
+    result["date"] = dates[0] if dates else None
+    for receipt in receipts:
+        result |= receipt
+    return result
+
+
+def created() -> int:
+    """Now, in seconds since 1970."""
+    return int(time.time())

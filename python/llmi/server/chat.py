@@ -1,0 +1,185 @@
+"""/v1/chat/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llmi.outputs.completion import CompletionOutput
+from llmi.outputs.results import RequestOutput
+from llmi.server import parameters
+from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id
+from llmi.server.body import read_fields
+from llmi.server.errors import ApiError
+from llmi.server.fields import CHAT, Taken
+from llmi.server.generation import Job, new_job
+from llmi.server.logprobs import LogprobForm, prompt_logprobs
+from llmi.server.prompts import chat_of, render
+from llmi.server.respond import respond
+from llmi.server.served import Served
+from llmi.server.state import state_of
+
+
+async def chat_completions(request: Request) -> Response:
+    """An answer to a chat, whole or as it comes."""
+    taken = CHAT.take(await read_fields(await request.body()))
+    model = state_of(request).models.find(taken.own.get("model"))
+    params = parameters.sampling(taken)
+    top = parameters.chat_logprobs(taken, params)
+    parameters.chat_max_tokens(model, taken, params)
+    include_usage, always = parameters.stream_options(taken)
+    if taken.own.get("tools") and taken.own.get("tool_choice") != "none":
+        raise ApiError(
+            400,
+            'tools are not called in this version of the server: leave them out, or give tool_choice: "none"',
+            param="tools",
+            code="unsupported",
+        )
+    prompt = await asyncio.to_thread(render, model, chat_of(taken))
+    job = new_job(model, taken, [prompt], params)
+    return await respond(request, job, ChatForm(job, taken, top, include_usage, always), taken.flag("stream"))
+
+
+class ChatForm:
+    """Answers of /v1/chat/completions. top: alternatives of each token, None without log-probabilities; always: usage in each chunk."""
+
+    def __init__(self, job: Job, taken: Taken, top: int | None, include_usage: bool, always: bool) -> None:
+        self.id = new_id("chatcmpl-")
+        self._job = job
+        self._counts = Counts(job)
+        self._created = created()
+        as_ids = taken.flag("return_tokens_as_token_ids")
+        self._logprobs = None if top is None else LogprobForm(job.model.tokenizer, top, as_ids)
+        self._with_ids = taken.flag("return_token_ids")
+        self._include_usage, self._always = include_usage, always
+        self._left = job.num_choices
+        self._last: dict[str, Any] | None = None  # the chunk that ends the last choice
+        self._prefix = self._chunk_prefix(job.model)
+
+    def _chunk_prefix(self, model: Served) -> bytes:
+        head = encode(
+            {
+                "id": self.id,
+                "object": "chat.completion.chunk",
+                "created": self._created,
+                "model": model.name,
+                "system_fingerprint": model.fingerprint,
+            }
+        )
+        return b"data: " + head[:-1] + b',"choices":[{"index":'
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        model = self._job.model
+        return {"id": self.id, "object": kind, "created": self._created, "model": model.name, "system_fingerprint": model.fingerprint}
+
+    # --- whole
+
+    def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
+        """A chat.completion."""
+        [output] = outputs
+        self._count(output)
+        result = {
+            **self._head("chat.completion"),
+            "choices": [self._choice(completion) for completion in output.outputs],
+            "usage": self._counts.usage(),
+            "llmi": llmi_object(self._job, [receipt]),
+        }
+        if output.prompt_logprobs is not None:
+            result["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        if self._with_ids:
+            result["prompt_token_ids"] = output.prompt_token_ids
+        return result
+
+    def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
+        choice = {
+            "index": completion.index,
+            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "logprobs": self._logprobs_of(completion),
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+        if self._with_ids:
+            choice["token_ids"] = completion.token_ids
+        return choice
+
+    def _logprobs_of(self, completion: CompletionOutput) -> dict[str, Any] | None:
+        if self._logprobs is None or completion.logprobs is None:
+            return None
+        return self._logprobs.chat(completion.logprobs)
+
+    def _count(self, output: RequestOutput) -> None:
+        self._counts.num_cached[0] = max(self._counts.num_cached[0], output.num_cached_tokens)
+        self._counts.num_completion_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+
+    # --- as it comes
+
+    def begin(self) -> bytes:
+        """A chunk with the role for each choice; the first one says what repeats the answer."""
+        chunks = []
+        for index in range(self._job.num_choices):
+            chunk = self._chunk(index, {"role": "assistant", "content": ""})
+            if index == 0:
+                chunk["llmi"] = llmi_object(self._job)
+                if self._with_ids:
+                    chunk["prompt_token_ids"] = self._job.prompts[0].ids
+            chunks.append(event(chunk))
+        return b"".join(chunks)
+
+    def _chunk(self, index: int, delta: dict[str, Any], completion: CompletionOutput | None = None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        if completion is not None:
+            choice["logprobs"] = self._logprobs_of(completion)
+            if self._with_ids:
+                choice["token_ids"] = completion.token_ids
+        chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
+        if self._include_usage or self._always:
+            chunk["usage"] = self._counts.usage() if self._always else None
+        return chunk
+
+    def news(self, index: int, output: RequestOutput) -> bytes:
+        """Chunks of each choice that has grown, and of each that has ended."""
+        self._count(output)
+        data = b""
+        for completion in output.outputs:
+            data += self._grown(completion)
+            if completion.finish_reason is not None and output.finished:
+                data += self._ended(completion, output)
+        return data
+
+    def _grown(self, completion: CompletionOutput) -> bytes:
+        if not completion.token_ids and not completion.text:
+            return b""
+        if self._logprobs is None and not self._with_ids and not self._always:
+            if not completion.text:
+                return b""
+            tail = b'},"logprobs":null,"finish_reason":null}]' + (b',"usage":null}\n\n' if self._include_usage else b"}\n\n")
+            return self._prefix + b"%d" % completion.index + b',"delta":{"content":' + encode(completion.text) + tail
+        return event(self._chunk(completion.index, {"content": completion.text}, completion))
+
+    def _ended(self, completion: CompletionOutput, output: RequestOutput) -> bytes:
+        chunk = self._chunk(completion.index, {})
+        chunk["choices"][0] |= {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
+        self._left -= 1
+        if self._left:
+            return event(chunk)
+        if output.prompt_logprobs is not None:
+            chunk["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        self._last = chunk
+        return b""
+
+    def end(self, receipt: dict[str, Any]) -> bytes:
+        """The chunk that ends the last choice, the chunk with the usage if it was asked for, and [DONE]."""
+        llmi = llmi_object(self._job, [receipt])
+        last = self._last if self._last is not None else self._chunk(0, {})
+        if not self._include_usage:
+            return event({**last, "llmi": llmi}) + DONE
+        return (
+            event(last) + event({**self._head("chat.completion.chunk"), "choices": [], "usage": self._counts.usage(), "llmi": llmi}) + DONE
+        )
+
+    def failed(self, error: ApiError) -> bytes:
+        """An error event."""
+        return event(error.body()) + DONE

@@ -1,0 +1,189 @@
+"""/v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llmi.outputs.completion import CompletionOutput
+from llmi.outputs.results import RequestOutput
+from llmi.server import parameters
+from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id
+from llmi.server.body import read_fields
+from llmi.server.errors import ApiError
+from llmi.server.fields import COMPLETIONS, Taken
+from llmi.server.generation import Job, new_job
+from llmi.server.logprobs import LogprobForm, Position, prompt_logprobs
+from llmi.server.prompts import Prompt, completion_prompts
+from llmi.server.respond import respond
+from llmi.server.state import state_of
+
+
+async def completions(request: Request) -> Response:
+    """Continuations of one or several prompts, whole or as they come."""
+    taken = COMPLETIONS.take(await read_fields(await request.body()))
+    model = state_of(request).models.find(taken.own.get("model"))
+    params = parameters.sampling(taken)
+    top = parameters.completion_logprobs(taken, params)
+    include_usage, always = parameters.stream_options(taken)
+    stream = taken.flag("stream")
+    prompts = await asyncio.to_thread(completion_prompts, model, taken)
+    parameters.completion_max_tokens(model, taken, params, prompts)
+    echo = taken.flag("echo")
+    if echo and top is not None:
+        if stream:
+            raise ApiError(400, "echo with logprobs is not streamed: give stream: false", param="echo", code="unsupported_combination")
+        params.setdefault("prompt_logprobs", top)
+    job = new_job(model, taken, prompts, params)
+    return await respond(request, job, CompletionForm(job, taken, top, include_usage, always), stream)
+
+
+class CompletionForm:
+    """Answers of /v1/completions. The choices of prompt i have the indices i n to (i + 1) n - 1."""
+
+    def __init__(self, job: Job, taken: Taken, top: int | None, include_usage: bool, always: bool) -> None:
+        self.id = new_id("cmpl-")
+        self._job = job
+        self._counts = Counts(job)
+        self._created = created()
+        self._tokenizer = job.model.tokenizer
+        self._logprobs = None if top is None else LogprobForm(self._tokenizer, top, taken.flag("return_tokens_as_token_ids"))
+        self._with_ids = taken.flag("return_token_ids")
+        self._echo = taken.flag("echo")
+        self._asked_prompt_logprobs = taken.own.get("prompt_logprobs") is not None
+        self._include_usage, self._always = include_usage, always
+        self._left = job.num_choices * len(job.prompts)
+        self._last: dict[str, Any] | None = None  # the chunk that ends the last choice
+        self._offsets: dict[int, int] = {}  # characters that each choice has so far, for text_offset
+        self._prefix = b"data: " + encode(self._head())[:-1] + b',"choices":[{"index":'
+
+    def _head(self) -> dict[str, Any]:
+        model = self._job.model
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self._created,
+            "model": model.name,
+            "system_fingerprint": model.fingerprint,
+        }
+
+    def _echoed(self, prompt: Prompt) -> str:
+        if prompt.text is not None:
+            return prompt.text
+        return self._tokenizer.decode([token for token in prompt.ids if token < self._tokenizer.vocab_size])
+
+    # --- whole
+
+    def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
+        """A text_completion."""
+        choices = []
+        for index, output in enumerate(outputs):
+            self._count(index, output)
+            choices += [self._choice(index, output, completion) for completion in output.outputs]
+        return {**self._head(), "choices": choices, "usage": self._counts.usage(), "llmi": llmi_object(self._job, [receipt])}
+
+    def _choice(self, index: int, output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
+        prompt = self._job.prompts[index]
+        text = self._echoed(prompt) + completion.text if self._echo else completion.text
+        choice: dict[str, Any] = {
+            "index": index * self._job.num_choices + completion.index, "text": text, "logprobs": None,
+            "finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason,
+        }  # fmt: skip
+        if self._logprobs is not None:
+            ids, positions = self._positions(output, completion)
+            choice["logprobs"] = self._logprobs.completion(ids, positions)
+        if self._asked_prompt_logprobs and output.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        if self._with_ids:
+            choice |= {"token_ids": completion.token_ids, "prompt_token_ids": output.prompt_token_ids}
+        return choice
+
+    def _positions(self, output: RequestOutput, completion: CompletionOutput) -> tuple[list[int], list[Position | None]]:
+        """The tokens whose log-probabilities a choice shows: with echo the prompt's stand in front."""
+        positions: list[Position | None] = list(completion.logprobs or ())
+        if not self._echo or output.prompt_logprobs is None:
+            return completion.token_ids, positions
+        return [*output.prompt_token_ids, *completion.token_ids], [*output.prompt_logprobs, *positions]
+
+    def _count(self, index: int, output: RequestOutput) -> None:
+        self._counts.num_cached[index] = max(self._counts.num_cached[index], output.num_cached_tokens)
+        self._counts.num_completion_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+
+    # --- as it comes
+
+    def begin(self) -> bytes:
+        """With echo a chunk with each choice's prompt; else one without text, which says what repeats the answer."""
+        count = self._job.num_choices
+        data = b""
+        for number in range(count * len(self._job.prompts) if self._echo else 1):
+            prompt = self._job.prompts[number // count]
+            chunk = self._chunk(number, self._echoed(prompt) if self._echo else "")
+            if number == 0:
+                chunk["llmi"] = llmi_object(self._job)
+            if self._with_ids:
+                chunk["choices"][0]["prompt_token_ids"] = prompt.ids
+            data += event(chunk)
+        return data
+
+    def _chunk(self, number: int, text: str, completion: CompletionOutput | None = None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": number, "text": text, "logprobs": None, "finish_reason": None}
+        if completion is not None and self._logprobs is not None:
+            offset = self._offsets.get(number, 0)
+            shown = choice["logprobs"] = self._logprobs.completion(completion.token_ids, completion.logprobs or [], offset)
+            if shown["text_offset"]:
+                self._offsets[number] = shown["text_offset"][-1] + len(
+                    self._tokenizer.decode(completion.token_ids[-1:], skip_special_tokens=False)
+                )
+        if completion is not None and self._with_ids:
+            choice["token_ids"] = completion.token_ids
+        chunk = {**self._head(), "choices": [choice]}
+        if self._include_usage or self._always:
+            chunk["usage"] = self._counts.usage() if self._always else None
+        return chunk
+
+    def news(self, index: int, output: RequestOutput) -> bytes:
+        """Chunks of each choice that has grown, and of each that has ended."""
+        self._count(index, output)
+        data = b""
+        for completion in output.outputs:
+            number = index * self._job.num_choices + completion.index
+            data += self._grown(number, completion)
+            if completion.finish_reason is not None and output.finished:
+                data += self._ended(number, completion, output)
+        return data
+
+    def _grown(self, number: int, completion: CompletionOutput) -> bytes:
+        if self._logprobs is None and not self._with_ids and not self._always:
+            if not completion.text:
+                return b""
+            tail = b',"logprobs":null,"finish_reason":null}]' + (b',"usage":null}\n\n' if self._include_usage else b"}\n\n")
+            return self._prefix + b"%d" % number + b',"text":' + encode(completion.text) + tail
+        if not completion.token_ids and not completion.text:
+            return b""
+        return event(self._chunk(number, completion.text, completion))
+
+    def _ended(self, number: int, completion: CompletionOutput, output: RequestOutput) -> bytes:
+        chunk = self._chunk(number, "")
+        chunk["choices"][0] |= {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
+        if self._asked_prompt_logprobs and output.prompt_logprobs is not None:
+            chunk["choices"][0]["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        self._left -= 1
+        if self._left:
+            return event(chunk)
+        self._last = chunk
+        return b""
+
+    def end(self, receipt: dict[str, Any]) -> bytes:
+        """The chunk that ends the last choice, the chunk with the usage if it was asked for, and [DONE]."""
+        llmi = llmi_object(self._job, [receipt])
+        last = self._last if self._last is not None else self._chunk(0, "")
+        if not self._include_usage:
+            return event({**last, "llmi": llmi}) + DONE
+        return event(last) + event({**self._head(), "choices": [], "usage": self._counts.usage(), "llmi": llmi}) + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        """An error event."""
+        return event(error.body()) + DONE

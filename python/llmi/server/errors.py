@@ -1,0 +1,105 @@
+"""Errors as a client sees them: always OpenAI's form, with a status that says whose turn it is."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from llmi.errors import (
+    ChatTemplateError,
+    EngineError,
+    InvalidParamsError,
+    LlmiError,
+    MissingExtraError,
+    OutOfMemoryError,
+    PromptTooLongError,
+    TokenizerError,
+    UnsupportedCombinationError,
+)
+
+log = logging.getLogger("llmi.server")
+_TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error", 405: "invalid_request_error",
+          408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error", 431: "invalid_request_error", 503: "overloaded_error",
+          504: "timeout_error"}  # fmt: skip
+_LONGEST = 2000  # characters of a message
+
+
+class ApiError(LlmiError):
+    """An answer that is an error.
+
+    Attributes
+    ----------
+    status : int
+        Of HTTP.
+    message : str
+        One that a person can act on.
+    type : str
+        OpenAI's name of the kind of error; None: the one of the status.
+    param : str or None
+        The field of the body that is wrong.
+    code : str or None
+        A word for programs.
+    headers : dict
+        Further headers of the answer.
+    """
+
+    def __init__(
+        self, status: int, message: str, type: str | None = None, param: str | None = None, code: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type or _TYPES.get(status, "api_error")
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """The answer's body."""
+        return error_body(self.status, self.message, self.type, self.param, self.code)
+
+
+def error_body(status: int, message: str, type: str | None = None, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """OpenAI's form of an error. The message is ASCII, whatever is quoted in it, and at most 2,000 characters long."""
+    text = message if len(message) <= _LONGEST else message[:_LONGEST] + "..."
+    text = text.encode("ascii", "backslashreplace").decode()
+    return {"error": {"message": text, "type": type or _TYPES.get(status, "api_error"), "param": param, "code": code}}
+
+
+def api_error(error: BaseException) -> ApiError:
+    """The answer for an exception: 4xx for what the client can change, 503 where the engine cannot go on, 500 for all else."""
+    if isinstance(error, ApiError):
+        return error
+    status, code, param = _kind_of(error)
+    if status == 500:
+        log.error("a request failed", exc_info=error)
+    text = str(error) if isinstance(error, LlmiError) else f"an error inside the server: {type(error).__name__}"
+    headers = {}
+    retry = getattr(error, "retry_after_s", None)
+    if status == 429 and retry is not None:
+        headers["retry-after"] = str(max(1, round(retry)))
+    return ApiError(status, " ".join(text.split()), None, param, code, headers)
+
+
+def _kind_of(error: BaseException) -> tuple[int, str | None, str | None]:
+    """(status, code, the field)."""
+    name = type(error).__name__
+    if name == "QueueFullError":
+        return 429, "queue_full", None
+    if "Timeout" in name:
+        return 504, "timeout", None
+    if isinstance(error, PromptTooLongError):
+        return 400, "context_length_exceeded", error.parameter
+    if isinstance(error, UnsupportedCombinationError):
+        return 400, "unsupported_combination", error.parameter
+    if isinstance(error, InvalidParamsError):
+        return 400, "invalid_value", error.parameter
+    if isinstance(error, ChatTemplateError):
+        return 400, "chat_template_error", "messages"
+    if isinstance(error, TokenizerError):
+        return 400, "invalid_value", "prompt"
+    if isinstance(error, MissingExtraError):
+        return 400, "missing_extra", None
+    if isinstance(error, EngineError | OutOfMemoryError):
+        return 503, "engine_unavailable", None
+    return 500, None, None

@@ -1,0 +1,92 @@
+"""Server-sent events: an answer that goes out as it comes, with comments while nothing does, and an end when nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+#: A comment goes out after this long without an event; proxies cut connections that are silent.
+KEEP_ALIVE_S = 15.0
+#: A reader that takes nothing for this long has its connection closed.
+STUCK_S = 60.0
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_COMMENT = b": keep-alive\n\n"
+
+
+class EventStream(Response):
+    """Sends what `events` gives. Headers go out at once; a client that has gone ends the iterator; `close` is called at the end in any case."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(None, 200, _HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+        self._sent_s = 0.0  # when the last event went out
+        self._is_sending = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._sent_s = loop.time()
+        work = asyncio.create_task(self._send_all(send))
+        watch = asyncio.create_task(self._watch(receive, send, work))
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+        finally:
+            work.cancel()
+            watch.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+            await self._close()
+
+    async def _send_all(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        async for data in self._events:
+            self._is_sending = True
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            self._is_sending = False
+            self._sent_s = loop.time()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _watch(self, receive: Receive, send: Send, work: asyncio.Task[None]) -> None:
+        """Ends the work when the client has gone or is stuck, and sends comments while nothing else is sent."""
+        loop = asyncio.get_running_loop()
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            while True:
+                await asyncio.wait({gone}, timeout=KEEP_ALIVE_S)
+                silent_s = loop.time() - self._sent_s
+                if gone.done() or (self._is_sending and silent_s >= STUCK_S):
+                    work.cancel()
+                    return
+                if not self._is_sending and silent_s >= KEEP_ALIVE_S and not work.done():
+                    await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+        finally:
+            gone.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    message: Message = {"type": ""}
+    while message["type"] != "http.disconnect":
+        message = await receive()
+
+
+async def unless_gone(receive: Receive, work: Awaitable[Response]) -> Response:
+    """The work's result; if the client goes first, the work is cancelled, and the answer is for nobody."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return Response(status_code=499)
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)

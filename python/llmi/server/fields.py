@@ -1,0 +1,187 @@
+"""The fields of each endpoint's body, each understood, inert, or refused by name; what is in no list is refused too.
+
+Understood are the fields that the endpoint itself reads, and all of SamplingParams and BeamSearchParams by the names of their tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmi.base.kinds import Flag, Kind, Maybe, Object, Text
+from llmi.params.beams import BEAMS
+from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, Foreign
+from llmi.params.options import SAMPLING, nearest
+from llmi.params.sampling import ALIASES
+from llmi.server.errors import ApiError
+
+_ANYTHING = Object("anything", lambda value: True)
+_WORDS = Maybe(Text(empty=True))
+#: Parameters that are Python, or that say what an endpoint says already.
+NOT_OVER_HTTP = {
+    "logits_processors": "it is Python code: use LLM.generate",
+    "logits_processor": "it is Python code: use LLM.generate",
+    "stopping_criteria": "it is Python code: use LLM.generate",
+    "sampler": "it is Python code: use LLM.generate",
+    "detokenize": "answers are texts",
+    "output_kind": "give stream",
+    "streamer": "give stream",
+}
+#: Parameters of LLM.generate that go on to it under their own names.
+PASSED_ON = frozenset(
+    name
+    for name in (*SAMPLING, *BEAMS, *ALIASES, *(alias for option in BEAMS.values() for alias in option.aliases), "do_sample", "suppress_tokens", "sequence_bias")
+    if name not in NOT_OVER_HTTP
+)  # fmt: skip
+
+
+def _refused(why: str, *names: str, neutral: tuple[Any, ...] = ()) -> dict[str, Foreign]:
+    return {name: Foreign(name, why, neutral, state="is not offered") for name in names}
+
+
+def _inert(why: str, kind: Kind, *names: str) -> dict[str, Foreign]:
+    return {name: Foreign(name, why, inert=kind) for name in names}
+
+
+_NOT_JSON = {
+    name: Foreign(name, why, ([], True) if name == "detokenize" else ([],), state="is not offered") for name, why in NOT_OVER_HTTP.items()
+}
+#: llmi's own, in every endpoint that generates.
+_LLMI = ("receipt", "cache_salt", "priority", "timeout_s", "request_id")
+#: vLLM's, the same in both of OpenAI's endpoints.
+_STRUCTURED = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag")
+_SHARED = {
+    **_NOT_JSON,
+    **_inert("nothing is stored or billed here", _WORDS, "user", "service_tier", "safety_identifier"),
+    **_inert("nothing is stored here", Flag(), "store"),
+    **_inert("nothing is stored here", Maybe(_ANYTHING), "metadata"),
+    **_inert("the prefix cache changes no token", Maybe(_ANYTHING), "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control"),
+    **_inert("llguidance is the one engine of grammars", _WORDS, "guided_decoding_backend"),
+    **_refused("give structured_outputs.whitespace", "guided_whitespace_pattern"),
+    **_refused("answers are not moderated", "moderation"),
+    **_refused("the cache stays in one process", "kv_transfer_params"),
+    **_refused("give beam_width= (num_beams), with n", "use_beam_search", neutral=(False,)),
+    **_refused("a request has no arguments for plug-ins", "vllm_xargs", neutral=({},)),
+    **_refused("models take text alone", "mm_processor_kwargs", "multi_modal_uuids", neutral=({},)),
+}  # fmt: skip
+_CHAT_ONLY = {
+    **_inert("it says what the answer may look like, and changes no token", Maybe(_ANYTHING), "prediction"),
+    **_inert("the model has one manner", _WORDS, "verbosity"),
+    **_refused("answers are text alone", "modalities", neutral=(["text"],)),
+    **_refused("answers are text alone", "audio"),
+    **_refused("nothing is searched here", "web_search_options"),
+    **_refused("it has been replaced: give tools", "functions", neutral=([],)),
+    **_refused("it has been replaced: give tool_choice", "function_call"),
+    **_refused("the prompt of a chat is made by its template: use /v1/completions", "echo", neutral=(False,)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """One endpoint's fields: `own` are read by its code; `foreign` are inert or refused; SamplingParams' are passed on unless `is_strict`."""
+
+    name: str
+    own: frozenset[str]
+    foreign: Mapping[str, Foreign]
+    is_strict: bool = False
+
+    def knows(self, name: str) -> bool:
+        """Whether the field is in a list."""
+        return name in self.own or name in self.foreign or (not self.is_strict and (name in PASSED_ON or name in CALL_FOREIGN))
+
+    def take(self, body: Mapping[str, Any]) -> Taken:
+        """Sorts a body's fields. Raises ApiError or InvalidParamsError that names what is wrong."""
+        if unknown := [name for name in body if not self.knows(name)]:
+            known = sorted(self.own | (frozenset() if self.is_strict else PASSED_ON))
+            listed = ", ".join(f"{name[:80]!r}{nearest(name, known, CALL_HINTS)}" for name in unknown[:8])
+            raise ApiError(400, f"{self.name} has no field {listed}", param=unknown[0][:80], code="unknown_field")
+        own = {name: value for name, value in body.items() if name in self.own}
+        params: dict[str, Any] = {}
+        ignored = []
+        for name, value in body.items():
+            if name in own:
+                continue
+            entry = self.foreign.get(name) or (None if name in PASSED_ON else CALL_FOREIGN.get(name))
+            if entry is None:
+                params[name] = value
+                continue
+            entry.check(value, self.name)
+            if entry.inert is not None and value is not None:
+                ignored.append(name)
+        return Taken(own, params, ignored)
+
+
+@dataclasses.dataclass(slots=True)
+class Taken:
+    """A body's fields: the endpoint's own, SamplingParams', and the names of those that are known to be without effect."""
+
+    own: dict[str, Any]
+    params: dict[str, Any]
+    ignored: list[str]
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """An own field that is True or False; null is the default. Raises InvalidParamsError."""
+        value = self.own.get(name)
+        return default if value is None else Flag().parse(name, value)
+
+    def text(self, name: str) -> str | None:
+        """An own field that is a string. Raises InvalidParamsError."""
+        value = self.own.get(name)
+        return None if value is None else str(Text(1 << 20, empty=True).parse(name, value))
+
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        """An own field that is an object. Raises ApiError."""
+        value = self.own.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise ApiError(400, f"{name} must be an object", param=name, code="invalid_type")
+        return value
+
+    def entries(self, name: str) -> list[Any] | None:
+        """An own field that is a list. Raises ApiError."""
+        value = self.own.get(name)
+        if value is not None and not isinstance(value, list):
+            raise ApiError(400, f"{name} must be a list", param=name, code="invalid_type")
+        return value
+
+
+def _own(*groups: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for group in groups for name in group)
+
+
+_RENDERED = (
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+)
+_SETTLED = (
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "logprobs",
+    "n",
+    "seed",
+    "return_tokens_as_token_ids",
+    "return_token_ids",
+    "prompt_logprobs",
+)
+_CHAT_OWN = ("max_completion_tokens", "top_logprobs", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning")
+CHAT = Endpoint("/v1/chat/completions", _own(_RENDERED, _SETTLED, _STRUCTURED, _LLMI, _CHAT_OWN), _SHARED | _CHAT_ONLY)
+COMPLETIONS = Endpoint(
+    "/v1/completions",
+    _own(("prompt", "echo", "parse_special", "add_special_tokens"), _SETTLED, _STRUCTURED, _LLMI),
+    _SHARED | _refused("there is no model for infilling", "suffix", neutral=("",)),
+)
+TOKENIZE = Endpoint(
+    "/tokenize",
+    _own(_RENDERED, ("model", "prompt", "return_token_strs", "parse_special")),
+    _refused("models take text alone", "mm_processor_kwargs", neutral=({},)),
+    is_strict=True,
+)
+DETOKENIZE = Endpoint("/detokenize", _own(("model", "tokens", "skip_special_tokens")), {}, is_strict=True)

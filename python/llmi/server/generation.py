@@ -1,0 +1,163 @@
+"""What a request asks of an engine, in the same terms for every endpoint, and its outputs as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+from llmi.base.kinds import Text
+from llmi.outputs.results import RequestOutput
+from llmi.params.options import PRIORITY, SEED
+from llmi.server.errors import ApiError
+from llmi.server.fields import Taken
+from llmi.server.prompts import Prompt
+from llmi.server.served import Served
+
+#: A drawn seed is exact in every client's JSON, where numbers may be doubles.
+SEED_BITS = 53
+#: How long a streamed request is watched for a refusal before its headers go out.
+_GRACE_S = 0.05
+
+
+@dataclasses.dataclass(slots=True)
+class Job:
+    """The requests of one body.
+
+    Attributes
+    ----------
+    params : dict
+        SamplingParams fields of all prompts, without seed and output_kind.
+    seeds : list of int
+        One for each prompt.
+    ignored : list of str
+        What the body says and what has no effect here.
+    wants_receipt : bool
+    """
+
+    model: Served
+    prompts: list[Prompt]
+    params: dict[str, Any]
+    seeds: list[int]
+    ignored: list[str]
+    wants_receipt: bool = False
+    priority: int = 0
+    cache_salt: str = ""
+
+    @property
+    def num_choices(self) -> int:
+        """Continuations per prompt, where the body says it."""
+        return int(self.params.get("n") or 1)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(len(prompt.ids) for prompt in self.prompts)
+
+    def reader(self, index: int, output_kind: str) -> AsyncIterator[RequestOutput]:
+        """The outputs of one prompt; nothing runs before its first step."""
+        prompt: dict[str, Any] = {"prompt_token_ids": self.prompts[index].ids}
+        if self.cache_salt:
+            prompt["cache_salt"] = self.cache_salt
+        return self.model.server.generate(
+            prompt, None, priority=self.priority, seed=self.seeds[index], output_kind=output_kind, **self.params
+        )
+
+
+def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str, Any]) -> Job:
+    """The job of a body whose prompts and parameters are known. A seed that the body does not give is drawn, one for each prompt."""
+    seed = SEED.parse("seed", taken.own.get("seed"))
+    seeds = [secrets.randbits(SEED_BITS) if seed is None else seed for _ in prompts]
+    priority = taken.own.get("priority")
+    salt = taken.own.get("cache_salt")
+    for prompt in prompts:
+        if not prompt.ids:
+            raise ApiError(400, "the prompt is empty: it has no token at all", param="prompt", code="invalid_value")
+    return Job(
+        model, prompts, params, seeds,
+        ignored=[*taken.ignored, *(name for prompt in prompts for name in prompt.ignored)],
+        wants_receipt=taken.flag("receipt"),
+        priority=0 if priority is None else PRIORITY.parse("priority", priority),
+        cache_salt="" if salt is None else Text(4096, empty=True).parse("cache_salt", salt),
+    )  # fmt: skip
+
+
+async def finals(job: Job) -> list[RequestOutput]:
+    """The whole output of each prompt. If one fails, or nobody waits any more, all end."""
+    readers = [job.reader(index, "final") for index in range(len(job.prompts))]
+    tasks = [asyncio.ensure_future(reader.__anext__()) for reader in readers]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        for reader in readers:
+            await reader.aclose()  # type: ignore[attr-defined]  # a reader of AsyncLLM
+
+
+News = tuple[int, RequestOutput]
+
+
+class Deltas:
+    """What is new of each prompt's output, as (index of the prompt, RequestOutput), until all have finished. An asynchronous iterator.
+
+    `start` submits the requests and raises what is wrong with them. `close` ends what still runs.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._readers = [job.reader(index, "delta") for index in range(len(job.prompts))]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._queue: asyncio.Queue[News | BaseException | None] = asyncio.Queue()
+        self._first: asyncio.Future[RequestOutput] | None = None
+        self._left = len(self._readers)
+
+    async def start(self) -> None:
+        """Submits; returns when the engine has taken the requests, or when the first news are there."""
+        if self._left == 1:
+            self._first = asyncio.ensure_future(self._readers[0].__anext__())
+            await asyncio.wait({self._first}, timeout=_GRACE_S)
+            if self._first.done() and (error := self._first.exception()) is not None:
+                raise error
+            return
+        self._tasks = [asyncio.create_task(self._pull(index, reader)) for index, reader in enumerate(self._readers)]
+        await asyncio.wait(self._tasks, timeout=_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
+        for task in self._tasks:
+            if task.done() and (error := task.exception()) is not None:
+                raise error
+
+    async def _pull(self, index: int, reader: AsyncIterator[RequestOutput]) -> None:
+        try:
+            async for output in reader:
+                await self._queue.put((index, output))
+        except BaseException as error:
+            await self._queue.put(error)
+            raise
+        await self._queue.put(None)
+
+    def __aiter__(self) -> Deltas:
+        return self
+
+    async def __anext__(self) -> News:
+        if not self._tasks:
+            first, self._first = self._first, None
+            return 0, await (first if first is not None else self._readers[0].__anext__())
+        while self._left:
+            news = await self._queue.get()
+            if isinstance(news, BaseException):
+                raise news
+            if news is not None:
+                return news
+            self._left -= 1
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        """Ends all requests that still run."""
+        for task in self._tasks:
+            task.cancel()
+        if self._first is not None:
+            self._first.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for reader in self._readers:
+            await reader.aclose()  # type: ignore[attr-defined]  # a reader of AsyncLLM

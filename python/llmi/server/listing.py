@@ -1,0 +1,55 @@
+"""/v1/models, /health and /ready."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llmi.server.errors import ApiError
+from llmi.server.respond import json_response
+from llmi.server.served import Served
+from llmi.server.state import state_of
+
+
+def _model(model: Served) -> dict[str, Any]:
+    """In OpenAI's form, with vLLM's max_model_len and the names of Anthropic's clients."""
+    import datetime
+
+    return {
+        "id": model.name, "object": "model", "created": model.created, "owned_by": "llmi", "root": model.llm.model_info.path, "parent": None,
+        "max_model_len": model.max_model_len, "system_fingerprint": model.fingerprint,
+        "type": "model", "display_name": model.name, "created_at": datetime.datetime.fromtimestamp(model.created, datetime.UTC).isoformat().replace("+00:00", "Z"),
+    }  # fmt: skip
+
+
+async def list_models(request: Request) -> Response:
+    """All models that are served."""
+    entries = [_model(model) for model in state_of(request).models]
+    ends = {"has_more": False, "first_id": entries[0]["id"] if entries else None, "last_id": entries[-1]["id"] if entries else None}
+    return json_response({"object": "list", "data": entries, **ends})
+
+
+async def one_model(request: Request) -> Response:
+    """One model, by its name."""
+    name = request.path_params["name"]
+    models = state_of(request).models.by_name
+    if name not in models:
+        raise ApiError(
+            404, f"there is no model {name[:80]!r}: served are {', '.join(map(repr, models))}", param="model", code="model_not_found"
+        )
+    return json_response(_model(models[name]))
+
+
+async def health(request: Request) -> Response:
+    """200 while every engine makes steps when it has work; 503 with the reason of each that does not."""
+    problems = {model.name: problem for model in state_of(request).models if (problem := model.problem())}
+    if problems:
+        raise ApiError(503, "; ".join(f"{name}: {problem}" for name, problem in problems.items()), code="engine_unavailable")
+    return json_response({"status": "ok"})
+
+
+async def ready(request: Request) -> Response:
+    """200 when requests are taken."""
+    return json_response({"status": "ready", "models": [model.name for model in state_of(request).models]})

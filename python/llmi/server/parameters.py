@@ -1,0 +1,157 @@
+"""From a body's fields to SamplingParams: OpenAI's names, vLLM's extras, and what an answer must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmi.base.kinds import Flag, Whole
+from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.params.options import LIMITS
+from llmi.server.errors import ApiError
+from llmi.server.fields import Taken
+from llmi.server.prompts import Prompt
+from llmi.server.served import Served
+
+#: OpenAI's default of /v1/completions.
+DEFAULT_MAX_TOKENS = 16
+_COUNT = Whole(0, 2**31 - 1, "an integer of 0 or more")
+_LOGPROBS = Whole(0, LIMITS["logprobs"])
+_GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+
+
+def sampling(taken: Taken) -> dict[str, Any]:
+    """The fields that go on to the engine as they are; null is the default. Raises InvalidParamsError."""
+    params = {name: value for name, value in taken.params.items() if value is not None}
+    for name in ("n", "prompt_logprobs"):
+        if taken.own.get(name) is not None:
+            params[name] = taken.own[name]
+    if isinstance(bias := params.get("logit_bias"), dict):
+        params["logit_bias"] = {_token_of(key): float("-inf") if value == "-inf" else value for key, value in bias.items()}
+    what = structured_outputs(taken)
+    if what is not None:
+        params["structured_outputs"] = what
+    return params
+
+
+def _token_of(key: str) -> int:
+    if not (key.isascii() and key.isdecimal()):
+        raise InvalidParamsError(f"logit_bias: a key must be a token id, such as '50', not {key[:40]!r}", "logit_bias")
+    return int(key)
+
+
+def structured_outputs(taken: Taken) -> object:
+    """What the answer must be, from OpenAI's response_format, vLLM's structured_outputs, or the older guided_ names; None: free.
+
+    Raises ApiError if several are given.
+    """
+    given = {
+        name: taken.own[name]
+        for name in ("response_format", "structured_outputs", *_GUIDED, "structural_tag")
+        if taken.own.get(name) is not None
+    }
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        if name == "response_format":
+            what = _of_response_format(value)
+        elif name == "structured_outputs":
+            what = value
+        else:
+            what = {_GUIDED.get(name, name): value}
+        if what is not None:
+            found[name] = what
+    if len(found) > 1:
+        raise ApiError(
+            400, f"{' and '.join(found)} are given together: the answer keeps to one of them", param=[*found][1], code="contradiction"
+        )
+    return next(iter(found.values()), None)
+
+
+def _of_response_format(value: object) -> object:
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise ApiError(400, "response_format must be an object with a type", param="response_format", code="invalid_type")
+    kind = value["type"]
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"json_object": True}
+    if kind == "json_schema":
+        schema = value.get("json_schema", value)
+        if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict | bool):
+            raise ApiError(
+                400,
+                "response_format.json_schema.schema must be a JSON schema",
+                param="response_format.json_schema.schema",
+                code="invalid_type",
+            )
+        return {"json": schema["schema"]}
+    if kind == "grammar":
+        return {"grammar": value.get("grammar")}
+    if kind == "structural_tag":
+        return {"structural_tag": value}
+    raise ApiError(
+        400, f"response_format.type is {kind[:40]!r}, not one of text, json_object, json_schema, grammar, structural_tag",
+        param="response_format.type", code="unsupported",
+    )  # fmt: skip
+
+
+def chat_max_tokens(model: Served, taken: Taken, params: dict[str, Any]) -> None:
+    """Settles max_tokens of a chat: without one it is the model's own default, or the end of the context."""
+    given = {name: taken.own[name] for name in ("max_completion_tokens", "max_tokens") if taken.own.get(name) is not None}
+    if len(set(map(repr, given.values()))) > 1:
+        raise UnsupportedCombinationError(
+            f"max_completion_tokens = {given['max_completion_tokens']!r} and max_tokens = {given['max_tokens']!r} contradict each other",
+            "max_completion_tokens", "max_tokens",
+        )  # fmt: skip
+    if given:
+        params["max_tokens"] = next(iter(given.values()))
+    elif not {"max_new_tokens"} & params.keys() and "max_tokens" not in model.llm._defaults:
+        params["max_tokens"] = None
+
+
+def completion_max_tokens(model: Served, taken: Taken, params: dict[str, Any], prompts: list[Prompt]) -> None:
+    """Settles max_tokens of /v1/completions: without one it is OpenAI's 16, or what room there is; null is the end of the context."""
+    if "max_tokens" in taken.own:
+        params["max_tokens"] = taken.own["max_tokens"]
+    elif "max_new_tokens" not in params:
+        longest = max((len(prompt.ids) for prompt in prompts), default=0)
+        params["max_tokens"] = max(1, min(DEFAULT_MAX_TOKENS, model.max_model_len - longest + 1))
+
+
+def chat_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
+    """How many alternatives each token of an answer comes with; None: no log-probabilities. Sets the engine's `logprobs`."""
+    wanted = taken.own.get("logprobs")
+    top = taken.own.get("top_logprobs")
+    asked = False if wanted is None else Flag().parse("logprobs", wanted)
+    if top is not None and not asked and top != 0:
+        raise UnsupportedCombinationError("top_logprobs needs logprobs: true", "top_logprobs", "logprobs")
+    if not asked:
+        return None
+    count = 0 if top is None else _LOGPROBS.parse("top_logprobs", top)
+    params["logprobs"] = count
+    return count
+
+
+def completion_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
+    """As chat_logprobs, for /v1/completions, whose `logprobs` is a number."""
+    wanted = taken.own.get("logprobs")
+    if wanted is None:
+        return None
+    count = _LOGPROBS.parse("logprobs", wanted)
+    params["logprobs"] = count
+    return count
+
+
+def stream_options(taken: Taken) -> tuple[bool, bool]:
+    """(a chunk with usage at the end, usage in each chunk). Raises ApiError for a field that is in no list."""
+    options = taken.mapping("stream_options") or {}
+    known = ("include_usage", "continuous_usage_stats", "include_obfuscation")
+    for name in options:
+        if name not in known:
+            raise ApiError(400, f"stream_options has no field {name[:80]!r}", param=f"stream_options.{name[:80]}", code="unknown_field")
+    if options and not taken.flag("stream"):
+        raise ApiError(400, "stream_options needs stream: true", param="stream_options", code="contradiction")
+    if options.get("include_obfuscation") is not None and Flag().parse(
+        "stream_options.include_obfuscation", options["include_obfuscation"]
+    ):
+        taken.ignored.append("stream_options.include_obfuscation")
+    return tuple(Flag().parse(f"stream_options.{name}", options.get(name) or False) for name in known[:2])  # type: ignore[return-value]

@@ -1,0 +1,95 @@
+"""Receipts of answers: in the answer where the body asks for one, and as files in a folder where the server was told so."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from llmi.errors import LlmiError
+from llmi.outputs.completion import CompletionOutput
+from llmi.outputs.results import RequestOutput
+
+log = logging.getLogger("llmi.server")
+
+
+class Receipts:
+    """Makes receipts, and writes them into `directory` if there is one. Counts those that could not be written: answers go out all the same."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory
+        self.num_written = 0
+        self.num_failed = 0
+
+    def wanted(self, asked: bool) -> bool:
+        """Whether an answer needs one."""
+        return asked or self.directory is not None
+
+    async def of(self, answer_id: str, outputs: list[RequestOutput], asked: bool) -> dict[str, Any]:
+        """The part of `llmi` about receipts: {"receipt": ...}, a list where there are several prompts; null with a reason where there is none."""
+        if not self.wanted(asked):
+            return {}
+        try:
+            fields = [output.receipt().fields for output in outputs]
+        except LlmiError as error:
+            return {"receipt": None, "receipt_reason": str(error)} if asked else {}
+        found: dict[str, Any] = {"receipt": fields[0] if len(fields) == 1 else fields} if asked else {}
+        if self.directory is None:
+            return found
+        try:
+            await asyncio.to_thread(self._write, answer_id, fields)
+            self.num_written += len(fields)
+        except OSError as error:
+            self.num_failed += len(fields)
+            log.error("a receipt could not be written into %s: %s", self.directory, error.strerror or error)
+            reason = f"it could not be written: {error.strerror or error}"
+            return {"receipt": None, "receipt_reason": reason}
+        return found
+
+    def _write(self, answer_id: str, fields: list[dict[str, Any]]) -> None:
+        assert self.directory is not None
+        for index, entry in enumerate(fields):
+            name = f"{answer_id}.json" if len(fields) == 1 else f"{answer_id}-{index}.json"
+            path = self.directory / name
+            part = path.with_suffix(".part")
+            data = (json.dumps(entry, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+            try:
+                with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(data)
+                part.rename(path)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
+
+
+class Whole:
+    """The whole outputs of a stream, put together of its deltas."""
+
+    def __init__(self, num_prompts: int) -> None:
+        self._parts: list[list[RequestOutput]] = [[] for _ in range(num_prompts)]
+
+    def add(self, index: int, output: RequestOutput) -> None:
+        """Takes in what is new of a prompt's output."""
+        self._parts[index].append(output)
+
+    def outputs(self) -> list[RequestOutput]:
+        """Of each prompt, when all have finished."""
+        return [_joined(parts) for parts in self._parts]
+
+
+def _joined(parts: list[RequestOutput]) -> RequestOutput:
+    last = parts[-1]
+    return dataclasses.replace(
+        last, outputs=[_joined_completion([part.outputs[index] for part in parts]) for index in range(len(last.outputs))]
+    )
+
+
+def _joined_completion(parts: list[CompletionOutput]) -> CompletionOutput:
+    last = parts[-1]
+    ids = [token for part in parts for token in part.token_ids]
+    logprobs = None if last.logprobs is None else [position for part in parts for position in part.logprobs or ()]
+    return dataclasses.replace(last, text="".join(part.text for part in parts), token_ids=ids, logprobs=logprobs)

@@ -1,0 +1,105 @@
+"""One model behind the server: its AsyncLLM, its name, its fingerprint, and whether its engine still lives."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from llmi.async_llm import AsyncLLM
+from llmi.errors import LlmiError, call_core
+from llmi.llm import LLM
+from llmi.server.errors import ApiError
+from llmi.server.fingerprint import fingerprint_of
+from llmi.text.tokenizer import Tokenizer
+
+#: An engine that has work and makes no step for this long is not alive.
+HEARTBEAT_S = 10.0
+
+
+@dataclasses.dataclass
+class Served:
+    """A model that is served.
+
+    Attributes
+    ----------
+    name : str
+        As requests name it.
+    server : AsyncLLM
+    fingerprint : str or None
+        See llmi.server.fingerprint. None: this engine does not promise the same tokens again.
+    created : int
+        When it was loaded, seconds since 1970.
+    """
+
+    name: str
+    server: AsyncLLM
+    fingerprint: str | None
+    created: int
+    _steps: int = -1
+    _moved_s: float = 0.0
+
+    @classmethod
+    def of(cls, name: str, server: AsyncLLM) -> Served:
+        """With its fingerprint, for which the model's digest must be known: the files are read if it is not."""
+        return cls(name, server, fingerprint_of(server.llm), int(time.time()))
+
+    @property
+    def llm(self) -> LLM:
+        """The engine's own interface."""
+        return self.server.llm
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.server.llm.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence, in tokens."""
+        return self.server.llm.model_info.max_model_len
+
+    def problem(self) -> str:
+        """Why it can answer nothing; "" if it can. Engines that have work and make no step for ten seconds count as dead."""
+        try:
+            call_core(self.llm._engine.check_open)
+            stats = call_core(self.llm._engine.stats)
+        except LlmiError as error:
+            return str(error)
+        now = time.monotonic()
+        steps = int(stats["num_steps"])
+        waits = stats["num_running"] + stats["num_waiting"] > 0
+        if steps != self._steps or not waits:
+            self._steps, self._moved_s = steps, now
+        idle = now - self._moved_s
+        return f"the engine has work and has made no step for {idle:.0f} s" if waits and idle >= HEARTBEAT_S else ""
+
+    def check(self) -> None:
+        """Raises ApiError (503) if the engine has ended."""
+        try:
+            call_core(self.llm._engine.check_open)
+        except LlmiError as error:
+            raise ApiError(503, f"the model {self.name!r} can answer nothing more: {error}", code="engine_unavailable") from None
+
+
+class Models:
+    """The models that are served, by name; the first one answers where a request need not name one."""
+
+    def __init__(self, served: list[Served]) -> None:
+        self.by_name = {model.name: model for model in served}
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self.by_name.values())
+
+    def find(self, name: object) -> Served:
+        """The model of this name; without one, the only one there is. Raises ApiError (400, 404, 503)."""
+        if name is None and len(self.by_name) == 1:
+            return next(iter(self.by_name.values()))
+        listed = ", ".join(map(repr, self.by_name))
+        if not isinstance(name, str) or not name:
+            raise ApiError(400, f"model must be one of {listed}", param="model", code="missing_model")
+        if name not in self.by_name:
+            raise ApiError(404, f"there is no model {name[:80]!r}: served are {listed}", param="model", code="model_not_found")
+        model = self.by_name[name]
+        model.check()
+        return model

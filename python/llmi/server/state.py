@@ -1,0 +1,26 @@
+"""What the routes of one server share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from starlette.requests import Request
+
+from llmi.server.receipts import Receipts
+from llmi.server.served import Models
+from llmi.server.settings import ServerSettings
+
+
+@dataclasses.dataclass
+class ServerState:
+    """The models, the settings, and the receipts' folder."""
+
+    models: Models
+    settings: ServerSettings
+    receipts: Receipts
+
+
+def state_of(request: Request) -> ServerState:
+    """The state of the server that a request came to."""
+    state: ServerState = request.app.state.llmi
+    return state
