@@ -175,7 +175,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"json": {"$ref": "file:///etc/passwd"}}, "cannot be enforced"),
     ({"json": {"enum": []}}, "Unsatisfiable"),
     ({"json": {"type": "string", "minLength": 5, "maxLength": 2}}, "Unsatisfiable"),
-    ({"json": {"type": "string", "format": "zzz"}}, "Unknown format"),
+    ({"json": {"type": "string", "format": "zzz"}}, "unknown format 'zzz'"),
     ({"json": '{"a": 1, "a": 2}'}, "the key 'a' comes twice"),
     ({"json": '{"a": NaN}'}, "NaN is not JSON"),
     ({"json": {"x-guidance": {}}}, "x-guidance"),

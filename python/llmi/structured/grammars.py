@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
+from typing import cast
 
 from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.params.structured import StructuredOutputsParams
 from llmi.structured.library import Matcher, load
+from llmi.structured.strict_schema import strict_schema
 from llmi.structured.thinking import behind
 
 _SEPARATORS: dict[str, dict[str, object]] = {
@@ -18,7 +18,8 @@ _SEPARATORS: dict[str, dict[str, object]] = {
     "one": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
     "any": {},
 }
-_UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
+#: Without `u`: names of properties could be written in two ways, and the library compares texts.
+_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 
 
 def refused(what: str) -> InvalidParamsError:
@@ -30,10 +31,8 @@ def grammar_of(params: StructuredOutputsParams) -> str:
     """The grammar's text in the library's own form. Raises InvalidParamsError."""
     matcher = load().LLMatcher
     if params.kind in ("json", "json_object"):
-        schema = {"type": "object"} if params.json is None else params.json
-        if "x-guidance" in schema:
-            raise refused("x-guidance sets options of the grammar library: give whitespace= and lenient=")
-        options = {**_SEPARATORS[params.whitespace], "lenient": params.lenient}
+        schema = {"type": "object"} if params.json is None else _strict(params)
+        options = {**_SEPARATORS[params.whitespace], **_ESCAPES, "lenient": params.lenient}
         return str(matcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
     if params.kind == "regex":
         return str(matcher.grammar_from_regex(params.regex or ""))
@@ -46,8 +45,13 @@ def grammar_of(params: StructuredOutputsParams) -> str:
 
 
 def compiled(params: StructuredOutputsParams, tokenizer: object, prelude: str = "") -> Matcher:
-    """A matcher at the beginning of the grammar's language, or of what comes before it (thinking.py). Raises InvalidParamsError, for JSON schemas with JSON pointers."""
-    matcher = load().LLMatcher(tokenizer, behind(prelude, grammar_of(params)), log_level=0)
+    """A matcher at the beginning of the grammar's language, or of what comes before it (thinking.py). Raises InvalidParamsError, for JSON
+    schemas with JSON pointers.
+    """
+    try:
+        matcher = load().LLMatcher(tokenizer, behind(prelude, grammar_of(params)), log_level=0)
+    except ValueError as error:
+        raise error if isinstance(error, InvalidParamsError) else refused(_explain(params, str(error))) from None
     if matcher.is_error():
         raise refused(_explain(params, str(matcher.get_error())))
     for warning in matcher.get_grammar_warnings():
@@ -81,23 +85,22 @@ def _structural_tag(tag: object) -> str:
     return str(load().StructTag.to_grammar(tags))
 
 
+def _strict(params: StructuredOutputsParams) -> dict[str, object]:
+    """The schema as it can be enforced. Raises InvalidParamsError with the places of what cannot; lenient logs them instead."""
+    schema = cast("dict[str, object]", params.json)
+    if "x-guidance" in schema:
+        raise refused("x-guidance sets options of the grammar library: give whitespace= and lenient=")
+    try:
+        strict, problems = strict_schema(schema)
+    except RecursionError:
+        raise refused("the JSON schema is nested too deep") from None
+    if problems and not params.lenient:
+        listed = ", ".join(map(str, problems[:8])) + f" and {len(problems) - 8} more" * (len(problems) > 8)
+        raise refused(f"these keywords of the JSON schema cannot be enforced: {listed} (lenient=True leaves them out of account)")
+    for problem in problems:
+        log.warning("structured_outputs: left out of account: %s", problem)
+    return strict
+
+
 def _explain(params: StructuredOutputsParams, message: str) -> str:
-    message = " ".join(message.split())[:400]
-    found = _UNKNOWN.search(message)
-    if params.json is None or found is None:
-        return f"{params.kind} cannot be enforced: {message}"
-    keywords = json.loads(found[1])
-    places = [f"{pointer or '/'}: {key!r}" for pointer, key in _places(params.json, "") if key in keywords][:8]
-    listed = ", ".join(places) or ", ".join(map(repr, keywords))
-    return f"these keywords of the JSON schema cannot be enforced: {listed} (lenient=True leaves them out of account)"
-
-
-def _places(value: object, pointer: str) -> Iterator[tuple[str, str]]:
-    """All (JSON pointer of the object, key) in a schema."""
-    if isinstance(value, dict):
-        for key, entry in value.items():
-            yield pointer, key
-            yield from _places(entry, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}")
-    elif isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield from _places(entry, f"{pointer}/{index}")
+    return f"{params.kind} cannot be enforced: {' '.join(message.split())[:400]}"
