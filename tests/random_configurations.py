@@ -41,6 +41,14 @@ VALUES: dict[str, list[Any]] = {
     "logits_processors": [[stateful]], "stop_token_ids": [[11, 12], list(range(20, 60))], "logprobs": [0, 3], "prompt_logprobs": [1],
     "guidance_scale": [0.0, 0.6, 1.5, 3.0], "dola_layers": ["high", [0], [0, 1]], "penalty_alpha": [0.3, 0.6],
 }  # fmt: skip
+#: Languages that end and such that need not, wide and narrow, with free text before a trigger.
+STRUCTURED: list[dict[str, Any]] = [
+    {"json": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 6}, "k": {"enum": ["ab", "ac", 7]}}, "required": ["n"], "additionalProperties": False}},
+    {"json": {"type": "array", "items": {"type": ["integer", "boolean", "string"]}}, "whitespace": "any"},
+    {"regex": "[a-f]{3}(-[0-9]+)*!"}, {"regex": r"[\s\S]*"}, {"choice": ["yes", "no", "yesterday", "non"]},
+    {"grammar": 'start: "x" item+\nitem: /[0-9a-z]/ | "(" item ")"'},
+    {"structural_tag": {"type": "structural_tag", "triggers": ["a"], "structures": [{"begin": "ab", "schema": {"type": "integer"}, "end": ";"}]}},
+]  # fmt: skip
 COMPANIONS: dict[str, dict[str, list[Any]]] = {
     "xtc_probability": {"xtc_threshold": [0.001, 0.003, 0.006]}, "dynatemp_range": {"dynatemp_exponent": [0.5, 2.0]},
     "adaptive_p": {"adaptive_p_decay": [0.0, 0.5, 0.99]}, "mirostat": {"mirostat_tau": [1.0, 5.0], "mirostat_eta": [0.1, 1.0]},
@@ -67,7 +75,7 @@ ABSENT = [
 COUNTED = tuple(
     name
     for name in (
-        *(name for name in VALUES if name not in ("temperature", "n", "logprobs", "prompt_logprobs")), "mirostat", "sampler_order",
+        *(name for name in VALUES if name not in ("temperature", "n", "logprobs", "prompt_logprobs")), "mirostat", "sampler_order", "structured_outputs",
         *itertools.chain(*COMPANIONS.values()), "beam_width", *dict.fromkeys(itertools.chain(*BEAMS.values())),
     )
     if name not in ABSENT
@@ -100,6 +108,9 @@ def random_fields(rng: np.random.Generator) -> dict[str, Any]:
         fields = {name: value for name, value in fields.items() if name not in _MASKS}
     for owner in [name for name in COMPANIONS if name in fields]:
         fields |= {name: pick(rng, values) for name, values in COMPANIONS[owner].items() if rng.random() < 0.6 and name not in ABSENT}
+    if rng.random() < 0.2 and not fields.keys() & {"penalty_alpha", "dola_layers", "dry_multiplier"}:
+        fields = {name: value for name, value in fields.items() if name not in _MASKS}  # which could leave nothing together
+        fields["structured_outputs"] = pick(rng, STRUCTURED)
     if rng.random() < 0.3 and "penalty_alpha" not in fields:
         steps = [str(name) for name in rng.permutation(STEPS)]
         fields["sampler_order"] = steps if rng.random() < 0.8 else sorted(steps, key=lambda name: name not in PENALTIES)
@@ -155,7 +166,12 @@ class Configuration:
 
     def params(self) -> Any:
         """SamplingParams, or BeamSearchParams."""
-        base = {"temperature": 1.0, "max_tokens": 24, "seed": self.seed, "ignore_eos": "stop_token_ids" not in self.fields}
+        base = {
+            "temperature": 1.0,
+            "max_tokens": 24,
+            "seed": self.seed,
+            "ignore_eos": not self.fields.keys() & {"stop_token_ids", "structured_outputs"},
+        }
         if "beam_width" not in self.fields:
             return SamplingParams(**{**base, **self.fields})
         assert BEAM_PARAMS is not None

@@ -262,3 +262,21 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["generate", "-p", "x", "--regex", "a", "--choice", "b"]) == 2
     assert "--regex and --choice cannot be given together" in capsys.readouterr().err
     assert main(["generate", "-p", "x", "--grammar", str(tmp_path / "none.lark")]) == 2
+
+
+def test_a_trace_shows_the_mask(tiny: LLM, tmp_path: Path) -> None:
+    asked = {"regex": "[0-4]{2}x[a-c]"}
+    out = tiny.generate([1, 2], seed=4, max_tokens=20, structured_outputs=asked, trace=True, speculative_config=PromptLookup())[0].outputs[0]
+    trace, words = out.trace, tiny.tokenizer.vocab_bytes
+    assert trace is not None and re.fullmatch("[0-4]{2}x[a-c]", out.text)
+    allowed = [sum(word[:1] in b"01234" and re.fullmatch(b"[0-4]{1,2}|[0-4]{2}x|[0-4]{2}x[a-c]", word) is not None for word in words if word)]
+    assert trace.explain(2).num_allowed == allowed[0] and trace.allowed_counts()[2] == allowed[0]
+    for position, token in enumerate(out.token_ids, 2):
+        page = trace.explain(position)
+        assert page.is_allowed and page.to_dict()["token_id"][0] == token
+        assert f"the mask allowed {page.num_allowed} token" in repr(page) and "the token is one of them" in page._repr_html_()
+    assert trace.explain(1 + len(out.token_ids)).num_allowed == 1, "only the end is left"
+    trace.save(tmp_path / "t.npz")
+    assert repr(llmi.DecodeTrace.load(tmp_path / "t.npz").explain(3)) == repr(trace.explain(3))
+    free = tiny.generate([1, 2], seed=4, max_tokens=4, trace=True)[0].outputs[0].trace
+    assert free is not None and free.explain(3).num_allowed is None and "mask" not in repr(free.explain(3)) and free.allowed_counts() == {}

@@ -62,6 +62,18 @@ class ConstraintProcessor:
                 state = self.constraint.advance(state, token)
         return bool(plain(self.constraint.is_final(state)))
 
+    def allowed_counts(self, token_ids: Iterable[int], begin: int, vocab_size: int) -> NDArray[np.int64]:
+        """For each token of an output whose first one stands at `begin`: its position, how many tokens the mask allowed, and whether it
+        was one of them; int64 [tokens, 3].
+        """
+        state, rows = self.constraint.initial_state(), []
+        for position, token in enumerate(token_ids, begin):
+            mask = self.mask(state, vocab_size)
+            rows.append((position, int(np.count_nonzero(mask)), int(mask[token])))
+            if token not in self._ends:
+                state = self.constraint.advance(state, int(token))
+        return np.asarray(rows, np.int64).reshape(len(rows), 3)
+
     def mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
         """The tokens that may follow in `state`, bool [vocab_size]; all False in a dead end."""
         key = state if isinstance(state, Hashable) else None

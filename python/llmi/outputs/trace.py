@@ -38,9 +38,15 @@ class DecodeTrace(Alike):
     """
 
     def __init__(
-        self, columns: dict[str, NDArray[Any]], tokens: list[str], candidates: dict[str, NDArray[Any]], candidate_tokens: list[str]
+        self,
+        columns: dict[str, NDArray[Any]],
+        tokens: list[str],
+        candidates: dict[str, NDArray[Any]],
+        candidate_tokens: list[str],
+        masks: NDArray[Any] | None = None,
     ) -> None:
         self._columns = columns
+        self._masks = np.zeros((0, 3), np.int64) if masks is None else masks  # position, tokens allowed, whether the token was one
         self.tokens = tokens
         self._candidates = candidates
         self._candidate_tokens = candidate_tokens
@@ -62,6 +68,7 @@ class DecodeTrace(Alike):
     def save(self, path: str | Path) -> None:
         """Writes .npz."""
         arrays: dict[str, Any] = {**self._columns, "tokens": _hex(self.tokens), "candidate_tokens": _hex(self._candidate_tokens)}
+        arrays["masks"] = self._masks
         arrays.update({f"candidate_{name}": column for name, column in self._candidates.items()})
         with Path(path).open("wb") as file:
             np.savez_compressed(file, **arrays)
@@ -73,7 +80,8 @@ class DecodeTrace(Alike):
             with np.load(path, allow_pickle=False) as data:
                 columns = {name: data[name] for name in COLUMNS}
                 candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS}
-                return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]))
+                masks = data["masks"] if "masks" in data else None
+                return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]), masks)
         except (OSError, ValueError, KeyError) as error:
             raise InvalidParamsError(f"{path}: not a trace ({error})", "path") from None
 
@@ -81,7 +89,8 @@ class DecodeTrace(Alike):
         """Why the token at `position` (in prompt and output) was drawn: its foremost rivals, stage by stage.
 
         The law's order is masks and bias, penalties, processors, temperature, filters; then the token with the largest
-        logit / temperature - noise wins (the Gumbel maximum; at temperature 0 the largest logit).
+        logit / temperature - noise wins (the Gumbel maximum; at temperature 0 the largest logit). Under `structured_outputs` it also
+        says how many tokens the mask allowed.
         """
         rows = np.flatnonzero(self._candidates["position"] == position)
         if len(rows) == 0:
@@ -96,7 +105,16 @@ class DecodeTrace(Alike):
             position,
             {**{name: column[order] for name, column in columns.items() if name != "position"}, "score": score[order]},
             [self._candidate_tokens[rows[i]] for i in order],
+            self._mask(position),
         )
+
+    def allowed_counts(self) -> dict[int, int]:
+        """How many tokens the mask of `structured_outputs` allowed at each position of the output; empty without one."""
+        return {int(position): int(count) for position, count, _ in self._masks}
+
+    def _mask(self, position: int) -> tuple[int, bool] | None:
+        found = self._masks[self._masks[:, 0] == position]
+        return (int(found[0, 1]), bool(found[0, 2])) if len(found) else None
 
     def diff(self, other: DecodeTrace) -> TraceDifference | None:
         """The first emitted token that differs in id or log-probabilities; None if all are equal, bit for bit."""
@@ -155,10 +173,12 @@ class TokenExplanation(Alike):
     Columns of `to_dict()`: token_id, token; logits `raw`, `masked` (masks and bias), `penalised`, `processed` (the user's
     processors), `tempered`; `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = tempered - noise, -inf
     where cut: the largest is drawn; `chosen`.
+    `num_allowed`: how many tokens the mask of `structured_outputs` allowed, `is_allowed` whether the token was one of them; None without.
     """
 
-    def __init__(self, position: int, columns: dict[str, NDArray[Any]], tokens: list[str]) -> None:
+    def __init__(self, position: int, columns: dict[str, NDArray[Any]], tokens: list[str], mask: tuple[int, bool] | None = None) -> None:
         self.position = position
+        self.num_allowed, self.is_allowed = (None, None) if mask is None else mask
         self._columns = columns
         self.tokens = tokens
 
@@ -192,10 +212,16 @@ class TokenExplanation(Alike):
         headings, rows = self.table()
         widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
-        return f"position {self.position}\n" + "\n".join(lines)
+        return f"{self._title()}\n" + "\n".join(lines)
+
+    def _title(self) -> str:
+        if self.num_allowed is None:
+            return f"position {self.position}"
+        what = "the token is one of them" if self.is_allowed else "the token is none of them"
+        return f"position {self.position}: the mask allowed {self.num_allowed:,} token{'s' * (self.num_allowed != 1)}, {what}"
 
     def _repr_html_(self) -> str:
-        return f"<b>position {self.position}</b>" + table_html(*self.table())
+        return f"<b>{self._title()}</b>" + table_html(*self.table())
 
 
 def _hex(texts: list[str]) -> NDArray[np.str_]:

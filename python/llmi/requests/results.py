@@ -141,14 +141,16 @@ class ResultBuilder:
             finish_reason=sample.finish_reason,
             stop_reason=submission.stop_names.get(sample.stop_reason, sample.stop_reason),
             spec_decode_metrics=None if speculation is None else speculation.metrics(sample.speculation),
-            trace=self._trace(sample) if submission.trace and sample.trace else None,
+            trace=self._trace(sample, submission) if submission.trace and sample.trace else None,
             complete=_is_complete(sample, submission.hooks),
             score=sample.score if is_beam and not math.isnan(sample.score) else None,
             beam_indices=list(sample.beam_indices) if is_beam else None,
         )
 
-    def _trace(self, sample: PartialOutput | _core.SampleOutput) -> DecodeTrace:
-        return _make_trace(sample.trace, sample.candidates, self.tokenizer)
+    def _trace(self, sample: PartialOutput | _core.SampleOutput, submission: Submission) -> DecodeTrace:
+        constraint, begin = submission.hooks.constraint, len(submission.prompt_token_ids)
+        masks = None if constraint is None else constraint.allowed_counts(sample.token_ids, begin, len(self.tokenizer.vocab_bytes))
+        return _make_trace(sample.trace, sample.candidates, self.tokenizer, masks)
 
     def _prompt_logprobs(self, request: _core.Request | None, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
         if params.prompt_logprobs is None or request is None:
@@ -214,7 +216,9 @@ def request_metrics(request: _core.Request | None) -> RequestMetrics:
     return RequestMetrics(first, np.diff(times).astype(np.float32), per_token, e2e, queue, request.num_preemptions)
 
 
-def _make_trace(columns: dict[str, NDArray[Any]], candidates: dict[str, NDArray[Any]], tokenizer: Tokenizer) -> DecodeTrace:
+def _make_trace(
+    columns: dict[str, NDArray[Any]], candidates: dict[str, NDArray[Any]], tokenizer: Tokenizer, masks: NDArray[Any] | None
+) -> DecodeTrace:
     """From the core's columns."""
     from llmi.outputs.trace import DecodeTrace  # which loads NumPy
 
@@ -223,4 +227,4 @@ def _make_trace(columns: dict[str, NDArray[Any]], candidates: dict[str, NDArray[
     def texts(ids: NDArray[Any]) -> list[str]:
         return [tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in ids.tolist()]
 
-    return DecodeTrace(columns, texts(columns["token_id"]), candidates, texts(candidates["token_id"]))
+    return DecodeTrace(columns, texts(columns["token_id"]), candidates, texts(candidates["token_id"]), masks)

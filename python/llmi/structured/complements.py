@@ -35,7 +35,7 @@ def complement(schema: Schema, resolve: Callable[[str], Schema | None], depth: i
     if len(keywords) > _MOST_KEYWORDS or len(keywords.keys() & {"properties", "additionalProperties", "patternProperties"}) > 1:
         return None
     if "$ref" in keywords and len(keywords) > 1:
-        return None  # drafts differ on what stands beside it
+        return None  # drafts differ on the keywords next to it
     parts: list[Schema] = []
     for name, value in keywords.items():
         part = _of_keyword(name, value, resolve, depth)

@@ -45,7 +45,7 @@ class Disjoint:
         if not isinstance(schema, dict) or depth > _DEPTH:
             return
         reference = schema.get("$ref")
-        if isinstance(reference, str):  # drafts differ on what stands beside it: it is not used
+        if isinstance(reference, str):  # drafts differ on the keywords next to it: they are not used
             yield from self._conjuncts(self._resolve(reference), depth + 1)
             return
         yield schema

@@ -35,7 +35,7 @@ def library_pattern(pattern: str) -> str:
 
 
 class _Reader:
-    """One pass over a pattern. Invariant: what lies before `at` is translated in `out`."""
+    """One pass over a pattern. Invariant: the text before `at` is translated in `out`."""
 
     def __init__(self, text: str) -> None:
         self.text = text

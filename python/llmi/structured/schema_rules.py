@@ -1,4 +1,4 @@
-"""What becomes of a schema's keywords: each rule completes one by an equivalent, takes it away where it has no effect, or refuses it.
+"""Rules for the keywords of a schema: each one completes one by an equivalent, takes it away where it has no effect, or refuses it.
 
 docs/structured-output.md lists where the library is laxer than the standard, and what is rewritten.
 """
@@ -55,7 +55,7 @@ def _count(value: object) -> int | None:
 
 
 def _reference(walk: Walk, node: dict[str, object], pointer: str) -> None:
-    """Beside `$ref`, drafts up to 7 ignore all, `$id` too, which then does not change what the reference means."""
+    """Next to `$ref`, drafts up to 7 ignore all, `$id` too, which then does not change what the reference means."""
     reference = node.get("$ref")
     if not isinstance(reference, str):
         return
@@ -73,7 +73,7 @@ def _reference(walk: Walk, node: dict[str, object], pointer: str) -> None:
     if walk.draft is not None:
         del node[name]
         return None
-    return walk.refuse(pointer, node, name, "beside $ref its meaning depends on the draft: give $schema")
+    return walk.refuse(pointer, node, name, "next to $ref its meaning depends on the draft: give $schema")
 
 
 def _old_reference(walk: Walk, node: dict[str, object], pointer: str) -> None:
@@ -136,7 +136,7 @@ def _patterns(walk: Walk, node: dict[str, object], pointer: str) -> None:
 
 
 def _items(walk: Walk, node: dict[str, object], pointer: str) -> None:
-    """additionalItems is for lists of items alone; the library would read another draft where it stands beside prefixItems."""
+    """additionalItems is for lists of items alone; the library would read another draft where it stands next to prefixItems."""
     if "additionalItems" in node and not isinstance(node.get("items"), list):
         del node["additionalItems"]
     old = walk.draft not in (None, "draft/2020-12/schema")
@@ -194,7 +194,7 @@ def _conditions(walk: Walk, node: dict[str, object], pointer: str) -> None:
 
 
 def _dependencies(walk: Walk, node: dict[str, object], pointer: str) -> None:
-    """A name is not there, or what it asks for holds."""
+    """A name is not there, or its requirement holds."""
     for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
         entries = node.get(keyword)
         if not isinstance(entries, dict) or len(entries) > _MOST_CASES:

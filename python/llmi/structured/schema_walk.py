@@ -15,7 +15,7 @@ _ONE = ("additionalItems", "additionalProperties", "contains", "contentSchema", 
         "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
 _LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
-#: What the library does not know, and what is left of these after the rewrites.
+#: Keywords that the library does not know; those that no rule has taken away are refused.
 UNKNOWN = frozenset((
     "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary", "contains", "dependencies", "dependentRequired",
     "dependentSchemas", "else", "if", "maxContains", "minContains", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
@@ -35,7 +35,7 @@ Rule: TypeAlias = "Callable[[Walk, dict[str, object], str], None]"
 
 
 class Problem(NamedTuple):
-    """What cannot be enforced: where (JSON pointer), the keyword, and why."""
+    """A keyword that cannot be enforced: where (JSON pointer), the keyword, and why."""
 
     pointer: str
     keyword: str
@@ -91,7 +91,7 @@ class Walk:
             self.refuse("", self.root, "$schema", "known are drafts 4, 6, 7, 2019-09 and 2020-12")
 
     def resolve(self, reference: str) -> Schema | None:
-        """What a reference into this document names, as it was before the walk; None for others."""
+        """The schema that a reference into this document names, as it was before the walk; None for others."""
         return schema_at(self.original, reference) if self.one_resource else None
 
     def refuse(self, pointer: str, node: dict[str, object], keyword: str, why: str = "") -> None:

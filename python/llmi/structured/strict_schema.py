@@ -10,7 +10,7 @@ def strict_schema(schema: dict[str, object]) -> tuple[dict[str, object], list[Pr
     """A schema of the same instances, and what in it cannot be enforced.
 
     Each rewrite is an equivalence, or narrower where docs/structured-output.md says so. With problems, the schema is the original
-    without their keywords, which is what `lenient` asks for.
+    without their keywords, as `lenient` wants it.
     """
     walk = Walk(schema, RULES)
     walk.run()
