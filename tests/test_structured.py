@@ -266,10 +266,14 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_trace_shows_the_mask(tiny: LLM, tmp_path: Path) -> None:
     asked = {"regex": "[0-4]{2}x[a-c]"}
-    out = tiny.generate([1, 2], seed=4, max_tokens=20, structured_outputs=asked, trace=True, speculative_config=PromptLookup())[0].outputs[0]
+    out = tiny.generate([1, 2], seed=4, max_tokens=20, structured_outputs=asked, trace=True, speculative_config=PromptLookup())[0].outputs[
+        0
+    ]
     trace, words = out.trace, tiny.tokenizer.vocab_bytes
     assert trace is not None and re.fullmatch("[0-4]{2}x[a-c]", out.text)
-    allowed = [sum(word[:1] in b"01234" and re.fullmatch(b"[0-4]{1,2}|[0-4]{2}x|[0-4]{2}x[a-c]", word) is not None for word in words if word)]
+    allowed = [
+        sum(word[:1] in b"01234" and re.fullmatch(b"[0-4]{1,2}|[0-4]{2}x|[0-4]{2}x[a-c]", word) is not None for word in words if word)
+    ]
     assert trace.explain(2).num_allowed == allowed[0] and trace.allowed_counts()[2] == allowed[0]
     for position, token in enumerate(out.token_ids, 2):
         page = trace.explain(position)

@@ -80,7 +80,7 @@ class DecodeTrace(Alike):
             with np.load(path, allow_pickle=False) as data:
                 columns = {name: data[name] for name in COLUMNS}
                 candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS}
-                masks = data["masks"] if "masks" in data else None
+                masks = data.get("masks")
                 return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]), masks)
         except (OSError, ValueError, KeyError) as error:
             raise InvalidParamsError(f"{path}: not a trace ({error})", "path") from None

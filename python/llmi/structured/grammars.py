@@ -79,7 +79,11 @@ def _structural_tag(tag: object) -> str:
         begins = [trigger for trigger in tag["triggers"] if str(structure["begin"]).startswith(str(trigger))]
         if len(begins) != 1:
             raise refused(f"structural_tag.structures[{index}].begin starts with {len(begins)} of the triggers, not with one")
-        tags.append(load().StructTag(trigger=begins[0], begin=structure["begin"], grammar=structure["schema"], end=structure["end"]))
+        try:
+            schema = json.loads(grammar_of(StructuredOutputsParams(json=structure["schema"])))["grammars"][0]["json_schema"]
+        except InvalidParamsError as error:
+            raise refused(f"structural_tag.structures[{index}].schema: {error}") from None
+        tags.append(load().StructTag(trigger=begins[0], begin=structure["begin"], grammar=schema, end=structure["end"]))
     if not tags:
         raise refused("structural_tag.structures is empty")
     return str(load().StructTag.to_grammar(tags))
