@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources (see mutant.py), and the tests that it names must fail.
 
-    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|samplers|smc|surface]
+    python tests/mutants.py [--only NAME] [--group kernels|decoder|speculation|memory|scheduling|sampling|cuda|precision|rows|heads|samplers|smc|surface]
 
 Builds a copy of the repository in a temporary directory, for which cmake, ninja and pybind11 must be installed. Exits with 1 if a
 bug is missed.
@@ -20,6 +20,7 @@ from pathlib import Path
 from mutant import Mutant
 from mutants_beams import BEAMS
 from mutants_decoder import DECODER
+from mutants_heads import HEADS
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
 from mutants_samplers import SAMPLERS
@@ -241,6 +242,7 @@ MUTANTS = [
     *PRECISION,
     *BEAMS,
     *ROWS,
+    *HEADS,
     *SAMPLERS,
     *SMC,
     *WATERMARK,

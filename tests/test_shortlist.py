@@ -146,6 +146,35 @@ def test_what_parameters_name_can_be_drafted(target: LLM) -> None:
         assert metrics is not None and metrics.num_accepted_tokens > 10
 
 
+@pytest.mark.parametrize("verification", ["coupled", "rejection"])
+def test_allowed_ids_are_the_shortlist(target: LLM, path: Any, monkeypatch: pytest.MonkeyPatch, verification: Any) -> None:
+    """Drafts are those that all ids give."""
+    allowed = [7, 40, 700, 1002]
+    params = SamplingParams(max_tokens=30, seed=3, ignore_eos=True, allowed_token_ids=allowed)
+    sizes: list[tuple[int, int]] = []
+
+    class Measured(Recorded):
+        def propose_batch(self, contexts: Any) -> Any:
+            drafts = super().propose_batch(contexts)
+            for context in contexts:
+                (sequence,) = context._sequences.values()
+                sizes.append((np.isfinite(sequence.logits).sum(), tiles_of([*allowed, *sequence.token_ids.tolist()]).sum()))
+            return drafts
+
+    def drafts() -> list[Any]:
+        with LLM(path, quantization="q8_0", kv_cache_memory_bytes=1 << 24, max_model_len=256) as small:
+            drafter = Measured(small)
+            drafter.seen = {}
+            target.generate([[1, 2], [900]], params, speculative_config=SpeculativeConfig(drafter, 3, verification=verification))
+            return sorted(drafter.seen.values())
+
+    found = drafts()
+    assert all(size <= listed < 110 for size, listed in sizes)
+    monkeypatch.setattr(DraftModel, "_shortlist_of", lambda self, context: None)
+    sizes.clear()
+    assert drafts() == found and all(size == VOCAB for size, _ in sizes)
+
+
 def test_all_of_the_vocabulary(target: LLM) -> None:
     """None, and a list that would leave out less than half: no shortlist."""
     params = SamplingParams(max_tokens=60, seed=4, ignore_eos=True)

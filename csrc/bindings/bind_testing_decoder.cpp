@@ -54,11 +54,7 @@ class TestDecoder {
   py::tuple Forward(const Pieces& pieces, const std::vector<int>& tap_layers) {
     const ForwardBatch batch = BatchFromBytes(ToBytes(Batch(pieces, tap_layers)));
     const FloatEnvironmentGuard guard;
-    const ForwardResult result = decoder_->Forward(context_, cache_, batch);
-    for (const auto& [id, tokens, parents] : pieces) {
-      KvSequence& kv = *sequences_.at(id);
-      parents ? cache_.Trim(&kv) : cache_.Commit(&kv, static_cast<int64_t>(tokens.size()));
-    }
+    const ForwardResult result = Run(pieces, batch);
     const ModelSpec& spec = decoder_->spec();
     FloatArray logits({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(spec.vocab_size)});
     decoder_->LmHead(context_, result.hidden, batch.num_rows(), logits.mutable_data());
@@ -67,6 +63,21 @@ class TestDecoder {
       taps.append(FloatArray({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(spec.hidden_size)}, tap.data()));
     }
     return py::make_tuple(logits, taps);
+  }
+
+  // The same pass of chains. Returns of each row the logits of the tokens that it allows, the others -inf.
+  FloatArray ForwardAllowed(const Pieces& pieces, const std::vector<std::vector<int32_t>>& allowed) {
+    const ForwardBatch batch = Batch(pieces, {});
+    const FloatEnvironmentGuard guard;
+    const ForwardResult result = Run(pieces, batch);
+    const int64_t vocab_size = decoder_->spec().vocab_size;
+    std::vector<std::vector<uint32_t>> words;
+    words.reserve(allowed.size());
+    for (const std::vector<int32_t>& ids : allowed) words.push_back(BitsOf(ids, vocab_size));
+    FloatArray logits({static_cast<py::ssize_t>(batch.num_rows()), static_cast<py::ssize_t>(vocab_size)});
+    const std::vector<TokenBits> sets(words.begin(), words.end());
+    decoder_->AllowedLogits(context_, result.hidden, sets, logits.mutable_data());
+    return logits;
   }
 
   // The bytes of the batch that Forward would run; nothing is computed.
@@ -80,6 +91,15 @@ class TestDecoder {
   int64_t num_window_blocks_returned() const { return cache_.num_window_blocks_returned(); }
 
  private:
+  ForwardResult Run(const Pieces& pieces, const ForwardBatch& batch) {
+    ForwardResult result = decoder_->Forward(context_, cache_, batch);
+    for (const auto& [id, tokens, parents] : pieces) {
+      KvSequence& kv = *sequences_.at(id);
+      parents ? cache_.Trim(&kv) : cache_.Commit(&kv, static_cast<int64_t>(tokens.size()));
+    }
+    return result;
+  }
+
   ForwardBatch Batch(const Pieces& pieces, const std::vector<int>& tap_layers) {
     BatchBuilder builder(cache_.groups().groups().size());
     builder.AddTaps(tap_layers);
@@ -139,6 +159,7 @@ void RegisterTestingDecoder(py::module_& module) {
       .def("free", &TestDecoder::Free)
       .def("rollback", &TestDecoder::Rollback)
       .def("forward", &TestDecoder::Forward, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
+      .def("forward_allowed", &TestDecoder::ForwardAllowed, py::arg("pieces"), py::arg("allowed"))
       .def("batch_bytes", &TestDecoder::BatchBytes, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
       .def("audit", &TestDecoder::Audit)
       .def_property_readonly("num_window_blocks_returned", &TestDecoder::num_window_blocks_returned);

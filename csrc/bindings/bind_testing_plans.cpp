@@ -87,6 +87,7 @@ void RegisterTestingPlans(py::module_& module) {
       .def_readonly("in_parallel", &RowPlan::in_parallel)
       .def_readonly("lets_run_ahead", &RowPlan::lets_run_ahead)
       .def_property_readonly("needs_logits", &RowPlan::NeedsLogits)
+      .def_property_readonly("needs_whole_row", &RowPlan::NeedsWholeRow)
       .def_property_readonly("overwrites_logits", [](const RowPlan& plan) { return !plan.NeedsHost(); });
   py::class_<RowCase>(module, "RowCase")
       .def(py::init())

@@ -22,6 +22,7 @@ struct EngineConfig {
   std::shared_ptr<BatchHook> batch_hook;
   bool prefix_caching = true;
   bool audit_each_step = false;  // for tests
+  bool small_heads = true;       // rows whose masks allow few tokens have a part of the head computed (rows/row_heads.h)
   // Called ten times a second by a thread that waits for the engine; its exception ends the wait. May be empty.
   std::function<void()> check_wait;
 };

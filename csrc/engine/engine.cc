@@ -93,6 +93,8 @@ void Engine::Take(Inbox::Mail& mail) {
   for (const auto& work : mail.posts) work();
   for (const auto& [request, channel] : mail.requests) {
     Sample& leader = requests_->Add(request, channel);
+    const std::vector<int32_t>& allowed = request->params.allowed_token_ids;
+    if (!allowed.empty()) leader.running->allowed = BitsOf(allowed, decoder_->spec().vocab_size);
     if (leader.drafting.contrast() != nullptr) {
       leader.scheduled.kv.side_bytes = HiddenRowBytes(decoder_->spec().hidden_size);
     } else if (request->source != nullptr) {

@@ -36,6 +36,7 @@ EngineConfig ConfigOf(const EngineOptions& options) {
   config.batch_hook = options.batch_hook;
   config.prefix_caching = options.prefix_caching;
   config.audit_each_step = options.audit_each_step;
+  config.small_heads = options.small_heads;
   config.check_wait = options.check_wait;
   return config;
 }

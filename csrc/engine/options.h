@@ -51,6 +51,7 @@ struct EngineOptions {
   double gpu_memory_utilization = 0.9;  // share of a GPU's memory that may be in use, weights and other programs included
   bool prefix_caching = true;
   bool audit_each_step = false;
+  bool small_heads = true;
 
   std::vector<int64_t> layers;  // only these layers of the model, ascending; empty: all
   std::string spec;             // the model's, as JSON (model/spec.h)
@@ -80,6 +81,7 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("gpu_memory_utilization", options.gpu_memory_utilization);
   visit("enable_prefix_caching", options.prefix_caching);
   visit("audit_each_step", options.audit_each_step);
+  visit("small_heads", options.small_heads);
   visit("layers", options.layers);
   visit("spec", options.spec);
 }

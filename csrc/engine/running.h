@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/token_bits.h"
 #include "engine/detokenizer.h"
 #include "engine/drafting/draft_record.h"
 #include "engine/drafting/draft_walk.h"
@@ -84,6 +85,7 @@ struct Running {
   std::vector<std::unique_ptr<Sample>> samples;
   int64_t num_finished = 0;
   std::shared_ptr<BeamGroup> beams;  // the search that the samples run, or null
+  std::vector<uint32_t> allowed;     // bits of allowed_token_ids (core/token_bits.h); empty: all
 
   int64_t prompt_len() const { return static_cast<int64_t>(request->prompt_token_ids.size()); }
   SampleOutput& output(const Sample& sample) { return request->samples[static_cast<size_t>(sample.index)]; }

@@ -21,6 +21,8 @@ namespace llmi {
   X(int64_t, num_copies_left_out, "preemptions without a copy to the host, because computing again looked faster") \
   X(int64_t, num_device_draws, "rows that the device has drawn or ranked; the logits of other rows came to the host") \
   X(int64_t, num_steps_ahead, "steps that were launched before the tokens of the step before were known") \
+  X(int64_t, num_small_heads, "rows whose masks allow few tokens: only these tokens' logits were computed") \
+  X(int64_t, num_skipped_heads, "those among them with one token, which need no logits") \
   X(int64_t, num_graph_replays, "recorded launches that the device replayed") \
   X(int64_t, num_device_waits, "how often the host waited for the device") \
   X(double, device_idle_s, "time in which the device had no work, after a draw or a download, until the next launch") \

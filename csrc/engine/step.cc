@@ -21,7 +21,7 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cach
       costs_(costs),
       policy_(config.policy_hook),
       drafting_(context, cache, scheduler, costs, requests, {decoder.spec().vocab_size, config.scheduler.max_num_batched_tokens}),
-      rows_(context, decoder, cache, scheduler, requests, config.batch_hook),
+      rows_(context, decoder, cache, scheduler, requests, config.batch_hook, config.small_heads),
       ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 
 void StepLoop::Run() {
@@ -139,6 +139,8 @@ void StepLoop::Count(EngineStats* stats) {
   stats->num_generated_tokens = rows_.num_generated_tokens();
   stats->num_device_draws = rows_.device_draws().num_draws();
   stats->num_steps_ahead = ahead_.num_launched();
+  stats->num_small_heads = rows_.heads().num_small();
+  stats->num_skipped_heads = rows_.heads().num_skipped();
   stats->hook_time_s = rows_.hook_seconds();
 }
 

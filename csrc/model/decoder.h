@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "core/token_bits.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/context.h"
 #include "model/forward_batch.h"
@@ -43,7 +45,11 @@ class Decoder {
   // Computes the logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`) and stores them on the host.
   // With a shortlist, only the logits of its tiles are defined.
   void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist = nullptr);
-  // The same, stored on the context's device. The decoder owns the logits; they are valid until its next call.
+  // Computes the logits of the tokens that each row allows; the others are -inf. Only tiles that hold allowed tokens are read, and no tile
+  // where one token is allowed: its logit is 0, or NaN if the hidden row is not finite. allowed [num_rows]: sets of at least one token.
+  // On the CPU alone.
+  void AllowedLogits(const KernelContext& context, const float* hidden, std::span<const TokenBits> allowed, float* logits);
+  // What LmHead gives, stored on the context's device. The decoder owns the logits; they are valid until its next call.
   float* LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist = nullptr);
   // Computes the logits [num_rows, vocab_size] of tapped hidden states [num_rows, hidden_size] by the head, after the final norm if normed.
   // Forward's `hidden` stays as it is.
@@ -62,6 +68,11 @@ class Decoder {
   void TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
+  const PackedMatrix& HeadMatrix() const { return spec_.tied_head() ? weights_.embedding : weights_.head; }
+  LinearPart HeadPart() const { return {.weights = HeadMatrix().view(), .bias = weights_.head_bias.data()}; }
+  // Scale and soft cap.
+  void FinishLogits(const KernelContext& context, float* logits, int64_t count) const;
+  void KeepAllowed(const KernelContext& context, TokenBits allowed, const float* hidden, float* logits) const;
 
   ModelSpec spec_;
   ModelWeights weights_;

@@ -54,7 +54,7 @@ void BeamRows::ForEach(std::vector<Row>& rows, const Body& body) {
   });
 }
 
-void BeamRows::Prepare(std::span<const LogitsRow> rows, const float* logits, const DeviceDraws& device) {
+void BeamRows::Prepare(std::span<const LogitsRow> rows, const HostLogits& logits, const DeviceDraws& device) {
   std::vector<Row> chosen;
   size_t num_edited = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -64,7 +64,7 @@ void BeamRows::Prepare(std::span<const LogitsRow> rows, const float* logits, con
       TakeFound(sample, found);
       continue;
     }
-    chosen.push_back({&rows[i], logits + static_cast<int64_t>(i) * vocab_size_, &sample.running->beams->arrival(sample)});
+    chosen.push_back({&rows[i], logits.Row(static_cast<int64_t>(i)), &sample.running->beams->arrival(sample)});
     if (IsEdited(rows[i])) ++num_edited;
   }
   if (chosen.empty()) return;

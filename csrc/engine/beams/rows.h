@@ -19,9 +19,9 @@ class BeamRows {
   BeamRows(const KernelContext& context, UserProcessors& processors, int64_t vocab_size)
       : context_(context), processors_(processors), vocab_size_(vocab_size) {}
 
-  // Fills the arrivals of those rows of a chunk that beams decide. logits [rows, vocab_size]: raw, not changed; those of rows whose
-  // candidates the device has found are not there.
-  void Prepare(std::span<const LogitsRow> rows, const float* logits, const DeviceDraws& device);
+  // Fills the arrivals of those rows of a chunk that beams decide. logits: their rows, raw; those of rows whose candidates the device has
+  // found are not there.
+  void Prepare(std::span<const LogitsRow> rows, const HostLogits& logits, const DeviceDraws& device);
 
  private:
   struct Row {

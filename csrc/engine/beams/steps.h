@@ -39,7 +39,9 @@ class BeamSteps {
             int64_t vocab_size);
 
   // Finds the candidates of the beams among the rows of a chunk, as BeamRows::Prepare does.
-  void Prepare(std::span<const LogitsRow> rows, const float* logits, const DeviceDraws& device) { rows_.Prepare(rows, logits, device); }
+  void Prepare(std::span<const LogitsRow> rows, const HostLogits& logits, const DeviceDraws& device) {
+    rows_.Prepare(rows, logits, device);
+  }
   // The row of a beam is there. If it was the last one, the search makes a step. step_index: of the engine, for traces. Returns the number
   // of tokens that beams took. Throws what failed for the row.
   int64_t Take(const LogitsRow& row, int64_t step_index);

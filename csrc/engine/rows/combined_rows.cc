@@ -24,6 +24,7 @@ int64_t CombinedRows::Begin(std::span<const LogitsRow> rows, int64_t begin) {
     if (rows[i].plan.edits.combined && rows[i].companion < 0) places_[i] = next++;
   }
   logits_.Reserve(next);
+  logits_.SetPlaces({});
   return num_behind;
 }
 

@@ -73,6 +73,18 @@ bool RowEdits::on_host() const { return batch_processors || processors; }
 
 bool RowPlan::NeedsHost() const { return edits.combined || edits.on_host() || readers != RowReaders{} || keeps != RowKeeps{}; }
 
+bool RowPlan::NeedsWholeRow() const {
+  // A draw and the exact rule read the law alone, which has no mass where masks ban. Prompt scores read the raw row, judges may, a beam's
+  // scores are its log-softmax, and contrastive search and samplers keep or show what they read.
+  if (decider != RowDecider::kDraw && decider != RowDecider::kRule) return true;
+  // Guidance and DoLa combine log-softmaxes of whole rows.
+  if (edits.combined || edits.on_host()) return true;
+  // Siblings draw as their leader does, from the same masks.
+  if (readers.criteria || readers.user_rule) return true;
+  // Log-probabilities and traces have the raw row's; an observer's are of the law, and of tokens that masks may ban.
+  return keeps != RowKeeps{};
+}
+
 bool RowPlan::NeedsLogits() const { return decider != RowDecider::kNobody || keeps != RowKeeps{.hidden = true}; }
 
 RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {

@@ -7,7 +7,8 @@
 //    the row to the host and leaves its raw logits as they are (RowPlan::NeedsHost). An edit does so if RowEdits::on_host names it, and a
 //    decider unless PlanRow names it as one that devices know.
 // 2. Serve it in RowProcessor (RowProcessor::Decide for a decider), or in UserProcessors for an edit.
-// 3. State it in the table of tests/test_row_plan.py.
+// 3. Say in RowPlan::NeedsWholeRow whether it reads logits of tokens that masks ban.
+// 4. State it in the table of tests/test_row_plan.py, and in the readers of tests/test_small_heads.py.
 #pragma once
 
 #include <vector>
@@ -75,6 +76,9 @@ struct RowPlan {
 
   // Something on the host reads the row or changes it, beyond drawing from it. If not, the law may replace the logits.
   bool NeedsHost() const;
+  // Something reads logits of tokens that the row's masks ban, or what user code may make of them: the row is computed whole, though few
+  // tokens are allowed. This is the one place that names all such readers: row_heads.h asks it alone.
+  bool NeedsWholeRow() const;
   // Not only the row's hidden state is wanted.
   bool NeedsLogits() const;
 };

@@ -9,14 +9,14 @@
 namespace llmi {
 
 // The rows to draw now, with memory for their laws.
-PreparedRows::Chosen PreparedRows::Choose(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device) {
+PreparedRows::Chosen PreparedRows::Choose(std::span<const LogitsRow> rows, HostLogits& logits, const DeviceDraws& device) {
   Chosen chosen;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
     if (sample.finished || !rows[i].plan.in_parallel || device.Drawn(i).token != kNoToken) continue;
     Row& row = rows_[&sample];
     chosen.emplace_back(&row, i);
-    row.law = rows[i].plan.NeedsHost() ? nullptr : logits + static_cast<int64_t>(i) * vocab_size_;
+    row.law = rows[i].plan.NeedsHost() ? nullptr : logits.Row(static_cast<int64_t>(i));
   }
   for (const auto& [row, index] : chosen) {
     if (spare_laws_.empty()) break;
@@ -42,7 +42,7 @@ void PreparedRows::ForEachRow(std::span<const LogitsRow> rows, const Chosen& cho
   });
 }
 
-void PreparedRows::Prepare(std::span<const LogitsRow> rows, float* logits, const CombinedRows& combined, const DeviceDraws& device) {
+void PreparedRows::Prepare(std::span<const LogitsRow> rows, HostLogits& logits, const CombinedRows& combined, const DeviceDraws& device) {
   for (auto& [sample, row] : rows_) {
     if (!row.copy.empty()) spare_laws_.push_back(std::move(row.copy));
   }

@@ -22,9 +22,9 @@ class PreparedRows {
   PreparedRows(const KernelContext& context, UserProcessors& processors, int64_t vocab_size)
       : context_(context), processors_(processors), vocab_size_(vocab_size) {}
 
-  // Draws rows of a chunk. logits [rows, vocab_size] are changed where nothing reads them afterwards. combined: the rows before the masks.
+  // Draws rows of a chunk. logits: their rows, which are changed where nothing reads them afterwards. combined: the rows before the masks.
   // Forgets the rows of the chunk before.
-  void Prepare(std::span<const LogitsRow> rows, float* logits, const CombinedRows& combined, const DeviceDraws& device);
+  void Prepare(std::span<const LogitsRow> rows, HostLogits& logits, const CombinedRows& combined, const DeviceDraws& device);
   // The sample's token, once, of a row of the chunk with in_parallel; the sample's sampler state is the one after it. The law goes to *law
   // if something reads the row after its draw. Throws what failed for the row.
   int32_t Take(Sample& sample, std::vector<float>* law);
@@ -39,7 +39,7 @@ class PreparedRows {
   };
   // With the index of each row in the chunk.
   using Chosen = std::vector<std::pair<Row*, size_t>>;
-  Chosen Choose(std::span<const LogitsRow> rows, float* logits, const DeviceDraws& device);
+  Chosen Choose(std::span<const LogitsRow> rows, HostLogits& logits, const DeviceDraws& device);
   template <typename Body>
   void ForEachRow(std::span<const LogitsRow> rows, const Chosen& chosen, const Body& body);
 

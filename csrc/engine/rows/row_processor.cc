@@ -28,13 +28,14 @@ void AddLogprobs(const KernelContext& context, Sample& sample, const float* raw,
 }  // namespace
 
 RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
-                           std::shared_ptr<BatchHook> batch_hook)
+                           std::shared_ptr<BatchHook> batch_hook, bool small_heads)
     : context_(context),
       decoder_(decoder),
       cache_(cache),
       scheduler_(scheduler),
       requests_(requests),
       site_{context.device != nullptr, batch_hook != nullptr},
+      heads_(context, decoder, small_heads),
       combined_(context, decoder),
       device_draws_(context, decoder, combined_.logits()),
       processors_(context, std::move(batch_hook), requests, combined_.logits().vocab_size()),
@@ -64,7 +65,7 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
   const float* hidden = step.result.hidden + begin * decoder_.spec().hidden_size;
   const int64_t num_behind = combined_.Begin(rows, begin);
   if (context_.device == nullptr) {
-    decoder_.LmHead(context_, hidden, static_cast<int64_t>(rows.size()) + num_behind, combined_.logits().Row(0));
+    heads_.Compute(hidden, rows, num_behind, &combined_.logits());
   } else {
     if (!step.draws || begin > 0) step.draws = device_draws_.Launch(rows, hidden);
     ahead.LaunchAfter(step);
@@ -72,8 +73,8 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
   }
   combined_.Combine(step, rows, begin, context_.device == nullptr && num_behind > 0);
   processors_.RunBatch(rows, combined_);
-  prepared_.Prepare(rows, combined_.logits().Row(0), combined_, device_draws_);
-  beams_.Prepare(rows, combined_.logits().Row(0), device_draws_);
+  prepared_.Prepare(rows, combined_.logits(), combined_, device_draws_);
+  beams_.Prepare(rows, combined_.logits(), device_draws_);
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].sample->finished) continue;  // ended at an earlier row of this step, or waits for its static batch to end
     const RowVerdict drawn = device_draws_.Drawn(i);

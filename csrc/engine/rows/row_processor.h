@@ -17,6 +17,7 @@
 #include "engine/rows/judge.h"
 #include "engine/rows/plan.h"
 #include "engine/rows/prepared_rows.h"
+#include "engine/rows/row_heads.h"
 #include "engine/rows/user_processors.h"
 #include "engine/running.h"
 #include "engine/trace.h"
@@ -29,7 +30,7 @@ namespace llmi {
 class RowProcessor {
  public:
   RowProcessor(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
-               std::shared_ptr<BatchHook> batch_hook);
+               std::shared_ptr<BatchHook> batch_hook, bool small_heads);
 
   // Draws the tokens of a step and emits them. On a device the next step may be launched meanwhile, by `ahead`. step_index: for traces.
   void Process(LaunchedStep& step, int64_t step_index, StepAhead& ahead);
@@ -38,6 +39,7 @@ class RowProcessor {
   int64_t num_generated_tokens() const { return num_generated_tokens_; }
   double hook_seconds() { return *processors_.seconds(); }
   const RowSite& site() const { return site_; }
+  const RowHeads& heads() const { return heads_; }
 
  private:
   void ProcessChunk(LaunchedStep& step, int64_t begin, std::span<const LogitsRow> rows, StepAhead& ahead);
@@ -67,6 +69,7 @@ class RowProcessor {
   Scheduler& scheduler_;
   ActiveRequests& requests_;
   const RowSite site_;
+  RowHeads heads_;
   CombinedRows combined_;
   DeviceDraws device_draws_;
   UserProcessors processors_;

@@ -8,6 +8,7 @@
 #include "kernels/dispatch/device.h"
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/dispatch/row_tasks.h"
+#include "kernels/ops/linear_row_tiles.h"
 
 namespace llmi {
 namespace {
@@ -39,6 +40,43 @@ void RunTiles(const KernelContext& context, const LinearArgs& args, const Linear
   const bool in_pairs = args.x_bf16 != nullptr && part.weights.type == PackedType::kBF16;
   const auto of_floats = in_pairs ? table.linear_bf16 : table.linear_float;
   (IsQuantizedPacked(part.weights.type) ? table.linear_quantized : of_floats)(args, part, range.begin, range.end);
+}
+
+// The same layer for rows [row, row + num_rows) alone.
+LinearArgs WithRows(LinearArgs args, int64_t row, int64_t num_rows) {
+  args.num_rows = num_rows;
+  if (args.x != nullptr) args.x += row * args.x_stride;
+  if (args.x_bf16 != nullptr) args.x_bf16 += row * args.parts[0].weights.num_cols;
+  args.out += row * args.out_stride;
+  QuantizedRows& x = args.quantized;
+  if (x.codes == nullptr) return args;
+  const int64_t num_blocks = row * (x.num_cols / kBlockSize);
+  x.codes += num_blocks * kBlockSize;
+  if (x.low != nullptr) x.low += num_blocks * kBlockSize;
+  x.scales += num_blocks * (x.fine ? 2 : 1);
+  x.sums += num_blocks;
+  x.half_sums += num_blocks * 2;
+  return args;
+}
+
+// The entries in pieces of about `share` tiles of one row, and where each task begins among the pieces: tasks have about equal shares.
+std::vector<size_t> CutIntoTasks(std::span<const RowTiles> entries, int64_t share, std::vector<RowTiles>* pieces) {
+  std::vector<size_t> tasks;
+  int64_t room = 0;
+  for (const RowTiles& entry : entries) {
+    const int64_t most = std::max<int64_t>(1, share / entry.num_rows);
+    for (int64_t begin = entry.tiles.begin; begin < entry.tiles.end; begin += most) {
+      const TileRange tiles = {begin, std::min(entry.tiles.end, begin + most)};
+      if (room <= 0) {
+        tasks.push_back(pieces->size());
+        room = share;
+      }
+      pieces->push_back({entry.row, entry.num_rows, tiles});
+      room -= entry.num_rows * (tiles.end - tiles.begin);
+    }
+  }
+  tasks.push_back(pieces->size());
+  return tasks;
 }
 
 }  // namespace
@@ -89,6 +127,25 @@ void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span
   }
   context.pool->ParallelFor(static_cast<int64_t>(tasks.size()), context.num_threads,
                             [&](int64_t task) { RunTiles(context, args, args.parts[0], tasks[static_cast<size_t>(task)]); });
+}
+
+void LinearRowTiles(const KernelContext& context, const LinearArgs& args, std::span<const RowTiles> entries) {
+  CheckArgument(args.num_parts == 1 && context.device == nullptr, "linear: tiles of rows are those of one part, on the CPU");
+  CheckLinear(context, args);
+  const PackedView& w = args.parts[0].weights;
+  int64_t all_tiles = 0;
+  for (const auto& [row, num_rows, tiles] : entries) {
+    CheckArgument(0 <= row && 0 < num_rows && row + num_rows <= args.num_rows, "linear: tiles of rows that are not there");
+    CheckArgument(0 <= tiles.begin && tiles.end <= NumTiles(w.num_rows), "linear: tiles past the last row");
+    all_tiles += num_rows * (tiles.end - tiles.begin);
+  }
+  std::vector<RowTiles> pieces;
+  const std::vector<size_t> tasks = CutIntoTasks(entries, TilesPerTask(context, w, all_tiles, all_tiles), &pieces);
+  context.pool->ParallelFor(static_cast<int64_t>(tasks.size()) - 1, context.num_threads, [&](int64_t task) {
+    for (size_t i = tasks[static_cast<size_t>(task)]; i < tasks[static_cast<size_t>(task) + 1]; ++i) {
+      RunTiles(context, WithRows(args, pieces[i].row, pieces[i].num_rows), args.parts[0], pieces[i].tiles);
+    }
+  });
 }
 
 }  // namespace llmi

@@ -190,6 +190,7 @@ class EngineArgs:
             "batch_hook": self.batch_runner,
             "layers": list(self.layers),
             "audit_each_step": os.environ.get("LLMI_AUDIT") == "1",
+            "small_heads": os.environ.get("LLMI_SMALL_HEADS") != "0",
         }
 
     def _cublas_lt(self) -> str | None:

@@ -15,6 +15,7 @@ VARIABLES: dict[str, tuple[str, ...] | None] = {
     "LLMI_EMULATE_CUDA": ("0", "1"),
     "LLMI_ISA": None,
     "LLMI_NUM_THREADS": None,
+    "LLMI_SMALL_HEADS": ("0", "1"),
 }
 _told: set[str] = set()
 

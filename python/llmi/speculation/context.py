@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
@@ -66,16 +66,15 @@ class DraftContext:
         """This request's own sequence on a draft model, in step with `token_ids`; closed with the request."""
         return self._sequence(draft_llm, None)
 
-    def _sequence(self, draft_llm: Session, shortlist: _core.Shortlist | None) -> TokenSequence:
+    def _sequence(self, draft_llm: Session, shortlist_of: Callable[[DraftContext], _core.Shortlist | None] | None) -> TokenSequence:
         """With a shortlist, logits over its ids, over those of the text and of the request's parameters; -inf elsewhere."""
         params = self.sampling_params
-        if params.allowed_token_ids is not None:
-            shortlist = None  # nothing might be left
-        key = (id(draft_llm), shortlist is not None)
+        key = (id(draft_llm), shortlist_of is not None)
         sequence = self._sequences.get(key)
         if sequence is None:
             sequence = draft_llm.sequence(self.token_ids, seed=params.seed)
             sequence._owned_by_drafter(self.prompt_len, self.index)
+            shortlist = None if shortlist_of is None else shortlist_of(self)
             if shortlist is not None:
                 vocab_size = draft_llm.model_info.vocab_size
                 named = {*(params.logit_bias or {}), *(params.stop_token_ids or ()), *draft_llm._builder.ends(params)}

@@ -84,8 +84,17 @@ class DraftModel(Drafter):
             self._listed = _core.Shortlist(vocab_size, [*range(self.shortlist), *short])
         return self._listed
 
+    def _shortlist_of(self, context: DraftContext) -> _core.Shortlist | None:
+        """Where the request allows some ids, these: all others are banned, so the law is that of all ids."""
+        allowed = context.sampling_params.allowed_token_ids
+        if allowed is None:
+            return self._shortlist()
+        vocab_size = self.llm.model_info.vocab_size
+        known = [token for token in allowed if token < vocab_size]
+        return _core.Shortlist(vocab_size, known) if known else None
+
     def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:
-        sequences = [context._sequence(self.llm, self._shortlist()) for context in contexts]
+        sequences = [context._sequence(self.llm, self._shortlist_of) for context in contexts]
         drafts: list[list[int]] = [[] for _ in contexts]
         rows: dict[int, list[F32]] = {id(context): [] for context in contexts}
         self.llm.extend({sequence: [] for sequence in sequences})
