@@ -1,4 +1,4 @@
-"""The command line: llmi chat | generate | serve | inspect | doctor | bench | replay | cache."""
+"""The command line: llmi chat | generate | serve | inspect | doctor | bench | conformance | replay | cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
+from llmi.cli.bench_serve import add_load_options, bench_serve
 from llmi.cli.capacity import add_options as add_inspect_options
+from llmi.cli.conformance import add_conformance_options, conformance
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.cli.serve import add_options as add_serve_options
@@ -57,6 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     add_inspect_options(inspect)
     commands.add_parser("doctor", help="what runs on this machine", description="What runs on this machine, and why.")
     _add_bench(commands)
+    add_conformance_options(
+        commands.add_parser(
+            "conformance",
+            help="what a server does, against what clients expect",
+            description="Cases that a server with OpenAI's endpoints should pass.",
+        )
+    )
     replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
     replay.add_argument("receipt", help="a file that Receipt.save wrote")
     replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it", default=argparse.SUPPRESS)
@@ -106,6 +115,8 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     bench.add_argument("--output", help="write the result here, as JSON", default=argparse.SUPPRESS)
     _add_model_options(bench)
     _add_activation_bits(bench, 8)
+    targets = bench.add_subparsers(dest="target", metavar="serve", title="a server instead of a model")
+    add_load_options(targets.add_parser("serve", help="load on a server", description="Load on a server with OpenAI's endpoints."))
 
 
 def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -260,6 +271,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     import json
     from pathlib import Path
 
+    if arguments.target == "serve":
+        return bench_serve(arguments)
     from llmi.cli.bench import run_bench
 
     if arguments.rounds < 1:
@@ -310,6 +323,7 @@ COMMANDS = {
     "inspect": _inspect,
     "doctor": _doctor,
     "bench": _bench,
+    "conformance": conformance,
     "replay": _replay,
     "cache": _cache,
 }

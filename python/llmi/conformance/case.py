@@ -1,0 +1,88 @@
+"""Cases: their register, and the words in which they say what they expect."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from llmi.conformance.target import Broken, Target
+
+Check = Callable[[Target], None]
+PROFILES = ("core", "stream", "errors", "limits", "structured", "tools", "determinism", "anthropic", "responses")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One case: profile, name, what it does."""
+
+    profile: str
+    name: str
+    check: Check
+
+
+CASES: list[Case] = []
+
+
+def add(profile: str, name: str, check: Check) -> None:
+    """Registers a case. Names are told apart within a profile."""
+    assert profile in PROFILES and all((case.profile, case.name) != (profile, name) for case in CASES), name
+    CASES.append(Case(profile, name, check))
+
+
+def case(profile: str, name: str) -> Callable[[Check], Check]:
+    """Registers the function below it."""
+
+    def register(check: Check) -> Check:
+        add(profile, name, check)
+        return check
+
+    return register
+
+
+def expect(condition: object, text: str) -> None:
+    """Raises Broken with the text unless the condition holds."""
+    if not condition:
+        raise Broken(text)
+
+
+def same(seen: object, expected: object, what: str) -> None:
+    """Raises Broken with both values unless they are equal."""
+    if seen != expected:
+        raise Broken(f"{what} is {str(seen)[:160]!r}, not {str(expected)[:160]!r}")
+
+
+def field(value: Any, path: str) -> Any:
+    """The value at a path like choices.0.message. Raises Broken where a part is absent."""
+    seen = value
+    for part in path.split("."):
+        try:
+            seen = seen[int(part)] if part.isdigit() else seen[part]
+        except (KeyError, IndexError, TypeError):
+            raise Broken(f"{path} is absent (at {part!r})") from None
+    return seen
+
+
+def typed(value: Any, path: str, *kinds: type) -> Any:
+    """The value at a path, of one of these types; True is no int. Raises Broken."""
+    seen = field(value, path)
+    if type(seen) not in kinds and not (seen is None and type(None) in kinds):
+        raise Broken(f"{path} is {str(seen)[:80]!r}, not of type {' or '.join(kind.__name__ for kind in kinds)}")
+    return seen
+
+
+def add_fields(profile: str, what: str, get: Callable[[Target], Any], fields: dict[str, Any]) -> None:
+    """A case for each required field: a tuple is types, anything else the one value."""
+
+    def check(path: str, wanted: Any) -> Check:
+        def run(target: Target) -> None:
+            answer = get(target)
+            if isinstance(wanted, tuple):
+                typed(answer, path, *wanted)
+            else:
+                same(field(answer, path), wanted, path)
+
+        return run
+
+    for path, wanted in fields.items():
+        add(profile, f"{what}: {path}", check(path, wanted))

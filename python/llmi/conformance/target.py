@@ -1,0 +1,119 @@
+"""The server under test: requests, whole and streamed, over the standard library's HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import socket
+from typing import Any
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+class Broken(AssertionError):
+    """The server differs from what a case expects; the text says how."""
+
+
+@dataclasses.dataclass
+class Reply:
+    """One answer."""
+
+    status: int
+    headers: dict[str, str]
+    data: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body's JSON. Raises Broken."""
+        try:
+            return json.loads(self.data)
+        except ValueError:
+            raise Broken(f"status {self.status}, and the body is no JSON: {self.data[:80]!r}") from None
+
+    @property
+    def events(self) -> list[str]:
+        """The data of each server-sent event. Raises Broken for what is no stream of events."""
+        kind = self.headers.get("content-type", "")
+        if self.status != 200 or not kind.startswith("text/event-stream"):
+            raise Broken(f"the request names a stream; the answer has status {self.status} and content-type {kind!r}: {self.data[:120]!r}")
+        try:
+            blocks = self.data.decode("utf-8").replace("\r\n", "\n").split("\n\n")
+        except UnicodeDecodeError:
+            raise Broken("the stream is no UTF-8") from None
+        if blocks[-1]:
+            raise Broken("the stream ends within an event")
+        lines = ["\n".join(line[5:].removeprefix(" ") for line in block.split("\n") if line.startswith("data:")) for block in blocks]
+        return [line for line in lines if line]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A server: host, port, the model's name, a key, and how long one answer may take."""
+
+    host: str
+    port: int
+    model: str
+    api_key: str | None = None
+    timeout_s: float = 60.0
+
+    def send(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
+        """One request on a connection of its own. Raises Broken if no whole HTTP answer comes."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        sent = {"Content-Type": "application/json"} if body is not None else {}
+        sent |= {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        try:
+            connection.request(method, path, body, sent | (headers or {}))
+            answer = connection.getresponse()
+            data = answer.read()
+            return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)
+        except (OSError, http.client.HTTPException) as error:
+            raise Broken(f"{method} {path}: no whole answer came: {type(error).__name__} {error}") from None
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: dict[str, Any]) -> Reply:
+        """A POST of JSON, with the model's name filled in."""
+        return self.send("POST", path, json.dumps({"model": self.model, **body}).encode())
+
+    def ok(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON of an answer that must have status 200."""
+        reply = self.post(path, body)
+        if reply.status != 200:
+            raise Broken(f"status {reply.status}, not 200: {reply.data[:200].decode('utf-8', 'replace')}")
+        return reply.json
+
+    def chat(self, text: str = "Say something.", **more: Any) -> Any:
+        """A chat of one question, answered by at most 8 tokens unless `more` says otherwise."""
+        return self.ok(CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **more})
+
+    def complete(self, prompt: Any = "one two three", **more: Any) -> Any:
+        """A completion of at most 8 tokens unless `more` says otherwise."""
+        return self.ok(COMPLETIONS, {"prompt": prompt, "max_tokens": 8, "temperature": 0, **more})
+
+    def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
+        """The chunks of a stream, which must end with [DONE]. Raises Broken."""
+        events = self.post(path, {**body, "stream": True}).events
+        if not events or events[-1] != "[DONE]":
+            raise Broken(f"the last event is {events[-1:]}, not [DONE]")
+        try:
+            return [json.loads(event) for event in events[:-1]]
+        except ValueError:
+            raise Broken("an event is no JSON") from None
+
+    def chat_stream(self, text: str = "Say something.", **more: Any) -> list[Any]:
+        """The chunks of a streamed chat."""
+        return self.stream(CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **more})
+
+    def raw(self, data: bytes) -> bytes:
+        """The bytes that come back for these, until the server closes or is silent for two seconds."""
+        with socket.create_connection((self.host, self.port), self.timeout_s) as connection:
+            connection.sendall(data)
+            connection.settimeout(2)
+            parts = []
+            try:
+                while part := connection.recv(1 << 16):
+                    parts.append(part)
+            except (TimeoutError, ConnectionError):
+                pass
+            return b"".join(parts)

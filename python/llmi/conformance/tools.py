@@ -1,0 +1,104 @@
+"""Tool calls: their form, whole and streamed; forced and forbidden calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llmi.conformance.case import add, case, expect, field, same, typed
+from llmi.conformance.errors import error_of
+from llmi.conformance.target import CHAT, Target
+
+_PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"], "additionalProperties": False}
+_WEATHER = {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": _PARAMETERS}}
+_TIME = {"type": "function", "function": {"name": "time", "parameters": _PARAMETERS}}
+_FORCED: dict[str, Any] = {
+    "tools": [_WEATHER, _TIME],
+    "tool_choice": {"type": "function", "function": {"name": "weather"}},
+    "max_tokens": 200,
+    "parallel_tool_calls": False,
+}
+
+
+def _call(target: Target, **more: Any) -> Any:
+    return field(target.chat("What is the weather in Rome?", **{**_FORCED, **more}), "choices.0.message.tool_calls.0")
+
+
+@case("tools", "a forced call: id, type, name")
+def forced(target: Target) -> None:
+    call = _call(target)
+    expect(typed(call, "id", str), "the id is empty")
+    same(field(call, "type"), "function", "type")
+    same(field(call, "function.name"), "weather", "the name")
+
+
+@case("tools", "a forced call: arguments are text, JSON, and fit the parameters")
+def arguments(target: Target) -> None:
+    for seed in range(3):
+        text = typed(_call(target, temperature=1.0, seed=seed), "function.arguments", str)
+        expect(json.loads(text) in ({"city": "Rome"}, {"city": "Oslo"}), f"the arguments are {text!r}")
+
+
+@case("tools", "tool_choice required calls one of the tools")
+def required(target: Target) -> None:
+    call = _call(target, tool_choice="required")
+    expect(field(call, "function.name") in ("weather", "time"), f"the name is {call['function']['name']!r}")
+
+
+@case("tools", "a call's finish_reason")
+def finish(target: Target) -> None:
+    for choice in ("required", _FORCED["tool_choice"]):
+        reason = field(target.chat("Weather?", **{**_FORCED, "tool_choice": choice}), "choices.0.finish_reason")
+        expect(reason in (("tool_calls",) if choice == "required" else ("tool_calls", "stop")), f"finish_reason is {reason!r}")
+
+
+@case("tools", "tool_choice none calls nothing")
+def none(target: Target) -> None:
+    message = field(target.chat("Weather?", tools=[_WEATHER], tool_choice="none"), "choices.0.message")
+    expect(not message.get("tool_calls") and isinstance(message["content"], str), "there is a call, or no text")
+
+
+@case("tools", "streamed: the deltas add up to the call")
+def streamed(target: Target) -> None:
+    name, text, first = "", "", None
+    for chunk in target.chat_stream("What is the weather in Rome?", **_FORCED):
+        for choice in chunk["choices"]:
+            for part in choice["delta"].get("tool_calls") or []:
+                same(part["index"], 0, "the index of the only call")
+                first = first or part
+                name += (part.get("function") or {}).get("name") or ""
+                text += (part.get("function") or {}).get("arguments") or ""
+    call = _call(target)
+    same((name, text), (call["function"]["name"], call["function"]["arguments"]), "name and arguments")
+    expect(first is not None and first.get("id") and first.get("type") == "function", "the first delta of the call has no id or type")
+
+
+@case("tools", "a conversation with a call and its result")
+def conversation(target: Target) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "sun"},
+    ]
+    answer = target.ok(CHAT, {"messages": messages, "tools": [_WEATHER], "tool_choice": "none", "max_tokens": 4})
+    typed(answer, "choices.0.message.content", str)
+
+
+@case("tools", "calls have ids of their own")
+def ids(target: Target) -> None:
+    first, second = (_call(target, seed=seed)["id"] for seed in (1, 2))
+    expect(first != second, f"two calls have the id {first!r}")
+
+
+for _name, _broken in {
+    "a choice of an unknown tool": {"tools": [_WEATHER], "tool_choice": {"type": "function", "function": {"name": "no"}}},
+    "a choice that is no choice": {"tools": [_WEATHER], "tool_choice": "perhaps"}, "a tool without a name": {"tools": [{"type": "function", "function": {}}]},
+    "a tool of an unknown type": {"tools": [{"type": "smell"}]}, "a choice without tools": {"tool_choice": "required"},
+    "two tools of one name": {"tools": [_WEATHER, _WEATHER]},
+}.items():  # fmt: skip
+
+    def _refused(target: Target, more: Any = _broken) -> None:
+        error_of(target.post(CHAT, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **more}), 400, 422)
+
+    add("tools", f"refused: {_name}", _refused)

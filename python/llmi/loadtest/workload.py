@@ -1,0 +1,179 @@
+"""The requests of a load test: bodies whose prompts, lengths and seeds depend on the seed alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llmi.loadtest.arrivals import arrival_times
+from llmi.loadtest.settings import LoadSettings, bad
+
+_WORDS = [
+    "time",
+    "year",
+    "people",
+    "way",
+    "day",
+    "man",
+    "thing",
+    "woman",
+    "life",
+    "child",
+    "world",
+    "school",
+    "state",
+    "family",
+    "student",
+    "group",
+    "country",
+    "problem",
+    "hand",
+    "part",
+    "place",
+    "case",
+    "week",
+    "company",
+    "system",
+    "question",
+    "work",
+    "number",
+    "night",
+    "point",
+    "home",
+    "water",
+    "room",
+    "mother",
+    "area",
+    "money",
+    "story",
+    "fact",
+    "month",
+    "lot",
+    "right",
+    "study",
+    "book",
+    "eye",
+    "job",
+    "word",
+    "side",
+    "kind",
+    "head",
+    "house",
+    "service",
+]
+_TRACE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids", "prompt"}
+_DATASET_KEYS = {"prompt", "messages", "max_tokens"}
+_HASH_BLOCK = 512  # tokens that one hash id of a trace stands for
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadRequest:
+    """One request: its intended time in seconds after the start, and its JSON body."""
+
+    index: int
+    time_s: float
+    body: bytes
+
+
+def _words(source: random.Random, count: int) -> str:
+    return " ".join(source.choice(_WORDS) for _ in range(count))
+
+
+def _random_prompt(settings: LoadSettings, index: int) -> str:
+    shared = min(settings.prefix_len, settings.input_len)
+    start = _words(random.Random(f"prefix {settings.seed}"), shared)
+    rest = _words(random.Random(f"prompt {settings.seed} {index}"), settings.input_len - shared)
+    return f"{start} {rest}".strip()
+
+
+def _lines(path: Path, flag: str, known: set[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file, each with its line. A field in no list is refused: it would silently change nothing."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise bad(f"{path} cannot be read: {error}", flag) from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise bad(f"{path}:{number} is not JSON: {error}", flag) from None
+        if not isinstance(entry, dict) or set(entry) - known:
+            raise bad(f"{path}:{number} must be an object with some of {', '.join(sorted(known))}, not {line[:80]}", flag)
+        yield number, entry
+
+
+def _whole(entry: dict[str, Any], name: str, where: str, low: int) -> int:
+    value = entry.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 1_000_000:
+        raise bad(f"{where}: {name} must be a whole number from {low} to 1,000,000, not {value!r}", "trace")
+    return value
+
+
+def _trace(settings: LoadSettings, path: Path) -> Iterator[tuple[float, str, int]]:
+    """Time, prompt and most tokens. `timestamp` is in ms; each of `hash_ids` is a block of 512 tokens, equal ids give equal text."""
+    last = 0.0
+    for number, entry in _lines(path, "trace", _TRACE_KEYS):
+        where = f"{path}:{number}"
+        stamp = entry.get("timestamp")
+        if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not last <= stamp < 1e12:
+            raise bad(f"{where}: timestamp must be a number of ms that does not go back (the last one is {last:g}), not {stamp!r}", "trace")
+        last = float(stamp)
+        prompt = entry.get("prompt")
+        if prompt is None:
+            length = _whole(entry, "input_length", where, 1)
+            words: list[str] = []
+            for block in entry.get("hash_ids") or []:
+                words += _words(random.Random(f"block {settings.seed} {block}"), _HASH_BLOCK).split()
+            source = random.Random(f"trace {settings.seed} {number}")
+            words += [source.choice(_WORDS) for _ in range(length - len(words))]
+            prompt = " ".join(words[:length])
+        yield last / 1e3, str(prompt), _whole(entry, "output_length", where, 1)
+
+
+def _body(settings: LoadSettings, model: str, index: int, prompt: object, max_tokens: int) -> bytes:
+    """The JSON of a request. A prompt is a text or a list of messages."""
+    fields: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": settings.temperature}
+    fields["seed"] = random.Random(f"seed {settings.seed} {index}").randrange(2**31)
+    if settings.endpoint == "chat":
+        fields["messages"] = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+    elif isinstance(prompt, list):
+        raise bad("has messages, which --endpoint completions does not take", "dataset")
+    else:
+        fields["prompt"] = prompt
+    if settings.stream:
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+    if settings.ignore_eos:
+        fields["ignore_eos"] = True
+    return json.dumps(fields).encode()
+
+
+def load_requests(settings: LoadSettings, model: str) -> list[LoadRequest]:
+    """All requests of a run, in the order of their times. Raises InvalidParamsError for a file that cannot be used."""
+    count = settings.num_prompts
+    if settings.trace is not None:
+        traced = [entry for entry, _ in zip(_trace(settings, settings.trace), range(count), strict=False)]
+        start = traced[0][0] if traced else 0.0
+        made = [(time_s - start, prompt, length) for time_s, prompt, length in traced]
+    else:
+        prompts: list[tuple[Any, int]] = []
+        if settings.dataset is not None:
+            for number, entry in _lines(settings.dataset, "dataset", _DATASET_KEYS):
+                if ("prompt" in entry) == ("messages" in entry):
+                    raise bad(f"{settings.dataset}:{number} must have either prompt or messages", "dataset")
+                prompts.append((entry.get("prompt", entry.get("messages")), entry.get("max_tokens", settings.output_len)))
+            prompts = prompts[:count]
+        else:
+            prompts = [(_random_prompt(settings, index), settings.output_len) for index in range(count)]
+        times = arrival_times(settings, len(prompts))
+        made = [(time_s, prompt, length) for time_s, (prompt, length) in zip(times, prompts, strict=True)]
+    if not made:
+        raise bad("has no request", "trace" if settings.trace is not None else "dataset")
+    return [
+        LoadRequest(index, time_s, _body(settings, model, index, prompt, length)) for index, (time_s, prompt, length) in enumerate(made)
+    ]
