@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_client import TEMPLATE
 
 from conformance_faults import fault_of
 from faulty_proxy import Fault, FaultyProxy
@@ -19,6 +18,7 @@ from llmi.conformance.case import CASES, PROFILES, Case
 from llmi.conformance.run import run_case, run_suite
 from llmi.conformance.target import Target
 from llmi.testing.tiny import tiny_model
+from server_client import TEMPLATE
 
 #: What llmi's server offers.
 OFFERED = ("core", "stream", "errors", "limits", "structured", "determinism")
