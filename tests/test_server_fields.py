@@ -9,9 +9,9 @@ import pytest
 from llmi.errors import InvalidParamsError
 from llmi.params.options import SAMPLING
 from llmi.server.errors import ApiError
-from llmi.server.fields import CHAT, COMPLETIONS, NOT_OVER_HTTP, Endpoint
+from llmi.server.fields import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, NOT_OVER_HTTP, Endpoint
 
-ENDPOINTS = {"chat": CHAT, "completions": COMPLETIONS}
+ENDPOINTS = {"chat": CHAT, "completions": COMPLETIONS, "messages": MESSAGES}
 
 
 def published(kind: type) -> set[str]:
@@ -19,20 +19,24 @@ def published(kind: type) -> set[str]:
     return {name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})} | set(getattr(kind, "__annotations__", {}))
 
 
-def openai_types() -> list[tuple[Endpoint, set[str]]]:
+def schemas() -> list[tuple[Endpoint, set[str]]]:
+    from anthropic.types import message_count_tokens_params, message_create_params
+    from anthropic.types.beta import message_create_params as beta_params
     from openai.types import completion_create_params
     from openai.types.chat import completion_create_params as chat_params
 
     return [
         (CHAT, published(chat_params.CompletionCreateParamsNonStreaming) | published(chat_params.CompletionCreateParamsStreaming)),
         (COMPLETIONS, published(completion_create_params.CompletionCreateParamsNonStreaming) | {"stream"}),
+        (MESSAGES, published(message_create_params.MessageCreateParamsBase) | published(beta_params.MessageCreateParamsBase) | {"stream"}),
+        (COUNT_TOKENS, published(message_count_tokens_params.MessageCountTokensParams)),
     ]
 
 
-@pytest.mark.parametrize("index", range(2), ids=["chat", "completions"])
+@pytest.mark.parametrize("index", range(4), ids=["chat", "completions", "messages", "count_tokens"])
 def test_every_published_field_is_in_a_list(index: int) -> None:
-    endpoint, names = openai_types()[index]
-    assert len(names) > 15
+    endpoint, names = schemas()[index]
+    assert len(names) > 10
     assert sorted(name for name in names if not endpoint.knows(name)) == []
 
 

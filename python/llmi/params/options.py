@@ -115,9 +115,9 @@ SAMPLING = table(
     Option("seed", SEED, None, "64-bit key of the noise; None and -1 draw a random one, which the output records."),
     Option(
         "max_tokens",
-        Maybe(Whole(1, _MANY, "None or an integer in [1, 2^31)")),
+        Maybe(Whole(0, _MANY, "None, 0 or an integer in [1, 2^31)")),
         DefaultInt(256),
-        "Most tokens to generate; None: to the end of the context.",
+        "Most tokens to generate; None: to the end of the context; 0, with prompt_logprobs: none, the prompt is scored.",
         ("max_new_tokens",),
     ),
     Option("min_tokens", Neutral(Whole(0, _MANY), 0), 0, "Before this many tokens neither end-of-text nor a stop ends generation.", ("min_new_tokens",), passed_on=True),

@@ -65,6 +65,14 @@ class RequestBuilder:
             )  # fmt: skip
         else:
             params.max_tokens = int(given)
+        if params.max_tokens == 0 and params.prompt_logprobs is None:
+            raise InvalidParamsError(
+                "max_tokens (max_new_tokens) = 0 generates nothing: give prompt_logprobs to have the prompt scored", "max_tokens"
+            )
+        if params.max_tokens == 0 and params.n > 1:
+            raise UnsupportedCombinationError(
+                f"max_tokens = 0 scores the prompt, and n = {params.n} continuations have no token", "n", "max_tokens"
+            )
         if params.min_tokens > params.max_tokens:
             raise InvalidParamsError(f"min_tokens = {params.min_tokens} exceeds max_tokens = {params.max_tokens}", "min_tokens")
 

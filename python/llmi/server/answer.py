@@ -25,14 +25,13 @@ def event(value: object) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
 
 
-def usage(num_prompt_tokens: int, num_cached_tokens: int, num_completion_tokens: int, num_reasoning_tokens: int = 0) -> dict[str, Any]:
+def usage(num_prompt_tokens: int, num_cached_tokens: int, num_completion_tokens: int) -> dict[str, Any]:
     """OpenAI's `usage`; cached_tokens is there on a miss, too."""
     return {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_completion_tokens,
         "total_tokens": num_prompt_tokens + num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
     }
 
 
@@ -43,11 +42,10 @@ class Counts:
         self.num_prompt_tokens = job.num_prompt_tokens
         self.num_cached = [0] * len(job.prompts)
         self.num_completion_tokens = 0
-        self.num_reasoning_tokens = 0
 
     def usage(self) -> dict[str, Any]:
         """The `usage` so far."""
-        return usage(self.num_prompt_tokens, sum(self.num_cached), self.num_completion_tokens, self.num_reasoning_tokens)
+        return usage(self.num_prompt_tokens, sum(self.num_cached), self.num_completion_tokens)
 
 
 def llmi_object(job: Job, receipts: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:

@@ -16,11 +16,14 @@ from llmi.server.chat import chat_completions
 from llmi.server.completions import completions
 from llmi.server.errors import ApiError, api_error
 from llmi.server.listing import health, list_models, one_model, ready
+from llmi.server.messages import count_tokens, messages
+from llmi.server.openapi import openapi
 from llmi.server.receipts import Receipts
 from llmi.server.respond import json_response
 from llmi.server.served import Models, Served
 from llmi.server.settings import ServerSettings
 from llmi.server.state import ServerState
+from llmi.server.tokens import detokenize, tokenize, tokenizer_info
 
 Handler = Callable[[Request], Awaitable[Response]]
 #: (method, path, handler) of every route.
@@ -29,6 +32,12 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/v1/models/{name:path}", one_model),
     ("POST", "/v1/chat/completions", chat_completions),
     ("POST", "/v1/completions", completions),
+    ("POST", "/v1/messages", messages),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
+    ("POST", "/tokenize", tokenize),
+    ("POST", "/detokenize", detokenize),
+    ("GET", "/tokenizer_info", tokenizer_info),
+    ("GET", "/openapi.json", openapi),
     ("GET", "/health", health),
     ("GET", "/ready", ready),
 ]

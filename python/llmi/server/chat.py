@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -16,8 +17,9 @@ from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import CHAT, Taken
 from llmi.server.generation import Job, new_job
-from llmi.server.logprobs import LogprobForm, prompt_logprobs
-from llmi.server.prompts import chat_of, render
+from llmi.server.logprobs import LogprobForm, Position, prompt_logprobs
+from llmi.server.parts import Part, Parts, PartStream, parts_of
+from llmi.server.prompts import chat_of, render, with_tools
 from llmi.server.respond import respond
 from llmi.server.served import Served
 from llmi.server.state import state_of
@@ -31,15 +33,8 @@ async def chat_completions(request: Request) -> Response:
     top = parameters.chat_logprobs(taken, params)
     parameters.chat_max_tokens(model, taken, params)
     include_usage, always = parameters.stream_options(taken)
-    if taken.own.get("tools") and taken.own.get("tool_choice") != "none":
-        raise ApiError(
-            400,
-            'tools are not called in this version of the server: leave them out, or give tool_choice: "none"',
-            param="tools",
-            code="unsupported",
-        )
     prompt = await asyncio.to_thread(render, model, chat_of(taken))
-    job = new_job(model, taken, [prompt], params)
+    job = new_job(model, taken, [prompt], with_tools(prompt, params))
     return await respond(request, job, ChatForm(job, taken, top, include_usage, always), taken.flag("stream"))
 
 
@@ -56,6 +51,11 @@ class ChatForm:
         self._with_ids = taken.flag("return_token_ids")
         self._include_usage, self._always = include_usage, always
         self._left = job.num_choices
+        self._streams = job.prompts[0].streams(job.seeds[0])
+        self._is_plain = job.prompts[0].is_plain
+        self._open: dict[int, PartStream] = {}  # of choices that have begun
+        self._called: set[int] = set()  # choices that have called a tool
+        self._prompt_logprobs: list[Position | None] | None = None
         self._last: dict[str, Any] | None = None  # the chunk that ends the last choice
         self._prefix = self._chunk_prefix(job.model)
 
@@ -94,16 +94,22 @@ class ChatForm:
         return result
 
     def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
+        parts = parts_of(self._streams(completion.index), completion.text)
+        if parts.calls:
+            self._called.add(completion.index)
         choice = {
             "index": completion.index,
-            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "message": _message(parts),
             "logprobs": self._logprobs_of(completion),
-            "finish_reason": completion.finish_reason,
+            "finish_reason": self._reason(completion),
             "stop_reason": completion.stop_reason,
         }
         if self._with_ids:
             choice["token_ids"] = completion.token_ids
         return choice
+
+    def _reason(self, completion: CompletionOutput) -> str | None:
+        return "tool_calls" if completion.index in self._called and completion.finish_reason == "stop" else completion.finish_reason
 
     def _logprobs_of(self, completion: CompletionOutput) -> dict[str, Any] | None:
         if self._logprobs is None or completion.logprobs is None:
@@ -142,11 +148,12 @@ class ChatForm:
     def news(self, index: int, output: RequestOutput) -> bytes:
         """Chunks of each choice that has grown, and of each that has ended."""
         self._count(output)
+        self._prompt_logprobs = self._prompt_logprobs or output.prompt_logprobs
         data = b""
         for completion in output.outputs:
-            data += self._grown(completion)
+            data += self._grown(completion) if self._is_plain else self._told(completion, output.finished)
             if completion.finish_reason is not None and output.finished:
-                data += self._ended(completion, output)
+                data += self._ended(completion)
         return data
 
     def _grown(self, completion: CompletionOutput) -> bytes:
@@ -159,14 +166,25 @@ class ChatForm:
             return self._prefix + b"%d" % completion.index + b',"delta":{"content":' + encode(completion.text) + tail
         return event(self._chunk(completion.index, {"content": completion.text}, completion))
 
-    def _ended(self, completion: CompletionOutput, output: RequestOutput) -> bytes:
+    def _told(self, completion: CompletionOutput, is_end: bool) -> bytes:
+        """A chunk with the parts that have come; log-probabilities come with their tokens, in whatever part they are."""
+        stream = self._open.setdefault(completion.index, self._streams(completion.index))
+        parts = [*stream.feed(completion.text), *(stream.finish() if is_end else ())]
+        delta = _delta(parts)
+        if "tool_calls" in delta:
+            self._called.add(completion.index)
+        if not delta and not (completion.token_ids and (self._logprobs is not None or self._with_ids)):
+            return b""
+        return event(self._chunk(completion.index, delta, completion))
+
+    def _ended(self, completion: CompletionOutput) -> bytes:
         chunk = self._chunk(completion.index, {})
-        chunk["choices"][0] |= {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
+        chunk["choices"][0] |= {"finish_reason": self._reason(completion), "stop_reason": completion.stop_reason}
         self._left -= 1
         if self._left:
             return event(chunk)
-        if output.prompt_logprobs is not None:
-            chunk["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        if self._prompt_logprobs is not None:
+            chunk["prompt_logprobs"] = prompt_logprobs(self._prompt_logprobs)
         self._last = chunk
         return b""
 
@@ -183,3 +201,31 @@ class ChatForm:
     def failed(self, error: ApiError) -> bytes:
         """An error event."""
         return event(error.body()) + DONE
+
+
+def _message(parts: Parts) -> dict[str, Any]:
+    """The assistant's message; content is null where there are calls alone."""
+    message: dict[str, Any] = {"role": "assistant", "content": parts.text or (None if parts.calls else ""), "refusal": None}
+    if parts.reasoning:
+        message["reasoning_content"] = parts.reasoning
+    if parts.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in parts.calls
+        ]
+    return message
+
+
+def _delta(parts: Sequence[Part]) -> dict[str, Any]:
+    """What a chunk says of parts that have come."""
+    delta: dict[str, Any] = {}
+    for part in parts:
+        if part.kind == "text":
+            delta["content"] = delta.get("content", "") + part.text
+        elif part.kind == "reasoning":
+            delta["reasoning_content"] = delta.get("reasoning_content", "") + part.text
+        elif part.kind == "call":
+            function = {"name": part.name, "arguments": part.text}
+            delta.setdefault("tool_calls", []).append({"index": part.call_index, "id": part.id, "type": "function", "function": function})
+        else:
+            delta.setdefault("tool_calls", []).append({"index": part.call_index, "function": {"arguments": part.text}})
+    return delta

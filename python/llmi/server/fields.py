@@ -185,3 +185,30 @@ TOKENIZE = Endpoint(
     is_strict=True,
 )
 DETOKENIZE = Endpoint("/detokenize", _own(("model", "tokens", "skip_special_tokens")), {}, is_strict=True)
+_MESSAGES_OWN = (
+    "model",
+    "messages",
+    "system",
+    "max_tokens",
+    "stop_sequences",
+    "stream",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "seed",
+    "structured_outputs",
+)
+_ANTHROPIC = {
+    **_inert("nothing is stored or billed here", Maybe(_ANYTHING), "metadata", "service_tier", "inference_geo", "user_profile_id", "workspace_id", "diagnostics",
+             "billing_policy", "fallback_credit_token"),
+    **_inert("the prefix cache changes no token", Maybe(_ANYTHING), "cache_control"),
+    **_inert("what a header asks for, a field of the body says too", Maybe(_ANYTHING), "betas", "anthropic_version"),
+    **_inert("there is one speed", Maybe(_ANYTHING), "speed"),
+    **_inert("there is one model", Maybe(_ANYTHING), "fallbacks"),
+    **_refused("nothing is kept from one request to the next", "container", "thread", "compaction"),
+    **_refused("no other server is asked", "mcp_servers", neutral=([],)),
+}  # fmt: skip
+MESSAGES = Endpoint("/v1/messages", _own(_MESSAGES_OWN, ("context_management",), _LLMI), _ANTHROPIC | _NOT_JSON)
+COUNT_TOKENS = Endpoint("/v1/messages/count_tokens", _own(_MESSAGES_OWN, ("context_management",)), _ANTHROPIC | _NOT_JSON)
+ENDPOINTS = (CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS)

@@ -13,7 +13,9 @@ from llmi.base.kinds import TOKEN_IDS, Flag, Text
 from llmi.errors import InvalidParamsError
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
+from llmi.server.parts import Streams, TextStream
 from llmi.server.served import Served
+from llmi.tools.chat import ToolChat, chat_tools, together
 
 _CLOCK = "strftime_now"
 _TAG = re.compile(r"\{[{%#]")
@@ -33,12 +35,27 @@ class Prompt:
         What a chat's template does not look at.
     date : str or None
         What the template's clock said (ISO 8601), where it looks at it and the body did not say.
+    tools : ToolChat or None
+        How answers to a chat are read.
     """
 
     ids: list[int]
     text: str | None = None
     ignored: list[str] = dataclasses.field(default_factory=list)
     date: str | None = None
+    tools: ToolChat | None = None
+
+    def streams(self, seed: int) -> Streams:
+        """How each choice of an answer to it is taken apart."""
+        tools = self.tools
+        if tools is None or tools.format is None:
+            return lambda index: TextStream()
+        return lambda index: tools.stream(seed, index, self.text)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its answers are text alone."""
+        return self.tools is None or self.tools.format is None
 
 
 def completion_prompts(model: Served, taken: Taken) -> list[Prompt]:
@@ -86,6 +103,8 @@ class Chat:
     chat_template: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    tool_choice: object = None
+    parallel_tool_calls: bool = True
 
 
 def chat_of(taken: Taken) -> Chat:
@@ -105,6 +124,7 @@ def chat_of(taken: Taken) -> Chat:
     return Chat(
         messages=plain_messages(taken.own.get("messages")), tools=tools, variables=variables, chat_template=template,
         add_generation_prompt=not continued if begins is None else Flag().parse("add_generation_prompt", begins), continue_final_message=continued,
+        tool_choice=taken.own.get("tool_choice"), parallel_tool_calls=taken.flag("parallel_tool_calls", True),
     )  # fmt: skip
 
 
@@ -180,13 +200,26 @@ def render(model: Served, chat: Chat) -> Prompt:
     ):
         raise ApiError(400, "chat_template must be a template's text, or the name of one of the model's: no file is read for a request", param="chat_template", code="invalid_value")  # fmt: skip
     template = tokenizer.template_for(chat.chat_template, variables)
+    tools = chat_tools(tokenizer, None, chat.tools, chat.tool_choice if chat.tools else None, chat.parallel_tool_calls, None, template)
+    variables.pop("tools", None)
+    if tools.template_tools is not None:
+        variables["tools"] = tools.template_tools
     date = None
     if _CLOCK in template and _CLOCK not in variables:
         date = variables[_CLOCK] = datetime.datetime.now().replace(microsecond=0).isoformat()
     messages = chat.messages
     if "developer" not in template:  # OpenAI's newer name of a system message
         messages = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
+    shown: Any = tools.messages(messages)
     rendered = tokenizer.render_chat(
-        messages, template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
+        shown, template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
     )
-    return Prompt(tokenizer.encode_chat(rendered), rendered.text, rendered.unused, date)
+    return Prompt(tokenizer.encode_chat(rendered), rendered.text, rendered.unused, date, tools)
+
+
+def with_tools(prompt: Prompt, params: dict[str, Any]) -> dict[str, Any]:
+    """Sampling parameters with those that a chat's tools set. Raises UnsupportedCombinationError for two constraints of one answer."""
+    fields = {} if prompt.tools is None else prompt.tools.fields
+    if "structured_outputs" in fields and params.get("structured_outputs") is not None:
+        raise together()
+    return params | fields

@@ -1,0 +1,209 @@
+"""/v1/messages and /v1/messages/count_tokens: Anthropic's form, for coding agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llmi.base.kinds import Listed, Text, Whole
+from llmi.outputs.completion import CompletionOutput
+from llmi.outputs.results import RequestOutput
+from llmi.server import parameters
+from llmi.server.answer import Counts, encode, llmi_object, new_id
+from llmi.server.anthropic_chat import chat_of_messages, output_format
+from llmi.server.body import read_fields
+from llmi.server.errors import ApiError, api_error
+from llmi.server.fields import COUNT_TOKENS, MESSAGES, Endpoint, Taken
+from llmi.server.generation import Job, new_job
+from llmi.server.parts import Part, parts_of
+from llmi.server.prompts import Prompt, render, with_tools
+from llmi.server.respond import json_response, respond
+from llmi.server.served import Served
+from llmi.server.state import state_of
+
+_MAX_TOKENS = Whole(1, 2**31 - 1, "an integer in [1, 2^31)")
+_STOPS = Listed(Text(4096), "a list of strings", 64)
+
+
+async def messages(request: Request) -> Response:
+    """An answer to a chat in Anthropic's form, whole or as it comes."""
+    try:
+        return await _messages(request)
+    except Exception as error:
+        return _failure(error)
+
+
+async def count_tokens(request: Request) -> Response:
+    """How many tokens a chat has as a prompt."""
+    try:
+        _, _, prompt = await _prepared(request, COUNT_TOKENS)
+    except Exception as error:
+        return _failure(error)
+    return json_response({"input_tokens": len(prompt.ids)})
+
+
+def _failure(error: BaseException) -> Response:
+    known = api_error(error)
+    return json_response({"type": "error", **known.body()}, known.status, known.headers)
+
+
+async def _prepared(request: Request, endpoint: Endpoint) -> tuple[Taken, Served, Prompt]:
+    taken = endpoint.take(await read_fields(await request.body()))
+    model = state_of(request).models.find(taken.own.get("model"))
+
+    def prepared() -> Prompt:
+        return render(model, chat_of_messages(taken, model.tokenizer.template_for(None, {"tools": taken.own.get("tools") or None})))
+
+    return taken, model, await asyncio.to_thread(prepared)
+
+
+async def _messages(request: Request) -> Response:
+    taken, model, prompt = await _prepared(request, MESSAGES)
+    if taken.own.get("max_tokens") is None:
+        raise ApiError(400, "max_tokens is missing", param="max_tokens", code="missing_field")
+    params = parameters.sampling(taken)
+    if int(params.get("n") or 1) != 1:
+        raise ApiError(400, "n is not offered here: an answer of /v1/messages is one message", param="n", code="unsupported")
+    given = _MAX_TOKENS.parse("max_tokens", taken.own["max_tokens"])
+    room = max(1, model.max_model_len - len(prompt.ids) + 1)
+    params["max_tokens"] = min(given, room)  # agents ask for the most that their own models can do
+    stops = taken.own.get("stop_sequences")
+    if stops is not None:
+        params["stop"] = _STOPS.parse("stop_sequences", stops)
+    if (form := output_format(taken)) is not None:
+        if params.get("structured_outputs") is not None:
+            raise ApiError(
+                400, "output_config.format and structured_outputs are given together", param="structured_outputs", code="contradiction"
+            )
+        params["structured_outputs"] = form
+    job = new_job(model, taken, [prompt], with_tools(prompt, params))
+    return await respond(request, job, MessageForm(job, given > room), taken.flag("stream"))
+
+
+class MessageForm:
+    """Answers of /v1/messages. is_cut: max_tokens was more than the context has room for, and ends with it."""
+
+    def __init__(self, job: Job, is_cut: bool) -> None:
+        self.id = new_id("msg_")
+        self._job = job
+        self._counts = Counts(job)
+        self._is_cut = is_cut
+        self._stream = job.prompts[0].streams(job.seeds[0])(0)
+        self._blocks = 0  # that have begun
+        self._open = ""  # the kind of the block that is open; "" for none
+        self._has_called = False
+        self._last: CompletionOutput | None = None
+
+    def _llmi(self, receipt: dict[str, Any]) -> dict[str, Any]:
+        cut = {"max_tokens": self._job.params["max_tokens"]} if self._is_cut else {}
+        return {**llmi_object(self._job, [receipt]), "system_fingerprint": self._job.model.fingerprint, **cut}
+
+    def _usage(self) -> dict[str, Any]:
+        cached = self._counts.num_cached[0]
+        return {
+            "input_tokens": self._counts.num_prompt_tokens - cached, "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
+            "output_tokens": self._counts.num_completion_tokens,
+        }  # fmt: skip
+
+    def _count(self, output: RequestOutput) -> CompletionOutput:
+        self._counts.num_cached[0] = max(self._counts.num_cached[0], output.num_cached_tokens)
+        self._counts.num_completion_tokens += len(output.outputs[0].token_ids)
+        return output.outputs[0]
+
+    def _stops(self, completion: CompletionOutput) -> dict[str, Any]:
+        if completion.finish_reason == "length":
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
+        if self._has_called:
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        if isinstance(completion.stop_reason, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": completion.stop_reason}
+        return {"stop_reason": "end_turn", "stop_sequence": None}
+
+    def _message(self, content: list[dict[str, Any]], stops: dict[str, Any]) -> dict[str, Any]:
+        head = {"id": self.id, "type": "message", "role": "assistant", "model": self._job.model.name, "content": content}
+        return {**head, **stops, "usage": self._usage()}
+
+    def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
+        """A message."""
+        completion = self._count(outputs[0])
+        parts = parts_of(self._stream, completion.text)
+        content: list[dict[str, Any]] = []
+        if parts.reasoning:
+            content.append({"type": "thinking", "thinking": parts.reasoning, "signature": ""})
+        if parts.text or not parts.calls:
+            content.append({"type": "text", "text": parts.text})
+        content += [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.values} for call in parts.calls]
+        self._has_called = bool(parts.calls)
+        return {**self._message(content, self._stops(completion)), "llmi": self._llmi(receipt)}
+
+    # --- as it comes
+
+    def begin(self) -> bytes:
+        """message_start; its usage knows the prompt alone, message_delta the rest."""
+        start = {**self._message([], {"stop_reason": None, "stop_sequence": None}), "llmi": self._llmi({})}
+        return _event({"type": "message_start", "message": start}) + _event({"type": "ping"})
+
+    def news(self, index: int, output: RequestOutput) -> bytes:
+        """Blocks that begin, grow and end."""
+        completion = self._count(output)
+        parts = list(self._stream.feed(completion.text))
+        if output.finished:
+            parts += self._stream.finish()
+            self._last = completion
+        return self._told(parts)
+
+    def _told(self, parts: Sequence[Part]) -> bytes:
+        data = b""
+        for part in parts:
+            if part.kind == "call":
+                self._has_called = True
+                data += self._block("tool_use", {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}, always=True)
+                if part.text:
+                    data += self._delta({"type": "input_json_delta", "partial_json": part.text})
+            elif part.kind == "arguments":
+                data += self._delta({"type": "input_json_delta", "partial_json": part.text})
+            elif part.kind == "reasoning":
+                data += self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+                data += self._delta({"type": "thinking_delta", "thinking": part.text})
+            else:
+                data += self._block("text", {"type": "text", "text": ""})
+                data += self._delta({"type": "text_delta", "text": part.text})
+        return data
+
+    def _block(self, kind: str, block: dict[str, Any], always: bool = False) -> bytes:
+        """Begins a block, and ends the one before, unless a block of this kind is open."""
+        if self._open == kind and not always:
+            return b""
+        data = self._close()
+        self._open = kind
+        self._blocks += 1
+        return data + _event({"type": "content_block_start", "index": self._blocks - 1, "content_block": block})
+
+    def _close(self) -> bytes:
+        if not self._open:
+            return b""
+        self._open = ""
+        return _event({"type": "content_block_stop", "index": self._blocks - 1})
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event({"type": "content_block_delta", "index": self._blocks - 1, "delta": delta})
+
+    def end(self, receipt: dict[str, Any]) -> bytes:
+        """The last block's end, message_delta and message_stop."""
+        data = b"" if self._blocks else self._block("text", {"type": "text", "text": ""})
+        data += self._close()
+        assert self._last is not None
+        stops = {"type": "message_delta", "delta": self._stops(self._last), "usage": self._usage(), "llmi": self._llmi(receipt)}
+        return data + _event(stops) + _event({"type": "message_stop"})
+
+    def failed(self, error: ApiError) -> bytes:
+        """An error event."""
+        return _event({"type": "error", **error.body()})
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"event: " + str(value["type"]).encode() + b"\ndata: " + encode(value) + b"\n\n"

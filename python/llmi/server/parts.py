@@ -1,0 +1,106 @@
+"""The parts of an answer as it comes: text, reasoning, and calls of tools."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+
+class Part(Protocol):
+    """News of an answer: more text or reasoning, the beginning of a call, or more of its arguments (JSON text)."""
+
+    @property
+    def kind(self) -> Literal["text", "reasoning", "call", "arguments"]: ...
+    @property
+    def call_index(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+class PartStream(Protocol):
+    """Takes an answer's text in pieces and tells its parts; llmi.tools.ToolStream is one."""
+
+    def feed(self, text: str) -> Sequence[Part]:
+        """The parts that this text adds."""
+
+    def finish(self) -> Sequence[Part]:
+        """The rest, at the answer's end."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextPart:
+    """More text."""
+
+    text: str
+    kind: Literal["text"] = "text"
+    call_index: int = -1
+    id: str = ""
+    name: str = ""
+
+
+class TextStream:
+    """An answer that is text alone."""
+
+    def feed(self, text: str) -> Sequence[Part]:
+        """The text."""
+        return [TextPart(text)] if text else []
+
+    def finish(self) -> Sequence[Part]:
+        """Nothing."""
+        return []
+
+
+#: Makes the stream of choice `index`.
+Streams = Callable[[int], PartStream]
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """A call of a tool; `arguments` is JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+    @property
+    def values(self) -> Any:
+        """The arguments as an object; {} where they were cut off."""
+        try:
+            return json.loads(self.arguments or "{}")
+        except ValueError:
+            return {}
+
+
+class Parts:
+    """All parts of one answer, put together."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.reasoning = ""
+        self.calls: list[Call] = []
+
+    def add(self, parts: Sequence[Part]) -> None:
+        """Takes in what is new."""
+        for part in parts:
+            if part.kind == "text":
+                self.text += part.text
+            elif part.kind == "reasoning":
+                self.reasoning += part.text
+            elif part.kind == "call":
+                self.calls.append(Call(part.id, part.name, part.text))
+            else:
+                self.calls[part.call_index].arguments += part.text
+
+
+def parts_of(stream: PartStream, text: str) -> Parts:
+    """The parts of a whole answer."""
+    result = Parts()
+    result.add(stream.feed(text))
+    result.add(stream.finish())
+    return result

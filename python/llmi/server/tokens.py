@@ -1,0 +1,74 @@
+"""/tokenize, /detokenize and /tokenizer_info, in vLLM's form."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llmi.base.kinds import TOKEN_IDS
+from llmi.server.body import read_fields
+from llmi.server.errors import ApiError
+from llmi.server.fields import DETOKENIZE, TOKENIZE
+from llmi.server.prompts import chat_of, completion_prompts, render
+from llmi.server.respond import json_response
+from llmi.server.state import state_of
+
+
+async def tokenize(request: Request) -> Response:
+    """Token ids of a text or a chat."""
+    taken = TOKENIZE.take(await read_fields(await request.body()))
+    model = state_of(request).models.find(taken.own.get("model"))
+    if ("prompt" in taken.own) == ("messages" in taken.own):
+        raise ApiError(400, "give prompt or messages, one of them", param="prompt", code="contradiction")
+    if "messages" in taken.own:
+        prompt = await asyncio.to_thread(render, model, chat_of(taken))
+    else:
+        prompts = await asyncio.to_thread(completion_prompts, model, taken)
+        if len(prompts) != 1:
+            raise ApiError(400, "prompt must be one text", param="prompt", code="invalid_type")
+        prompt = prompts[0]
+    ids = prompt.ids
+    answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": None}
+    if taken.flag("return_token_strs"):
+        known = model.tokenizer.vocab_size
+        answer["token_strs"] = [model.tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in ids]
+    return json_response({**answer, "llmi": {"ignored": [*taken.ignored, *prompt.ignored], "date": prompt.date}})
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of token ids; special tokens stand in it unless skip_special_tokens says otherwise."""
+    taken = DETOKENIZE.take(await read_fields(await request.body()))
+    model = state_of(request).models.find(taken.own.get("model"))
+    if "tokens" not in taken.own:
+        raise ApiError(400, "tokens is missing: give a list of token ids", param="tokens", code="missing_field")
+    ids = TOKEN_IDS.parse("tokens", taken.own["tokens"])
+    if wrong := [token for token in ids if token >= model.tokenizer.vocab_size]:
+        raise ApiError(400, f"tokens holds {wrong[0]}, outside [0, {model.tokenizer.vocab_size})", param="tokens", code="invalid_value")
+    skip = taken.flag("skip_special_tokens")
+    return json_response({"prompt": await asyncio.to_thread(model.tokenizer.decode, ids, skip_special_tokens=skip)})
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """What a client needs to know of a model's tokenizer. ?model=NAME where several are served."""
+    model = state_of(request).models.find(request.query_params.get("model"))
+    tokenizer = model.tokenizer
+    special = tokenizer.special_tokens
+    main = tokenizer._loaded.main_eos_token_id
+    return json_response(
+        {
+            "tokenizer_class": "llmi",
+            "vocab_size": tokenizer.vocab_size,
+            "model_max_length": model.max_model_len,
+            "bos_token": None if tokenizer.bos_token_id is None else special.get(tokenizer.bos_token_id),
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token": None if main is None else special.get(main),
+            "eos_token_id": main,
+            "eos_token_ids": sorted(tokenizer.eos_token_ids),
+            "pad_token": None,
+            "add_bos_token": bool(tokenizer._loaded.prefix),
+            "chat_template": tokenizer.chat_template,
+        }
+    )

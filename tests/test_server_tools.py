@@ -1,0 +1,305 @@
+"""Tools, tokens and Anthropic's messages over HTTP; bodies as coding agents send them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmi.testing import tiny_model
+from server_client import Client
+
+CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+#: Writes calls as Qwen's templates do, thinks where it is asked to, and tells the date.
+TEMPLATE = (
+    "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</tools> "
+    '<tool_call>{"name": <function-name>, "arguments": <args-json-object>}</tool_call>\n{% endif %}'
+    "{% if dated %}{{ strftime_now('%Y-%m-%d') }}\n{% endif %}"
+    "{% for m in messages %}<{{ m['role'] }}>{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endif %}"
+    '{% for c in m.tool_calls or [] %}<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}\n'
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+WEATHER = {"name": "weather", "description": "The weather.", "parameters": {
+    "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}}  # fmt: skip
+TOOLS = [{"type": "function", "function": WEATHER}]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    from llmi import LLM
+
+    path = tiny_model(vocab_size=257, num_layers=2, max_position_embeddings=32768, path=tmp_path_factory.mktemp("agents"))
+    with LLM(path, kv_cache_memory_bytes=1 << 26, chat_template=TEMPLATE) as llm:
+        yield Client(llm)
+
+
+def sse(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=["required", "named"])
+def test_tool_calls_whole_and_streamed(client: Client, choice: Any) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, "tool_choice": choice, "seed": 3, "max_tokens": 200, "n": 2,
+            "parallel_tool_calls": False}  # fmt: skip
+    expected = client.llm.chat(body["messages"], tools=TOOLS, tool_choice=choice, seed=3, max_tokens=200, n=2, parallel_tool_calls=False)[
+        0
+    ].outputs
+    whole = client.ok(CHAT, body)
+    chunks = client.events(CHAT, {**body, "logprobs": True})
+    for completion, choice_ in zip(expected, whole["choices"], strict=True):
+        [call] = choice_["message"]["tool_calls"]
+        assert choice_["finish_reason"] == "tool_calls" and choice_["message"]["content"] is None
+        assert json.loads(call["function"]["arguments"])["city"] in ("Paris", "Rome")
+        assert (call["id"], call["function"]["arguments"]) == (completion.tool_calls[0].id, completion.tool_calls[0].arguments_text)
+        own = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == completion.index]
+        told = [entry for part in own for entry in part["delta"].get("tool_calls", [])]
+        assert told[0] == {**call, "index": 0, "function": {"name": "weather", "arguments": ""}}
+        assert "".join(entry["function"]["arguments"] for entry in told) == call["function"]["arguments"]
+        assert len([entry for part in own if part["logprobs"] for entry in part["logprobs"]["content"]]) == len(completion.token_ids)
+        assert [part["finish_reason"] for part in own if part["finish_reason"]] == ["tool_calls"]
+    answer = {"role": "assistant", "content": None, "tool_calls": whole["choices"][0]["message"]["tool_calls"]}
+    result = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "sunny"}
+    client.ok(CHAT, {**body, "messages": [*body["messages"], answer, result], "tool_choice": "none"})
+    assert client.error(CHAT, {**body, "response_format": {"type": "json_object"}})["code"] == "unsupported_combination"
+
+
+@pytest.mark.parametrize(
+    ("given", "matches"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"enum": [12, True]}}}},
+            {"12", "true"},
+        ),
+        ({"structured_outputs": {"choice": ["ab", "cd"]}}, {"ab", "cd"}),
+        ({"guided_choice": ["ab", "cd"]}, {"ab", "cd"}),
+        ({"guided_regex": "x|y"}, {"x", "y"}),
+        ({"guided_json": {"const": 7}}, {"7"}),
+        ({"guided_grammar": 'start: "q"'}, {"q"}),
+        ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "z"}}, {"z"}),
+    ],
+    ids=str,
+)
+def test_structured_outputs_by_all_names(client: Client, given: dict[str, Any], matches: set[str]) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "n": 4, **given}
+    whole = client.ok(CHAT, {**body, "seed": 1})
+    assert {choice["message"]["content"] for choice in whole["choices"]} <= matches
+    whole = client.ok(COMPLETIONS, {"model": "tiny", "prompt": "a", "max_tokens": 20, **given})
+    assert whole["choices"][0]["text"] in matches
+
+
+def test_dates(client: Client) -> None:
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 5,
+        "seed": 1,
+        "chat_template_kwargs": {"dated": True},
+    }
+    first = client.ok(CHAT, body)
+    date = first["llmi"]["date"]
+    assert len(date) == 19
+    again = client.ok(CHAT, {**body, "chat_template_kwargs": {"dated": True, "strftime_now": date}})
+    assert again["choices"] == first["choices"] and again["llmi"]["date"] is None
+    other = client.ok("/tokenize", {"messages": body["messages"], "chat_template_kwargs": {"dated": True, "strftime_now": "2001-02-03"}})
+    assert "2001-02-03" in client.ok("/detokenize", {"tokens": other["tokens"]})["prompt"]
+
+
+def test_chats_as_clients_write_them(client: Client) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "developer", "content": "x"},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "c"},
+    ]
+    plain = [
+        {"role": "system", "content": "x"},
+        {"role": "user", "content": "ab"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "c"},
+    ]
+    body = {"model": "tiny", "seed": 2, "max_tokens": 8}
+    assert client.ok(CHAT, {**body, "messages": messages})["choices"] == client.ok(CHAT, {**body, "messages": plain})["choices"]
+    named = client.ok(CHAT, {**body, "messages": [{"role": "user", "content": "hi", "name": "me"}], "reasoning_effort": "low"})
+    assert named["llmi"]["ignored"] == ["the argument 'reasoning_effort'", "the key 'name' of messages"]
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
+    assert "text alone" in client.error(CHAT, {**body, "messages": image})["message"]
+    assert client.error(CHAT, {**body, "messages": plain, "chat_template": "/etc/passwd"})["param"] == "chat_template"
+
+
+def test_tokens(client: Client) -> None:
+    ids = client.llm.tokenizer.encode("aé")
+    answer = client.ok("/tokenize", {"prompt": "aé", "return_token_strs": True})
+    assert answer["tokens"] == ids and answer["count"] == len(ids) == len(answer["token_strs"]) and answer["max_model_len"] == 32768
+    assert client.ok("/detokenize", {"model": "tiny", "tokens": ids})["prompt"] == "aé"
+    assert client.ok("/tokenize", {"prompt": "<eos>", "parse_special": True})["tokens"] == [0]
+    assert len(client.ok("/tokenize", {"prompt": "<eos>"})["tokens"]) == 5
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    usage = client.ok(CHAT, {"model": "tiny", "max_tokens": 1, **chat})["usage"]
+    assert client.ok("/tokenize", chat)["count"] == usage["prompt_tokens"]
+    info = client.get("/tokenizer_info").json()
+    assert (info["eos_token"], info["vocab_size"], info["chat_template"]) == ("<eos>", 257, TEMPLATE)
+    for body, param in (({}, "prompt"), ({"prompt": "a", "messages": []}, "prompt"), ({"prompt": "a", "temperature": 1}, "temperature")):
+        assert client.error("/tokenize", body)["param"] == param
+    assert client.error("/detokenize", {"tokens": [257]})["param"] == client.error("/detokenize", {"tokens": "a"})["param"] == "tokens"
+
+
+def test_scoring_a_prompt(client: Client) -> None:
+    """max_tokens: 0 with echo and logprobs gives the prompt's log-probabilities and no token."""
+    body = {"model": "tiny", "prompt": ["abc", [5, 6]], "echo": True, "logprobs": 1}
+    zero = client.ok(COMPLETIONS, {**body, "max_tokens": 0})
+    one = client.ok(COMPLETIONS, {**body, "max_tokens": 1, "temperature": 0})
+    for scored, longer in zip(zero["choices"], one["choices"], strict=True):
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            assert scored["logprobs"][name] == longer["logprobs"][name][:-1]
+        assert scored["finish_reason"] == "length" and longer["text"].startswith(scored["text"])
+    assert zero["usage"]["completion_tokens"] == 0 and zero["usage"]["prompt_tokens"] == 5
+    assert client.error(COMPLETIONS, {"model": "tiny", "prompt": "a", "max_tokens": 0})["param"] == "max_tokens"
+    assert client.error(COMPLETIONS, {**body, "max_tokens": 0, "n": 2})["param"] == "n"
+
+
+def test_messages_are_chats(client: Client) -> None:
+    body = {"model": "tiny", "max_tokens": 12, "seed": 5, "system": "s", "messages": [{"role": "user", "content": "hi"}]}
+    expected = client.llm.chat([{"role": "system", "content": "s"}, *body["messages"]], seed=5, max_tokens=12)[0]
+    whole = client.ok(MESSAGES, body)
+    assert whole["content"] == [{"type": "text", "text": expected.text}] and whole["stop_reason"] == "max_tokens"
+    assert client.ok("/v1/messages/count_tokens", {**body, "max_tokens": 1})["input_tokens"] == len(expected.prompt_token_ids)
+    used = whole["usage"]
+    assert used["input_tokens"] + used["cache_read_input_tokens"] == len(expected.prompt_token_ids)
+    events = sse(client.post(MESSAGES, {**body, "stream": True}).text)
+    assert [e["type"] for e in events if e["type"] != "content_block_delta"] == [
+        "message_start", "ping", "content_block_start", "content_block_stop", "message_delta", "message_stop",
+    ]  # fmt: skip
+    assert "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta") == expected.text
+    continued = client.ok(MESSAGES, {**body, "messages": [*body["messages"], {"role": "assistant", "content": "ab"}]})
+    tail = client.llm.chat(
+        [{"role": "system", "content": "s"}, *body["messages"], {"role": "assistant", "content": "ab"}], seed=5, max_tokens=12, continue_final_message=True
+    )  # fmt: skip
+    assert continued["content"][0]["text"] == tail[0].text
+    stopped = client.ok(MESSAGES, {**body, "stop_sequences": [expected.text[3]]})
+    assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", expected.text[3])
+    assert client.ok(MESSAGES, {**body, "max_tokens": 10**6, "stop_sequences": [expected.text[3]]})["llmi"]["max_tokens"] < 32769
+    error = client.post(MESSAGES, {**body, "foo": 1}).json()
+    assert error["type"] == "error" and error["error"]["param"] == "foo"
+
+
+def claude_code_body() -> dict[str, Any]:
+    """The shape of a turn of Claude Code: cached system blocks, tools, results of tools, thinking, and context management."""
+    cached = {"cache_control": {"type": "ephemeral"}}
+    return {
+        "model": "tiny", "max_tokens": 32000, "temperature": 1, "stream": True,
+        "system": [{"type": "text", "text": "You are a coding agent."}, {"type": "text", "text": "Be brief.", **cached}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "<system-reminder>x</system-reminder>"}, {"type": "text", "text": "What is here?", **cached}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "abc"}, {"type": "text", "text": "I look."},
+                                              {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "a.py"}], "is_error": False, **cached}]},
+        ],
+        "tools": [{"name": "Bash", "description": "Runs a command.", **cached, "input_schema": {
+            "$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"],
+            "additionalProperties": False}}],
+        "tool_choice": {"type": "auto"}, "metadata": {"user_id": "u"}, "thinking": {"type": "enabled", "budget_tokens": 31999},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    }  # fmt: skip
+
+
+def cline_body() -> dict[str, Any]:
+    """The shape of a turn of Cline and of OpenAI's agents in the chat form."""
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"], "additionalProperties": False}
+    return {
+        "model": "tiny", "stream": True, "stream_options": {"include_usage": True}, "temperature": 0, "max_completion_tokens": 64, "parallel_tool_calls": False,
+        "messages": [
+            {"role": "system", "content": "You are an engineer."},
+            {"role": "user", "content": [{"type": "text", "text": "<task>read it</task>"}, {"type": "text", "text": "<environment_details/>"}]},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": '{"path":"a"}'}}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "text of a"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "read_file", "description": "Reads.", "strict": False, "parameters": schema}}],
+        "tool_choice": "auto", "reasoning_effort": "medium", "store": False, "prompt_cache_key": "task-1",
+    }  # fmt: skip
+
+
+def test_bodies_of_coding_agents(client: Client) -> None:
+    limited = {**claude_code_body(), "seed": 1, "stop_sequences": ["e", "\n", " "]}
+    events = sse(client.post(MESSAGES, limited).text)
+    assert events[0]["type"] == "message_start" and events[-1]["type"] == "message_stop", events
+    ignored = events[-2]["llmi"]["ignored"]
+    assert {"metadata", "thinking", "thinking.budget_tokens", "tools[0].cache_control", "context_management.edits[0]"} <= set(ignored)
+    count = {
+        name: value
+        for name, value in claude_code_body().items()
+        if name in ("model", "messages", "system", "tools", "thinking", "tool_choice")
+    }
+    assert client.ok("/v1/messages/count_tokens", count)["input_tokens"] > 100
+    chunks = client.events(CHAT, cline_body())
+    assert chunks[-1]["usage"]["completion_tokens"] <= 64
+    assert {"store", "prompt_cache_key"} <= set(chunks[-1]["llmi"]["ignored"])
+
+
+def test_tool_use_in_messages(client: Client) -> None:
+    tools = [{"name": "weather", "description": "", "input_schema": WEATHER["parameters"]}]
+    body = {"model": "tiny", "max_tokens": 200, "seed": 3, "messages": [{"role": "user", "content": "hi"}], "tools": tools,
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}  # fmt: skip
+    whole = client.ok(MESSAGES, body)
+    [block] = whole["content"]
+    assert whole["stop_reason"] == "tool_use" and block["name"] == "weather" and block["input"]["city"] in ("Paris", "Rome")
+    events = sse(client.post(MESSAGES, {**body, "stream": True}).text)
+    started = [event["content_block"] for event in events if event["type"] == "content_block_start"]
+    assert started == [{**block, "input": {}}]
+    assert json.loads("".join(e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta")) == block["input"]
+    assert client.post(MESSAGES, {**body, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}).status_code == 400
+
+
+def test_openapi_names_every_route_and_field(client: Client) -> None:
+    from llmi.params.options import SAMPLING
+    from llmi.server.app import ROUTES
+    from llmi.server.fields import NOT_OVER_HTTP
+
+    document = client.get("/openapi.json").json()
+    assert {(method.lower(), path.replace(":path", "")) for method, path, _ in ROUTES} <= {
+        (m, p) for p, ms in document["paths"].items() for m in ms
+    }
+    fields = document["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert set(SAMPLING) - set(NOT_OVER_HTTP) <= set(fields) and fields["audio"]["description"].startswith("Not offered")
+
+
+BAD: list[tuple[bytes, str | None]] = [
+    (b"", None), (b"{", None), (b"[]", None), (b'"a"', None), (b'{"model": "tiny", "n": NaN}', None), (b'{"a": 1e400}', None), (b"\xef\xbb\xbf{}", None),
+    (b'{"model": "\xff"}', None), (b'{"model": "\\ud800"}', None), (b'{"n": 1, "n": 2}', "n"), (b'{"stream_options": {"a": 1, "a": 1}}', "a"),
+    (b"[" * 200_000, None), (b'{"a":' * 100_000, None), (b'{"n": ' + b"9" * 5000 + b"}", None), (b"{} {}", None), (b'{"model": 3}', "model"),
+    (b'{"model": "tiny", "messages": {}}', "messages"), (b'{"model": "tiny", "messages": []}', "messages"), (b'{"model": "tiny", "messages": [1]}', "messages[0]"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "n": "3"}', "n"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "n": 3.0}', "n"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "n": 1000000}', "n"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "seed": 18446744073709551616}', "seed"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "stream": "yes"}', "stream"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 99999999}', "max_tokens"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "max_completion_tokens": 2}', "max_completion_tokens"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}', "top_logprobs"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "logit_bias": {"a": 1}}', "logit_bias"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "stream_options": {"include_usage": true}}', "stream_options"),
+    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema"}}', "response_format.json_schema.schema"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "param"), BAD, ids=[str(index) for index in range(len(BAD))])
+def test_bad_bodies(client: Client, data: bytes, param: str | None) -> None:
+    response = client.send("POST", CHAT, content=data)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param), error
+    assert error["message"].isascii() and len(error["message"]) < 2100
+
+
+def test_methods_and_paths(client: Client) -> None:
+    for method, path, status in [
+        ("GET", "/nope", 404),
+        ("GET", CHAT, 405),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/v1/models/é", 405),
+        ("PUT", "/health", 405),
+    ]:
+        response = client.send(method, path)
+        assert response.status_code == status and set(response.json()["error"]) == {"message", "type", "param", "code"}
