@@ -32,6 +32,8 @@ NOT_HERE = (
     "return_assistant_tokens_mask",
     "tokenizer_kwargs",
 )
+#: A token that a vocabulary lists as text, and that is markup of a template if the template writes it: <tool_call>, [TOOL_CALLS].
+MARKUP = re.compile(r"<[^\s<>]{2,}>|\[/?[A-Z_]{3,}\]")
 MEDIA = re.compile(r"(input_)?(image|audio|video|file|media|document|pdf)", re.IGNORECASE)
 ASSISTANT, FINAL, UNKNOWN = "a", "f", "u"  # see traced.py
 
@@ -191,6 +193,7 @@ def render(
     continue_final_message: bool = False,
     kwargs: Mapping[str, Any] | None = None,
     turn_ends: Collection[str] = (),
+    marks: Collection[str] = (),
 ) -> Rendered:
     """Renders a chat.
 
@@ -212,6 +215,9 @@ def render(
         Further variables of the template, JSON data.
     turn_ends : collection of str
         Special tokens that end a turn, and that of the beginning of a text.
+    marks : collection of str
+        Texts that `pattern` matches, too, and that are tokens although no special ones: content that names them becomes letters where it is
+        known to be content.
 
     Raises
     ------
@@ -237,7 +243,7 @@ def render(
     trusted = {ASSISTANT} | ({FINAL} if chat[-1]["role"] == "assistant" else set())
     unused = [f"the argument {name!r}" for name in answer["unused"]]
     unused += [f"the key {key!r} of messages" for key in answer["unread"] if key != "role"]
-    return Rendered(text, _pieces(text, spans or [], pattern, path, trusted, turn_ends), unused)
+    return Rendered(text, _pieces(text, spans or [], pattern, path, trusted, turn_ends, marks), unused)
 
 
 def _text_to_continue(content: object) -> bool:
@@ -284,7 +290,8 @@ def _spans_by_text(text: str, pattern: re.Pattern[str], chat: object, arguments:
 
 
 def _pieces(
-    text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, path: Path, trusted: set[str], turn_ends: Collection[str]
+    text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, path: Path, trusted: set[str], turn_ends: Collection[str],
+    marks: Collection[str] = (),
 ) -> list[tuple[str, bool]]:
     """The text cut around each special token that is content, or half content: that becomes text. trusted: letters of the assistant's messages."""
     if pattern is None or not spans:
@@ -306,6 +313,8 @@ def _pieces(
         if not found:
             continue
         if found <= trusted and match.group() not in of_turns:
+            continue
+        if UNKNOWN in found and match.group() in marks:
             continue
         if UNKNOWN in found:
             raise ChatTemplateError(

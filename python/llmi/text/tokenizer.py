@@ -350,8 +350,11 @@ class Tokenizer:
             "bos_token": self._text_of(self.bos_token_id),
             "eos_token": self._text_of(self._loaded.main_eos_token_id),
         }
+        # Tokens that the template writes are its markup, special or not.
+        marks = {text for text in self._loaded.listed.whole.values() if text in template and rules.MARKUP.fullmatch(text)}
+        pattern = rules.special_pattern([*self.special_tokens.values(), *marks]) if marks else self.special_pattern
         return rules.render(
-            template, messages, {name: text for name, text in tokens.items() if text}, self.special_pattern, self.path,
+            template, messages, {name: text for name, text in tokens.items() if text}, pattern, self.path, marks=marks,
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message, kwargs=kwargs,
             turn_ends={self._text_of(token_id) for token_id in {*self.eos_token_ids, *self._loaded.prefix, self.bos_token_id}} - {""},
         )  # fmt: skip
@@ -360,8 +363,15 @@ class Tokenizer:
         """Token ids of a rendered chat. Where the model wants a text to begin with certain tokens, they stand there once, whatever the template writes."""
         ids: list[int] = []
         for piece, is_markup in rendered.pieces:
-            ids += self.encode(piece, add_special_tokens=False, parse_special=is_markup)
+            ids += self.encode(piece, add_special_tokens=False, parse_special=True) if is_markup else self._as_letters(piece)
         return self._begun(ids)
+
+    def _as_letters(self, text: str) -> list[int]:
+        """Token ids of a text that names a token, which it does not become."""
+        ids = self.encode(text, add_special_tokens=False)
+        if self._loaded.listed.whole.keys().isdisjoint(ids) or len(text) < 2:
+            return ids
+        return self.encode(text[:1], add_special_tokens=False) + self.encode(text[1:], add_special_tokens=False)
 
     def _begun(self, ids: list[int]) -> list[int]:
         """`ids` with the tokens that the model wants in front of a text, once."""
