@@ -29,7 +29,9 @@ def listed(path: Path) -> Tokenizer:
     """A tokenizer of bytes, with the marks as tokens that are not special."""
     data = json.loads((path / "tokenizer.json").read_text())
     first = max(data["model"]["vocab"].values()) + 1
-    data["added_tokens"] += [{**data["added_tokens"][0], "id": first + i, "content": text, "special": False} for i, text in enumerate(MARKS)]
+    data["added_tokens"] += [
+        {**data["added_tokens"][0], "id": first + i, "content": text, "special": False} for i, text in enumerate(MARKS)
+    ]
     (path / "tokenizer.json").write_text(json.dumps(data))
     made = Tokenizer(path)
     made.chat_template = TEMPLATE

@@ -290,7 +290,12 @@ def _spans_by_text(text: str, pattern: re.Pattern[str], chat: object, arguments:
 
 
 def _pieces(
-    text: str, spans: list[list[Any]], pattern: re.Pattern[str] | None, path: Path, trusted: set[str], turn_ends: Collection[str],
+    text: str,
+    spans: list[list[Any]],
+    pattern: re.Pattern[str] | None,
+    path: Path,
+    trusted: set[str],
+    turn_ends: Collection[str],
     marks: Collection[str] = (),
 ) -> list[tuple[str, bool]]:
     """The text cut around each special token that is content, or half content: that becomes text. trusted: letters of the assistant's messages."""

@@ -33,7 +33,7 @@ def _written(text: str) -> str:
 
 SPELLING = Spelling(
     true="true", false="false", null="None", comma=",", colon=":", assign=":", key=str, write=_written, string=_string,
-    any_key=lambda rules: "/[A-Za-z_][A-Za-z0-9_]*/", is_sorted=True,
+    arguments=_KEY, keys=_KEY, any_key=lambda rules: "/[A-Za-z_][A-Za-z0-9_]*/", is_sorted=True,
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class GrammarRules:
                 grammar = grammar_of(StructuredOutputsParams(json=schema, whitespace="one"))
             except InvalidParamsError as error:
                 raise InvalidParamsError(f"{where}: {plain_reason(error)}", "tools") from None
-            self._json[key] = self.rule(f"%json {json.dumps(json.loads(grammar)['grammars'][0]['json_schema'])}")
+            self._json[key] = self.rule(f"%json {_plain_json(json.loads(grammar)['grammars'][0]['json_schema'])}")
         return self._json[key]
 
     def quoted(self, mark: str, regex: str) -> str:
@@ -85,7 +85,12 @@ class GrammarRules:
 
 def literal(text: str) -> str:
     """A text as a grammar writes it."""
-    return json.dumps(text, ensure_ascii=False)
+    return " ".join(json.dumps(part, ensure_ascii=False) for part in text.replace("::=", "::\0=").split("\0"))
+
+
+def _plain_json(value: object) -> str:
+    """JSON without "::=", by which a grammar of another form is known."""
+    return json.dumps(value).replace("::=", "::\\u003d")
 
 
 def in_regex(text: str) -> str:

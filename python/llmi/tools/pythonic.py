@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from llmi.errors import InvalidParamsError
 from llmi.tools.form import Call, Reading, Rules, ToolFormat, is_sound
 from llmi.tools.functions import Function
 from llmi.tools.spelling import SchemaRules, Spelling
@@ -29,14 +28,11 @@ def _quoted(text: str) -> str:
 
 SPELLING = Spelling(
     true="True", false="False", null="None", comma=", ", colon=": ", assign="=", key=_quoted, write=_quoted, string=_string,
-    any_key=lambda rules: rules.json({"type": "string"}, "tools"),
+    arguments=_IDENTIFIER, keys=re.compile("(?s:.*)"), any_key=lambda rules: rules.json({"type": "string"}, "tools"),
 )  # fmt: skip
 
 
 def _call(function: Function, rules: Rules) -> str:
-    for name in (function.parameters or {}).get("properties") or {}:
-        if not _IDENTIFIER.fullmatch(name):
-            raise InvalidParamsError(f"{function.where}: /properties/{name!r:.80} is no name of an argument in Python's notation", "tools")
     return f'{rules.text(function.name + "(")} {SchemaRules(SPELLING, function, rules).arguments()} ")"'
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -46,6 +47,8 @@ class Spelling:
         Whether properties come in the order of the alphabet, else in the schema's.
     assign : str
         Behind the name of an argument.
+    arguments, keys : pattern
+        Which names arguments, and keys of objects, can have.
     """
 
     true: str
@@ -58,6 +61,8 @@ class Spelling:
     string: Callable[[dict[str, Any], Rules, str], str]
     any_key: Callable[[Rules], str]
     write: Callable[[str], str]
+    arguments: re.Pattern[str]
+    keys: re.Pattern[str]
     is_sorted: bool = False
 
     def written(self, value: object) -> str:
@@ -173,8 +178,11 @@ class SchemaRules:
         properties |= {str(name): True for name in required if name not in properties}
         names = sorted(properties, key=lambda name: (name.lower(), name)) if spelling.is_sorted else list(properties)
         first = more = _NOTHING  # what may follow before the first entry, and behind one
+        are_names = self._are_names(pointer, colon)
         for name in reversed(names):
-            key = rules.text((name if self._are_names(pointer, colon) else spelling.key(name)) + colon)
+            if not (spelling.arguments if are_names else spelling.keys).fullmatch(name):
+                self._refuse(f"{pointer}/properties/{_escaped(name)!r:.80}", "is a name that this format cannot write")
+            key = rules.text((name if are_names else spelling.key(name)) + colon)
             entry = rules.rule(f"{key} {self._value(properties[name], f'{pointer}/properties/{_escaped(name)}')}")
             behind, comma = f"{entry} {more}", rules.text(spelling.comma)
             is_needed = name in required
