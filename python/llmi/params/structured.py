@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
@@ -170,7 +171,7 @@ def _choice(value: object) -> list[str]:
         if total > MAX_TEXT:
             raise InvalidParamsError(f"{_NAME}.choice has more than {MAX_TEXT:,} characters", _NAME)
     if len(set(entries)) < len(entries):
-        twice = next(entry for index, entry in enumerate(entries) if entry in entries[:index])
+        twice = collections.Counter(entries).most_common(1)[0][0]
         raise InvalidParamsError(f"{_NAME}.choice holds {show(twice)} twice", _NAME)
     return entries
 
@@ -193,7 +194,7 @@ def _json_text(name: str, value: object) -> Any:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidParamsError(f"{_NAME}.{name} is no JSON: {error}", _NAME) from None
     try:
-        plain = json.loads(value, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        plain = json.loads(value, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidParamsError(f"{_NAME}.{name} is no JSON: {error}", _NAME) from None
     if not isinstance(plain, dict) and not (name == "json" and isinstance(plain, bool)):
@@ -205,9 +206,16 @@ def _json_text(name: str, value: object) -> Any:
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice in one object")
+        twice = collections.Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {show(twice)} comes twice in one object")
     return result
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{number} is over the largest float64")
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -38,7 +38,7 @@ def grammar_of(params: StructuredOutputsParams) -> str:
         return str(matcher.grammar_from_regex(params.regex or ""))
     if params.kind == "choice":
         texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in params.choice or ())
-        return str(matcher.grammar_from_lark(f"start: {texts}"))
+        return str(matcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))  # one terminal: rules are limited to 2,000 at one place
     if params.kind == "structural_tag":
         return _structural_tag(params.structural_tag)
     return str(matcher.grammar_from_lark(_lark(params.grammar or "")))
