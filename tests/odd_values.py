@@ -302,6 +302,8 @@ CALLS = [
     target("Tokenizer.path", "objects", lambda llm, value: llmi.Tokenizer(value), "path", ""),
     target("AsyncLLM.prompt", "prompt", lambda llm, value: _async(llm, value, max_tokens=1), "prompt"),
     target("AsyncLLM.request_id", "maybe text", lambda llm, value: _async(llm, [5], request_id=value, max_tokens=1)),
+    target("AsyncLLM.deadline_s", "maybe number", lambda llm, value: _async(llm, [5], deadline_s=value, max_tokens=1)),
+    target("AsyncLLM.max_queue", "maybe integer", lambda llm, value: llmi.AsyncLLM(llm=llm, max_queue=value)),
     target("AsyncLLM.top_k", "maybe integer", lambda llm, value: _async(llm, [5], top_k=value, max_tokens=1)),
     target("AsyncLLM.llm", "nothing", lambda llm, value: llmi.AsyncLLM(llm=value) if value is not None else None),
     target("SpeculativeConfig.drafter", "hook", lambda llm, value: llmi.SpeculativeConfig(value)),

@@ -483,7 +483,7 @@ def test_leaving_ends_the_requests(llm: LLM) -> None:
 def test_an_async_llm_goes_with_its_last_reference(tiny_path: Callable[..., Path]) -> None:
     async def main() -> tuple[Any, Any, int]:
         reader = AsyncLLM(tiny_path(), kv_cache_memory_bytes=1 << 22).generate([5, 6], SHORT)
-        server = reader._server
+        server = reader._host
         llm, pump = weakref.ref(server.llm), server._pump.thread
         del server
         outputs = [output async for output in reader]

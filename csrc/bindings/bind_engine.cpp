@@ -21,15 +21,19 @@ struct DropFlag {
   std::atomic<bool> value{false};
 };
 
+py::dict DictOf(const EngineStats& stats) {
+  py::dict values;
+  VisitMetrics(stats, [&](const char* name, const auto& value, const char* /*meaning*/) { values[name] = value; });
+  return values;
+}
+
 py::dict Stats(EngineHandle& handle) {
   EngineStats stats;
   {
     const GilReleased release;
     stats = handle.engine().Stats();
   }
-  py::dict values;
-  VisitMetrics(stats, [&](const char* name, const auto& value, const char* /*meaning*/) { values[name] = value; });
-  return values;
+  return DictOf(stats);
 }
 
 }  // namespace
@@ -73,7 +77,16 @@ void RegisterEngine(py::module_& module) {
       .def("close", &EngineHandle::Close, py::arg("patience_s") = std::numeric_limits<double>::infinity())
       .def(
           "tables", [](EngineHandle& handle) { return handle.engine().Tables(); }, py::call_guard<GilReleased>())
-      .def("stats", &Stats);
+      .def("stats", &Stats)
+      .def(
+          "latest_stats", [](EngineHandle& handle) { return DictOf(handle.engine().Latest()); },
+          "The counters after the last step; it does not wait for the engine thread.")
+      .def_property_readonly(
+          "num_queued", [](EngineHandle& handle) { return handle.engine().pulse().num_queued(); },
+          "Requests that no step has computed a token of.")
+      .def_property_readonly(
+          "stalled_s", [](EngineHandle& handle) { return handle.engine().pulse().StalledSeconds(); },
+          "Seconds since the engine thread last moved; 0 while it has nothing to do.");
   py::dict meanings;
   VisitMetrics({}, [&](const char* name, const auto& /*value*/, const char* meaning) { meanings[name] = meaning; });
   module.attr("METRICS") = meanings;

@@ -170,9 +170,11 @@ void RegisterRequest(py::module_& module) {
       .def(py::init(&MakeRequest), "Arguments by name: the fields that a caller sets; see csrc/engine/request.h.")
       .def_readonly("id", &Request::id)
       .def_property_readonly("samples",
-                             [](const Request& request) {
-                               py::list list;
-                               for (const SampleOutput& sample : request.samples) list.append(py::cast(sample));
+                             [](const py::object& self) {
+                               py::list list;  // of views: a record is large
+                               for (const SampleOutput& sample : self.cast<const Request&>().samples) {
+                                 list.append(py::cast(sample, py::return_value_policy::reference_internal, self));
+                               }
                                return list;
                              })
       .def(
@@ -206,12 +208,20 @@ void RegisterRequest(py::module_& module) {
 void RegisterEvents(py::module_& module) {
   py::class_<OutputEvent>(module, "OutputEvent")
       .def_readonly("request", &OutputEvent::request)
+      .def_property_readonly("request_id", [](const OutputEvent& event) { return event.request->id; })
       .def_readonly("finished", &OutputEvent::finished)
       .def_readonly("sample_index", &OutputEvent::sample_index)
       .def_readonly("token_ids", &OutputEvent::token_ids)
       .def_property_readonly("text", [](const OutputEvent& event) { return py::str(event.text); })
       .def_property_readonly("logprobs", [](const OutputEvent& event) { return event.logprobs; })
-      .def_property_readonly("finish_reason", [](const OutputEvent& event) { return OptionalName(event.finish_reason); });
+      .def_property_readonly("finish_reason", [](const OutputEvent& event) { return OptionalName(event.finish_reason); })
+      .def_readonly("stop_reason", &OutputEvent::stop_reason)
+      .def_property_readonly("prompt_logprobs", [](const OutputEvent& event) { return event.prompt_logprobs; })
+      .def_readonly("num_cached_tokens", &OutputEvent::num_cached_tokens)
+      .def_readonly("num_draft_tokens", &OutputEvent::num_draft_tokens)
+      .def_readonly("num_accepted_tokens", &OutputEvent::num_accepted_tokens)
+      .def_readonly("first_scheduled_time_s", &OutputEvent::first_scheduled_time_s)
+      .def_readonly("first_token_time_s", &OutputEvent::first_token_time_s);
   py::class_<OutputChannel, std::shared_ptr<OutputChannel>>(module, "OutputChannel")
       // The child of a fork deletes no channel: a thread of the parent may have been waiting at it.
       .def(py::init([] {

@@ -10,9 +10,9 @@
 
 namespace llmi {
 
-ActiveRequests::ActiveRequests(KvCache& cache, Scheduler& scheduler, const Lifetime& life, std::shared_ptr<const TokenBytes> tokens,
-                               bool keeps_rows)
-    : cache_(cache), scheduler_(scheduler), life_(life), tokens_(std::move(tokens)), keeps_rows_(keeps_rows) {}
+ActiveRequests::ActiveRequests(KvCache& cache, Scheduler& scheduler, const Lifetime& life, Pulse& pulse,
+                               std::shared_ptr<const TokenBytes> tokens, bool keeps_rows)
+    : cache_(cache), scheduler_(scheduler), life_(life), pulse_(pulse), tokens_(std::move(tokens)), keeps_rows_(keeps_rows) {}
 
 Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::shared_ptr<OutputChannel>& channel) {
   auto running = std::make_unique<Running>();
@@ -97,6 +97,7 @@ void ActiveRequests::FailAll(const Error& error) {
 
 void ActiveRequests::HandOver(bool step_ahead) {
   for (uint64_t id : std::exchange(done_, {})) HandOverOne(id, step_ahead);
+  outbox_.Send();
 }
 
 void ActiveRequests::HandOverOne(uint64_t id, bool step_ahead) {
@@ -104,6 +105,7 @@ void ActiveRequests::HandOverOne(uint64_t id, bool step_ahead) {
   if (found == requests_.end()) return;
   Running& running = *found->second;
   running.request->finish_time_s = NowSeconds();
+  if (running.request->first_scheduled_time_s == 0) pulse_.Begun();
   for (auto& sample : running.samples) {
     if (step_ahead || scheduler_.Contains(&sample->scheduled)) ended_rows_.push_back(std::move(sample));
   }
@@ -111,7 +113,7 @@ void ActiveRequests::HandOverOne(uint64_t id, bool step_ahead) {
   const std::shared_ptr<OutputChannel> channel = running.channel;
   requests_.erase(found);
   ++num_finished_;
-  EmitFinish(request, *channel);
+  EmitFinish(request, channel, &outbox_);
 }
 
 void ActiveRequests::ReleaseRows() {
@@ -134,8 +136,14 @@ void ActiveRequests::ReleaseAllRows() {
 
 void ActiveRequests::EmitStreams() {
   for (auto& [id, running] : requests_) {
-    if (running->request->stream) running->beams ? EmitHypotheses(*running) : EmitNews(*running);
+    if (running->request->stream) running->beams ? EmitHypotheses(*running, &outbox_) : EmitNews(*running, &outbox_);
   }
+}
+
+void ActiveRequests::NoteScheduled(Request& request) {
+  if (request.first_scheduled_time_s != 0) return;
+  request.first_scheduled_time_s = NowSeconds();
+  pulse_.Begun();
 }
 
 bool ActiveRequests::HasFreeRunning() const {

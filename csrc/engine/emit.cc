@@ -13,12 +13,25 @@ namespace {
 
 bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
+// What a reader wants to know before the request ends. Call it before the sample counts its tokens as streamed.
+void AddRecord(const Running& running, const Sample& sample, OutputEvent* event) {
+  const Request& request = *running.request;
+  const Sample& leader = *running.samples[0];
+  event->num_cached_tokens = request.num_cached_tokens + (leader.finished ? 0 : leader.scheduled.num_cached);
+  event->first_scheduled_time_s = request.first_scheduled_time_s;
+  event->first_token_time_s = request.first_token_time_s;
+  const SpeculationStats& speculation = sample.output().speculation;
+  event->num_draft_tokens = speculation.num_draft_tokens;
+  event->num_accepted_tokens = speculation.num_accepted_tokens;
+  if (sample.index == 0 && sample.num_streamed_tokens == 0) event->prompt_logprobs = request.prompt_logprobs;
+}
+
 }  // namespace
 
-void OutputChannel::Push(OutputEvent event) {
+void OutputChannel::Push(std::vector<OutputEvent> events) {
   {
     const std::lock_guard lock(mutex_);
-    events_.push_back(std::move(event));
+    std::move(events.begin(), events.end(), std::back_inserter(events_));
   }
   ready_.notify_all();
 }
@@ -33,6 +46,17 @@ std::vector<OutputEvent> OutputChannel::TakeAll() {
   std::vector<OutputEvent> events(std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
   events_.clear();
   return events;
+}
+
+void Outbox::Add(const std::shared_ptr<OutputChannel>& channel, OutputEvent event) {
+  // The calls of a program have a channel each, and all requests of an AsyncLLM share one: the list is short.
+  auto found = std::find_if(events_.begin(), events_.end(), [&](const auto& entry) { return entry.first == channel; });
+  if (found == events_.end()) found = events_.insert(found, {channel, {}});
+  found->second.push_back(std::move(event));
+}
+
+void Outbox::Send() {
+  for (auto& [channel, events] : std::exchange(events_, {})) channel->Push(std::move(events));
 }
 
 std::optional<TextEnd> EndOfText(const SamplingParams& params, int64_t num_output, int32_t token, Detokenizer* detokenizer) {
@@ -90,7 +114,7 @@ void CompleteOutput(Sample& sample, FinishReason reason) {
   if (sample.index == 0) request.num_cached_tokens += sample.scheduled.num_cached;
 }
 
-void EmitNews(Running& running) {
+void EmitNews(Running& running, Outbox* outbox) {
   for (const auto& sample : running.samples) {
     const SampleOutput& output = running.output(*sample);
     const bool news = output.token_ids.size() > sample->num_streamed_tokens || (sample->finished && !sample->finish_streamed);
@@ -103,13 +127,15 @@ void EmitNews(Running& running) {
     if (!output.logprobs.empty()) event.logprobs.assign(output.logprobs.begin() + first_new, output.logprobs.end());
     event.text = sample->detokenizer.TakeEmittable();
     event.finish_reason = output.finish_reason;
+    event.stop_reason = output.stop_reason;
+    AddRecord(running, *sample, &event);
     sample->num_streamed_tokens = output.token_ids.size();
     sample->finish_streamed = sample->finished;
-    running.channel->Push(std::move(event));
+    outbox->Add(running.channel, std::move(event));
   }
 }
 
-void EmitHypotheses(Running& running) {
+void EmitHypotheses(Running& running, Outbox* outbox) {
   const bool ended = running.num_finished == static_cast<int64_t>(running.samples.size());
   if (!ended || running.beams->streamed) return;
   running.beams->streamed = true;
@@ -122,15 +148,15 @@ void EmitHypotheses(Running& running) {
     event.logprobs = output.logprobs;
     event.text = output.text;
     event.finish_reason = output.finish_reason;
-    running.channel->Push(std::move(event));
+    outbox->Add(running.channel, std::move(event));
   }
 }
 
-void EmitFinish(std::shared_ptr<Request> request, OutputChannel& channel) {
+void EmitFinish(std::shared_ptr<Request> request, const std::shared_ptr<OutputChannel>& channel, Outbox* outbox) {
   OutputEvent event;
   event.request = std::move(request);
   event.finished = true;
-  channel.Push(std::move(event));
+  outbox->Add(channel, std::move(event));
 }
 
 }  // namespace llmi

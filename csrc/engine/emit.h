@@ -6,11 +6,23 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "engine/running.h"
 
 namespace llmi {
+
+// The events of one step, by the channel they go to. A client is woken once for all of them.
+class Outbox {
+ public:
+  void Add(const std::shared_ptr<OutputChannel>& channel, OutputEvent event);
+  void Send();
+
+ private:
+  std::vector<std::pair<std::shared_ptr<OutputChannel>, std::vector<OutputEvent>>> events_;
+};
 
 // How a text ends.
 struct TextEnd {
@@ -35,13 +47,13 @@ std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<c
 // Completes the output of a sample that ends for this reason.
 void CompleteOutput(Sample& sample, FinishReason reason);
 
-// Sends the tokens and text that each sample has added since the last call. For a request that streams.
-void EmitNews(Running& running);
+// Adds the tokens and text that each sample has got since the last call to the outbox. For a request that streams.
+void EmitNews(Running& running, Outbox* outbox);
 
-// Sends each hypothesis of a beam search that has ended, whole and once. For a request that streams.
-void EmitHypotheses(Running& running);
+// Adds each hypothesis of a beam search that has ended, whole and once. For a request that streams.
+void EmitHypotheses(Running& running, Outbox* outbox);
 
-// Sends the finish event; the engine does not touch the request afterwards.
-void EmitFinish(std::shared_ptr<Request> request, OutputChannel& channel);
+// Adds the finish event; the engine does not touch the request afterwards.
+void EmitFinish(std::shared_ptr<Request> request, const std::shared_ptr<OutputChannel>& channel, Outbox* outbox);
 
 }  // namespace llmi

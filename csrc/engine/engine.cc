@@ -15,7 +15,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
     : decoder_(std::move(decoder)),
       context_(context),
       limits_(decoder_->spec(), config),
-      inbox_(life_, config.check_wait),
+      inbox_(life_, pulse_, config.check_wait),
       commands_(life_, config.check_wait) {
   cache_ = std::make_unique<KvCache>(GroupsOf(decoder_->spec(), config), config.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config.scheduler, cache_.get());
@@ -23,7 +23,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
                                        [this] { commands_.CheckCaller(); });
   lab_ = std::make_unique<Lab>(context_, *decoder_, *cache_, *scheduler_, commands_, inbox_,
                                LabLimits{config.max_model_len, config.scheduler.max_num_batched_tokens});
-  requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, life_, std::move(tokens),
+  requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, life_, pulse_, std::move(tokens),
                                                config.scheduler.policy == SchedulingPolicy::kStatic);
   steps_ = std::make_unique<StepLoop>(context_, *decoder_, *cache_, *scheduler_, *requests_, *costs_, config);
   stats_ = std::make_unique<StatsCollector>(context_.device, *cache_, *scheduler_, *requests_, *costs_, *steps_, config.audit_each_step);

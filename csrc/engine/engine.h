@@ -17,6 +17,7 @@
 #include "engine/inbox.h"
 #include "engine/lab.h"
 #include "engine/lifetime.h"
+#include "engine/pulse.h"
 #include "engine/request.h"
 #include "engine/stats.h"
 #include "engine/stats_collector.h"
@@ -65,6 +66,10 @@ class Engine {
   Lab& lab() { return *lab_; }
 
   EngineStats Stats();
+  // The counters as they were published after the last step, without waiting for the engine thread. Numbers that need a walk over all pages
+  // are those of the last Stats().
+  EngineStats Latest() const { return stats_->Latest(); }
+  const Pulse& pulse() const { return pulse_; }
   // The block tables of everything that holds cache now; none if the engine is closed.
   MemoryTables Tables();
   // Seconds of a step by its number of rows, measured on the engine thread at the first call. Throws like CommandQueue::Execute.
@@ -99,6 +104,7 @@ class Engine {
   KernelContext context_;
   const RequestLimits limits_;
   Lifetime life_;
+  Pulse pulse_;
   Inbox inbox_;
   CommandQueue commands_;
   std::unique_ptr<KvCache> cache_;

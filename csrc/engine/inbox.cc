@@ -6,7 +6,8 @@
 
 namespace llmi {
 
-Inbox::Inbox(Lifetime& life, std::function<void()> check_wait) : life_(life), check_wait_(std::move(check_wait)) {}
+Inbox::Inbox(Lifetime& life, Pulse& pulse, std::function<void()> check_wait)
+    : life_(life), pulse_(pulse), check_wait_(std::move(check_wait)) {}
 
 void Inbox::Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel) {
   {
@@ -15,6 +16,7 @@ void Inbox::Submit(const std::vector<std::shared_ptr<Request>>& requests, const 
       request->arrival_time_s = NowSeconds();
       mail_.requests.emplace_back(request, channel);
     }
+    pulse_.Submitted(static_cast<int64_t>(requests.size()));
   }
   life_.Notify();
 }
@@ -61,7 +63,12 @@ bool Inbox::Step() {
 Inbox::Mail Inbox::Wait(const std::function<bool()>& has_work) {
   {
     Lifetime::Lock lock = life_.Acquire();
-    life_.Wait(lock, [&] { return !mail_.empty() || step_credits_ > 0 || has_work(); });
+    const auto ready = [&] { return !mail_.empty() || step_credits_ > 0 || has_work(); };
+    if (!ready()) {
+      pulse_.set_idle(true);
+      life_.Wait(lock, ready);
+    }
+    pulse_.set_idle(false);
   }
   return Take();
 }

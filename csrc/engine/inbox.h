@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/lifetime.h"
+#include "engine/pulse.h"
 #include "engine/request.h"
 
 namespace llmi {
@@ -25,7 +26,7 @@ class Inbox {
   };
 
   // check_wait: see CommandQueue.
-  Inbox(Lifetime& life, std::function<void()> check_wait);
+  Inbox(Lifetime& life, Pulse& pulse, std::function<void()> check_wait);
 
   // --- Any thread.
   // Queues requests, all at once, so that they meet in the same step; their events go to `channel`. Throws Error(kClosed).
@@ -48,6 +49,7 @@ class Inbox {
 
  private:
   Lifetime& life_;
+  Pulse& pulse_;
   const std::function<void()> check_wait_;
   // Guarded by the lock of Lifetime.
   Mail mail_;

@@ -185,12 +185,21 @@ struct OutputEvent {
   std::string text;
   std::vector<TokenLogprobs> logprobs;  // of token_ids, if the request wants them
   FinishReason finish_reason = FinishReason::kNone;
+  std::variant<std::monostate, int32_t, std::string> stop_reason;  // with finish_reason
+  // Of the record, which nobody else may read before the finish event.
+  std::vector<TokenLogprobs> prompt_logprobs;  // with the request's first tokens, if it wants them
+  int64_t num_cached_tokens = 0;
+  int64_t num_draft_tokens = 0;  // of the sample so far
+  int64_t num_accepted_tokens = 0;
+  double first_scheduled_time_s = 0;
+  double first_token_time_s = 0;
 };
 
 // A thread-safe queue of events from the engine thread to one client.
 class OutputChannel {
  public:
-  void Push(OutputEvent event);
+  // Adds events, in order, and wakes those that wait once.
+  void Push(std::vector<OutputEvent> events);
   // Waits up to timeout_s until there is an event.
   void Wait(double timeout_s);
   // All events that have come, in order.

@@ -12,6 +12,7 @@ namespace llmi {
 // clang-format off
 #define LLMI_METRICS(X) \
   X(int64_t, num_steps, "steps of the engine") \
+  X(int64_t, num_step_rows, "rows of the last step: tokens that it computed") \
   X(int64_t, num_prompt_tokens, "prompt tokens that were computed, recomputed ones included") \
   X(int64_t, num_generated_tokens, "tokens that were generated") \
   X(int64_t, num_finished_requests, "requests that ended") \

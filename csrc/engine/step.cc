@@ -59,6 +59,7 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
   step->pieces = std::move(pieces);
   step->tap_layers = batch.tap_layers;
   step->num_rows = batch.num_rows();
+  num_step_rows_ = step->num_rows;
   step->num_running = scheduler_.num_running();
   step->num_waiting = scheduler_.num_waiting();
   step->start_s = NowSeconds();
@@ -100,7 +101,7 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
   if (finished) return;
   if (running->request->speculation) builder->AddTaps(running->request->speculation->drafter->hidden_layers());
   builder->AddTaps(running->request->params.dola_layers);
-  if (running->request->first_scheduled_time_s == 0) running->request->first_scheduled_time_s = NowSeconds();
+  requests_.NoteScheduled(*running->request);
   if (kv.num_tokens < running->prompt_len()) num_prompt_tokens_ += piece.num_new;
   const int64_t first_node = builder->batch().num_rows();
   builder->AddDraft(sample->walk.draft());
@@ -135,6 +136,7 @@ void StepLoop::AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBui
 
 void StepLoop::Count(EngineStats* stats) {
   stats->num_steps = num_steps_;
+  stats->num_step_rows = num_step_rows_;
   stats->num_prompt_tokens = num_prompt_tokens_;
   stats->num_generated_tokens = rows_.num_generated_tokens();
   stats->num_device_draws = rows_.device_draws().num_draws();

@@ -51,6 +51,7 @@ class StepLoop {
   StepAhead ahead_;
   int num_empty_steps_ = 0;  // in a row
   int64_t num_steps_ = 0;
+  int64_t num_step_rows_ = 0;  // of the last step
   int64_t num_prompt_tokens_ = 0;
 };
 

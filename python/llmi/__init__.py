@@ -57,7 +57,7 @@ _MODULES = {
     "errors": (
         "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError",
         "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError", "OutOfMemoryError",
-        "PromptTooLongError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
+        "PromptTooLongError", "QueueFullError", "RequestTimeoutError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
     ),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
@@ -91,6 +91,8 @@ if TYPE_CHECKING:
     from llmi.errors import NonFiniteLogitsError as NonFiniteLogitsError
     from llmi.errors import OutOfMemoryError as OutOfMemoryError
     from llmi.errors import PromptTooLongError as PromptTooLongError
+    from llmi.errors import QueueFullError as QueueFullError
+    from llmi.errors import RequestTimeoutError as RequestTimeoutError
     from llmi.errors import TokenizerError as TokenizerError
     from llmi.errors import UnsupportedCombinationError as UnsupportedCombinationError
     from llmi.errors import UnsupportedModelError as UnsupportedModelError

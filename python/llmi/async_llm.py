@@ -3,81 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
 import itertools
-import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmi import _core
 from llmi.base.kinds import show
 from llmi.base.travel import StaysHere
-from llmi.errors import EngineClosedError, InvalidParamsError
+from llmi.errors import EngineClosedError, InvalidParamsError, call_core
 from llmi.llm import LLM
-from llmi.outputs.results import RequestOutput
+from llmi.online.live import EngineHealth, LiveRequest, LiveState
+from llmi.online.pump import Pump
+from llmi.online.queue import Queue
+from llmi.online.reader import Arrival, RequestStream
+from llmi.online.request import OnlineRequest
 from llmi.params.beams import BeamSearchParams
 from llmi.params.options import option
 from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
+from llmi.requests.chats import ChatOptions, chat_call
 from llmi.requests.prepare import CallOptions
 from llmi.requests.resolve import take_options
+from llmi.text.chats import is_chat
 from llmi.text.prompts import PromptList, as_list, is_single
 
 if TYPE_CHECKING:
     import os
 
-_WAIT_S = 0.1  # how often the pump looks whether it is still wanted
-
-
-class _Request:
-    """One request on its way: its call, and the event that wakes its reader."""
-
-    def __init__(self, call: Call, loop: asyncio.AbstractEventLoop) -> None:
-        self.call = call
-        self.loop = loop
-        self.news = asyncio.Event()
-        self.failure: BaseException | None = None  # of the pump, at this request's news
-
-    def wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the reader's loop has gone
-            self.loop.call_soon_threadsafe(self.news.set)
-
-
-class _Pump:
-    """The thread that takes events from the engine to their readers. It knows no LLM: an AsyncLLM that nobody holds goes, and ends it."""
-
-    def __init__(self) -> None:
-        self.channel = _core.OutputChannel()
-        self.requests: dict[int, _Request] = {}  # by the core's request id
-        self.by_name: dict[str, _Request] = {}
-        self.lock = threading.Lock()
-        self.closed = False
-        self._events: list[_core.OutputEvent] = []
-        self.thread = threading.Thread(target=self._run, name="llmi-async", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        while not self.closed:
-            self.channel.wait(self._events, _WAIT_S)
-            touched: dict[int, _Request] = {}
-            with self.lock:
-                events, self._events = self._events, []
-                for event in events:
-                    request = self.requests.get(event.request.id)
-                    if request is None:
-                        continue
-                    try:
-                        request.call.take(event)
-                    except BaseException as error:
-                        request.failure = error
-                    touched[event.request.id] = request
-                    if event.finished:
-                        del self.requests[event.request.id]
-            for request in touched.values():
-                request.wake()
-            events, request = [], None
-        for request in list(self.requests.values()):
-            request.wake()
+_LONG_CHARS = 2_000  # a text that takes the tokenizer about a millisecond
+_OPTIONS = ("priority", "speculative_config", "trace", "parse_special")
 
 
 class AsyncLLM(StaysHere):
@@ -86,26 +41,40 @@ class AsyncLLM(StaysHere):
     A reader that stops reading holds nobody up: what comes for it meanwhile is one object that grows to at most its own
     output. Tokens are those of `LLM.generate`. One that is not shut down ends with its last reference, or with the program.
 
+    Under the engine's `seed`, requests without one of their own get seeds derived from it and from their number in the order of arrival, so that
+    no two share one. The seed of each is in its outputs.
+
     Parameters
     ----------
     model : path or str, optional
         As for LLM, with its arguments.
     llm : LLM, optional
         Use this one, which stays open at the end.
+    max_queue : int, optional
+        Most requests that wait beside those that the batch has free places for. One more raises QueueFullError, whose `retry_after_s` comes of the rate
+        at which requests end. None: no bound.
     """
 
-    _pump: _Pump | None = None  # before __init__
+    _pump: Pump | None = None  # before __init__
 
     # Any: LLM checks its own arguments.
-    def __init__(self, model: str | os.PathLike[str] | None = None, *, llm: LLM | None = None, **engine_args: Any) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] | None = None, *, llm: LLM | None = None, max_queue: int | None = None, **engine_args: Any
+    ) -> None:
         if llm is not None and (model is not None or engine_args):
             raise InvalidParamsError("give llm or a model with engine arguments, not both", "llm")
         if llm is not None and not isinstance(llm, LLM):
             raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
+        max_queue = option("max_queue", max_queue)
         self.llm = llm if llm is not None else LLM(model, **engine_args)
         self._owned = llm is None
-        self._names = itertools.count()
-        self._pump = _Pump()
+        self._numbers = itertools.count()
+        self._closed_to_new = False
+        self._by_name: dict[str, Arrival | OnlineRequest] = {}
+        seats = self.llm._engine_args.passed_on["max_num_seqs"]
+        assert isinstance(seats, int)
+        self._queue = Queue(self.llm._engine, max_queue, seats)
+        self._pump = Pump(self._queue.rate.note_end)
 
     def __del__(self) -> None:
         if self._pump is not None:
@@ -116,25 +85,90 @@ class AsyncLLM(StaysHere):
         prompt: object,
         sampling_params: SamplingParams | BeamSearchParams | None = None,
         request_id: str | None = None,
+        *,
+        deadline_s: float | None = None,
         **generate_args: object,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> RequestStream:
         """Gives the request's output as it grows, the last time with `finished`. Leaving the loop aborts the request.
 
-        `output_kind` in the parameters chooses what each step holds: "cumulative" all so far, "delta" what is new,
-        "final" only the end. A beam search has nothing before its end. Slow readers get fewer, larger steps. A step that a timeout cancels (`asyncio.wait_for` around
-        `anext`) loses nothing: the next one goes on there.
+        `output_kind` in the parameters chooses what each step holds: "cumulative" all so far; "delta" what is new; "final" only the end. The
+        prompt's log-probabilities are in the first delta alone. A beam search has nothing before its end. Slow readers get fewer, larger steps.
+        `num_cached_tokens` and `metrics.time_to_first_token_s` are known from the first output on. A step that a timeout cancels
+        (`asyncio.wait_for` around `anext`) loses nothing: the next one goes on there.
 
-        Raises what LLM.generate would for one prompt.
+        Long texts and grammars are prepared in a thread, so that the event loop goes on.
+
+        Parameters
+        ----------
+        deadline_s : float, optional
+            Seconds from this call to the request's end, the time in the queue included. Then it is aborted, and the next step raises
+            RequestTimeoutError. None: no limit.
+
+        Raises
+        ------
+        QueueFullError, RequestTimeoutError, and what LLM.generate would raise for one prompt
         """
-        return _Reader(self, prompt, sampling_params, request_id, generate_args)
+        slow = _is_long(prompt) or "structured_outputs" in generate_args or getattr(sampling_params, "structured_outputs", None) is not None
+        options = take_options(generate_args, *_OPTIONS)
+        number = next(self._numbers)
+
+        def make() -> Call:
+            return _checked(
+                self.llm._call(_one(prompt), sampling_params, generate_args, CallOptions(stream=True, arrival=number, **options))
+            )
+
+        return self._stream(make, number, request_id, deadline_s, slow)
+
+    def chat(
+        self,
+        messages: list[dict[str, Any]],
+        sampling_params: SamplingParams | BeamSearchParams | None = None,
+        request_id: str | None = None,
+        *,
+        deadline_s: float | None = None,
+        **chat_args: object,
+    ) -> RequestStream:
+        """Answers one chat: as `generate`, with the arguments of LLM.chat and `cache_salt`. `max_tokens` runs to the end of the context unless given.
+
+        The template and the tokenizer work in a thread. Calls and reasoning are read in the answer's whole text: of deltas, in `stream.whole()`.
+        """
+        chat = ChatOptions(**take_options(chat_args, *(field.name for field in dataclasses.fields(ChatOptions))))
+        number = next(self._numbers)
+
+        def make() -> Call:
+            if not is_chat(messages):
+                raise InvalidParamsError(f"messages must be one chat, a list of dicts with 'role', not {show(messages)}", "messages")
+            return _checked(chat_call(self.llm, messages, sampling_params, chat_args, chat, True, number))
+
+        return self._stream(make, number, request_id, deadline_s, True)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its reader gets what there is, with finish_reason "abort"."""
         if option("request_id", request_id) is None:
             raise InvalidParamsError("request_id must be a string, not None", "request_id")
-        request = self._running.by_name.get(request_id)
-        if request is not None:
-            request.call.abort()
+        found = self._by_name.get(request_id)
+        if isinstance(found, Arrival):
+            found.aborted = True
+        elif found is not None:
+            found.call.abort()
+
+    def health(self, limit_s: float = 10.0) -> EngineHealth:
+        """Whether the engine's steps go on. It does not wait for the engine. limit_s: how long a step may take."""
+        try:
+            call_core(self.llm._engine.check_open)
+            stalled = self.llm._engine.stalled_s
+        except EngineClosedError as error:
+            return EngineHealth(False, 0.0, str(error))
+        if stalled <= limit_s:
+            return EngineHealth(True, stalled, "")
+        return EngineHealth(False, stalled, f"no step has ended for {stalled:.1f} s, more than {limit_s:g} s, while work waits")
+
+    def live(self) -> LiveState:
+        """The state after the last step, for dashboards. It does not wait for the engine. Raises EngineClosedError."""
+        engine, now = self.llm._engine, time.monotonic()
+        stats = call_core(engine.latest_stats)
+        requests = [_live(request, now) for request in list(self._running.requests.values())]
+        return LiveState(self._queue.num_waiting, stats, requests)
 
     async def shutdown(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
         """No new requests; with `drain`, those under way finish first (for at most timeout_s), else they are aborted."""
@@ -143,7 +177,7 @@ class AsyncLLM(StaysHere):
         pump = self._running
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
-        while drain and pump.requests and (deadline is None or loop.time() < deadline):
+        while drain and (pump.requests or self._queue.num_preparing) and (deadline is None or loop.time() < deadline):
             await asyncio.sleep(0.01)
         for request in list(pump.requests.values()):
             request.call.abort()
@@ -160,110 +194,88 @@ class AsyncLLM(StaysHere):
     async def __aexit__(self, *exc: object) -> None:
         await self.shutdown(drain=exc[0] is None)
 
-    _closed_to_new = False
-
     @property
-    def _running(self) -> _Pump:
+    def _running(self) -> Pump:
         assert self._pump is not None
         return self._pump
 
-    def _start(self, prompt: object, sampling_params: object, request_id: str | None, generate_args: dict[str, object]) -> _Request:
-        pump = self._running
-        if pump.closed or self._closed_to_new:
+    def _stream(self, make: Callable[[], Call], number: int, request_id: str | None, deadline_s: float | None, slow: bool) -> RequestStream:
+        name = option("request_id", request_id)
+        arrival = Arrival(name if name is not None else f"async-{number}", make, slow, option("deadline_s", deadline_s))
+        return RequestStream(self, arrival)
+
+    def _admit(self, arrival: Arrival) -> None:
+        if self._running.closed or self._closed_to_new:
             raise EngineClosedError("the engine is shutting down")
-        options = take_options(generate_args, "priority", "speculative_config", "trace", "parse_special")
-        request_id = option("request_id", request_id)
-        call = self.llm._call(_one(prompt), sampling_params, generate_args, CallOptions(stream=True, **options))
-        submission = call.submissions[0]
-        if submission.error is not None:
-            raise submission.error
-        name = request_id if request_id is not None else f"async-{next(self._names)}"
-        submission.hooks.request_id = name
+        if arrival.name in self._by_name:
+            raise InvalidParamsError(f"request_id {arrival.name!r} is in use", "request_id")
+        self._queue.check(len(self._running.requests))
+        self._by_name[arrival.name] = arrival
+        self._queue.num_preparing += 1
+
+    def _withdraw(self, arrival: Arrival) -> None:
+        self._queue.num_preparing -= 1
+        if self._by_name.get(arrival.name) is arrival:
+            del self._by_name[arrival.name]
+
+    def _submit(self, arrival: Arrival, call: Call) -> OnlineRequest:
+        pump, submission = self._running, call.submissions[0]
+        loop = asyncio.get_running_loop()
+        submission.hooks.request_id = arrival.name
         call.channel = pump.channel
-        request = _Request(call, asyncio.get_running_loop())
-        with pump.lock:
-            if name in pump.by_name:
-                raise InvalidParamsError(f"request_id {name!r} is in use", "request_id")
-            pump.requests[submission.built.id] = request
-            pump.by_name[name] = request
-            try:
-                self.llm._submit(call)
-                if submission.error is not None:
-                    raise submission.error
-            except BaseException:
-                del pump.requests[submission.built.id], pump.by_name[name]
-                raise
+        try:
+            arrival.check_deadline()
+            if pump.closed:
+                raise EngineClosedError("the engine is closed")
+            arrived = loop.time() - (time.monotonic() - arrival.arrived_s)
+            request = OnlineRequest(arrival.name, call, loop, arrived, arrival.deadline_s)
+            with pump.lock:
+                pump.requests[submission.built.id] = request
+                try:
+                    self.llm._submit(call)
+                    if submission.error is not None:
+                        raise submission.error
+                except BaseException:
+                    del pump.requests[submission.built.id]
+                    request.leave()
+                    raise
+        finally:
+            self._withdraw(arrival)
+        self._by_name[arrival.name] = request
+        if arrival.aborted:
+            call.abort()
         return request
 
-    def _forget(self, request: _Request) -> None:
-        """The reader has gone: what still runs is aborted; the pump sees it out."""
-        pump = self._running
-        with pump.lock:
-            name = request.call.submissions[0].hooks.request_id
-            if pump.by_name.get(name) is request:
-                del pump.by_name[name]
+    def _forget(self, request: OnlineRequest) -> None:
+        request.leave()
+        if self._by_name.get(request.name) is request:
+            del self._by_name[request.name]
+        with self._running.lock:  # the pump may take its end in
             request.call.abort()
 
 
-class _Reader(StaysHere, AsyncIterator[RequestOutput]):
-    """The outputs of one request, as they grow. Not a generator: a generator ends when one of its steps is cancelled."""
+def _checked(call: Call) -> Call:
+    """The call of one request. Raises what is wrong with it."""
+    error = call.submissions[0].error
+    if error is not None:
+        raise error
+    return call
 
-    _request: _Request | None = None
 
-    def __init__(
-        self, server: AsyncLLM, prompt: object, sampling_params: object, request_id: str | None, generate_args: dict[str, object]
-    ) -> None:
-        self._server = server
-        arguments = (prompt, sampling_params, request_id, generate_args)
-        self._arguments: tuple[object, object, str | None, dict[str, object]] | None = arguments  # until the first step
-        self._seen: dict[int, tuple[int, int]] = {}
+def _live(request: OnlineRequest, now: float) -> LiveRequest:
+    submission, progress = request.call.submissions[0], request.progress
+    drafted, accepted = progress.num_drafted
+    age = now - request.arrived_s
+    return LiveRequest(
+        request.name, "running" if progress.num_tokens else "waiting", age, len(submission.prompt_token_ids), progress.num_cached_tokens,
+        progress.num_tokens, drafted, accepted,
+    )  # fmt: skip
 
-    def __aiter__(self) -> _Reader:
-        return self
 
-    async def __anext__(self) -> RequestOutput:
-        if self._arguments is not None:
-            arguments, self._arguments = self._arguments, None
-            self._request = self._server._start(*arguments)
-        if self._request is None:
-            raise StopAsyncIteration
-        request, pump = self._request, self._server._running
-        kind = request.call.submissions[0].params.output_kind
-        while True:
-            await request.news.wait()
-            request.news.clear()
-            try:
-                with pump.lock:
-                    done = request.call.done
-                    output = request.call.output(0)
-                if request.failure is not None:
-                    raise request.failure
-                if done:
-                    request.call.raise_errors()
-                elif pump.closed:
-                    raise EngineClosedError("the engine is closed")
-            except BaseException:
-                self._leave()
-                raise
-            if kind == "delta":
-                _cut(output, self._seen)
-            if done:
-                self._leave()
-            if done or kind != "final":
-                return output
-
-    async def aclose(self) -> None:
-        """Ends the request."""
-        self._leave()
-
-    def __del__(self) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
-        self._arguments = None
-        request, self._request = self._request, None
-        if request is not None:
-            self._server._forget(request)
+def _is_long(prompt: object) -> bool:
+    """Whether tokenizing the prompt would hold up the event loop."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return isinstance(text, str) and len(text) > _LONG_CHARS
 
 
 def _one(prompt: object) -> PromptList:
@@ -271,14 +283,3 @@ def _one(prompt: object) -> PromptList:
     if len(prompts) != 1 or not is_single(prompt):
         raise InvalidParamsError(f"AsyncLLM.generate takes one prompt, not a list of {len(prompts)}: call it for each", "prompt")
     return prompts
-
-
-def _cut(output: RequestOutput, seen: dict[int, tuple[int, int]]) -> None:
-    """Leaves of `output` what is new since the last call."""
-    for completion in output.outputs:
-        num_tokens, num_chars = seen.get(completion.index, (0, 0))
-        seen[completion.index] = (len(completion.token_ids), len(completion.text))
-        completion.token_ids = completion.token_ids[num_tokens:]
-        completion.text = completion.text[num_chars:]
-        if completion.logprobs is not None:
-            completion.logprobs = completion.logprobs[num_tokens:]

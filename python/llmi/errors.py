@@ -141,6 +141,26 @@ class EngineBusyError(EngineError):
     """The engine was called from inside one of its own hooks."""
 
 
+class QueueFullError(EngineError):
+    """As many requests wait as may; `retry_after_s` is when there may be room, by the rate at which requests have ended lately."""
+
+    def __init__(self, message: str, num_waiting: int = 0, max_queue: int = 0, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.num_waiting = num_waiting
+        self.max_queue = max_queue
+        self.retry_after_s = retry_after_s
+
+
+class RequestTimeoutError(LlmiError, TimeoutError):
+    """A request did not end within its `deadline_s`, which counts from its arrival. `num_tokens`: of its output that had been delivered."""
+
+    def __init__(self, message: str, deadline_s: float = 0.0, elapsed_s: float = 0.0, num_tokens: int = 0) -> None:
+        super().__init__(message)
+        self.deadline_s = deadline_s
+        self.elapsed_s = elapsed_s
+        self.num_tokens = num_tokens
+
+
 class DeviceError(EngineError):
     """The machine lacks a device or feature that the options need."""
 

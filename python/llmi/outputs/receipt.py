@@ -83,6 +83,12 @@ class Receipt:
             raise UnsupportedCombinationError(
                 "best_of left out continuations: take the receipt of the output that it chose from", "receipt", "best_of"
             )
+        if source.get("delta"):
+            raise UnsupportedCombinationError(
+                "an output of output_kind='delta' holds only what is new: take the receipt of the stream's whole()",
+                "receipt",
+                "output_kind",
+            )
         if not promises_bits(output.numerics_id):
             raise UnsupportedCombinationError(
                 "deterministic = False does not promise the same tokens again: its outputs have no receipt", "receipt", "deterministic"

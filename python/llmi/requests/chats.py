@@ -32,14 +32,22 @@ class ChatOptions:
     parallel_tool_calls: object = True
     tool_format: object = None
     chat_template_kwargs: Mapping[str, Any] | None = None
+    cache_salt: str | None = None
 
 
 def chat_call(
-    llm: Session, messages: object, sampling_params: object, generate_args: dict[str, Any], chat: ChatOptions, stream: bool = False
+    llm: Session,
+    messages: object,
+    sampling_params: object,
+    generate_args: dict[str, Any],
+    chat: ChatOptions,
+    stream: bool = False,
+    arrival: int | None = None,
 ) -> Call:
     """The requests of one chat or several, which `llm._submit` hands to the engine.
 
-    generate_args: options of generate(), and sampling parameters by name. stream: text is wanted as it comes.
+    generate_args: options of generate(), and sampling parameters by name. stream: text is wanted as it comes. arrival: see
+    CallOptions.
     Raises InvalidParamsError for arguments that hold for all chats.
     """
     options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
@@ -54,7 +62,12 @@ def chat_call(
         )  # fmt: skip
 
     prompts = render(messages)
-    call_options = CallOptions(to_the_end=True, stream=stream, render=lambda entry: ids_of(render(entry)), tools=tools, **options)
+    for prompt in prompts:
+        if chat.cache_salt is not None and not isinstance(prompt, LlmiError):
+            prompt["cache_salt"] = chat.cache_salt
+    call_options = CallOptions(
+        to_the_end=True, stream=stream, render=lambda entry: ids_of(render(entry)), tools=tools, arrival=arrival, **options
+    )
     params, given = _with_tools(tools, sampling_params, generate_args)
     return prepare(llm, resolve(llm, prompts, params, given, call_options))
 

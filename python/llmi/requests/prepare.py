@@ -40,6 +40,7 @@ class CallOptions:
 
     stream: text is wanted as it comes. stepped: the requests run while LLM.step is called. to_the_end: where nobody gives max_tokens it is
     the end of the context. render: makes token ids of a chat's messages, in calls that take chats; tools: how their answers are read.
+    arrival: of requests that arrive one by one, this one's number: its seed is derived from it.
     """
 
     priority: int | Iterable[int] = 0
@@ -52,6 +53,7 @@ class CallOptions:
     to_the_end: bool = False
     render: Callable[[object], list[int]] | None = None
     tools: ToolChat | None = None
+    arrival: int | None = None
 
     def checked(self) -> CallOptions:
         """With flags and words in their plain form. Raises InvalidParamsError."""
@@ -156,7 +158,11 @@ def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> S
     """One prompt's request, or its error, which begins with `prompt.what`."""
     request_id = next(llm._ids)
     use = prompt.use
-    seed = use.params.seed if use.params.seed is not None else derive_seed(llm._seed, prompt.index)
+    seed = (
+        use.params.seed
+        if use.params.seed is not None
+        else derive_seed(llm._seed, prompt.index if options.arrival is None else options.arrival)
+    )
     hooks = RequestHooks(str(request_id), DEFAULTS, "")
     submission = Submission(
         None, [], use.params, {}, seed, hooks, trace=options.trace, beams=use.beams, what=prompt.what, tools=options.tools
@@ -218,7 +224,12 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     if is_sequence(item) and item.llm is llm:
         submission.source = item._held
     priority = parse(PRIORITY, "priority", prompt.priority)
-    llm._builder.build(submission, request_id, priority=priority, stream=options.stream, stepped=options.stepped)
+    llm._builder.build(submission, request_id, priority=priority, stream=_streams(options, use), stepped=options.stepped)
+
+
+def _streams(options: CallOptions, use: Resolved) -> bool:
+    """Whether the engine sends what comes before the end: to a reader that wants the end alone it need not."""
+    return options.stream and (options.arrival is None or (use.beams is None and use.params.output_kind != "final"))
 
 
 def _check_beams(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,16 @@ class PartialOutput:
         self.finish_reason = event.finish_reason
 
 
+@dataclasses.dataclass(slots=True)
+class Known:
+    """What is known of a request besides its continuations."""
+
+    finished: bool
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
+    metrics: RequestMetrics
+    num_cached_tokens: int
+
+
 class ResultBuilder:
     """Turns finished core requests into RequestOutputs."""
 
@@ -63,6 +74,7 @@ class ResultBuilder:
         self.numerics_id = numerics_id
         self.receipt_source = receipt_source
         self.log = MetricsLog()
+        self._token_texts: dict[int, str] = {}  # of tokens that logprobs have named; at most the vocabulary
 
     def finished(self, request: _core.Request) -> None:
         """Takes a finished core request's times into the aggregate."""
@@ -77,38 +89,56 @@ class ResultBuilder:
             request = None
         else:
             samples = request.samples if request is not None else []
-        outputs = [self._completion(index, sample, submission) for index, sample in enumerate(samples)]
-        if submission.tools is not None and partial is None:
-            for output in outputs:
-                answer = submission.tools.read(output.text, submission.seed, output.index, submission.prompt)
-                output.content, output.reasoning, output.tool_calls = answer.content, answer.reasoning, answer.tool_calls
-        error = submission.error or (self._error(submission) if partial is None else None)
+        outputs = [self.completion(index, sample, submission) for index, sample in enumerate(samples)]
+        if partial is None:
+            read_tools(submission, outputs)
+        error = submission.error or (self.error(submission) if partial is None else None)
         if not outputs:
             ended: FinishReason = "error" if error is not None or submission.beams is None else "abort"  # before a hypothesis was finished
             outputs = [CompletionOutput(index, "", [], None, None, ended, None) for index in range(params.n)]
+        entries = None if request is None else request.prompt_logprobs
+        known = Known(
+            finished=partial is None,
+            prompt_logprobs=None if params.prompt_logprobs is None or entries is None else self.prompt_logprobs(entries),
+            metrics=request_metrics(request),
+            num_cached_tokens=0 if request is None else request.num_cached_tokens,
+        )
+        return self.request_output(submission, outputs, known, error)
+
+    def request_output(
+        self, submission: Submission, outputs: list[CompletionOutput], known: Known, error: LlmiError | None = None
+    ) -> RequestOutput:
+        """A result with these continuations."""
         return RequestOutput(
             request_id=submission.hooks.request_id,
             prompt=submission.prompt,
             prompt_token_ids=submission.prompt_token_ids,
-            prompt_logprobs=self._prompt_logprobs(request, params),
+            prompt_logprobs=known.prompt_logprobs,
             outputs=outputs,
-            finished=partial is None,
-            metrics=request_metrics(request),
-            num_cached_tokens=0 if request is None else request.num_cached_tokens,
+            finished=known.finished,
+            metrics=known.metrics,
+            num_cached_tokens=known.num_cached_tokens,
             seed=submission.seed,
             numerics_id=self.numerics_id,
             params_resolved=submission.resolved,
             error=error,
-            _receipt_source={
+            _receipt_source=self._receipt_source(submission),
+        )
+
+    def _receipt_source(self, submission: Submission) -> dict[str, Any]:
+        """What a receipt holds besides tokens: the same for all outputs of a request."""
+        if not submission.receipt_source:
+            submission.receipt_source = {
                 **self.receipt_source,
                 "params": _plain_params(submission),
                 "hooks": submission.hooks.has_code_of_user,
-                "grammar_engine": _grammar_engine(params),
+                "grammar_engine": _grammar_engine(submission.params),
                 "verification": "coupled" if submission.speculation is None else submission.speculation.verification_name,
-            },
-        )
+            }
+        return submission.receipt_source
 
-    def _error(self, submission: Submission) -> LlmiError | None:
+    def error(self, submission: Submission) -> LlmiError | None:
+        """Why a request that has ended failed."""
         if submission.request is None or submission.request.error is None:
             return None
         error = from_core(submission.request.error)
@@ -131,45 +161,54 @@ class ResultBuilder:
             error.__cause__ = hooks.error
         return error
 
-    def _completion(self, index: int, sample: PartialOutput | _core.SampleOutput, submission: Submission) -> CompletionOutput:
+    def completion(
+        self, index: int, sample: PartialOutput | _core.SampleOutput, submission: Submission, whole_ids: list[int] | None = None
+    ) -> CompletionOutput:
+        """A continuation, of what the core has of it or of what has arrived. whole_ids: all its tokens, where the sample has a part."""
         params, speculation, is_beam = submission.params, submission.speculation, submission.beams is not None
         with_logprobs = params.logprobs is not None
+        token_ids = sample.token_ids if whole_ids is None else whole_ids
         return CompletionOutput(
             index=index,
             text=sample.text,
             token_ids=list(sample.token_ids),
             cumulative_logprob=sample.cumulative_logprob if with_logprobs or is_beam else None,
-            logprobs=[self._entries(entry) for entry in sample.logprobs] if with_logprobs else None,
+            logprobs=self.entries(sample.logprobs) if with_logprobs else None,
             finish_reason=sample.finish_reason,
             stop_reason=submission.stop_names.get(sample.stop_reason, sample.stop_reason),
             spec_decode_metrics=None if speculation is None else speculation.metrics(sample.speculation),
-            trace=self._trace(sample, submission) if submission.trace and sample.trace else None,
-            complete=_is_complete(sample, submission.hooks),
+            trace=self._trace(sample, token_ids, submission) if submission.trace and sample.trace else None,
+            complete=_is_complete(token_ids, sample.finish_reason, submission.hooks),
             score=sample.score if is_beam and not math.isnan(sample.score) else None,
             beam_indices=list(sample.beam_indices) if is_beam else None,
         )
 
-    def _trace(self, sample: PartialOutput | _core.SampleOutput, submission: Submission) -> DecodeTrace:
+    def _trace(self, sample: PartialOutput | _core.SampleOutput, token_ids: list[int], submission: Submission) -> DecodeTrace:
         constraint, begin = submission.hooks.constraint, len(submission.prompt_token_ids)
-        masks = None if constraint is None else constraint.allowed_counts(sample.token_ids, begin, len(self.tokenizer.vocab_bytes))
+        masks = None if constraint is None else constraint.allowed_counts(token_ids, begin, len(self.tokenizer.vocab_bytes))
         return _make_trace(sample.trace, sample.candidates, self.tokenizer, masks)
 
-    def _prompt_logprobs(self, request: _core.Request | None, params: SamplingParams) -> list[dict[int, Logprob] | None] | None:
-        if params.prompt_logprobs is None or request is None:
-            return None
-        return [None, *(self._entries(entry) for entry in request.prompt_logprobs)]
+    def prompt_logprobs(self, rows: list[_core.TokenLogprobs]) -> list[dict[int, Logprob] | None]:
+        """Of each prompt token; the first has none."""
+        return [None, *self.entries(rows)]
+
+    def entries(self, rows: list[_core.TokenLogprobs]) -> list[dict[int, Logprob]]:
+        """Of each position, by token id."""
+        return [self._entries(row) for row in rows]
 
     def _entries(self, entry: _core.TokenLogprobs) -> dict[int, Logprob]:
         result: dict[int, Logprob] = {}
+        texts = self._token_texts
         for token, raw, processed, rank in zip(entry.token_ids, entry.logprobs, entry.processed_logprobs, entry.ranks, strict=True):
             if token not in result:
-                result[token] = Logprob(
-                    raw, processed, rank, self.tokenizer.decode([token], skip_special_tokens=False) if self._has(token) else ""
-                )
+                text = texts.get(token)
+                result[token] = Logprob(raw, processed, rank, self._text_of(token) if text is None else text)
         return result
 
-    def _has(self, token: int) -> bool:
-        return token < len(self.tokenizer.vocab_bytes)
+    def _text_of(self, token: int) -> str:
+        known = token < len(self.tokenizer.vocab_bytes)
+        text = self._token_texts[token] = self.tokenizer.decode([token], skip_special_tokens=False) if known else ""
+        return text
 
 
 #: Rules that forbid tokens; with a constraint they may leave none.
@@ -182,13 +221,13 @@ def _nothing_left(error: LlmiError, params: SamplingParams) -> str:
     return f"structured_outputs and {names} leave no token together ({error}): relax one of them"
 
 
-def _is_complete(sample: PartialOutput | _core.SampleOutput, hooks: RequestHooks) -> bool:
+def _is_complete(token_ids: list[int], finish_reason: FinishReason | None, hooks: RequestHooks) -> bool:
     """Whether an output that has ended is a whole of its constraint's language; True without a constraint."""
     if hooks.constraint is None:
         return True
-    if sample.finish_reason not in ("stop", "length"):
+    if finish_reason not in ("stop", "length"):
         return False
-    return hooks.constraint.completes(sample.token_ids)
+    return hooks.constraint.completes(token_ids)
 
 
 def _grammar_engine(params: SamplingParams) -> str:
@@ -211,6 +250,15 @@ def _plain_params(submission: Submission) -> dict[str, Any]:
     if isinstance(params.structured_outputs, StructuredOutputsParams):
         plain["structured_outputs"] = params.structured_outputs.as_dict()
     return plain
+
+
+def read_tools(submission: Submission, outputs: list[CompletionOutput]) -> None:
+    """Reads the calls and the reasoning in whole answers."""
+    if submission.tools is None:
+        return
+    for output in outputs:
+        answer = submission.tools.read(output.text, submission.seed, output.index, submission.prompt)
+        output.content, output.reasoning, output.tool_calls = answer.content, answer.reasoning, answer.tool_calls
 
 
 def request_metrics(request: _core.Request | None) -> RequestMetrics:

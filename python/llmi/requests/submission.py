@@ -61,6 +61,7 @@ class Submission:
     stop_names: dict[Any, str] = dataclasses.field(default_factory=dict)  # stop strings that are special tokens, by id
     error: LlmiError | None = None  # refused at submission
     beams: BeamSearchParams | None = None  # what `params` lacks of a beam search
+    receipt_source: dict[str, Any] = dataclasses.field(default_factory=dict)  # of results: made when the first one is
     what: str = ""  # which prompt it is, for errors: "prompt 3: "
     tools: ToolChat | None = None  # how its answers are read, if it is a chat
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import AsyncIterator
 from typing import Any
 
 from llmi.base.kinds import Text
+from llmi.online.reader import RequestStream
 from llmi.outputs.results import RequestOutput
 from llmi.params.options import PRIORITY, SEED
 from llmi.server.errors import ApiError
@@ -56,7 +56,7 @@ class Job:
         """Of all prompts."""
         return sum(len(prompt.ids) for prompt in self.prompts)
 
-    def reader(self, index: int, output_kind: str) -> AsyncIterator[RequestOutput]:
+    def reader(self, index: int, output_kind: str) -> RequestStream:
         """The outputs of one prompt; nothing runs before its first step."""
         prompt: dict[str, Any] = {"prompt_token_ids": self.prompts[index].ids}
         if self.cache_salt:
@@ -94,7 +94,7 @@ async def finals(job: Job) -> list[RequestOutput]:
         for task in tasks:
             task.cancel()
         for reader in readers:
-            await reader.aclose()  # type: ignore[attr-defined]  # a reader of AsyncLLM
+            await reader.aclose()
 
 
 News = tuple[int, RequestOutput]
@@ -127,7 +127,11 @@ class Deltas:
             if task.done() and (error := task.exception()) is not None:
                 raise error
 
-    async def _pull(self, index: int, reader: AsyncIterator[RequestOutput]) -> None:
+    def wholes(self) -> list[RequestOutput]:
+        """The whole output of each prompt, when all have finished."""
+        return [reader.whole() for reader in self._readers]
+
+    async def _pull(self, index: int, reader: RequestStream) -> None:
         try:
             async for output in reader:
                 await self._queue.put((index, output))
@@ -160,4 +164,4 @@ class Deltas:
             self._first.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for reader in self._readers:
-            await reader.aclose()  # type: ignore[attr-defined]  # a reader of AsyncLLM
+            await reader.aclose()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 import os
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from llmi.errors import LlmiError
-from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 
 log = logging.getLogger("llmi.server")
@@ -64,32 +62,3 @@ class Receipts:
             except OSError:
                 part.unlink(missing_ok=True)
                 raise
-
-
-class Whole:
-    """The whole outputs of a stream, put together of its deltas."""
-
-    def __init__(self, num_prompts: int) -> None:
-        self._parts: list[list[RequestOutput]] = [[] for _ in range(num_prompts)]
-
-    def add(self, index: int, output: RequestOutput) -> None:
-        """Takes in what is new of a prompt's output."""
-        self._parts[index].append(output)
-
-    def outputs(self) -> list[RequestOutput]:
-        """Of each prompt, when all have finished."""
-        return [_joined(parts) for parts in self._parts]
-
-
-def _joined(parts: list[RequestOutput]) -> RequestOutput:
-    last = parts[-1]
-    return dataclasses.replace(
-        last, outputs=[_joined_completion([part.outputs[index] for part in parts]) for index in range(len(last.outputs))]
-    )
-
-
-def _joined_completion(parts: list[CompletionOutput]) -> CompletionOutput:
-    last = parts[-1]
-    ids = [token for part in parts for token in part.token_ids]
-    logprobs = None if last.logprobs is None else [position for part in parts for position in part.logprobs or ()]
-    return dataclasses.replace(last, text="".join(part.text for part in parts), token_ids=ids, logprobs=logprobs)

@@ -14,7 +14,7 @@ from llmi.server.answer import encode
 from llmi.server.errors import ApiError, api_error
 from llmi.server.event_stream import EventStream, unless_gone
 from llmi.server.generation import Deltas, Job, finals
-from llmi.server.receipts import Receipts, Whole
+from llmi.server.receipts import Receipts
 from llmi.server.state import state_of
 
 
@@ -70,17 +70,14 @@ async def _answer(job: Job, form: Form, receipts: Receipts) -> Response:
 
 
 async def _events(job: Job, form: Form, receipts: Receipts, deltas: Deltas) -> AsyncIterator[bytes]:
-    whole = Whole(len(job.prompts)) if receipts.wanted(job.wants_receipt) else None
     yield form.begin()
     try:
         async for index, output in deltas:
             if output.finished:
                 _check_end(output)
-            if whole is not None:
-                whole.add(index, output)
             if data := form.news(index, output):
                 yield data
-        outputs = [] if whole is None else whole.outputs()
+        outputs = deltas.wholes() if receipts.wanted(job.wants_receipt) else []
         yield form.end(await receipts.of(form.id, outputs, job.wants_receipt))
     except asyncio.CancelledError:
         raise

@@ -1,0 +1,173 @@
+"""What has come of one request, and the outputs that are made of it. Making one costs what is new in it, however long the text has become."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from llmi import _core
+from llmi.outputs.completion import CompletionOutput, Logprob, RequestMetrics
+from llmi.outputs.results import RequestOutput
+from llmi.requests.call import Call
+from llmi.requests.results import Known, PartialOutput, read_tools, request_metrics
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from llmi.base.lazy_numpy import np
+
+_NAN = math.nan
+
+
+class Growing:
+    """One continuation: what has come and was not given yet, and what was given, if all of it is wanted again."""
+
+    __slots__ = ("all_ids", "logprobs", "new", "num_accepted_tokens", "num_draft_tokens", "text")
+
+    def __init__(self) -> None:
+        self.new = PartialOutput()
+        self.all_ids: list[int] = []
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self.text: list[str] = []
+        self.logprobs: list[dict[int, Logprob]] = []
+
+    def add(self, event: _core.OutputEvent) -> None:
+        """Takes in an event of this continuation."""
+        self.new.add(event)
+        self.all_ids += event.token_ids
+        self.new.stop_reason = event.stop_reason
+        self.num_draft_tokens, self.num_accepted_tokens = event.num_draft_tokens, event.num_accepted_tokens
+
+    def take(self) -> PartialOutput:
+        """What is new since the last call."""
+        new, self.new = self.new, PartialOutput()
+        self.new.cumulative_logprob = new.cumulative_logprob
+        self.new.finish_reason, self.new.stop_reason = new.finish_reason, new.stop_reason
+        return new
+
+    def keep(self, completion: CompletionOutput) -> None:
+        """Makes of what is new all that has come so far."""
+        self.text.append(completion.text)
+        completion.token_ids = self.all_ids.copy()
+        completion.text = "".join(self.text)
+        if len(self.text) > 1:
+            self.text = [completion.text]
+        if completion.logprobs is not None:
+            self.logprobs += completion.logprobs
+            completion.logprobs = self.logprobs.copy()
+
+
+class Progress:
+    """What has come of one request. One thread uses it: that of its reader's event loop.
+
+    kind: of its outputs, as SamplingParams.output_kind names it.
+    """
+
+    def __init__(self, call: Call, kind: str) -> None:
+        self._call = call
+        self._kind = kind
+        self._samples: dict[int, Growing] = {}
+        self._is_fresh = False  # something came since the last output
+        self._metrics: RequestMetrics | None = None
+        self._prompt_rows: list[_core.TokenLogprobs] | None = None  # that were not given yet
+        self._prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self._source: dict[str, Any] | None = None  # what the receipt of a delta would be made of
+        self.num_cached_tokens = 0
+        self.finished = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a step of the reader would give something."""
+        return self.finished or (self._is_fresh and self._kind != "final")
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all continuations that have come."""
+        return sum(len(sample.all_ids) for sample in self._samples.values())
+
+    @property
+    def num_drafted(self) -> tuple[int, int]:
+        """(tokens that were drafted, those of them that were accepted)."""
+        samples = self._samples.values()
+        return sum(sample.num_draft_tokens for sample in samples), sum(sample.num_accepted_tokens for sample in samples)
+
+    def add(self, event: _core.OutputEvent) -> None:
+        """Takes in an event."""
+        if event.finished:
+            self.finished = True
+            return
+        if self._metrics is None:
+            self._begin(event)
+        index = event.sample_index
+        sample = self._samples.get(index)
+        if sample is None:
+            sample = self._samples[index] = Growing()
+        sample.add(event)
+        self._is_fresh = True
+
+    def output(self) -> RequestOutput:
+        """The next output: of the kind that was asked for, finished if the request has ended. Its error, if it has one, is not in it."""
+        submission, results = self._call.submissions[0], self._call.results
+        if self._kind == "final" or submission.beams is not None:
+            return self._call.output(0)
+        record = submission.built if self.finished else None
+        finals: list[_core.SampleOutput] = [] if record is None else record.samples
+        outputs = []
+        for index in range(submission.params.n):
+            sample = self._samples.setdefault(index, Growing())
+            new = sample.take()
+            if finals:
+                _complete(new, finals[index])
+            completion = results.completion(index, new, submission, sample.all_ids)
+            if self._kind == "cumulative":
+                sample.keep(completion)
+            outputs.append(completion)
+        self._is_fresh = False
+        if self.finished and self._kind == "cumulative":
+            read_tools(submission, outputs)
+        known = Known(self.finished, self._prompt(), request_metrics(record) if record else self._times(), self._cached(record))
+        output = results.request_output(submission, outputs, known)
+        if self._kind == "delta":
+            if self._source is None:
+                self._source = {**output._receipt_source, "delta": True}
+            output._receipt_source = self._source
+        return output
+
+    def whole(self) -> RequestOutput:
+        """All of a request that has ended, whatever kind of outputs it gave."""
+        return self._call.output(0)
+
+    def _begin(self, event: _core.OutputEvent) -> None:
+        """Takes what the first event of a request tells of it."""
+        arrival = self._call.submissions[0].built.arrival_time_s
+        first, queue = event.first_token_time_s - arrival, event.first_scheduled_time_s - arrival
+        self._metrics = RequestMetrics(first if event.first_token_time_s else _NAN, np.zeros(0, np.float32), _NAN, _NAN, queue, 0)
+        self.num_cached_tokens = event.num_cached_tokens
+        self._prompt_rows = event.prompt_logprobs
+
+    def _times(self) -> RequestMetrics:
+        return self._metrics if self._metrics is not None else request_metrics(None)
+
+    def _cached(self, record: _core.Request | None) -> int:
+        return self.num_cached_tokens if record is None else record.num_cached_tokens
+
+    def _prompt(self) -> list[dict[int, Logprob] | None] | None:
+        """The prompt's log-probabilities: of deltas, in the first one alone."""
+        submission, results = self._call.submissions[0], self._call.results
+        if submission.params.prompt_logprobs is None:
+            return None
+        if self._prompt_rows is None and self._prompt_logprobs is None and self.finished:
+            self._prompt_rows = submission.built.prompt_logprobs
+        if self._prompt_rows is not None:
+            self._prompt_logprobs, self._prompt_rows = results.prompt_logprobs(self._prompt_rows), None
+            return self._prompt_logprobs
+        return self._prompt_logprobs if self._kind == "cumulative" else None
+
+
+def _complete(new: PartialOutput, final: _core.SampleOutput) -> None:
+    """Gives what is new of a continuation the fields that its end tells."""
+    new.cumulative_logprob = final.cumulative_logprob
+    new.finish_reason, new.stop_reason = final.finish_reason, final.stop_reason
+    new.speculation = final.speculation
+    new.trace, new.candidates = final.trace, final.candidates

@@ -1,0 +1,180 @@
+"""The reader of one request: what `async for` goes over."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from llmi.base.travel import StaysHere
+from llmi.errors import EngineClosedError, LlmiError, UnsupportedCombinationError
+from llmi.online.request import OnlineRequest, timeout_error
+from llmi.outputs.results import RequestOutput
+from llmi.requests.call import Call
+
+
+@dataclasses.dataclass(slots=True)
+class Arrival:
+    """A request before the engine has it.
+
+    make : makes its call; it may take long for a long text, a template or a grammar, and is called off the loop then (`slow`).
+    arrived_s : by time.monotonic().
+    """
+
+    name: str
+    make: Callable[[], Call]
+    slow: bool
+    deadline_s: float | None
+    arrived_s: float = dataclasses.field(default_factory=time.monotonic)
+    aborted: bool = False
+
+    def check_deadline(self) -> None:
+        """Raises RequestTimeoutError if the deadline has passed already."""
+        elapsed = time.monotonic() - self.arrived_s
+        if self.deadline_s is not None and elapsed >= self.deadline_s:
+            raise timeout_error(self.name, self.deadline_s, elapsed, 0, None)
+
+
+class Host(Protocol):
+    """What a reader uses of its AsyncLLM."""
+
+    def _admit(self, arrival: Arrival) -> None:
+        """Gives a request its name and its place in the queue. Raises if there is none."""
+        ...
+
+    def _submit(self, arrival: Arrival, call: Call) -> OnlineRequest:
+        """Hands an admitted request to the engine. If it raises, the request is withdrawn."""
+        ...
+
+    def _withdraw(self, arrival: Arrival) -> None:
+        """An admitted request will not be submitted."""
+        ...
+
+    def _forget(self, request: OnlineRequest) -> None:
+        """The reader has gone: what still runs is aborted; the pump sees it out."""
+        ...
+
+
+def _attempt(make: Callable[[], Call]) -> Call | Exception:
+    try:
+        return make()
+    except Exception as error:
+        return error
+
+
+class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
+    """The outputs of one request, as they grow. Leaving it, by `aclose` or with its last reference, aborts the request.
+
+    A step that a timeout cancels loses nothing: the next one goes on there. It is no generator: a generator would end then.
+    """
+
+    _request: OnlineRequest | None = None
+    _arrival: Arrival | None = None  # until the request is submitted
+    _host: Host | None = None
+
+    def __init__(self, host: Host, arrival: Arrival) -> None:
+        self._host = host
+        self._arrival = arrival
+        self._made: asyncio.Future[Call | Exception] | None = None  # while a thread makes the call
+        self._admitted = False
+        self._ended: OnlineRequest | None = None
+
+    def __aiter__(self) -> RequestStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self._arrival is not None:
+            await self._begin(self._arrival)
+        request = self._request
+        if request is None:
+            raise StopAsyncIteration
+        progress = request.progress
+        while not (progress.has_news or request.closed or request.expired):
+            await request.news()
+        try:
+            output = self._next(request)
+        except BaseException:
+            self._leave()
+            raise
+        if output.finished:
+            self._ended = request
+            self._leave()
+        return output
+
+    def whole(self) -> RequestOutput:
+        """All of the request, once it has ended, whatever its output_kind: what a receipt is made of.
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            The request has not ended.
+        """
+        if self._ended is None:
+            raise UnsupportedCombinationError(
+                "whole(): the request has not ended: read the stream to its last output first", "whole", "stream"
+            )
+        return self._ended.progress.whole()
+
+    async def aclose(self) -> None:
+        """Ends the request."""
+        self._leave()
+
+    def __del__(self) -> None:
+        self._leave()
+
+    async def _begin(self, arrival: Arrival) -> None:
+        """Makes the call and submits it."""
+        host = self._host
+        assert host is not None
+        try:
+            if not self._admitted:
+                host._admit(arrival)
+                self._admitted = True
+            made = _attempt(arrival.make) if not arrival.slow else await self._make(arrival)
+            if isinstance(made, Exception):
+                raise made
+            self._admitted, self._arrival = False, None  # _submit withdraws it if it raises
+            self._request = host._submit(arrival, made)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._leave()
+            raise
+
+    async def _make(self, arrival: Arrival) -> Call | Exception:
+        """The call, made by a thread, which goes on if this step is cancelled."""
+        if self._made is None:
+            self._made = asyncio.get_running_loop().run_in_executor(None, _attempt, arrival.make)
+        left = None if arrival.deadline_s is None else max(0.0, arrival.arrived_s + arrival.deadline_s - time.monotonic())
+        done, _ = await asyncio.wait([self._made], timeout=left)
+        if not done:
+            arrival.check_deadline()
+        return await self._made
+
+    def _next(self, request: OnlineRequest) -> RequestOutput:
+        """The output that there is, or the error that the request ended with."""
+        if request.progress.finished:
+            if request.failure is not None:
+                raise request.failure
+            error: LlmiError | None = request.call.results.error(request.call.submissions[0])
+            if error is not None:
+                raise error
+        elif request.expired:
+            raise request.timeout()
+        elif request.closed:
+            raise EngineClosedError("the engine is closed")
+        return request.progress.output()
+
+    def _leave(self) -> None:
+        host = self._host
+        arrival, self._arrival = self._arrival, None
+        request, self._request = self._request, None
+        if host is None:
+            return
+        if arrival is not None and self._admitted:
+            self._admitted = False
+            host._withdraw(arrival)
+        if request is not None:
+            host._forget(request)
