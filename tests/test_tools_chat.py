@@ -110,6 +110,15 @@ def test_the_template_names_the_format(smollm: LLM, name: str) -> None:
     assert (ready.template_tools is None) == (name == "generic")
 
 
+def test_a_template_that_reads_xml_tools_and_writes_no_calls(smollm: LLM) -> None:
+    """SmolLM3's is one."""
+    template = "{% if xml_tools %}<tools>{{ xml_tools | tojson }}</tools><tool_call>{% endif %}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    call = {"role": "assistant", "content": "", "tool_calls": [ToolCall("c", "add", {"a": 1}, "")]}
+    out = smollm.chat([*CHAT, call], tools=[ADD], max_tokens=1, chat_template=template)[0]
+    assert out.prompt is not None and json.dumps(ADD) in out.prompt
+    assert 'assistant:<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>;' in out.prompt
+
+
 def test_an_unknown_format_is_refused(smollm: LLM) -> None:
     for template in ("{{ tools }}[TOOL_CALLS]", "{{ tools }}<tool_call><function=x>"):
         with pytest.raises(InvalidParamsError, match="not among functiongemma, hermes"):
@@ -119,7 +128,7 @@ def test_an_unknown_format_is_refused(smollm: LLM) -> None:
 
 
 def test_calls_in_messages_have_dicts(smollm: LLM) -> None:
-    ready = chat_tools(smollm.tokenizer, None, [ADD], template=TEMPLATES["hermes"])
+    ready = chat_tools(smollm.tokenizer, None, [ADD], template=TEMPLATES["hermes"] + "{{ messages[0].tool_calls }}")
     call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     chat: Any = ready.messages([*CHAT, {"role": "assistant", "content": None, "tool_calls": [call, ToolCall("d", "add", {"a": 2}, "")]}])
     assert [entry["function"]["arguments"] for entry in chat[1]["tool_calls"]] == [{"a": 1}, {"a": 2}]

@@ -13,6 +13,7 @@ from llmi.models.input_file import is_there, read_json, read_text
 
 DEFAULT = "default"
 GGUF_KEY = "tokenizer.chat_template"
+_TOOLS = re.compile(r"(?<![\w</])tools(?![\w>])")
 _TAG = re.compile(r"\{[{%#]")
 _FILE_ENDINGS = (".jinja", ".jinja2", ".j2", ".txt", ".json", ".tmpl")
 
@@ -97,6 +98,13 @@ def choose(templates: Mapping[str, str], arguments: Mapping[str, Any], path: Pat
             f"{path}: the model has several chat templates and no default: give chat_template=, one of {sorted(templates)}", path
         )
     raise ChatTemplateError(f"{path}: the model has no chat template; give chat_template=, or use generate()", path)
+
+
+def with_tools_named(template: str, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments, with `tools` under the name that a template has for it: SmolLM3's reads `xml_tools` alone."""
+    if kwargs.get("tools") is None or "xml_tools" in kwargs or "xml_tools" not in template or _TOOLS.search(template):
+        return kwargs
+    return {("xml_tools" if name == "tools" else name): value for name, value in kwargs.items()}
 
 
 def given_template(given: object, templates: Mapping[str, str]) -> str:

@@ -350,6 +350,7 @@ class Tokenizer:
             "bos_token": self._text_of(self.bos_token_id),
             "eos_token": self._text_of(self._loaded.main_eos_token_id),
         }
+        kwargs = chat_templates.with_tools_named(template, kwargs)
         # Tokens that the template writes are its markup, special or not.
         marks = {text for text in self._loaded.listed.whole.values() if text in template and rules.MARKUP.fullmatch(text)}
         pattern = rules.special_pattern([*self.special_tokens.values(), *marks]) if marks else self.special_pattern

@@ -22,7 +22,7 @@ from llmi.tools.calls import ToolCall
 from llmi.tools.form import ToolFormat
 from llmi.tools.functiongemma import FUNCTIONGEMMA
 from llmi.tools.functions import Choice, Function, choice_of, functions_of
-from llmi.tools.generic import GENERIC, in_words
+from llmi.tools.generic import GENERIC, calls_in_words, in_words
 from llmi.tools.grammar import answer_grammar, plain_reason
 from llmi.tools.hermes import HERMES
 from llmi.tools.llama import LLAMA
@@ -66,6 +66,7 @@ class ToolChat:
     template_tools: list[dict[str, Any]] | None
     format: AnswerFormat | None
     _instructions: str | None = None  # None: the template knows tools itself
+    _writes_calls: bool = True  # the template writes the calls of messages
     _tokenizer: Tokenizer | None = None
 
     def messages(self, chat: object) -> object:
@@ -73,7 +74,9 @@ class ToolChat:
         if not isinstance(chat, list | tuple):
             return chat
         plain = [_with_dicts(message) for message in chat]
-        return plain if self._instructions is None else in_words(plain, self._instructions)
+        if self._instructions is not None:
+            return in_words(plain, self._instructions)
+        return plain if self._writes_calls else [calls_in_words(message) for message in plain]
 
     def format_behind(self, prompt: str | None) -> AnswerFormat | None:
         """How an answer to this prompt (a text with its special tokens) is read."""
@@ -153,7 +156,9 @@ def chat_tools(
     instructions = None
     if form is not None and form.instructions is not None:
         instructions = form.instructions(functions) if choice.kind != "none" else ""
-    return ToolChat(with_fields(params, fields), fields, given if instructions is None else None, format, instructions, tokenizer)
+    shown = given if instructions is None else None
+    writes_calls = form is None or form.opens != HERMES.opens or "tool_calls" in (template or "")
+    return ToolChat(with_fields(params, fields), fields, shown, format, instructions, writes_calls, tokenizer)
 
 
 def _marks(thinking: Thinking | None) -> tuple[str, ...]:

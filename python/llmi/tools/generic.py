@@ -51,14 +51,19 @@ def in_words(messages: list[Any], instructions: str) -> list[Any]:
 
 
 def _in_words(message: dict[str, Any]) -> dict[str, Any]:
-    calls = message.get("tool_calls")
+    if message.get("role") == "tool" and isinstance(message.get("content"), str):
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    return calls_in_words(message)
+
+
+def calls_in_words(message: Any) -> Any:  # Any: the chat's rules check it
+    """A message whose calls are part of its text."""
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
     if message.get("role") == "assistant" and isinstance(calls, list) and calls:
         texts = [message["content"]] if isinstance(message.get("content"), str) and message["content"] else []
         texts += [f"<tool_call>\n{_call(call)}\n</tool_call>" for call in calls]
         rest = {key: value for key, value in message.items() if key not in ("tool_calls", "content")}
         return {**rest, "content": "\n".join(texts)}
-    if message.get("role") == "tool" and isinstance(message.get("content"), str):
-        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
     return message
 
 
