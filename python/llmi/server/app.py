@@ -15,6 +15,7 @@ from llmi.async_llm import AsyncLLM
 from llmi.server.chat import chat_completions
 from llmi.server.completions import completions
 from llmi.server.errors import ApiError, api_error
+from llmi.server.events import Watch, events, page
 from llmi.server.listing import health, list_models, one_model, ready
 from llmi.server.messages import count_tokens, messages
 from llmi.server.openapi import openapi
@@ -40,6 +41,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/openapi.json", openapi),
     ("GET", "/health", health),
     ("GET", "/ready", ready),
+    ("GET", "/llmi/events", events),
+    ("GET", "/", page),
 ]
 
 
@@ -58,6 +61,7 @@ def make_app(models: Mapping[str, AsyncLLM], settings: ServerSettings | None = N
         exception_handlers={HTTPException: _http_error},
     )
     served = [Served.of(name, server) for name, server in models.items()]
+    app.state.watch = Watch()
     app.state.llmi = ServerState(Models(served), settings, Receipts(settings.receipts))
     return app
 
