@@ -23,8 +23,9 @@ set(LLMI_CORE_SOURCES
   csrc/sampling/state.cc csrc/sampling/steps.cc csrc/sampling/filters/adaptive.cc csrc/sampling/filters/mirostat.cc
   csrc/sampling/filters/ranked.cc csrc/sampling/filters/row.cc csrc/sampling/filters/temperature.cc
   csrc/sampling/filters/thresholds.cc csrc/sampling/filters/typical.cc
+  csrc/constraint/grammar_constraint.cc csrc/constraint/grammar_library.cc csrc/constraint/grammar_vocabulary.cc
   csrc/scheduler/scheduler.cc
-  csrc/speculative/draft.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
+  csrc/speculative/draft.cc csrc/speculative/forced_drafter.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/command_queue.cc
   csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc
@@ -32,6 +33,7 @@ set(LLMI_CORE_SOURCES
   csrc/engine/stats_collector.cc csrc/engine/step.cc csrc/engine/trace.cc csrc/engine/verification.cc
   csrc/engine/beams/candidates.cc csrc/engine/beams/forced_words.cc csrc/engine/beams/group.cc csrc/engine/beams/hypotheses.cc csrc/engine/beams/records.cc
   csrc/engine/beams/rows.cc csrc/engine/beams/steps.cc
+  csrc/engine/constraints/constraint_masks.cc csrc/engine/constraints/sample_constraint.cc
   csrc/engine/contrast/hidden_rows.cc
   csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/walk.cc
   csrc/engine/rows/combined_rows.cc csrc/engine/rows/contrast_rows.cc csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc csrc/engine/rows/row_heads.cc
@@ -41,15 +43,15 @@ set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_
 set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
-  csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
+  csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_constraint.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
   csrc/bindings/bind_records.cpp csrc/bindings/bind_requests.cpp csrc/bindings/bind_speculation.cpp csrc/bindings/bind_system.cpp
-  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/engine_options.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_hooks.cpp)
+  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/engine_options.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_constraint.cpp csrc/bindings/py_hooks.cpp)
 
 # What tests and benchmarks alone need: the emulated device, questions to matrix instructions, and their bindings.
 set(LLMI_TESTING_CORE_SOURCES csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc)
 set(LLMI_NO_TESTING_CORE_SOURCES csrc/kernels/no_cuda/emulated_device.cc)
 set(LLMI_TESTING_BINDING_SOURCES
-  csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_attention.cpp csrc/bindings/bind_testing_cache.cpp
+  csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_attention.cpp csrc/bindings/bind_testing_cache.cpp csrc/bindings/bind_testing_constraints.cpp
   csrc/bindings/bind_testing_decoder.cpp csrc/bindings/bind_testing_linear.cpp csrc/bindings/bind_testing_plans.cpp csrc/bindings/bind_testing_rows.cpp
   csrc/bindings/bind_testing_sampling.cpp csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp
   csrc/bindings/bind_testing_threads.cpp)

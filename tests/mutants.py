@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mutant import Mutant
 from mutants_beams import BEAMS
+from mutants_constraints import CONSTRAINTS
 from mutants_decoder import DECODER
 from mutants_heads import HEADS
 from mutants_precision import PRECISION
@@ -241,6 +242,7 @@ MUTANTS = [
     *SPECS,
     *PRECISION,
     *BEAMS,
+    *CONSTRAINTS,
     *ROWS,
     *HEADS,
     *SAMPLERS,

@@ -21,7 +21,7 @@ from llmi.testing import assert_same_tokens
 
 pytestmark = pytest.mark.skipif(not hasattr(_core, "testing"), reason="this build has no testing submodule")
 PROMPTS = [[5, 6, 7, 8] * 6, [9, 4] * 10, [3, 200, 17]]
-EDITS = ("combined", "parameters", "last_token", "batch_processors", "processors")
+EDITS = ("constraint", "combined", "parameters", "last_token", "batch_processors", "processors")
 READERS = ("siblings", "criteria", "user_rule")
 KEEPS = ("prompt_score", "logprobs", "draft_logprobs", "trace", "hidden")
 CALLS: collections.Counter[str] = collections.Counter()
@@ -174,10 +174,16 @@ CASES: dict[str, Case] = {
     "processor": Case(
         FEATURES["processor"], {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ}
     ),
+    # The core fills a grammar's masks; a processor beside it is user code.
     "grammar": Case(
-        FEATURES["grammar"], {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ}
+        FEATURES["grammar"],
+        {name: f"host draw constraint parameters processors{more}" for name, more in (("first", " siblings"), ("sibling", ""), ("next", READ))},
     ),
-    "grammar to its end": plain(FEATURES["grammar to its end"], "host draw parameters processors" + READ),
+    "grammar to its end": plain(FEATURES["grammar to its end"], "host draw constraint parameters in_parallel overwrites_logits"),
+    "grammar, a judge": drafting(
+        *["host judge constraint parameters overwrites_logits"] * 3, "host draw constraint parameters in_parallel overwrites_logits",
+        {"structured_outputs": {"regex": "[a-z]{2,40}"}}, options=speculating("block"),
+    ),
     "one processor": plain({"logits_processors": [processor]}, "host draw processors" + READ, calls=("processor",)),
     "sampler": plain(FEATURES["sampler"], "host sampler overwrites_logits"),
     "counted sampler": plain({"sampler": sampler}, "host sampler overwrites_logits", calls=("sampler",)),

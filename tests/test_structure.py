@@ -25,9 +25,10 @@ LAYERS = {
     "model": {"core", "kernels", "io", "cache"},
     "sampling": {"core", "kernels"},
     "scheduler": {"core", "cache"},
+    "constraint": {"core"},
     "speculative": {"core", "kernels", "sampling"},
-    "engine": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative"},
-    "bindings": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative", "engine"},
+    "engine": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative", "constraint"},
+    "bindings": {"core", "kernels", "io", "cache", "model", "sampling", "scheduler", "speculative", "constraint", "engine"},
 }
 SOURCES = sorted(path for suffix in ("h", "cc", "cpp", "cu") for path in (ROOT / "csrc").rglob(f"*.{suffix}"))
 TRACKED = [

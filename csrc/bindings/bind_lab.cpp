@@ -12,6 +12,7 @@
 #include "bindings/gil.h"
 #include "bindings/keywords.h"
 #include "bindings/py_hooks.h"
+#include "constraint/token_constraint.h"
 #include "core/fp_env.h"
 #include "sampling/law.h"
 
@@ -105,6 +106,7 @@ PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatAr
   const auto output_text = keywords.Take<std::string>("output_text");
   const auto hooks = keywords.Take<py::object>("hooks");
   SamplerState sampler = keywords.Take<SamplerState>("sampler_state");
+  const auto allowed = keywords.Take<std::optional<py::array_t<uint32_t, py::array::c_style>>>("allowed");
   keywords.CheckAllKnown();
   const int64_t vocab_size = handle.vocab_size();
   if (logits.ndim() != 1 || logits.shape(0) != vocab_size) {
@@ -113,6 +115,9 @@ PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatAr
   Validate(params, vocab_size);
   CheckTokens(token_ids, vocab_size);
   CheckArgument(prompt_len >= 0 && prompt_len <= static_cast<int64_t>(token_ids.size()), "prompt_len must lie in [0, len(token_ids)]");
+  std::vector<uint32_t> words;
+  if (allowed) words.assign(allowed->data(), allowed->data() + allowed->size());
+  CheckArgument(words.empty() || static_cast<int64_t>(words.size()) == MaskWords(vocab_size), "allowed must have a bit for each token");
   std::vector<float> law(logits.data(), logits.data() + vocab_size);
   const Engine& engine = handle.engine();
   std::unique_ptr<PyHooks> py_hooks;
@@ -128,7 +133,7 @@ PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatAr
       process = [&](float* row) { py_hooks->ProcessLogits(context, row, vocab_size); };
     }
     const std::vector<float> before =
-        ProcessLogits(engine.context(), params, {token_ids, prompt_len, sample_index, sampler}, process, law.data(), vocab_size);
+        ProcessLogits(engine.context(), params, {token_ids, prompt_len, sample_index, sampler, words}, process, law.data(), vocab_size);
     if (py_hooks != nullptr && py_hooks->HasSampler()) {
       token = py_hooks->Sample(context, law.data(), vocab_size);
     } else {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/bind_constraint.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "bindings/keywords.h"
@@ -18,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/rows/plan.h"
 #include "sampling/steps.h"
+#include "speculative/forced_drafter.h"
 
 namespace py = pybind11;
 
@@ -103,6 +105,13 @@ BeamParams MakeBeams(const py::dict& given) {
   return beams;
 }
 
+// Joins a constraint's forced tokens to the request's drafts; alone they run coupled.
+void DraftForced(Request& request) {
+  request.drafts_forced = true;
+  if (!request.speculation) request.speculation.emplace();
+  request.speculation->drafter = ForcedDrafter::With(request.speculation->drafter);
+}
+
 // A request from its keyword arguments. All of them must be given, so that a caller forgets none.
 std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   Keywords keywords(given, "Request");
@@ -122,7 +131,11 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   request->stepped = keywords.Take<bool>("stepped");
   const auto hooks = keywords.Take<py::object>("hooks");
   if (!hooks.is_none()) request->hooks = std::make_shared<PyHooks>(hooks, request->id);
+  const auto constraint = keywords.Take<py::object>("constraint");
+  const auto constraint_ends = keywords.Take<std::vector<int32_t>>("constraint_ends");
+  request->constraints = MakeConstraints(constraint, constraint_ends, request->beams ? 1 : request->num_samples, request->id);
   request->speculation = keywords.Take<std::optional<SpeculationConfig>>("speculation");
+  if (keywords.Take<bool>("drafts_forced")) DraftForced(*request);
   request->source = keywords.Take<std::shared_ptr<LabSequence>>("source");
   request->cache_salt = keywords.Take<std::string>("cache_salt");
   request->trace = keywords.Take<bool>("trace");

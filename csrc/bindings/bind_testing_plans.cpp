@@ -38,6 +38,9 @@ RowPlan PlanOf(const std::shared_ptr<Request>& request, const RowCase& row) {
     running.samples.back()->running = &running;
     running.samples.back()->index = i;
     running.samples.back()->started = row.started;
+    if (!request->constraints.empty()) {
+      running.samples.back()->constraint = std::make_unique<SampleConstraint>(std::unique_ptr<TokenConstraint>(), false);
+    }
   }
   Sample& sample = *running.samples.at(static_cast<size_t>(row.sample_index));
   sample.finished = row.finished;
@@ -63,6 +66,7 @@ const char* NameOf(RowDecider decider) {
 
 void RegisterTestingPlans(py::module_& module) {
   py::class_<RowEdits>(module, "RowEdits")
+      .def_readonly("constraint", &RowEdits::constraint)
       .def_readonly("combined", &RowEdits::combined)
       .def_readonly("parameters", &RowEdits::parameters)
       .def_readonly("last_token", &RowEdits::last_token)

@@ -10,6 +10,7 @@ namespace llmi {
 // The CoreError that Python gets for `error`.
 pybind11::object PythonError(const Error& error);
 
+void RegisterConstraints(pybind11::module_& module);
 void RegisterErrors(pybind11::module_& module);
 void RegisterFiles(pybind11::module_& module);
 void RegisterRecords(pybind11::module_& module);

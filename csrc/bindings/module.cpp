@@ -4,6 +4,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   module.doc() = "The C++ core of llmi. Private: use the package.";
   llmi::RegisterErrors(module);
   llmi::RegisterFiles(module);
+  llmi::RegisterConstraints(module);
   llmi::RegisterLab(module);
   llmi::RegisterRecords(module);
   llmi::RegisterSpeculation(module);

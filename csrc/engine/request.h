@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "constraint/token_constraint.h"
 #include "core/errors.h"
 #include "engine/beams/params.h"
 #include "sampling/logprobs.h"
@@ -163,7 +164,10 @@ struct Request {
   std::string cache_salt;  // requests with different salts share no cached blocks
   bool stepped = false;    // runs only while step() is called
   std::shared_ptr<RequestHooks> hooks;
+  // Of the output: one object for each sample, or one for all beams; empty: none. The engine takes them.
+  std::vector<std::unique_ptr<TokenConstraint>> constraints;
   std::optional<SpeculationConfig> speculation;
+  bool drafts_forced = false;           // speculation has a ForcedDrafter
   std::shared_ptr<LabSequence> source;  // a sequence that begins like the prompt, whose cache is shared; or null
 
   std::vector<SampleOutput> samples;

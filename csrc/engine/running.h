@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/token_bits.h"
+#include "engine/constraints/sample_constraint.h"
 #include "engine/detokenizer.h"
 #include "engine/drafting/draft_record.h"
 #include "engine/drafting/draft_walk.h"
@@ -44,10 +45,11 @@ struct Sample {
   ScheduledSequence scheduled;
   std::unique_ptr<Companion> companion;  // null without guidance
   Detokenizer detokenizer;
-  DraftWalk walk;          // over the draft of the step under way
-  DraftRecord drafting;    // what drafting keeps between steps
-  SamplerState sampler;    // of mirostat and adaptive_p, after `tokens`
-  double emit_time_s = 0;  // of the tokens of this step
+  DraftWalk walk;                                // over the draft of the step under way
+  DraftRecord drafting;                          // what drafting keeps between steps
+  SamplerState sampler;                          // of mirostat and adaptive_p, after `tokens`
+  std::unique_ptr<SampleConstraint> constraint;  // null without one
+  double emit_time_s = 0;                        // of the tokens of this step
   size_t num_streamed_tokens = 0;
   bool started = false;  // the scheduler knows it and its cache exists; true from the beginning for the first sample
   bool finished = false;
@@ -71,7 +73,7 @@ struct Sample {
   // Whether its drafts are accepted and rejected. Then draft lengths influence the tokens, so they depend on this sequence alone.
   bool judges_drafts() const;
   HookContext hook_context() const;
-  // What the law of the next token depends on.
+  // What the law of the next token depends on, the mask of the walk's row among it. Throws what failed in the constraint.
   TokenHistory history() const;
   // Noise of the token at `position`. round: of verification, 0 for plain draws.
   NoiseKey noise_key(int64_t position, uint32_t round = 0) const { return {request().params.seed, position, rank, 0, round}; }
@@ -99,7 +101,10 @@ inline bool Sample::judges_drafts() const {
   return request().speculation && request().speculation->verification != VerificationKind::kCoupled;
 }
 
-inline TokenHistory Sample::history() const { return {tokens, running->prompt_len(), rank, sampler}; }
+inline TokenHistory Sample::history() const {
+  return {tokens, running->prompt_len(), rank, sampler,
+          constraint == nullptr ? std::span<const uint32_t>() : constraint->Allowed(walk.node())};
+}
 
 inline void Sample::AddCompanion(const std::vector<int32_t>& negative_token_ids) {
   companion = std::make_unique<Companion>();
@@ -146,11 +151,12 @@ inline HookContext Sample::hook_context() const { return {rank, index, &tokens, 
 // A row of the batch whose logits are needed: it computes what follows `position` of a sample's tokens.
 struct LogitsRow {
   Sample* sample;
-  int64_t position;        // of the row's token
-  int32_t node;            // of the sample's draft; kWalkRoot: a committed token's row
-  bool draws;              // true: the next token is drawn from it; false: it scores a prompt token
-  int32_t after = -1;      // row of the previous step whose draw gives this row's token; -1: the host knows the token
-  int32_t companion = -1;  // the companion's row, among all wanted rows of the step: they follow `rows`; -1: there is none
+  int64_t position;                 // of the row's token
+  int32_t node;                     // of the sample's draft; kWalkRoot: a committed token's row
+  bool draws;                       // true: the next token is drawn from it; false: it scores a prompt token
+  int32_t after = -1;               // row of the previous step whose draw gives this row's token; -1: the host knows the token
+  int32_t companion = -1;           // the companion's row, among all wanted rows of the step: they follow `rows`; -1: there is none
+  const TokenMask* mask = nullptr;  // what the row's constraint allows, known before the head runs; null: all tokens, or the mask failed
   RowPlan plan = {};
 };
 

@@ -6,6 +6,7 @@
 #include "core/errors.h"
 #include "engine/batch.h"
 #include "engine/clock.h"
+#include "engine/constraints/constraint_masks.h"
 #include "engine/drafting/walk.h"
 #include "engine/scheduling.h"
 
@@ -71,6 +72,7 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
 ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows) {
   BatchBuilder builder(cache_.groups().groups().size());
   for (const ScheduledPiece& piece : pieces) AddPiece(piece, &builder, rows);
+  FillMasks(context_, decoder_.spec().vocab_size, rows);
   for (LogitsRow& row : *rows) row.plan = PlanRow(row, rows_.site());
   AddCompanions(pieces, &builder, rows);
   return builder.Take();

@@ -1,6 +1,7 @@
 #include "sampling/law.h"
 
 #include <algorithm>
+#include <bit>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -26,6 +27,42 @@ void KeepAllowed(const std::vector<int32_t>& allowed_token_ids, float* logits, i
   for (int64_t id = 0; id < vocab_size; ++id) {
     if (!allowed[static_cast<size_t>(id)]) logits[id] = kMinusInfinity;
   }
+}
+
+void KeepConstrained(std::span<const uint32_t> allowed, float* logits, int64_t vocab_size) {
+  for (size_t word = 0; word < allowed.size(); ++word) {
+    const auto first = static_cast<int64_t>(word) * 32;
+    const int64_t count = std::min<int64_t>(32, vocab_size - first);
+    if (allowed[word] == ~0U) continue;
+    if (allowed[word] == 0) {
+      std::fill_n(logits + first, count, kMinusInfinity);
+      continue;
+    }
+    for (int64_t bit = 0; bit < count; ++bit) {
+      if ((allowed[word] >> bit & 1U) == 0) logits[first + bit] = kMinusInfinity;
+    }
+  }
+}
+
+// Throws if a constraint and other rules together have left nothing.
+void CheckConstraint(const SamplingParams& params, const TokenHistory& history, std::span<const float> row) {
+  if (history.allowed.empty() || std::any_of(row.begin(), row.end(), [](float logit) { return logit != kMinusInfinity; })) return;
+  int64_t num_allowed = 0;
+  for (const uint32_t word : history.allowed) num_allowed += std::popcount(word);
+  std::string rules;
+  const auto name = [&](bool set, const char* rule) {
+    if (set) rules += (rules.empty() ? "" : ", ") + std::string(rule);
+  };
+  name(!params.allowed_token_ids.empty(), "allowed_token_ids");
+  name(!params.bad_words.empty(), "bad_words");
+  name(params.min_tokens > static_cast<int64_t>(history.token_ids.size()) - history.prompt_len, "min_tokens");
+  name(params.no_repeat_ngram_size > 0, "no_repeat_ngram_size");
+  name(!params.logit_bias.empty(), "logit_bias");
+  throw Error(ErrorKind::kConstraint,
+              "structured_outputs allows " + std::to_string(num_allowed) + " tokens at position " +
+                  std::to_string(history.token_ids.size()) + ", and " + (rules.empty() ? "logits processors" : rules) +
+                  " forbid all of them: relax one of the two",
+              "structured_outputs");
 }
 
 // Runs the penalties in [step, end) that follow each other in the default order as one pass. Returns the step after them.
@@ -94,6 +131,7 @@ void PenaliseLogits(const KernelContext& context, const SamplingParams& params, 
   thread_local std::vector<MaskEdit> masks;
   masks.clear();
   AppendMasks(params, history, &masks);
+  KeepConstrained(history.allowed, logits, vocab_size);
   KeepAllowed(params.allowed_token_ids, logits, vocab_size);
   for (const MaskEdit& edit : masks) logits[edit.id] = MaskedLogit(edit, logits[edit.id]);
   if (observer) observer(LawStage::kMasked, logits);
@@ -104,6 +142,7 @@ void PenaliseLogits(const KernelContext& context, const SamplingParams& params, 
 }
 
 void MaskAgain(const SamplingParams& params, const TokenHistory& history, float* logits, int64_t vocab_size) {
+  KeepConstrained(history.allowed, logits, vocab_size);
   KeepAllowed(params.allowed_token_ids, logits, vocab_size);
   thread_local std::vector<MaskEdit> masks;
   masks.clear();
@@ -127,6 +166,7 @@ std::vector<float> FilterLogits(const KernelContext& context, const SamplingPara
                                 int64_t vocab_size, const LawObserver& observer) {
   if (observer) observer(LawStage::kProcessed, logits);
   if (ArgMax(context, logits, vocab_size) < 0) {
+    CheckConstraint(params, history, {logits, static_cast<size_t>(vocab_size)});
     throw Error(ErrorKind::kNonFiniteLogits, "no token is left to draw at position " + std::to_string(history.token_ids.size()) +
                                                  ": masks, biases or processors made every logit -inf, or one NaN or +inf");
   }

@@ -1,10 +1,10 @@
 // The processed distribution of a row of logits, called its "law" throughout the code. One function computes it; sampling, verification and
 // log-probabilities all call that function.
 //
-// Order: masks (allowed ids, bad words, stop ids before min_tokens, repeated n-grams), bias, penalties (repetition, frequency, presence,
-// DRY); the user's processors, then masks again; then the filters in the order of sampling/steps.h, or of sampler_order. Tokens rank by
-// logit, descending, then by id, ascending. Masses are integers, and other sums have one order (filters/row.h), so a law has the same bits
-// on every machine.
+// Order: masks (the constraint, allowed ids, bad words, stop ids before min_tokens, repeated n-grams), bias, penalties (repetition,
+// frequency, presence, DRY); the user's processors, then masks again; then the filters in the order of sampling/steps.h, or of
+// sampler_order. Tokens rank by logit, descending, then by id, ascending. Masses are integers, and other sums have one order
+// (filters/row.h), so a law has the same bits on every machine.
 #pragma once
 
 #include <array>
@@ -24,8 +24,9 @@ namespace llmi {
 struct TokenHistory {
   std::span<const int32_t> token_ids;  // before the one to be drawn: prompt, then output
   int64_t prompt_len = 0;
-  int64_t sample_index = 0;  // keys the coin of xtc_probability, with the seed and the position
-  SamplerState state = {};   // of the sequence
+  int64_t sample_index = 0;                // keys the coin of xtc_probability, with the seed and the position
+  SamplerState state = {};                 // of the sequence
+  std::span<const uint32_t> allowed = {};  // the constraint's mask, a bit for each token (constraint/token_constraint.h); empty: all
 };
 
 // Called between penalties and temperature with the row [vocab_size], which it may change.
@@ -33,7 +34,7 @@ using LogitsHook = std::function<void(float* logits)>;
 
 // The stages of a row's processing, for traces that show why a token was drawn.
 enum class LawStage : uint8_t {
-  kMasked,     // allowed ids, bad words, minimum length, repeated n-grams, bias
+  kMasked,     // the constraint, allowed ids, bad words, minimum length, repeated n-grams, bias
   kPenalised,  // repetition, frequency, presence, DRY
   kProcessed,  // the user's processors, and masks again
   kTempered,   // and by the filters that run before temperature
@@ -51,7 +52,8 @@ bool XtcCoin(const SamplingParams& params, const TokenHistory& history);
 void PenaliseLogits(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, float* logits,
                     int64_t vocab_size, const LawObserver& observer = nullptr);
 
-// Bans again what masks ban (allowed ids, bad words, stop ids before min_tokens, repeated n-grams, biases of -inf), after user code.
+// Bans again what masks ban (the constraint, allowed ids, bad words, stop ids before min_tokens, repeated n-grams, biases of -inf), after
+// user code.
 void MaskAgain(const SamplingParams& params, const TokenHistory& history, float* logits, int64_t vocab_size);
 
 // The second half: applies the filters in place, after the hooks. Returns the row as it was before adaptive_p, for NextState (state.h);

@@ -26,6 +26,7 @@ struct DraftContext {
   uint64_t request_id = 0;
   int64_t sample_index = 0;
   std::span<const int32_t> token_ids;  // prompt and output
+  std::vector<int32_t> forced;         // tokens that the sequence's constraint lets follow alone, if its requests draft them
   int64_t prompt_len = 0;
   int64_t max_nodes = 0;    // at least 1
   uint32_t round = 0;       // the verification round, for the noise of drawn drafts
@@ -42,7 +43,8 @@ struct DraftContext {
 };
 
 // Drafts of one kind are accepted about equally often, so acceptance is learnt separately for each kind. Kind 0: unknown.
-constexpr int32_t kNumConfidences = 6;
+constexpr int32_t kNumConfidences = 7;
+constexpr int32_t kForcedConfidence = 6;  // of forced tokens (forced_drafter.h)
 
 inline const std::vector<int> kNoLayers;
 

@@ -21,7 +21,7 @@ uint64_t HashNgram(std::span<const int32_t> token_ids, int64_t end, int64_t n) {
 // chats of six kinds.
 constexpr int64_t kMatchLengths[] = {1, 2, 3, 5, 9};
 constexpr double kMatchRates[] = {0.3, 0.5, 0.55, 0.75, 0.9};
-static_assert(std::size(kMatchLengths) + 1 == kNumConfidences && std::size(kMatchRates) == std::size(kMatchLengths));
+static_assert(std::size(kMatchLengths) + 1 == kForcedConfidence && std::size(kMatchRates) == std::size(kMatchLengths));
 
 int32_t Confidence(std::span<const int32_t> token_ids, int64_t begin) {
   int64_t length = 0;

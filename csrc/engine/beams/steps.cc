@@ -260,6 +260,7 @@ void BeamSteps::Release(Sample& sample) {
 void BeamSteps::Fork(const Sample& parent, Sample& child) {
   child.started = true;
   child.tokens = parent.tokens;
+  if (parent.constraint != nullptr) child.constraint = parent.constraint->Fork();
   child.scheduled.max_new_tokens = parent.scheduled.max_new_tokens;
   child.scheduled.allowance = parent.scheduled.allowance;
   child.scheduled.max_computed = parent.scheduled.max_computed;

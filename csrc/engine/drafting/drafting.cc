@@ -7,6 +7,7 @@
 
 #include "core/errors.h"
 #include "engine/clock.h"
+#include "engine/constraints/constraint_masks.h"
 
 namespace llmi {
 namespace {
@@ -22,7 +23,12 @@ bool MayDraft(const ScheduledPiece& piece) {
 
 Drafting::Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
                    DraftingLimits limits)
-    : cache_(cache), scheduler_(scheduler), requests_(requests), limits_(limits), lengths_(context, scheduler, costs, histories_) {}
+    : context_(context),
+      cache_(cache),
+      scheduler_(scheduler),
+      requests_(requests),
+      limits_(limits),
+      lengths_(context, scheduler, costs, histories_) {}
 
 void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;
@@ -62,6 +68,7 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
 
 void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   if (samples.empty()) return;
+  FindForced(context_, limits_.vocab_size, samples);
   histories_.Bound();
   std::vector<Call> calls = ChooseCalls(samples, &plan);
   for (Call& call : calls) Ask(call);
@@ -116,6 +123,7 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   context.token_ids = sample.tokens;
   context.prompt_len = running.prompt_len();
   context.sampler = sample.sampler;
+  if (running.request->drafts_forced) context.forced = sample.constraint->forced();
   context.max_nodes = length;
   sample.drafting.BeginRound();
   context.round = sample.drafting.round();

@@ -54,6 +54,7 @@ class Drafting {
   void CheckFits(const Sample& sample, const Draft& draft) const;
   void EndWalk(Sample& sample, double verify_seconds);
 
+  const KernelContext& context_;
   KvCache& cache_;
   Scheduler& scheduler_;
   ActiveRequests& requests_;

@@ -105,7 +105,8 @@ class JudgedDraft : public DraftRows {
     const std::span<const float> base = bases_.subspan(Row(node) * VocabSize(), VocabSize());
     law_.assign(base.begin(), base.end());
     const SamplerState& state = states_[Row(node)];
-    const TokenHistory history = {tokens, sample_.running->prompt_len(), sample_.index, state};
+    TokenHistory history = {tokens, sample_.running->prompt_len(), sample_.index, state};
+    if (sample_.constraint != nullptr) history.allowed = sample_.constraint->Allowed(node);
     const std::vector<float> before = ProcessLogits(context_, params, history, process, law_.data(), vocab_size);
     for (const int32_t child : draft().Children(node)) {
       states_[Row(child)] = NextState(context_, params, state, law_, before, draft().token_ids[static_cast<size_t>(child)]);

@@ -105,7 +105,8 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   const bool has_hooks = request.hooks != nullptr;
 
   plan.edits.combined = params.guided() || params.contrasts_layers();
-  plan.edits.parameters = request.beams ? ParametersEdit(params, true) : ParametersChange(params, true);
+  plan.edits.constraint = sample.constraint != nullptr;
+  plan.edits.parameters = plan.edits.constraint || (request.beams ? ParametersEdit(params, true) : ParametersChange(params, true));
   plan.edits.last_token = EditsByLastToken(params);
   plan.edits.batch_processors = site.has_batch_processors && has_hooks && comes_first && plan.decider != RowDecider::kJudge;
   plan.edits.processors = has_hooks && (plan.edits.batch_processors ? request.hooks->HasOwnProcessors() : request.hooks->HasProcessors());
@@ -117,7 +118,8 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.keeps.trace = request.trace;
   plan.keeps.hidden = contrasts;
 
-  if (site.has_device && !is_sibling && !plan.NeedsHost() && DeviceDecides(request, plan)) plan.place = RowPlace::kDevice;
+  if (site.has_device && !is_sibling && !plan.edits.constraint && !plan.NeedsHost() && DeviceDecides(request, plan))
+    plan.place = RowPlace::kDevice;
   // Siblings take over the state that their leader's processors have before they see this row, and draw before the leader.
   const bool state_is_copied = plan.readers.siblings && plan.edits.on_host();
   plan.in_parallel = plan.decider == RowDecider::kDraw && comes_first && !state_is_copied && !plan.keeps.trace;

@@ -2,7 +2,10 @@
 // PlanRow makes the plan of each row before the step's logits exist. The classes of this folder and StepAhead read it, and none of them
 // looks at a request's options to find out the same.
 //
-// To add a reader of rows, such as a grammar's mask:
+// The masks of a step's constrained rows are there before PlanRow, and so before the head: LogitsRow::mask, with the bits and their count.
+// They belong to the first stage of the law (sampling/law.h), and are applied again after user code.
+//
+// To add a reader of rows:
 // 1. Add a field to RowEdits, RowReaders or RowKeeps, or a value to RowDecider, and set it in PlanRow. Any reader, and anything kept, takes
 //    the row to the host and leaves its raw logits as they are (RowPlan::NeedsHost). An edit does so if RowEdits::on_host names it, and a
 //    decider unless PlanRow names it as one that devices know.
@@ -33,6 +36,7 @@ enum class RowDecider {
 
 // The changes of the row's logits.
 struct RowEdits {
+  bool constraint = false;        // the mask of a constraint: LogitsRow::mask
   bool combined = false;          // several rows make the row before the masks (rows/combined_rows.h)
   bool parameters = false;        // masks, biases, penalties, temperature or filters: the law is not the softmax of the raw logits
   bool last_token = false;        // some mask or penalty depends on the token before: edits can be listed only when that token is known

@@ -6,7 +6,10 @@
 
 namespace llmi {
 
-TokenBits RowHeads::AllowedBy(const LogitsRow& row) { return row.sample->finished ? TokenBits() : row.sample->running->allowed; }
+TokenBits RowHeads::AllowedBy(const LogitsRow& row) {
+  if (row.mask != nullptr && row.mask->num_allowed > 0) return row.mask->words;
+  return row.sample->finished ? TokenBits() : row.sample->running->allowed;
+}
 
 bool RowHeads::IsSmall(const LogitsRow& row) {
   const TokenBits allowed = AllowedBy(row);

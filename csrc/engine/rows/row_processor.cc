@@ -159,6 +159,7 @@ void RowProcessor::StartSiblings(const LogitsRow& row, const RowValues& values) 
     sample.started = true;
     cache_.Fork(leader.scheduled.kv, &sample.scheduled.kv);
     sample.ForkCompanion(cache_, leader);
+    if (sample.constraint != nullptr) sample.constraint->ShareRoot(*leader.constraint);
     sample.scheduled.num_seats = sample.num_sequences();
     sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;
     scheduler_.AddRunning(&sample.scheduled);

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from llmi._core import ModelFiles, Request, SamplerState, SamplingParams, _Bound
+from llmi._core import GrammarMatcher, ModelFiles, Request, SamplerState, SamplingParams, _Bound
 
 _F32: TypeAlias = NDArray[np.float32]
 # (codes, scales, sums, half sums), and with 16 bits the low bytes.
@@ -231,6 +231,8 @@ class Scheduler(_Bound):
 
 class RowEdits(_Bound):
     @property
+    def constraint(self) -> bool: ...
+    @property
     def combined(self) -> bool: ...
     @property
     def parameters(self) -> bool: ...
@@ -298,6 +300,7 @@ class RowCase(_Bound):
     has_batch_processors: bool
 
 def plan_row(request: Request, row: RowCase) -> RowPlan: ...
+def time_masks(matcher: GrammarMatcher, ends: Sequence[int], tokens: Sequence[int], vocab_size: int) -> tuple[list[float], list[float]]: ...
 
 # Sampling, noise, text.
 

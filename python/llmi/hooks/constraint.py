@@ -1,14 +1,14 @@
-"""A Constraint at work: a logits processor that masks what it does not allow."""
+"""A Constraint's masks, as the core takes them."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi.base.kinds import plain, show
 from llmi.errors import ConstraintError, InvalidParamsError
 from llmi.params.constraint import Constraint
-from llmi.params.sampling import TokenContext
 from llmi.text.prompts import token_list
 
 if TYPE_CHECKING:
@@ -24,43 +24,51 @@ class NothingAllowedError(ConstraintError):
     """A state allows no token: it ends the request, or drops one of its beams."""
 
 
-class ConstraintProcessor:
-    """A Constraint as a logits processor; its state sits in context.state.
+class ConstraintMasks:
+    """A Constraint with the tokens that end a text: they are allowed in final states, and no state reads them."""
 
-    begin: position of the first token that it reads; None: the first after the prompt.
-    """
-
-    def __init__(self, constraint: Constraint[Any], eos_token_ids: Iterable[int], begin: int | None = None) -> None:
+    def __init__(self, constraint: Constraint[Any], eos_token_ids: Iterable[int]) -> None:
         self.constraint = constraint
-        self._begin = begin
         self._eos = np.asarray(sorted(eos_token_ids), np.int64)
         self._ends = frozenset(self._eos.tolist())
-        self._memo: dict[Any, NDArray[np.bool_]] = {}
+        self._memo: dict[Any, NDArray[np.uint32]] = {}
         self.__name__ = type(constraint).__name__
 
-    def __call__(self, context: TokenContext, logits: NDArray[np.float32]) -> None:
-        """Sets what is not allowed to -inf."""
-        slot = context.state
-        output = context.token_ids[context.prompt_len if self._begin is None else self._begin :]
-        read, state = slot.get("constraint", (output[:0], None))
-        if len(read) == 0 or not np.array_equal(output[: len(read)], read):  # a sequence of the lab may have been rolled back
-            read, state = output[:0], self.constraint.initial_state()
-        for token in output[len(read) :].tolist():
+    def after(self, state: Any, token_ids: Iterable[int]) -> Any:  # Any: a state is whatever the constraint makes it
+        """The state after more tokens; state None: before the first one."""
+        if state is None:
+            state = self.constraint.initial_state()
+        for token in token_ids:
             if token not in self._ends:  # under ignore_eos the text goes on where it was
                 state = self.constraint.advance(state, int(token))
+        return state
+
+    def place(self, slot: dict[str, Any], output: NDArray[np.int32]) -> Any:
+        """The state after an output, and keeps it in `slot` for the next call. The output may have been rolled back since."""
+        read, state = slot.get("constraint", (output[:0], None))
+        if len(read) == 0 or not np.array_equal(output[: len(read)], read):
+            read, state = output[:0], None
+        state = self.after(state, output[len(read) :].tolist())
         slot["constraint"] = (output.copy(), state)
-        mask = self.mask(state, len(logits))
-        if not mask.any():
-            raise NothingAllowedError(f"{self.__name__}: state {show(state)} allows no token and is not final")
-        np.copyto(logits, -np.inf, where=~mask)
+        return state
 
     def completes(self, token_ids: Iterable[int]) -> bool:
         """Whether an output is a whole of the constraint's language."""
-        state = self.constraint.initial_state()
-        for token in token_ids:
-            if token not in self._ends:
-                state = self.constraint.advance(state, token)
-        return bool(plain(self.constraint.is_final(state)))
+        return bool(plain(self.constraint.is_final(self.after(None, token_ids))))
+
+    def words(self, state: object, vocab_size: int) -> NDArray[np.uint32]:
+        """The same as `mask` in bits, uint32 [ceil(vocab_size / 32)]; remembered for each hashable state. Raises NothingAllowedError."""
+        key = state if isinstance(state, Hashable) else None
+        words = self._memo.get(key) if key is not None else None
+        if words is None:
+            padded = np.zeros((vocab_size + 31) // 32 * 32, np.bool_)
+            padded[:vocab_size] = self.mask(state, vocab_size)
+            words = np.packbits(padded, bitorder="little").view(np.uint32)
+            if key is not None and len(self._memo) < _MAX_MEMO:
+                self._memo[key] = words
+        if not words.any():
+            raise NothingAllowedError(f"{self.__name__}: state {show(state)} allows no token and is not final")
+        return words
 
     def allowed_counts(self, token_ids: Iterable[int], begin: int, vocab_size: int) -> NDArray[np.int64]:
         """For each token of an output whose first one stands at `begin`: its position, how many tokens the mask allowed, and whether it
@@ -76,9 +84,6 @@ class ConstraintProcessor:
 
     def mask(self, state: object, vocab_size: int) -> NDArray[np.bool_]:
         """The tokens that may follow in `state`, bool [vocab_size]; all False in a dead end."""
-        key = state if isinstance(state, Hashable) else None
-        if key is not None and key in self._memo:
-            return self._memo[key]
         allowed = self.constraint.allowed(state)
         mask = np.zeros(vocab_size, np.bool_)
         if isinstance(allowed, np.ndarray) and allowed.dtype == np.bool_:
@@ -95,10 +100,17 @@ class ConstraintProcessor:
             if len(ids) and ids.max() >= vocab_size:
                 raise ConstraintError(f"{self.__name__}.allowed returned a token id outside [0, {vocab_size})")
             mask[ids] = True
+        mask[self._eos] = self.accepts(state)
+        return mask
+
+    def accepts(self, state: object) -> bool:
+        """Whether the text may end in `state`."""
         final = plain(self.constraint.is_final(state))
         if not isinstance(final, bool):
             raise ConstraintError(f"{self.__name__}.is_final returns True or False, not {show(final)}")
-        mask[self._eos] = final
-        if key is not None and len(self._memo) < _MAX_MEMO:
-            self._memo[key] = mask
-        return mask
+        return final
+
+    @staticmethod
+    def copied(state: Any) -> Any:
+        """A state for another path, whatever its class does with it."""
+        return copy.deepcopy(state)

@@ -6,12 +6,12 @@ import copy
 import importlib
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Whole, plain, show
 from llmi.errors import ConstraintError, HookError, NonFiniteLogitsError, UnsupportedCombinationError
-from llmi.hooks.constraint import ConstraintProcessor
+from llmi.hooks.constraint import ConstraintMasks, NothingAllowedError
 from llmi.params.options import SAMPLING, Streamer, is_streamer
 from llmi.params.sampling import SamplingParams, TokenContext
 from llmi.params.structured import StructuredOutputsParams
@@ -120,13 +120,6 @@ def _check_row(logits: NDArray[np.float32]) -> None:
         raise NonFiniteLogitsError("a logits processor left NaN or infinity among the logits")
 
 
-def _allows_nothing(error: BaseException) -> TypeGuard[ConstraintError]:
-    """Whether a constraint allows no token in its state."""
-    from llmi.hooks.constraint import NothingAllowedError
-
-    return isinstance(error, NothingAllowedError)
-
-
 def _token(drawn: object, vocab_size: int) -> int:
     """What a sampler returned, as a token id."""
     try:
@@ -224,7 +217,7 @@ class RequestHooks:
         params: SamplingParams,
         prompt_text: str,
         batch: BatchRunner | None = None,
-        constraint: ConstraintProcessor | None = None,
+        constraint: ConstraintMasks | None = None,
     ) -> None:
         self.batch = batch
         self.request_id = request_id
@@ -232,8 +225,6 @@ class RequestHooks:
         self.prompt_text = prompt_text
         self.processors: list[Any] = [_own_form(hook) for hook in SAMPLING["logits_processors"].parse(params.logits_processors)]
         self.constraint = constraint
-        if constraint is not None:
-            self.processors.insert(0, constraint)
         self.criteria: list[Any] = [_own_form(hook) for hook in SAMPLING["stopping_criteria"].parse(params.stopping_criteria)]
         self._streamers = [criterion for criterion in self.criteria if isinstance(criterion, _TransformersStreamer)]
         if self._streamers and params.n > 1:
@@ -255,7 +246,7 @@ class RequestHooks:
     def has_code_of_user(self) -> bool:
         """Whether Python of the caller takes part: not a grammar, which StructuredOutputsParams describe whole."""
         declared = isinstance(self.params.structured_outputs, StructuredOutputsParams)
-        return len(self.processors) > int(declared) or self.batch is not None or self.has_sampler or self.has_criteria
+        return bool(self) or (self.constraint is not None and not declared)
 
     @property
     def has_sampler(self) -> bool:
@@ -290,15 +281,42 @@ class RequestHooks:
                     context.logits = logits
                 _check_row(logits)
             except BaseException as error:
-                if self.drops_beams and _allows_nothing(error):
-                    self.dropped = error
-                    return np.full_like(logits, -np.inf)
                 self._fail(processor, error)
                 raise
-        if self.constraint is not None and len(self.processors) > 1:
-            logits = logits.copy()  # a processor may have returned an array that it keeps
-            self.constraint(context, logits)  # masks again
         return logits
+
+    @property
+    def core_constraint(self) -> object:
+        """What the core makes the request's constraints of: a grammar's matcher, these hooks with a Constraint in Python, or None."""
+        if self.constraint is None:
+            return None
+        template = self.constraint.constraint._template
+        return self if template is None else template
+
+    def constraint_step(self, state: object, tokens: list[int], vocab_size: int) -> tuple[object, NDArray[np.uint32]]:
+        """(the state after more tokens, the mask of the next one: a bit for each). state: None before the first token."""
+        assert self.constraint is not None
+        try:
+            state = self.constraint.after(state, tokens)
+            return state, self.constraint.words(state, vocab_size)
+        except NothingAllowedError as error:
+            if self.drops_beams:
+                self.dropped = error
+                return state, np.zeros((vocab_size + 31) // 32, np.uint32)
+            self._fail(self.constraint, error)
+            raise
+        except BaseException as error:
+            self._fail(self.constraint, error)
+            raise
+
+    def constraint_accepts(self, state: object, tokens: list[int]) -> bool:
+        """Whether the text may end after more tokens."""
+        assert self.constraint is not None
+        return self.constraint.accepts(self.constraint.after(state, tokens))
+
+    def constraint_copy(self, state: object) -> object:
+        """The state for another path."""
+        return ConstraintMasks.copied(state)
 
     def sample(self, row: _core.HookRow, law: NDArray[np.float32]) -> int:
         """The custom sampler's token."""

@@ -19,7 +19,7 @@ from llmi import _core
 from llmi.base.kinds import Listed, Whole, array_of, parse, show
 from llmi.base.travel import StaysHere
 from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationError, call_core, from_core
-from llmi.hooks.constraint import ConstraintProcessor
+from llmi.hooks.constraint import ConstraintMasks
 from llmi.hooks.runners import RequestHooks
 from llmi.lab.capture import Capture, capture_layers
 from llmi.lab.tree import TokenTree
@@ -342,13 +342,16 @@ class TokenSequence(StaysHere, HeldPrompt):
             raise InvalidParamsError(f"logits must be None or an array of numbers [vocab_size] = [{size}], not {show(logits)}", "logits")
         return np.ascontiguousarray(row, np.float32)
 
-    def _constraint_processor(self, params: SamplingParams, ends: list[int]) -> ConstraintProcessor | None:
+    def _allowed(self, params: SamplingParams) -> NDArray[np.uint32] | None:
+        """What a constraint allows next, a bit for each token; None without one."""
         own = constraint_of(params.structured_outputs, self.llm.tokenizer, lambda: _written(self, self.prompt_len))
         if own is not None and self._constraint is not None:
             raise UnsupportedCombinationError("the sequence keeps to a constraint of its own", "structured_outputs", "constrain")
-        if self._constraint is not None:
-            return ConstraintProcessor(self._constraint[0], ends, self._constraint[1])
-        return None if own is None else ConstraintProcessor(own, ends)
+        constraint, begin = self._constraint or (own, self.prompt_len)
+        if constraint is None:
+            return None
+        masks = ConstraintMasks(constraint, self.llm._builder.ends(params))
+        return masks.words(masks.place(self._hook_state, self.token_ids[begin:]), self.llm.model_info.vocab_size)
 
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
         params = self.llm._resolve(sampling_params, {})
@@ -369,17 +372,16 @@ class TokenSequence(StaysHere, HeldPrompt):
         """The processed law of a row, and this position's draw from it, under resolved parameters."""
         hooks = None
         output = ""
-        if params.has_hooks() or self.llm._batch_runner is not None or self._constraint is not None:
+        if params.has_hooks() or self.llm._batch_runner is not None:
             output = self.output_text
-            before, ends = self.text.removesuffix(output), self.llm._builder.ends(params)
-            hooks = RequestHooks("sequence", params, before, self.llm._batch_runner, self._constraint_processor(params, ends))
+            hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._batch_runner)
             hooks.states[self._sample_index] = self._hook_state
         core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
         try:
             drawn = _core.law(
                 self.llm._engine, core, row,
                 token_ids=self.token_ids.tolist(), prompt_len=self.prompt_len, sample_index=self._sample_index, output_text=output, hooks=hooks,
-                sampler_state=self._sampler_state(),
+                sampler_state=self._sampler_state(), allowed=self._allowed(params),
             )  # fmt: skip
         except _core.CoreError as error:
             if hooks is not None and hooks.error is not None:

@@ -13,6 +13,7 @@ VARIABLES: dict[str, tuple[str, ...] | None] = {
     "LLMI_CACHE": None,
     "LLMI_CUBLASLT": None,
     "LLMI_EMULATE_CUDA": ("0", "1"),
+    "LLMI_FORCED_DRAFTS": ("0", "1"),
     "LLMI_ISA": None,
     "LLMI_NUM_THREADS": None,
     "LLMI_SMALL_HEADS": ("0", "1"),

@@ -11,13 +11,19 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from llmi import _core
+
 
 class Constraint(Generic[S]):
     """An automaton with explicit, immutable states, given as `structured_outputs`.
 
     Safe under forks, drafts and n > 1: a state is a value, and each sample walks its own path. End-of-text is allowed in
     final states, and only there. A state that allows nothing ends that request with ConstraintError.
+
+    It is asked for the states behind drafted tokens, too, which may not come.
     """
+
+    _template: _core.GrammarMatcher | None = None  # of a grammar: the core fills its masks, and calls no method here
 
     def initial_state(self) -> S:
         """The state before the first token."""

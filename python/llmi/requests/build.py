@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 from llmi import _core
 from llmi.base.kinds import show
@@ -11,7 +12,7 @@ from llmi.errors import InvalidParamsError, PromptTooLongError, UnsupportedCombi
 from llmi.families import ModelSpec
 from llmi.params.beams import BeamSearchParams, beams_for_core
 from llmi.params.options import DRY_BREAKERS, SAMPLING
-from llmi.params.rows import layers_of
+from llmi.params.rows import combined, layers_of
 from llmi.params.sampling import SamplingParams
 from llmi.params.steps import order_of
 from llmi.requests.resolve import Resolved
@@ -101,7 +102,7 @@ class RequestBuilder:
             id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params,
             negative_token_ids=submission.negative_token_ids, n=params.n, priority=priority,
             stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
-            source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace, beams=beams,
+            constraint=submission.hooks.core_constraint, constraint_ends=self.ends(params), drafts_forced=_drafts_forced(submission), source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace, beams=beams,
         )  # fmt: skip
 
     def core_params(
@@ -255,6 +256,17 @@ class RequestBuilder:
 
 def _distinct(sequences: list[list[int]]) -> list[list[int]]:
     return [ids for i, ids in enumerate(sequences) if ids and ids not in sequences[:i]]
+
+
+def _drafts_forced(submission: Submission) -> bool:
+    """Whether tokens that a grammar forces are drafted: where that changes no token, or keeps the law."""
+    hooks, speculation, params = submission.hooks, submission.speculation, submission.params
+    if hooks.constraint is None or hooks.core_constraint is hooks or submission.beams is not None or params.penalty_alpha is not None:
+        return False
+    if params.sampler is not None and combined(params) is not None:
+        return False
+    named = "coupled" if speculation is None else speculation.verification_name
+    return named in ("coupled", "rejection", "block") and os.environ.get("LLMI_FORCED_DRAFTS") != "0"
 
 
 def own_eos(params: SamplingParams) -> list[int]:

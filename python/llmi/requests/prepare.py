@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmi.base.kinds import entries_of, parse
 from llmi.errors import InvalidParamsError, LlmiError, PromptTooLongError, UnsupportedCombinationError
-from llmi.hooks.constraint import ConstraintProcessor
+from llmi.hooks.constraint import ConstraintMasks
 from llmi.hooks.runners import RequestHooks, shared_streamer
 from llmi.params.beams import BeamSearchParams
 from llmi.params.options import PRIORITY, SAMPLING, is_streamer, one_or_each, option
@@ -202,7 +202,7 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
         text = submission.prompt = written(llm.tokenizer, ids)
     made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text)
-    constraint = None if made is None else ConstraintProcessor(made, llm._builder.ends(params))
+    constraint = None if made is None else ConstraintMasks(made, llm._builder.ends(params))
     submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
     submission.hooks.drops_beams = use.beams is not None
     speculation = submission.speculation

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmi.base.kinds import plain, show
 from llmi.errors import HookError, LlmiError
-from llmi.hooks.constraint import ConstraintProcessor
+from llmi.hooks.constraint import ConstraintMasks
 from llmi.lab.sequence import TokenSequence
 from llmi.params.sampling import SamplingParams
 from llmi.smc.numeric import F64, I64, exp, log, total
@@ -62,7 +62,7 @@ class Target:
         self._constraint = constraint_of(
             settings.constraint, root.llm.tokenizer, lambda: written(root.llm.tokenizer, root.token_ids.tolist())
         )
-        self._processor = None if self._constraint is None else ConstraintProcessor(self._constraint, self._ends)
+        self._masks = None if self._constraint is None else ConstraintMasks(self._constraint, self._ends)
 
     def first(self) -> History:
         """The history without tokens."""
@@ -81,11 +81,11 @@ class Target:
         if self.params.temperature == 0.0:  # all mass is on the likeliest
             law = np.where(np.arange(len(law)) == int(law.argmax()), 0.0, -math.inf)
         peak = float(law.max())
-        if self._processor is None and power == 1.0:
+        if self._masks is None and power == 1.0:
             return Proposal(np.cumsum(exp(law - peak)), 0.0)
         allowed = law
-        if self._processor is not None:
-            allowed = np.where(_ask("constraint", self._processor.mask, history.state, len(law)), law, -math.inf)
+        if self._masks is not None:
+            allowed = np.where(_ask("constraint", self._masks.mask, history.state, len(law)), law, -math.inf)
         top = float(allowed.max())
         if top == -math.inf:
             return Proposal(np.zeros(1), -math.inf)

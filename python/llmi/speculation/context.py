@@ -127,7 +127,7 @@ class DraftContext:
         drawn = _core.law(
             self._llm._engine, self._core_params, logits,
             token_ids=token_ids, prompt_len=self.prompt_len, sample_index=self.index, output_text="", hooks=None,
-            sampler_state=self._sampler_state,
+            sampler_state=self._sampler_state, allowed=None,
         )  # fmt: skip
         return token_ids, drawn.law, drawn.token_id
 

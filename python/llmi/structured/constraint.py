@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from llmi import _core
 from llmi.errors import ConstraintError
 from llmi.params.constraint import Constraint
 from llmi.params.structured import StructuredOutputsParams
@@ -60,11 +61,13 @@ class GrammarConstraint(Constraint[State]):
     def __init__(self, params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "") -> None:
         self.params = params
         self._vocabulary = vocabulary
-        self._first = compiled(params, vocabulary.compiled, prelude)
+        self._first = compiled(params, vocabulary, prelude)
         matcher = self._first.deep_copy()
         self._first_mask = vocabulary.mask(matcher)
         if matcher.is_error() or not (self._first_mask.any() or matcher.is_accepting()):
             raise refused(f"no output matches the {params.kind}")
+        if isinstance(self._first, _core.GrammarMatcher):
+            self._template = self._first
 
     def initial_state(self) -> State:
         """Before the first token."""

@@ -9,7 +9,7 @@ from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.params.structured import StructuredOutputsParams
-from llmi.structured.library import Matcher, load
+from llmi.structured.library import Matcher, Vocabulary, load
 from llmi.structured.strict_schema import strict_schema
 from llmi.structured.thinking import behind
 
@@ -44,18 +44,20 @@ def grammar_of(params: StructuredOutputsParams) -> str:
     return str(matcher.grammar_from_lark(_lark(params.grammar or "")))
 
 
-def compiled(params: StructuredOutputsParams, tokenizer: object, prelude: str = "") -> Matcher:
+def compiled(params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "") -> Matcher:
     """A matcher at the beginning of the grammar's language, or of what comes before it (thinking.py). Raises InvalidParamsError, for JSON
     schemas with JSON pointers.
     """
     try:
-        matcher = load().LLMatcher(tokenizer, behind(prelude, grammar_of(params)), log_level=0)
+        grammar = behind(prelude, grammar_of(params))
+        matcher = vocabulary.matcher(grammar, params.kind)
     except ValueError as error:
         raise error if isinstance(error, InvalidParamsError) else refused(_explain(params, str(error))) from None
     if matcher.is_error():
         raise refused(_explain(params, str(matcher.get_error())))
-    for warning in matcher.get_grammar_warnings():
-        log.warning("structured_outputs: %s", warning)
+    if params.lenient or params.kind in ("grammar", "structural_tag"):  # nothing else lets the compiler leave something out
+        for warning in vocabulary.warnings(grammar):
+            log.warning("structured_outputs: %s", warning)
     return matcher
 
 
