@@ -31,7 +31,7 @@ import jsonschema
 import numpy as np
 import report
 
-from llmi import LLM, AsyncLLM, InvalidParamsError, LlmiError, PromptLookup, SamplingParams, StructuredOutputsParams
+from llmi import LLM, AsyncLLM, InvalidParamsError, LlmiError, PromptLookup, SamplingParams, StructuredOutputsParams, _core
 from llmi.structured import constraint_of
 
 PROMPT = "An example in JSON: "
@@ -142,32 +142,18 @@ def compile_times(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def mask_times(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Microseconds of a mask along outputs: by the constraint, and by the library alone."""
-    from llmi.structured.grammars import compiled
-    from llmi.structured.library import vocabulary_of
-
-    vocabulary = vocabulary_of(llm.tokenizer)
-    words = np.zeros((len(vocabulary.tokens) + 31) // 32, np.int32)
+    """Microseconds of a mask with the token before it, along outputs: at a sample's place in the engine, and by the library alone."""
+    ends = sorted(llm.tokenizer.eos_token_ids)
     own: list[float] = []
     alone: list[float] = []
     for number, schema in enumerate(Drawn(llm, arguments.schemas, arguments.seed + 2).take(max(10, arguments.count // 40))):
-        params = StructuredOutputsParams(json=schema)
         tokens = llm.generate(PROMPT, params_of(schema, seed=number, max_tokens=64), use_tqdm=False)[0].outputs[0].token_ids
-        constraint, matcher = constraint_of(params, llm.tokenizer, str), compiled(params, vocabulary.compiled)
-        assert constraint is not None
-        state = constraint.initial_state()
-        for token in tokens:
-            begin = time.perf_counter()
-            constraint.allowed(state)
-            middle = time.perf_counter()
-            matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-            end = time.perf_counter()
-            own.append(1e6 * (middle - begin))
-            alone.append(1e6 * (end - middle))
-            if token in llm.tokenizer.eos_token_ids:
-                break
-            state = constraint.advance(state, token)
-            matcher.consume_token(token)
+        constraint = constraint_of(StructuredOutputsParams(json=schema), llm.tokenizer, str)
+        assert constraint is not None and constraint._template is not None
+        path = [token for token in tokens if token not in ends]
+        engine, library = _core.testing.time_masks(constraint._template, ends, path, llm.model_info.vocab_size)
+        own += [1e6 * seconds for seconds in engine]
+        alone += [1e6 * seconds for seconds in library]
     added = float(np.median(np.asarray(own) - np.asarray(alone)))
     named = (("own", own), ("library", alone))
     return {

@@ -33,13 +33,13 @@ def byte_vocabulary() -> Vocabulary:
 def matcher_of(schema: object, **options: Any) -> Any:
     """The beginning of a schema's language (whitespace any). Raises InvalidParamsError."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    return compiled(StructuredOutputsParams(json=text, **{"whitespace": "any", **options}), byte_vocabulary().compiled)
+    return compiled(StructuredOutputsParams(json=text, **{"whitespace": "any", **options}), byte_vocabulary())
 
 
 def accepts(matcher: Any, text: str) -> bool:
     """Whether a text is a whole of the language."""
     place, tokens = matcher.deep_copy(), list(text.encode())
-    return bool(place.validate_tokens(tokens) == len(tokens) and place.consume_tokens(tokens) and place.is_accepting())
+    return bool(place.consume_tokens(tokens) and place.is_accepting())
 
 
 @dataclasses.dataclass
