@@ -14,7 +14,9 @@ def planted(name: str, within: str, anchor: str, old: str, new: str, tests: str 
 
 SAMPLERS = [
     planted("typical sampling ranks ties anyhow", "csrc/sampling", "KeepTypical", "one == other && a < b", "one == other && a > b"),
-    planted("typical sampling by probability", "csrc/sampling", "KeepTypical", "std::fabs(mean - masses.Offset(id))", "-masses.Offset(id)"),
+    planted("typical sampling by probability", "csrc/sampling", "KeepTypical", "std::fabs(mean - moments.Offset(id))", "-moments.Offset(id)"),
+    Mutant("samplers", "tokens with a mass are left out", "csrc/kernels/cpu/simd", "mass_moments", "maximum - 29.0f", "maximum - 20.0f", "tests/test_ops.py"),
+    Mutant("samplers", "laws behind a token that is cut are read", "csrc/speculative", "BlockVerification::Judge", "if (bears <= 0) break;", "", "tests/test_block.py"),
     planted("the top token may be cut by epsilon", "csrc/sampling", "CutBelow", " && row[i] < maximum", ""),
     planted("eta without its root", "csrc/kernels/draws", "EtaOf", "SqrtF64(epsilon) * ExpF64", "epsilon * ExpF64"),
     planted("p-less is strict", "csrc/sampling", "KeepPLess", "< sum_of_squares", "<= sum_of_squares"),

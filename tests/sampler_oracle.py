@@ -204,7 +204,8 @@ def mirostat(row: Array, version: int, mu: float) -> Array:
 
 
 def adapt(row: Array, target: float) -> Array:
-    distance = np.abs(Masses(row).probabilities() - target) / 0.3
+    masses = Masses(row)
+    distance = np.abs(masses.masses.astype(np.float64) * (1.0 / (0.3 * float(masses.total))) - target / 0.3)
     return np.where(row == -np.inf, row, (5.0 - 10.0 * distance * distance / (1.0 + distance)).astype(np.float32))
 
 

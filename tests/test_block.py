@@ -194,6 +194,26 @@ class FirstAlways(llmi.Verification):
         return [0], context.target_token(1)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nothing_is_read_behind_a_token_that_is_cut(small: LLM, temperature: float) -> None:
+    """A drafted token that the law excludes may lead where no token is left; plain decoding never goes there."""
+
+    class Excluded(llmi.Drafter):
+        def propose(self, context: llmi.DraftContext) -> Any:
+            return [7, 8, 9][: context.num_speculative_tokens]
+
+    def exclude(context: llmi.TokenContext, row: Any) -> None:
+        row[7] = -np.inf
+        if 7 in context.token_ids.tolist():
+            row[:] = -np.inf
+
+    params = SamplingParams(temperature=temperature, seed=1, max_tokens=12, ignore_eos=True, logits_processors=[exclude])
+    drafts = SpeculativeConfig(Excluded(), 3, verification="block")
+    output = small.generate([[5, 6, 3]], params, speculative_config=drafts, use_tqdm=False)[0].outputs[0]
+    assert len(output.token_ids) == 12 and 7 not in output.token_ids
+    assert output.spec_decode_metrics is not None and output.spec_decode_metrics.num_drafts > 0
+
+
 def test_a_lossy_judge_is_found_out(small: LLM, weak: LLM) -> None:
     with pytest.raises(AssertionError, match="total variation"):
         assert_lossless(SpeculativeConfig(llmi.DraftModel(weak), 2, FirstAlways()), small, num_tokens=400, false_alarm=1e-6)

@@ -206,6 +206,25 @@ def test_log_sum_exp_and_masses(cpu_table: str, size: int) -> None:
     assert np.allclose(masses.astype(np.float64), wanted, rtol=1e-6, atol=1) and masses[3] == 0
 
 
+@pytest.mark.parametrize("size", [5, 16, 4096, 5000, 49152, 262144])
+@pytest.mark.parametrize("spread", [0.0, 3.0, 40.0])
+def test_mass_moments(cpu_table: str, size: int, spread: float) -> None:
+    """The sums of token_masses, bit for bit, in 16 lanes; cut tokens and those without mass add nothing."""
+    row = rand(size, scale=spread)
+    row[size // 3 : size // 2] = -np.inf
+    row[size // 2 : size // 2 + 40] -= 28.2  # about the least value that has a mass
+    maximum = float(row.max())
+    masses = T.token_masses("reference", row, maximum)
+    terms = masses.astype(np.float64) * np.where(masses > 0, row.astype(np.float64) - maximum, 0.0)
+    lanes = np.zeros(16)
+    for begin in range(0, size, 16):
+        part = terms[begin : begin + 16]
+        lanes[: len(part)] += part
+    while len(lanes) > 1:
+        lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
+    assert T.mass_moments(cpu_table, row, maximum) == (int(masses.sum()), lanes[0])
+
+
 @pytest.mark.parametrize("size", [16, 4096, 5000, 49152])
 def test_divergence(cpu_table: str, size: int) -> None:
     """Equal bits, near the exact value; tests/test_dola.py has the definition term by term."""
@@ -342,6 +361,7 @@ def test_every_table_has_every_op() -> None:
         "race_candidates",
         "softmax_chunk",
         "token_masses",
+        "mass_moments",
         "divergence_chunk",
         "ids_from",  # test_top_candidates.py
     }

@@ -261,6 +261,10 @@ void RegisterValues(py::module_& module) {
     TokenMasses(TestContext(table, 1), row.data(), row.size(), maximum, out.mutable_data());
     return out;
   });
+  module.def("mass_moments", [](const std::string& table, const FloatArray& row, float maximum) {
+    const MassMoments moments = MomentsOfMasses(TestContext(table, 1), row.data(), row.size(), maximum);
+    return py::make_tuple(moments.total, moments.product);
+  });
   module.def("flushing_fma", [](const FloatArray& a, const FloatArray& b, const FloatArray& c) {
     FloatArray out(a.size());
     for (int64_t i = 0; i < a.size(); ++i) out.mutable_data()[i] = FlushingFma(a.data()[i], b.data()[i], c.data()[i]);

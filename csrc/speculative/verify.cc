@@ -80,6 +80,7 @@ DraftVerdict BlockVerification::Judge(DraftRows& rows) const {
     const double target = rows.Target(static_cast<int32_t>(node) - 1)[static_cast<size_t>(token)];
     const double drawn = DraftProbability(static_cast<size_t>(token), token, law_of(node));
     bears = drawn > 0 ? std::min(1.0, bears * target / drawn) : 0.0;
+    if (bears <= 0) break;  // nothing from here on can be accepted, and laws behind a token that is cut may keep no token
     double probability = bears;
     if (node + 1 < draft.size()) {
       const double left = SumOfLaw(left_after(node + 1, bears));

@@ -251,6 +251,8 @@ void VocabDigests(const KernelContext& context) {
   std::vector<uint64_t> masses(logits.size());
   TokenMasses(context, logits.data(), 9000, 2.0f, masses.data());
   Print(context.table->name, "token_masses", masses);
+  const MassMoments moments = MomentsOfMasses(context, logits.data(), 9000, 2.0f);
+  Print(context.table->name, "mass_moments", std::vector<double>{static_cast<double>(moments.total), moments.product});
   const std::vector<float> others = Random(9000, 9);
   Print(context.table->name, "divergence",
         std::vector<float>{LayerDivergence(context, logits.data(), others.data(), 9000, false),

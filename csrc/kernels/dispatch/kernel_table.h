@@ -42,6 +42,7 @@ namespace llmi {
   X(race_candidates, (const RaceArgs& race, int32_t* ids, int64_t* count))                                             \
   X(softmax_chunk, (const float* logits, int64_t size, float* maximum, float* sum))                                    \
   X(token_masses, (const float* logits, int64_t size, float maximum, uint64_t* masses))                                \
+  X(mass_moments, (const float* logits, int64_t size, float maximum, double* masses, double* products))                \
   X(divergence_chunk, (const float* a, const float* b, int64_t size, bool of_mean, float* sum))                        \
   X(ids_from, (const float* x, int64_t size, float least, int32_t* ids, int64_t* count))
 

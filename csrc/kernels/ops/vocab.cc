@@ -68,4 +68,19 @@ void TokenMasses(const KernelContext& context, const float* logits, int64_t voca
                [&](int64_t begin, int64_t end) { context.table->token_masses(logits + begin, end - begin, maximum, masses + begin); });
 }
 
+MassMoments MomentsOfMasses(const KernelContext& context, const float* logits, int64_t vocab_size, float maximum) {
+  MassMoments moments = {};
+  double products[16] = {};
+  for (int64_t first = 0; first < vocab_size; first += kVocabChunk) {
+    double masses[16] = {};  // exact: at most 256 masses of 2^40 each
+    context.table->mass_moments(logits + first, std::min(kVocabChunk, vocab_size - first), maximum, masses, products);
+    for (const double mass : masses) moments.total += static_cast<uint64_t>(mass);
+  }
+  for (int half = 8; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) products[lane] += products[lane + half];
+  }
+  moments.product = products[0];
+  return moments;
+}
+
 }  // namespace llmi

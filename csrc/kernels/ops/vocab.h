@@ -6,6 +6,9 @@
 // soft_cap     x = cap * tanh(x / cap), computed as in SoftCapF32.
 // token_masses mass[i] = round(exp(x[i] - maximum) * 2^40) as uint64: integers, so that they give the same top-p
 //              set in whatever order they are added.
+// mass_moments the total of the masses, and the sum of mass x (x[i] - maximum) in fp64 over 16 lanes, lane = i mod 16, each in the order of
+// i,
+//              folded 8, 4, 2, 1. A value of -inf has no mass and adds nothing.
 // divergence   of two laws p and q, given as log-softmaxes a and b; m is their mean, in fp32 (p + q) / 2, and at least 2^-126 in log m.
 //              Jensen-Shannon: half the sum of p (a - log m) + q (b - log m). of_mean: KL(m, p) + KL(m, q), the sum of
 //              m ((log m - a) + (log m - b)), halved too. Chunks of 4,096 ids in 16 lanes folded 8, 4, 2, 1; the chunks' sums are added
@@ -48,10 +51,16 @@ struct LogSum {
   }
 };
 
+struct MassMoments {
+  uint64_t total;
+  double product;  // the sum of mass x (x[i] - maximum)
+};
+
 void SoftCap(const KernelContext& context, float* x, int64_t count, float cap);
 float LogSumExp(const KernelContext& context, const float* logits, int64_t vocab_size);
 float LayerDivergence(const KernelContext& context, const float* a, const float* b, int64_t vocab_size, bool of_mean);
 int64_t ArgMax(const KernelContext& context, const float* logits, int64_t vocab_size);
 void TokenMasses(const KernelContext& context, const float* logits, int64_t vocab_size, float maximum, uint64_t* masses);
+MassMoments MomentsOfMasses(const KernelContext& context, const float* logits, int64_t vocab_size, float maximum);
 
 }  // namespace llmi

@@ -12,7 +12,8 @@ void AdaptLogits(const KernelContext& context, double target, Row row) {
   constexpr double kSharpness = 10.0;
   constexpr double kWidth = 0.3;
   const RowMasses masses(context, row);
-  const auto total = static_cast<double>(masses.total());
+  const double per_mass = 1.0 / (kWidth * static_cast<double>(masses.total()));
+  const double middle = target / kWidth;
   const uint64_t* mass = masses.data();
   // Pieces, and loops without branches, which compilers turn into vector code.
   constexpr size_t kPiece = 64;
@@ -20,7 +21,7 @@ void AdaptLogits(const KernelContext& context, double target, Row row) {
     const size_t count = std::min(kPiece, row.size() - begin);
     float adapted[kPiece];
     for (size_t i = 0; i < count; ++i) {
-      const double distance = std::fabs(MassValue(mass[begin + i]) / total - target) / kWidth;
+      const double distance = std::fabs(MassValue(mass[begin + i]) * per_mass - middle);
       adapted[i] = static_cast<float>(kPeak - kSharpness * distance * distance / (1.0 + distance));
     }
     for (size_t i = 0; i < count; ++i) {

@@ -8,25 +8,43 @@
 
 namespace llmi {
 
-RowMasses::RowMasses(const KernelContext& context, std::span<const float> row) : row_(row) {
+namespace {
+
+// Memory for the masses of a row, of the calling thread.
+uint64_t* MassMemory(size_t vocab_size) {
   thread_local std::vector<uint64_t> masses;
-  const auto size = static_cast<int64_t>(row.size());
-  masses.resize(row.size());
-  best_ = ArgMax(context, row.data(), size);
-  CheckInternal(best_ >= 0, "a filter met a row of NaN or infinity, or one that keeps no token");
-  TokenMasses(context, row.data(), size, maximum(), masses.data());
-  masses_ = masses.data();
-  for (const uint64_t mass : masses) total_ += mass;
+  masses.resize(std::max(masses.size(), vocab_size));
+  return masses.data();
 }
 
-double RowMasses::MeanOffset() const {
-  const auto maximum = static_cast<double>(this->maximum());
-  const double sum = LaneSum(static_cast<int64_t>(row_.size()), [&](int64_t i) {
-    // Cut tokens have no mass: any finite number will do for their logit.
-    const float logit = std::max(std::numeric_limits<float>::lowest(), row_[static_cast<size_t>(i)]);
-    return MassValue(masses_[i]) * (static_cast<double>(logit) - maximum);
-  });
-  return sum / static_cast<double>(total_);
+int64_t BestOf(const KernelContext& context, std::span<const float> row) {
+  const int64_t best = ArgMax(context, row.data(), static_cast<int64_t>(row.size()));
+  CheckInternal(best >= 0, "a filter met a row of NaN or infinity, or one that keeps no token");
+  return best;
+}
+
+}  // namespace
+
+RowMoments::RowMoments(const KernelContext& context, std::span<const float> row)
+    : row_(row), best_(BestOf(context, row)), moments_(MomentsOfMasses(context, row.data(), static_cast<int64_t>(row.size()), maximum())) {}
+
+MassesOf::MassesOf(const KernelContext& context, std::span<const float> row, float maximum, std::span<const int32_t> ids) {
+  std::vector<float> values(ids.size());
+  std::vector<uint64_t> masses(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) values[i] = row[static_cast<size_t>(ids[i])];
+  TokenMasses(context, values.data(), static_cast<int64_t>(ids.size()), maximum, masses.data());
+  uint64_t* memory = MassMemory(row.size());
+  for (size_t i = 0; i < ids.size(); ++i) memory[ids[i]] = masses[i];
+  masses_ = memory;
+}
+
+RowMasses::RowMasses(const KernelContext& context, std::span<const float> row) : row_(row), best_(BestOf(context, row)) {
+  uint64_t* masses = MassMemory(row.size());
+  TokenMasses(context, row.data(), static_cast<int64_t>(row.size()), maximum(), masses);
+  masses_ = masses;
+  uint64_t total = 0;  // in a register: a member might be one of the masses, for all that compilers know
+  for (size_t i = 0; i < row.size(); ++i) total += masses[i];
+  total_ = total;
 }
 
 // One pass, which skips every token below the last one of the best `count` found so far.

@@ -14,6 +14,7 @@
 #include "core/scalar_math.h"
 #include "kernels/draws/filters.h"
 #include "kernels/ops/context.h"
+#include "kernels/ops/vocab.h"
 
 namespace llmi {
 
@@ -39,6 +40,38 @@ double LaneSum(int64_t size, const Term& term) {
 // A mass as a double, which holds it exactly: masses are below 2^52. In this form compilers convert several at once.
 inline double MassValue(uint64_t mass) { return std::bit_cast<double>(mass | 0x4330000000000000u) - 0x1p52; }
 
+// A row's law without a list of its masses.
+class RowMoments {
+ public:
+  // row [vocab_size]: some logit is finite, none NaN or +inf.
+  RowMoments(const KernelContext& context, std::span<const float> row);
+
+  uint64_t total() const { return moments_.total; }
+  int64_t best() const { return best_; }
+  float maximum() const { return row_[static_cast<size_t>(best_)]; }
+  double Offset(int64_t id) const { return static_cast<double>(row_[static_cast<size_t>(id)]) - static_cast<double>(maximum()); }
+  // The mean of Offset under the row's law.
+  double MeanOffset() const { return moments_.product / static_cast<double>(moments_.total); }
+  // In nats: LogTotal - MeanOffset.
+  double Entropy() const { return EntropyOf(moments_.total, MeanOffset()); }
+
+ private:
+  std::span<const float> row_;
+  int64_t best_;
+  MassMoments moments_;
+};
+
+// The masses of some tokens of a row.
+class MassesOf {
+ public:
+  // In memory of the calling thread, as those of RowMasses.
+  MassesOf(const KernelContext& context, std::span<const float> row, float maximum, std::span<const int32_t> ids);
+  uint64_t operator[](int64_t id) const { return masses_[id]; }  // id: one of them
+
+ private:
+  const uint64_t* masses_;
+};
+
 class RowMasses {
  public:
   // row [vocab_size]: some logit is finite, none NaN or +inf. The masses are in memory of the calling thread that its next RowMasses
@@ -56,10 +89,6 @@ class RowMasses {
   double Probability(int64_t id) const { return MassValue(masses_[id]) / static_cast<double>(total_); }
   // ln of the sum of exp(logit - maximum).
   double LogTotal() const { return LogTotalOf(total_); }
-  // The mean of Offset under the row's law.
-  double MeanOffset() const;
-  // In nats: LogTotal - MeanOffset.
-  double Entropy() const { return EntropyOf(total_, MeanOffset()); }
   // -log2 of the token's probability, from its logit: finite for tokens without mass, too.
   double Surprise(int64_t id) const { return (LogTotal() - Offset(id)) / kLn2; }
 
@@ -82,7 +111,8 @@ std::vector<int32_t> TopIds(std::span<const float> row, int64_t count);
 std::vector<int32_t> RankedTopIds(std::span<const float> row, int64_t count);
 
 // The sum of these tokens' masses.
-inline uint64_t MassOf(const RowMasses& masses, std::span<const int32_t> ids) {
+template <typename Masses>
+uint64_t MassOf(const Masses& masses, std::span<const int32_t> ids) {
   uint64_t sum = 0;
   for (const int32_t id : ids) sum += masses[id];
   return sum;
@@ -93,8 +123,8 @@ std::vector<int32_t> IdsAbove(std::span<const float> row, float limit);
 
 // The shortest prefix of `ids` in the order of `before` whose masses sum to `wanted` or more, in no particular order; all of them if their
 // sum is less. distance(id) >= 0 never falls in that order: ids are first sorted into rings of it, and only one ring is sorted further.
-template <typename Distance, typename Before>
-std::vector<int32_t> PrefixOfMass(const RowMasses& masses, uint64_t wanted, const Distance& distance, const Before& before,
+template <typename Masses, typename Distance, typename Before>
+std::vector<int32_t> PrefixOfMass(const Masses& masses, uint64_t wanted, const Distance& distance, const Before& before,
                                   std::vector<int32_t> ids) {
   constexpr size_t kRings = 256;
   const auto ring_of = [&](int32_t id) { return static_cast<size_t>(std::min(8 * distance(id), static_cast<double>(kRings - 1))); };

@@ -21,11 +21,11 @@ void TemperByEntropy(const KernelContext& context, double temperature, double ra
   int32_t kept = 0;
   for (const float logit : row) kept += logit > kMinusInfinity ? 1 : 0;
   if (kept <= 1) return;
-  const RowMasses masses(context, row);
+  const RowMoments moments(context, row);
   const FilterStep step = {FilterKind::kDynamicTemperature, temperature, range, exponent};
-  const double chosen = DynamicTemperature(step, masses.Entropy(), static_cast<uint64_t>(kept));
+  const double chosen = DynamicTemperature(step, moments.Entropy(), static_cast<uint64_t>(kept));
   if (chosen < kLeastTemperature) {
-    const auto best = static_cast<int32_t>(masses.best());
+    const auto best = static_cast<int32_t>(moments.best());
     KeepOnly({&best, 1}, row);
   } else {
     Temper(context, chosen, row);

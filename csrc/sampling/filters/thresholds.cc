@@ -34,8 +34,9 @@ void KeepAboveEpsilon(const KernelContext& context, double epsilon, Row row) {
 }
 
 void KeepAboveEta(const KernelContext& context, double epsilon, Row row) {
+  const double entropy = RowMoments(context, row).Entropy();
   const RowMasses masses(context, row);
-  CutBelow(masses, EtaOf(epsilon, masses.Entropy()) * static_cast<double>(masses.total()), row);
+  CutBelow(masses, EtaOf(epsilon, entropy) * static_cast<double>(masses.total()), row);
 }
 
 void KeepPLess(const KernelContext& context, Row row) {

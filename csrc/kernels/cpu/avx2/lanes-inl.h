@@ -274,6 +274,35 @@ inline void StoreUint64(uint64_t* p, F32x16 a) {
   }
 }
 
+// 16 doubles.
+struct F64x16 {
+  __m256d v[4];
+};
+
+inline F64x16 SetD(double x) { return {{_mm256_set1_pd(x), _mm256_set1_pd(x), _mm256_set1_pd(x), _mm256_set1_pd(x)}}; }
+inline F64x16 LoadD(const double* p) {
+  return {{_mm256_loadu_pd(p), _mm256_loadu_pd(p + 4), _mm256_loadu_pd(p + 8), _mm256_loadu_pd(p + 12)}};
+}
+inline void StoreD(double* p, F64x16 a) {
+  for (int i = 0; i < 4; ++i) _mm256_storeu_pd(p + 4 * i, a.v[i]);
+}
+inline F64x16 ToDouble(F32x16 a) {
+  return {{_mm256_cvtps_pd(_mm256_castps256_ps128(a.lo)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.lo, 1)),
+           _mm256_cvtps_pd(_mm256_castps256_ps128(a.hi)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.hi, 1))}};
+}
+inline F64x16 AddD(F64x16 a, F64x16 b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = _mm256_add_pd(a.v[i], b.v[i]);
+  return a;
+}
+inline F64x16 SubD(F64x16 a, F64x16 b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = _mm256_sub_pd(a.v[i], b.v[i]);
+  return a;
+}
+inline F64x16 MulD(F64x16 a, F64x16 b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = _mm256_mul_pd(a.v[i], b.v[i]);
+  return a;
+}
+
 struct U32x16 {
   __m256i lo, hi;
 };

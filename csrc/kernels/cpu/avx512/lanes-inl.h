@@ -187,6 +187,22 @@ inline void StoreUint64(uint64_t* p, F32x16 a) {
   _mm512_storeu_si512(p + 8, _mm512_cvtps_epu64(_mm512_extractf32x8_ps(a.v, 1)));
 }
 
+// 16 doubles.
+struct F64x16 {
+  __m512d lo, hi;
+};
+
+inline F64x16 SetD(double x) { return {_mm512_set1_pd(x), _mm512_set1_pd(x)}; }
+inline F64x16 LoadD(const double* p) { return {_mm512_loadu_pd(p), _mm512_loadu_pd(p + 8)}; }
+inline void StoreD(double* p, F64x16 a) {
+  _mm512_storeu_pd(p, a.lo);
+  _mm512_storeu_pd(p + 8, a.hi);
+}
+inline F64x16 ToDouble(F32x16 a) { return {_mm512_cvtps_pd(_mm512_castps512_ps256(a.v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1))}; }
+inline F64x16 AddD(F64x16 a, F64x16 b) { return {_mm512_add_pd(a.lo, b.lo), _mm512_add_pd(a.hi, b.hi)}; }
+inline F64x16 SubD(F64x16 a, F64x16 b) { return {_mm512_sub_pd(a.lo, b.lo), _mm512_sub_pd(a.hi, b.hi)}; }
+inline F64x16 MulD(F64x16 a, F64x16 b) { return {_mm512_mul_pd(a.lo, b.lo), _mm512_mul_pd(a.hi, b.hi)}; }
+
 struct U32x16 {
   __m512i v;
 };

@@ -47,6 +47,16 @@ void token_masses(const float* logits, int64_t size, float maximum, uint64_t* ma
   for (int64_t i = 0; i < size; ++i) masses[i] = TokenMass(logits[i], maximum);
 }
 
+// One chunk of MomentsOfMasses: adds to the lanes. size: at most kVocabChunk, so that the masses' sums are exact.
+void mass_moments(const float* logits, int64_t size, float maximum, double* masses, double* products) {
+  constexpr float kLowest = -0x1.fffffep127f;
+  for (int64_t i = 0; i < size; ++i) {
+    const auto mass = static_cast<double>(TokenMass(logits[i], maximum));
+    masses[i % 16] += mass;
+    products[i % 16] += mass * (static_cast<double>(Max(logits[i], kLowest)) - static_cast<double>(maximum));
+  }
+}
+
 // One chunk of LayerDivergence.
 void divergence_chunk(const float* a, const float* b, int64_t size, bool of_mean, float* sum) {
   float lanes[16] = {};

@@ -1,4 +1,4 @@
-// max_chunk, race_candidates, softmax_chunk, token_masses, divergence_chunk and ids_from over 16 lanes: a row of logits.
+// max_chunk, race_candidates, softmax_chunk, token_masses, mass_moments, divergence_chunk and ids_from over 16 lanes: a row of logits.
 // Contracts: kernels/ops/vocab.h, kernels/draws/exponential_race.h; definitions: kernels/cpu/reference/vocab.cc.
 #pragma once
 
@@ -108,6 +108,28 @@ void token_masses(const float* logits, int64_t size, float maximum, uint64_t* ma
   int64_t i = 0;
   for (; i + 16 <= size; i += 16) StoreUint64(masses + i, Mul(Exp(Sub(Load(logits + i), Set1(maximum))), Set1(0x1p40f)));
   if (i < size) reference::token_masses(logits + i, size - i, maximum, masses + i);
+}
+
+// Sixteen values that have no mass add zeros to lanes that are not -0: they are left out.
+void mass_moments(const float* logits, int64_t size, float maximum, double* masses, double* products) {
+  const F32x16 least = Set1(maximum - 29.0f);  // exp(-29) 2^40 < 1/2
+  const F32x16 round = Set1(0x1p23f);
+  const F64x16 peak = SetD(static_cast<double>(maximum));
+  F64x16 mass_sums = LoadD(masses);
+  F64x16 product_sums = LoadD(products);
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) {
+    const F32x16 x = Load(logits + i);
+    if (LessMask(least, x) == 0) continue;
+    const F32x16 scaled = Mul(Exp(Sub(x, Set1(maximum))), Set1(0x1p40f));
+    const F64x16 mass = ToDouble(SelectLess(scaled, round, Sub(Add(scaled, round), round), scaled));
+    const F64x16 offset = SubD(ToDouble(Max(x, Set1(-0x1.fffffep127f))), peak);
+    mass_sums = AddD(mass_sums, mass);
+    product_sums = AddD(product_sums, MulD(mass, offset));
+  }
+  StoreD(masses, mass_sums);
+  StoreD(products, product_sums);
+  if (i < size) reference::mass_moments(logits + i, size - i, maximum, masses, products);
 }
 
 void divergence_chunk(const float* a, const float* b, int64_t size, bool of_mean, float* sum) {
