@@ -15,8 +15,8 @@ def planted(name: str, anchor: str, old: str, new: str, tests: str = CORE, withi
 CONSTRAINTS = [
     planted("mask of the previous token", "Read", "place_->Advance(output[num_read_]);", "if (num_read_ > 0) place_->Advance(output[num_read_ - 1]);"),
     planted("a place that stays where it is", "FillRoot", "Read(output);", ""),
-    planted("mask not applied again after a processor", "MaskAgain", "KeepConstrained(history.allowed, logits, vocab_size);", "", within="csrc/sampling/law.cc"),
-    planted("mask not applied at first", "PenaliseLogits", "KeepConstrained(history.allowed, logits, vocab_size);", "", within="csrc/sampling/law.cc"),
+    planted("mask not applied again after a processor", "MaskAgain", "KeepBits(history.allowed, logits, vocab_size);", "", within="csrc/sampling/law.cc"),
+    planted("mask not applied at first", "PenaliseLogits", "KeepBits(history.allowed, logits, vocab_size);", "", within="csrc/sampling/law.cc"),
     planted("judged rows have the root's mask", "Compute", "sample_.constraint->Allowed(node)", "sample_.constraint->Allowed(-1)", within="csrc/engine/rows/judge.cc"),
     planted("tokens of an accepted draft are read twice", "TakeTrial", "num_read_ = at;", ""),
     planted("nodes have their parent's mask", "FillNode", "trials_[node]->Advance(draft_.token_ids[node]);", ""),

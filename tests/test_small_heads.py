@@ -276,7 +276,7 @@ def test_a_reader_is_its_rows_own(pairs: dict[bool, Pair]) -> None:
     assert pairs[False].run([[5, 6], [9], [3] * 20, [1, 2], [4], [7, 8]], params) == (9 + 9 + 1 + 3 * 8, 0)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL_FEATURES if "grammar" not in name and name != "forced words"])
+@pytest.mark.parametrize("name", [name for name in ALL_FEATURES if name != "forced words"])
 def test_every_feature(pairs: dict[bool, Pair], name: str) -> None:
     """Samplers and penalties see the law after the masks: they change nothing. What reads more takes the whole row."""
     fields = {**ALL_FEATURES[name], "allowed_token_ids": FEW, "max_tokens": 12}
@@ -285,6 +285,27 @@ def test_every_feature(pairs: dict[bool, Pair], name: str) -> None:
     num_small, _ = pairs[False].run([[5, 6, 7, 8] * 4, [9, 4]], params, fails="dola" in name)  # DoLa cuts all of these few
     reads = name in BEAM_FEATURES or any(key in FEATURES[name] for key in ("logprobs", "logits_processors", "sampler", "stopping_criteria", "guidance_scale", "dola_layers", "penalty_alpha"))  # fmt: skip
     assert (num_small == 0) == reads
+
+
+# --- grammars
+
+GRAMMAR = {"regex": "(one|two|three){2}[0-9]{3}([a-f]x){2}(end|enough)"}
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_grammars(pairs: dict[bool, Pair], drafter: str) -> None:
+    """Most places have one token or few; where a grammar has all bytes, the row is whole. Masks of both kinds together."""
+    prompts = [[5, 6, 7, 8] * 4, [9, 4], [1], [200, 3]]
+    base = few_params(allowed_token_ids=None, max_tokens=24, ignore_eos=False, structured_outputs=GRAMMAR)
+    params = [
+        base,
+        base.replace(temperature=0.0, n=1, seed=4),
+        base.replace(n=3, top_p=0.8, repetition_penalty=1.2),
+        base.replace(structured_outputs={"regex": "[^a]{4}b(cd)+"}, allowed_token_ids=list(range(64, 128))),
+    ]
+    num_small, num_skipped = pairs[False].run(prompts, params, **options_of(DRAFTERS[drafter]()))
+    assert num_small > 60 and num_skipped > 20
+    assert pairs[False].run(prompts, [one.replace(logprobs=0) for one in params], **options_of(DRAFTERS[drafter]())) == (0, 0)
 
 
 # --- one token, none

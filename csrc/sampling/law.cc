@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/errors.h"
+#include "core/token_bits.h"
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/dispatch/row_tasks.h"
 #include "kernels/ops/vocab.h"
@@ -20,16 +21,7 @@
 namespace llmi {
 namespace {
 
-void KeepAllowed(const std::vector<int32_t>& allowed_token_ids, float* logits, int64_t vocab_size) {
-  if (allowed_token_ids.empty()) return;
-  std::vector<bool> allowed(static_cast<size_t>(vocab_size), false);
-  for (int32_t id : allowed_token_ids) allowed[static_cast<size_t>(id)] = true;
-  for (int64_t id = 0; id < vocab_size; ++id) {
-    if (!allowed[static_cast<size_t>(id)]) logits[id] = kMinusInfinity;
-  }
-}
-
-void KeepConstrained(std::span<const uint32_t> allowed, float* logits, int64_t vocab_size) {
+void KeepBits(TokenBits allowed, float* logits, int64_t vocab_size) {
   for (size_t word = 0; word < allowed.size(); ++word) {
     const auto first = static_cast<int64_t>(word) * 32;
     const int64_t count = std::min<int64_t>(32, vocab_size - first);
@@ -42,6 +34,10 @@ void KeepConstrained(std::span<const uint32_t> allowed, float* logits, int64_t v
       if ((allowed[word] >> bit & 1U) == 0) logits[first + bit] = kMinusInfinity;
     }
   }
+}
+
+void KeepAllowed(const std::vector<int32_t>& allowed_token_ids, float* logits, int64_t vocab_size) {
+  if (!allowed_token_ids.empty()) KeepBits(BitsOf(allowed_token_ids, vocab_size), logits, vocab_size);
 }
 
 // Throws if a constraint and other rules together have left nothing.
@@ -131,7 +127,7 @@ void PenaliseLogits(const KernelContext& context, const SamplingParams& params, 
   thread_local std::vector<MaskEdit> masks;
   masks.clear();
   AppendMasks(params, history, &masks);
-  KeepConstrained(history.allowed, logits, vocab_size);
+  KeepBits(history.allowed, logits, vocab_size);
   KeepAllowed(params.allowed_token_ids, logits, vocab_size);
   for (const MaskEdit& edit : masks) logits[edit.id] = MaskedLogit(edit, logits[edit.id]);
   if (observer) observer(LawStage::kMasked, logits);
@@ -142,7 +138,7 @@ void PenaliseLogits(const KernelContext& context, const SamplingParams& params, 
 }
 
 void MaskAgain(const SamplingParams& params, const TokenHistory& history, float* logits, int64_t vocab_size) {
-  KeepConstrained(history.allowed, logits, vocab_size);
+  KeepBits(history.allowed, logits, vocab_size);
   KeepAllowed(params.allowed_token_ids, logits, vocab_size);
   thread_local std::vector<MaskEdit> masks;
   masks.clear();
