@@ -40,7 +40,7 @@ BEAMS = [
     planted("num_beams gives all", "canonical_beams", 'own["n"] = 1', 'own["n"] = None', CALLS, PYTHON),
     planted("the model's filters hold in every search", "_beams_by_keywords", "(not draws or own[name] == 0)", "own[name] == 0", CALLS, PYTHON),
     planted("a named drafter is left out in silence", "_check_beams", "if prompt.names_drafter:", "if False:", CALLS, PYTHON),
-    planted("a dead end ends the search", "process", "if self.drops_beams and _allows_nothing(error):", "if False:", DEFINITION, PYTHON),
+    planted("a dead end ends the search", "constraint_step", "if self.drops_beams:", "if False:", DEFINITION, PYTHON),
     planted("receipts forget scores", "_beam_of", "if completion.score is None:", "if True:", CALLS, PYTHON),
     planted("a forbidden word is sought for ever", "_forced", "if not words[index]:", "if False:", CALLS, PYTHON),
 ]  # fmt: skip

@@ -29,5 +29,5 @@ CONSTRAINTS = [
     planted("a failure of the tokenizer is lost", "TokenizeForLibrary", "failure = std::current_exception();", "", within="csrc/constraint"),
     planted("a library with other answers is used", "core_library", '_check_answers(library, vocabulary, lambda grammar: _core.GrammarMatcher(core, grammar, "grammar"))', "pass", within="python/llmi/structured/library.py"),
     planted("typical acceptance gets forced drafts", "_drafts_forced", '("coupled", "rejection", "block")', '("coupled", "rejection", "block", "typical")', within="python/llmi/requests/build.py"),
-    planted("one rule alone is blamed", "CheckConstraint", "if (history.allowed.empty() || …) return;", "return;", within="csrc/sampling/law.cc"),
+    planted("one rule alone is blamed", "CheckConstraint", "if (history.allowed.empty() || std::any_of(row.begin(), row.end(), [](float logit) { return logit != kMinusInfinity; })) return;", "return;", within="csrc/sampling/law.cc"),
 ]  # fmt: skip

@@ -29,6 +29,6 @@ DECODER = [
     planted("the inner norm's input is converted", "MlpLayer", "mlp.inner_norm.present ? LinearInput{} : down_input", "down_input"),
     planted("positions without their offset", "Embed", "row += static_cast<int32_t>(embedding.position_offset)", "row += 0"),
     planted("tokens without their scale", "Embed", "static_cast<float>(embedding.scale), pass.x);", "1.0f, pass.x);"),
-    planted("logits without their scale", "Head", "if (spec_.head.scale != 1.0) Scale(context, out, count, static_cast<float>(spec_.head.scale));", ""),
-    planted("a head without its bias", "Head", ".bias = weights_.head_bias.data()", ".bias = nullptr"),
+    planted("logits without their scale", "FinishLogits", "if (spec_.head.scale != 1.0) Scale(context, logits, count, static_cast<float>(spec_.head.scale));", ""),
+    planted("a head without its bias", "HeadPart", ".bias = weights_.head_bias.data()", ".bias = nullptr"),
 ]  # fmt: skip

@@ -121,8 +121,8 @@ PLACES = [
     planted(
         "siblings that start draw on the device",
         "PlanRow",
-        "!is_sibling && !plan.NeedsHost() && DeviceDecides",
-        "!plan.NeedsHost() && DeviceDecides",
+        "!is_sibling && !plan.edits.constraint",
+        "!plan.edits.constraint",
     ),
     planted("siblings take over a state that is too new", "PlanRow", " && !state_is_copied", "", f"{PLANS} tests/test_batch_processors.py"),
     planted("traced rows are drawn in parallel", "PlanRow", " && !plan.keeps.trace", ""),

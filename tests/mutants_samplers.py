@@ -42,7 +42,7 @@ SAMPLERS = [
     planted("a device draws what it does not know", "csrc/engine", "DeviceDecides", " && DrawsOnDevice(request.params)", "", "tests/test_row_plan.py"),
     planted("mu stays as it was", "csrc/engine", "Decide", "sample.sampler = NextState…;", "", SPECULATION),
     planted("mu stays as it was where rows are drawn in parallel", "csrc/engine", "Take", "sample.sampler = row.sampler;", "", TESTS),
-    planted("all samples have the first one's coin", "csrc/engine", "Sample::history", "rank, sampler}", "0, sampler}"),
+    planted("all samples have the first one's coin", "csrc/engine", "Sample::history", "rank, sampler,", "0, sampler,"),
     planted("a fork has no state", "python/llmi", "fork", "child._draws = list(self._draws)", ""),
     planted("a rollback keeps the state", "python/llmi", "rollback", "self._forget_draws(self._core.num_tokens)", ""),
     planted("mirostat beside filters", "python/llmi", "_settle_steps", "if self.mirostat:", "if False:"),

@@ -378,8 +378,8 @@ ENDINGS: list[Mutant] = [
         "a_timeout_ends_no_reader",
         "python/llmi",
         "__anext__",
-        "await request.news.wait()",
-        "try:\n                await request.news.wait()\n            except asyncio.CancelledError:\n                self._leave()\n                raise",
+        "await request.news()",
+        "try:\n                await request.news()\n            except asyncio.CancelledError:\n                self._leave()\n                raise",
         ENDINGS_TESTS,
     ),
     planted(
