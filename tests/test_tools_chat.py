@@ -230,3 +230,27 @@ def test_a_call_and_its_outputs_travel(smollm: LLM) -> None:
     assert copy.deepcopy(out).outputs[0].tool_calls == out.outputs[0].tool_calls
     with pytest.raises(UnsupportedCombinationError):
         smollm.chat(CHAT, tools=[ADD], structured_outputs={"json_object": True}, max_tokens=1)
+
+
+def test_async_chats_have_the_same_calls(smollm: LLM) -> None:
+    import asyncio
+
+    from llmi import AsyncLLM
+
+    params = SamplingParams(n=2, seed=9, max_tokens=40, temperature=1.0)
+    plain = smollm.chat(CHAT, params, tools=[ADD], tool_choice=NAMED)[0]
+    parser = chat_tools(smollm.tokenizer, params, [ADD], NAMED).stream(9, 1, plain.prompt)
+
+    async def run() -> Any:
+        async with AsyncLLM(llm=smollm) as server:
+            stream = server.chat(CHAT, params.replace(output_kind="delta"), tools=[ADD], tool_choice=NAMED)
+            async for output in stream:
+                for completion in output.outputs:
+                    if completion.index == 1:
+                        parser.feed(completion.text)
+            return stream.whole()
+
+    whole = asyncio.run(run())
+    parser.finish()
+    assert [completion.tool_calls for completion in whole.outputs] == [completion.tool_calls for completion in plain.outputs]
+    assert parser.calls == plain.outputs[1].tool_calls and len(parser.calls) == 1
