@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import lm_eval.models  # noqa: F401 (the harness reads its own models only while none is registered)
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
