@@ -1,4 +1,4 @@
-// What masks cost: a sample's place in the engine, and the library alone.
+// The cost of masks: a sample's place in the engine, and the library alone.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

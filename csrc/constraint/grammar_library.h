@@ -42,7 +42,7 @@ struct LibraryMatcherInit {
   uint64_t room[32] = {};
 };
 
-// What llmi calls. Functions that return int32_t give -1 for an error, which the matcher keeps.
+// The functions that llmi calls. Functions that return int32_t give -1 for an error, which the matcher keeps.
 struct LibraryFunctions {
   LibraryTokenizer* (*new_tokenizer)(const LibraryTokenizerInit* init, char* error, size_t error_len);
   void (*free_tokenizer)(LibraryTokenizer* tokenizer);

@@ -20,7 +20,7 @@ class Constraint(Generic[S]):
     Safe under forks, drafts and n > 1: a state is a value, and each sample walks its own path. End-of-text is allowed in
     final states, and only there. A state that allows nothing ends that request with ConstraintError.
 
-    It is asked for the states behind drafted tokens, too, which may not come.
+    Its methods are called for the states behind drafted tokens, too, which may not come.
     """
 
     _template: _core.GrammarMatcher | None = None  # of a grammar: the core fills its masks, and calls no method here
