@@ -121,6 +121,18 @@ def test_several_prompts_and_echo(client: Client) -> None:
     values = [None, *(next(iter(position.values())).logprob for position in prompt[1:] if position)]
     assert shown["token_logprobs"][:3] == values and shown["tokens"][:3] == ["a", "b", "c"] and shown["text_offset"][:4] == [0, 1, 2, 3]
     assert shown["top_logprobs"][0] is None and len(shown["tokens"]) == 4
+    body = {"model": "tiny", "prompt": ["abc", "é"], "max_tokens": 3, "echo": True, "logprobs": 2, "n": 2, "seed": 1}
+    whole = client.ok(COMPLETIONS, {**body, "prompt_logprobs": 2})
+    chunks = client.events(COMPLETIONS, {**body, "prompt_logprobs": 2})
+    assert streamed_texts(chunks, 4) == [choice["text"] for choice in whole["choices"]]
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        joined: list[list[Any]] = [[] for _ in range(4)]
+        for chunk in chunks:
+            for choice in chunk["choices"]:
+                joined[choice["index"]] += (choice["logprobs"] or {name: []})[name]
+        assert joined == [choice["logprobs"][name] for choice in whole["choices"]], name
+    prompts = {choice["index"]: choice["prompt_logprobs"] for chunk in chunks for choice in chunk["choices"] if "prompt_logprobs" in choice}
+    assert prompts == {choice["index"]: choice["prompt_logprobs"] for choice in whole["choices"]}
 
 
 def test_a_drawn_seed_repeats_the_answer(client: Client) -> None:

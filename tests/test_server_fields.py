@@ -9,9 +9,9 @@ import pytest
 from llmi.errors import InvalidParamsError
 from llmi.params.options import SAMPLING
 from llmi.server.errors import ApiError
-from llmi.server.fields import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, NOT_OVER_HTTP, Endpoint
+from llmi.server.fields import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, NOT_OVER_HTTP, RESPONSES, Endpoint
 
-ENDPOINTS = {"chat": CHAT, "completions": COMPLETIONS, "messages": MESSAGES}
+ENDPOINTS = {"chat": CHAT, "completions": COMPLETIONS, "messages": MESSAGES, "responses": RESPONSES}
 
 
 def published(kind: type) -> set[str]:
@@ -24,16 +24,18 @@ def schemas() -> list[tuple[Endpoint, set[str]]]:
     from anthropic.types.beta import message_create_params as beta_params
     from openai.types import completion_create_params
     from openai.types.chat import completion_create_params as chat_params
+    from openai.types.responses import response_create_params
 
     return [
         (CHAT, published(chat_params.CompletionCreateParamsNonStreaming) | published(chat_params.CompletionCreateParamsStreaming)),
         (COMPLETIONS, published(completion_create_params.CompletionCreateParamsNonStreaming) | {"stream"}),
         (MESSAGES, published(message_create_params.MessageCreateParamsBase) | published(beta_params.MessageCreateParamsBase) | {"stream"}),
         (COUNT_TOKENS, published(message_count_tokens_params.MessageCountTokensParams)),
+        (RESPONSES, published(response_create_params.ResponseCreateParamsBase) | {"stream"}),
     ]
 
 
-@pytest.mark.parametrize("index", range(4), ids=["chat", "completions", "messages", "count_tokens"])
+@pytest.mark.parametrize("index", range(5), ids=["chat", "completions", "messages", "count_tokens", "responses"])
 def test_every_published_field_is_in_a_list(index: int) -> None:
     endpoint, names = schemas()[index]
     assert len(names) > 10

@@ -253,6 +253,56 @@ def test_tool_use_in_messages(client: Client) -> None:
     assert client.post(MESSAGES, {**body, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}).status_code == 400
 
 
+def codex_body() -> dict[str, Any]:
+    """The shape of a turn of Codex: instructions, items of a chat with a call and its output, tools, reasoning."""
+    schema = {
+        "type": "object",
+        "properties": {"command": {"type": "array", "items": {"type": "string"}}},
+        "required": ["command"],
+        "additionalProperties": False,
+    }
+    return {
+        "model": "tiny", "instructions": "You are a coding agent.", "stream": True, "store": False, "parallel_tool_calls": False, "tool_choice": "auto",
+        "input": [
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "<permissions/>"}]},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "List the files."}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I list."}], "encrypted_content": None},
+            {"type": "function_call", "name": "shell", "arguments": '{"command": ["ls"]}', "call_id": "call_1"},
+            {"type": "function_call_output", "call_id": "call_1", "output": '{"output": "a.py"}'},
+        ],
+        "tools": [{"type": "function", "name": "shell", "description": "Runs.", "strict": False, "parameters": schema}],
+        "reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "text": {"verbosity": "low"},
+    }  # fmt: skip
+
+
+def test_responses_are_chats(client: Client) -> None:
+    body = {"model": "tiny", "input": "hi", "instructions": "s", "max_output_tokens": 12, "seed": 5}
+    expected = client.llm.chat([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], seed=5, max_tokens=12)[0]
+    whole = client.ok("/v1/responses", body)
+    assert whole["output"][0]["content"][0]["text"] == expected.text and whole["status"] == "incomplete"
+    assert whole["usage"]["output_tokens"] == 12 and whole["usage"]["input_tokens"] == len(expected.prompt_token_ids)
+    events = sse(client.post("/v1/responses", {**body, "stream": True}).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == expected.text
+    last = events[-1]["response"]
+    assert [{**item, "id": ""} for item in last["output"]] == [{**item, "id": ""} for item in whole["output"]]
+    for field in ({"previous_response_id": "x"}, {"background": True}, {"logprobs": 1}, {"foo": 1}, {"max_tokens": 3}, {"input": []}):
+        assert client.error("/v1/responses", {**body, **field})["param"] == next(iter(field))
+
+
+def test_calls_and_codex_in_responses(client: Client) -> None:
+    tool = {"type": "function", "name": "weather", "parameters": WEATHER["parameters"]}
+    body = {"model": "tiny", "input": "hi", "seed": 3, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
+    [call] = client.ok("/v1/responses", body)["output"]
+    assert call["type"] == "function_call" and json.loads(call["arguments"])["city"] in ("Paris", "Rome")
+    events = sse(client.post("/v1/responses", {**body, "stream": True}).text)
+    assert "".join(event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta") == call["arguments"]
+    events = sse(client.post("/v1/responses", {**codex_body(), "seed": 1, "max_output_tokens": 40}).text)
+    assert events[-1]["type"] in ("response.completed", "response.incomplete"), events[-1]
+    ignored = set(events[-1]["response"]["llmi"]["ignored"])
+    assert {"store", "include", "prompt_cache_key", "text.verbosity", "reasoning.summary", "the argument 'reasoning_effort'"} <= ignored
+
+
 def test_openapi_names_every_route_and_field(client: Client) -> None:
     from llmi.params.options import SAMPLING
     from llmi.server.app import ROUTES

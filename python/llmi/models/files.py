@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 
 from llmi import _core
 from llmi.errors import LlmiError, ModelFileError, from_core
+from llmi.models import digest_cache
 from llmi.models.layout import find, open_input
 
 #: Further files of a directory that make tokens of texts, and texts of tokens.
@@ -47,11 +49,30 @@ class ModelDigest:
                 self._files = []  # closed with their last owner
             return self._digest
 
+    def from_cache(self) -> None:
+        """Computes the digest now; files that were read before and have not changed since are not read again."""
+        with self._lock:
+            if self._digest is not None or self._problem is not None:
+                return
+            known = digest_cache.known_digests()
+            found: dict[str, str] = {}
+            digests = []
+            for file in self._files:
+                problem = file.difference()
+                key = "" if problem else digest_cache.key_of(file.path)
+                with contextlib.suppress(_core.CoreError):
+                    file.check_unchanged()  # so that the key is of the file that is open
+                    if key in known:
+                        digests.append((file.name, known[key]))
+                        continue
+                digests.append((file.name, self._sha256(file)))
+                found[key] = digests[-1][1]
+            self._digest = _joined(sorted(digests))
+            self._files = []
+        digest_cache.keep({key: digest for key, digest in found.items() if key})
+
     def _compute(self) -> str:
-        digests = sorted((file.name, self._sha256(file)) for file in self._files)
-        if len(digests) == 1:
-            return digests[0][1]
-        return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in digests).encode()).hexdigest()
+        return _joined(sorted((file.name, self._sha256(file)) for file in self._files))
 
     def _sha256(self, file: _core.InputFile) -> str:
         digest = hashlib.sha256()
@@ -85,6 +106,13 @@ class ModelDigest:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._path, self._files, self._lock = state["path"], [], threading.Lock()
         self._digest, self._problem = state["digest"], state["problem"]
+
+
+def _joined(digests: list[tuple[str, str]]) -> str:
+    """The digest of files with these (name, digest), in the order of their names."""
+    if len(digests) == 1:
+        return digests[0][1]
+    return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in digests).encode()).hexdigest()
 
 
 @dataclasses.dataclass

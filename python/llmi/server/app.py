@@ -21,6 +21,7 @@ from llmi.server.messages import count_tokens, messages
 from llmi.server.openapi import openapi
 from llmi.server.receipts import Receipts
 from llmi.server.respond import json_response
+from llmi.server.responses import responses
 from llmi.server.served import Models, Served
 from llmi.server.settings import ServerSettings
 from llmi.server.state import ServerState
@@ -33,6 +34,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/v1/models/{name:path}", one_model),
     ("POST", "/v1/chat/completions", chat_completions),
     ("POST", "/v1/completions", completions),
+    ("POST", "/v1/responses", responses),
     ("POST", "/v1/messages", messages),
     ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/tokenize", tokenize),

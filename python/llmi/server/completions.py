@@ -34,8 +34,6 @@ async def completions(request: Request) -> Response:
     parameters.completion_max_tokens(model, taken, params, prompts)
     echo = taken.flag("echo")
     if echo and top is not None:
-        if stream:
-            raise ApiError(400, "echo with logprobs is not streamed: give stream: false", param="echo", code="unsupported_combination")
         params.setdefault("prompt_logprobs", top)
     job = new_job(model, taken, prompts, params)
     return await respond(request, job, CompletionForm(job, taken, top, include_usage, always), stream)
@@ -57,6 +55,7 @@ class CompletionForm:
         self._include_usage, self._always = include_usage, always
         self._left = job.num_choices * len(job.prompts)
         self._last: dict[str, Any] | None = None  # the chunk that ends the last choice
+        self._prompt_logprobs: dict[int, list[Position | None]] = {}  # of prompts whose first news have come
         self._offsets: dict[int, int] = {}  # characters that each choice has so far, for text_offset
         self._prefix = b"data: " + encode(self._head())[:-1] + b',"choices":[{"index":'
 
@@ -118,9 +117,10 @@ class CompletionForm:
         """With echo a chunk with each choice's prompt; else one without text, which says what repeats the answer."""
         count = self._job.num_choices
         data = b""
-        for number in range(count * len(self._job.prompts) if self._echo else 1):
+        echoes = self._echo and self._logprobs is None  # else the prompt comes with its log-probabilities
+        for number in range(count * len(self._job.prompts) if echoes else 1):
             prompt = self._job.prompts[number // count]
-            chunk = self._chunk(number, self._echoed(prompt) if self._echo else "")
+            chunk = self._chunk(number, self._echoed(prompt) if echoes else "")
             if number == 0:
                 chunk["llmi"] = llmi_object(self._job)
             if self._with_ids:
@@ -134,9 +134,7 @@ class CompletionForm:
             offset = self._offsets.get(number, 0)
             shown = choice["logprobs"] = self._logprobs.completion(completion.token_ids, completion.logprobs or [], offset)
             if shown["text_offset"]:
-                self._offsets[number] = shown["text_offset"][-1] + len(
-                    self._tokenizer.decode(completion.token_ids[-1:], skip_special_tokens=False)
-                )
+                self._offsets[number] = shown["text_offset"][-1] + len(self._decoded(completion.token_ids[-1:]))
         if completion is not None and self._with_ids:
             choice["token_ids"] = completion.token_ids
         chunk = {**self._head(), "choices": [choice]}
@@ -147,13 +145,32 @@ class CompletionForm:
     def news(self, index: int, output: RequestOutput) -> bytes:
         """Chunks of each choice that has grown, and of each that has ended."""
         self._count(index, output)
-        data = b""
+        if output.prompt_logprobs is not None:  # in the first news alone
+            self._prompt_logprobs[index] = output.prompt_logprobs
+        data = self._echo_events(index, output)
         for completion in output.outputs:
             number = index * self._job.num_choices + completion.index
             data += self._grown(number, completion)
             if completion.finish_reason is not None and output.finished:
-                data += self._ended(number, completion, output)
+                data += self._ended(number, completion, index)
         return data
+
+    def _echo_events(self, index: int, output: RequestOutput) -> bytes:
+        """The prompt with its log-probabilities, for each of its choices."""
+        positions = output.prompt_logprobs
+        if not self._echo or self._logprobs is None or positions is None:
+            return b""
+        data = b""
+        text = self._echoed(self._job.prompts[index])
+        for number in range(index * self._job.num_choices, (index + 1) * self._job.num_choices):
+            chunk = self._chunk(number, text)
+            shown = chunk["choices"][0]["logprobs"] = self._logprobs.completion(output.prompt_token_ids, positions)
+            self._offsets[number] = shown["text_offset"][-1] + len(self._decoded(output.prompt_token_ids[-1:]))
+            data += event(chunk)
+        return data
+
+    def _decoded(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode([token for token in token_ids if token < self._tokenizer.vocab_size], skip_special_tokens=False)
 
     def _grown(self, number: int, completion: CompletionOutput) -> bytes:
         if self._logprobs is None and not self._with_ids and not self._always:
@@ -165,11 +182,11 @@ class CompletionForm:
             return b""
         return event(self._chunk(number, completion.text, completion))
 
-    def _ended(self, number: int, completion: CompletionOutput, output: RequestOutput) -> bytes:
+    def _ended(self, number: int, completion: CompletionOutput, index: int) -> bytes:
         chunk = self._chunk(number, "")
         chunk["choices"][0] |= {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
-        if self._asked_prompt_logprobs and output.prompt_logprobs is not None:
-            chunk["choices"][0]["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        if self._asked_prompt_logprobs and index in self._prompt_logprobs:
+            chunk["choices"][0]["prompt_logprobs"] = prompt_logprobs(self._prompt_logprobs[index])
         self._left -= 1
         if self._left:
             return event(chunk)

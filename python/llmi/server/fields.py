@@ -199,7 +199,9 @@ _MESSAGES_OWN = (
     "seed",
     "structured_outputs",
 )
+_NO_LOGPROBS = _refused("log-probabilities come with /v1/chat/completions", "logprobs", "prompt_logprobs")
 _ANTHROPIC = {
+    **_NO_LOGPROBS,
     **_inert("nothing is stored or billed here", Maybe(_ANYTHING), "metadata", "service_tier", "inference_geo", "user_profile_id", "workspace_id", "diagnostics",
              "billing_policy", "fallback_credit_token"),
     **_inert("the prefix cache changes no token", Maybe(_ANYTHING), "cache_control"),
@@ -211,4 +213,39 @@ _ANTHROPIC = {
 }  # fmt: skip
 MESSAGES = Endpoint("/v1/messages", _own(_MESSAGES_OWN, ("context_management",), _LLMI), _ANTHROPIC | _NOT_JSON)
 COUNT_TOKENS = Endpoint("/v1/messages/count_tokens", _own(_MESSAGES_OWN, ("context_management",)), _ANTHROPIC | _NOT_JSON)
-ENDPOINTS = (CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS)
+_RESPONSES = {
+    **_NO_LOGPROBS,
+    **_refused("give max_output_tokens", "max_tokens", "max_new_tokens"),
+    **{name: entry for name, entry in _SHARED.items() if name not in ("metadata",)},
+    **_inert("nothing is stored here", Maybe(_ANYTHING), "metadata"),
+    **_inert("there is nothing more to include", Maybe(_ANYTHING), "include"),
+    **_refused("nothing is kept from one request to the next: give the whole chat as input", "previous_response_id", "conversation", "prompt",
+               "context_management", "access_programs"),
+    **_refused("the answer comes at once or as a stream", "background", "background_options", neutral=(False,)),
+    **_refused("answers are text alone", "image"),
+    **_refused("log-probabilities come with /v1/chat/completions", "top_logprobs", neutral=(0,)),
+    **_refused("the number of calls is the model's", "max_tool_calls"),
+    **_refused("a prompt that is too long is refused", "truncation", neutral=("disabled",)),
+    **_refused("a stream has no options here", "stream_options", neutral=({}, {"include_obfuscation": False})),
+}  # fmt: skip
+RESPONSES = Endpoint(
+    "/v1/responses",
+    _own(
+        (
+            "model",
+            "input",
+            "instructions",
+            "max_output_tokens",
+            "stream",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "reasoning",
+            "text",
+            "seed",
+        ),
+        _LLMI,
+    ),
+    _RESPONSES,
+)
+ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS)

@@ -10,6 +10,7 @@ from typing import Any
 from llmi.base.travel import strict_json
 from llmi.engine.numerics_id import promises_bits
 from llmi.llm import LLM
+from llmi.models.files import ModelDigest
 from llmi.params.sampling import FIELDS, HOOKS
 
 _PACKAGES = ("llmi", "tokenizers", "jinja2", "llguidance")
@@ -24,6 +25,9 @@ def _version(package: str) -> str | None:
 
 def facts(llm: LLM) -> dict[str, Any]:
     """What the fingerprint is the digest of, as strict JSON. Reads the model's files if their digest is not known yet."""
+    digest = llm.model_info._digest
+    if isinstance(digest, ModelDigest):
+        digest.from_cache()
     tokenizer = llm.tokenizer
     loaded = tokenizer._loaded
     defaults = llm.get_default_sampling_params()

@@ -10,7 +10,7 @@ from typing import Any
 from llmi.base.kinds import Text
 from llmi.online.reader import RequestStream
 from llmi.outputs.results import RequestOutput
-from llmi.params.options import PRIORITY, SEED
+from llmi.params.options import PRIORITY, SEED, option
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.prompts import Prompt
@@ -35,6 +35,10 @@ class Job:
     ignored : list of str
         What the body says and what has no effect here.
     wants_receipt : bool
+    request_id : str or None
+        The engine's name of the request; of several prompts it gets their numbers.
+    timeout_s : float or None
+        It ends then, whether it is whole or not.
     """
 
     model: Served
@@ -45,6 +49,8 @@ class Job:
     wants_receipt: bool = False
     priority: int = 0
     cache_salt: str = ""
+    request_id: str | None = None
+    timeout_s: float | None = None
 
     @property
     def num_choices(self) -> int:
@@ -61,9 +67,10 @@ class Job:
         prompt: dict[str, Any] = {"prompt_token_ids": self.prompts[index].ids}
         if self.cache_salt:
             prompt["cache_salt"] = self.cache_salt
+        name = self.request_id if self.request_id is None or len(self.prompts) == 1 else f"{self.request_id}-{index}"
         return self.model.server.generate(
-            prompt, None, priority=self.priority, seed=self.seeds[index], output_kind=output_kind, **self.params
-        )
+            prompt, None, name, deadline_s=self.timeout_s, priority=self.priority, seed=self.seeds[index], output_kind=output_kind, **self.params
+        )  # fmt: skip
 
 
 def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str, Any]) -> Job:
@@ -72,6 +79,7 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
     seeds = [secrets.randbits(SEED_BITS) if seed is None else seed for _ in prompts]
     priority = taken.own.get("priority")
     salt = taken.own.get("cache_salt")
+    timeout_s = option("timeout_s", taken.own.get("timeout_s"))
     for prompt in prompts:
         if not prompt.ids:
             raise ApiError(400, "the prompt is empty: it has no token at all", param="prompt", code="invalid_value")
@@ -81,6 +89,8 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
         wants_receipt=taken.flag("receipt"),
         priority=0 if priority is None else PRIORITY.parse("priority", priority),
         cache_salt="" if salt is None else Text(4096, empty=True).parse("cache_salt", salt),
+        request_id=option("request_id", taken.own.get("request_id")),
+        timeout_s=timeout_s,
     )  # fmt: skip
 
 
@@ -107,6 +117,7 @@ class Deltas:
     """
 
     def __init__(self, job: Job) -> None:
+        self._job = job
         self._readers = [job.reader(index, "delta") for index in range(len(job.prompts))]
         self._tasks: list[asyncio.Task[None]] = []
         self._queue: asyncio.Queue[News | BaseException | None] = asyncio.Queue()

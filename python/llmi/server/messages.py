@@ -73,6 +73,8 @@ async def _messages(request: Request) -> Response:
     params["max_tokens"] = min(given, room)  # agents ask for the most that their own models can do
     stops = taken.own.get("stop_sequences")
     if stops is not None:
+        if params.get("stop") is not None:
+            raise ApiError(400, "stop and stop_sequences are given together", param="stop", code="contradiction")
         params["stop"] = _STOPS.parse("stop_sequences", stops)
     if (form := output_format(taken)) is not None:
         if params.get("structured_outputs") is not None:

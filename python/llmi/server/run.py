@@ -26,12 +26,15 @@ def bind(settings: ServerSettings) -> socket.socket:
     """A socket that has its address and does not listen yet. Raises InvalidParamsError where it cannot be had."""
     if settings.uds is not None:
         return _bind_unix(settings.uds)
+    sock = None
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(found[0], found[1])
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(found[4])
     except OSError as error:
+        if sock is not None:
+            sock.close()
         raise InvalidParamsError(
             f"{settings.host}:{settings.port} cannot be had: {error.strerror or error}; give another --port or --host", "port"
         ) from None
@@ -44,11 +47,13 @@ def _bind_unix(path: Path) -> socket.socket:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
             with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
                 if probe.connect_ex(str(path)) == 0:
+                    sock.close()
                     raise InvalidParamsError(f"{path}: another server listens there", "uds")
             path.unlink()  # of a server that has ended
         sock.bind(str(path))
         path.chmod(0o600)
     except OSError as error:
+        sock.close()
         raise InvalidParamsError(f"{path} cannot be had: {error.strerror or error}", "uds") from None
     return sock
 

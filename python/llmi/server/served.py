@@ -36,8 +36,6 @@ class Served:
     server: AsyncLLM
     fingerprint: str | None
     created: int
-    _steps: int = -1
-    _moved_s: float = 0.0
 
     @classmethod
     def of(cls, name: str, server: AsyncLLM) -> Served:
@@ -60,19 +58,8 @@ class Served:
         return self.server.llm.model_info.max_model_len
 
     def problem(self) -> str:
-        """Why it can answer nothing; "" if it can. Engines that have work and make no step for ten seconds count as dead."""
-        try:
-            call_core(self.llm._engine.check_open)
-            stats = call_core(self.llm._engine.stats)
-        except LlmiError as error:
-            return str(error)
-        now = time.monotonic()
-        steps = int(stats["num_steps"])
-        waits = stats["num_running"] + stats["num_waiting"] > 0
-        if steps != self._steps or not waits:
-            self._steps, self._moved_s = steps, now
-        idle = now - self._moved_s
-        return f"the engine has work and has made no step for {idle:.0f} s" if waits and idle >= HEARTBEAT_S else ""
+        """Why it can answer nothing; "" if it can. An engine that has work and makes no step for ten seconds counts as dead."""
+        return self.server.health(HEARTBEAT_S).reason
 
     def check(self) -> None:
         """Raises ApiError (503) if the engine has ended."""
