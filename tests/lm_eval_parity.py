@@ -59,10 +59,11 @@ def main(model: str) -> int:
         def run(lm: Any, **more: Any) -> dict[str, Any]:
             return numbers(lm_eval.simple_evaluate(lm, tasks=tasks, task_manager=manager, log_samples=True, bootstrap_iters=0, **more))
 
-        here = run(LlmiLM(pretrained=model, max_length=MAX_LENGTH))
+        lm = LlmiLM(pretrained=model, max_length=MAX_LENGTH)
+        here, prefix = run(lm), lm.prefix_token_id
         process, url = serve(model)
         try:
-            arguments = f"model=default,base_url={url}/v1/completions,max_length={MAX_LENGTH}"
+            arguments = f"model=default,base_url={url}/v1/completions,max_length={MAX_LENGTH},custom_prefix_token_id={prefix}"
             name = urllib.request.urlopen(f"{url}/v1/models").read().split(b'"id":"')[1].split(b'"')[0].decode()
             there = run("local-completions", model_args=arguments.replace("default", name))
             beside = run("local-completions", model_args=f"{arguments.replace('default', name)},num_concurrent=8")
