@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping
@@ -15,9 +16,10 @@ from llmi.errors import EngineClosedError, InvalidParamsError, call_core
 from llmi.llm import LLM
 from llmi.online.live import EngineHealth, LiveRequest, LiveState
 from llmi.online.pump import Pump
-from llmi.online.queue import Queue
+from llmi.online.queue import EndRate, Queue
 from llmi.online.reader import Arrival, RequestStream
 from llmi.online.request import OnlineRequest
+from llmi.online.totals import Totals
 from llmi.params.beams import BeamSearchParams
 from llmi.params.options import option
 from llmi.params.sampling import SamplingParams
@@ -53,6 +55,11 @@ class AsyncLLM(StaysHere):
     max_queue : int, optional
         Most requests that wait beside those that the batch has free places for. One more raises QueueFullError, whose `retry_after_s` comes of the rate
         at which requests end. None: no bound.
+
+    Attributes
+    ----------
+    totals : Totals
+        Times and sizes of the requests that have ended, in histograms.
     """
 
     _pump: Pump | None = None  # before __init__
@@ -74,7 +81,8 @@ class AsyncLLM(StaysHere):
         seats = self.llm._engine_args.passed_on["max_num_seqs"]
         assert isinstance(seats, int)
         self._queue = Queue(self.llm._engine, max_queue, seats)
-        self._pump = Pump(self._queue.rate.note_end)
+        self.totals = Totals()
+        self._pump = Pump(functools.partial(_note_end, self.totals, self._queue.rate))
 
     def __del__(self) -> None:
         if self._pump is not None:
@@ -151,6 +159,14 @@ class AsyncLLM(StaysHere):
             found.aborted = True
         elif found is not None:
             found.call.abort()
+
+    def abort_all(self) -> None:
+        """Ends all requests; the reader of each gets what there is, with finish_reason "abort"."""
+        for found in list(self._by_name.values()):
+            if isinstance(found, Arrival):
+                found.aborted = True
+            else:
+                found.call.abort()
 
     def health(self, limit_s: float = 10.0) -> EngineHealth:
         """Whether the engine's steps go on. It does not wait for the engine. limit_s: how long a step may take."""
@@ -252,6 +268,12 @@ class AsyncLLM(StaysHere):
             del self._by_name[request.name]
         with self._running.lock:  # the pump may take its end in
             request.call.abort()
+
+
+def _note_end(totals: Totals, rate: EndRate, request: OnlineRequest) -> None:
+    rate.note_end()
+    submission = request.call.submissions[0]
+    totals.add(submission.built, len(submission.prompt_token_ids), submission.params.n, submission.params.max_tokens)
 
 
 def _checked(call: Call) -> Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--port", type=int, default=8000, help="0: one that is free")
     where.add_argument("--uds", metavar="FILE", help="a Unix socket instead", **unset)
     parser.add_argument("--receipts", metavar="DIR", help="write a receipt of each answer into this folder", **unset)
+    safety = parser.add_argument_group("who may call")
+    safety.add_argument("--keys", metavar="FILE", help="a TOML file of keys; every route but /health and /ready then needs one", **unset)
+    safety.add_argument("--insecure-no-keys", action="store_true", help="serve other machines without keys")
+    safety.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a further value of the header Host that is taken"
+    )
+    safety.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="a site whose pages may use the server")
+    safety.add_argument("--max-queue", type=int, default=1024, help="most requests that wait; one more gets 429")
+    safety.add_argument("--max-body-bytes", type=int, default=4 << 20, help="largest body")
+    safety.add_argument("--deadline-s", type=float, help="longest a request may take, the queue included (default: no limit)", **unset)
+    safety.add_argument("--drain-s", type=float, default=30.0, help="how long requests may take when the server is told to end")
+    safety.add_argument("--systemd", action="store_true", help="print a unit for systemd that runs this command, and exit")
     engine = parser.add_argument_group("engines (of all models)")
     engine.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
     engine.add_argument("--quantization", choices=("q8_0", "q4_0"), help="quantise weights as they are loaded", **unset)
@@ -94,6 +107,9 @@ def _divided(total: int, count: int) -> list[int]:
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
+    from llmi.server.keys import read_keys
+    from llmi.server.limits import Limits
+    from llmi.server.run import check_reach
     from llmi.server.settings import ServerSettings
 
     if not 0 <= arguments.port < 65536:
@@ -102,7 +118,18 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     if receipts is not None and not (receipts.is_dir() and os.access(receipts, os.W_OK)):
         raise InvalidParamsError(f"--receipts: {receipts} is no folder that can be written to", "receipts")
     uds = Path(arguments.uds) if hasattr(arguments, "uds") else None
-    return ServerSettings(host=arguments.host, port=arguments.port, uds=uds, receipts=receipts)
+    limits = Limits(queue=arguments.max_queue, body_bytes=arguments.max_body_bytes, deadline_s=getattr(arguments, "deadline_s", None))
+    if not 0 <= arguments.drain_s <= 86_400:
+        raise InvalidParamsError(f"--drain-s must lie in [0, 86,400], not {arguments.drain_s:g}", "drain_s")
+    settings = ServerSettings(
+        host=arguments.host, port=arguments.port, uds=uds, receipts=receipts, limits=limits, drain_s=arguments.drain_s,
+        keys=Path(arguments.keys) if hasattr(arguments, "keys") else None,
+        allowed_hosts=tuple(arguments.allow_host), allowed_origins=tuple(arguments.allow_origin),
+    )  # fmt: skip
+    check_reach(settings, arguments.insecure_no_keys)
+    if settings.keys is not None:
+        read_keys(settings.keys)  # an error in the file comes before a model is loaded
+    return settings
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -115,12 +142,18 @@ def run_serve(arguments: argparse.Namespace) -> int:
     names = named_models(getattr(arguments, "model", None))
     threads = threads_of(getattr(arguments, "num_threads", None), len(names))
     settings = _settings(arguments)
+    if arguments.systemd:
+        from llmi.server.systemd import unit
+
+        words = [word for word in sys.argv[1:] if word != "--systemd"]
+        show(unit([sys.executable, "-m", "llmi", *words], settings.drain_s))
+        return 0
     sock = run.bind(settings)
     renderer.prestart()
     models: dict[str, AsyncLLM] = {}
     try:
         for (name, path), num_threads in zip(names.items(), threads, strict=True):
-            models[name] = _load(arguments, path, num_threads)
+            models[name] = _load(arguments, path, num_threads, settings.limits.queue)
         run.serve(models, settings, sock, show)
     finally:
         sock.close()
@@ -129,8 +162,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(arguments: argparse.Namespace, path: str, num_threads: int) -> AsyncLLM:
+def _load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: int | None) -> AsyncLLM:
     from llmi.async_llm import AsyncLLM
 
     engine_args = {name: getattr(arguments, name) for name in _ENGINE if hasattr(arguments, name)}
-    return AsyncLLM(path, num_threads=num_threads, **engine_args)
+    return AsyncLLM(path, num_threads=num_threads, max_queue=max_queue, **engine_args)

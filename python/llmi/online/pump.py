@@ -16,10 +16,10 @@ _WAIT_S = 0.1  # how often the pump looks whether it is still wanted
 class Pump:
     """The thread of one AsyncLLM. It knows no LLM: an AsyncLLM that nobody holds goes, and ends it.
 
-    A loop is woken once for all events of a step. on_end is called at each request's end, on the thread.
+    A loop is woken once for all events of a step. on_end gets each request that has ended, on the thread.
     """
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[OnlineRequest], None]) -> None:
         self.channel = _core.OutputChannel()
         self.requests: dict[int, OnlineRequest] = {}  # by the core's request id
         self.lock = threading.Lock()  # of `requests`
@@ -59,7 +59,7 @@ class Pump:
             request.call.take(event)
         except BaseException as error:  # of a user's streamer, say: it is its reader's
             request.failure = error
-        self._on_end()
+        self._on_end(request)
 
 
 def _take(batch: list[tuple[OnlineRequest, _core.OutputEvent]]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,7 +17,9 @@ from llmi.server.chat import chat_completions
 from llmi.server.completions import completions
 from llmi.server.errors import ApiError, api_error
 from llmi.server.events import Watch, events, page
-from llmi.server.listing import health, list_models, one_model, ready
+from llmi.server.guard import Door, Guard, Origins
+from llmi.server.keys import Keys
+from llmi.server.listing import health, list_models, metrics, one_model, ready
 from llmi.server.messages import count_tokens, messages
 from llmi.server.openapi import openapi
 from llmi.server.receipts import Receipts
@@ -45,6 +48,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/ready", ready),
     ("GET", "/llmi/events", events),
     ("GET", "/", page),
+    ("GET", "/metrics", metrics),
 ]
 
 
@@ -58,13 +62,16 @@ def make_app(models: Mapping[str, AsyncLLM], settings: ServerSettings | None = N
     >>> app = make_app({"smollm2": AsyncLLM("smollm2-135m-instruct")})
     """
     settings = settings if settings is not None else ServerSettings()
+    keys = None if settings.keys is None else Keys(settings.keys)
+    door = Door(settings.limits, Origins((settings.host, *settings.allowed_hosts), settings.allowed_origins), keys)
     app = Starlette(
+        middleware=[Middleware(Guard, door=door)],
         routes=[Route(path, _answering(handler), methods=[method]) for method, path, handler in ROUTES],
         exception_handlers={HTTPException: _http_error},
     )
     served = [Served.of(name, server) for name, server in models.items()]
     app.state.watch = Watch()
-    app.state.llmi = ServerState(Models(served), settings, Receipts(settings.receipts))
+    app.state.llmi = ServerState(Models(served), settings, Receipts(settings.receipts), door)
     return app
 
 

@@ -13,6 +13,8 @@ from llmi.outputs.results import RequestOutput
 from llmi.params.options import PRIORITY, SEED, option
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
+from llmi.server.keys import CALLER, Caller
+from llmi.server.limits import LIMITS, Limits
 from llmi.server.prompts import Prompt
 from llmi.server.served import Served
 
@@ -62,6 +64,19 @@ class Job:
         """Of all prompts."""
         return sum(len(prompt.ids) for prompt in self.prompts)
 
+    def check(self, limits: Limits, caller: Caller) -> None:
+        """Raises InvalidParamsError for an answer that is larger than the server's limits, or the key's, allow."""
+        params = self.params
+        most, longest = params.get("max_tokens"), max((len(prompt.ids) for prompt in self.prompts), default=0)
+        most = self.model.max_model_len - longest if most is None else most
+        kept = params.get("logprobs")
+        scored = params.get("prompt_logprobs")
+        if all(value is None or type(value) is int for value in (most, kept, scored)):
+            entries = 0 if kept is None and scored is None else 1 + max(kept or 0, scored or 0)
+            positions = 0 if scored is None else self.num_prompt_tokens
+            limits.check_answer(len(self.prompts), self.num_choices, most, entries, positions)
+            caller.check_context(longest + most)
+
     def reader(self, index: int, output_kind: str) -> RequestStream:
         """The outputs of one prompt; nothing runs before its first step."""
         prompt: dict[str, Any] = {"prompt_token_ids": self.prompts[index].ids}
@@ -83,15 +98,19 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
     for prompt in prompts:
         if not prompt.ids:
             raise ApiError(400, "the prompt is empty: it has no token at all", param="prompt", code="invalid_value")
-    return Job(
+    caller, limits = CALLER.get(), LIMITS.get()
+    own = "" if salt is None else Text(4096, empty=True).parse("cache_salt", salt)
+    job = Job(
         model, prompts, params, seeds,
         ignored=[*taken.ignored, *(name for prompt in prompts for name in prompt.ignored)],
         wants_receipt=taken.flag("receipt"),
-        priority=0 if priority is None else PRIORITY.parse("priority", priority),
-        cache_salt="" if salt is None else Text(4096, empty=True).parse("cache_salt", salt),
+        priority=caller.priority if priority is None else max(caller.priority, PRIORITY.parse("priority", priority)),
+        cache_salt=caller.salt(own),
         request_id=option("request_id", taken.own.get("request_id")),
-        timeout_s=timeout_s,
+        timeout_s=limits.deadline_s if timeout_s is None else timeout_s,
     )  # fmt: skip
+    job.check(limits, caller)
+    return job
 
 
 async def finals(job: Job) -> list[RequestOutput]:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmi.server.errors import ApiError
+from llmi.server.metrics import render
 from llmi.server.respond import json_response
 from llmi.server.served import Served
 from llmi.server.state import state_of
@@ -51,5 +52,12 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when requests are taken."""
+    """200 when requests are taken; 503 while the server shuts down."""
     return json_response({"status": "ready", "models": [model.name for model in state_of(request).models]})
+
+
+async def metrics(request: Request) -> Response:
+    """Counters of engines and server, for Prometheus."""
+    state = state_of(request)
+    text = render(state.models, state.door.num_refused, state.door.num_active)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -14,6 +14,7 @@ from llmi.server.answer import encode
 from llmi.server.errors import ApiError, api_error
 from llmi.server.event_stream import EventStream, unless_gone
 from llmi.server.generation import Deltas, Job, finals
+from llmi.server.keys import CALLER
 from llmi.server.receipts import Receipts
 from llmi.server.state import state_of
 
@@ -61,18 +62,25 @@ def _check_end(output: RequestOutput) -> None:
         raise ApiError(503, "the request was ended before its answer was whole: the server is shutting down", code="aborted")
 
 
+def _num_tokens(output: RequestOutput) -> int:
+    return sum(len(completion.token_ids) for completion in output.outputs)
+
+
 async def _answer(job: Job, form: Form, receipts: Receipts) -> Response:
     outputs = await finals(job)
     for output in outputs:
         _check_end(output)
+    CALLER.get().spend(job.num_prompt_tokens + sum(map(_num_tokens, outputs)))
     body = form.whole(outputs, await receipts.of(form.id, outputs, job.wants_receipt))
     return json_response(body)
 
 
 async def _events(job: Job, form: Form, receipts: Receipts, deltas: Deltas) -> AsyncIterator[bytes]:
     yield form.begin()
+    num_tokens = job.num_prompt_tokens
     try:
         async for index, output in deltas:
+            num_tokens += _num_tokens(output)
             if output.finished:
                 _check_end(output)
             if data := form.news(index, output):
@@ -83,6 +91,8 @@ async def _events(job: Job, form: Form, receipts: Receipts, deltas: Deltas) -> A
         raise
     except Exception as error:
         yield form.failed(api_error(error))
+    finally:
+        CALLER.get().spend(num_tokens)
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -14,12 +14,23 @@ from starlette.applications import Starlette
 from llmi.async_llm import AsyncLLM
 from llmi.errors import InvalidParamsError, call_core
 from llmi.server.app import make_app
+from llmi.server.connections import protocol_of
+from llmi.server.drain import DrainingServer
+from llmi.server.guard import is_loopback
 from llmi.server.served import Served
 from llmi.server.settings import ServerSettings
+from llmi.server.systemd import notify
 
-#: How long requests under way may take when the server is told to end.
-DRAIN_S = 30
 _BACKLOG = 2048
+
+
+def check_reach(settings: ServerSettings, insecure: bool = False) -> None:
+    """Without keys only this machine is served. Raises InvalidParamsError for another address, unless the caller knows (`insecure`)."""
+    if settings.keys is None and settings.uds is None and not insecure and not is_loopback(settings.host):
+        raise InvalidParamsError(
+            f"--host {settings.host} can be reached from other machines, and no key would be asked for: give --keys FILE, or --insecure-no-keys",
+            "host",
+        )
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -73,27 +84,31 @@ def memory_plan(model: Served) -> str:
     return f"weights {model.llm.model_info.weight_bytes / 1e6:,.0f} MB, KV cache {cache / 1e6:,.0f} MB, {model.max_model_len:,} tokens of context"
 
 
-class _Server(uvicorn.Server):
-    """Tells when it listens."""
-
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to listen."""
-        await super().startup(sockets)
-        if self.started:
-            self._on_ready()
-
-
 def serve(models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket.socket, say: Callable[[str], None]) -> None:
     """Serves until the process is told to end; `say` gets the lines that say where, with each model's fingerprint and memory."""
     app = make_app(models, settings)
+    door = app.state.llmi.door
     config = uvicorn.Config(
-        app, lifespan="off", log_level="warning", access_log=False, server_header=False, backlog=_BACKLOG, timeout_graceful_shutdown=DRAIN_S
+        app, http=protocol_of(settings.limits), ws="none", lifespan="off", log_level="warning", access_log=False, server_header=False, backlog=_BACKLOG
     )
-    _Server(config, lambda: ready_lines(app, url_of(settings, sock), say)).run(sockets=[sock])
+
+    def ready() -> None:
+        ready_lines(app, url_of(settings, sock), say)
+        notify("READY=1")
+
+    def drain() -> None:
+        door.is_draining = True
+        notify("STOPPING=1")
+
+    def end() -> None:
+        for server in models.values():
+            server.abort_all()
+
+    def hangup() -> None:
+        if door.keys is not None:
+            door.keys.reload()
+
+    DrainingServer(config, settings.drain_s, on_ready=ready, on_drain=drain, on_deadline=end, on_hangup=hangup).run(sockets=[sock])
     if settings.uds is not None:
         with contextlib.suppress(OSError):
             settings.uds.unlink()

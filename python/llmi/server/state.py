@@ -6,6 +6,7 @@ import dataclasses
 
 from starlette.requests import Request
 
+from llmi.server.guard import Door
 from llmi.server.receipts import Receipts
 from llmi.server.served import Models
 from llmi.server.settings import ServerSettings
@@ -13,11 +14,12 @@ from llmi.server.settings import ServerSettings
 
 @dataclasses.dataclass
 class ServerState:
-    """The models, the settings, and the receipts' folder."""
+    """The models, the settings, the receipts' folder, and who may pass."""
 
     models: Models
     settings: ServerSettings
     receipts: Receipts
+    door: Door
 
 
 def state_of(request: Request) -> ServerState:

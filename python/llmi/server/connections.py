@@ -1,0 +1,134 @@
+"""Connections with deadlines: uvicorn's protocol waits for the rest of a header, and for a client that reads nothing, without end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from typing import Any
+
+from llmi.server.errors import error_body
+from llmi.server.limits import Limits
+
+#: (reason phrase, what the client did) of answers that come before there is a request.
+_REFUSALS = {
+    408: ("Request Timeout", "the request's headers did not come within {limits.header_s:g} s"),
+    431: ("Request Header Fields Too Large", "the request's headers have more than {limits.header_bytes:,} bytes"),
+    503: ("Service Unavailable", "the server has {limits.num_connections:,} connections, as many as it may: try again soon"),
+}
+
+
+def refusal(status: int, limits: Limits) -> bytes:
+    """A whole HTTP answer that ends its connection."""
+    phrase, message = _REFUSALS[status]
+    body = json.dumps(error_body(status, message.format(limits=limits))).encode()
+    more = "retry-after: 1\r\n" if status == 503 else ""
+    head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n{more}\r\n"
+    return head.encode() + body
+
+
+class Timed:
+    """Laid over one of uvicorn's protocols: `limits` are checked before its parser has a request, and while its answer is not read.
+
+    A subclass names the limits; uvicorn makes an object for each connection.
+    """
+
+    limits: Limits
+    # Any: of uvicorn's class, which comes behind this one among the bases.
+    transport: Any
+    cycle: Any
+    connections: Any
+
+    _header_timer: asyncio.TimerHandle | None = None
+    _stuck_timer: asyncio.TimerHandle | None = None
+    _num_header_bytes = 0
+    _num_unsent = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Begins to wait for the first header; one connection too many is told so."""
+        super().connection_made(transport)  # type: ignore[misc]
+        if len(self.connections) > self.limits.num_connections:
+            self._refuse(503)
+            return
+        self._wait_for_header()
+
+    def data_received(self, data: bytes) -> None:
+        """Counts bytes until there is a request."""
+        before = self.cycle
+        super().data_received(data)  # type: ignore[misc]
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._has_request() or self.cycle is not before:
+            self._num_header_bytes = 0
+            self._stop_waiting()
+            return
+        self._num_header_bytes += len(data)
+        if self._num_header_bytes > self.limits.header_bytes:
+            self._refuse(431)
+        elif self._header_timer is None:
+            self._wait_for_header()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as bytes come."""
+        super().pause_writing()  # type: ignore[misc]
+        self._num_unsent = self.transport.get_write_buffer_size()
+        self._stuck_timer = asyncio.get_running_loop().call_later(self.limits.stuck_s, self._check_stuck)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()  # type: ignore[misc]
+        if self._stuck_timer is not None:
+            self._stuck_timer.cancel()
+            self._stuck_timer = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the timers."""
+        self._stop_waiting()
+        if self._stuck_timer is not None:
+            self._stuck_timer.cancel()
+            self._stuck_timer = None
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def _has_request(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait_for_header(self) -> None:
+        self._header_timer = asyncio.get_running_loop().call_later(self.limits.header_s, self._header_is_late)
+
+    def _stop_waiting(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _header_is_late(self) -> None:
+        self._header_timer = None
+        if not self._has_request():
+            self._refuse(408)
+
+    def _check_stuck(self) -> None:
+        """A client that has taken some bytes gets more time; one that has taken none is cut off, and what waits for it is dropped."""
+        left = self.transport.get_write_buffer_size()
+        if left < self._num_unsent:
+            self._num_unsent = left
+            self._stuck_timer = asyncio.get_running_loop().call_later(self.limits.stuck_s, self._check_stuck)
+        else:
+            self.transport.abort()
+
+    def _refuse(self, status: int) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(refusal(status, self.limits))
+            self.transport.close()
+
+
+@functools.cache
+def _uvicorn_protocol() -> type[asyncio.Protocol]:
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Protocol
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol  # type: ignore[assignment]
+    return Protocol
+
+
+def protocol_of(limits: Limits, base: type[asyncio.Protocol] | None = None) -> type[asyncio.Protocol]:
+    """The class for uvicorn's `http`: its own protocol (`base`, or the fastest that is installed) under these limits."""
+    return type("TimedProtocol", (Timed, base or _uvicorn_protocol()), {"limits": limits})

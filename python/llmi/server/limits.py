@@ -1,0 +1,91 @@
+"""The one table of a server's limits."""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import resource
+
+from llmi.errors import InvalidParamsError
+
+_RESERVED_FILES = 64  # of the process's: the model's, pipes, logs
+
+
+def _most_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 65_536 if soft == resource.RLIM_INFINITY else max(8, soft - _RESERVED_FILES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one client may ask of a server. What exceeds a limit is refused by its name, before anything is allocated for it.
+
+    Attributes
+    ----------
+    header_bytes : int
+        Request line and headers of one request; more: 431.
+    header_s, body_s : float
+        Seconds until a request's headers, and then its body, must be whole; else 408, and the connection is closed.
+    body_bytes : int
+        Of a request's body; more: 413.
+    num_samples : int
+        Continuations of one request (`n`, times its prompts).
+    num_tokens : int
+        Continuations times `max_tokens`.
+    answer_bytes : int
+        Of one answer with log-probabilities, computed before it is begun.
+    stuck_s : float
+        A client that takes none of the bytes that wait for it this long is cut off.
+    num_connections : int
+        Open connections; one more gets 503. None: the limit of open files, less 64.
+    queue : int or None
+        Requests that wait beside those that the batch has places for; one more gets 429. None: no bound.
+    deadline_s : float or None
+        From a request's arrival to its end, where the request names none. None: no limit.
+    """
+
+    header_bytes: int = 64 << 10
+    header_s: float = 10.0
+    body_bytes: int = 4 << 20
+    body_s: float = 60.0
+    num_samples: int = 128
+    num_tokens: int = 1 << 20
+    answer_bytes: int = 64 << 20
+    stuck_s: float = 60.0
+    num_connections: int = dataclasses.field(default_factory=_most_connections)
+    queue: int | None = 1024
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name == "queue" else 1e-3 if field.name.endswith("_s") else 1
+            if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value >= least):
+                raise InvalidParamsError(f"{field.name} must be a number of {least:g} or more, not {value!r}", field.name)
+
+    def check_answer(self, num_prompts: int, n: int, max_tokens: int | None, num_logprobs: int, num_prompt_positions: int) -> None:
+        """Raises InvalidParamsError, with the sum, for a request whose answer would be too large.
+
+        num_logprobs: entries of each position; num_prompt_positions: those of the prompts that have any.
+        """
+        samples = num_prompts * n
+        if samples > self.num_samples:
+            raise InvalidParamsError(f"{num_prompts} prompts with n = {n} are {samples:,} answers, more than {self.num_samples:,}", "n")
+        tokens = samples * (max_tokens or 0)
+        if tokens > self.num_tokens:
+            raise InvalidParamsError(
+                f"{samples:,} answers of max_tokens = {max_tokens:,} are {tokens:,} tokens, more than {self.num_tokens:,}", "max_tokens"
+            )
+        size = (tokens + num_prompt_positions) * num_logprobs * ENTRY_BYTES
+        if size > self.answer_bytes:
+            raise InvalidParamsError(
+                f"log-probabilities: {tokens + num_prompt_positions:,} positions of {num_logprobs:,} entries and about {ENTRY_BYTES} bytes are {size:,} bytes, "
+                f"more than {self.answer_bytes:,}",
+                "logprobs",
+            )
+
+
+#: Those of the server that the code runs for.
+LIMITS = contextvars.ContextVar("limits", default=Limits())  # noqa: B039 (frozen)
+#: JSON of one entry of `top_logprobs`: token, log-probability, bytes.
+ENTRY_BYTES = 96

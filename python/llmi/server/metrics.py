@@ -1,0 +1,91 @@
+"""/metrics: the state of all engines and of the server in Prometheus' text format, with vLLM's names behind `llmi:`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from llmi.errors import EngineClosedError
+from llmi.online.totals import HISTOGRAMS, Histogram, Totals
+from llmi.server.served import Served
+
+#: (name, kind, key of the engine's counters, what it is).
+ENGINE = (
+    ("num_requests_running", "gauge", "num_running", "sequences that run now"),
+    ("num_preemptions_total", "counter", "num_preemptions", "how often a running sequence lost its blocks to others"),
+    ("prompt_tokens_total", "counter", "num_prompt_tokens", "prompt tokens that were computed"),
+    ("generation_tokens_total", "counter", "num_generated_tokens", "tokens that were generated"),
+    ("prefix_cache_queries_total", "counter", "num_prefix_queried_tokens", "prompt tokens that were looked up in the prefix tree"),
+    ("prefix_cache_hits_total", "counter", "num_prefix_hit_tokens", "prompt tokens that were found there"),
+    ("prefix_cache_blocks", "gauge", "num_prefix_blocks", "blocks in the prefix tree"),
+    ("iterations_total", "counter", "num_steps", "steps of the engine"),
+    ("iteration_tokens", "gauge", "num_step_rows", "rows of the last step"),
+    ("busy_seconds_total", "counter", "busy_time_s", "time of all steps"),
+    ("hook_seconds_total", "counter", "hook_time_s", "time of steps in user code"),
+)
+Labels = Mapping[str, str]
+
+
+def _labels(labels: Labels) -> str:
+    def quoted(text: str) -> str:
+        return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    return "{" + ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items()) + "}" if labels else ""
+
+
+def _family(name: str, kind: str, help: str, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
+    yield f"# HELP llmi:{name} {help}"
+    yield f"# TYPE llmi:{name} {kind}"
+    for labels, value in samples:
+        yield f"llmi:{name}{_labels(labels)} {value:g}" if isinstance(value, float) else f"llmi:{name}{_labels(labels)} {value}"
+
+
+def _histogram(name: str, help: str, found: Iterable[tuple[str, Histogram]]) -> Iterator[str]:
+    yield f"# HELP llmi:{name} {help}"
+    yield f"# TYPE llmi:{name} histogram"
+    for model, histogram in found:
+        total = 0
+        for bound, count in zip([*(f"{bound:g}" for bound in histogram.bounds), "+Inf"], histogram.counts, strict=True):
+            total += count
+            yield f"llmi:{name}_bucket{_labels({'model_name': model, 'le': bound})} {total}"
+        yield f"llmi:{name}_sum{_labels({'model_name': model})} {histogram.sum:.9g}"
+        yield f"llmi:{name}_count{_labels({'model_name': model})} {total}"
+
+
+def render(models: Iterable[Served], num_refused: Mapping[int, int], num_active: int) -> str:
+    """The page. num_refused: requests that the guard has refused, by status; num_active: requests under way, of any route."""
+    models = list(models)
+    live = {}
+    for model in models:
+        try:
+            live[model.name] = model.server.live()
+        except EngineClosedError:
+            continue
+    lines: list[str] = []
+    for name, kind, key, help in ENGINE:
+        lines += _family(name, kind, help, [({"model_name": model}, state.stats[key]) for model, state in live.items()])
+    waiting = [({"model_name": model}, state.num_waiting) for model, state in live.items()]
+    lines += _family("num_requests_waiting", "gauge", "requests that no step has begun", waiting)
+    usage = [({"model_name": model}, 1 - state.stats["num_free_pages"] / max(1, state.stats["num_pages"])) for model, state in live.items()]
+    lines += _family("kv_cache_usage_perc", "gauge", "share of the KV cache that is in use, 1 is all", usage)
+    lines += _of_requests({model.name: model.server.totals for model in models})
+    up = [({"model_name": model.name}, int(model.server.health().alive)) for model in models]
+    lines += _family("engine_up", "gauge", "1 while the engine's steps go on", up)
+    refused = [({"status": str(status)}, count) for status, count in sorted(num_refused.items())]
+    lines += _family("http_requests_refused_total", "counter", "requests that were turned away before they reached a route", refused)
+    lines += _family("http_requests_active", "gauge", "HTTP requests under way", [({}, num_active)])
+    return "\n".join(lines) + "\n"
+
+
+def _of_requests(totals: Mapping[str, Totals]) -> Iterator[str]:
+    ended = [
+        ({"model_name": model, "finished_reason": reason}, count)
+        for model, found in totals.items()
+        for reason, count in found.num_ended.items()
+    ]
+    yield from _family("request_success_total", "counter", "continuations that ended, by why", ended)
+    drafted = [({"model_name": model}, found.num_draft_tokens) for model, found in totals.items()]
+    yield from _family("spec_decode_num_draft_tokens_total", "counter", "tokens that were drafted", drafted)
+    accepted = [({"model_name": model}, found.num_accepted_tokens) for model, found in totals.items()]
+    yield from _family("spec_decode_num_accepted_tokens_total", "counter", "drafted tokens that were accepted", accepted)
+    for name, (_, help) in HISTOGRAMS.items():
+        yield from _histogram(name, help, [(model, found.histograms[name]) for model, found in totals.items()])

@@ -1,0 +1,225 @@
+"""Disconnects, deadlines, a full queue, the end of a server and its metrics, over a real socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from llmi import LLM, AsyncLLM
+from llmi.server import run
+from llmi.server.drain import DrainingServer
+from llmi.server.limits import Limits
+from llmi.server.settings import ServerSettings
+
+BODY = {"model": "tiny", "prompt": "ab", "ignore_eos": True, "temperature": 0}
+
+
+class Running:
+    """A server in a thread."""
+
+    def __init__(self, llm: LLM, settings: ServerSettings, monkeypatch: pytest.MonkeyPatch, max_queue: int | None = None) -> None:
+        self.llm = llm
+        self.engine = AsyncLLM(llm=llm, max_queue=max_queue)
+        self.server: Any = None
+        original = DrainingServer.run
+
+        def keep(server: DrainingServer, sockets: Any = None) -> None:
+            self.server = server
+            original(server, sockets)
+
+        monkeypatch.setattr(DrainingServer, "run", keep)
+        sock = run.bind(settings)
+        self.port = sock.getsockname()[1]
+        ready = threading.Event()
+        lines: list[str] = []
+
+        def say(line: str) -> None:
+            lines.append(line)
+            if line.startswith("ready"):
+                ready.set()
+
+        self.thread = threading.Thread(target=run.serve, args=({"tiny": self.engine}, settings, sock, say))
+        self.thread.start()
+        assert ready.wait(20), lines
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def post(self, body: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
+        connection = self.connect()
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        result = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        connection.close()
+        return result
+
+    def end(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        self.engine._pump.closed = True  # type: ignore[union-attr]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return condition()
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
+    with LLM(tiny_path(max_position_embeddings=1 << 16), kv_cache_memory_bytes=1 << 26, max_model_len=1 << 16, max_num_seqs=2) as llm:
+        yield llm
+
+
+@contextmanager
+def running(llm: LLM, monkeypatch: pytest.MonkeyPatch, max_queue: int | None = None, **settings: Any) -> Iterator[Running]:
+    server = Running(llm, ServerSettings(port=0, **settings), monkeypatch, max_queue)
+    try:
+        yield server
+    finally:
+        server.end()
+        assert wait_until(lambda: llm._engine.latest_stats()["num_running"] == 0)
+        llm.reset_prefix_cache()
+        stats = llm.get_metrics()
+        assert stats["num_free_pages"] == stats["num_pages"] and stats["audit"] == ""
+
+
+LONG = {**BODY, "max_tokens": 60_000}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["1 unstreamed", "2 streamed"])
+def test_a_client_that_goes_frees_its_blocks(llm: LLM, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    with running(llm, monkeypatch) as server:
+        for _ in range(3):
+            connection = server.connect()
+            connection.request("POST", "/v1/completions", json.dumps({**LONG, "stream": stream}), {"content-type": "application/json"})
+            assert wait_until(lambda: llm._engine.latest_stats()["num_running"] == 1)
+            assert connection.sock is not None
+            connection.sock.shutdown(socket.SHUT_RDWR)
+            connection.close()
+            assert wait_until(lambda: llm._engine.latest_stats()["num_running"] == 0, 5)
+        status, _, body = server.post({**BODY, "max_tokens": 4})
+        assert status == 200 and json.loads(body)["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_18_deadlines(llm: LLM, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    with running(llm, monkeypatch) as server:
+        status, _, body = server.post({**LONG, "stream": stream, "timeout_s": 0.5})
+        if stream:
+            assert status == 200 and b'"error"' in body and b"deadline_s = 0.5" in body and b'"length"' not in body
+        else:
+            assert status == 504 and json.loads(body)["error"]["type"] == "timeout_error"
+        assert server.post({**LONG, "stream": stream, "timeout_s": 0.0})[0] == 504
+
+
+def test_15_a_full_queue(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(llm, monkeypatch, max_queue=1) as server:
+        connections = [server.connect() for _ in range(3)]
+        for count, connection in enumerate(connections):
+            connection.request("POST", "/v1/completions", json.dumps({**LONG, "stream": True}), {"content-type": "application/json"})
+            assert wait_until(lambda count=count: len(server.engine.live().requests) == count + 1)  # type: ignore[misc]
+        for stream in (False, True):
+            status, headers, body = server.post({**BODY, "max_tokens": 1, "stream": stream})
+            assert status == 429 and int(headers["retry-after"]) >= 1 and json.loads(body)["error"]["code"] == "queue_full"
+        for connection in connections:
+            connection.close()
+        assert wait_until(lambda: server.engine.live().requests == [])
+        assert server.post({**BODY, "max_tokens": 1})[0] == 200
+
+
+@pytest.mark.parametrize("cycle", range(4))
+def test_19_the_end_finishes_what_runs(llm: LLM, monkeypatch: pytest.MonkeyPatch, cycle: int) -> None:
+    with running(llm, monkeypatch) as server:
+        answers: list[Any] = []
+        body = {**BODY, "max_tokens": 400, "stream": cycle % 2 == 1}
+        threads = [threading.Thread(target=lambda: answers.append(server.post(body))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert wait_until(lambda: len(server.engine.live().requests) == 4)
+        server.server.should_exit = True
+        for thread in threads:
+            thread.join()
+        assert [status for status, _, _ in answers] == [200] * 4 and not any(b'"error"' in data for _, _, data in answers)
+        server.thread.join(30)
+        with pytest.raises(OSError):
+            server.post(body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_19_what_does_not_finish_is_told(llm: LLM, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    with running(llm, monkeypatch, drain_s=0.3) as server:
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(server.post({**LONG, "stream": stream})))
+        thread.start()
+        assert wait_until(lambda: llm._engine.latest_stats()["num_running"] == 1)
+        server.server.should_exit = True
+        thread.join()
+        [(status, _, body)] = answers
+        assert b"shutting down" in body and status == (200 if stream else 503)
+
+
+def test_19_sigterm_ends_with_0(tiny_path: Callable[..., Path]) -> None:
+    command = [sys.executable, "-m", "llmi", "serve", "-m", f"tiny={tiny_path()}", "--port", "0", "--kv-cache-memory-bytes", str(1 << 22)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("ready"):
+                break
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, process.stdout.read()
+
+
+def test_metrics(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(llm, monkeypatch) as server:
+        for _ in range(3):
+            server.post({**BODY, "max_tokens": 7})
+        server.post({**BODY, "prompt": ["a"] * 200})
+        connection = server.connect()
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        assert answer.status == 200 and answer.getheader("content-type", "").startswith("text/plain; version=0.0.4")
+        connection.close()
+    names = set(re.findall(r"^# TYPE llmi:(\w+) \w+$", text, re.MULTILINE))
+    vllm = """num_requests_running num_requests_waiting kv_cache_usage_perc num_preemptions_total prompt_tokens_total generation_tokens_total
+              prefix_cache_queries_total prefix_cache_hits_total request_success_total time_to_first_token_seconds inter_token_latency_seconds
+              request_time_per_output_token_seconds e2e_request_latency_seconds request_queue_time_seconds request_prefill_time_seconds
+              request_decode_time_seconds request_inference_time_seconds request_prompt_tokens request_generation_tokens request_params_n
+              request_params_max_tokens spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total"""
+    assert set(vllm.split()) <= names
+    values = dict(re.findall(r"^llmi:(\S+) (\S+)$", text, re.MULTILINE))
+    assert values['request_success_total{model_name="tiny",finished_reason="length"}'] == "3"
+    assert values['request_generation_tokens_sum{model_name="tiny"}'] == "21"
+    assert values['inter_token_latency_seconds_count{model_name="tiny"}'] == "18"
+    assert values['engine_up{model_name="tiny"}'] == "1"
+    for name in {key.partition("{")[0] for key in values if key.partition("{")[0].endswith("_bucket")}:
+        counts = [int(value) for key, value in values.items() if key.startswith(name + "{")]
+        assert counts == sorted(counts) and counts[-1] == int(values[name.removesuffix("_bucket") + '_count{model_name="tiny"}'])
+    for line in text.splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) llmi:\w+ .+|llmi:\w+(\{[^}]*\})? -?[\d.e+-]+", line), line
+
+
+def test_a_unit_for_systemd(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "llmi", "serve", "--systemd", "--port", "81", "--drain-s", "7"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "-m llmi serve --port 81 --drain-s 7\n" in text and "Type=notify" in text and "TimeoutStopSec=22" in text
+    assert uvicorn.__version__
