@@ -22,7 +22,6 @@ import uvicorn
 from llmi import LLM, AsyncLLM
 from llmi.server import run
 from llmi.server.drain import DrainingServer
-from llmi.server.limits import Limits
 from llmi.server.settings import ServerSettings
 
 BODY = {"model": "tiny", "prompt": "ab", "ignore_eos": True, "temperature": 0}

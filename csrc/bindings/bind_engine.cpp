@@ -36,13 +36,28 @@ py::dict Stats(EngineHandle& handle) {
   return DictOf(stats);
 }
 
+using EngineClass = py::class_<EngineHandle, std::unique_ptr<EngineHandle, EngineHandleDeleter>>;
+
+// What can be asked without waiting for the engine thread.
+void RegisterWatching(EngineClass& engine) {
+  engine.def(
+            "latest_stats", [](EngineHandle& handle) { return DictOf(handle.engine().Latest()); }, "The counters after the last step.")
+      .def_property_readonly(
+          "num_queued", [](EngineHandle& handle) { return handle.engine().pulse().num_queued(); },
+          "Requests that no step has computed a token of.")
+      .def_property_readonly(
+          "stalled_s", [](EngineHandle& handle) { return handle.engine().pulse().StalledSeconds(); },
+          "Seconds since the engine thread last moved; 0 while it has nothing to do.");
+}
+
 }  // namespace
 
 void RegisterEngine(py::module_& module) {
   py::class_<DropFlag>(module, "DropFlag")
       .def(py::init<>())
       .def("set", [](DropFlag& flag) { flag.value = true; }, "Ends the loading of the model: its caller has given up.");
-  py::class_<EngineHandle, std::unique_ptr<EngineHandle, EngineHandleDeleter>>(module, "Engine")
+  EngineClass engine(module, "Engine");
+  engine
       .def(py::init([](const ModelFiles& files, const DropFlag& dropped, const py::kwargs& given) {
              const EngineOptions options = EngineOptionsOf(given);
              const GilReleased release;
@@ -77,16 +92,8 @@ void RegisterEngine(py::module_& module) {
       .def("close", &EngineHandle::Close, py::arg("patience_s") = std::numeric_limits<double>::infinity())
       .def(
           "tables", [](EngineHandle& handle) { return handle.engine().Tables(); }, py::call_guard<GilReleased>())
-      .def("stats", &Stats)
-      .def(
-          "latest_stats", [](EngineHandle& handle) { return DictOf(handle.engine().Latest()); },
-          "The counters after the last step; it does not wait for the engine thread.")
-      .def_property_readonly(
-          "num_queued", [](EngineHandle& handle) { return handle.engine().pulse().num_queued(); },
-          "Requests that no step has computed a token of.")
-      .def_property_readonly(
-          "stalled_s", [](EngineHandle& handle) { return handle.engine().pulse().StalledSeconds(); },
-          "Seconds since the engine thread last moved; 0 while it has nothing to do.");
+      .def("stats", &Stats);
+  RegisterWatching(engine);
   py::dict meanings;
   VisitMetrics({}, [&](const char* name, const auto& /*value*/, const char* meaning) { meanings[name] = meaning; });
   module.attr("METRICS") = meanings;

@@ -67,8 +67,8 @@ class Watch:
 
 
 async def _stream(request: Request, models: list[Served]) -> AsyncIterator[bytes]:
-    watch = request.app.state.watch
-    while True:
+    watch, door = request.app.state.watch, state_of(request).door
+    while not door.is_draining:
         for model in models:
             yield b"data: " + json.dumps(await watch.of(model), separators=(",", ":")).encode() + b"\n\n"
         await asyncio.sleep(PERIOD_S)

@@ -89,7 +89,14 @@ def serve(models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket
     app = make_app(models, settings)
     door = app.state.llmi.door
     config = uvicorn.Config(
-        app, http=protocol_of(settings.limits), ws="none", lifespan="off", log_level="warning", access_log=False, server_header=False, backlog=_BACKLOG
+        app,
+        http=protocol_of(settings.limits),
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
     )
 
     def ready() -> None:
