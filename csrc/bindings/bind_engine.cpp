@@ -56,8 +56,8 @@ void RegisterEngine(py::module_& module) {
   py::class_<DropFlag>(module, "DropFlag")
       .def(py::init<>())
       .def("set", [](DropFlag& flag) { flag.value = true; }, "Ends the loading of the model: its caller has given up.");
-  EngineClass engine(module, "Engine");
-  engine
+  EngineClass bound(module, "Engine");
+  bound
       .def(py::init([](const ModelFiles& files, const DropFlag& dropped, const py::kwargs& given) {
              const EngineOptions options = EngineOptionsOf(given);
              const GilReleased release;
@@ -93,7 +93,7 @@ void RegisterEngine(py::module_& module) {
       .def(
           "tables", [](EngineHandle& handle) { return handle.engine().Tables(); }, py::call_guard<GilReleased>())
       .def("stats", &Stats);
-  RegisterWatching(engine);
+  RegisterWatching(bound);
   py::dict meanings;
   VisitMetrics({}, [&](const char* name, const auto& /*value*/, const char* meaning) { meanings[name] = meaning; });
   module.attr("METRICS") = meanings;
