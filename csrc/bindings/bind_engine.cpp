@@ -41,12 +41,12 @@ using EngineClass = py::class_<EngineHandle, std::unique_ptr<EngineHandle, Engin
 // What can be asked without waiting for the engine thread.
 void RegisterWatching(EngineClass& engine) {
   engine.def(
-            "latest_stats", [](EngineHandle& handle) { return DictOf(handle.engine().Latest()); }, "The counters after the last step.")
+            "latest_stats", [](EngineHandle& handle) { return DictOf(handle.engine().Stats(false)); }, "The counters after the last step.")
       .def_property_readonly(
-          "num_queued", [](EngineHandle& handle) { return handle.engine().pulse().num_queued(); },
+          "num_queued", [](EngineHandle& handle) { return handle.engine().Stats(false).num_queued; },
           "Requests that no step has computed a token of.")
       .def_property_readonly(
-          "stalled_s", [](EngineHandle& handle) { return handle.engine().pulse().StalledSeconds(); },
+          "stalled_s", [](EngineHandle& handle) { return handle.engine().Stats(false).stalled_s; },
           "Seconds since the engine thread last moved; 0 while it has nothing to do.");
 }
 

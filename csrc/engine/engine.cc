@@ -15,7 +15,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
     : decoder_(std::move(decoder)),
       context_(context),
       limits_(decoder_->spec(), config),
-      inbox_(life_, pulse_, config.check_wait),
+      inbox_(life_, config.check_wait),
       commands_(life_, config.check_wait) {
   cache_ = std::make_unique<KvCache>(GroupsOf(decoder_->spec(), config), config.num_pages, context_.device);
   scheduler_ = std::make_unique<Scheduler>(config.scheduler, cache_.get());
@@ -23,7 +23,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
                                        [this] { commands_.CheckCaller(); });
   lab_ = std::make_unique<Lab>(context_, *decoder_, *cache_, *scheduler_, commands_, inbox_,
                                LabLimits{config.max_model_len, config.scheduler.max_num_batched_tokens});
-  requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, life_, pulse_, std::move(tokens),
+  requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, life_, inbox_.pulse(), std::move(tokens),
                                                config.scheduler.policy == SchedulingPolicy::kStatic);
   steps_ = std::make_unique<StepLoop>(context_, *decoder_, *cache_, *scheduler_, *requests_, *costs_, config);
   stats_ = std::make_unique<StatsCollector>(context_.device, *cache_, *scheduler_, *requests_, *costs_, *steps_, config.audit_each_step);
@@ -47,9 +47,12 @@ void Engine::Check(const Request& request) const {
   limits_.Check(request);
 }
 
-EngineStats Engine::Stats() {
-  commands_.TryExecute([&] { stats_->PublishWithPages(); });  // a closed engine's last numbers stay
-  return stats_->Latest();
+EngineStats Engine::Stats(bool wait) {
+  if (wait) commands_.TryExecute([&] { stats_->PublishWithPages(); });  // a closed engine's last numbers stay
+  EngineStats stats = stats_->Latest();
+  stats.num_queued = inbox_.pulse().num_queued();
+  stats.stalled_s = inbox_.pulse().StalledSeconds();
+  return stats;
 }
 
 MemoryTables Engine::Tables() {

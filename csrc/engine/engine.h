@@ -17,7 +17,6 @@
 #include "engine/inbox.h"
 #include "engine/lab.h"
 #include "engine/lifetime.h"
-#include "engine/pulse.h"
 #include "engine/request.h"
 #include "engine/stats.h"
 #include "engine/stats_collector.h"
@@ -65,11 +64,9 @@ class Engine {
   // Token sequences that user code extends. Call only the methods of Lab's first part.
   Lab& lab() { return *lab_; }
 
-  EngineStats Stats();
-  // The counters as they were published after the last step, without waiting for the engine thread. Numbers that need a walk over all pages
-  // are those of the last Stats().
-  EngineStats Latest() const { return stats_->Latest(); }
-  const Pulse& pulse() const { return pulse_; }
+  // wait: for the engine thread, between two steps. Else the counters are those after the last step; numbers that need a walk over all
+  // pages are older.
+  EngineStats Stats(bool wait = true);
   // The block tables of everything that holds cache now; none if the engine is closed.
   MemoryTables Tables();
   // Seconds of a step by its number of rows, measured on the engine thread at the first call. Throws like CommandQueue::Execute.
@@ -104,7 +101,6 @@ class Engine {
   KernelContext context_;
   const RequestLimits limits_;
   Lifetime life_;
-  Pulse pulse_;
   Inbox inbox_;
   CommandQueue commands_;
   std::unique_ptr<KvCache> cache_;

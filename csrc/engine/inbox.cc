@@ -6,8 +6,7 @@
 
 namespace llmi {
 
-Inbox::Inbox(Lifetime& life, Pulse& pulse, std::function<void()> check_wait)
-    : life_(life), pulse_(pulse), check_wait_(std::move(check_wait)) {}
+Inbox::Inbox(Lifetime& life, std::function<void()> check_wait) : life_(life), check_wait_(std::move(check_wait)) {}
 
 void Inbox::Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel) {
   {

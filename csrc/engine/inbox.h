@@ -26,9 +26,10 @@ class Inbox {
   };
 
   // check_wait: see CommandQueue.
-  Inbox(Lifetime& life, Pulse& pulse, std::function<void()> check_wait);
+  Inbox(Lifetime& life, std::function<void()> check_wait);
 
   // --- Any thread.
+  Pulse& pulse() { return pulse_; }
   // Queues requests, all at once, so that they meet in the same step; their events go to `channel`. Throws Error(kClosed).
   void Submit(const std::vector<std::shared_ptr<Request>>& requests, const std::shared_ptr<OutputChannel>& channel);
   void Abort(const std::vector<uint64_t>& request_ids);
@@ -49,7 +50,7 @@ class Inbox {
 
  private:
   Lifetime& life_;
-  Pulse& pulse_;
+  Pulse pulse_;
   const std::function<void()> check_wait_;
   // Guarded by the lock of Lifetime.
   Mail mail_;

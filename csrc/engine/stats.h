@@ -31,6 +31,8 @@ namespace llmi {
   X(int64_t, num_window_blocks_returned, "blocks that went back to the pool because an attention window had passed them") \
   X(int64_t, num_running, "sequences that run now") \
   X(int64_t, num_waiting, "sequences that wait now") \
+  X(int64_t, num_queued, "requests that no step has begun") \
+  X(double, stalled_s, "time since the engine thread last moved; 0 while it has nothing to do") \
   X(int64_t, num_pages, "pages of the KV cache") \
   X(int64_t, num_free_pages, "pages that are free, or that the prefix cache alone holds") \
   X(int64_t, num_cached_pages, "pages that the prefix cache alone holds: they are free as soon as they are needed") \
