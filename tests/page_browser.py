@@ -1,14 +1,17 @@
 """The page in a real browser: python tests/page_browser.py MODEL [PICTURE] (needs Chromium: apt-get install chromium).
 
-It starts `llmi serve` with the model, has 32 chats stream, loads the page in headless Chromium without a network, and looks at what the page shows: the
-batch of 32 rows, and no error of a script. With a second argument it keeps the picture.
+It starts `llmi serve` with the model, has 32 chats stream, opens the page in headless Chromium without a network, asks a question, and counts what the
+page shows: the rows of the batch, and the coloured tokens of the answer. With a second argument it keeps the picture.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-import re
+import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -38,20 +41,67 @@ def stream(url: str, index: int, end: threading.Event) -> None:
                 pass
 
 
-def browse(browser: str, url: str, *more: str) -> str:
-    """What headless Chromium prints. Its profile is thrown away."""
-    with tempfile.TemporaryDirectory() as profile:
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={profile}", "--window-size=1360,1100", "--hide-scrollbars",
-                 "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--timeout=20000"]  # fmt: skip
-        result = subprocess.run([browser, *flags, *more, f"{url}/"], capture_output=True, text=True, timeout=180, check=False)
-        errors = re.findall(r"CONSOLE.*(?:Error|Refused|Uncaught).*", result.stderr)
-        assert not errors, errors
-        return result.stdout
+class Browser:
+    """Headless Chromium with one page, driven over its DevTools socket."""
+
+    def __init__(self, program: str, url: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self._folder.name}", "--window-size=1360,1100",
+                 "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # fmt: skip
+        self._process = subprocess.Popen([program, *flags, f"{url}/"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        place = Path(self._folder.name) / "DevToolsActivePort"
+        while not place.is_file() or not place.read_text().strip():
+            time.sleep(0.2)
+        port = int(place.read_text().split()[0])
+        pages: list[dict[str, Any]] = []
+        while not pages:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
+                pages = [entry for entry in json.loads(answer.read()) if entry["type"] == "page"]
+        self._socket = socket.create_connection(("127.0.0.1", port), 60)
+        path = "/" + pages[0]["webSocketDebuggerUrl"].split("/", 3)[3]
+        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        self._socket.sendall(
+            f"{head}Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        self._reader = self._socket.makefile("rb")
+        while self._reader.readline().strip():
+            pass
+        self._count = 0
+
+    def ask(self, method: str, **params: Any) -> Any:
+        """One call of the protocol."""
+        self._count += 1
+        data = json.dumps({"id": self._count, "method": method, "params": params}).encode()
+        size_bytes = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + struct.pack(">H", len(data))
+        self._socket.sendall(b"\x81" + size_bytes + b"\0\0\0\0" + data)  # a mask of zeros
+        while True:
+            size = self._reader.read(2)[1]
+            size = (
+                struct.unpack(">H", self._reader.read(2))[0]
+                if size == 126
+                else struct.unpack(">Q", self._reader.read(8))[0]
+                if size == 127
+                else size
+            )
+            answer = json.loads(self._reader.read(size))
+            if answer.get("id") == self._count:
+                return answer["result"]
+
+    def value(self, expression: str) -> Any:
+        """The value of an expression in the page."""
+        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def close(self) -> None:
+        """Ends the browser."""
+        self._socket.close()
+        self._process.terminate()
+        self._process.wait(30)
+        self._folder.cleanup()
 
 
 def main(model: str, picture: str | None) -> int:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
         raise SystemExit("there is no Chromium: apt-get install chromium")
     process, url = serve(model)
     end = threading.Event()
@@ -59,14 +109,23 @@ def main(model: str, picture: str | None) -> int:
     try:
         for thread in threads:
             thread.start()
-        time.sleep(3)
-        page = browse(browser, url, "--dump-dom")
-        rows = page.split("<tbody>")[1].split("</tbody>")[0].count("<tr>")
-        numbers = dict(re.findall(r"<b>([^<]*)</b><span>([^<]*)</span>", page))
-        print(f"{rows} rows in the batch; {numbers}")
+        browser = Browser(program, url)
+        most, until = 0, time.monotonic() + 60
+        ask = "$('tokens').value = 40; $('text').value = 'What is rain?'; $('ask').requestSubmit()"
+        rows, spans = "document.querySelectorAll('#rows tbody tr').length", "document.querySelectorAll('.turn.assistant span').length"
+        coloured = 0
+        while (most < STREAMS or coloured < 20) and time.monotonic() < until:
+            time.sleep(0.5)
+            most = max(most, browser.value(rows))
+            if most and not browser.value("document.querySelectorAll('.turn').length"):
+                browser.value(ask)
+            coloured = browser.value(spans)
+        numbers = browser.value("document.getElementById('numbers').innerText")
+        print(f"{most} rows in the batch; {coloured} coloured tokens; {numbers!r}")
         if picture is not None:
-            browse(browser, url, f"--screenshot={Path(picture).resolve()}")
-        return 0 if rows == STREAMS else 1
+            Path(picture).write_bytes(base64.b64decode(browser.ask("Page.captureScreenshot")["data"]))
+        browser.close()
+        return 0 if most >= STREAMS and coloured else 1
     finally:
         end.set()
         process.terminate()
