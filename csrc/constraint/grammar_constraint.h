@@ -24,7 +24,7 @@ class GrammarConstraint final : public TokenConstraint {
 
   // A copy for a request whose texts end with these tokens. Several threads may call it at once.
   std::unique_ptr<GrammarConstraint> Copy(std::vector<int32_t> ends) const;
-  // What is wrong; "" if nothing is.
+  // The error in words; "" without one.
   std::string ErrorText() const;
   // For measurements.
   const GrammarVocabulary& vocabulary() const { return *vocabulary_; }
