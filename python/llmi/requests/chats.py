@@ -15,6 +15,7 @@ from llmi.requests.resolve import take_options
 from llmi.text.chats import as_chats, ids_of, prompts_of
 from llmi.text.prompts import ChatPrompt
 from llmi.tools.chat import ToolChat, chat_tools, together, with_fields
+from llmi.tools.functions import functions_of
 
 if TYPE_CHECKING:
     from llmi.session import Session
@@ -78,10 +79,11 @@ def _tools(llm: Session, sampling_params: object, chat: ChatOptions) -> ToolChat
         raise InvalidParamsError(f"chat_template_kwargs must be a dict, not {type(kwargs).__name__}", "chat_template_kwargs")
     if chat.tools is not None and (kwargs or {}).get("tools") is not None:
         raise InvalidParamsError("tools is given twice: as an argument, and in chat_template_kwargs", "tools")
-    variables = {**(kwargs or {}), **({} if not chat.tools else {"tools": chat.tools})}
+    tools = [function.given for function in functions_of(chat.tools)]  # an iterator is read once
+    variables = {**(kwargs or {}), **({"tools": tools} if tools else {})}
     has_template = chat.chat_template is not None or llm.tokenizer.chat_template is not None
     template = llm.tokenizer.template_for(chat.chat_template, variables) if has_template else None
-    return chat_tools(llm.tokenizer, sampling_params, chat.tools, chat.tool_choice, chat.parallel_tool_calls, chat.tool_format, template)
+    return chat_tools(llm.tokenizer, sampling_params, tools, chat.tool_choice, chat.parallel_tool_calls, chat.tool_format, template)
 
 
 def _with_tools(tools: ToolChat, sampling_params: object, generate_args: dict[str, Any]) -> tuple[object, dict[str, Any]]:
