@@ -53,12 +53,16 @@ def in_words(messages: list[Any], instructions: str) -> list[Any]:
 def _in_words(message: dict[str, Any]) -> dict[str, Any]:
     if message.get("role") == "tool" and isinstance(message.get("content"), str):
         return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
-    return calls_in_words(message)
+    return _with_calls(message)
 
 
-def calls_in_words(message: Any) -> Any:  # Any: the chat's rules check it
+def calls_in_words(message: object) -> object:
     """A message whose calls are part of its text."""
-    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    return _with_calls(message) if isinstance(message, dict) else message
+
+
+def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
     if message.get("role") == "assistant" and isinstance(calls, list) and calls:
         texts = [message["content"]] if isinstance(message.get("content"), str) and message["content"] else []
         texts += [f"<tool_call>\n{_call(call)}\n</tool_call>" for call in calls]
