@@ -262,6 +262,26 @@ def test_each_reader_gets_the_whole_row(pairs: dict[bool, Pair], name: str) -> N
     assert pairs[False].run(prompts, few_params()) == (18, 0)
 
 
+@pytest.mark.parametrize("name", ["none", *READERS])
+def test_plans_name_each_reader(pairs: dict[bool, Pair], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The predicate itself, at a row with a draft where there are drafts."""
+    fields, options = READERS.get(name, ({}, drafting()))
+    built: list[Any] = []
+    make = _core.Request
+
+    def record(**given: Any) -> Any:
+        built.append(make(**given))
+        return built[-1]
+
+    monkeypatch.setattr(_core, "Request", record)
+    pairs[False].run([[5, 6]], few_params(**fields), fails="dola_layers" in fields, **options)
+    row = T.RowCase()
+    row.position = 5
+    if options:
+        row.draft_token_ids, row.is_observed = [40, 41], name == "observer"
+    assert T.plan_row(built[0], row).needs_whole_row == (name != "none")
+
+
 def test_batch_processors_get_the_whole_row(pairs: dict[bool, Pair]) -> None:
     assert pairs[True].run([[5, 6], [9]], few_params()) == (0, 0)
 
