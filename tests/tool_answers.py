@@ -112,7 +112,7 @@ def variants(text: str, rng: random.Random) -> Iterator[str]:
 def main(count: int) -> int:
     """Prints a line for each format."""
     num_changed = 0
-    with LLM(tiny_model(vocab_size=257), max_model_len=1024, max_num_seqs=64, kv_cache_memory_bytes=1 << 27) as llm:
+    with LLM(tiny_model(vocab_size=257), max_model_len=2048, max_num_seqs=64, kv_cache_memory_bytes=1 << 27) as llm:
         for form in FORMATS:
             rng, num_texts, wrong, calls = random.Random(1), 0, 0, 0
             for batch in range(-(-count // 50)):
