@@ -124,7 +124,8 @@ def objects() -> dict[str, Any]:
         llmi.TraceDifference(1, 5, None, 0.5, math.nan), llmi.TokenExplanation(3, columns, ["a", "b"]), llmi.Typical(0.125), llmi.PromptLookup(3, 2),
         llmi.SelfDraft(exit_layer=1), llmi.TokenTree([1, 2], [-1, -1]), llmi.Draft([1], None, [np.ones(4)]),
         llmi.SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"), llmi.Capture(hidden_states=(0, -1), attention=(1,)),
-        *_beams(), llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4), llmi.Drafter(), llmi.Verification(), llmi.Constraint(), testing.random_drafter(0.5), _tokenizer(),
+        *_beams(), llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4), llmi.Drafter(), llmi.Verification(), llmi.Constraint(),
+        llmi.ToolCall("call_1", "add", {"a": 1}, '{"a": 1}'), testing.random_drafter(0.5), _tokenizer(),
     ]  # fmt: skip
     return {type(value).__name__: value for value in [*plain, *map(made_error, ERRORS)]}
 

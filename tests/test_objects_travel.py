@@ -226,13 +226,13 @@ def test_request_errors_are_a_group(llm: LLM) -> None:
 # --- names
 
 
-@pytest.mark.parametrize("module", ["llmi", "llmi.smc", "llmi.testing", "llmi.watermark"])
+@pytest.mark.parametrize("module", ["llmi", "llmi.smc", "llmi.testing", "llmi.tools", "llmi.watermark"])
 def test_public_names_say_where_they_are(module: str) -> None:
     package = importlib.import_module(module)
     for name in package.__all__:
         value = getattr(package, name)
         if isinstance(value, type) or inspect.isfunction(value):
-            assert (value.__module__, value.__qualname__) == (module, name)
+            assert (value.__module__, value.__qualname__) == ("llmi" if name in llmi.__all__ else module, name)
             assert pickle.loads(pickle.dumps(value)) is value
 
 

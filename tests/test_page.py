@@ -130,7 +130,12 @@ def test_events_come_and_end_with_their_reader(client: Client, monkeypatch: pyte
     told: list[bytes] = []
 
     async def watched() -> None:
+        asked: list[None] = []
+
         async def receive() -> dict[str, Any]:
+            asked.append(None)
+            if len(asked) == 1:
+                return {"type": "http.request", "body": b"", "more_body": False}
             while len(told) < 4:
                 await asyncio.sleep(0.01)
             return {"type": "http.disconnect"}

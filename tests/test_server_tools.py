@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from llmi.server.parts import num_reasoning_tokens
+from llmi.structured.thinking import Thinking
 from llmi.testing import tiny_model
+from llmi.tools.stream import AnswerFormat, ToolStream
 from server_client import Client
 
 CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
@@ -71,21 +74,21 @@ def test_tool_calls_whole_and_streamed(client: Client, choice: Any) -> None:
     [
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"enum": [12, True]}}}},
-            {"12", "true"},
+            ["12", "true"],
         ),
-        ({"structured_outputs": {"choice": ["ab", "cd"]}}, {"ab", "cd"}),
-        ({"guided_choice": ["ab", "cd"]}, {"ab", "cd"}),
-        ({"guided_regex": "x|y"}, {"x", "y"}),
-        ({"guided_json": {"const": 7}}, {"7"}),
-        ({"guided_grammar": 'start: "q"'}, {"q"}),
-        ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "z"}}, {"z"}),
+        ({"structured_outputs": {"choice": ["ab", "cd"]}}, ["ab", "cd"]),
+        ({"guided_choice": ["ab", "cd"]}, ["ab", "cd"]),
+        ({"guided_regex": "x|y"}, ["x", "y"]),
+        ({"guided_json": {"const": 7}}, ["7"]),
+        ({"guided_grammar": 'start: "q"'}, ["q"]),
+        ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "z"}}, ["z"]),
     ],
     ids=str,
 )
-def test_structured_outputs_by_all_names(client: Client, given: dict[str, Any], matches: set[str]) -> None:
+def test_structured_outputs_by_all_names(client: Client, given: dict[str, Any], matches: list[str]) -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "n": 4, **given}
     whole = client.ok(CHAT, {**body, "seed": 1})
-    assert {choice["message"]["content"] for choice in whole["choices"]} <= matches
+    assert {choice["message"]["content"] for choice in whole["choices"]} <= set(matches)
     whole = client.ok(COMPLETIONS, {"model": "tiny", "prompt": "a", "max_tokens": 20, **given})
     assert whole["choices"][0]["text"] in matches
 
@@ -353,3 +356,11 @@ def test_methods_and_paths(client: Client) -> None:
     ]:
         response = client.send(method, path)
         assert response.status_code == status and set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(("text", "expected"), [("<think>ab</think>cd", 9), ("<think>ab", 9), ("abc", 0), ("<think></think>x", 0), ("", 0)])
+def test_reasoning_tokens_are_counted(text: str, expected: int) -> None:
+    """Tokens of one letter: up to the last of the reasoning, its opening mark included."""
+    thinking = AnswerFormat(None, frozenset(), Thinking("<think>", "</think>"))
+    ids = list(text.encode())
+    assert num_reasoning_tokens(ids, lambda part: bytes(part).decode(), lambda: ToolStream(thinking, 0, 0)) == expected

@@ -127,6 +127,7 @@ def test_one_place_renders_templates() -> None:
 # Modules of llmi that are loaded when they are needed. Their classes may be imported for type checkers alone.
 # NumPy is loaded by two of them, and a first token needs none.
 LOADED_LATE = {
+    "llmi.async_llm",
     "llmi.lab.capture",
     "llmi.lab.sequence",
     "llmi.lab.tree",

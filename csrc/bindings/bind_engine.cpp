@@ -38,7 +38,7 @@ py::dict Stats(EngineHandle& handle) {
 
 using EngineClass = py::class_<EngineHandle, std::unique_ptr<EngineHandle, EngineHandleDeleter>>;
 
-// What can be asked without waiting for the engine thread.
+// Reads that do not wait for the engine thread.
 void RegisterWatching(EngineClass& engine) {
   engine.def(
             "latest_stats", [](EngineHandle& handle) { return DictOf(handle.engine().Stats(false)); }, "The counters after the last step.")

@@ -23,7 +23,7 @@ void AddRecord(const Running& running, const Sample& sample, OutputEvent* event)
   const SpeculationStats& speculation = sample.output().speculation;
   event->num_draft_tokens = speculation.num_draft_tokens;
   event->num_accepted_tokens = speculation.num_accepted_tokens;
-  if (sample.index == 0 && sample.num_streamed_tokens == 0) event->prompt_logprobs = request.prompt_logprobs;
+  if (sample.index == 0 && sample.streamed.num_tokens == 0) event->prompt_logprobs = request.prompt_logprobs;
 }
 
 }  // namespace
@@ -117,9 +117,9 @@ void CompleteOutput(Sample& sample, FinishReason reason) {
 void EmitNews(Running& running, Outbox* outbox) {
   for (const auto& sample : running.samples) {
     const SampleOutput& output = running.output(*sample);
-    const bool news = output.token_ids.size() > sample->num_streamed_tokens || (sample->finished && !sample->finish_streamed);
+    const bool news = output.token_ids.size() > sample->streamed.num_tokens || (sample->finished && !sample->streamed.finish);
     if (!news) continue;
-    const auto first_new = static_cast<int64_t>(sample->num_streamed_tokens);
+    const auto first_new = static_cast<int64_t>(sample->streamed.num_tokens);
     OutputEvent event;
     event.request = running.request;
     event.sample_index = sample->index;
@@ -129,8 +129,8 @@ void EmitNews(Running& running, Outbox* outbox) {
     event.finish_reason = output.finish_reason;
     event.stop_reason = output.stop_reason;
     AddRecord(running, *sample, &event);
-    sample->num_streamed_tokens = output.token_ids.size();
-    sample->finish_streamed = sample->finished;
+    sample->streamed.num_tokens = output.token_ids.size();
+    sample->streamed.finish = sample->finished;
     outbox->Add(running.channel, std::move(event));
   }
 }

@@ -1,4 +1,4 @@
-// What any thread may ask of the engine thread without waiting for it: whether it moves, and how many requests it has not begun.
+// The state of the engine thread that any thread may read without waiting for it: whether it moves, and how many requests it has not begun.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class Pulse {
   }
   // Requests that no step has computed a token of.
   int64_t num_queued() const { return num_queued_; }
-  // Seconds since the thread last finished a step or looked at its work; 0 while it has nothing to do.
+  // Seconds since the thread last finished a step or checked its work; 0 while it has nothing to do.
   double StalledSeconds() const {
     if (idle_ && num_queued_ == 0) return 0;
     return std::max(0.0, NowSeconds() - beat_s_);

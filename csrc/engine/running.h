@@ -50,10 +50,12 @@ struct Sample {
   SamplerState sampler;                          // of mirostat and adaptive_p, after `tokens`
   std::unique_ptr<SampleConstraint> constraint;  // null without one
   double emit_time_s = 0;                        // of the tokens of this step
-  size_t num_streamed_tokens = 0;
   bool started = false;  // the scheduler knows it and its cache exists; true from the beginning for the first sample
   bool finished = false;
-  bool finish_streamed = false;
+  struct {
+    size_t num_tokens = 0;
+    bool finish = false;
+  } streamed;  // of its output
 
   const Request& request() const;
   SampleOutput& output() const;

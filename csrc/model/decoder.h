@@ -49,7 +49,7 @@ class Decoder {
   // where one token is allowed: its logit is 0, or NaN if the hidden row is not finite. allowed [num_rows]: sets of at least one token.
   // On the CPU alone.
   void AllowedLogits(const KernelContext& context, const float* hidden, std::span<const TokenBits> allowed, float* logits);
-  // What LmHead gives, stored on the context's device. The decoder owns the logits; they are valid until its next call.
+  // The result of LmHead, stored on the context's device. The decoder owns the logits; they are valid until its next call.
   float* LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist = nullptr);
   // Computes the logits [num_rows, vocab_size] of tapped hidden states [num_rows, hidden_size] by the head, after the final norm if normed.
   // Forward's `hidden` stays as it is.

@@ -166,7 +166,7 @@ class _Package(ModuleType):
         public = value.__all__ if path in _PACKAGES else _MODULES.get(path, ())
         for member in public:
             if hasattr(vars(value)[member], "__qualname__"):
-                vars(value)[member].__module__ = f"llmi.{path}" if path in _PACKAGES else "llmi"
+                vars(value)[member].__module__ = f"llmi.{path}" if path in _PACKAGES and member not in _HOME else "llmi"
 
 
 class _FormerModules:

@@ -53,7 +53,7 @@ class AsyncLLM(StaysHere):
     llm : LLM, optional
         Use this one, which stays open at the end.
     max_queue : int, optional
-        Most requests that wait beside those that the batch has free places for. One more raises QueueFullError, whose `retry_after_s` comes of the rate
+        Most requests that wait in addition to those that the batch has free places for. One more raises QueueFullError, whose `retry_after_s` comes of the rate
         at which requests end. None: no bound.
 
     Attributes
@@ -64,9 +64,13 @@ class AsyncLLM(StaysHere):
 
     _pump: Pump | None = None  # before __init__
 
-    # Any: LLM checks its own arguments.
     def __init__(
-        self, model: str | os.PathLike[str] | None = None, *, llm: LLM | None = None, max_queue: int | None = None, **engine_args: Any
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        llm: LLM | None = None,
+        max_queue: int | None = None,
+        **engine_args: Any,  # Any: LLM checks its own arguments
     ) -> None:
         if llm is not None and (model is not None or engine_args):
             raise InvalidParamsError("give llm or a model with engine arguments, not both", "llm")

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/rows/host_logits.h"
+#include "engine/rows/row_heads.h"
 #include "engine/running.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
@@ -22,7 +23,8 @@ struct RowValues {
 
 class CombinedRows {
  public:
-  CombinedRows(const KernelContext& context, Decoder& decoder) : context_(context), decoder_(decoder), logits_(decoder.spec().vocab_size) {}
+  CombinedRows(const KernelContext& context, Decoder& decoder, bool small_heads)
+      : context_(context), decoder_(decoder), heads_(context, decoder, small_heads), logits_(decoder.spec().vocab_size) {}
 
   // The chunk's rows of logits: its own, one behind the other, then what they are combined to.
   HostLogits& logits() { return logits_; }
@@ -33,6 +35,11 @@ class CombinedRows {
   // Begins a chunk of the step's rows, from row `begin` on, and makes room for its logits. Returns how many companion rows follow directly
   // behind the chunk's own hidden rows: their logits may be computed with the chunk's, and then Combine(..., true).
   int64_t Begin(std::span<const LogitsRow> rows, int64_t begin);
+  // On the CPU: computes the logits of the chunk's own rows, whose hidden rows are `hidden`, and of the companions that follow.
+  void ComputeHeads(const float* hidden, std::span<const LogitsRow> rows, int64_t num_behind) {
+    heads_.Compute(hidden, rows, num_behind, &logits_);
+  }
+  const RowHeads& heads() const { return heads_; }
   // Combines the chunk's rows, whose own logits are in HostLogits.
   void Combine(const LaunchedStep& step, std::span<const LogitsRow> rows, int64_t begin, bool has_companions);
 
@@ -45,6 +52,7 @@ class CombinedRows {
 
   const KernelContext& context_;
   Decoder& decoder_;
+  RowHeads heads_;
   HostLogits logits_;
   std::vector<int64_t> places_;  // in HostLogits, of each row of the chunk before the masks
   std::vector<float> tapped_;    // [layers, hidden_size] of one row

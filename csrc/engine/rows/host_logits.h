@@ -1,4 +1,4 @@
-// Logits of a chunk of rows on the host: memory that is used again for each chunk. The rows may lie in another order than they have.
+// Logits of a chunk of rows on the host: memory that is used again for each chunk. The rows may be stored in another order than they have.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ class HostLogits {
  public:
   explicit HostLogits(int64_t vocab_size) : vocab_size_(vocab_size) {}
   int64_t vocab_size() const { return vocab_size_; }
-  // Row i lies at place places[i], a permutation; rows past the list lie at their own. Contents do not move.
+  // Row i is stored at place places[i], a permutation; rows past the list are at their own. Contents do not move.
   void SetPlaces(std::vector<int64_t> places) { places_ = std::move(places); }
   // Makes room for rows [0, num_rows). Contents stay, pointers do not.
   void Reserve(int64_t num_rows) { values_.resize(std::max(values_.size(), static_cast<size_t>(num_rows * vocab_size_))); }

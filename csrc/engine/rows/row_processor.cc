@@ -35,8 +35,7 @@ RowProcessor::RowProcessor(const KernelContext& context, Decoder& decoder, KvCac
       scheduler_(scheduler),
       requests_(requests),
       site_{context.device != nullptr, batch_hook != nullptr},
-      heads_(context, decoder, small_heads),
-      combined_(context, decoder),
+      combined_(context, decoder, small_heads),
       device_draws_(context, decoder, combined_.logits()),
       processors_(context, std::move(batch_hook), requests, combined_.logits().vocab_size()),
       prepared_(context, processors_, combined_.logits().vocab_size()),
@@ -65,7 +64,7 @@ void RowProcessor::ProcessChunk(LaunchedStep& step, int64_t begin, std::span<con
   const float* hidden = step.result.hidden + begin * decoder_.spec().hidden_size;
   const int64_t num_behind = combined_.Begin(rows, begin);
   if (context_.device == nullptr) {
-    heads_.Compute(hidden, rows, num_behind, &combined_.logits());
+    combined_.ComputeHeads(hidden, rows, num_behind);
   } else {
     if (!step.draws || begin > 0) step.draws = device_draws_.Launch(rows, hidden);
     ahead.LaunchAfter(step);

@@ -17,7 +17,6 @@
 #include "engine/rows/judge.h"
 #include "engine/rows/plan.h"
 #include "engine/rows/prepared_rows.h"
-#include "engine/rows/row_heads.h"
 #include "engine/rows/user_processors.h"
 #include "engine/running.h"
 #include "engine/trace.h"
@@ -39,7 +38,7 @@ class RowProcessor {
   int64_t num_generated_tokens() const { return num_generated_tokens_; }
   double hook_seconds() { return *processors_.seconds(); }
   const RowSite& site() const { return site_; }
-  const RowHeads& heads() const { return heads_; }
+  const RowHeads& heads() const { return combined_.heads(); }
 
  private:
   void ProcessChunk(LaunchedStep& step, int64_t begin, std::span<const LogitsRow> rows, StepAhead& ahead);
@@ -69,7 +68,6 @@ class RowProcessor {
   Scheduler& scheduler_;
   ActiveRequests& requests_;
   const RowSite site_;
-  RowHeads heads_;
   CombinedRows combined_;
   DeviceDraws device_draws_;
   UserProcessors processors_;

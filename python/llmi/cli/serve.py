@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from llmi.cli.console import show
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.models.catalogue import DEFAULT_MODEL
+from llmi.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from llmi.async_llm import AsyncLLM
-    from llmi.server.settings import ServerSettings
 
 _ENGINE = (
     "dtype",
@@ -110,7 +110,6 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     from llmi.server.keys import read_keys
     from llmi.server.limits import Limits
     from llmi.server.run import check_reach
-    from llmi.server.settings import ServerSettings
 
     if not 0 <= arguments.port < 65536:
         raise InvalidParamsError(f"--port must lie in [0, 65535], not {arguments.port}", "port")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from llmi.conformance.case import add_fields, case, expect, field, same, typed
-from llmi.conformance.target import Reply, Target
+from llmi.conformance.target import Json, Reply, Target
 
 _MESSAGES = "/v1/messages"
-_HI: dict[str, Any] = {"messages": [{"role": "user", "content": "Say something."}], "max_tokens": 8, "temperature": 0}
+_HI: dict[str, Json] = {"messages": [{"role": "user", "content": "Say something."}], "max_tokens": 8, "temperature": 0}
 
 
-def _message(target: Target) -> Any:
+def _message(target: Target) -> Json:
     return target.ok(_MESSAGES, _HI)
 
 
@@ -23,7 +22,7 @@ add_fields(
 )  # fmt: skip
 
 
-def _events(target: Target, **more: Any) -> list[Any]:
+def _events(target: Target, **more: Json) -> list[Json]:
     reply: Reply = target.post(_MESSAGES, {**_HI, **more, "stream": True})
     return [json.loads(event) for event in reply.events]
 

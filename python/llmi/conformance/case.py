@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
-from llmi.conformance.target import Broken, Target
+from llmi.conformance.target import Broken, Json, Target
 
 Check = Callable[[Target], None]
 PROFILES = ("core", "stream", "errors", "limits", "structured", "tools", "determinism", "anthropic", "responses")
@@ -52,7 +51,7 @@ def same(seen: object, expected: object, what: str) -> None:
         raise Broken(f"{what} is {str(seen)[:160]!r}, not {str(expected)[:160]!r}")
 
 
-def field(value: Any, path: str) -> Any:
+def field(value: Json, path: str) -> Json:
     """The value at a path like choices.0.message. Raises Broken where a part is absent."""
     seen = value
     for part in path.split("."):
@@ -63,7 +62,7 @@ def field(value: Any, path: str) -> Any:
     return seen
 
 
-def typed(value: Any, path: str, *kinds: type) -> Any:
+def typed(value: Json, path: str, *kinds: type) -> Json:
     """The value at a path, of one of these types; True is no int. Raises Broken."""
     seen = field(value, path)
     if type(seen) not in kinds and not (seen is None and type(None) in kinds):
@@ -71,10 +70,10 @@ def typed(value: Any, path: str, *kinds: type) -> Any:
     return seen
 
 
-def add_fields(profile: str, what: str, get: Callable[[Target], Any], fields: dict[str, Any]) -> None:
+def add_fields(profile: str, what: str, get: Callable[[Target], Json], fields: dict[str, Json]) -> None:
     """A case for each required field: a tuple is types, anything else the one value."""
 
-    def check(path: str, wanted: Any) -> Check:
+    def check(path: str, wanted: Json) -> Check:
         def run(target: Target) -> None:
             answer = get(target)
             if isinstance(wanted, tuple):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llmi.conformance.case import add_fields, case, expect, field, same, typed
-from llmi.conformance.target import COMPLETIONS, Target
+from llmi.conformance.target import COMPLETIONS, Json, Target
 
 _NULL = type(None)
 _USAGE = {"usage.prompt_tokens": (int,), "usage.completion_tokens": (int,), "usage.total_tokens": (int,)}
 
 
-def _models(target: Target) -> Any:
+def _models(target: Target) -> Json:
     reply = target.send("GET", "/v1/models")
     same(reply.status, 200, "the status")
     return reply.json

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from llmi.conformance.case import add, case, expect, field, same
 from llmi.conformance.stream import texts
-from llmi.conformance.target import Target
+from llmi.conformance.target import Json, Target
 
-_REQUESTS: dict[str, dict[str, Any]] = {
+_REQUESTS: dict[str, dict[str, Json]] = {
     "greedy": {"temperature": 0},
     "drawn": {"temperature": 1.0, "seed": 7},
     "drawn, filtered": {"temperature": 0.8, "top_p": 0.9, "presence_penalty": 0.5, "seed": 8},
 }
-_MORE: dict[str, Any] = {"max_tokens": 24, "logprobs": True, "top_logprobs": 2}
+_MORE: dict[str, Json] = {"max_tokens": 24, "logprobs": True, "top_logprobs": 2}
 
 
-def _answer(target: Target, more: dict[str, Any], text: str = "Tell me of rain.") -> Any:
+def _answer(target: Target, more: dict[str, Json], text: str = "Tell me of rain.") -> Json:
     """Text and log-probabilities: what has to be equal."""
     choice = field(target.chat(text, **{**_MORE, **more}), "choices.0")
     return choice["message"]["content"], choice["finish_reason"], choice["logprobs"]["content"]
 
 
-def _among(target: Target, work: Any, count: int = 31) -> Any:
+def _among(target: Target, work: Json, count: int = 31) -> Json:
     """The result of `work` while as many other requests run, of several lengths."""
     with ThreadPoolExecutor(count + 1) as pool:
         others = [
@@ -38,20 +37,20 @@ def _among(target: Target, work: Any, count: int = 31) -> Any:
 
 for _name, _request in _REQUESTS.items():
 
-    def _twice(target: Target, more: dict[str, Any] = _request) -> None:
+    def _twice(target: Target, more: dict[str, Json] = _request) -> None:
         same(_answer(target, more), _answer(target, more), "the second answer")
 
-    def _loaded(target: Target, more: dict[str, Any] = _request) -> None:
+    def _loaded(target: Target, more: dict[str, Json] = _request) -> None:
         alone = _answer(target, more)
         same(_among(target, lambda: _answer(target, more)), alone, "the answer among 31 others")
 
-    def _cached(target: Target, more: dict[str, Any] = _request) -> None:
+    def _cached(target: Target, more: dict[str, Json] = _request) -> None:
         text = "A prompt that no other case sends, so that its first answer is without the cache: " + repr(sorted(more.items())) * 4
         first = _answer(target, more, text)
         _answer(target, more, text[:-30] + "another end")
         same(_answer(target, more, text), first, "the answer after a hit of the prefix cache")
 
-    def _streamed(target: Target, more: dict[str, Any] = _request) -> None:
+    def _streamed(target: Target, more: dict[str, Json] = _request) -> None:
         chunks = target.chat_stream("Tell me of rain.", **{**_MORE, **more})
         entries = [
             entry for chunk in chunks for choice in chunk["choices"] for entry in (choice.get("logprobs") or {}).get("content") or []
@@ -87,7 +86,7 @@ def seeds(target: Target) -> None:
 
 @case("determinism", "scores of a prompt, alone and among others")
 def scores(target: Target) -> None:
-    def score() -> Any:
+    def score() -> Json:
         return field(
             target.complete("The rain in the old town fell all day", echo=True, logprobs=1, max_tokens=1),
             "choices.0.logprobs.token_logprobs",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from llmi.conformance.case import add, expect, field, same
-from llmi.conformance.target import CHAT, COMPLETIONS, Reply, Target
+from llmi.conformance.target import CHAT, COMPLETIONS, Json, Reply, Target
 
 _HI = [{"role": "user", "content": "hi"}]
 #: Fields of a chat that are wrong, by the name that the error must give.
-_FIELDS: dict[str, tuple[str, Any]] = {
+_FIELDS: dict[str, tuple[str, Json]] = {
     "max_tokens as text": ("max_tokens", "3"), "max_tokens as fraction": ("max_tokens", 3.5), "max_tokens as true": ("max_tokens", True),
     "max_tokens below 0": ("max_tokens", -1), "temperature below 0": ("temperature", -1), "temperature as text": ("temperature", "hot"),
     "top_p above 1": ("top_p", 2), "top_p below 0": ("top_p", -0.5), "n of 0": ("n", 0), "n of a million": ("n", 1_000_000), "n as text": ("n", "2"),
@@ -30,7 +29,7 @@ _BODIES: dict[str, tuple[str, bytes]] = {
 }  # fmt: skip
 
 
-def error_of(reply: Reply, *statuses: int) -> Any:
+def error_of(reply: Reply, *statuses: int) -> Json:
     """The error of an answer with one of these statuses, in OpenAI's form. Raises Broken."""
     expect(reply.status in (statuses or range(400, 500)), f"status {reply.status}: {reply.data[:120]!r}")
     error = field(reply.json, "error")
@@ -51,7 +50,7 @@ def _still_there(target: Target) -> None:
 
 for _name, (_field, _value) in _FIELDS.items():
 
-    def _refused(target: Target, name: str = _field, value: Any = _value) -> None:
+    def _refused(target: Target, name: str = _field, value: Json = _value) -> None:
         error = error_of(
             target.post(CHAT, {"messages": _HI, "max_tokens": 2, **({"logprobs": True} if name == "top_logprobs" else {}), name: value})
         )

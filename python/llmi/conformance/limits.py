@@ -6,11 +6,10 @@ import json
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from llmi.conformance.case import add, case, expect, field
 from llmi.conformance.errors import error_of
-from llmi.conformance.target import CHAT, COMPLETIONS, Broken, Reply, Target
+from llmi.conformance.target import CHAT, COMPLETIONS, Broken, Json, Reply, Target
 
 _HI = [{"role": "user", "content": "hi"}]
 _BIG = {
@@ -24,7 +23,7 @@ _BIG = {
 
 for _name, (_path, _body, _statuses) in _BIG.items():
 
-    def _refused(target: Target, path: str = _path, body: Any = _body, statuses: tuple[int, ...] = _statuses) -> None:
+    def _refused(target: Target, path: str = _path, body: Json = _body, statuses: tuple[int, ...] = _statuses) -> None:
         try:
             error_of(target.post(path, body), *statuses)
         except Broken as broken:

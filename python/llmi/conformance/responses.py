@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from llmi.conformance.case import add_fields, case, expect, field, same
 from llmi.conformance.errors import error_of
-from llmi.conformance.target import Target
+from llmi.conformance.target import Json, Target
 
 _PATH = "/v1/responses"
-_HI: dict[str, Any] = {"input": "Say something.", "max_output_tokens": 8, "temperature": 0, "store": False}
+_HI: dict[str, Json] = {"input": "Say something.", "max_output_tokens": 8, "temperature": 0, "store": False}
 
 
-def _response(target: Target) -> Any:
+def _response(target: Target) -> Json:
     return target.ok(_PATH, _HI)
 
 
-def _text(answer: Any) -> str:
+def _text(answer: Json) -> str:
     parts = [
         part["text"]
         for item in field(answer, "output")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llmi.conformance.case import add, case, expect, field, same, typed
-from llmi.conformance.target import CHAT, COMPLETIONS, Target
+from llmi.conformance.target import CHAT, COMPLETIONS, Json, Target
 
-_FIELDS: dict[str, Any] = {"id": str, "object": str, "created": int, "model": str, "choices": list}
+_FIELDS: dict[str, Json] = {"id": str, "object": str, "created": int, "model": str, "choices": list}
 
 
-def texts(chunks: list[Any], kind: str = "chat") -> dict[int, str]:
+def texts(chunks: list[Json], kind: str = "chat") -> dict[int, str]:
     """The text of each choice."""
     joined: dict[int, str] = {}
     for chunk in chunks:
@@ -20,44 +18,44 @@ def texts(chunks: list[Any], kind: str = "chat") -> dict[int, str]:
     return joined
 
 
-def _completion(target: Target, **more: Any) -> list[Any]:
+def _completion(target: Target, **more: Json) -> list[Json]:
     return target.stream(COMPLETIONS, {"prompt": "one two three", "max_tokens": 8, "temperature": 0, **more})
 
 
 for _what, _get, _object in (("chat", Target.chat_stream, "chat.completion.chunk"), ("completion", _completion, "text_completion")):
     for _field, _kind in _FIELDS.items():
 
-        def _has_field(target: Target, get: Any = _get, name: str = _field, kind: Any = _kind) -> None:
+        def _has_field(target: Target, get: Json = _get, name: str = _field, kind: Json = _kind) -> None:
             for chunk in get(target):
                 typed(chunk, name, kind)
 
         add("stream", f"{_what}: {_field} in every chunk", _has_field)
 
-    def _named(target: Target, get: Any = _get, name: str = _object) -> None:
+    def _named(target: Target, get: Json = _get, name: str = _object) -> None:
         same({chunk["object"] for chunk in get(target)}, {name}, "object")
 
     add("stream", f"{_what}: the chunks' object", _named)
 
-    def _one_id(target: Target, get: Any = _get) -> None:
+    def _one_id(target: Target, get: Json = _get) -> None:
         found = {chunk["id"] for chunk in get(target)}
         expect(len(found) == 1, f"chunks of one answer have ids {found}")
 
     add("stream", f"{_what}: one id in all chunks", _one_id)
 
-    def _one_end(target: Target, get: Any = _get) -> None:
+    def _one_end(target: Target, get: Json = _get) -> None:
         reasons = [choice.get("finish_reason") for chunk in get(target) for choice in chunk["choices"]]
         expect(reasons and reasons[-1] in ("stop", "length") and not any(reasons[:-1]), f"finish_reasons are {reasons}")
 
     add("stream", f"{_what}: finish_reason in the last chunk alone", _one_end)
 
-    def _usage_last(target: Target, get: Any = _get) -> None:
+    def _usage_last(target: Target, get: Json = _get) -> None:
         chunks = get(target, stream_options={"include_usage": True})
         expect(isinstance(chunks[-1].get("usage"), dict) and chunks[-1]["choices"] == [], "the last chunk has no usage, or has choices")
         expect(all("usage" in chunk and chunk["usage"] is None for chunk in chunks[:-1]), "usage is not null in the chunks before")
 
     add("stream", f"{_what}: usage in one chunk without choices, null in the others", _usage_last)
 
-    def _no_usage(target: Target, get: Any = _get) -> None:
+    def _no_usage(target: Target, get: Json = _get) -> None:
         expect(not any(chunk.get("usage") for chunk in get(target)), "usage came, which the request does not name")
 
     add("stream", f"{_what}: no usage unless named", _no_usage)
@@ -70,7 +68,7 @@ def role(target: Target) -> None:
 
 @case("stream", "chat: chunks add up to the whole answer")
 def chat_sum(target: Target) -> None:
-    requests: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 1.0, "seed": 5, "max_tokens": 24})
+    requests: tuple[dict[str, Json], ...] = ({"temperature": 0}, {"temperature": 1.0, "seed": 5, "max_tokens": 24})
     for more in requests:
         same(texts(target.chat_stream(**more))[0], field(target.chat(**more), "choices.0.message.content"), "the joined text")
 
@@ -90,7 +88,7 @@ def usage(target: Target) -> None:
 
 @case("stream", "n choices are told apart by index")
 def several(target: Target) -> None:
-    more: dict[str, Any] = {"n": 3, "temperature": 1.0, "seed": 3}
+    more: dict[str, Json] = {"n": 3, "temperature": 1.0, "seed": 3}
     whole = {choice["index"]: choice["message"]["content"] for choice in target.chat(**more)["choices"]}
     same(texts(target.chat_stream(**more)), whole, "the texts by index")
 
@@ -105,7 +103,7 @@ def stop(target: Target) -> None:
 
 @case("stream", "logprobs are those of the whole answer")
 def logprobs(target: Target) -> None:
-    more: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
+    more: dict[str, Json] = {"logprobs": True, "top_logprobs": 2}
     streamed = [
         entry
         for chunk in target.chat_stream(**more)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 from llmi.conformance.case import add, case, expect, field, same
 from llmi.conformance.errors import error_of
 from llmi.conformance.stream import texts
-from llmi.conformance.target import CHAT, Target
+from llmi.conformance.target import CHAT, Json, Target
 
 _COLOURS = ["red", "green", "blue"]
 _OBJECT = {
@@ -20,7 +19,7 @@ _OBJECT = {
     "additionalProperties": False,
 }
 #: Schema, and whether a value fits.
-_SCHEMAS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
+_SCHEMAS: dict[str, tuple[Json, Callable[[Json], bool]]] = {
     "an object": (_OBJECT, lambda value: set(value) == {"colour", "ok"} and value["colour"] in _COLOURS and isinstance(value["ok"], bool)),
     "an enum": ({"enum": _COLOURS}, lambda value: value in _COLOURS),
     "a constant": ({"const": {"a": [1, None]}}, lambda value: value == {"a": [1, None]}),
@@ -39,13 +38,13 @@ _SCHEMAS: dict[str, tuple[Any, Callable[[Any], bool]]] = {
 }
 
 
-def _format(schema: Any) -> dict[str, Any]:
+def _format(schema: Json) -> dict[str, Json]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}, "max_tokens": 120}
 
 
 for _name, (_schema, _fits) in _SCHEMAS.items():
 
-    def _kept(target: Target, schema: Any = _schema, fits: Callable[[Any], bool] = _fits) -> None:
+    def _kept(target: Target, schema: Json = _schema, fits: Callable[[Json], bool] = _fits) -> None:
         for seed in range(3):
             text = field(target.chat(**_format(schema), temperature=1.0, seed=seed), "choices.0.message.content")
             try:
@@ -59,7 +58,7 @@ for _name, (_schema, _fits) in _SCHEMAS.items():
 
 @case("structured", "streamed: the same text")
 def streamed(target: Target) -> None:
-    more: dict[str, Any] = {**_format(_OBJECT), "temperature": 1.0, "seed": 4}
+    more: dict[str, Json] = {**_format(_OBJECT), "temperature": 1.0, "seed": 4}
     same(texts(target.chat_stream(**more))[0], field(target.chat(**more), "choices.0.message.content"), "the joined text")
 
 
@@ -82,7 +81,7 @@ for _name, _broken in {
     "json_schema without a schema": {"response_format": {"type": "json_schema"}},
 }.items():  # fmt: skip
 
-    def _refused(target: Target, more: Any = _broken) -> None:
+    def _refused(target: Target, more: Json = _broken) -> None:
         error_of(target.post(CHAT, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **more}), 400, 422)
         target.chat(max_tokens=1)
 

@@ -6,9 +6,13 @@ import dataclasses
 import http.client
 import json
 import socket
-from typing import Any
+from typing import Any, TypeAlias
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+#: A value of a body in JSON: a server may send anything.
+Json: TypeAlias = Any
 
 
 class Broken(AssertionError):
@@ -24,7 +28,7 @@ class Reply:
     data: bytes
 
     @property
-    def json(self) -> Any:
+    def json(self) -> Json:
         """The body's JSON. Raises Broken."""
         try:
             return json.loads(self.data)
@@ -72,26 +76,26 @@ class Target:
         finally:
             connection.close()
 
-    def post(self, path: str, body: dict[str, Any]) -> Reply:
+    def post(self, path: str, body: dict[str, Json]) -> Reply:
         """A POST of JSON, with the model's name filled in."""
         return self.send("POST", path, json.dumps({"model": self.model, **body}).encode())
 
-    def ok(self, path: str, body: dict[str, Any]) -> Any:
+    def ok(self, path: str, body: dict[str, Json]) -> Json:
         """The JSON of an answer that must have status 200."""
         reply = self.post(path, body)
         if reply.status != 200:
             raise Broken(f"status {reply.status}, not 200: {reply.data[:200].decode('utf-8', 'replace')}")
         return reply.json
 
-    def chat(self, text: str = "Say something.", **more: Any) -> Any:
+    def chat(self, text: str = "Say something.", **more: Json) -> Json:
         """A chat of one question, answered by at most 8 tokens unless `more` says otherwise."""
         return self.ok(CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **more})
 
-    def complete(self, prompt: Any = "one two three", **more: Any) -> Any:
+    def complete(self, prompt: Json = "one two three", **more: Json) -> Json:
         """A completion of at most 8 tokens unless `more` says otherwise."""
         return self.ok(COMPLETIONS, {"prompt": prompt, "max_tokens": 8, "temperature": 0, **more})
 
-    def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
+    def stream(self, path: str, body: dict[str, Json]) -> list[Json]:
         """The chunks of a stream, which must end with [DONE]. Raises Broken."""
         events = self.post(path, {**body, "stream": True}).events
         if not events or events[-1] != "[DONE]":
@@ -101,7 +105,7 @@ class Target:
         except ValueError:
             raise Broken("an event is no JSON") from None
 
-    def chat_stream(self, text: str = "Say something.", **more: Any) -> list[Any]:
+    def chat_stream(self, text: str = "Say something.", **more: Json) -> list[Json]:
         """The chunks of a streamed chat."""
         return self.stream(CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **more})
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from llmi.conformance.case import add, case, expect, field, same, typed
 from llmi.conformance.errors import error_of
-from llmi.conformance.target import CHAT, Target
+from llmi.conformance.target import CHAT, Json, Target
 
 _PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"], "additionalProperties": False}
 _WEATHER = {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": _PARAMETERS}}
 _TIME = {"type": "function", "function": {"name": "time", "parameters": _PARAMETERS}}
-_FORCED: dict[str, Any] = {
+_FORCED: dict[str, Json] = {
     "tools": [_WEATHER, _TIME],
     "tool_choice": {"type": "function", "function": {"name": "weather"}},
     "max_tokens": 200,
@@ -20,7 +19,7 @@ _FORCED: dict[str, Any] = {
 }
 
 
-def _call(target: Target, **more: Any) -> Any:
+def _call(target: Target, **more: Json) -> Json:
     return field(target.chat("What is the weather in Rome?", **{**_FORCED, **more}), "choices.0.message.tool_calls.0")
 
 
@@ -98,7 +97,7 @@ for _name, _broken in {
     "two tools of one name": {"tools": [_WEATHER, _WEATHER]},
 }.items():  # fmt: skip
 
-    def _refused(target: Target, more: Any = _broken) -> None:
+    def _refused(target: Target, more: Json = _broken) -> None:
         error_of(target.post(CHAT, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **more}), 400, 422)
 
     add("tools", f"refused: {_name}", _refused)

@@ -34,7 +34,7 @@ class ConstraintMasks:
         self._memo: dict[Any, NDArray[np.uint32]] = {}
         self.__name__ = type(constraint).__name__
 
-    def after(self, state: Any, token_ids: Iterable[int]) -> Any:  # Any: a state is whatever the constraint makes it
+    def after(self, state: object, token_ids: Iterable[int]) -> Any:
         """The state after more tokens; state None: before the first one."""
         if state is None:
             state = self.constraint.initial_state()
@@ -111,6 +111,6 @@ class ConstraintMasks:
         return final
 
     @staticmethod
-    def copied(state: Any) -> Any:
+    def copied(state: object) -> Any:
         """A state for another path, whatever its class does with it."""
         return copy.deepcopy(state)

@@ -39,7 +39,7 @@ class LiveState:
     """The engine after its last step.
 
     num_waiting : requests that no step has begun.
-    stats : the counters of LLM.get_metrics(), docs/metrics.md, those that need a walk over all pages as they were last asked for.
+    stats : the counters of LLM.get_metrics(), docs/metrics.md, those that need a walk over all pages as they were last computed.
     requests : in order of arrival.
     """
 

@@ -1,4 +1,4 @@
-"""What has come of one request, and the outputs that are made of it. Making one costs what is new in it, however long the text has become."""
+"""The state of one request as it has arrived, and the outputs that are made of it. Making one costs what is new in it, however long the text has become."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Growing:
         self.num_draft_tokens, self.num_accepted_tokens = event.num_draft_tokens, event.num_accepted_tokens
 
     def take(self) -> PartialOutput:
-        """What is new since the last call."""
+        """The news since the last call."""
         new, self.new = self.new, PartialOutput()
         self.new.cumulative_logprob = new.cumulative_logprob
         self.new.finish_reason, self.new.stop_reason = new.finish_reason, new.stop_reason
@@ -59,7 +59,7 @@ class Growing:
 
 
 class Progress:
-    """What has come of one request. One thread uses it: that of its reader's event loop.
+    """One request as it has arrived. One thread uses it: that of its reader's event loop.
 
     kind: of its outputs, as SamplingParams.output_kind names it.
     """
@@ -107,7 +107,7 @@ class Progress:
         self._is_fresh = True
 
     def output(self) -> RequestOutput:
-        """The next output: of the kind that was asked for, finished if the request has ended. Its error, if it has one, is not in it."""
+        """The next output: of the request's kind, finished if the request has ended. Its error, if it has one, is not in it."""
         submission, results = self._call.submissions[0], self._call.results
         if self._kind == "final" or submission.beams is not None:
             return self._call.output(0)

@@ -25,7 +25,7 @@ class EndRate:
         self._ends.append(time.monotonic())
 
     def seconds_for(self, num_requests: int) -> float:
-        """In which so many requests end, by the rate of the last minute; at least 0.1 and at most 60."""
+        """Seconds in which this number of requests ends, by the rate of the last minute; at least 0.1 and at most 60."""
         now = time.monotonic()
         ends = [end for end in list(self._ends) if now - end < _WINDOW_S]
         if not ends:
@@ -62,7 +62,7 @@ class Queue:
             return
         after = self.rate.seconds_for(max(1, waiting))
         raise QueueFullError(
-            f"{waiting:,} requests wait, and max_queue = {self.max_queue:,} beside {free:,} free places of the batch: try again in {after:.1f} s",
+            f"{waiting:,} requests wait, and max_queue = {self.max_queue:,} in addition to {free:,} free places of the batch: try again in {after:.1f} s",
             waiting,
             self.max_queue,
             after,

@@ -1,4 +1,4 @@
-"""What all requests of an AsyncLLM have taken, in histograms of fixed buckets."""
+"""Totals of all requests of an AsyncLLM, in histograms of fixed buckets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ HISTOGRAMS = {
     "request_inference_time_seconds": (_TIMES_S, "from its first step to its end"),
     "request_prompt_tokens": (_COUNTS, "tokens of prompts"),
     "request_generation_tokens": (_COUNTS, "tokens of outputs, all continuations of a request together"),
-    "request_params_n": ((1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 128.0), "continuations that requests ask for"),
+    "request_params_n": ((1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 128.0), "continuations of a request"),
     "request_params_max_tokens": (_COUNTS, "max_tokens of requests"),
 }
 FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
@@ -82,7 +82,7 @@ class Histogram:
 
 
 class Totals:
-    """Of all requests that have ended. Thread-safe."""
+    """The totals of all requests that have ended. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -51,6 +51,10 @@ class DecodeTrace(Alike):
         self._candidates = candidates
         self._candidate_tokens = candidate_tokens
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """An older version's traces have no masks."""
+        self.__dict__.update({"_masks": np.zeros((0, 3), np.int64), **state})
+
     def __len__(self) -> int:
         return len(self._columns["step"])
 
@@ -178,9 +182,14 @@ class TokenExplanation(Alike):
 
     def __init__(self, position: int, columns: dict[str, NDArray[Any]], tokens: list[str], mask: tuple[int, bool] | None = None) -> None:
         self.position = position
-        self.num_allowed, self.is_allowed = (None, None) if mask is None else mask
+        self.num_allowed: int | None = None if mask is None else mask[0]
+        self.is_allowed: bool | None = None if mask is None else mask[1]
         self._columns = columns
         self.tokens = tokens
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """An older version's explanations have no mask."""
+        self.__dict__.update({"num_allowed": None, "is_allowed": None, **state})
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
         """Columns by name."""

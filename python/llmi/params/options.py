@@ -278,7 +278,7 @@ CALL = table(
     Option("timeout_s", Maybe(Real(0, FLOAT32_MAX, "None or a number of 0 or more")), None, "Longest wait, in seconds; None: no limit."),
     Option("drain", Flag(), True, "Finish running requests first."),
     Option("deadline_s", Maybe(Real(0, FLOAT32_MAX, "None or a number of 0 or more")), None, "Seconds from the request's arrival to its end; None: no limit."),
-    Option("max_queue", Maybe(Whole(0, _MANY, "None or an integer of 0 or more")), None, "Most requests that wait beside those that the batch has room for; None: no limit."),
+    Option("max_queue", Maybe(Whole(0, _MANY, "None or an integer of 0 or more")), None, "Most requests that wait in addition to those that the batch has room for; None: no limit."),
 )  # fmt: skip
 
 

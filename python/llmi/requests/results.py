@@ -58,7 +58,7 @@ class PartialOutput:
 
 @dataclasses.dataclass(slots=True)
 class Known:
-    """What is known of a request besides its continuations."""
+    """A request without its continuations: what is known of it."""
 
     finished: bool
     prompt_logprobs: list[dict[int, Logprob] | None] | None
@@ -189,11 +189,11 @@ class ResultBuilder:
         return _make_trace(sample.trace, sample.candidates, self.tokenizer, masks)
 
     def prompt_logprobs(self, rows: list[_core.TokenLogprobs]) -> list[dict[int, Logprob] | None]:
-        """Of each prompt token; the first has none."""
+        """The log-probabilities of each prompt token; the first has none."""
         return [None, *self.entries(rows)]
 
     def entries(self, rows: list[_core.TokenLogprobs]) -> list[dict[int, Logprob]]:
-        """Of each position, by token id."""
+        """The log-probabilities of each position, by token id."""
         return [self._entries(row) for row in rows]
 
     def _entries(self, entry: _core.TokenLogprobs) -> dict[int, Logprob]:

@@ -162,7 +162,7 @@ def _variables(taken: Taken, template: str) -> dict[str, Any]:
 
 
 def output_format(taken: Taken) -> object:
-    """What `output_config.format` says that the answer must be; None: free."""
+    """The constraint that `output_config.format` names; None: the answer is free."""
     value = (taken.mapping("output_config") or {}).get("format")
     if value is None:
         return None

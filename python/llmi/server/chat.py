@@ -189,7 +189,7 @@ class ChatForm:
         return b""
 
     def end(self, receipt: dict[str, Any]) -> bytes:
-        """The chunk that ends the last choice, the chunk with the usage if it was asked for, and [DONE]."""
+        """The chunk that ends the last choice, the chunk with the usage if the body wants it, and [DONE]."""
         llmi = llmi_object(self._job, [receipt])
         last = self._last if self._last is not None else self._chunk(0, {})
         if not self._include_usage:

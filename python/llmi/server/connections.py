@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from typing import Any
+from typing import Any, TypeAlias
 
 from llmi.server.errors import error_body
 from llmi.server.limits import Limits
@@ -27,6 +27,10 @@ def refusal(status: int, limits: Limits) -> bytes:
     return head.encode() + body
 
 
+#: An object of uvicorn's, which gives no types.
+_Uvicorns: TypeAlias = Any
+
+
 class Timed:
     """Laid over one of uvicorn's protocols: `limits` are checked before its parser has a request, and while its answer is not read.
 
@@ -34,10 +38,10 @@ class Timed:
     """
 
     limits: Limits
-    # Any: of uvicorn's class, which comes behind this one among the bases.
-    transport: Any
-    cycle: Any
-    connections: Any
+    # uvicorn's class, which comes behind this one among the bases, sets them.
+    transport: _Uvicorns
+    cycle: _Uvicorns
+    connections: _Uvicorns
 
     _header_timer: asyncio.TimerHandle | None = None
     _stuck_timer: asyncio.TimerHandle | None = None

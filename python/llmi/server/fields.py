@@ -205,7 +205,7 @@ _ANTHROPIC = {
     **_inert("nothing is stored or billed here", Maybe(_ANYTHING), "metadata", "service_tier", "inference_geo", "user_profile_id", "workspace_id", "diagnostics",
              "billing_policy", "fallback_credit_token"),
     **_inert("the prefix cache changes no token", Maybe(_ANYTHING), "cache_control"),
-    **_inert("what a header asks for, a field of the body says too", Maybe(_ANYTHING), "betas", "anthropic_version"),
+    **_inert("a field of the body says what this header says", Maybe(_ANYTHING), "betas", "anthropic_version"),
     **_inert("there is one speed", Maybe(_ANYTHING), "speed"),
     **_inert("there is one model", Maybe(_ANYTHING), "fallbacks"),
     **_refused("nothing is kept from one request to the next", "container", "thread", "compaction"),

@@ -61,7 +61,7 @@ class Job:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Of all prompts."""
+        """Tokens of all prompts."""
         return sum(len(prompt.ids) for prompt in self.prompts)
 
     def check(self, limits: Limits, caller: Caller) -> None:
@@ -130,7 +130,7 @@ News = tuple[int, RequestOutput]
 
 
 class Deltas:
-    """What is new of each prompt's output, as (index of the prompt, RequestOutput), until all have finished. An asynchronous iterator.
+    """The news of each prompt's output, as (index of the prompt, RequestOutput), until all have finished. An asynchronous iterator.
 
     `start` submits the requests and raises what is wrong with them. `close` ends what still runs.
     """

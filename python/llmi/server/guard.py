@@ -1,4 +1,4 @@
-"""What stands before the application: who may call, from where, how much and how often. Pure ASGI."""
+"""The guard before the application: who may call, from where, how much and how often. Pure ASGI."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Caller:
 
     @property
     def priority(self) -> int:
-        """Of its requests, smaller first."""
+        """The priority of its requests, smaller first."""
         return 0 if self.key is None else self.key.priority
 
     @property
@@ -143,7 +143,7 @@ class Caller:
             self.num_active -= 1
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What is left, in OpenAI's headers."""
+        """The rest of each limit, in OpenAI's headers."""
         found = []
         for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is not None:
@@ -178,7 +178,7 @@ class Keys:
         log.warning("%d keys were read from %s", len(keys), self.path)
 
     def find(self, text: str) -> Caller | None:
-        """Who has this key. Every key is compared, each in constant time."""
+        """The client with this key. Every key is compared, each in constant time."""
         if not 0 < len(text) <= _LONGEST_KEY:
             return None
         digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

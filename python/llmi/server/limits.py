@@ -18,7 +18,7 @@ def _most_connections() -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one client may ask of a server. What exceeds a limit is refused by its name, before anything is allocated for it.
+    """The limits of what one client may send to a server. What exceeds a limit is refused by its name, before anything is allocated for it.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Limits:
     num_connections : int
         Open connections; one more gets 503. None: the limit of open files, less 64.
     queue : int or None
-        Requests that wait beside those that the batch has places for; one more gets 429. None: no bound.
+        Requests that wait in addition to those that the batch has places for; one more gets 429. None: no bound.
     deadline_s : float or None
         From a request's arrival to its end, where the request names none. None: no limit.
     """

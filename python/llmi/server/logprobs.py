@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's forms. Raw values are the model's own; the law's, after masks and filters, stand beside them under `llmi`."""
+"""Log-probabilities in OpenAI's forms. Raw values are the model's own; the law's, after masks and filters, are next to them under `llmi`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LogprobForm:
         self._as_ids = as_ids
 
     def bytes_of(self, token: int) -> bytes:
-        """Of a token; of a special one those of its name."""
+        """The bytes of a token; of a special one those of its name."""
         if token in self._special:
             return self._special[token].encode()
         return self._bytes[token] if token < len(self._bytes) else b""

@@ -70,7 +70,7 @@ async def _messages(request: Request) -> Response:
         raise ApiError(400, "n is not offered here: an answer of /v1/messages is one message", param="n", code="unsupported")
     given = _MAX_TOKENS.parse("max_tokens", taken.own["max_tokens"])
     room = max(1, model.max_model_len - len(prompt.ids) + 1)
-    params["max_tokens"] = min(given, room)  # agents ask for the most that their own models can do
+    params["max_tokens"] = min(given, room)  # agents send the most that their own models can do
     stops = taken.own.get("stop_sequences")
     if stops is not None:
         if params.get("stop") is not None:

@@ -15,7 +15,7 @@ ENGINE = (
     ("prompt_tokens_total", "counter", "num_prompt_tokens", "prompt tokens that were computed"),
     ("generation_tokens_total", "counter", "num_generated_tokens", "tokens that were generated"),
     ("prefix_cache_queries_total", "counter", "num_prefix_queried_tokens", "prompt tokens that were looked up in the prefix tree"),
-    ("prefix_cache_hits_total", "counter", "num_prefix_hit_tokens", "prompt tokens that were found there"),
+    ("prefix_cache_hits_total", "counter", "num_prefix_hit_tokens", "prompt tokens that were found in the prefix cache"),
     ("prefix_cache_blocks", "gauge", "num_prefix_blocks", "blocks in the prefix tree"),
     ("iterations_total", "counter", "num_steps", "steps of the engine"),
     ("iteration_tokens", "gauge", "num_step_rows", "rows of the last step"),

@@ -104,3 +104,16 @@ def parts_of(stream: PartStream, text: str) -> Parts:
     result.add(stream.feed(text))
     result.add(stream.finish())
     return result
+
+
+def num_reasoning_tokens(token_ids: Sequence[int], decode: Callable[[Sequence[int]], str], open_stream: Callable[[], PartStream]) -> int:
+    """How many of an answer's tokens there are until its reasoning is whole, opening marks included; 0 without reasoning."""
+    whole = len(parts_of(open_stream(), decode(token_ids)).reasoning)
+    low, high = 0, len(token_ids) if whole else 0
+    while low < high:
+        middle = (low + high) // 2
+        if len(parts_of(open_stream(), decode(token_ids[:middle])).reasoning) >= whole:
+            high = middle
+        else:
+            low = middle + 1
+    return low

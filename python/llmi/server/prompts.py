@@ -210,9 +210,8 @@ def render(model: Served, chat: Chat) -> Prompt:
     messages = chat.messages
     if "developer" not in template:  # OpenAI's newer name of a system message
         messages = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
-    shown: Any = tools.messages(messages)
     rendered = tokenizer.render_chat(
-        shown, template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
+        tools.messages(messages), template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
     )
     return Prompt(tokenizer.encode_chat(rendered), rendered.text, rendered.unused, date, tools)
 

@@ -1,4 +1,4 @@
-"""Receipts of answers: in the answer where the body asks for one, and as files in a folder where the server was told so."""
+"""Receipts of answers: in the answer where the body wants one, and as files in a folder where the server was told so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("llmi.server")
 
 
 class Receipts:
-    """Makes receipts, and writes them into `directory` if there is one. Counts those that could not be written: answers go out all the same."""
+    """Makes receipts, and writes them into `directory` if there is one. Counts those that could not be written: answers still go out."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory

@@ -18,7 +18,7 @@ from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import RESPONSES, Taken
 from llmi.server.generation import Job, new_job
-from llmi.server.parts import Part
+from llmi.server.parts import Part, num_reasoning_tokens
 from llmi.server.prompts import render, with_tools
 from llmi.server.respond import respond
 from llmi.server.responses_chat import chat_of_response, text_format
@@ -62,6 +62,7 @@ class ResponseForm:
         self._items: list[dict[str, Any]] = []
         self._open = ""  # the type of the part that is open
         self._last: CompletionOutput | None = None
+        self._token_ids: list[int] = []
 
     def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
         """A response."""
@@ -76,7 +77,7 @@ class ResponseForm:
         own, counts = self._own, self._counts
         used = {
             "input_tokens": counts.num_prompt_tokens, "input_tokens_details": {"cached_tokens": counts.num_cached[0]},
-            "output_tokens": counts.num_completion_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens": counts.num_completion_tokens, "output_tokens_details": {"reasoning_tokens": self._num_reasoning() if receipt is not None else 0},
             "total_tokens": counts.num_prompt_tokens + counts.num_completion_tokens,
         }  # fmt: skip
         return {
@@ -89,6 +90,14 @@ class ResponseForm:
             "usage": None if receipt is None else used, "metadata": {}, "system_fingerprint": self._job.model.fingerprint,
             "llmi": llmi_object(self._job, [receipt or {}]),
         }  # fmt: skip
+
+    def _num_reasoning(self) -> int:
+        skip, tokenizer, prompt = bool(self._job.params.get("skip_special_tokens", True)), self._job.model.tokenizer, self._job.prompts[0]
+        return num_reasoning_tokens(
+            self._token_ids,
+            lambda ids: tokenizer.decode(ids, skip_special_tokens=skip),
+            lambda: prompt.streams(self._job.seeds[0])(0),
+        )
 
     # --- as it comes
 
@@ -107,6 +116,7 @@ class ResponseForm:
         [completion] = output.outputs
         self._counts.num_cached[0] = max(self._counts.num_cached[0], output.num_cached_tokens)
         self._counts.num_completion_tokens += len(completion.token_ids)
+        self._token_ids += completion.token_ids
         parts = list(self._stream.feed(completion.text))
         if output.finished:
             parts += self._stream.finish()
@@ -125,7 +135,7 @@ class ResponseForm:
             kind = _TEXT if part.kind == "text" else _REASONING
             data += self._begin_part(kind)
             self._items[-1]["content"][0]["text"] += part.text
-            more = {"logprobs": []} if kind == _TEXT else {}
+            more: dict[str, object] = {"logprobs": []} if kind == _TEXT else {}
             data += self._item_event(f"response.{kind}.delta", content_index=0, delta=part.text, **more)
         return data
 
@@ -165,7 +175,7 @@ class ResponseForm:
             data = self._item_event("response.function_call_arguments.done", name=item["name"], arguments=item["arguments"])
         else:
             [part] = item["content"]
-            more = {"logprobs": []} if kind == _TEXT else {}
+            more: dict[str, object] = {"logprobs": []} if kind == _TEXT else {}
             data = self._item_event(f"response.{kind}.done", content_index=0, text=part["text"], **more)
             data += self._item_event("response.content_part.done", content_index=0, part=part)
         item["status"] = self._status()

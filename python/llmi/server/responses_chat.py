@@ -85,7 +85,7 @@ def _choice(value: object) -> object:
 
 
 def text_format(taken: Taken) -> object:
-    """What `text.format` says that the answer must be; None: free. `text.verbosity` has no effect."""
+    """The constraint that `text.format` names; None: the answer is free. `text.verbosity` has no effect."""
     text = taken.mapping("text") or {}
     if unknown := [name for name in text if name not in ("format", "verbosity")]:
         raise _wrong(f"text.{unknown[0][:80]}", "is no field of text", "unknown_field")
