@@ -226,7 +226,7 @@ def test_a_full_queue_refuses(llm: LLM) -> None:
         waiting = [asyncio.ensure_future(read(engine.generate([20 + i], PARAMS))) for i in range(2)]
         await asyncio.sleep(0.05)
         assert engine.live().num_waiting == 2
-        with pytest.raises(llmi.QueueFullError, match="2 requests wait, and max_queue = 2 beside 0 free places") as caught:
+        with pytest.raises(llmi.QueueFullError, match="2 requests wait, and max_queue = 2 in addition to 0 free places") as caught:
             await anext(engine.generate([30], PARAMS, "late"))
         assert (caught.value.num_waiting, caught.value.max_queue) == (2, 2) and 0.1 <= caught.value.retry_after_s <= 60
         for stream in running:

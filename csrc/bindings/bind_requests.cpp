@@ -182,6 +182,7 @@ void RegisterRequest(py::module_& module) {
   py::class_<Request, std::shared_ptr<Request>>(module, "Request")
       .def(py::init(&MakeRequest), "Arguments by name: the fields that a caller sets; see csrc/engine/request.h.")
       .def_readonly("id", &Request::id)
+      .def_readwrite("stepped", &Request::stepped)
       .def_property_readonly("samples",
                              [](const py::object& self) {
                                py::list list;  // of views: a record is large

@@ -345,6 +345,7 @@ class Request(_Bound):
         beams: Mapping[str, object] | None,  # the fields of BeamParams in csrc/engine/beams/params.h; early_stopping: "no", "yes", "never"
     ) -> None: ...
     def beams_on_host(self) -> list[str]: ...
+    stepped: bool  # runs only while step() is called; until the engine has the request
 
 class OutputEvent(_Bound):
     @property
