@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from loopback_server import LoopbackServer
 
 
 def words_of(body: dict[str, Any]) -> list[str]:
@@ -90,18 +91,14 @@ class _Handler(BaseHTTPRequestHandler):
         yield "[DONE]"
 
 
-class FakeOpenAI(ThreadingHTTPServer):
+class FakeOpenAI(LoopbackServer):
     """Serves until the block is left. `fault(index)` names what goes wrong with the request of this number."""
 
-    daemon_threads = True
-    request_queue_size = 512
-
     def __init__(self, fault: Callable[[int], str] = lambda _: "", delay_s: float = 0.0) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.fault, self.delay_s = fault, delay_s
         self.bodies: list[dict[str, Any]] = []
-        self.active = self.peak = 0
-        self._lock = threading.Lock()
+        self.peak = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def enter(self, body: dict[str, Any]) -> tuple[int, str]:
@@ -110,17 +107,3 @@ class FakeOpenAI(ThreadingHTTPServer):
             self.active += 1
             self.peak = max(self.peak, self.active)
             return len(self.bodies) - 1, self.fault(len(self.bodies) - 1)
-
-    def leave(self) -> None:
-        with self._lock:
-            self.active -= 1
-
-    def __enter__(self) -> FakeOpenAI:
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join()

@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 import http.client
 import json
-import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from loopback_server import LoopbackServer
 
 
 @dataclasses.dataclass
@@ -89,28 +90,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(exchange.answer)
 
 
-class FaultyProxy(ThreadingHTTPServer):
+class FaultyProxy(LoopbackServer):
     """Serves until the block is left; `fault` may be set anew for each case."""
 
-    daemon_threads = True
-    request_queue_size = 512
-
     def __init__(self, host: str, port: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.upstream = (host, port)
         self.fault = Fault()
-        self.count = self.active = 0
-        self._lock = threading.Lock()
+        self.count = 0
 
     def enter(self, method: str, path: str, data: bytes, body: dict[str, Any]) -> Exchange:
         with self._lock:
             self.count += 1
             self.active += 1
             return Exchange(method, path, data, body, self.count, self.active - 1)
-
-    def leave(self) -> None:
-        with self._lock:
-            self.active -= 1
 
     def ask(self, exchange: Exchange) -> None:
         """The upstream's answer. A changed `body` is what is sent."""
@@ -131,16 +124,6 @@ class FaultyProxy(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         pass
-
-    def __enter__(self) -> FaultyProxy:
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
 
 
 def stall(seconds: float) -> Callable[[Exchange], None]:

@@ -42,7 +42,7 @@ class TemplateLM:
 
 
 def install() -> Callable[[], None]:
-    """Puts it in the place of the package; returns what takes it away again."""
+    """Registers it under the package's name; returns a function that takes it out."""
     names: dict[str, dict[str, Any]] = {
         "lm_eval": {}, "lm_eval.models": {}, "lm_eval.api": {}, "lm_eval.api.model": {"TemplateLM": TemplateLM},
         "lm_eval.api.registry": {"register_model": lambda name: lambda kind: kind},

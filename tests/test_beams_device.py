@@ -109,16 +109,25 @@ def test_more_candidates_than_a_device_sorts(path: Path, device: str) -> None:
         assert len(output.outputs) == 3
 
 
+def copy_model(path: Path, copy: Path, suffix: str, change: Callable[[Array], None]) -> None:
+    """The model with a changed tensor, the first one whose name ends so."""
+    for file in path.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    weights = load_file(copy / "model.safetensors")
+    name = next(key for key in weights if key.endswith(suffix))
+    weights[name] = weights[name].copy()
+    change(weights[name])
+    save_file(weights, copy / "model.safetensors")
+
+
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
 def test_ties(path: Path, tmp_path: Path, device: str) -> None:
     """Pairs of tokens with one embedding have one logit: the lower id is first, and ranks of beams decide before ids do."""
-    for file in path.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    weights = load_file(tmp_path / "model.safetensors")
-    name = next(key for key in weights if key.endswith("embed_tokens.weight"))
-    weights[name] = weights[name].copy()
-    weights[name][1::2] = weights[name][::2]
-    save_file(weights, tmp_path / "model.safetensors")
+
+    def pair(rows: Array) -> None:
+        rows[1::2] = rows[::2]
+
+    copy_model(path, tmp_path, "embed_tokens.weight", pair)
     with LLM(tmp_path, **ENGINE) as cpu, LLM(tmp_path, device="cuda", **ENGINE) as there:
         for width in (2, 3, 5, 8):
             outputs, found = both((cpu, there), PROMPTS, beams(width, max_tokens=6, ignore_eos=True, eos_token_id=None))
@@ -130,14 +139,11 @@ def test_ties(path: Path, tmp_path: Path, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
 def test_rows_without_candidates(path: Path, tmp_path: Path, device: str) -> None:
     """A row of NaN ends its search alone, with the CPU's message."""
-    for file in path.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    weights = load_file(tmp_path / "model.safetensors")
-    name = next(key for key in weights if key.endswith("layers.0.input_layernorm.weight"))
-    bad: Array = weights[name].copy()
-    bad[3] = np.nan
-    weights[name] = bad
-    save_file(weights, tmp_path / "model.safetensors")
+
+    def spoil(weight: Array) -> None:
+        weight[3] = np.nan
+
+    copy_model(path, tmp_path, "layers.0.input_layernorm.weight", spoil)
     errors = []
     for device_kind in ("cpu", "cuda"):
         with LLM(tmp_path, device=device_kind, **ENGINE) as llm:

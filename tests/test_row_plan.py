@@ -174,7 +174,7 @@ CASES: dict[str, Case] = {
     "processor": Case(
         FEATURES["processor"], {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ}
     ),
-    # The core fills a grammar's masks; a processor beside it is user code.
+    # The core fills a grammar's masks; a processor in addition to it is user code.
     "grammar": Case(
         FEATURES["grammar"],
         {name: f"host draw constraint parameters processors{more}" for name, more in (("first", " siblings"), ("sibling", ""), ("next", READ))},

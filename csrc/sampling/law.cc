@@ -46,14 +46,9 @@ void CheckConstraint(const SamplingParams& params, const TokenHistory& history, 
   int64_t num_allowed = 0;
   for (const uint32_t word : history.allowed) num_allowed += std::popcount(word);
   std::string rules;
-  const auto name = [&](bool set, const char* rule) {
-    if (set) rules += (rules.empty() ? "" : ", ") + std::string(rule);
-  };
-  name(!params.allowed_token_ids.empty(), "allowed_token_ids");
-  name(!params.bad_words.empty(), "bad_words");
-  name(params.min_tokens > static_cast<int64_t>(history.token_ids.size()) - history.prompt_len, "min_tokens");
-  name(params.no_repeat_ngram_size > 0, "no_repeat_ngram_size");
-  name(!params.logit_bias.empty(), "logit_bias");
+  for (const char* rule : MaskNames(params, static_cast<int64_t>(history.token_ids.size()) - history.prompt_len)) {
+    rules += (rules.empty() ? "" : ", ") + std::string(rule);
+  }
   throw Error(ErrorKind::kConstraint,
               "structured_outputs allows " + std::to_string(num_allowed) + " tokens at position " +
                   std::to_string(history.token_ids.size()) + ", and " + (rules.empty() ? "logits processors" : rules) +

@@ -67,8 +67,8 @@ std::unique_ptr<DrafterState> PromptLookup::NewState(uint64_t /*request_id*/, in
 }
 
 double PromptLookup::expected_acceptance(int32_t confidence) const {
-  const bool known = confidence > 0 && confidence <= static_cast<int32_t>(sizeof(kMatchRates) / sizeof(kMatchRates[0]));
-  return known ? kMatchRates[confidence - 1] : Drafter::expected_acceptance(0);  // a kind of forced drafts is not its own
+  const bool is_own = confidence > 0 && confidence < kForcedConfidence;
+  return is_own ? kMatchRates[confidence - 1] : Drafter::expected_acceptance(confidence);
 }
 
 void PromptLookup::Propose(std::span<DraftContext*> contexts) {

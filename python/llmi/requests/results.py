@@ -147,8 +147,6 @@ class ResultBuilder:
             error.args = (f"{error} (the last one: {hooks.dropped})", *error.args[1:])
             error.__cause__ = hooks.dropped
             return error
-        if isinstance(error, NonFiniteLogitsError) and hooks.constraint is not None:
-            return ConstraintError(_nothing_left(error, submission.params))
         if isinstance(hooks.error, NonFiniteLogitsError) and isinstance(error, HookError):
             return NonFiniteLogitsError(f"{hooks.failed_hook}: {hooks.error}")
         if hooks.error is not None and isinstance(error, HookError):  # unless the engine was closed meanwhile
@@ -209,16 +207,6 @@ class ResultBuilder:
         known = token < len(self.tokenizer.vocab_bytes)
         text = self._token_texts[token] = self.tokenizer.decode([token], skip_special_tokens=False) if known else ""
         return text
-
-
-#: Rules that forbid tokens; with a constraint they may leave none.
-_RULES = ("allowed_token_ids", "bad_words", "logit_bias", "logits_processors", "min_tokens", "no_repeat_ngram_size")
-
-
-def _nothing_left(error: LlmiError, params: SamplingParams) -> str:
-    """The message where a constraint and other rules leave no token."""
-    names = " and ".join(name for name in _RULES if getattr(params, name)) or "the logits"
-    return f"structured_outputs and {names} leave no token together ({error}): relax one of them"
 
 
 def _is_complete(token_ids: list[int], finish_reason: FinishReason | None, hooks: RequestHooks) -> bool:

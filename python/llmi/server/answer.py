@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from llmi.outputs.results import RequestOutput
 from llmi.server.generation import Job
 
 encode = msgspec.json.Encoder().encode
@@ -42,6 +43,11 @@ class Counts:
         self.num_prompt_tokens = job.num_prompt_tokens
         self.num_cached = [0] * len(job.prompts)
         self.num_completion_tokens = 0
+
+    def add(self, index: int, output: RequestOutput) -> None:
+        """Takes in an output of the prompt at `index`: the whole, or what is new."""
+        self.num_cached[index] = max(self.num_cached[index], output.num_cached_tokens)
+        self.num_completion_tokens += sum(len(completion.token_ids) for completion in output.outputs)
 
     def usage(self) -> dict[str, Any]:
         """The `usage` so far."""

@@ -18,7 +18,7 @@ from llmi.server.errors import ApiError
 from llmi.server.fields import CHAT, Taken
 from llmi.server.generation import Job, new_job
 from llmi.server.logprobs import LogprobForm, Position, prompt_logprobs
-from llmi.server.parts import Part, Parts, PartStream, parts_of
+from llmi.server.parts import Part, Parts, PartStream, news_of, parts_of
 from llmi.server.prompts import chat_of, render, with_tools
 from llmi.server.respond import respond
 from llmi.server.served import Served
@@ -80,7 +80,7 @@ class ChatForm:
     def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
         """A chat.completion."""
         [output] = outputs
-        self._count(output)
+        self._counts.add(0, output)
         result = {
             **self._head("chat.completion"),
             "choices": [self._choice(completion) for completion in output.outputs],
@@ -116,10 +116,6 @@ class ChatForm:
             return None
         return self._logprobs.chat(completion.logprobs)
 
-    def _count(self, output: RequestOutput) -> None:
-        self._counts.num_cached[0] = max(self._counts.num_cached[0], output.num_cached_tokens)
-        self._counts.num_completion_tokens += sum(len(completion.token_ids) for completion in output.outputs)
-
     # --- as it comes
 
     def begin(self) -> bytes:
@@ -147,7 +143,7 @@ class ChatForm:
 
     def news(self, index: int, output: RequestOutput) -> bytes:
         """Chunks of each choice that has grown, and of each that has ended."""
-        self._count(output)
+        self._counts.add(0, output)
         self._prompt_logprobs = self._prompt_logprobs or output.prompt_logprobs
         data = b""
         for completion in output.outputs:
@@ -169,7 +165,7 @@ class ChatForm:
     def _told(self, completion: CompletionOutput, is_end: bool) -> bytes:
         """A chunk with the parts that have come; log-probabilities come with their tokens, in whatever part they are."""
         stream = self._open.setdefault(completion.index, self._streams(completion.index))
-        parts = [*stream.feed(completion.text), *(stream.finish() if is_end else ())]
+        parts = news_of(stream, completion.text, is_end)
         delta = _delta(parts)
         if "tool_calls" in delta:
             self._called.add(completion.index)

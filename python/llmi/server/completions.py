@@ -80,7 +80,7 @@ class CompletionForm:
         """A text_completion."""
         choices = []
         for index, output in enumerate(outputs):
-            self._count(index, output)
+            self._counts.add(index, output)
             choices += [self._choice(index, output, completion) for completion in output.outputs]
         return {**self._head(), "choices": choices, "usage": self._counts.usage(), "llmi": llmi_object(self._job, [receipt])}
 
@@ -106,10 +106,6 @@ class CompletionForm:
         if not self._echo or output.prompt_logprobs is None:
             return completion.token_ids, positions
         return [*output.prompt_token_ids, *completion.token_ids], [*output.prompt_logprobs, *positions]
-
-    def _count(self, index: int, output: RequestOutput) -> None:
-        self._counts.num_cached[index] = max(self._counts.num_cached[index], output.num_cached_tokens)
-        self._counts.num_completion_tokens += sum(len(completion.token_ids) for completion in output.outputs)
 
     # --- as it comes
 
@@ -144,7 +140,7 @@ class CompletionForm:
 
     def news(self, index: int, output: RequestOutput) -> bytes:
         """Chunks of each choice that has grown, and of each that has ended."""
-        self._count(index, output)
+        self._counts.add(index, output)
         if output.prompt_logprobs is not None:  # in the first news alone
             self._prompt_logprobs[index] = output.prompt_logprobs
         data = self._echo_events(index, output)

@@ -19,7 +19,7 @@ from llmi.server.body import read_fields
 from llmi.server.errors import ApiError, api_error
 from llmi.server.fields import COUNT_TOKENS, MESSAGES, Endpoint, Taken
 from llmi.server.generation import Job, new_job
-from llmi.server.parts import Part, parts_of
+from llmi.server.parts import Part, news_of, parts_of
 from llmi.server.prompts import Prompt, render, with_tools
 from llmi.server.respond import json_response, respond
 from llmi.server.served import Served
@@ -111,11 +111,6 @@ class MessageForm:
             "output_tokens": self._counts.num_completion_tokens,
         }  # fmt: skip
 
-    def _count(self, output: RequestOutput) -> CompletionOutput:
-        self._counts.num_cached[0] = max(self._counts.num_cached[0], output.num_cached_tokens)
-        self._counts.num_completion_tokens += len(output.outputs[0].token_ids)
-        return output.outputs[0]
-
     def _stops(self, completion: CompletionOutput) -> dict[str, Any]:
         if completion.finish_reason == "length":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
@@ -131,7 +126,8 @@ class MessageForm:
 
     def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
         """A message."""
-        completion = self._count(outputs[0])
+        self._counts.add(0, outputs[0])
+        [completion] = outputs[0].outputs
         parts = parts_of(self._stream, completion.text)
         content: list[dict[str, Any]] = []
         if parts.reasoning:
@@ -151,12 +147,11 @@ class MessageForm:
 
     def news(self, index: int, output: RequestOutput) -> bytes:
         """Blocks that begin, grow and end."""
-        completion = self._count(output)
-        parts = list(self._stream.feed(completion.text))
+        self._counts.add(0, output)
+        [completion] = output.outputs
         if output.finished:
-            parts += self._stream.finish()
             self._last = completion
-        return self._told(parts)
+        return self._told(news_of(self._stream, completion.text, output.finished))
 
     def _told(self, parts: Sequence[Part]) -> bytes:
         data = b""

@@ -98,11 +98,15 @@ class Parts:
                 self.calls[part.call_index].arguments += part.text
 
 
+def news_of(stream: PartStream, text: str, is_end: bool) -> list[Part]:
+    """The parts that this text adds, which is the answer's last if `is_end`."""
+    return [*stream.feed(text), *(stream.finish() if is_end else ())]
+
+
 def parts_of(stream: PartStream, text: str) -> Parts:
     """The parts of a whole answer."""
     result = Parts()
-    result.add(stream.feed(text))
-    result.add(stream.finish())
+    result.add(news_of(stream, text, True))
     return result
 
 

@@ -18,7 +18,7 @@ from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import RESPONSES, Taken
 from llmi.server.generation import Job, new_job
-from llmi.server.parts import Part, num_reasoning_tokens
+from llmi.server.parts import Part, news_of, num_reasoning_tokens
 from llmi.server.prompts import render, with_tools
 from llmi.server.respond import respond
 from llmi.server.responses_chat import chat_of_response, text_format
@@ -113,15 +113,12 @@ class ResponseForm:
 
     def news(self, index: int, output: RequestOutput) -> bytes:
         """Items that begin, grow and end."""
+        self._counts.add(0, output)
         [completion] = output.outputs
-        self._counts.num_cached[0] = max(self._counts.num_cached[0], output.num_cached_tokens)
-        self._counts.num_completion_tokens += len(completion.token_ids)
         self._token_ids += completion.token_ids
-        parts = list(self._stream.feed(completion.text))
         if output.finished:
-            parts += self._stream.finish()
             self._last = completion
-        return self._told(parts)
+        return self._told(news_of(self._stream, completion.text, output.finished))
 
     def _told(self, parts: Sequence[Part]) -> bytes:
         data = b""
