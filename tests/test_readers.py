@@ -74,6 +74,7 @@ GGUF_FAULTS: dict[str, tuple[Callable[[GgufWriter], None], str]] = {
     "metadata count one more": (change(metadata_count=2), ""),
     "key length huge": (add_metadata(struct.pack("<Q", BIG) + b"x"), "metadata key"),
     "key empty": (add_metadata(string(b"") + struct.pack("<II", 4, 1)), "metadata key"),
+    "first key empty": (lambda writer: writer.metadata.insert(0, string(b"") + struct.pack("<II", 4, 1)), "metadata key"),
     "key twice": (add_metadata(string(b"general.architecture") + struct.pack("<II", 4, 1)), "general.architecture"),
     "value type unknown": (add_metadata(string(b"k") + struct.pack("<I", 99)), "k"),
     "string value too long": (add_metadata(string(b"k") + struct.pack("<IQ", 8, 1 << 62)), "k"),

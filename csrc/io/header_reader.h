@@ -54,6 +54,7 @@ class HeaderReader {
   }
 
   void Take(void* out, uint64_t num_bytes) {
+    if (num_bytes == 0) return;  // The pointers of an empty vector and of an empty window may be null.
     if (num_bytes > window_end_ - position_) return TakeFromFile(static_cast<uint8_t*>(out), num_bytes);
     std::memcpy(out, window_.data() + window_.size() - (window_end_ - position_), num_bytes);
     position_ += num_bytes;
