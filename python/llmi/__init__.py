@@ -56,7 +56,7 @@ _MODULES = {
     "outputs.results": ("Outputs", "RequestOutput"),
     "errors": (
         "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError",
-        "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError", "OutOfMemoryError",
+        "GrammarTimeoutError", "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError", "OutOfMemoryError",
         "PromptTooLongError", "QueueFullError", "RequestTimeoutError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
     ),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from llmi.errors import EngineBusyError as EngineBusyError
     from llmi.errors import EngineClosedError as EngineClosedError
     from llmi.errors import EngineError as EngineError
+    from llmi.errors import GrammarTimeoutError as GrammarTimeoutError
     from llmi.errors import HookError as HookError
     from llmi.errors import InvalidParamsError as InvalidParamsError
     from llmi.errors import LlmiError as LlmiError

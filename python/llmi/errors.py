@@ -151,6 +151,14 @@ class QueueFullError(EngineError):
         self.retry_after_s = retry_after_s
 
 
+class GrammarTimeoutError(LlmiError, TimeoutError):
+    """A grammar was still compiling when its request had waited long enough; `retry_after_s`: when to send it again."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class RequestTimeoutError(LlmiError, TimeoutError):
     """A request did not end within its `deadline_s`, which counts from its arrival. `num_tokens`: of its output that had been delivered."""
 

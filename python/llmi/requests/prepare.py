@@ -23,6 +23,7 @@ from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
 from llmi.structured import constraint_of
+from llmi.structured.compiling import DEADLINE_S
 from llmi.structured.thinking import written
 from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
 from llmi.tools.chat import ToolChat
@@ -201,7 +202,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     llm._builder.fit_max_tokens(prompt.use, len(ids), len(submission.negative_token_ids))
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
         text = submission.prompt = written(llm.tokenizer, ids)
-    made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text)
+    deadline_s = None if options.arrival is None else DEADLINE_S
+    made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text, deadline_s=deadline_s)
     constraint = None if made is None else ConstraintMasks(made, llm._builder.ends(params))
     submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
     submission.hooks.drops_beams = use.beams is not None

@@ -76,7 +76,7 @@ def api_error(error: BaseException) -> ApiError:
     text = str(error) if isinstance(error, LlmiError) else f"an error inside the server: {type(error).__name__}"
     headers = {}
     retry = getattr(error, "retry_after_s", None)
-    if status == 429 and retry is not None:
+    if retry is not None:
         headers["retry-after"] = str(max(1, round(retry)))
     return ApiError(status, " ".join(text.split()), None, param, code, headers)
 
@@ -86,6 +86,8 @@ def _kind_of(error: BaseException) -> tuple[int, str | None, str | None]:
     name = type(error).__name__
     if name == "QueueFullError":
         return 429, "queue_full", None
+    if name == "GrammarTimeoutError":
+        return 503, "grammar_compiling", "structured_outputs"
     if "Timeout" in name:
         return 504, "timeout", None
     if isinstance(error, PromptTooLongError):

@@ -11,14 +11,18 @@ from llmi.structured.thinking import prelude_of
 from llmi.text.tokenizer import Tokenizer
 
 
-def constraint_of(value: object, tokenizer: Tokenizer, prompt: Callable[[], str | None]) -> Constraint[Any] | None:
+def constraint_of(
+    value: object, tokenizer: Tokenizer, prompt: Callable[[], str | None], *, deadline_s: float | None = None
+) -> Constraint[Any] | None:
     """The automaton of `structured_outputs` in its plain form: a Constraint as it is, StructuredOutputsParams compiled, None as None.
 
     prompt: gives the text before the output, special tokens included; called where the constraint starts after thinking.
-    Raises InvalidParamsError for a grammar that cannot be enforced, MissingExtraError without the library.
+    deadline_s: longest wait for a compilation, in seconds; None waits for its end.
+    Raises InvalidParamsError for a grammar that cannot be enforced, MissingExtraError without the library, GrammarTimeoutError.
     """
     if not isinstance(value, StructuredOutputsParams):
         return cast("Constraint[Any] | None", value)
     from llmi.structured.constraint import grammar_constraint
 
-    return grammar_constraint(value, tokenizer, prelude_of(tokenizer, prompt()) if value.after_thinking else "")
+    prelude = prelude_of(tokenizer, prompt()) if value.after_thinking else ""
+    return grammar_constraint(value, tokenizer, prelude, deadline_s=deadline_s)

@@ -10,6 +10,7 @@ from llmi import _core
 from llmi.errors import ConstraintError
 from llmi.params.constraint import Constraint
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.compiling import Compilations
 from llmi.structured.grammars import compiled, refused
 from llmi.structured.library import Matcher, Vocabulary, vocabulary_of
 from llmi.text.tokenizer import Tokenizer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _MAX_GRAMMARS = 64
 _cache: OrderedDict[tuple[int, StructuredOutputsParams, str], GrammarConstraint] = OrderedDict()
 _lock = threading.Lock()
+_compilations: Compilations[GrammarConstraint] = Compilations()
 
 
 class State:
@@ -111,17 +113,26 @@ def _first_line(message: str) -> str:
     return message.strip().split("\n")[0][:200] or "it gives no reason"
 
 
-def grammar_constraint(params: StructuredOutputsParams, tokenizer: Tokenizer, prelude: str = "") -> GrammarConstraint:
-    """The compiled grammar, behind a prelude of thinking; the latest 64 are kept. Raises InvalidParamsError for what cannot be enforced, MissingPackageError."""
+def grammar_constraint(
+    params: StructuredOutputsParams, tokenizer: Tokenizer, prelude: str = "", *, deadline_s: float | None = None
+) -> GrammarConstraint:
+    """The compiled grammar, behind a prelude of thinking; the latest 64 are kept.
+
+    Raises InvalidParamsError for what cannot be enforced, MissingExtraError, and GrammarTimeoutError after `deadline_s`; None waits.
+    """
     vocabulary = vocabulary_of(tokenizer)
     key = (id(vocabulary), params, prelude)
     with _lock:
         if key in _cache:
             _cache.move_to_end(key)
             return _cache[key]
-    made = GrammarConstraint(params, vocabulary, prelude)
-    with _lock:
-        _cache[key] = made
-        if len(_cache) > _MAX_GRAMMARS:
-            _cache.popitem(last=False)
-    return made
+
+    def make() -> GrammarConstraint:
+        made = GrammarConstraint(params, vocabulary, prelude)
+        with _lock:
+            _cache[key] = made
+            if len(_cache) > _MAX_GRAMMARS:
+                _cache.popitem(last=False)
+        return made
+
+    return make() if deadline_s is None else _compilations.wait(key, make, deadline_s)

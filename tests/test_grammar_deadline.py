@@ -1,0 +1,93 @@
+"""A grammar that compiles for long: its request ends alone and soon, the work goes on once, and a later request finds the result."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmi
+from llmi import LLM, AsyncLLM, GrammarTimeoutError, InvalidParamsError, SamplingParams
+from llmi.requests import prepare
+from llmi.server.errors import api_error
+from llmi.structured import constraint
+from llmi.structured.compiling import Compilations
+from llmi.structured.constraint import GrammarConstraint
+
+PARAMS = SamplingParams(max_tokens=12, seed=5, temperature=1.0)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, list[str]]]:
+    """Compilations wait for the event; the list has one entry for each."""
+    go, begun = threading.Event(), []
+
+    class Held(GrammarConstraint):
+        def __init__(self, params: Any, *rest: Any) -> None:
+            begun.append(params.kind)
+            assert go.wait(60)
+            super().__init__(params, *rest)
+
+    monkeypatch.setattr(constraint, "GrammarConstraint", Held)
+    monkeypatch.setattr(prepare, "DEADLINE_S", 0.05)
+    yield go, begun
+    go.set()
+
+
+async def result(engine: AsyncLLM, params: SamplingParams) -> Any:
+    try:
+        return [output async for output in engine.generate([1, 2], params)][-1]
+    except llmi.LlmiError as error:
+        return error
+
+
+def test_request_ends_alone_and_finds_the_grammar_later(held: tuple[threading.Event, list[str]], tiny_path: Callable[..., Path]) -> None:
+    go, begun = held
+    asked = PARAMS.replace(structured_outputs={"regex": "[a-f]{3,8}"})
+
+    async def main() -> list[Any]:
+        async with AsyncLLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=256) as engine:
+            first = await asyncio.gather(*(result(engine, params) for params in (asked, PARAMS, asked)))
+            go.set()
+            while isinstance(last := await result(engine, asked), GrammarTimeoutError):
+                pass
+            return [*first, last]
+
+    *both, last = asyncio.run(main())
+    assert [type(entry) for entry in both] == [GrammarTimeoutError, llmi.RequestOutput, GrammarTimeoutError]
+    assert both[0].retry_after_s == 0.05
+    assert begun == ["regex"]  # the three requests share one compilation
+    assert set(last.text) <= set("abcdef") and 3 <= len(last.text) <= 8
+
+
+def test_generate_waits_for_the_end(held: tuple[threading.Event, list[str]], tiny: LLM) -> None:
+    go, _ = held
+    threading.Timer(0.2, go.set).start()
+    assert tiny.generate([[1]], PARAMS.replace(structured_outputs={"regex": "[g-k]{3}"}))[0].text.isalpha()
+
+
+def test_errors_of_a_compilation_reach_its_requests() -> None:
+    compilations: Compilations[int] = Compilations()
+
+    def refuse() -> int:
+        raise InvalidParamsError("no", "structured_outputs")
+
+    for _ in range(2):
+        with pytest.raises(InvalidParamsError, match="no"):
+            compilations.wait("a", refuse, 60)
+    assert compilations.wait("a", lambda: 3, 60) == 3
+
+    def late() -> int:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        compilations.wait("a", late, 60)
+
+
+def test_over_http_it_is_a_503_that_says_when_to_come_again() -> None:
+    answer = api_error(GrammarTimeoutError("the grammar has been compiling", retry_after_s=2.0))
+    assert (answer.status, answer.code, answer.headers) == (503, "grammar_compiling", {"retry-after": "2"})
