@@ -86,6 +86,16 @@ def memory_plan(model: Served) -> str:
 
 def serve(models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket.socket, say: Callable[[str], None]) -> None:
     """Serves until the process is told to end; `say` gets the lines that say where, with each model's fingerprint and memory."""
+    make_server(models, settings, sock, say).run(sockets=[sock])
+    if settings.uds is not None:
+        with contextlib.suppress(OSError):
+            settings.uds.unlink()
+
+
+def make_server(
+    models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket.socket, say: Callable[[str], None]
+) -> DrainingServer:
+    """The server that `serve` runs; its `should_exit` ends it as a signal does."""
     app = make_app(models, settings)
     door = app.state.llmi.door
     config = uvicorn.Config(
@@ -115,10 +125,7 @@ def serve(models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket
         if door.keys is not None:
             door.keys.reload()
 
-    DrainingServer(config, settings.drain_s, on_ready=ready, on_drain=drain, on_deadline=end, on_hangup=hangup).run(sockets=[sock])
-    if settings.uds is not None:
-        with contextlib.suppress(OSError):
-            settings.uds.unlink()
+    return DrainingServer(config, settings.drain_s, on_ready=ready, on_drain=drain, on_deadline=end, on_hangup=hangup)
 
 
 def ready_lines(app: Starlette, url: str, say: Callable[[str], None]) -> None:
