@@ -38,11 +38,13 @@ class Exchange:
             value = json.loads(self.answer)
             self.answer = json.dumps(change(value)).encode()
             return
-        events = [event.removeprefix("data: ") for event in self.answer.decode().split("\n\n") if event.startswith("data: ")]
-        made = [event if event == "[DONE]" else change(json.loads(event)) for event in events]
-        self.answer = "".join(
-            f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n" for event in made if event is not None
-        ).encode()
+        blocks = []
+        for block in self.answer.decode().split("\n\n"):
+            head, _, data = ("\n" + block).rpartition("\ndata: ")  # a name may stand before the data
+            made = data if not data or data == "[DONE]" else change(json.loads(data))
+            if data and made is not None:
+                blocks.append(f"{head}\ndata: {made if isinstance(made, str) else json.dumps(made)}\n\n".removeprefix("\n"))
+        self.answer = "".join(blocks).encode()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import llmi.server.events as events_module
-from llmi import LLM
+from llmi import LLM, SamplingParams
 from llmi.server.events import MOST_ROWS, Watch, snapshot
 from server_client import Client, tiny_llm
 
@@ -104,13 +104,42 @@ def test_a_snapshot_is_the_engine(client: Client) -> None:
         assert sum(row["blocks"] for row in now["rows"]) <= sum(now["pages"]), "each block that a row holds is a reference to its page"
         assert now["stats"]["num_steps"] > before["stats"]["num_steps"] and len(now["pages"]) == now["stats"]["num_pages"]
         assert "secret" not in json.dumps(now), "no text"
-        assert set(now) == {"model", "time_s", "rows", "num_rows", "pages", "stats"}
-        assert all(set(row) == {"id", "sample", "tokens", "blocks", "shared"} for row in now["rows"])
+        assert set(now) == {"model", "time_s", "rows", "num_rows", "pages", "tree", "stats"}
+        assert all(set(row) == {"id", "sample", "tokens", "drafted", "accepted", "blocks", "shared"} for row in now["rows"])
     finally:
         work.join()
     shown = set(re.findall(r"stats\.(\w+)|rate\(\"(\w+)\"\)", PAGE.read_text()))
     assert {first or second for first, second in shown} <= set(before["stats"]), "what the page shows is in the events"
     assert len(before["rows"]) <= MOST_ROWS
+
+
+def test_drafts_of_rows_and_the_tree(client: Client) -> None:
+    model = next(iter(client.app.state.llmi.models))
+    params = SamplingParams(temperature=0.0, max_tokens=1500, ignore_eos=True, output_kind="delta", n=2)
+
+    async def watched() -> tuple[dict[str, Any], dict[int, tuple[int, int]]]:
+        prompt = "ab ab ab ab ab ab " * 8
+        stream = model.server.generate(prompt, params, speculative_config={"method": "ngram", "num_speculative_tokens": 3})
+        seen: dict[str, Any] = {"rows": []}
+        count = 0
+        async for output in stream:
+            count += sum(len(part.token_ids) for part in output.outputs)
+            if count > 600:
+                seen = await asyncio.to_thread(snapshot, model)
+                break
+        drafts = stream._request.progress.drafts if stream._request is not None else {}
+        await stream.aclose()
+        return seen, drafts
+
+    now, drafts = asyncio.run(watched())
+    assert sorted(row["sample"] for row in now["rows"]) == [0, 1]
+    for row in now["rows"]:
+        assert 0 < row["accepted"] <= row["drafted"] <= drafts[row["sample"]][0], "what has come of it by then"
+    tree = now["tree"]
+    roots = sum(parent < 0 for parent, _ in tree)
+    assert roots >= 1 and all(-1 <= parent < place for place, (parent, _) in enumerate(tree)), "parents come before their children"
+    assert roots < len(tree) <= roots + now["stats"]["num_prefix_blocks"], "the counters are those of a later step"
+    assert sum(pins for _, pins in tree) >= 2, "each row ends at a block"
 
 
 def test_watchers_share_snapshots(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,7 @@ void RegisterRecords(py::module_& module) {
       .def_readonly("tables", &SequenceTables::tables);
   py::class_<MemoryTables>(module, "MemoryTables")
       .def_readonly("sequences", &MemoryTables::sequences)
+      .def_readonly("prefix_shape", &MemoryTables::prefix_shape)
       .def_property_readonly("references", [](const MemoryTables& tables) { return CopyArray(tables.references); });
   py::class_<SpeculationStats>(module, "SpeculationStats")
       .def(py::init<>())

@@ -52,6 +52,23 @@ int32_t PrefixTree::FindRoot(const std::string& salt) const {
   return found == roots_.end() ? kNone : found->second;
 }
 
+std::vector<std::pair<int32_t, int32_t>> PrefixTree::Shape(size_t most) const {
+  std::vector<int32_t> order;
+  for (const auto& root : roots_) order.push_back(root.second);
+  std::sort(order.begin(), order.end());
+  order.resize(std::min(order.size(), most));
+  std::vector<std::pair<int32_t, int32_t>> shape;
+  for (const int32_t root : order) shape.push_back({-1, nodes_[static_cast<size_t>(root)].num_pins});
+  for (size_t place = 0; place < order.size() && order.size() < most; ++place) {
+    int32_t child = nodes_[static_cast<size_t>(order[place])].newest_child;
+    for (; child != kNone && order.size() < most; child = nodes_[static_cast<size_t>(child)].older) {
+      order.push_back(child);
+      shape.push_back({static_cast<int32_t>(place), nodes_[static_cast<size_t>(child)].num_pins});
+    }
+  }
+  return shape;
+}
+
 void PrefixTree::DropEmptyRoot(int32_t node) {
   Node& entry = nodes_[static_cast<size_t>(node)];
   if (!entry.is_root || entry.num_children > 0 || entry.num_pins > 0) return;

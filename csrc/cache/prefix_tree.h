@@ -55,6 +55,9 @@ class PrefixTree {
 
   int64_t num_nodes() const { return num_nodes_; }
   int64_t num_evicted() const { return num_evicted_; }
+  // The tree's shape, breadth first, at most `most` nodes, roots included: for each node the place of its parent in this list (-1: a root),
+  // and its pins. No tokens.
+  std::vector<std::pair<int32_t, int32_t>> Shape(size_t most) const;
   // Checks the tree, and adds its references to `references`, by page. pins: the pins that sequences hold, by node. Returns the first
   // fault, or nothing.
   std::string Audit(const std::unordered_map<int32_t, int32_t>& pins, std::vector<int32_t>* references) const;

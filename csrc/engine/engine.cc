@@ -71,6 +71,7 @@ MemoryTables Engine::Tables() {
     for (int64_t page = 0; page < cache_->pool().num_pages(); ++page) {
       result.references.push_back(cache_->pool().references(static_cast<int32_t>(page)));
     }
+    if (const PrefixTree* tree = cache_->prefix_tree()) result.prefix_shape = tree->Shape(MemoryTables::kMostPrefixNodes);
   };
   commands_.TryExecute(collect);  // a closed engine holds nothing
   return result;

@@ -39,6 +39,9 @@ struct SequenceTables {
 struct MemoryTables {
   std::vector<SequenceTables> sequences;
   std::vector<int32_t> references;  // by page
+  // The prefix tree's first kMostPrefixNodes nodes, as PrefixTree::Shape gives them.
+  static constexpr size_t kMostPrefixNodes = 2048;
+  std::vector<std::pair<int32_t, int32_t>> prefix_shape;
 };
 
 class Engine {

@@ -291,11 +291,11 @@ def _checked(call: Call) -> Call:
 
 def _live(request: OnlineRequest, now: float) -> LiveRequest:
     submission, progress = request.call.submissions[0], request.progress
-    drafted, accepted = progress.num_drafted
+    drafts = progress.drafts
     age = now - request.arrived_s
     return LiveRequest(
-        request.name, "running" if progress.num_tokens else "waiting", age, len(submission.prompt_token_ids), progress.num_cached_tokens,
-        progress.num_tokens, drafted, accepted,
+        request.name, submission.built.id, "running" if progress.num_tokens else "waiting", age, len(submission.prompt_token_ids), progress.num_cached_tokens,
+        progress.num_tokens, sum(drafted for drafted, _ in drafts.values()), sum(accepted for _, accepted in drafts.values()), drafts,
     )  # fmt: skip
 
 

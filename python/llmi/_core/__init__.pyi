@@ -460,6 +460,10 @@ class MemoryTables(_Bound):
     def sequences(self) -> list[SequenceTables]: ...
     @property
     def references(self) -> NDArray[np.int32]: ...
+    @property
+    def prefix_shape(
+        self,
+    ) -> list[tuple[int, int]]: ...  # of each node, breadth first: (its parent's place in the list, -1 for a root; its pins)
 
 class SpeculationStats(_Bound):
     @property

@@ -1,4 +1,4 @@
-"""The command line: llmi chat | generate | serve | inspect | doctor | bench | conformance | replay | cache."""
+"""The command line: llmi chat | generate | serve | batch | inspect | doctor | bench | conformance | replay | cache."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
+from llmi.cli.batch import add_batch_options, run_batch
 from llmi.cli.bench_serve import add_load_options, bench_serve
 from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.conformance import add_conformance_options, conformance
@@ -52,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
         description="An OpenAI-compatible HTTP server (needs the extra `server`).",
     )
     add_serve_options(serve)
+    batch = commands.add_parser(
+        "batch",
+        help="a file of requests, answered as the server answers them",
+        epilog=EPILOG,
+        description="Answers a file in OpenAI's batch format (needs the extra `server`). The same command goes on where a run was ended.",
+    )
+    add_batch_options(batch)
     inspect = commands.add_parser(
         "inspect", help="sizes, memory and cost of a model", description="What a model is, needs and costs; reads no weights."
     )
@@ -320,6 +328,7 @@ COMMANDS = {
     "chat": _chat,
     "generate": _generate,
     "serve": run_serve,
+    "batch": run_batch,
     "inspect": _inspect,
     "doctor": _doctor,
     "bench": _bench,

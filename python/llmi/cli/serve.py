@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -31,14 +32,7 @@ _ENGINE = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi serve`."""
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
-    parser.add_argument(
-        "-m",
-        "--model",
-        action="append",
-        metavar="[NAME=]MODEL",
-        help="a model, under a name of its own; may be given several times",
-        **unset,
-    )
+    add_engine_options(parser)
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", help="an address of this machine")
     where.add_argument("--port", type=int, default=8000, help="0: one that is free")
@@ -56,6 +50,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     safety.add_argument("--deadline-s", type=float, help="longest a request may take, the queue included (default: no limit)", **unset)
     safety.add_argument("--drain-s", type=float, default=30.0, help="how long requests may take when the server is told to end")
     safety.add_argument("--systemd", action="store_true", help="print a unit for systemd that runs this command, and exit")
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """The flags that name models and say how their engines run."""
+    unset: dict[str, Any] = {"default": argparse.SUPPRESS}
+    parser.add_argument("-m", "--model", action="append", metavar="[NAME=]MODEL", help="a model, under a name of its own; may be given several times", **unset)  # fmt: skip
     engine = parser.add_argument_group("engines (of all models)")
     engine.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
     engine.add_argument("--quantization", choices=("q8_0", "q4_0"), help="quantise weights as they are loaded", **unset)
@@ -69,6 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="size of the KV cache (default: half of the memory that is free when the model is loaded)",
         **unset,
     )
+    engine.add_argument("--speculative-config", metavar="JSON", help='drafts of all requests, as in {"method": "ngram", "num_speculative_tokens": 3}', **unset)  # fmt: skip
     engine.add_argument("--chat-template", metavar="FILE", help="a chat template instead of the model's own", **unset)
     engine.add_argument(
         "--num-threads", metavar="N[,N]", help="threads, divided among the models, or one number for each (default: the CPUs that this process may use)", **unset
@@ -152,7 +153,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     models: dict[str, AsyncLLM] = {}
     try:
         for (name, path), num_threads in zip(names.items(), threads, strict=True):
-            models[name] = _load(arguments, path, num_threads, settings.limits.queue)
+            models[name] = load(arguments, path, num_threads, settings.limits.queue)
         run.serve(models, settings, sock, show)
     finally:
         sock.close()
@@ -161,8 +162,21 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: int | None) -> AsyncLLM:
+def load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: int | None) -> AsyncLLM:
+    """One model's engine."""
     from llmi.async_llm import AsyncLLM
 
-    engine_args = {name: getattr(arguments, name) for name in _ENGINE if hasattr(arguments, name)}
+    engine_args: dict[str, Any] = {name: getattr(arguments, name) for name in _ENGINE if hasattr(arguments, name)}
+    if hasattr(arguments, "speculative_config"):
+        engine_args["speculative_config"] = _speculation(arguments.speculative_config)
     return AsyncLLM(path, num_threads=num_threads, max_queue=max_queue, **engine_args)
+
+
+def _speculation(text: str) -> object:
+    """An object in JSON, or a word. Raises InvalidParamsError."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidParamsError(f"--speculative-config is no JSON: {error}", "speculative_config") from None

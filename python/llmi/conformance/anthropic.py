@@ -58,7 +58,9 @@ def blocks(target: Target) -> None:
 @case("anthropic", "count_tokens is what usage says")
 def count(target: Target) -> None:
     counted = target.ok(f"{_MESSAGES}/count_tokens", {"messages": _HI["messages"]})
-    same(typed(counted, "input_tokens", int), field(_message(target), "usage.input_tokens"), "input_tokens")
+    usage = field(_message(target), "usage")
+    read = sum(usage.get(name) or 0 for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"))
+    same(typed(counted, "input_tokens", int), read, "input_tokens")
 
 
 @case("anthropic", "an error has Anthropic's form")

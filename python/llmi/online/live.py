@@ -25,6 +25,7 @@ class LiveRequest:
     """One request under way. Counts are over its continuations."""
 
     request_id: str
+    number: int  # the engine's own, as block tables have it
     state: Literal["waiting", "running"]  # waiting: nothing has come of it; its prompt may be computed already
     age_s: float
     num_prompt_tokens: int
@@ -32,6 +33,7 @@ class LiveRequest:
     num_tokens: int
     num_draft_tokens: int
     num_accepted_tokens: int
+    drafts: dict[int, tuple[int, int]]  # by continuation: (tokens that were drafted, those of them that were accepted)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

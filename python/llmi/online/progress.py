@@ -19,43 +19,40 @@ else:
 _NAN = math.nan
 
 
-class Growing:
-    """One continuation: what has come and was not given yet, and what was given, if all of it is wanted again."""
-
-    __slots__ = ("all_ids", "logprobs", "new", "num_accepted_tokens", "num_draft_tokens", "text")
+class Growing(PartialOutput):
+    """One continuation: as a PartialOutput what has come and was not given yet, and what was given, if all of it is wanted again."""
 
     def __init__(self) -> None:
-        self.new = PartialOutput()
+        super().__init__()
         self.all_ids: list[int] = []
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
-        self.text: list[str] = []
-        self.logprobs: list[dict[int, Logprob]] = []
+        self.given_text: list[str] = []
+        self.given_logprobs: list[dict[int, Logprob]] = []
 
     def add(self, event: _core.OutputEvent) -> None:
         """Takes in an event of this continuation."""
-        self.new.add(event)
-        self.all_ids += event.token_ids
-        self.new.stop_reason = event.stop_reason
+        begin = len(self.token_ids)
+        super().add(event)
+        self.all_ids += self.token_ids[begin:]
+        if self.finish_reason is not None:
+            self.stop_reason = event.stop_reason
         self.num_draft_tokens, self.num_accepted_tokens = event.num_draft_tokens, event.num_accepted_tokens
 
-    def take(self) -> PartialOutput:
-        """The news since the last call."""
-        new, self.new = self.new, PartialOutput()
-        self.new.cumulative_logprob = new.cumulative_logprob
-        self.new.finish_reason, self.new.stop_reason = new.finish_reason, new.stop_reason
-        return new
+    def give(self) -> None:
+        """An output has what was new."""
+        self.token_ids, self.text, self.logprobs = [], "", []
 
     def keep(self, completion: CompletionOutput) -> None:
         """Makes of what is new all that has come so far."""
-        self.text.append(completion.text)
+        self.given_text.append(completion.text)
         completion.token_ids = self.all_ids.copy()
-        completion.text = "".join(self.text)
-        if len(self.text) > 1:
-            self.text = [completion.text]
+        completion.text = "".join(self.given_text)
+        if len(self.given_text) > 1:
+            self.given_text = [completion.text]
         if completion.logprobs is not None:
-            self.logprobs += completion.logprobs
-            completion.logprobs = self.logprobs.copy()
+            self.given_logprobs += completion.logprobs
+            completion.logprobs = self.given_logprobs.copy()
 
 
 class Progress:
@@ -84,13 +81,12 @@ class Progress:
     @property
     def num_tokens(self) -> int:
         """Tokens of all continuations that have come."""
-        return sum(len(sample.all_ids) for sample in self._samples.values())
+        return sum(len(sample.all_ids) for sample in list(self._samples.values()))
 
     @property
-    def num_drafted(self) -> tuple[int, int]:
-        """(tokens that were drafted, those of them that were accepted)."""
-        samples = self._samples.values()
-        return sum(sample.num_draft_tokens for sample in samples), sum(sample.num_accepted_tokens for sample in samples)
+    def drafts(self) -> dict[int, tuple[int, int]]:
+        """(tokens that were drafted, those of them that were accepted) of each continuation. Any thread may ask."""
+        return {index: (sample.num_draft_tokens, sample.num_accepted_tokens) for index, sample in list(self._samples.items())}
 
     def add(self, event: _core.OutputEvent) -> None:
         """Takes in an event."""
@@ -116,10 +112,10 @@ class Progress:
         outputs = []
         for index in range(submission.params.n):
             sample = self._samples.setdefault(index, Growing())
-            new = sample.take()
             if finals:
-                _complete(new, finals[index])
-            completion = results.completion(index, new, submission, sample.all_ids)
+                _complete(sample, finals[index])
+            completion = results.completion(index, sample, submission, sample.all_ids)
+            sample.give()
             if self._kind == "cumulative":
                 sample.keep(completion)
             outputs.append(completion)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from llmi import _core
 from llmi.online.request import OnlineRequest
@@ -29,6 +30,7 @@ class Pump:
         self.thread.start()
 
     def _run(self) -> None:
+        _name_thread("llmi-async")
         events: list[_core.OutputEvent] = []
         while not self.closed:
             self.channel.wait(events, _WAIT_S)
@@ -62,9 +64,17 @@ class Pump:
         self._on_end(request)
 
 
+def _name_thread(name: str) -> None:
+    """Names the calling thread for the system's tools (`top -H`), where Linux lets it."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+
+
 def _take(batch: list[tuple[OnlineRequest, _core.OutputEvent]]) -> None:
     for request, event in batch:
         request.take(event)
+    for request in dict.fromkeys([request for request, _ in batch]):  # once, however many continuations have grown
+        request.wake_for_news()
 
 
 def _close(request: OnlineRequest) -> None:

@@ -90,9 +90,27 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
         request = self._request
         if request is None:
             raise StopAsyncIteration
-        progress = request.progress
-        while not (progress.has_news or request.closed or request.expired):
+        while (output := self.take()) is None:
             await request.news()
+        return output
+
+    async def start(self, on_news: Callable[[], None]) -> None:
+        """Submits the request, for a reader without a task: on_news is called in the event loop when `take` may find something. It may not raise.
+
+        Raises what is wrong with the request.
+        """
+        if self._arrival is not None:
+            await self._begin(self._arrival)
+        if self._request is not None:
+            self._request.listener = on_news
+            if self._has_news(self._request):
+                on_news()
+
+    def take(self) -> RequestOutput | None:
+        """The next output, if there is one now. Raises as a step does; None after the end, too."""
+        request = self._request
+        if request is None or not self._has_news(request):
+            return None
         try:
             output = self._next(request)
         except BaseException:
@@ -102,6 +120,10 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
             self._ended = request
             self._leave()
         return output
+
+    @staticmethod
+    def _has_news(request: OnlineRequest) -> bool:
+        return request.progress.has_news or request.closed or request.expired
 
     def whole(self) -> RequestOutput:
         """All of the request, once it has ended, whatever its output_kind: what a receipt is made of.
@@ -177,4 +199,5 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
             self._admitted = False
             host._withdraw(arrival)
         if request is not None:
+            request.listener = None
             host._forget(request)

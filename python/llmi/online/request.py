@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from llmi import _core
 from llmi.errors import RequestTimeoutError
@@ -27,12 +28,16 @@ class OnlineRequest:
         self.failure: BaseException | None = None  # of the pump, at this request's end
         self.closed = False  # the pump has ended, and no more events will come
         self._waiter: asyncio.Future[None] | None = None
+        self.listener: Callable[[], None] | None = None  # is called when the reader may find something
         self.expired = False
         self._timer = None if deadline_s is None else loop.call_at(arrived_s + deadline_s, self._expire)
 
     def take(self, event: _core.OutputEvent) -> None:
-        """Takes in an event, and wakes the reader."""
+        """Takes in an event. Wake the reader after all events of a step."""
         self.progress.add(event)
+
+    def wake_for_news(self) -> None:
+        """Wakes the reader if there is something for it."""
         if self.progress.has_news:
             self.wake()
 
@@ -45,6 +50,8 @@ class OnlineRequest:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+        if self.listener is not None:
+            self.listener()
 
     async def news(self) -> None:
         """Returns when the reader may find something. A cancel loses nothing."""

@@ -31,6 +31,10 @@ else:
     from llmi.base.lazy_numpy import np
 
 
+#: The counts of outputs without drafts, and of those whose counts come at their end. Nobody writes to it.
+_NO_DRAFTS = _core.SpeculationStats()
+
+
 class PartialOutput:
     """The part of one continuation that has arrived; it has the core's field names."""
 
@@ -45,14 +49,15 @@ class PartialOutput:
         self.stop_reason: int | str | None = None
         self.trace: dict[str, NDArray[Any]] = {}
         self.candidates: dict[str, NDArray[Any]] = {}
-        self.speculation = _core.SpeculationStats()
+        self.speculation = _NO_DRAFTS
 
     def add(self, event: _core.OutputEvent) -> None:
         """Takes in an event's news."""
         self.token_ids += event.token_ids
         self.text += event.text
-        self.logprobs += event.logprobs
-        self.cumulative_logprob += sum(entry.logprobs[0] for entry in event.logprobs)
+        if entries := event.logprobs:
+            self.logprobs += entries
+            self.cumulative_logprob += sum(entry.logprobs[0] for entry in entries)
         self.finish_reason = event.finish_reason
 
 

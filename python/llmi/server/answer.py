@@ -46,8 +46,10 @@ class Counts:
 
     def add(self, index: int, output: RequestOutput) -> None:
         """Takes in an output of the prompt at `index`: the whole, or what is new."""
-        self.num_cached[index] = max(self.num_cached[index], output.num_cached_tokens)
-        self.num_completion_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+        if output.num_cached_tokens > self.num_cached[index]:
+            self.num_cached[index] = output.num_cached_tokens
+        for completion in output.outputs:
+            self.num_completion_tokens += len(completion.token_ids)
 
     def usage(self) -> dict[str, Any]:
         """The `usage` so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -17,18 +17,22 @@ _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _COMMENT = b": keep-alive\n\n"
 
 
-class EventStream(Response):
-    """Sends what `events` gives. Headers go out at once; a client that has gone ends the iterator; `close` is called at the end in any case."""
+class Watched(Response):
+    """A stream of events. Headers go out at once; a client that has gone ends `_send_all`; `_close` is called at the end in any case."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self) -> None:
         super().__init__(None, 200, _HEADERS)
         del self.headers["content-length"]
-        self._events = events
-        self._close = close
         self._sent_s = 0.0  # when the last event went out
         self._is_sending = False
+
+    async def _send_all(self, send: Send) -> None:
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
@@ -45,15 +49,6 @@ class EventStream(Response):
             await asyncio.gather(work, watch, return_exceptions=True)
             await self._close()
 
-    async def _send_all(self, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        async for data in self._events:
-            self._is_sending = True
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-            self._is_sending = False
-            self._sent_s = loop.time()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
     async def _watch(self, receive: Receive, send: Send, work: asyncio.Task[None]) -> None:
         """Ends the work when the client has gone or is stuck, and sends comments while nothing else is sent."""
         loop = asyncio.get_running_loop()
@@ -69,6 +64,26 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
         finally:
             gone.cancel()
+
+
+class EventStream(Watched):
+    """Sends what `events` gives."""
+
+    def __init__(self, events: AsyncIterator[bytes]) -> None:
+        super().__init__()
+        self._events = events
+
+    async def _send_all(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        async for data in self._events:
+            self._is_sending = True
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            self._is_sending = False
+            self._sent_s = loop.time()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _close(self) -> None:
+        pass
 
 
 async def _disconnected(receive: Receive) -> None:

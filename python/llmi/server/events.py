@@ -30,21 +30,24 @@ _PAGE = Path(__file__).with_name("page.html")
 def snapshot(model: Served) -> dict[str, Any]:
     """One model's engine now. The block tables are read between two steps, so this may wait for one.
 
-    `rows`: of each sequence its number (the engine's own, not the request's id), tokens computed, blocks, and blocks that others hold too.
-    `pages`: how many sequences and prefix blocks hold each page.
+    `rows`: of each sequence its number (the engine's own, not the request's id), tokens computed, tokens drafted for it so far and those of them that were
+    accepted (null: no request of the server), blocks, and blocks that others hold too. `pages`: how many sequences and prefix blocks hold each page.
+    `tree`: of each prefix block, breadth first, the place of its parent in the list (-1: a root), and how many sequences end there.
     """
     engine = model.llm._engine
+    drafts = {request.number: request.drafts for request in model.server.live().requests}
     tables, stats = call_core(engine.tables), call_core(engine.stats)
     references = tables.references
     rows = []
     for entry in sorted(tables.sequences, key=lambda entry: (entry.request_id, entry.sample_index))[:MOST_ROWS]:
         held = [page for group in entry.tables for page in group if page >= 0]
         shared = sum(int(references[page]) > 1 for page in held)
-        rows.append(
-            {"id": entry.request_id, "sample": entry.sample_index, "tokens": entry.num_tokens, "blocks": len(held), "shared": shared}
-        )
+        drafted, accepted = drafts.get(entry.request_id, {}).get(entry.sample_index, (None, None))
+        row = {"id": entry.request_id, "sample": entry.sample_index, "tokens": entry.num_tokens, "drafted": drafted, "accepted": accepted}
+        rows.append({**row, "blocks": len(held), "shared": shared})
     return {
         "model": model.name, "time_s": time.monotonic(), "rows": rows, "num_rows": len(tables.sequences), "pages": references[:MOST_PAGES].tolist(),
+        "tree": tables.prefix_shape,
         "stats": {name: stats[name] for name in _COUNTERS},
     }  # fmt: skip
 
@@ -74,16 +77,12 @@ async def _stream(request: Request, models: list[Served]) -> AsyncIterator[bytes
         await asyncio.sleep(PERIOD_S)
 
 
-async def _nothing() -> None:
-    pass
-
-
 async def events(request: Request) -> Response:
     """Events until the reader goes: one a model, each half second. `?model=NAME` names one."""
     models = state_of(request).models
     name = request.query_params.get("model")
     chosen = [models.find(name)] if name is not None else list(models)
-    return EventStream(_stream(request, chosen), _nothing)
+    return EventStream(_stream(request, chosen))
 
 
 async def page(request: Request) -> Response:

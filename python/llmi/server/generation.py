@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from llmi.base.kinds import Text
@@ -130,68 +131,54 @@ News = tuple[int, RequestOutput]
 
 
 class Deltas:
-    """The news of each prompt's output, as (index of the prompt, RequestOutput), until all have finished. An asynchronous iterator.
+    """The news of each prompt's output, as (index of the prompt, RequestOutput), without a task: `on_news` says when `take` finds some.
 
     `start` submits the requests and raises what is wrong with them. `close` ends what still runs.
     """
 
     def __init__(self, job: Job) -> None:
-        self._job = job
         self._readers = [job.reader(index, "delta") for index in range(len(job.prompts))]
-        self._tasks: list[asyncio.Task[None]] = []
-        self._queue: asyncio.Queue[News | BaseException | None] = asyncio.Queue()
-        self._first: asyncio.Future[RequestOutput] | None = None
+        self._early: list[News] = []  # what came before somebody listened
         self._left = len(self._readers)
+        self.on_news: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Submits; returns when the engine has taken the requests, or when the first news are there."""
-        if self._left == 1:
-            self._first = asyncio.ensure_future(self._readers[0].__anext__())
-            await asyncio.wait({self._first}, timeout=_GRACE_S)
-            if self._first.done() and (error := self._first.exception()) is not None:
-                raise error
-            return
-        self._tasks = [asyncio.create_task(self._pull(index, reader)) for index, reader in enumerate(self._readers)]
-        await asyncio.wait(self._tasks, timeout=_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
-        for task in self._tasks:
-            if task.done() and (error := task.exception()) is not None:
-                raise error
+        """Submits; returns when the first news are there, or after a moment in which an engine that refuses a request would have said so."""
+        first = asyncio.get_running_loop().create_future()
+        self.on_news = lambda: None if first.done() else first.set_result(None)
+        tasks = [asyncio.ensure_future(reader.start(self._wake)) for reader in self._readers]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        await asyncio.wait({first}, timeout=_GRACE_S)
+        self._early = self.take()
+
+    def _wake(self) -> None:
+        self.on_news()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all outputs were taken to their ends."""
+        return not self._left and not self._early
+
+    def take(self) -> list[News]:
+        """The news; [] for nothing. Raises a request's error."""
+        news, self._early = self._early, []
+        for index, reader in enumerate(self._readers):
+            output = reader.take()
+            if output is not None:
+                news.append((index, output))
+                self._left -= output.finished
+        return news
 
     def wholes(self) -> list[RequestOutput]:
         """The whole output of each prompt, when all have finished."""
         return [reader.whole() for reader in self._readers]
 
-    async def _pull(self, index: int, reader: RequestStream) -> None:
-        try:
-            async for output in reader:
-                await self._queue.put((index, output))
-        except BaseException as error:
-            await self._queue.put(error)
-            raise
-        await self._queue.put(None)
-
-    def __aiter__(self) -> Deltas:
-        return self
-
-    async def __anext__(self) -> News:
-        if not self._tasks:
-            first, self._first = self._first, None
-            return 0, await (first if first is not None else self._readers[0].__anext__())
-        while self._left:
-            news = await self._queue.get()
-            if isinstance(news, BaseException):
-                raise news
-            if news is not None:
-                return news
-            self._left -= 1
-        raise StopAsyncIteration
-
     async def close(self) -> None:
         """Ends all requests that still run."""
-        for task in self._tasks:
-            task.cancel()
-        if self._first is not None:
-            self._first.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.on_news = lambda: None
         for reader in self._readers:
             await reader.aclose()

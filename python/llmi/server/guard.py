@@ -18,6 +18,8 @@ from llmi.server.keys import CALLER, Caller, Keys, TooManyError
 from llmi.server.limits import LIMITS, Limits
 
 log = logging.getLogger("llmi.access")
+#: In the scope: the server's own `send`, for the parts of a body that has begun. What is between has nothing to do with them.
+BODY_SEND = "llmi.body_send"
 #: Routes that need no key: they tell whether the server lives, and the page's file.
 OPEN = frozenset({"/health", "/ready", "/"})
 #: Routes that tell of all callers.
@@ -207,6 +209,7 @@ class _Visit:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
+        self._scope[BODY_SEND] = self._send
         await self._app(self._scope, receive, self._counted)
 
     async def _body(self, headers: dict[bytes, list[bytes]]) -> bytes | None:

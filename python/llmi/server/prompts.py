@@ -149,7 +149,9 @@ def _plain_message(message: object, where: str) -> dict[str, Any]:
             raise ApiError(400, f"{where}.{name} is not offered: {'answers are text alone' if name == 'audio' else 'give tool_calls'}", param=f"{where}.{name}", code="unsupported")  # fmt: skip
     result = {name: value for name, value in message.items() if value is not None}
     content = result.get("content", "")
-    result["content"] = [_plain_part(part) for part in content] if isinstance(content, list) else content
+    if isinstance(content, list):
+        content = [_plain_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
+    result["content"] = content
     calls = result.get("tool_calls")
     if calls is not None:
         if not isinstance(calls, list):
@@ -160,8 +162,11 @@ def _plain_message(message: object, where: str) -> dict[str, Any]:
     return result
 
 
-def _plain_part(part: object) -> object:
-    """A part of a content: parts that are text under another name (a refusal, the input_text of /v1/responses) become text."""
+def _plain_part(part: object, where: str) -> object:
+    """A part of a content: parts that are text under another name (a refusal, the input_text of /v1/responses) become text.
+
+    Others are refused here: a template that goes over the parts would leave out what it does not know.
+    """
     if not isinstance(part, Mapping):
         return part
     kind = part.get("type")
@@ -169,7 +174,11 @@ def _plain_part(part: object) -> object:
         return {"type": "text", "text": part.get("text")}
     if kind == "refusal":
         return {"type": "text", "text": part.get("refusal")}
-    return {"type": "text", "text": part.get("text")} if kind == "text" else part
+    if kind != "text":
+        raise ApiError(
+            400, f"{where}.type must be 'text', not {str(kind)[:80]!r}: models here read text alone", param=where, code="unsupported"
+        )
+    return {"type": "text", "text": part.get("text")}
 
 
 def _plain_call(call: object, where: str) -> dict[str, Any]:
@@ -200,7 +209,8 @@ def render(model: Served, chat: Chat) -> Prompt:
     ):
         raise ApiError(400, "chat_template must be a template's text, or the name of one of the model's: no file is read for a request", param="chat_template", code="invalid_value")  # fmt: skip
     template = tokenizer.template_for(chat.chat_template, variables)
-    tools = chat_tools(tokenizer, None, chat.tools, chat.tool_choice if chat.tools else None, chat.parallel_tool_calls, None, template)
+    choice = None if chat.tool_choice == "auto" and not chat.tools else chat.tool_choice  # clients say "auto" without tools, too
+    tools = chat_tools(tokenizer, None, chat.tools, choice, chat.parallel_tool_calls, None, template)
     variables.pop("tools", None)
     if tools.template_tools is not None:
         variables["tools"] = tools.template_tools
