@@ -20,7 +20,7 @@ from llmi.server import keys as keys_module
 from llmi.server.guard import OPEN, Door, Guard, Origins
 from llmi.server.keys import CALLER, Keys, read_keys
 from llmi.server.limits import LIMITS, Limits
-from llmi.server.run import check_reach
+from llmi.server.listen import check_reach
 from llmi.server.settings import ServerSettings
 
 SMALL = Limits(body_bytes=1000, header_bytes=2000, body_s=0.1)

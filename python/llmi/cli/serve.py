@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +112,7 @@ def _divided(total: int, count: int) -> list[int]:
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
     from llmi.server.keys import read_keys
     from llmi.server.limits import Limits
-    from llmi.server.run import check_reach
+    from llmi.server.listen import check_reach
 
     if not 0 <= arguments.port < 65536:
         raise InvalidParamsError(f"--port must lie in [0, 65535], not {arguments.port}", "port")
@@ -135,9 +137,10 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
 def run_serve(arguments: argparse.Namespace) -> int:
     """Loads the models and serves them until the process is told to end."""
     for module in ("starlette", "uvicorn", "msgspec"):
-        import_extra(module, "server")
+        if importlib.util.find_spec(module) is None:
+            import_extra(module, "server")
     from llmi.chat.process import renderer
-    from llmi.server import run
+    from llmi.server.listen import bind
 
     names = named_models(getattr(arguments, "model", None))
     threads = threads_of(getattr(arguments, "num_threads", None), len(names))
@@ -148,12 +151,20 @@ def run_serve(arguments: argparse.Namespace) -> int:
         words = [word for word in sys.argv[1:] if word != "--systemd"]
         show(unit([sys.executable, "-m", "llmi", *words], settings.drain_s))
         return 0
-    sock = run.bind(settings)
+    sock = bind(settings)
     renderer.prestart()
+    import llmi.async_llm  # noqa: F401 (before the thread, which imports what comes after it)
+
+    # What the server needs is imported while the core loads the models, without Python.
+    imports = threading.Thread(target=importlib.import_module, args=("llmi.server.run",), daemon=True)
+    imports.start()
     models: dict[str, AsyncLLM] = {}
     try:
         for (name, path), num_threads in zip(names.items(), threads, strict=True):
             models[name] = load(arguments, path, num_threads, settings.limits.queue)
+        imports.join()
+        from llmi.server import run
+
         run.serve(models, settings, sock, show)
     finally:
         sock.close()

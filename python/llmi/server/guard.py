@@ -27,16 +27,6 @@ WATCHED = ("/metrics", "/llmi/")
 _LOCAL_NAMES = frozenset({"localhost", "testserver"})
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 class Origins:
     """Which `Host` and `Origin` are ours.
 
