@@ -24,9 +24,9 @@ def make_tasks(folder: Path) -> list[str]:
     return sorted(path.stem for path in TASKS.glob("*.yaml"))
 
 
-def serve(model: str) -> tuple[subprocess.Popen[str], str]:
+def serve(model: str, *flags: str) -> tuple[subprocess.Popen[str], str]:
     """A running `llmi serve` and its URL."""
-    command = [sys.executable, "-m", "llmi.cli.commands", "serve", "-m", model, "--port", "0"]
+    command = [sys.executable, "-m", "llmi.cli.commands", "serve", "-m", model, "--port", "0", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     for line in process.stdout:

@@ -1,7 +1,7 @@
 """The page in a real browser: python tests/page_browser.py MODEL [PICTURE] (needs Chromium: apt-get install chromium).
 
 It starts `llmi serve` with the model, has 32 chats stream, opens the page in headless Chromium without a network, asks a question, and counts what the
-page shows: the rows of the batch, and the coloured tokens of the answer. With a second argument it keeps the picture.
+page shows: the rows of the batch, those with drafts, the boxes of the prefix tree, and the coloured tokens of the answer. With a second argument it keeps the picture.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def stream(url: str, index: int, end: threading.Event) -> None:
             "max_tokens": 400,
             "ignore_eos": True,
         }
-        data = json.dumps({**body, "temperature": 1.0, "seed": index, "stream": True}).encode()
+        data = json.dumps({**body, "temperature": 0.3, "seed": index, "stream": True}).encode()
         request = urllib.request.Request(f"{url}/v1/chat/completions", data, {"content-type": "application/json"})
         with urllib.request.urlopen(request, timeout=600) as answer:
             while answer.read(4096) and not end.is_set():
@@ -46,7 +46,7 @@ class Browser:
 
     def __init__(self, program: str, url: str) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self._folder.name}", "--window-size=1360,1100",
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self._folder.name}", "--window-size=1360,1640",
                  "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # fmt: skip
         self._process = subprocess.Popen([program, *flags, f"{url}/"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         place = Path(self._folder.name) / "DevToolsActivePort"
@@ -103,7 +103,9 @@ def main(model: str, picture: str | None) -> int:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         raise SystemExit("there is no Chromium: apt-get install chromium")
-    process, url = serve(model)
+    process, url = serve(
+        model, "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}', "--kv-cache-memory-bytes", "400000000"
+    )
     end = threading.Event()
     threads = [threading.Thread(target=stream, args=(url, index, end), daemon=True) for index in range(STREAMS)]
     try:
@@ -113,19 +115,22 @@ def main(model: str, picture: str | None) -> int:
         most, until = 0, time.monotonic() + 60
         ask = "$('tokens').value = 40; $('text').value = 'What is rain?'; $('ask').requestSubmit()"
         rows, spans = "document.querySelectorAll('#rows tbody tr').length", "document.querySelectorAll('.turn.assistant span').length"
-        coloured = 0
-        while (most < STREAMS or coloured < 20) and time.monotonic() < until:
+        drafts = "[...document.querySelectorAll('#rows tbody tr')].filter(row => row.cells[4].textContent).length"
+        painted = "(canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.filter((value, at) => at % 4 == 3 && value).length)(document.getElementById('branches'))"
+        coloured = drafted = 0
+        while (most < STREAMS or coloured < 20 or not drafted) and time.monotonic() < until:
             time.sleep(0.5)
             most = max(most, browser.value(rows))
             if most and not browser.value("document.querySelectorAll('.turn').length"):
                 browser.value(ask)
-            coloured = browser.value(spans)
+            coloured, drafted = browser.value(spans), max(drafted, browser.value(drafts))
+        pixels = browser.value(painted)
         numbers = browser.value("document.getElementById('numbers').innerText")
-        print(f"{most} rows in the batch; {coloured} coloured tokens; {numbers!r}")
+        print(f"{most} rows in the batch, {drafted} with drafts; {pixels:,} pixels of the tree; {coloured} coloured tokens; {numbers!r}")
         if picture is not None:
             Path(picture).write_bytes(base64.b64decode(browser.ask("Page.captureScreenshot")["data"]))
         browser.close()
-        return 0 if most >= STREAMS and coloured else 1
+        return 0 if most >= STREAMS and coloured and drafted and pixels else 1
     finally:
         end.set()
         process.terminate()
