@@ -122,6 +122,12 @@ void RequestLimits::Check(const Request& request) const {
 }
 
 void RequestLimits::CheckSeats(const Request& request) const {
+  if (request.params.max_tokens == 0 && request.num_samples > 1) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        "n = " + std::to_string(request.num_samples) + " needs max_tokens of 1 or more: with max_tokens = 0 the prompt alone is scored",
+        "n");
+  }
   if (request.num_samples < 1 || request.num_samples > max_num_seqs_) {
     throw Error(ErrorKind::kInvalidArgument,
                 "n = " + std::to_string(request.num_samples) + " is outside [1, max_num_seqs = " + std::to_string(max_num_seqs_) + "]",

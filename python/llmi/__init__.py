@@ -57,7 +57,7 @@ _MODULES = {
     "errors": (
         "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError",
         "GrammarTimeoutError", "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError", "OutOfMemoryError",
-        "PromptTooLongError", "QueueFullError", "RequestTimeoutError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
+        "PromptTooLongError", "QueueFullError", "RequestTimeoutError", "SlowReaderError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
     ),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from llmi.errors import PromptTooLongError as PromptTooLongError
     from llmi.errors import QueueFullError as QueueFullError
     from llmi.errors import RequestTimeoutError as RequestTimeoutError
+    from llmi.errors import SlowReaderError as SlowReaderError
     from llmi.errors import TokenizerError as TokenizerError
     from llmi.errors import UnsupportedCombinationError as UnsupportedCombinationError
     from llmi.errors import UnsupportedModelError as UnsupportedModelError

@@ -249,6 +249,7 @@ class AsyncLLM(StaysHere):
                 raise EngineClosedError("the engine is closed")
             arrived = loop.time() - (time.monotonic() - arrival.arrived_s)
             request = OnlineRequest(arrival.name, call, loop, arrived, arrival.deadline_s)
+            request.max_unread = arrival.max_unread
             submission.built.stepped = arrival.aborted  # then nobody steps: it waits for the abort below
             with pump.lock:
                 pump.requests[submission.built.id] = request

@@ -169,6 +169,10 @@ class RequestTimeoutError(LlmiError, TimeoutError):
         self.num_tokens = num_tokens
 
 
+class SlowReaderError(LlmiError, BufferError):
+    """More of a request's output waited for its reader than may wait, and it was ended."""
+
+
 class DeviceError(EngineError):
     """The machine lacks a device or feature that the options need."""
 

@@ -79,6 +79,11 @@ class Progress:
         return self.finished or (self._is_fresh and self._kind != "final")
 
     @property
+    def num_unread(self) -> int:
+        """Tokens that have come and were not given yet."""
+        return sum(len(sample.new.token_ids) for sample in self._samples.values())
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all continuations that have come."""
         return sum(len(sample.all_ids) for sample in list(self._samples.values()))

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from llmi.base.travel import StaysHere
-from llmi.errors import EngineClosedError, LlmiError, UnsupportedCombinationError
+from llmi.errors import EngineClosedError, LlmiError, SlowReaderError, UnsupportedCombinationError
 from llmi.online.request import OnlineRequest, timeout_error
 from llmi.outputs.results import RequestOutput
 from llmi.requests.call import Call
@@ -21,6 +21,7 @@ class Arrival:
 
     make : makes its call; it may take long for a long text, a template or a grammar, and is called off the loop then (`slow`).
     arrived_s : by time.monotonic().
+    max_unread : most tokens that may wait for the reader; None: as many as there are.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Arrival:
     deadline_s: float | None
     arrived_s: float = dataclasses.field(default_factory=time.monotonic)
     aborted: bool = False
+    max_unread: int | None = None
 
     def check_deadline(self) -> None:
         """Raises RequestTimeoutError if the deadline has passed already."""
@@ -82,6 +84,16 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
         self._ended: OnlineRequest | None = None
 
     def __aiter__(self) -> RequestStream:
+        return self
+
+    def bounded(self, arrived_s: float, max_unread: int) -> RequestStream:
+        """This stream, before its first step, with an earlier arrival and a bound on what waits for its reader.
+
+        arrived_s: by time.monotonic(); deadlines count from it. max_unread: tokens; with more of them unread the request ends, and the next step
+        raises SlowReaderError.
+        """
+        if self._arrival is not None:
+            self._arrival.arrived_s, self._arrival.max_unread = arrived_s, max_unread
         return self
 
     async def __anext__(self) -> RequestOutput:
@@ -180,6 +192,10 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
         if request.progress.finished:
             if request.failure is not None:
                 raise request.failure
+            if request.overrun:
+                raise SlowReaderError(
+                    f"request {request.name!r} was ended: more than {request.max_unread:,} of its tokens waited for a reader that is too slow"
+                )
             error: LlmiError | None = request.call.results.error(request.call.submissions[0])
             if error is not None:
                 raise error

@@ -30,11 +30,16 @@ class OnlineRequest:
         self._waiter: asyncio.Future[None] | None = None
         self.listener: Callable[[], None] | None = None  # is called when the reader may find something
         self.expired = False
+        self.max_unread: int | None = None
+        self.overrun = False  # it was ended, because its reader has left too much unread
         self._timer = None if deadline_s is None else loop.call_at(arrived_s + deadline_s, self._expire)
 
     def take(self, event: _core.OutputEvent) -> None:
         """Takes in an event. Wake the reader after all events of a step."""
         self.progress.add(event)
+        if self.max_unread is not None and not self.overrun and self.progress.num_unread > self.max_unread:
+            self.overrun = True
+            self.call.abort()
 
     def wake_for_news(self) -> None:
         """Wakes the reader if there is something for it."""

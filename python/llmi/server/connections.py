@@ -12,6 +12,7 @@ from llmi.server.limits import Limits
 
 #: (reason phrase, what the client did) of answers that come before there is a request.
 _REFUSALS = {
+    400: ("Bad Request", "this is no HTTP/1.1 request"),
     408: ("Request Timeout", "the request's headers did not come within {limits.header_s:g} s"),
     431: ("Request Header Fields Too Large", "the request's headers have more than {limits.header_bytes:,} bytes"),
     503: ("Service Unavailable", "the server has {limits.num_connections:,} connections, as many as it may: try again soon"),
@@ -38,6 +39,7 @@ class Timed:
     """
 
     limits: Limits
+    num_refused: dict[int, int]  # by status, of all connections
     # uvicorn's class, which comes behind this one among the bases, sets them.
     transport: _Uvicorns
     cycle: _Uvicorns
@@ -71,6 +73,13 @@ class Timed:
             self._refuse(431)
         elif self._header_timer is None:
             self._wait_for_header()
+
+    def send_400_response(self, msg: str) -> None:
+        """Bytes that are no request. In the middle of an answer they end the connection alone: what is written then would be part of it."""
+        if self._has_request():
+            self.transport.close()
+        else:
+            self._refuse(400)
 
     def pause_writing(self) -> None:
         """The client does not read as fast as bytes come."""
@@ -120,6 +129,7 @@ class Timed:
 
     def _refuse(self, status: int) -> None:
         if not self.transport.is_closing():
+            self.num_refused[status] = self.num_refused.get(status, 0) + 1
             self.transport.write(refusal(status, self.limits))
             self.transport.close()
 
@@ -133,6 +143,12 @@ def _uvicorn_protocol() -> type[asyncio.Protocol]:
     return Protocol
 
 
-def protocol_of(limits: Limits, base: type[asyncio.Protocol] | None = None) -> type[asyncio.Protocol]:
-    """The class for uvicorn's `http`: its own protocol (`base`, or the fastest that is installed) under these limits."""
-    return type("TimedProtocol", (Timed, base or _uvicorn_protocol()), {"limits": limits})
+def protocol_of(
+    limits: Limits, base: type[asyncio.Protocol] | None = None, num_refused: dict[int, int] | None = None
+) -> type[asyncio.Protocol]:
+    """The class for uvicorn's `http`: its own protocol (`base`, or the fastest that is installed) under these limits.
+
+    num_refused: what is refused here is counted there, by its status.
+    """
+    fields = {"limits": limits, "num_refused": {} if num_refused is None else num_refused}
+    return type("TimedProtocol", (Timed, base or _uvicorn_protocol()), fields)

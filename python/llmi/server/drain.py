@@ -15,6 +15,8 @@ import uvicorn
 log = logging.getLogger("llmi.server")
 #: After the deadline streams get their error event; this long they may take to read it.
 _LAST_S = 5.0
+#: Requests that come so soon after the signal are told that the server ends; later ones find no server. A client may have sent them before it.
+_TELL_S = 0.1
 
 
 class DrainingServer(uvicorn.Server):
@@ -58,6 +60,7 @@ class DrainingServer(uvicorn.Server):
         self._on_drain()
         timer = asyncio.get_running_loop().call_later(self._drain_s, self._on_deadline)
         try:
+            await asyncio.sleep(_TELL_S)
             await super().shutdown(sockets)
         finally:
             timer.cancel()

@@ -88,6 +88,8 @@ def _kind_of(error: BaseException) -> tuple[int, str | None, str | None]:
         return 429, "queue_full", None
     if name == "GrammarTimeoutError":
         return 503, "grammar_compiling", "structured_outputs"
+    if name == "SlowReaderError":
+        return 408, "slow_reader", None
     if "Timeout" in name:
         return 504, "timeout", None
     if isinstance(error, PromptTooLongError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from llmi.params.options import PRIORITY, SEED, option
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.keys import CALLER, Caller
-from llmi.server.limits import LIMITS, Limits
+from llmi.server.limits import ARRIVED, ENTRY_BYTES, LIMITS, Limits
 from llmi.server.prompts import Prompt
 from llmi.server.served import Served
 
@@ -41,7 +42,9 @@ class Job:
     request_id : str or None
         The engine's name of the request; of several prompts it gets their numbers.
     timeout_s : float or None
-        It ends then, whether it is whole or not.
+        It ends then, whether it is whole or not, counted from its arrival.
+    arrived_s : float
+        When its headers had come, by time.monotonic().
     """
 
     model: Served
@@ -54,6 +57,7 @@ class Job:
     cache_salt: str = ""
     request_id: str | None = None
     timeout_s: float | None = None
+    arrived_s: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
     def num_choices(self) -> int:
@@ -84,9 +88,15 @@ class Job:
         if self.cache_salt:
             prompt["cache_salt"] = self.cache_salt
         name = self.request_id if self.request_id is None or len(self.prompts) == 1 else f"{self.request_id}-{index}"
-        return self.model.server.generate(
+        stream = self.model.server.generate(
             prompt, None, name, deadline_s=self.timeout_s, priority=self.priority, seed=self.seeds[index], output_kind=output_kind, **self.params
         )  # fmt: skip
+        return stream.bounded(self.arrived_s, LIMITS.get().unread_bytes // (ENTRY_BYTES * self._num_entries()))
+
+    def _num_entries(self) -> int:
+        """Entries of a token in a stream: its own, and its alternatives."""
+        kept = self.params.get("logprobs")
+        return 1 + (kept if type(kept) is int else 0)
 
 
 def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str, Any]) -> Job:
@@ -109,6 +119,7 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
         cache_salt=caller.salt(own),
         request_id=option("request_id", taken.own.get("request_id")),
         timeout_s=limits.deadline_s if timeout_s is None else timeout_s,
+        arrived_s=time.monotonic() if (arrived := ARRIVED.get()) is None else arrived,
     )  # fmt: skip
     job.check(limits, caller)
     return job

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmi.server.errors import ApiError
 from llmi.server.keys import CALLER, Caller, Keys, TooManyError
-from llmi.server.limits import LIMITS, Limits
+from llmi.server.limits import ARRIVED, LIMITS, Limits
 
 log = logging.getLogger("llmi.access")
 #: In the scope: the server's own `send`, for the parts of a body that has begun. What is between has nothing to do with them.
@@ -178,6 +178,7 @@ class _Visit:
         self._caller = door.caller(scope["path"], headers)
         CALLER.set(self._caller)
         LIMITS.set(door.limits)
+        ARRIVED.set(self._begun_s)
         counts = self._caller.key is not None and scope["method"] == "POST"
         if not counts:
             await self._run_app(headers)

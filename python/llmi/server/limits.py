@@ -28,12 +28,16 @@ class Limits:
         Seconds until a request's headers, and then its body, must be whole; else 408, and the connection is closed.
     body_bytes : int
         Of a request's body; more: 413.
+    num_messages : int
+        Of one chat.
     num_samples : int
         Continuations of one request (`n`, times its prompts).
     num_tokens : int
         Continuations times `max_tokens`.
     answer_bytes : int
         Of one answer with log-probabilities, computed before it is begun.
+    unread_bytes : int
+        Of a stream, about, that wait for a client that reads too slowly; with more its request ends.
     stuck_s : float
         A client that takes none of the bytes that wait for it this long is cut off.
     num_connections : int
@@ -48,9 +52,11 @@ class Limits:
     header_s: float = 10.0
     body_bytes: int = 4 << 20
     body_s: float = 60.0
+    num_messages: int = 10_000
     num_samples: int = 128
     num_tokens: int = 1 << 20
     answer_bytes: int = 64 << 20
+    unread_bytes: int = 16 << 20
     stuck_s: float = 60.0
     num_connections: int = dataclasses.field(default_factory=_most_connections)
     queue: int | None = 1024
@@ -87,5 +93,7 @@ class Limits:
 
 #: Those of the server that the code runs for.
 LIMITS = contextvars.ContextVar("limits", default=Limits())  # noqa: B039 (frozen)
+#: When the request came that the code runs for, by time.monotonic(); None: now.
+ARRIVED: contextvars.ContextVar[float | None] = contextvars.ContextVar("arrived", default=None)
 #: JSON of one entry of `top_logprobs`: token, log-probability, bytes.
 ENTRY_BYTES = 96

@@ -11,6 +11,9 @@ from pathlib import Path
 from llmi.errors import InvalidParamsError
 from llmi.server.settings import ServerSettings
 
+#: The kernel's buffer of a connection, which would grow to megabytes for a client that does not read.
+_SEND_BUFFER_BYTES = 256 << 10
+
 
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached from this machine alone."""
@@ -35,11 +38,12 @@ def bind(settings: ServerSettings) -> socket.socket:
     """A socket that has its address and does not listen yet. Raises InvalidParamsError where it cannot be had."""
     if settings.uds is not None:
         return _bind_unix(settings.uds)
-    sock = None
+    sock: socket.socket | None = None
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(found[0], found[1])
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)  # its connections have it from it
         sock.bind(found[4])
     except OSError as error:
         if sock is not None:

@@ -13,6 +13,7 @@ from llmi.base.kinds import TOKEN_IDS, Flag, Text
 from llmi.errors import InvalidParamsError
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
+from llmi.server.limits import LIMITS
 from llmi.server.parts import Streams, TextStream
 from llmi.server.served import Served
 from llmi.tools.chat import ToolChat, chat_tools, together
@@ -138,6 +139,8 @@ def plain_messages(messages: object) -> list[dict[str, Any]]:
         raise ApiError(400, "messages must be a list of messages", param="messages", code="invalid_type")
     if not messages:
         raise ApiError(400, "messages is empty: a chat has at least one message", param="messages", code="missing_field")
+    if len(messages) > (most := LIMITS.get().num_messages):
+        raise ApiError(400, f"messages has {len(messages):,} entries, more than {most:,}", param="messages", code="invalid_value")
     return [_plain_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 

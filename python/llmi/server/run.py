@@ -46,7 +46,7 @@ def make_server(
     door = app.state.llmi.door
     config = uvicorn.Config(
         app,
-        http=protocol_of(settings.limits),
+        http=protocol_of(settings.limits, num_refused=door.num_refused),
         ws="none",
         lifespan="off",
         log_level="warning",

@@ -65,6 +65,7 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
             while run.tally.num_requests < arguments.requests and time.monotonic() < run.until_s:
                 run.round(min(arguments.round, arguments.requests - run.tally.num_requests))
                 grown.append((run.tally.num_requests, anonymous_bytes()))
+                print(f"{run.tally.num_requests:,} requests, {run.tally.num_problems:,} problems", file=sys.stderr)
             return as_json(run.tally, time.monotonic() - begun, grown)
 
 

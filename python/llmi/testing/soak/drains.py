@@ -26,14 +26,16 @@ _END_S = 60.0
 class Ends:
     """What the clients of ending servers saw.
 
-    answered: whole answers, compared; turned_away: told 503 by a server that ends; not_let_in: the connection was refused or reset before the request was sent;
-    lost: requests that were sent on a connection and got no whole answer; differ: wrong answers; exit_codes: of the servers, those that are not 0.
+    answered: whole answers, compared; turned_away: told 503 by a server that ends; refused: nobody listened any more;
+    closed: the server closed the connection as the request was sent, and has read none of it; lost: begun answers that were not whole;
+    differ: wrong answers; exit_codes: of the servers, those that are not 0.
     """
 
     cycles: int = 0
     answered: int = 0
     turned_away: int = 0
-    not_let_in: int = 0
+    refused: int = 0
+    closed: int = 0
     lost: int = 0
     differ: int = 0
     exit_codes: list[int] = dataclasses.field(default_factory=list)
@@ -92,14 +94,14 @@ async def _client(port: int, cases: list[Case], rng: random.Random, ends: Ends) 
         try:
             connection = connection or await Connection.open(port)
         except OSError:
-            ends.not_let_in += 1
+            ends.refused += 1
             return
         try:
             await connection.send(request_bytes(case.path, json.dumps({**case.body, "stream": stream}).encode()))
             answer = await connection.answer()
         except (OSError, CutError) as error:
             if isinstance(error, CutError) and error.num_bytes == 0:
-                ends.not_let_in += 1  # the server had closed this connection: it has read no byte of the request
+                ends.closed += 1
             else:
                 ends.lost += 1
                 ends.problems.append(f"{case.path}: {error}")

@@ -1,0 +1,295 @@
+"""What a server holds and counts while others make it wait: slow readers, silent streams, bodies that take their time, keys that share an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmi import LLM, AsyncLLM, _core
+from llmi.server import event_stream
+from llmi.server.limits import Limits
+from llmi.server.settings import ServerSettings
+from llmi.testing.soak.rounds import Running
+from llmi.testing.soak.wire import Connection, ask, request_bytes
+from server_client import tiny_llm
+
+COMPLETIONS = "/v1/completions"
+LONG = {"model": "tiny", "prompt": "ab", "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
+    with tiny_llm(tiny_path, max_num_seqs=8) as llm:
+        yield llm
+
+
+class Serving:
+    """A server for a block."""
+
+    def __init__(self, llm: LLM, **settings: Any) -> None:
+        self.server = Running({"tiny": AsyncLLM(llm=llm)}, ServerSettings(port=0, **settings))
+
+    def __enter__(self) -> Running:
+        return self.server
+
+    def __exit__(self, *_: object) -> None:
+        self.server.tell_to_end()
+        self.server.join()
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+@pytest.mark.parametrize("prompts", ["ab", ["ab", "cd", "ef"]], ids=["one prompt", "several"])
+def test_5_what_waits_for_a_slow_reader_is_bounded(llm: LLM, prompts: Any) -> None:
+    """A client that reads nothing for a while: its request ends when more than the limit waits for it, and it is told so when it reads again."""
+    body = {**LONG, "prompt": prompts, "stream": True, "logprobs": 20}
+    limits = Limits(unread_bytes=96 * 21 * 200)  # 200 tokens with twenty alternatives each
+
+    async def run(server: Running) -> bytes:
+        connection = await Connection.open(server.port, (4096, 0.0))
+        await connection.send(request_bytes(COMPLETIONS, json.dumps(body).encode(), close=True))
+        await asyncio.to_thread(wait_until, lambda: llm.get_metrics()["num_running"] > 0)
+        assert await asyncio.to_thread(wait_until, lambda: llm.get_metrics()["num_running"] == 0), "it was not ended"
+        assert llm.get_metrics()["num_free_pages"] >= llm.get_metrics()["num_pages"] - llm.get_metrics()["num_cached_pages"]
+        answer = await connection.answer()
+        connection.close()
+        return answer.body
+
+    before = llm.get_metrics()["num_generated_tokens"]
+    with Serving(llm, limits=limits) as server:
+        data = asyncio.run(run(server))
+        assert asyncio.run(ask(server.port, COMPLETIONS, {**LONG, "max_tokens": 3})).status == 200
+    assert b'"code":"slow_reader"' in data and data.endswith(b"data: [DONE]\n\n") and b'"finish_reason":"length"' not in data
+    assert llm.get_metrics()["num_generated_tokens"] - before < 1900 * (1 if prompts == "ab" else 3)
+
+
+def test_5_a_slow_reader_below_the_bound_gets_all(llm: LLM) -> None:
+    expected = llm.generate("ab", max_tokens=1900, ignore_eos=True, temperature=0)[0].outputs[0]
+
+    async def run(server: Running) -> Any:
+        connection = await Connection.open(server.port, (4096, 0.0))
+        await connection.send(request_bytes(COMPLETIONS, json.dumps({**LONG, "stream": True, "return_token_ids": True}).encode()))
+        await asyncio.to_thread(wait_until, lambda: llm.get_metrics()["num_running"] > 0)
+        await asyncio.to_thread(wait_until, lambda: llm.get_metrics()["num_running"] == 0)
+        answer = await connection.answer()
+        connection.close()
+        return answer
+
+    with Serving(llm) as server:
+        events = asyncio.run(run(server)).events()
+    ids = [token for event in events for choice in event["choices"] for token in choice.get("token_ids") or ()]
+    assert ids == expected.token_ids
+
+
+@pytest.mark.parametrize("waits", ["in the queue", "for its tokens"])
+def test_23_silent_streams_get_comments(llm: LLM, monkeypatch: pytest.MonkeyPatch, waits: str) -> None:
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
+    body = {**LONG, "stream": True}
+    if waits == "for its tokens":  # nothing is told before the stop string can be ruled out
+        body |= {"stop": ["\x01" * 30], "logit_bias": {"2": 100.0}, "max_tokens": 25}
+
+    async def run(server: Running) -> bytes:
+        others = [await Connection.open(server.port) for _ in range(8 if waits == "in the queue" else 0)]
+        for other in others:
+            await other.send(request_bytes(COMPLETIONS, json.dumps({**body, "n": 1}).encode()))
+        if others:
+            await asyncio.to_thread(wait_until, lambda: llm.get_metrics()["num_running"] == 8)
+        connection = await Connection.open(server.port)
+        if others:
+            await connection.send(request_bytes(COMPLETIONS, json.dumps(body).encode()))
+        data = b""
+        begun = time.monotonic()
+        while others and b": keep-alive\n\n" not in data and time.monotonic() - begun < 10:
+            data += await connection.read()
+        for each in (*others, connection):
+            each.close(reset=True)
+        return data
+
+    if waits == "in the queue":
+        with Serving(llm) as server:
+            data = asyncio.run(run(server))
+        assert b"HTTP/1.1 200" in data and b": keep-alive\n\n" in data
+        return
+    sent: list[bytes] = []
+
+    async def silent() -> None:
+        async def events() -> Any:
+            await asyncio.sleep(0.3)
+            yield b"data: 1\n\n"
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("body", b""))
+
+        async def receive() -> Any:
+            await asyncio.sleep(60)
+
+        await event_stream.EventStream(events())({"type": "http"}, receive, send)
+
+    asyncio.run(silent())
+    assert sent.count(b": keep-alive\n\n") >= 2 and b"data: 1\n\n" in sent
+
+
+def keys_file(folder: Path, **more: dict[str, object]) -> Path:
+    path = folder / "keys.toml"
+    lines = []
+    for name, fields in more.items():
+        entries = {"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), **fields}
+        lines += ["[[keys]]", *(f"{key} = {json.dumps(value)}" for key, value in entries.items())]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def with_key(port: int, key: str, body: dict[str, Any]) -> Any:
+    data = request_bytes(COMPLETIONS, json.dumps(body).encode(), close=True).replace(
+        b"\r\n", f"\r\nauthorization: Bearer {key}\r\n".encode(), 1
+    )
+
+    async def run() -> Any:
+        connection = await Connection.open(port)
+        await connection.send(data)
+        answer = await connection.answer()
+        connection.close()
+        return answer.json()
+
+    return asyncio.run(run())
+
+
+def test_36_cached_tokens_are_those_of_the_keys_own_salt(llm: LLM, tmp_path: Path) -> None:
+    """Always told, 0 on a miss; a key's second request hits, another key's never does, and `cache_salt` narrows within a key."""
+    prompt = {"model": "tiny", "prompt": "the same long beginning of a prompt, " * 4, "max_tokens": 2, "temperature": 0}
+    with Serving(llm, keys=keys_file(tmp_path, alice={}, bob={})) as server:
+
+        def cached(key: str, **more: object) -> int:
+            answer = with_key(server.port, key, {**prompt, **more})
+            return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        assert [cached("alice"), cached("alice") > 0, cached("bob"), cached("bob") > 0] == [0, True, 0, True]
+        assert [cached("alice", cache_salt="x"), cached("alice", cache_salt="x") > 0, cached("bob", cache_salt="x")] == [0, True, 0]
+        texts = {with_key(server.port, key, prompt)["choices"][0]["text"] for key in ("alice", "bob")}
+    assert len(texts) == 1, "a salt changes no token"
+
+
+def test_a_body_may_lower_its_keys_priority_and_never_raise_it(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    original = AsyncLLM.generate
+
+    def generate(self: AsyncLLM, *args: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs["priority"])
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(AsyncLLM, "generate", generate)
+    with Serving(llm, keys=keys_file(tmp_path, alice={"priority": 3}, bob={"priority": -2})) as server:
+        for key, more in (("alice", {}), ("alice", {"priority": 9}), ("alice", {"priority": -9}), ("bob", {}), ("bob", {"priority": 0})):
+            assert with_key(server.port, key, {**LONG, "max_tokens": 1, **more})["choices"]
+    assert seen == [3, 9, 3, -2, 0]
+
+
+def test_18_the_time_of_the_body_counts(llm: LLM) -> None:
+    """A body that takes its time: the deadline counts from the headers."""
+    data = request_bytes(COMPLETIONS, json.dumps({**LONG, "timeout_s": 0.4}).encode(), close=True)
+
+    async def run(server: Running) -> Any:
+        connection = await Connection.open(server.port)
+        await connection.send(data[:-1])
+        await asyncio.sleep(0.5)
+        await connection.send(data[-1:])
+        answer = await connection.answer()
+        connection.close()
+        return answer
+
+    before = llm.get_metrics()["num_generated_tokens"]
+    with Serving(llm) as server:
+        answer = asyncio.run(run(server))
+    assert answer.status == 504 and answer.json()["error"]["code"] == "timeout" and "0 tokens" in answer.json()["error"]["message"]
+    assert llm.get_metrics()["num_generated_tokens"] == before
+
+
+def test_refusals_of_connections_are_counted(llm: LLM) -> None:
+    def raw(port: int, data: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+            sock.sendall(data)
+            answer = b""
+            while part := sock.recv(65536):
+                answer += part
+            return answer
+
+    with Serving(llm, limits=Limits(header_s=0.2, body_s=0.2)) as server:
+        answer = raw(server.port, b"no request at all\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ") and json.loads(answer.split(b"\r\n\r\n")[1])["error"]["type"] == "invalid_request_error"
+        assert raw(server.port, b"GET /").startswith(b"HTTP/1.1 408 ")
+        assert raw(server.port, b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nx").startswith(b"HTTP/1.1 408 ")
+        metrics = asyncio.run(ask(server.port, "/metrics", b"", method="GET")).body.decode()
+    assert 'llmi:http_requests_refused_total{status="400"} 1\n' in metrics
+    assert 'llmi:http_requests_refused_total{status="408"} 2\n' in metrics
+
+
+def test_32_requests_leave_no_objects_behind(llm: LLM) -> None:
+    """Of whatever end: whole, streamed, refused, cut."""
+
+    async def some(port: int, count: int) -> None:
+        for number in range(count):
+            body = {**LONG, "max_tokens": 3, "stream": number % 2 == 0}
+            assert (await ask(port, COMPLETIONS, body)).status == 200
+            assert (await ask(port, COMPLETIONS, {**body, "n": 0})).status == 400
+            connection = await Connection.open(port)
+            await connection.send(request_bytes(COMPLETIONS, json.dumps({**LONG, "stream": number % 2 == 0}).encode()))
+            connection.close(reset=True)
+
+    def count() -> int:
+        wait_until(lambda: llm.get_metrics()["num_running"] == 0)
+        gc.collect()
+        return len(gc.get_objects())
+
+    with Serving(llm) as server:
+        asyncio.run(some(server.port, 30))
+        before = count()
+        asyncio.run(some(server.port, 60))
+        grown = count() - before
+    assert grown < 180, f"{grown} objects more after 180 requests"
+
+
+def test_3_an_end_is_no_abort(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that end by themselves ask the engine to abort nothing."""
+    aborted: list[Any] = []
+    from llmi.requests import call
+
+    original = call.Call.abort
+
+    def abort(self: Any) -> None:
+        if self.pending:
+            aborted.append(sorted(self.pending))
+        original(self)
+
+    monkeypatch.setattr(call.Call, "abort", abort)
+    with Serving(llm) as server:
+        for stream in (False, True):
+            for n in (1, 3):
+                assert asyncio.run(ask(server.port, COMPLETIONS, {**LONG, "max_tokens": 5, "stream": stream, "n": n})).status == 200
+    assert aborted == []
+
+
+def test_9_the_core_refuses_continuations_of_no_token(llm: LLM) -> None:
+    """max_tokens = 0 scores the prompt: with n above 1 the engine would wait for continuations that never begin."""
+    params = _core.SamplingParams()
+    params.max_tokens = params.num_prompt_logprobs = 0
+    rest: dict[str, Any] = {
+        "negative_token_ids": [], "priority": 0, "stream": False, "stepped": False, "hooks": None, "speculation": None, "constraint": None,
+        "constraint_ends": [], "drafts_forced": False, "source": None, "cache_salt": "", "trace": False, "beams": None,
+    }  # fmt: skip
+    llm._engine.check(_core.Request(id=1 << 40, prompt_token_ids=[1, 2, 3], params=params, n=1, **rest))
+    with pytest.raises(_core.CoreError, match="n = 2 needs max_tokens of 1 or more"):
+        llm._engine.check(_core.Request(id=1 << 40, prompt_token_ids=[1, 2, 3], params=params, n=2, **rest))
