@@ -30,14 +30,15 @@ class Growing(PartialOutput):
         self.given_text: list[str] = []
         self.given_logprobs: list[dict[int, Logprob]] = []
 
-    def add(self, event: _core.OutputEvent) -> None:
-        """Takes in an event of this continuation."""
+    def take(self, event: _core.OutputEvent) -> int:
+        """Takes in an event of this continuation; returns the number of its tokens."""
         begin = len(self.token_ids)
         super().add(event)
         self.all_ids += self.token_ids[begin:]
         if self.finish_reason is not None:
             self.stop_reason = event.stop_reason
         self.num_draft_tokens, self.num_accepted_tokens = event.num_draft_tokens, event.num_accepted_tokens
+        return len(self.token_ids) - begin
 
     def give(self) -> None:
         """An output has what was new."""
@@ -71,17 +72,13 @@ class Progress:
         self._prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self._source: dict[str, Any] | None = None  # what the receipt of a delta would be made of
         self.num_cached_tokens = 0
+        self.num_unread = 0  # tokens that have come and were not given yet
         self.finished = False
 
     @property
     def has_news(self) -> bool:
         """Whether a step of the reader would give something."""
         return self.finished or (self._is_fresh and self._kind != "final")
-
-    @property
-    def num_unread(self) -> int:
-        """Tokens that have come and were not given yet."""
-        return sum(len(sample.new.token_ids) for sample in self._samples.values())
 
     @property
     def num_tokens(self) -> int:
@@ -104,7 +101,7 @@ class Progress:
         sample = self._samples.get(index)
         if sample is None:
             sample = self._samples[index] = Growing()
-        sample.add(event)
+        self.num_unread += sample.take(event)
         self._is_fresh = True
 
     def output(self) -> RequestOutput:
@@ -124,7 +121,7 @@ class Progress:
             if self._kind == "cumulative":
                 sample.keep(completion)
             outputs.append(completion)
-        self._is_fresh = False
+        self._is_fresh, self.num_unread = False, 0
         if self.finished and self._kind == "cumulative":
             read_tools(submission, outputs)
         known = Known(self.finished, self._prompt(), request_metrics(record) if record else self._times(), self._cached(record))
