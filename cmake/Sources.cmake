@@ -28,7 +28,7 @@ set(LLMI_CORE_SOURCES
   csrc/speculative/draft.cc csrc/speculative/forced_drafter.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/command_queue.cc
-  csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc
+  csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc csrc/engine/lab_rows.cc
   csrc/engine/lifetime.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/request_limits.cc csrc/engine/scheduling.cc csrc/engine/sizing.cc
   csrc/engine/stats_collector.cc csrc/engine/step.cc csrc/engine/trace.cc csrc/engine/verification.cc
   csrc/engine/beams/candidates.cc csrc/engine/beams/forced_words.cc csrc/engine/beams/group.cc csrc/engine/beams/hypotheses.cc csrc/engine/beams/records.cc

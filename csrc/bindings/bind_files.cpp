@@ -179,6 +179,18 @@ std::vector<PyTensorInfo> ModelTensors(const ModelFiles& files, const std::strin
   return list;
 }
 
+// The values of a tensor of model_tensors, in its shape.
+py::array_t<float> TensorValues(const ModelFiles& files, const std::string& quantization, const std::string& name) {
+  NamedValues tensor;
+  {
+    const GilReleased release;
+    tensor = ReadTensor(files, quantization, name);
+  }
+  auto* owned = new std::vector<float>(std::move(tensor.values));
+  const py::capsule owner(owned, [](void* pointer) { delete static_cast<std::vector<float>*>(pointer); });
+  return {std::vector<py::ssize_t>(tensor.shape.begin(), tensor.shape.end()), owned->data(), owner};
+}
+
 py::dict SpecNumbers(const ModelSpec& spec) {
   py::dict dict;
   dict["architecture"] = spec.family;
@@ -328,6 +340,8 @@ void RegisterFiles(py::module_& module) {
       "model_tensors", &ModelTensors, py::arg("files"), py::arg("quantization") = "",
       "The tensors as they are loaded: each quantised matrix of a checkpoint is one tensor. Reads no values but scales. quantization: "
       "that of the model's spec.");
+  module.def("tensor_values", &TensorValues, py::arg("files"), py::arg("quantization"), py::arg("name"),
+             "The values of a tensor of model_tensors in its shape, as fp32.");
   module.def(
       "spec_numbers", [](const std::string& spec, const std::string& source) { return SpecNumbers(ParseSpec(spec, source)); },
       py::arg("spec"), py::arg("source"), "The sizes of a model's spec, which is JSON; source: its name in errors.");

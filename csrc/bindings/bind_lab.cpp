@@ -90,6 +90,34 @@ std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExten
   return arrays;
 }
 
+// {layer: [num_tokens, hidden_size]} of each prompt.
+std::vector<py::dict> HiddenRows(EngineHandle& handle, const std::vector<std::vector<int32_t>>& prompts, const std::vector<int>& layers,
+                                 bool normed) {
+  std::vector<std::map<int, std::vector<float>>> rows;
+  {
+    const GilReleased release;
+    rows = handle.engine().lab().HiddenRows(prompts, layers, normed);
+  }
+  std::vector<py::dict> dicts;
+  for (size_t i = 0; i < rows.size(); ++i) dicts.push_back(Layers(std::move(rows[i]), static_cast<int64_t>(prompts[i].size())));
+  return dicts;
+}
+
+// [num_rows, vocab_size or size of the shortlist].
+py::array Head(EngineHandle& handle, const FloatArray& hidden, std::optional<std::vector<int32_t>> shortlist, bool in_drafter) {
+  if (hidden.ndim() != 2 || hidden.shape(1) != handle.hidden_size()) {
+    throw Error(ErrorKind::kInvalidArgument, "hidden must be [num_rows, " + std::to_string(handle.hidden_size()) + "]", "hidden");
+  }
+  const auto width = shortlist ? static_cast<int64_t>(shortlist->size()) : handle.vocab_size();
+  const HeadQuery query = {{hidden.data(), static_cast<size_t>(hidden.size())}, std::move(shortlist), in_drafter};
+  std::vector<float> logits;
+  {
+    const GilReleased release;
+    logits = handle.engine().lab().Head(query);
+  }
+  return Matrix(std::move(logits), hidden.shape(0), width);
+}
+
 struct PyDrawnLaw {
   py::array_t<float> law;  // [vocab_size]
   int32_t token_id;
@@ -218,6 +246,10 @@ void RegisterLab(py::module_& module) {
       },
       py::arg("engine"), py::arg("sequence"), py::arg("shortlist"), py::arg("more_ids"));
   module.def("lab_extend", &Extend, py::arg("engine"), py::arg("extensions"));
+  module.def("hidden_rows", &HiddenRows, py::arg("engine"), py::arg("prompts"), py::arg("layers"), py::arg("normed"),
+             "{layer: [num_tokens, hidden_size]} of each prompt; no head runs.");
+  module.def("head", &Head, py::arg("engine"), py::arg("hidden"), py::arg("shortlist"), py::arg("in_drafter"),
+             "The logits of rows [num_rows, hidden_size] that have had the final norm; with a shortlist, of these ids in their order.");
   module.def(
       "lab_fork", [](EngineHandle& handle, const SequencePointer& sequence) { return handle.engine().lab().Fork(sequence); },
       py::arg("engine"), py::arg("sequence"), py::call_guard<GilReleased>());

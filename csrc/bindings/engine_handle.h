@@ -34,6 +34,7 @@ class EngineHandle {
   static void Delete(EngineHandle* handle);
   pybind11::dict Info() const;
   int64_t vocab_size() const { return opened_->model().vocab_size; }
+  int64_t hidden_size() const { return opened_->model().hidden_size; }
   int64_t num_heads() const { return opened_->model().num_heads; }
 
  private:

@@ -71,40 +71,42 @@ void Lab::Check(const LabExtension& extension) const {
 
 std::vector<LabResult> Lab::Extend(const std::vector<LabExtension>& extensions) {
   std::vector<LabResult> results(extensions.size());
-  commands_.Execute([&] {
-    for (const LabExtension& extension : extensions) Check(extension);
-    std::vector<size_t> old_sizes;  // restored after a failure
-    for (const LabExtension& extension : extensions) {
-      LabSequence& sequence = *extension.sequence;
-      old_sizes.push_back(sequence.tokens.size());
-      if (!sequence.has_cache) {
-        cache_.Init(&sequence.kv);
-        sequence.has_cache = true;
-      }
-      std::erase(sequences_, extension.sequence);
-      sequences_.push_back(extension.sequence);
-      sequence.in_use = true;
-      if (!extension.is_tree) sequence.tokens.insert(sequence.tokens.end(), extension.token_ids.begin(), extension.token_ids.end());
+  commands_.Execute([&] { ExtendNow(extensions, &results); });
+  return results;
+}
+
+void Lab::ExtendNow(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results) {
+  for (const LabExtension& extension : extensions) Check(extension);
+  std::vector<size_t> old_sizes;  // restored after a failure
+  for (const LabExtension& extension : extensions) {
+    LabSequence& sequence = *extension.sequence;
+    old_sizes.push_back(sequence.tokens.size());
+    if (!sequence.has_cache) {
+      cache_.Init(&sequence.kv);
+      sequence.has_cache = true;
     }
-    const auto release = [&] {
-      for (const LabExtension& extension : extensions) extension.sequence->in_use = false;
-    };
-    try {
-      Compute(extensions, &results);
-    } catch (...) {
-      for (size_t i = 0; i < extensions.size(); ++i) {
-        LabSequence& sequence = *extensions[i].sequence;
-        sequence.tokens.resize(old_sizes[i]);
-        sequence.tree = {};
-        if (sequence.kv.num_tokens > static_cast<int64_t>(old_sizes[i])) Free(sequence);
-        if (sequence.has_cache) cache_.Trim(&sequence.kv);
-      }
-      release();
-      throw;
+    std::erase(sequences_, extension.sequence);
+    sequences_.push_back(extension.sequence);
+    sequence.in_use = true;
+    if (!extension.is_tree) sequence.tokens.insert(sequence.tokens.end(), extension.token_ids.begin(), extension.token_ids.end());
+  }
+  const auto release = [&] {
+    for (const LabExtension& extension : extensions) extension.sequence->in_use = false;
+  };
+  try {
+    Compute(extensions, results);
+  } catch (...) {
+    for (size_t i = 0; i < extensions.size(); ++i) {
+      LabSequence& sequence = *extensions[i].sequence;
+      sequence.tokens.resize(old_sizes[i]);
+      sequence.tree = {};
+      if (sequence.kv.num_tokens > static_cast<int64_t>(old_sizes[i])) Free(sequence);
+      if (sequence.has_cache) cache_.Trim(&sequence.kv);
     }
     release();
-  });
-  return results;
+    throw;
+  }
+  release();
 }
 
 // Finds the extensions that have nothing to compute, and gives the others what the prefix cache holds.
@@ -195,7 +197,8 @@ void Lab::Compute(const std::vector<LabExtension>& extensions, std::vector<LabRe
 // Logits of all rows, from one pass over the head. If every sequence has a shortlist, only the ids of these lists are computed.
 std::vector<float> Lab::Logits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners,
                                const ForwardResult& forward) {
-  if (owners.empty()) return {};  // this step computes only a part of a long beginning
+  // This step may compute only a part of a long beginning.
+  if (owners.empty() || !extensions[owners[0]].wants_logits) return {};
   const int64_t vocab_size = decoder_.spec().vocab_size;
   const auto is_first = [&](size_t row) { return row == 0 || owners[row] != owners[row - 1]; };  // of its sequence
   std::optional<Shortlist> needed;
@@ -236,7 +239,7 @@ void Lab::Collect(const std::vector<LabExtension>& extensions, const std::vector
     const auto count = static_cast<int64_t>(end - row);
     if (count == static_cast<int64_t>(owners.size()) && result.num_rows == 0) {
       result.logits = std::move(logits);
-    } else {
+    } else if (extensions[owners[row]].wants_logits) {
       const auto first_logit = logits.begin() + static_cast<int64_t>(row) * vocab_size;
       result.logits.insert(result.logits.end(), first_logit, first_logit + count * vocab_size);
     }

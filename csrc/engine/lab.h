@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -45,6 +46,7 @@ struct LabExtension {
   std::vector<int32_t> parents;  // empty: a chain
   bool is_tree = false;          // the tokens are kept apart until Lab::Commit
   bool wants_last = false;       // if there are no new tokens: the result is the row of the last token
+  bool wants_logits = true;      // false: only what is captured, for all extensions of the call
 };
 
 struct LabResult {
@@ -53,6 +55,13 @@ struct LabResult {
   std::map<int, std::vector<float>> hidden_states;           // {layer: [num_rows, hidden_size]}
   std::map<int, std::vector<float>> layer_logits;            // {layer: [vocab_size]}, of the last row; of all rows of a tree
   std::map<int, std::vector<std::vector<float>>> attention;  // {layer: num_rows of [num_heads, slots up to the row]}
+};
+
+// Rows for the head alone.
+struct HeadQuery {
+  std::span<const float> hidden;                  // [num_rows, hidden_size], after the final norm
+  std::optional<std::vector<int32_t>> shortlist;  // the columns of the result, in this order; none: the whole vocabulary
+  bool in_drafter = false;                        // the caller is a drafter, on the engine thread
 };
 
 struct LabLimits {
@@ -75,6 +84,13 @@ class Lab {
   int64_t Sync(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& token_ids);
   // Keeps this path of tree nodes, root first, and frees the rest.
   void Commit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path);
+  // Hidden states after these layers, at every token of each prompt: {layer: [num_tokens, hidden_size]}. normed: after the final norm. No
+  // head runs, and nothing comes from the prefix cache or stays in it.
+  std::vector<std::map<int, std::vector<float>>> HiddenRows(const std::vector<std::vector<int32_t>>& prompts,
+                                                            const std::vector<int>& layers, bool normed);
+  // The logits [num_rows, vocab_size or size of the shortlist] of rows, as a step computes them. A drafter may call it, too, while the
+  // engine thread asks it.
+  std::vector<float> Head(const HeadQuery& query);
   // Frees its cache soon. Any thread may call it, even after the engine has ended.
   void Close(const std::shared_ptr<LabSequence>& sequence);
 
@@ -89,6 +105,7 @@ class Lab {
   int64_t ShareCache(const LabSequence& source, const std::vector<int32_t>& token_ids, KvSequence* kv);
 
  private:
+  void ExtendNow(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results);
   void Check(const LabExtension& extension) const;
   void Compute(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results);
   std::vector<bool> Prepare(const std::vector<LabExtension>& extensions);

@@ -52,8 +52,11 @@ class Decoder {
   // The result of LmHead, stored on the context's device. The decoder owns the logits; they are valid until its next call.
   float* LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist = nullptr);
   // Computes the logits [num_rows, vocab_size] of tapped hidden states [num_rows, hidden_size] by the head, after the final norm if normed.
-  // Forward's `hidden` stays as it is.
-  void TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits);
+  // Forward's `hidden` stays as it is. With a shortlist, only the logits of its tiles are defined.
+  void TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits,
+                 const Shortlist* shortlist = nullptr);
+  // Takes the final norm of tapped hidden states [num_rows, hidden_size] on the host, in place. Forward's `hidden` stays as it is.
+  void NormTapped(const KernelContext& context, float* tapped, int64_t num_rows);
   // Computes the logits [vocab_size] of one tapped hidden state by the final norm and the head.
   void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 

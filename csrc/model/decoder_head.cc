@@ -25,11 +25,19 @@ void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, flo
   LmHead(context, row, 1, logits);
 }
 
-void Decoder::TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits) {
+void Decoder::TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits,
+                        const Shortlist* shortlist) {
   float* rows = Floats(context, workspace_.normed, num_rows * spec_.hidden_size);
   ToDevice(context, rows, tapped, FloatBytes(num_rows * spec_.hidden_size));
   if (normed) FinalNorm(context, rows, num_rows);
-  LmHead(context, rows, num_rows, logits);
+  LmHead(context, rows, num_rows, logits, shortlist);
+}
+
+void Decoder::NormTapped(const KernelContext& context, float* tapped, int64_t num_rows) {
+  float* rows = Floats(context, workspace_.normed, num_rows * spec_.hidden_size);
+  ToDevice(context, rows, tapped, FloatBytes(num_rows * spec_.hidden_size));
+  FinalNorm(context, rows, num_rows);
+  ToHost(context, tapped, rows, FloatBytes(num_rows * spec_.hidden_size));
 }
 
 void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {

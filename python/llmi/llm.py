@@ -22,14 +22,10 @@ from llmi.engine.args import EngineArgs, SchedulingPolicy
 from llmi.engine.background import Background
 from llmi.engine.loaded import log_loaded, model_info
 from llmi.engine.numerics_id import numerics_id
-from llmi.errors import (
-    EngineBusyError,
-    InvalidParamsError,
-    call_core,
-    from_core,
-)
+from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
 from llmi.families import ModelSpec, spec_of
 from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
+from llmi.lab.model_rows import ModelRows
 from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
 from llmi.models.generation_config import generation_defaults
@@ -96,7 +92,7 @@ def _close_all() -> None:
             engine.close(max(0.0, deadline - time.monotonic()))
 
 
-class LLM(StaysHere):
+class LLM(StaysHere, ModelRows):
     """A language model with its engine.
 
     Thread-safe: calls from several threads join one batch. A context manager.

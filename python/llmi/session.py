@@ -78,6 +78,23 @@ class Session(Protocol):
         """LLM.extend."""
         ...
 
+    def hidden_states(
+        self, prompts: Prompt | Iterable[Prompt], layers: Iterable[int] = (-1,), *, normed: bool = False, parse_special: bool | None = None
+    ) -> list[dict[int, Any]]:
+        """LLM.hidden_states."""
+        ...
+
+    def head(
+        self, hidden: Any, *, shortlist: Iterable[int] | None = None
+    ) -> Any:  # Any: what numpy makes an array of; one form or the other
+        """LLM.head."""
+        ...
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """LLM.weights."""
+        ...
+
     def cost_curve(self) -> dict[int, float]:
         """LLM.cost_curve."""
         ...

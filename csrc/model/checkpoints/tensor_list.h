@@ -1,4 +1,4 @@
-// The tensors of a model as they are loaded, for reports.
+// The tensors of a model as they are loaded, for reports, and their values.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,14 @@ struct ListedTensor {
 // quantization: ModelSpec::quantization. Reads no values but the scales and zeros of a quantised checkpoint.
 // Throws Error(kModelFile, kUnsupportedModel).
 std::vector<ListedTensor> ListTensors(const ModelFiles& files, const std::string& quantization);
+
+struct NamedValues {
+  std::vector<uint64_t> shape;
+  std::vector<float> values;
+};
+
+// The values of one of these tensors, as the file has them. Throws Error(kInvalidArgument) if none has the name or it holds no weights.
+NamedValues ReadTensor(const ModelFiles& files, const std::string& quantization, const std::string& name);
 
 // Bytes in memory of a matrix whose type is unpacked at load; 0 of others.
 uint64_t UnpackedSize(const TensorView& view);
