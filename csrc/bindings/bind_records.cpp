@@ -33,7 +33,9 @@ void RegisterRecords(py::module_& module) {
       .def_readonly("round", &PyDraftQuery::round)
       .def_readonly("wants_laws", &PyDraftQuery::wants_laws)
       .def_readonly("sampler_state", &PyDraftQuery::sampler_state)
-      .def_readonly("hidden_states", &PyDraftQuery::hidden_states);
+      .def_readonly("hidden_states", &PyDraftQuery::hidden_states)
+      .def_readonly("hidden_rows", &PyDraftQuery::hidden_rows)
+      .def_readonly("first_row", &PyDraftQuery::first_row);
   py::class_<PyHookRow>(module, "HookRow")
       .def_readonly("hooks", &PyHookRow::hooks)
       .def_readonly("sample_index", &PyHookRow::sample_index)

@@ -10,6 +10,24 @@ namespace py = pybind11;
 namespace llmi {
 namespace {
 
+// {layer: [num_new, hidden_size]}.
+py::dict HiddenRowsOf(const DraftContext& context, const std::vector<int>& layers) {
+  py::dict rows;
+  for (int layer : layers) {
+    std::vector<float> values;
+    int64_t num_rows = 0;
+    for (const auto& chunk : *context.hidden_rows) {
+      const std::vector<float>& part = chunk->layers.at(layer);
+      values.insert(values.end(), part.begin(), part.end());
+      num_rows += chunk->num_rows;
+    }
+    const auto num_cols = num_rows == 0 ? int64_t{0} : static_cast<int64_t>(values.size()) / num_rows;
+    py::array_t<float> array = CopyArray(values).reshape({num_rows, num_cols});
+    rows[py::int_(layer)] = array;
+  }
+  return rows;
+}
+
 // Its destructor tells the runner that a sequence has ended.
 class PyState : public DrafterState {
  public:
@@ -59,7 +77,9 @@ void PyDrafter::Propose(std::span<DraftContext*> contexts) {
                                  .round = context->round,
                                  .wants_laws = context->wants_laws,
                                  .sampler_state = context->sampler,
-                                 .hidden_states = hidden});
+                                 .hidden_states = hidden,
+                                 .hidden_rows = HiddenRowsOf(*context, hidden_layers_),
+                                 .first_row = context->first_row});
       }
       const auto proposals = runner_.Call("propose", list).cast<py::list>();
       CheckInternal(proposals.size() == contexts.size(), "a drafter's runner lost a context");

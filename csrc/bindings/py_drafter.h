@@ -25,6 +25,8 @@ struct PyDraftQuery {
   bool wants_laws;
   SamplerState sampler_state;
   pybind11::dict hidden_states;  // {layer: [hidden_size]}
+  pybind11::dict hidden_rows;    // {layer: [num_new, hidden_size]}
+  int64_t first_row;
 };
 
 // runner: Python's DrafterRunner, whose propose() returns a Proposal for each query.

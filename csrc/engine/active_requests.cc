@@ -32,6 +32,10 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
     sample->scheduled.token_ids = &sample->tokens;
     sample->scheduled.cache_salt = request->cache_salt;
     if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
+    // What other requests have computed must not reach a draft that is accepted or rejected.
+    if (i == 0 && sample->judges_drafts() && !request->speculation->drafter->hidden_layers().empty()) {
+      sample->scheduled.first_streamed_row = 0;
+    }
     if (static_cast<size_t>(i) < request->constraints.size()) {
       sample->constraint =
           std::make_unique<SampleConstraint>(std::move(request->constraints[static_cast<size_t>(i)]), request->beams.has_value());

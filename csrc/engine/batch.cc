@@ -27,6 +27,8 @@ void ForEachVector(Batch& batch, const Visit& visit) {
   visit(batch.wanted_rows);
   visit(batch.tap_layers);
   visit(batch.attention_layers);
+  visit(batch.stream_layers);
+  visit(batch.stream_rows);
 }
 
 void Require(bool holds, const char* what) {
@@ -55,10 +57,12 @@ void CheckOffsets(const ForwardBatch& batch) {
           "each segment needs a block table for each KV group");
   const auto in_tables = [&](int64_t begin) { return begin >= 0 && begin <= static_cast<int64_t>(batch.block_tables.size()); };
   Require(std::all_of(batch.table_begins.begin(), batch.table_begins.end(), in_tables), "a block table is out of range");
-  int32_t last = -1;
-  for (int32_t wanted : batch.wanted_rows) {
-    Require(wanted > last && wanted < num_rows, "wanted rows must ascend within the batch");
-    last = wanted;
+  for (const std::vector<int32_t>* rows : {&batch.wanted_rows, &batch.stream_rows}) {
+    int32_t last = -1;
+    for (int32_t row : *rows) {
+      Require(row > last && row < num_rows, "wanted rows and stream rows must ascend within the batch");
+      last = row;
+    }
   }
 }
 
@@ -104,6 +108,13 @@ void BatchBuilder::AddDraft(const Draft& draft) {
 void BatchBuilder::AddTaps(const std::vector<int>& layers) { AddNew(layers, &batch_.tap_layers); }
 
 void BatchBuilder::AddAttention(const std::vector<int>& layers) { AddNew(layers, &batch_.attention_layers); }
+
+size_t BatchBuilder::AddStream(const std::vector<int>& layers, int64_t begin, int64_t end) {
+  AddNew(layers, &batch_.stream_layers);
+  const size_t place = batch_.stream_rows.size();
+  for (int64_t row = begin; row < end; ++row) batch_.stream_rows.push_back(static_cast<int32_t>(row));
+  return place;
+}
 
 ForwardBatch BatchBuilder::Take() { return std::exchange(batch_, {}); }
 

@@ -32,6 +32,7 @@ void StepLoop::Run() {
     scheduler_.Commit(step->pieces);
     rows_.Process(*step, num_steps_, ahead_);
     KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_.spec().hidden_size);
+    KeepHiddenRows(*step, decoder_.spec().hidden_size);
     costs_.Learn(ShapeOf(step->pieces, step->num_rows), NowSeconds() - step->start_s);
     drafting_.EndWalks(step->pieces, step->num_rows, step->forward_seconds);
     scheduler_.EndStep();
@@ -56,9 +57,10 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
   drafting_.ProposeForStep(&pieces);
   if (pieces.empty()) return nullptr;  // every request of the step failed in its drafter
   auto step = std::make_unique<LaunchedStep>();
-  const ForwardBatch batch = BuildBatch(pieces, &step->rows);
+  const ForwardBatch batch = BuildBatch(pieces, step.get());
   step->pieces = std::move(pieces);
   step->tap_layers = batch.tap_layers;
+  step->stream_layers = batch.stream_layers;
   step->num_rows = batch.num_rows();
   num_step_rows_ = step->num_rows;
   step->num_running = scheduler_.num_running();
@@ -69,9 +71,13 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
   return step;
 }
 
-ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows) {
+ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, LaunchedStep* step) {
   BatchBuilder builder(cache_.groups().groups().size());
-  for (const ScheduledPiece& piece : pieces) AddPiece(piece, &builder, rows);
+  std::vector<LogitsRow>* rows = &step->rows;
+  for (const ScheduledPiece& piece : pieces) {
+    AddPiece(piece, &builder, rows);
+    AddStream(piece, &builder, &step->streamed);
+  }
   FillMasks(context_, decoder_.spec().vocab_size, rows);
   for (LogitsRow& row : *rows) row.plan = PlanRow(row, rows_.site());
   AddCompanions(pieces, &builder, rows);
@@ -110,6 +116,22 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
   for (int64_t i = 0; i < sample->walk.draft().size(); ++i) {
     rows->push_back({sample, builder->batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
   }
+}
+
+// The rows that a drafter reads of this piece, which is the batch's last one so far: each token's once, and all of the draft, of which some
+// will be committed.
+void StepLoop::AddStream(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<StreamedPiece>* streamed) {
+  auto* sample = static_cast<Sample*>(piece.sequence->owner);
+  if (sample->finished || !sample->request().speculation) return;
+  const std::vector<int>& layers = sample->request().speculation->drafter->hidden_layers();
+  if (layers.empty()) return;
+  const int64_t begin = piece.sequence->kv.num_tokens;
+  const int64_t first = std::max(begin, sample->drafting.rows().next());
+  const int64_t num_tokens = std::max<int64_t>(0, begin + piece.num_new - first);
+  const int64_t end_row = builder->batch().num_rows();
+  const int64_t num_rows = num_tokens + sample->walk.draft().size();
+  if (num_rows == 0) return;
+  streamed->push_back({sample, first, num_tokens, builder->AddStream(layers, end_row - num_rows, end_row)});
 }
 
 // The companions' rows follow all others, so that the wanted ones before them are `rows`.

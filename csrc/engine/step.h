@@ -36,8 +36,9 @@ class StepLoop {
  private:
   std::unique_ptr<LaunchedStep> Launch();
   void AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<LogitsRow>* rows);
+  void AddStream(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<StreamedPiece>* streamed);
   void AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, std::vector<LogitsRow>* rows);
-  ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, std::vector<LogitsRow>* rows);
+  ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, LaunchedStep* step);
 
   const KernelContext& context_;
   Decoder& decoder_;

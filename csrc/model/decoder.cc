@@ -52,7 +52,8 @@ uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_
 // Whether a recording can serve the step: its layers then depend only on the number of rows and on the device's memory, and nothing is
 // captured from them.
 bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) {
-  return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && batch.tap_layers.empty() && batch.attention_layers.empty();
+  const bool captures = !batch.tap_layers.empty() || !batch.stream_layers.empty() || !batch.attention_layers.empty();
+  return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && !captures;
 }
 
 void Decoder::FindSegments(const ForwardBatch& batch, size_t group) {
@@ -113,17 +114,28 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   Tap(pass, batch, layer + 1, result);
 }
 
-// Copies the wanted rows of the hidden state after `layer` layers to the host, if the batch taps it.
+// Copies rows of the hidden state after `layer` layers to the host, if the batch asks for this layer's.
 void Decoder::Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const {
-  const int64_t hidden = spec_.hidden_size;
   for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
-    if (batch.tap_layers[t] != layer) continue;
-    result->taps[t].resize(batch.wanted_rows.size() * static_cast<size_t>(hidden));
-    float* to = result->taps[t].data();
-    for (int32_t row : batch.wanted_rows) {
-      ToHost(pass.context, to, pass.x + row * hidden, FloatBytes(hidden));
-      to += hidden;
-    }
+    if (batch.tap_layers[t] == layer) CopyRows(pass, batch.wanted_rows, &result->taps[t]);
+  }
+  for (size_t t = 0; t < batch.stream_layers.size(); ++t) {
+    if (batch.stream_layers[t] == layer) CopyRows(pass, batch.stream_rows, &result->streams[t]);
+  }
+}
+
+void Decoder::CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, std::vector<float>* to) const {
+  const int64_t hidden = spec_.hidden_size;
+  to->resize(rows.size() * static_cast<size_t>(hidden));
+  float* out = to->data();
+  // Rows that follow each other are copied at once.
+  for (size_t begin = 0; begin < rows.size();) {
+    size_t end = begin + 1;
+    while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
+    const auto count = static_cast<int64_t>(end - begin) * hidden;
+    ToHost(pass.context, out, pass.x + rows[begin] * hidden, FloatBytes(count));
+    out += count;
+    begin = end;
   }
 }
 
@@ -166,6 +178,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   if (context.device != nullptr) PlaceBatch(context, cache, batch, pass.num_rows);
   Embed(pass, token_ids, positions);
   result.taps.resize(batch.tap_layers.size());
+  result.streams.resize(batch.stream_layers.size());
   result.attention.resize(batch.attention_layers.size());
   const auto run_layers = [&] {
     Tap(pass, batch, 0, &result);

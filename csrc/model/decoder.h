@@ -68,6 +68,7 @@ class Decoder {
   void Embed(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions);
   void RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result);
   void Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const;
+  void CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, std::vector<float>* to) const;
   void TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);

@@ -49,12 +49,13 @@ struct ScheduledSequence {
   int64_t num_tokens = 0;                           // known tokens: the prompt and the output so far
   const std::vector<int32_t>* token_ids = nullptr;  // these tokens; null: the sequence does not use the prefix cache
   std::string cache_salt;
-  int64_t max_new_tokens = 0;            // the most tokens that it may still draw
-  int64_t allowance = 0;                 // max_new_tokens when it was submitted
-  std::vector<double> key;               // smallest first, under kCustom
-  int64_t num_overtaken = 0;             // number of later arrivals that were admitted before it
-  int64_t first_wanted_row = INT64_MAX;  // rows from here on must be computed, whatever the prefix cache holds
-  int64_t num_cached = 0;                // tokens that the prefix cache gave it when it first ran
+  int64_t max_new_tokens = 0;              // the most tokens that it may still draw
+  int64_t allowance = 0;                   // max_new_tokens when it was submitted
+  std::vector<double> key;                 // smallest first, under kCustom
+  int64_t num_overtaken = 0;               // number of later arrivals that were admitted before it
+  int64_t first_wanted_row = INT64_MAX;    // rows from here on must be computed, whatever the prefix cache holds
+  int64_t first_streamed_row = INT64_MAX;  // likewise: their hidden states go to a drafter
+  int64_t num_cached = 0;                  // tokens that the prefix cache gave it when it first ran
   // Draft rows after its last token; if not all fit into a step, the last token waits, too. They run even if no token is left to compute.
   int64_t num_drafted = 0;
   KvSequence kv;          // kv.num_tokens of the known tokens are computed

@@ -12,6 +12,7 @@
 #include "core/errors.h"
 #include "sampling/state.h"
 #include "speculative/draft.h"
+#include "speculative/hidden_rows.h"
 
 namespace llmi {
 
@@ -36,6 +37,10 @@ struct DraftContext {
   // {layer: [hidden_size]}: hidden states of the row that the last token was drawn from, for the layers that some drafter of the step
   // needs.
   const std::map<int, std::vector<float>>* hidden_states = nullptr;
+  // Hidden states of committed tokens, for the same layers: those that the drafter has not been given yet. The last token has none yet.
+  // first_row: the position of the first of these rows, or that of the next one if there is none.
+  const HiddenChunks* hidden_rows = nullptr;
+  int64_t first_row = 0;
 
   Draft draft;
   int32_t confidence = 0;      // the kind of the draft, in [0, kNumConfidences); 0 if the drafter does not tell kinds apart

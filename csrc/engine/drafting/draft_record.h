@@ -14,6 +14,7 @@
 #include "engine/contrast/contrast_record.h"
 #include "speculative/draft.h"
 #include "speculative/drafter.h"
+#include "speculative/hidden_rows.h"
 #include "speculative/length.h"
 
 namespace llmi {
@@ -50,6 +51,10 @@ class DraftRecord {
   const std::map<int, std::vector<float>>& hidden_states() const { return hidden_states_; }
   void KeepHiddenState(int layer, std::span<const float> values) { hidden_states_[layer].assign(values.begin(), values.end()); }
 
+  // Hidden states of its tokens that the drafter has not been given yet.
+  WaitingRows& rows() { return rows_; }
+  const WaitingRows& rows() const { return rows_; }
+
   // The record of contrastive search, whose candidates wait as a draft; null without it.
   ContrastRecord* contrast() const { return contrast_.get(); }
   void BeginContrast() { contrast_ = std::make_unique<ContrastRecord>(); }
@@ -60,6 +65,7 @@ class DraftRecord {
   std::optional<Draft> waiting_;
   AcceptanceRecords acceptance_;
   std::map<int, std::vector<float>> hidden_states_;
+  WaitingRows rows_;
   std::unique_ptr<ContrastRecord> contrast_;
 };
 

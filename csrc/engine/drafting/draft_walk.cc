@@ -30,7 +30,7 @@ void DraftWalk::NoteLogprobs(const KernelContext& context, bool greedy, std::spa
 
 void DraftWalk::Accept(int32_t child) {
   node_ = child;
-  ++num_accepted_;
+  accepted_.push_back(child);
 }
 
 }  // namespace llmi

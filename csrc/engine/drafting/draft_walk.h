@@ -36,7 +36,9 @@ class DraftWalk {
   int32_t node() const { return node_; }
   // Whether the last token is not in the draft, so that no row of the draft follows.
   bool has_ended() const { return node_ == kWalkEnded; }
-  int64_t num_accepted() const { return num_accepted_; }
+  int64_t num_accepted() const { return static_cast<int64_t>(accepted_.size()); }
+  // The accepted nodes, root first.
+  const std::vector<int32_t>& accepted() const { return accepted_; }
   // The node whose row the last token was drawn from.
   int32_t drawn_at() const { return drawn_at_; }
 
@@ -56,7 +58,7 @@ class DraftWalk {
   int32_t confidence_ = 0;
   std::vector<float> logprobs_;  // by node; empty: not observed
   int32_t node_ = kWalkRoot;
-  int64_t num_accepted_ = 0;
+  std::vector<int32_t> accepted_;
   int32_t drawn_at_ = kWalkRoot;
 };
 

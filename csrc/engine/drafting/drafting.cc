@@ -129,6 +129,9 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   context.round = sample.drafting.round();
   context.wants_laws = !coupled;
   context.hidden_states = &sample.drafting.hidden_states();
+  const HiddenChunks& rows = sample.drafting.rows().chunks();
+  context.hidden_rows = &rows;
+  context.first_row = rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row;
   const bool starts = sample.drafting.state() == nullptr;
   if (starts) sample.drafting.set_state(speculation.drafter->NewState(running.request->id, sample.index));
   context.state = sample.drafting.state();
@@ -168,6 +171,7 @@ void Drafting::Ask(Call& call) {
   for (DraftContext& context : call.contexts) contexts.push_back(&context);
   const double start = NowSeconds();
   call.drafter->Propose(contexts);
+  for (Sample* sample : call.samples) sample->drafting.rows().Clear();
   const double seconds = NowSeconds() - start;
   int64_t num_nodes = 0;
   for (const DraftContext& context : call.contexts) num_nodes += std::max<int64_t>(1, context.draft.size());

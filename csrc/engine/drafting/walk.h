@@ -23,4 +23,8 @@ void WalkOn(KvCache& cache, Sample& sample, int32_t child);
 // Keeps, for drafters, the hidden states of the row that each sequence's last token was drawn from. layers: of result.taps.
 void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result, int64_t hidden_size);
 
+// Keeps, for drafters, the hidden states of the tokens that the step has committed: those of its pieces, and of the accepted nodes of their
+// drafts. Call it after the walks, before they end.
+void KeepHiddenRows(const LaunchedStep& step, int64_t hidden_size);
+
 }  // namespace llmi

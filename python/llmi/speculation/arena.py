@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from llmi.speculation.drafters import Drafter, plain_proposal
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from llmi.lab.sequence import TokenSequence
     from llmi.session import Session
@@ -40,12 +40,17 @@ class _ReplayContext(DraftContext):
         self.sampling_params = SamplingParams(**{**values, "seed": output.seed})
         self.state = None
         self.hidden_states = {}
+        self.hidden_rows, self.first_row, self._asked = {}, 0, False
         self._sequences = {}
         self._round = 0
         self._sampler_state = _core.SamplerState()
         if llm is not None:
             self._llm = llm
             self._core_params = llm._builder.core_params(self.sampling_params, output.seed, 1)
+
+    def head(self, hidden: ArrayLike, *, shortlist: Iterable[int] | None = None) -> NoReturn:
+        """The arena runs no target."""
+        raise UnsupportedCombinationError("the arena runs no target, whose head this drafter asks: run the drafter", "head", "arena")
 
     def draw(
         self, source: TokenSequence | NDArray[np.float32], *, num_tokens: int = 1, path: Iterable[int] = ()

@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
+from llmi.base.kinds import array_of
+from llmi.errors import EngineBusyError, InvalidParamsError
 from llmi.params.sampling import SamplingParams
 from llmi.requests.submission import Submission
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from llmi.lab.sequence import TokenSequence
     from llmi.session import Session
 
     F32 = NDArray[np.float32]
     I32 = NDArray[np.int32]
+    Source = TokenSequence | F32 | tuple[I32, F32]
 else:
     from llmi.base.lazy_numpy import np
 
@@ -41,6 +44,14 @@ class DraftContext:
     hidden_states : dict
         {layer: float32 array [hidden_size]} of the target at the row that the last token was drawn from, for the layers
         of the drafter's `capture`: what EAGLE and Medusa draft from.
+    hidden_rows : dict
+        {layer: float32 array [num_new, hidden_size]} of the target, for the same layers: row i is that of the token at position `first_row + i`, the
+        prompt's tokens included. Each row comes once, in the next call after the target has computed it: what was preempted, or passed without a draft, is
+        not lost or repeated, rows of rejected tokens never come, and the last token has no row yet. Where the prefix cache gave the request its beginning,
+        the target never computes these rows, and the first call's `first_row` says how many there are; under verification by acceptance ("rejection",
+        "block" and the like), where no other request may reach a draft, such a request takes nothing from the prefix cache, and first_row begins at 0.
+    first_row : int
+        The position of the first of these rows; the next one's if there is none.
     state : any
         The drafter's own slot for this sequence; None at first.
     """
@@ -53,6 +64,8 @@ class DraftContext:
         self.num_speculative_tokens = 0
         self.sampling_params: SamplingParams = dataclasses.replace(submission.params, seed=submission.seed)
         self.hidden_states: dict[int, F32] = {}
+        self.hidden_rows: dict[int, F32] = {}
+        self.first_row = 0
         self.state: Any = None  # Any: the drafter's own
         self._llm = llm
         self._hooks = submission.hooks
@@ -61,6 +74,7 @@ class DraftContext:
         self._sequences: dict[tuple[int, bool], TokenSequence] = {}
         self._sampler_state = _core.SamplerState()  # the target's, after token_ids
         self._round = 0  # of verification; 0: coupled, drafts share the target's noise
+        self._asked = False  # its drafter is being called
 
     def sequence(self, draft_llm: Session) -> TokenSequence:
         """This request's own sequence on a draft model, in step with `token_ids`; closed with the request."""
@@ -84,13 +98,35 @@ class DraftContext:
             sequence.sync(self.token_ids)
         return sequence
 
-    def draw(self, source: TokenSequence | F32, *, num_tokens: int = 1, path: Iterable[int] = ()) -> tuple[list[int], list[F32]]:
+    def head(self, hidden: ArrayLike, *, shortlist: Iterable[int] | None = None) -> F32 | tuple[I32, F32]:
+        """Logits of hidden states by the target's own head, as LLM.head; in the drafter's call alone.
+
+        Raises
+        ------
+        InvalidParamsError
+            As LLM.head.
+        EngineBusyError
+            The drafter's call is over, or another thread than its own asks.
+
+        Examples
+        --------
+        >>> tokens, rows = context.draw(context.head(guess, shortlist=frequent))  # doctest: +SKIP
+        """
+        on_thread = self._llm._engine.on_engine_thread()
+        if self._asked and not on_thread:
+            raise EngineBusyError("context.head runs on the thread that called the drafter, which waits for it: call it there")
+        from llmi.lab.model_rows import head
+
+        return head(self._llm, hidden, shortlist, in_drafter=self._asked and on_thread)
+
+    def draw(self, source: Source, *, num_tokens: int = 1, path: Iterable[int] = ()) -> tuple[list[int], list[F32]]:
         """Siblings without replacement, as the target itself would draw them from these logits.
 
         Parameters
         ----------
-        source : TokenSequence or array [vocab_size]
-            Logits after this request's tokens and `path`; a sequence knows its path itself.
+        source : TokenSequence, array [vocab_size], or (ids, array [num_ids])
+            Logits after this request's tokens and `path`; a sequence knows its path itself. Both forms that `head` gives for one row are taken as they are;
+            ids that are not among those of a shortlist are not drawn.
         num_tokens : int
         path : ids
             Drafted tokens between the request's last token and this position.
@@ -98,9 +134,15 @@ class DraftContext:
         Returns
         -------
         (token ids, rows)
-            rows[i] [vocab_size]: the law that token i was drawn from, given its earlier siblings.
+            rows[i] [vocab_size]: the law that token i was drawn from, given its earlier siblings. Nothing, if the request's masks leave no id of a
+            shortlist.
         """
-        token_ids, law, _ = self._law(source, path)
+        try:
+            token_ids, law, _ = self._law(_whole_row(source, self._llm.model_info.vocab_size), path)
+        except _core.CoreError as error:
+            if isinstance(source, tuple) and error.kind == "non_finite_logits" and np.isfinite(source[1]).all():
+                return [], []
+            raise
         drawn = _core.draw_siblings(self._llm._engine, law, self._core_params, len(token_ids), self.index, num_tokens, self._round)
         greedy = self.sampling_params.temperature == 0
         rows, probs = [], softmax(law)
@@ -134,6 +176,26 @@ class DraftContext:
     def _close(self) -> None:
         for sequence in self._sequences.values():
             sequence.close()
+
+
+def _whole_row(source: Source, vocab_size: int) -> TokenSequence | F32:
+    """What `head` gives for one row as logits [vocab_size]; -inf outside a shortlist. All else as it is."""
+    from llmi.lab.sequence import TokenSequence
+
+    if isinstance(source, TokenSequence):
+        return source
+    ids, logits = source if isinstance(source, tuple) and len(source) == 2 else (None, source)
+    row = array_of("source", logits)
+    if row.ndim == 2 and len(row) == 1:
+        row = row[0]
+    if row.ndim != 1 or row.dtype.kind not in "iuf" or (ids is not None and len(row) != len(ids)):
+        of = "[vocab_size]" if ids is None else f"[{len(ids)}], one for each id"
+        raise InvalidParamsError(f"source: logits of one row {of} are expected, not an array of shape {row.shape}", "source")
+    if ids is None:
+        return np.asarray(row, np.float32)
+    whole = np.full(vocab_size, -np.inf, np.float32)
+    whole[np.asarray(ids, np.int64)] = row
+    return whole
 
 
 def softmax(law: F32) -> F32:

@@ -59,7 +59,8 @@ class Drafter:
 
     `expected_acceptance` is the probability that a first token is accepted, before any was seen: from it "auto" tells
     whether a try is worth its price. `capture` names layers of the target whose hidden states `propose` sees in
-    `context.hidden_states`, as `Capture(hidden_states=[...])`; these layers' rows are kept at each step.
+    `context.hidden_states` (the last token's source) and `context.hidden_rows` (every token's, once), as
+    `Capture(hidden_states=[...])`; these layers' rows are kept at each step.
     """
 
     expected_acceptance: float = 0.5

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
@@ -62,7 +64,8 @@ class DrafterRunner:
         proposals: dict[int, Any] = {}
         if self._batched and present:
             try:
-                answers = self._drafter.propose_batch(present)
+                with _asking(present):
+                    answers = self._drafter.propose_batch(present)
                 if len(answers) != len(present):
                     raise LlmiError(f"propose_batch returned {len(answers)} proposals for {len(present)} contexts")
                 proposals = {id(context): answer for context, answer in zip(present, answers, strict=True)}
@@ -78,7 +81,8 @@ class DrafterRunner:
                 results.append(Proposal())
                 continue
             try:
-                proposal = proposals[id(entry)] if self._batched else self._drafter.propose(entry)
+                with _asking([entry]):
+                    proposal = proposals[id(entry)] if self._batched else self._drafter.propose(entry)
                 results.append(Proposal(*plain_proposal(proposal), _rows(proposal, entry) if entry._round else None))
             except KeyboardInterrupt:
                 raise
@@ -93,7 +97,8 @@ class DrafterRunner:
         if context is None:
             return
         try:
-            self._drafter.observe(context, num_accepted, target_logprobs)
+            with _asking([context]):
+                self._drafter.observe(context, num_accepted, target_logprobs)
         except BaseException as error:
             self._fail(context, error)
             raise
@@ -117,6 +122,7 @@ class DrafterRunner:
         context.token_ids, context.prompt_len, context.num_speculative_tokens = query.token_ids, query.prompt_len, query.max_nodes
         context._round = query.round if query.wants_laws else 0
         context.hidden_states = query.hidden_states
+        context.hidden_rows, context.first_row = query.hidden_rows, query.first_row
         context._sampler_state = query.sampler_state
         return context
 
@@ -126,6 +132,18 @@ class DrafterRunner:
 
     def _message(self, error: BaseException) -> str:
         return f"{drafter_name(self._drafter)} raised {type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def _asking(contexts: list[DraftContext]) -> Iterator[None]:
+    """While a drafter is called with these."""
+    for context in contexts:
+        context._asked = True
+    try:
+        yield
+    finally:
+        for context in contexts:
+            context._asked = False
 
 
 def _hidden_layers(drafter: Drafter, num_layers: int) -> list[int]:
