@@ -17,7 +17,7 @@ set(LLMI_CORE_SOURCES
   csrc/model/checkpoints/tensor_list.cc csrc/model/checkpoints/torchao.cc
   csrc/model/attention_capture.cc csrc/model/attention_layer.cc csrc/model/decoder.cc csrc/model/decoder_head.cc csrc/model/dequantize.cc csrc/model/head_tiles.cc
   csrc/model/file_kind.cc csrc/model/grid_blocks.cc csrc/model/grids.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc
-  csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/spec.cc csrc/model/spec_check.cc csrc/model/super_blocks.cc
+  csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/steering.cc csrc/model/spec.cc csrc/model/spec_check.cc csrc/model/super_blocks.cc
   csrc/model/tensor_slots.cc csrc/model/weights.cc csrc/model/workspace.cc
   csrc/sampling/contrast.cc csrc/sampling/edits.cc csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc csrc/sampling/repetition.cc
   csrc/sampling/state.cc csrc/sampling/steps.cc csrc/sampling/filters/adaptive.cc csrc/sampling/filters/mirostat.cc

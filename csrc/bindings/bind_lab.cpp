@@ -193,15 +193,22 @@ py::dict Costs(EngineHandle& handle) {
 }
 
 void RegisterLabClasses(py::module_& module) {
+  py::class_<Steering, std::shared_ptr<Steering>>(module, "Steering", "Vectors that are added to the residual stream after layers.")
+      .def(py::init([](std::vector<int> layers, const FloatArray& values, std::string digest) {
+             Steering steering = {std::move(layers), {values.data(), values.data() + values.size()}, std::move(digest)};
+             return std::make_shared<Steering>(std::move(steering));
+           }),
+           py::kw_only(), py::arg("layers"), py::arg("values"), py::arg("digest"));
   py::class_<LabSequence, SequencePointer>(module, "LabSequence")
       .def(py::init([](std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits,
-                       std::vector<int> attention) {
+                       std::vector<int> attention, std::shared_ptr<Steering> steering) {
              auto sequence = std::make_shared<LabSequence>();
              sequence->tokens = std::move(token_ids);
              sequence->capture = {std::move(hidden_states), std::move(layer_logits), std::move(attention)};
+             sequence->steering = std::move(steering);
              return sequence;
            }),
-           py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"), py::arg("attention"))
+           py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"), py::arg("attention"), py::arg("steering"))
       .def_property_readonly("token_ids", [](const LabSequence& sequence) { return CopyArray(sequence.tokens); })
       .def_property_readonly("num_tokens", [](const LabSequence& sequence) { return sequence.tokens.size(); })
       .def_property_readonly("num_computed",

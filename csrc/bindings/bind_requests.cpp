@@ -138,6 +138,7 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   if (keywords.Take<bool>("drafts_forced")) DraftForced(*request);
   request->source = keywords.Take<std::shared_ptr<LabSequence>>("source");
   request->cache_salt = keywords.Take<std::string>("cache_salt");
+  request->steering = keywords.Take<std::shared_ptr<Steering>>("steering");
   request->trace = keywords.Take<bool>("trace");
   keywords.CheckAllKnown();
   return request;

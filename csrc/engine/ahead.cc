@@ -50,6 +50,7 @@ void StepAhead::LaunchAfter(const LaunchedStep& step) {
     if (!cache_.TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) return;  // what is reserved serves the next step
     builder.BeginSegment(kv);
     builder.AddToken(~static_cast<int32_t>(i), true);  // the token that the device draws for row i
+    builder.Steer(sample.request().steering.get());
     next->pieces.push_back({&sample.scheduled, 1});
     LogitsRow& row = next->rows.emplace_back(LogitsRow{&sample, kv.num_tokens, kWalkRoot, true, static_cast<int32_t>(i)});
     row.plan = PlanRow(row, site_);

@@ -29,6 +29,8 @@ void ForEachVector(Batch& batch, const Visit& visit) {
   visit(batch.attention_layers);
   visit(batch.stream_layers);
   visit(batch.stream_rows);
+  visit(batch.steered);
+  visit(batch.steering);
 }
 
 void Require(bool holds, const char* what) {
@@ -57,6 +59,12 @@ void CheckOffsets(const ForwardBatch& batch) {
           "each segment needs a block table for each KV group");
   const auto in_tables = [&](int64_t begin) { return begin >= 0 && begin <= static_cast<int64_t>(batch.block_tables.size()); };
   Require(std::all_of(batch.table_begins.begin(), batch.table_begins.end(), in_tables), "a block table is out of range");
+  for (const SteeredRows& steered : batch.steered) {
+    Require(steered.row_begin >= 0 && steered.num_rows >= 0 && steered.num_rows <= num_rows - steered.row_begin,
+            "steered rows are out of range");
+    Require(steered.values_begin >= 0 && steered.values_begin < static_cast<int64_t>(batch.steering.size()),
+            "a steering vector is out of range");
+  }
   for (const std::vector<int32_t>* rows : {&batch.wanted_rows, &batch.stream_rows}) {
     int32_t last = -1;
     for (int32_t row : *rows) {
@@ -108,6 +116,18 @@ void BatchBuilder::AddDraft(const Draft& draft) {
 void BatchBuilder::AddTaps(const std::vector<int>& layers) { AddNew(layers, &batch_.tap_layers); }
 
 void BatchBuilder::AddAttention(const std::vector<int>& layers) { AddNew(layers, &batch_.attention_layers); }
+
+void BatchBuilder::Steer(const Steering* steering) {
+  if (steering == nullptr) return;
+  const auto [known, is_new] = steering_begins_.emplace(steering, static_cast<int64_t>(batch_.steering.size()));
+  if (is_new) batch_.steering.insert(batch_.steering.end(), steering->values.begin(), steering->values.end());
+  const auto hidden_size = static_cast<int64_t>(steering->values.size() / steering->layers.size());
+  const BatchSegment& segment = batch_.segments.back();
+  for (size_t i = 0; i < steering->layers.size(); ++i) {
+    batch_.steered.push_back(
+        {segment.row_begin, segment.num_rows, steering->layers[i], known->second + static_cast<int64_t>(i) * hidden_size});
+  }
+}
 
 size_t BatchBuilder::AddStream(const std::vector<int>& layers, int64_t begin, int64_t end) {
   AddNew(layers, &batch_.stream_layers);

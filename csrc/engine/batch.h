@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
 #include "cache/kv_cache.h"
 #include "model/decoder.h"
+#include "model/steering.h"
 #include "speculative/draft.h"
 
 namespace llmi {
@@ -33,12 +35,16 @@ class BatchBuilder {
   // to the latter (ForwardBatch::stream_layers). Returns the place of row `begin` among the stream rows.
   size_t AddStream(const std::vector<int>& layers, int64_t begin, int64_t end);
 
+  // Steers all rows of the segment. steering: null: it is not steered; else it outlives the builder.
+  void Steer(const Steering* steering);
+
   // The batch so far.
   const ForwardBatch& batch() const { return batch_; }
   ForwardBatch Take();
 
  private:
   ForwardBatch batch_;
+  std::map<const Steering*, int64_t> steering_begins_;  // of its first vector in ForwardBatch::steering
 };
 
 // The batch as bytes, for a process on a machine of the same byte order.

@@ -101,7 +101,8 @@ void Engine::Take(Inbox::Mail& mail) {
     if (!allowed.empty()) leader.running->allowed = BitsOf(allowed, decoder_->spec().vocab_size);
     if (leader.drafting.contrast() != nullptr) {
       leader.scheduled.kv.side_bytes = HiddenRowBytes(decoder_->spec().hidden_size);
-    } else if (request->source != nullptr && leader.scheduled.first_streamed_row > 0) {
+    } else if (request->source != nullptr && leader.scheduled.first_streamed_row > 0 &&
+               SteersAlike(request->steering.get(), request->source->steering.get())) {
       request->num_cached_tokens = lab_->ShareCache(*request->source, leader.tokens, &leader.scheduled.kv);
     }
     scheduler_->Add(&leader.scheduled);

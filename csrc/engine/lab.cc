@@ -46,6 +46,7 @@ void Lab::Check(const LabExtension& extension) const {
   if (sequence.tree.size() > 0) {
     throw Error(ErrorKind::kInvalidArgument, "a tree is pending: commit a path or roll it back first", "tokens");
   }
+  if (sequence.steering != nullptr) CheckSteering(*sequence.steering, decoder_.spec().num_layers(), decoder_.spec().hidden_size);
   if (sequence.tokens.empty() && extension.token_ids.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "an empty sequence has no logits: give it a prompt, or extend it", "tokens");
   }
@@ -127,7 +128,8 @@ std::vector<bool> Lab::Prepare(const std::vector<LabExtension>& extensions) {
     // The rows of the result must be computed. Earlier rows may come from the prefix cache.
     const auto num_new = extensions[i].is_tree ? 0 : static_cast<int64_t>(extensions[i].token_ids.size());
     const int64_t num_wanted = num_new > 0 ? num_new : extensions[i].wants_last ? 1 : 0;
-    cache_.AttachPrefix(&sequence.kv, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()) - num_wanted, "");
+    cache_.AttachPrefix(&sequence.kv, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()) - num_wanted,
+                        SaltWith(sequence.steering.get(), ""));
   }
   return done;
 }
@@ -171,6 +173,7 @@ void Lab::ComputeStep(const std::vector<LabExtension>& extensions, std::vector<b
       builder.AddDraft({extension.token_ids, extension.parents, {}});
       owners.insert(owners.end(), static_cast<size_t>(tree_size), i);
     }
+    builder.Steer(sequence.steering.get());
     pieces.emplace_back(i, num_tokens);
     budget -= num_rows;
     (*done)[i] = whole && (tree_size == 0 || with_tree);
@@ -277,6 +280,7 @@ std::shared_ptr<LabSequence> Lab::Fork(const std::shared_ptr<LabSequence>& seque
     child->tokens = sequence->tokens;
     child->capture = sequence->capture;
     child->shortlist = sequence->shortlist;
+    child->steering = sequence->steering;
     if (!sequence->has_cache) return;
     cache_.Fork(sequence->kv, &child->kv);
     cache_.Trim(&child->kv);  // a pending tree stays the parent's

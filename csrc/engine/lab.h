@@ -15,6 +15,7 @@
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
 #include "model/shortlist.h"
+#include "model/steering.h"
 #include "scheduler/scheduler.h"
 #include "speculative/draft.h"
 
@@ -32,8 +33,9 @@ struct LabCapture {
 struct LabSequence {
   std::vector<int32_t> tokens;
   LabCapture capture;
-  std::optional<Shortlist> shortlist;  // only these ids and those of its tokens have logits, the others -inf
-  Draft tree;                          // nodes that wait for Commit or Rollback
+  std::optional<Shortlist> shortlist;        // only these ids and those of its tokens have logits, the others -inf
+  std::shared_ptr<const Steering> steering;  // null: none
+  Draft tree;                                // nodes that wait for Commit or Rollback
 
   KvSequence kv;
   bool has_cache = false;  // kv is registered with the pool

@@ -16,6 +16,7 @@
 #include "constraint/token_constraint.h"
 #include "core/errors.h"
 #include "engine/beams/params.h"
+#include "model/steering.h"
 #include "sampling/logprobs.h"
 #include "sampling/params.h"
 #include "speculative/drafter.h"
@@ -159,10 +160,11 @@ struct Request {
   int64_t num_samples = 1;                  // under beams: their width
   std::optional<BeamParams> beams;          // a beam search; at the finish event `samples` holds its hypotheses, best first
   int64_t priority = 0;
-  bool trace = false;      // record every token tried
-  bool stream = false;     // emit an event per step
-  std::string cache_salt;  // requests with different salts share no cached blocks
-  bool stepped = false;    // runs only while step() is called
+  bool trace = false;                        // record every token tried
+  bool stream = false;                       // emit an event per step
+  std::string cache_salt;                    // requests with different salts share no cached blocks
+  std::shared_ptr<const Steering> steering;  // null: none
+  bool stepped = false;                      // runs only while step() is called
   std::shared_ptr<RequestHooks> hooks;
   // Of the output: one object for each sample, or one for all beams; empty: none. The engine takes them.
   std::vector<std::unique_ptr<TokenConstraint>> constraints;

@@ -31,6 +31,7 @@ void RequestLimits::CheckPrompt(const Request& request) const {
     throw Error(ErrorKind::kInvalidArgument, "the prompt is empty: it has no token at all", "prompt");
   }
   CheckIds(request.prompt_token_ids, "prompt");
+  if (request.steering != nullptr) CheckSteering(*request.steering, num_layers_, hidden_size_);
 }
 
 // what: "prompt" or "negative_prompt".

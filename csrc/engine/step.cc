@@ -113,6 +113,7 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
   if (kv.num_tokens < running->prompt_len()) num_prompt_tokens_ += piece.num_new;
   const int64_t first_node = builder->batch().num_rows();
   builder->AddDraft(sample->walk.draft());
+  if (piece.num_new + piece.num_drafted > 0) builder->Steer(running->request->steering.get());
   for (int64_t i = 0; i < sample->walk.draft().size(); ++i) {
     rows->push_back({sample, builder->batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
   }
@@ -155,6 +156,7 @@ void StepLoop::AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBui
       num_prompt_tokens_ += piece.num_companion;
     }
     builder->AddDraft(sample.walk.draft());
+    if (!sample.finished) builder->Steer(sample.request().steering.get());
   }
 }
 

@@ -53,7 +53,7 @@ uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_
 // captured from them.
 bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) {
   const bool captures = !batch.tap_layers.empty() || !batch.stream_layers.empty() || !batch.attention_layers.empty();
-  return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && !captures;
+  return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && !captures && batch.steered.empty();
 }
 
 void Decoder::FindSegments(const ForwardBatch& batch, size_t group) {
@@ -111,7 +111,22 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   AttentionLayer(pass, layer, weights, normed_at,
                  {cache.View(static_cast<int>(layer)), segments_.data(), static_cast<int64_t>(segments_.size()), batch}, result);
   MlpLayer(pass, spec, weights);
+  Steer(pass, batch, layer + 1);
   Tap(pass, batch, layer + 1, result);
+}
+
+// Adds the vectors that the batch has for the hidden states after `layer` layers. Other rows are not touched.
+void Decoder::Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t layer) const {
+  const int64_t hidden = spec_.hidden_size;
+  for (const SteeredRows& steered : batch.steered) {
+    if (steered.layer != layer) continue;
+    float* added = pass.normed + steered.row_begin * hidden;  // no layer uses it now
+    ToDevice(pass.context, added, batch.steering.data() + steered.values_begin, FloatBytes(hidden));
+    for (int64_t done = 1; done < steered.num_rows; done *= 2) {
+      CopyThere(pass.context, added + done * hidden, added, FloatBytes(std::min(done, steered.num_rows - done) * hidden));
+    }
+    AddScaled(pass.context, added, steered.num_rows * hidden, 1.0f, pass.x + steered.row_begin * hidden);
+  }
 }
 
 // Copies rows of the hidden state after `layer` layers to the host, if the batch asks for this layer's.
@@ -181,6 +196,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   result.streams.resize(batch.stream_layers.size());
   result.attention.resize(batch.attention_layers.size());
   const auto run_layers = [&] {
+    Steer(pass, batch, 0);
     Tap(pass, batch, 0, &result);
     for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) RunLayer(pass, cache, batch, layer, &result);
   };

@@ -67,6 +67,7 @@ class Decoder {
   LayerPass BeginPass(const KernelContext& context, const std::vector<int32_t>& positions);
   void Embed(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions);
   void RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result);
+  void Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t layer) const;
   void Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const;
   void CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, std::vector<float>* to) const;
   void TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result);

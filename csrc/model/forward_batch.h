@@ -17,6 +17,14 @@ struct BatchSegment {
   int64_t parents_begin;  // index of the segment's num_rows values in ForwardBatch::parents; -1: the rows are a chain
 };
 
+// Rows to whose hidden states after a layer a vector is added.
+struct SteeredRows {
+  int64_t row_begin;
+  int64_t num_rows;
+  int64_t layer;         // 0 = embedding output
+  int64_t values_begin;  // of its hidden_size values in ForwardBatch::steering
+};
+
 // One ragged batch. The rows of each sequence are consecutive. Offsets refer to the batch's own vectors: it holds no pointers.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;      // [num_rows]; with a device, an id below zero names a token that it drew (Device::Embedding)
@@ -33,6 +41,9 @@ struct ForwardBatch {
   // Hidden states after these layers at other rows: stream_rows, ascending, wanted or not.
   std::vector<int> stream_layers;
   std::vector<int32_t> stream_rows;
+
+  std::vector<SteeredRows> steered;  // no row twice for a layer
+  std::vector<float> steering;       // vectors, one after the other
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   // Segment s as attention reads it in a KV group. Its pointers are valid while this batch is unchanged.

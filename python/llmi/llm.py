@@ -372,7 +372,9 @@ class LLM(StaysHere, ModelRows):
 
     # --- the lab
 
-    def sequence(self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None) -> TokenSequence:
+    def sequence(
+        self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None, steering: Mapping[int, Any] | None = None
+    ) -> TokenSequence:
         """A token sequence to extend, fork and roll back by hand. Nothing is computed until logits are read.
 
         Parameters
@@ -382,10 +384,12 @@ class LLM(StaysHere, ModelRows):
             Key of its noise; None draws one.
         capture : Capture, optional
             Inner values to keep.
+        steering : mapping of int to array [hidden_size], optional
+            As in SamplingParams.
         """
         from llmi.lab.sequence import open_sequence
 
-        return open_sequence(self, prompt, seed, capture)
+        return open_sequence(self, prompt, seed, capture, steering)
 
     def extend(self, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, Any]:
         """Extends several sequences in one forward: {sequence: logits [num_new, vocab_size]}. An empty list only prefills."""
@@ -577,12 +581,12 @@ class LLM(StaysHere, ModelRows):
         call.raise_errors()
         return outputs
 
-    def _score(self, sequences: list[list[int]], use_tqdm: bool | None) -> list[_core.Request]:
+    def _score(self, sequences: list[list[int]], use_tqdm: bool | None, steering: Mapping[int, Any] | None = None) -> list[_core.Request]:
         """Core requests that scored `sequences` as prompts."""
         submissions = []
         for ids in sequences:
             request_id = next(self._ids)
-            params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+            params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, steering=steering)
             params._settle()
             submission = Submission(None, ids, params, {}, 0, RequestHooks(str(request_id), params, ""))
             self._builder.build(submission, request_id, max_tokens=0)

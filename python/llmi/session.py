@@ -70,7 +70,9 @@ class Session(Protocol):
         """LLM.generate."""
         ...
 
-    def sequence(self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None) -> TokenSequence:
+    def sequence(
+        self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None, steering: Mapping[int, Any] | None = None
+    ) -> TokenSequence:
         """LLM.sequence."""
         ...
 
@@ -115,7 +117,7 @@ class Session(Protocol):
         """How requests speculate that are given this speculative_config. Raises if it does not fit this model."""
         ...
 
-    def _score(self, sequences: list[list[int]], use_tqdm: bool | None) -> list[_core.Request]:
+    def _score(self, sequences: list[list[int]], use_tqdm: bool | None, steering: Mapping[int, Any] | None = None) -> list[_core.Request]:
         """The core's requests that scored `sequences` as prompts."""
         ...
 

@@ -283,6 +283,9 @@ class SpeculationConfig(_Bound):
         self, drafter: Drafter, num_tokens: int, length_policy: object, verification: str, rule: object, request_id: int
     ) -> None: ...
 
+class Steering(_Bound):
+    def __init__(self, *, layers: Sequence[int], values: NDArray[np.float32], digest: str) -> None: ...
+
 class LabSequence(_Bound):
     @property
     def token_ids(self) -> NDArray[np.int32]: ...
@@ -295,7 +298,12 @@ class LabSequence(_Bound):
     @property
     def block_table(self) -> list[list[int]]: ...
     def __init__(
-        self, token_ids: Sequence[int], hidden_states: Sequence[int], layer_logits: Sequence[int], attention: Sequence[int]
+        self,
+        token_ids: Sequence[int],
+        hidden_states: Sequence[int],
+        layer_logits: Sequence[int],
+        attention: Sequence[int],
+        steering: Steering | None,
     ) -> None: ...
 
 class Request(_Bound):

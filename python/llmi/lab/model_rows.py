@@ -12,7 +12,7 @@ from llmi.errors import InvalidParamsError, OutOfMemoryError, PromptTooLongError
 from llmi.lab.capture import Capture, capture_layers
 from llmi.lab.weights import Weights
 from llmi.params.options import option
-from llmi.text.prompts import Prompt, as_list, token_list, tokenize, warn_of_markup
+from llmi.text.prompts import Prompt, as_list, check_unsteered, token_list, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,6 +115,7 @@ def _ids_of(llm: Session, prompts: Prompt | Iterable[Prompt], parse_special: boo
     limit = llm.model_info.max_model_len
     result = []
     for index, prompt in enumerate(given):
+        check_unsteered(prompt, "hidden_states")
         ids = tokenize(prompt, llm.tokenizer, "prompts", parse_special, limit)[1]
         if not ids and isinstance(prompt, str) and llm.tokenizer.bos_token_id is not None:
             ids = [llm.tokenizer.bos_token_id]  # an empty text begins with beginning-of-text

@@ -28,6 +28,7 @@ from llmi.params.options import SAMPLING, SEED, option
 from llmi.params.rows import combined
 from llmi.params.sampling import SamplingParams
 from llmi.params.structured import StructuredOutputsParams
+from llmi.requests.steering import core_steering
 from llmi.structured import constraint_of
 from llmi.structured.thinking import written
 from llmi.text.prompts import HeldPrompt, token_list, tokenize, warn_of_markup
@@ -67,6 +68,8 @@ class TokenSequence(StaysHere, HeldPrompt):
         The sequence from which it was forked.
     seed : int
         The key of its noise.
+    steering : mapping or None
+        {layer: vector} that it was made with; its forks have it, too, and so have requests that continue it.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         self._hidden_states: dict[int, F32] = {}
         self._attention: dict[int, F32] = {}
         self._hook_state: dict[str, Any] = {}
+        self.steering: Mapping[int, F32] | None = None if parent is None else parent.steering
         self._constraint: tuple[Constraint[Any], int] | None = None  # of `constrain`, and where it begins
         self._draws: list[Draw] = []  # of sample(), in the order of positions
         owner = OWNER.get()
@@ -155,7 +159,7 @@ class TokenSequence(StaysHere, HeldPrompt):
             return 0.0
         if self.prompt_len == 0:
             raise InvalidParamsError("the first token of a sequence without a prompt has no probability", "prompt")
-        return float(self.llm._score([ids], False)[0].prompt_token_logprobs[self.prompt_len - 1 :].astype(np.float64).sum())
+        return float(self.llm._score([ids], False, self.steering)[0].prompt_token_logprobs[self.prompt_len - 1 :].astype(np.float64).sum())
 
     # --- what can be done with it
 
@@ -309,11 +313,17 @@ class TokenSequence(StaysHere, HeldPrompt):
     def _held(self) -> _core.LabSequence:
         return self._core
 
+    @property
+    def _steering(self) -> Mapping[int, F32] | None:
+        return self.steering
+
+    _drafts = False  # a draft model, which steering does not reach, has it for a request
     _tree: _core.LabResult  # the result of the tree that waits for commit or rollback
 
     def _owned_by_drafter(self, prompt_len: int, sample_index: int) -> None:
         self.prompt_len = prompt_len
         self._sample_index = sample_index
+        self._drafts = True
 
     def _forget(self) -> None:
         self._logits, self._layer_logits, self._hidden_states, self._attention = None, {}, {}, {}
@@ -365,6 +375,10 @@ class TokenSequence(StaysHere, HeldPrompt):
                 "penalty_alpha",
                 "sequence",
             )
+        if params.steering is not None and params.steering != self.steering and not self._drafts:
+            raise UnsupportedCombinationError(
+                "steering changes the model's rows, and this sequence's are computed: give it to llm.sequence()", "steering", "sequence"
+            )
         self._check_no_tree("sampled from")
         return self._drawn(params, self.logits if logits is None else self._given_logits(logits)), params
 
@@ -392,15 +406,16 @@ class TokenSequence(StaysHere, HeldPrompt):
         return drawn
 
 
-def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None) -> TokenSequence:
+def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None, steering: object = None) -> TokenSequence:
     """llm.sequence()."""
     seed = parse(SEED, "seed", seed)
+    steering = SAMPLING["steering"].parse(steering)
     if capture is not None and not isinstance(capture, Capture):
         raise InvalidParamsError(f"capture must be None or a Capture, not {show(capture)}", "capture")
     if isinstance(prompt, TokenSequence):
         if prompt.llm is not llm:
             prompt = prompt.token_ids
-        elif capture is None:
+        elif capture is None and (steering is None or steering == prompt.steering):
             child = prompt.fork()
             child.prompt_len = len(child)
             if seed is not None:
@@ -413,9 +428,13 @@ def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Captu
             raise InvalidParamsError(f"token id {token} is outside [0, {llm.model_info.vocab_size})", "prompt")
     if not ids and text == "" and llm.tokenizer.bos_token_id is not None:
         ids = [llm.tokenizer.bos_token_id]  # an empty text begins with beginning-of-text
+    if isinstance(prompt, TokenSequence) and steering is None:
+        steering = prompt.steering
     layers = capture_layers(capture or Capture(), llm.model_info.num_layers)
-    core = _core.LabSequence(ids, *layers)
-    return TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
+    core = _core.LabSequence(ids, *layers, core_steering(steering, llm._spec))
+    sequence = TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
+    sequence.steering = steering
+    return sequence
 
 
 def _written(sequence: TokenSequence, end: int | None) -> str:

@@ -17,8 +17,10 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.models.input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
 from llmi.outputs.completion import CompletionOutput, Logprob
 from llmi.params.beams import BEAM_FIELDS, BeamSearchParams
+from llmi.params.options import SAMPLING
 from llmi.params.overrides import overrides_text
 from llmi.params.sampling import FIELDS, HOOKS, SamplingParams
+from llmi.params.steering import of_json
 
 #: 1 left out parameters at their default, the prompt's log-probabilities, and why an output ended; such receipts are still read.
 FORMAT = 2
@@ -142,6 +144,7 @@ class Receipt:
         params = dict(self.fields["sampling_params"], seed=self.fields["seed"])
         if params.get("logit_bias"):
             params["logit_bias"] = {int(token): float(bias) for token, bias in params["logit_bias"].items()}
+        params["steering"] = of_json(params.get("steering"))
         return BeamSearchParams(**params) if "beam_width" in params else SamplingParams(**params)
 
     def save(self, path: str | Path) -> None:
@@ -219,6 +222,7 @@ def _check_fields(fields: object) -> None:
     for token, value in (bias or {}).items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         need(token.isdecimal() and (is_number or value in ("inf", "-inf")), f"logit_bias has {token!r:.40}: {value!r:.40}")
+    SAMPLING["steering"].parse(of_json(params.get("steering")))
     has_grammar = params.get("structured_outputs") is not None
     need(not has_grammar or isinstance(params["structured_outputs"], dict), "structured_outputs is no object")
     need(isinstance(fields.get("grammar_engine", ""), str), "grammar_engine is no string")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from llmi.base.kinds import TOKEN_ID, Either, Flag, Listed, Maybe, Neutral, Real, Text, Whole, materialised, plain, refuse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.constraint import Constraint
 from llmi.params.options import LIMITS, SAMPLING, DefaultInt, Option, table
 from llmi.params.sampling import LogitsProcessor, SamplingParams, StoppingCriterion, canonical
+from llmi.params.steering import comparable
 from llmi.params.structured import StructuredOutputsParams
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 MAX_WIDTH = 4096
 _LARGEST = 1e30
@@ -148,6 +152,7 @@ class BeamSearchParams:
     adaptive_p: float = -1.0
     adaptive_p_decay: float = 0.9
     sampler_order: Sequence[str] | Literal["hf", "llama.cpp"] | None = None
+    steering: Mapping[int, ArrayLike] | None = None
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
@@ -188,6 +193,7 @@ class BeamSearchParams:
             again = materialised(name, value)
             if again is not value:
                 setattr(self, name, again)
+        self.steering = comparable(self.steering)
 
 
 Params: TypeAlias = SamplingParams | BeamSearchParams

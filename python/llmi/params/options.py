@@ -30,6 +30,7 @@ from llmi.base.kinds import (
 )
 from llmi.errors import InvalidParamsError
 from llmi.params.rows import is_message
+from llmi.params.steering import SteeringKind
 from llmi.params.steps import ORDERS, STEPS
 from llmi.params.structured import StructuredKind
 
@@ -219,6 +220,7 @@ SAMPLING = table(
     ),
     Option("dola_rule", Choice(("paper", "transformers")), "paper", "Whose rule dola_layers follows: the paper's, or transformers' for a batch of one."),
     Option("penalty_alpha", Maybe(Real(0, 1)), None, "Contrastive search among the top_k likeliest tokens: the weight of the likeness to what came before, against the probability."),
+    Option("steering", SteeringKind(), None, "{layer: vector [hidden_size]}, added to the residual stream after that layer at every position; -1 is the last layer."),
     Option("logit_bias", Maybe(Bias(LIMITS["logit_bias"])), None, "Added to logits; -inf bans."),
     Option(
         "bad_words",

@@ -14,12 +14,13 @@ from llmi.params.constraint import Constraint
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
 from llmi.params.options import LEAST_CANDIDATES, MOST_CANDIDATES, SAMPLING, DefaultInt, is_streamer, unknown
 from llmi.params.rows import check_rows, combined
+from llmi.params.steering import comparable
 from llmi.params.steps import FILTERS, asked_for, order_of
 from llmi.params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 
 @dataclasses.dataclass
@@ -155,6 +156,10 @@ class SamplingParams:
         `(1 - penalty_alpha) p(v) - penalty_alpha * c(v)`: p is the softmax of the processed row, c the largest cosine of
         v's last hidden state, after the final norm, with that of a token of prompt or output. It draws nothing: `temperature` is 0
         where it is not given, and `n` is 1. 0 is greedy.
+    steering : mapping of int to array [hidden_size], optional
+        Steering vectors (Turner et al., 2023): each is added in fp32 to the residual stream after its layer, at every position of prompt and output (and of
+        a negative prompt). 0 is the embedding's output, i layer i, -1 the last one. Hidden states and drafters that read them see the steered stream, draft
+        models do not, and cached blocks serve requests with the same steering alone.
     logit_bias : mapping of int to float, optional
         Added to logits; -inf bans.
     bad_words : str or list of str or of lists of int, optional
@@ -224,6 +229,7 @@ class SamplingParams:
     dola_layers: Literal["low", "high"] | list[int] | None = None
     dola_rule: Literal["paper", "transformers"] = "paper"
     penalty_alpha: float | None = None
+    steering: Mapping[int, ArrayLike] | None = None
     logit_bias: Mapping[int, float] | None = None
     bad_words: str | list[str] | list[list[int]] | None = None
     allowed_token_ids: list[int] | None = None
@@ -310,6 +316,7 @@ class SamplingParams:
             value = getattr(self, name)
             if (again := materialised(name, value)) is not value:
                 setattr(self, name, again)
+        self.steering = comparable(self.steering)
 
     def has_hooks(self) -> bool:
         """Whether Python takes part in decoding."""

@@ -16,6 +16,7 @@ from llmi.params.rows import combined, layers_of
 from llmi.params.sampling import SamplingParams
 from llmi.params.steps import order_of
 from llmi.requests.resolve import Resolved
+from llmi.requests.steering import core_steering
 from llmi.requests.submission import Submission
 from llmi.text.breakers import token_sequences
 from llmi.text.tokenizer import Tokenizer
@@ -102,7 +103,7 @@ class RequestBuilder:
             id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params,
             negative_token_ids=submission.negative_token_ids, n=params.n, priority=priority,
             stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
-            constraint=submission.hooks.core_constraint, constraint_ends=self.ends(params), drafts_forced=_drafts_forced(submission), source=submission.source, cache_salt=submission.cache_salt, trace=submission.trace, beams=beams,
+            constraint=submission.hooks.core_constraint, constraint_ends=self.ends(params), drafts_forced=_drafts_forced(submission), source=submission.source, cache_salt=submission.cache_salt, steering=core_steering(params.steering, self.spec), trace=submission.trace, beams=beams,
         )  # fmt: skip
 
     def core_params(

@@ -190,6 +190,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     text, ids = tokenize(item, llm.tokenizer, parse_special=options.parse_special, max_model_len=llm._builder.max_model_len)
     submission.prompt, submission.prompt_token_ids = text, ids
     submission.cache_salt = cache_salt(item)
+    if is_sequence(item) and item._steering is not None and params.steering is None:  # it goes on as it was made
+        params.steering, use.sources["steering"] = item._steering, "user"
     if isinstance(prompt.speculation, LlmiError):
         raise prompt.speculation
     if use.beams is not None:

@@ -11,7 +11,7 @@ from llmi.errors import InvalidParamsError, PromptTooLongError
 from llmi.outputs.scores import LogLikelihood, Perplexity
 from llmi.params.options import option
 from llmi.requests.prefix import prefix_token
-from llmi.text.prompts import Prompt, as_list, tokenize, warn_of_markup
+from llmi.text.prompts import Prompt, as_list, check_unsteered, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +58,8 @@ def pairs_of(pairs: object) -> list[list[Any]]:
     result = []
     for index, entry in enumerate(entries):
         pair = entries_of(f"pairs[{index}]", entry)
+        for prompt in pair or ():
+            check_unsteered(prompt, "loglikelihood")
         if pair is None or len(pair) != 2:
             raise InvalidParamsError(f"pairs[{index}] must be (context, continuation), not {show(entry)}", "pairs")
         result.append(pair)
@@ -133,6 +135,7 @@ def perplexity(
     given = as_list(texts)
     special = _asked_special(parse_special, given, llm)
     for index, text in enumerate(given):
+        check_unsteered(text, "perplexity")
         if isinstance(text, str):
             ids = llm.tokenizer.encode(parse(Text(empty=True), f"texts[{index}]", text), add_special_tokens=False, parse_special=special)
         else:

@@ -7,6 +7,7 @@ from typing import Any
 from llmi.base.kinds import Flag, Whole
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.options import LIMITS
+from llmi.params.steering import of_json
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.prompts import Prompt
@@ -27,6 +28,8 @@ def sampling(taken: Taken) -> dict[str, Any]:
             params[name] = taken.own[name]
     if isinstance(bias := params.get("logit_bias"), dict):
         params["logit_bias"] = {_token_of(key): float("-inf") if value == "-inf" else value for key, value in bias.items()}
+    if "steering" in params:
+        params["steering"] = of_json(params["steering"])
     what = structured_outputs(taken)
     if what is not None:
         params["structured_outputs"] = what

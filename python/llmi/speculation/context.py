@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
@@ -80,13 +80,18 @@ class DraftContext:
         """This request's own sequence on a draft model, in step with `token_ids`; closed with the request."""
         return self._sequence(draft_llm, None)
 
-    def _sequence(self, draft_llm: Session, shortlist_of: Callable[[DraftContext], _core.Shortlist | None] | None) -> TokenSequence:
-        """With a shortlist, logits over its ids, over those of the text and of the request's parameters; -inf elsewhere."""
+    def _sequence(
+        self,
+        draft_llm: Session,
+        shortlist_of: Callable[[DraftContext], _core.Shortlist | None] | None,
+        steering: Mapping[int, F32] | None = None,
+    ) -> TokenSequence:
+        """With a shortlist, logits over its ids, over those of the text and of the request's parameters; -inf elsewhere. steering: of the draft model."""
         params = self.sampling_params
         key = (id(draft_llm), shortlist_of is not None)
         sequence = self._sequences.get(key)
         if sequence is None:
-            sequence = draft_llm.sequence(self.token_ids, seed=params.seed)
+            sequence = draft_llm.sequence(self.token_ids, seed=params.seed, steering=steering)
             sequence._owned_by_drafter(self.prompt_len, self.index)
             shortlist = None if shortlist_of is None else shortlist_of(self)
             if shortlist is not None:

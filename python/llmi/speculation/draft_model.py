@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmi import _core
@@ -93,8 +94,12 @@ class DraftModel(Drafter):
         known = [token for token in allowed if token < vocab_size]
         return _core.Shortlist(vocab_size, known) if known else None
 
+    def _steering_of(self, context: DraftContext) -> Mapping[int, F32] | None:
+        """What steers the draft of a request: nothing, as its vectors are the target's."""
+        return None
+
     def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:
-        sequences = [context._sequence(self.llm, self._shortlist_of) for context in contexts]
+        sequences = [context._sequence(self.llm, self._shortlist_of, self._steering_of(context)) for context in contexts]
         drafts: list[list[int]] = [[] for _ in contexts]
         rows: dict[int, list[F32]] = {id(context): [] for context in contexts}
         self.llm.extend({sequence: [] for sequence in sequences})

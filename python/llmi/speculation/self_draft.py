@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi.base.kinds import Listed, Maybe, Whole, parse
@@ -14,7 +14,14 @@ from llmi.speculation.context import DraftContext
 from llmi.speculation.draft_model import SHORTLIST, DraftModel, checked_shortlist
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from llmi.session import Session
+
+    F32 = NDArray[np.float32]
+else:
+    from llmi.base.lazy_numpy import np
 
 _MIN_KV_BYTES = 1 << 26
 
@@ -71,6 +78,19 @@ class SelfDraft(Alike, DraftModel):
         if self._target is None:
             raise UnsupportedCombinationError("this SelfDraft has no model so far: generate with it once first", "SelfDraft", "arena")
         return super().propose_batch(contexts)
+
+    def _steering_of(self, context: DraftContext) -> Mapping[int, F32] | None:
+        """The request's own, each vector after the last layer that the draft has up to its place."""
+        given = context.sampling_params.steering
+        if given is None:
+            return None
+        result: dict[int, F32] = {}
+        num_layers = context._llm.model_info.num_layers
+        kept = self._kept(num_layers) if self.quantization is None else range(num_layers)
+        for layer, vector in given.items():
+            place = sum(index < (num_layers if layer == -1 else layer) for index in kept)
+            result[place] = np.asarray(vector, np.float32) + result.get(place, np.float32(0))
+        return result
 
     def _attach(self, llm: Session) -> None:
         args = llm._engine_args

@@ -54,6 +54,11 @@ class HeldPrompt:
     llm: Session
 
     @property
+    def _steering(self) -> Mapping[int, Any] | None:
+        """{layer: vector} of the model that made it."""
+        raise NotImplementedError
+
+    @property
     def token_ids(self) -> NDArray[np.int32]:
         """Its tokens, int32 [len]."""
         raise NotImplementedError
@@ -67,6 +72,16 @@ class HeldPrompt:
     def _held(self) -> _core.LabSequence:
         """The core's sequence."""
         raise NotImplementedError
+
+
+def check_unsteered(prompt: object, what: str) -> None:
+    """Raises UnsupportedCombinationError for a steered sequence: `what` runs the plain model."""
+    if is_sequence(prompt) and prompt._steering is not None:
+        raise UnsupportedCombinationError(
+            f"{what} runs the model without steering, and the TokenSequence is steered: give its token_ids if they alone are meant",
+            "steering",
+            what,
+        )
 
 
 def is_sequence(prompt: object) -> TypeGuard[HeldPrompt]:

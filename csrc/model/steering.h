@@ -1,0 +1,31 @@
+// Steering: vectors that are added, in fp32, to the residual stream after some layers, at every position of a sequence (Turner et al.,
+// 2023).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace llmi {
+
+struct Steering {
+  std::vector<int> layers;    // ascending; 0 is the embedding's output, i that of layer i
+  std::vector<float> values;  // [num_layers, hidden_size]
+  std::string digest;         // of layers and values, kDigestLen characters: equal digests mean equal steering
+  static constexpr size_t kDigestLen = 64;
+};
+
+inline bool SteersAlike(const Steering* a, const Steering* b) { return a == nullptr || b == nullptr ? a == b : a->digest == b->digest; }
+
+// The salt of the prefix cache for a sequence with this steering whose user gave `salt`. Two such pairs have one salt only if they are
+// equal: what is cached with steering serves nothing else.
+inline std::string SaltWith(const Steering* steering, const std::string& salt) {
+  if (steering != nullptr) return 's' + steering->digest + salt;
+  return salt.empty() ? salt : 'u' + salt;
+}
+
+// Throws Error(kInvalidArgument) unless layers, values and digest fit a model of these sizes.
+void CheckSteering(const Steering& steering, int64_t num_layers, int64_t hidden_size);
+
+}  // namespace llmi
