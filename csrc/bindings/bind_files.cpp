@@ -1,4 +1,5 @@
 // Files of models: what they hold, and what a model of their config is.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -188,7 +189,8 @@ py::array_t<float> TensorValues(const ModelFiles& files, const std::string& quan
   }
   auto* owned = new std::vector<float>(std::move(tensor.values));
   const py::capsule owner(owned, [](void* pointer) { delete static_cast<std::vector<float>*>(pointer); });
-  return {std::vector<py::ssize_t>(tensor.shape.begin(), tensor.shape.end()), owned->data(), owner};
+  const std::vector<py::ssize_t> shape(tensor.shape.begin(), tensor.shape.end());
+  return py::array_t<float>(shape, owned->data(), owner);
 }
 
 py::dict SpecNumbers(const ModelSpec& spec) {

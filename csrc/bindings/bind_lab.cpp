@@ -91,8 +91,8 @@ std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExten
 }
 
 // {layer: [num_tokens, hidden_size]} of each prompt.
-std::vector<py::dict> HiddenRows(EngineHandle& handle, const std::vector<std::vector<int32_t>>& prompts, const std::vector<int>& layers,
-                                 bool normed) {
+std::vector<py::dict> RowsOfPrompts(EngineHandle& handle, const std::vector<std::vector<int32_t>>& prompts, const std::vector<int>& layers,
+                                    bool normed) {
   std::vector<std::map<int, std::vector<float>>> rows;
   {
     const GilReleased release;
@@ -253,7 +253,7 @@ void RegisterLab(py::module_& module) {
       },
       py::arg("engine"), py::arg("sequence"), py::arg("shortlist"), py::arg("more_ids"));
   module.def("lab_extend", &Extend, py::arg("engine"), py::arg("extensions"));
-  module.def("hidden_rows", &HiddenRows, py::arg("engine"), py::arg("prompts"), py::arg("layers"), py::arg("normed"),
+  module.def("hidden_rows", &RowsOfPrompts, py::arg("engine"), py::arg("prompts"), py::arg("layers"), py::arg("normed"),
              "{layer: [num_tokens, hidden_size]} of each prompt; no head runs.");
   module.def("head", &Head, py::arg("engine"), py::arg("hidden"), py::arg("shortlist"), py::arg("in_drafter"),
              "The logits of rows [num_rows, hidden_size] that have had the final norm; with a shortlist, of these ids in their order.");

@@ -67,9 +67,9 @@ void CheckOffsets(const ForwardBatch& batch) {
   }
   for (const std::vector<int32_t>* rows : {&batch.wanted_rows, &batch.stream_rows}) {
     int32_t last = -1;
-    for (int32_t row : *rows) {
-      Require(row > last && row < num_rows, "wanted rows and stream rows must ascend within the batch");
-      last = row;
+    for (int32_t listed : *rows) {
+      Require(listed > last && listed < num_rows, "wanted rows and stream rows must ascend within the batch");
+      last = listed;
     }
   }
 }
