@@ -43,7 +43,7 @@ NAMES: dict[str, Any] = {
 _ADVICE = ("logits processor", "stopping criterion", "llmi.", "give its fields", "sampler", "choose among the outputs")
 #: Names whose feature this version has not got: (a module of llmi or a field that will replace the reason).
 _PENDING = {
-    "steering": "", "guidance_scale": "guidance_scale", "negative_prompt": "guidance_scale",
+    "guidance_scale": "guidance_scale", "negative_prompt": "guidance_scale",
     "negative_prompt_ids": "guidance_scale", "penalty_alpha": "penalty_alpha", "low_memory": "penalty_alpha", "dola_layers": "dola_layers", "dola_rule": "dola_layers",
     **dict.fromkeys(("num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping", "constraints", "force_words", "force_words_ids",
                      "use_beam_search", "beam_width", "length_includes_prompt"), "params.beams"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -86,10 +85,13 @@ class ModelRows:
         """
         return head(self, hidden, shortlist)
 
-    @functools.cached_property
+    @property
     def weights(self: Session) -> Weights:
         """{name: float32 array}: the model's tensors, named as in its files, each read when it is asked for; see Weights."""
-        return Weights(self)
+        made: Weights | None = vars(self).get("_weights")
+        if made is None:
+            made = vars(self)["_weights"] = Weights(self)
+        return made
 
 
 def hidden_states(

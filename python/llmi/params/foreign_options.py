@@ -89,7 +89,6 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
              repetition_detection=(), custom_logit_processor=()),
     _refused("give logits_processors=[llmi.watermark.KGW(...)] or llmi.watermark.SynthID(...)", watermarking_config=(), watermarking=()),
     _refused("give negative_prompt the ids without padding", negative_prompt_attention_mask=()),
-    _refused("activations are steered in a later version", steering=({},)),
     # Beam search and its parameters.
     _of_beams(_BEAMS, num_beams=1, beam_width=1, num_beam_groups=1, diversity_penalty=0.0, length_penalty=1.0, early_stopping=False, force_words=([],),
               force_words_ids=([],), use_beam_search=False, length_includes_prompt=False),
