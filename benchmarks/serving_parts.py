@@ -169,11 +169,11 @@ def ttft(options: argparse.Namespace) -> dict[str, Any]:
     llm = LLM(options.model, num_threads=1, kv_cache_memory_bytes=4 * CACHE_BYTES)
     rounds: list[dict[str, float]] = []
     with RecordedServer(llm) as server:
-        draw = np.random.default_rng(0)
+        draw, vocabulary = np.random.default_rng(0), llm.tokenizer.vocab_size
         for index in range(options.rounds + 1):
             # A request is known by its number of tokens.
             lengths = [8 + stream for stream in range(64)]
-            requests = [completion(draw.integers(100, 40_000, 512).tolist(), count) for count in lengths]
+            requests = [completion(draw.integers(vocabulary // 10, vocabulary, 512).tolist(), count) for count in lengths]
             server.totals.times.clear()
             answers = ask(server.port, requests)["answers"]
             engine = [server.totals.times[count] for count in lengths]
@@ -321,15 +321,20 @@ def _best_rate(port: int, options: argparse.Namespace) -> dict[str, Any]:
     tried: dict[float, float] = {}
 
     def is_good(rate: float) -> bool:
-        settings = LoadSettings(f"http://127.0.0.1:{port}", num_prompts=max(30, round(rate * options.seconds)), request_rate=rate, input_len=128, output_len=64,
+        settings = LoadSettings(f"http://127.0.0.1:{port}", num_prompts=max(40, round(rate * options.seconds)), request_rate=rate, input_len=128, output_len=64,
                                 ignore_eos=True, seed=len(tried), goodput={"ttft": 1000.0, "tpot": 100.0})  # fmt: skip
         tried[rate] = run_load(settings).values["good_share"]
         return tried[rate] >= 0.99
 
-    is_good(1.0)  # warm
-    low, high = 0.25, 0.5
-    while is_good(high) and high < 256:
-        low, high = high, 2 * high
+    is_good(4.0)  # warm
+    low = 4.0
+    if is_good(low):
+        while low < 512 and is_good(2 * low):
+            low *= 2
+    else:
+        while low > 1 / 16 and not is_good(low):
+            low /= 2
+    high = 2 * low
     for _ in range(options.halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if is_good(middle) else (low, middle)
