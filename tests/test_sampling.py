@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from llmi import _core
+from llmi.params.options import SAMPLING, DefaultInt
+from llmi.requests.build import _PASSED_ON
 
 T = _core.testing
 Array = np.ndarray[Any, Any]
@@ -193,3 +195,15 @@ def test_draws_follow_the_law(axis: str) -> None:
     wrong[0] -= 0.01 * count
     wrong[7] += 0.01 * count
     assert chi_square_tail(float(((drawn - wrong) ** 2 / wrong).sum()), 7) < 1e-9
+
+
+def test_defaults_are_in_their_plain_form() -> None:
+    """What `SamplingParams._settle` and the request's builder leave out because nothing would change."""
+    for name, option in SAMPLING.items():
+        plain = option.parse(option.default) if not isinstance(option.default, DefaultInt) else option.default
+        assert type(plain) is type(option.default) and plain == option.default, name
+    core = _core.SamplingParams()
+    for name, default in _PASSED_ON.items():
+        assert default is SAMPLING[name].default or type(default) is object, name
+        assert type(default) is object or getattr(core, name) == default, name
+    assert sum(type(default) is object for default in _PASSED_ON.values()) < len(_PASSED_ON) / 3

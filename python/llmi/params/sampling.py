@@ -255,7 +255,7 @@ class SamplingParams:
         """Replaces every value by its plain form, then checks the values that depend on each other."""
         for name, option in SAMPLING.items():
             value = getattr(self, name)
-            if not isinstance(value, DefaultInt):
+            if value is not option.default and not isinstance(value, DefaultInt):  # a default is in its plain form (tests/test_sampling.py)
                 setattr(self, name, option.parse(value))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParamsError(f"min_tokens = {self.min_tokens} exceeds max_tokens = {self.max_tokens}", "min_tokens")
@@ -314,6 +314,8 @@ class SamplingParams:
         """Reads iterators into tuples, so that every prompt and the next call get their values."""
         for name in SAMPLING:
             value = getattr(self, name)
+            if type(value) in _PLAIN:
+                continue
             if (again := materialised(name, value)) is not value:
                 setattr(self, name, again)
         self.steering = comparable(self.steering)
@@ -329,6 +331,8 @@ class SamplingParams:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
 
+#: Types of values that are read as often as one likes.
+_PLAIN = frozenset({type(None), bool, int, float, str})
 #: Parameters that are Python code: a receipt does not hold them.
 HOOKS = ("structured_outputs", "logits_processors", "stopping_criteria", "sampler")
 FIELDS = tuple(field.name for field in dataclasses.fields(SamplingParams))

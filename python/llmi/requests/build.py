@@ -22,6 +22,17 @@ from llmi.text.breakers import token_sequences
 from llmi.text.tokenizer import Tokenizer
 
 
+def _left_out(name: str) -> object:
+    """The value of a parameter that need not be handed on, because the core's is the same; else an object that no value is."""
+    default = SAMPLING[name].default
+    core = getattr(_core.SamplingParams(), name)
+    return default if type(core) is type(default) and core == default else object()
+
+
+#: Parameters that the core takes unchanged, each with the default that it has itself.
+_PASSED_ON = {name: _left_out(name) for name, entry in SAMPLING.items() if entry.passed_on}
+
+
 class RequestBuilder:
     """Builds core requests for one engine."""
 
@@ -111,9 +122,10 @@ class RequestBuilder:
     ) -> _core.SamplingParams:
         """The core's form of resolved parameters."""
         core = _core.SamplingParams()
-        for name, entry in SAMPLING.items():
-            if entry.passed_on:
-                setattr(core, name, getattr(params, name))
+        for name, default in _PASSED_ON.items():
+            value = getattr(params, name)
+            if value is not default:
+                setattr(core, name, value)
         core.top_k = max(params.top_k, 0)
         core.top_h = params.top_h or 0.0
         core.penalty_alpha = -1.0 if params.penalty_alpha is None else params.penalty_alpha
