@@ -278,11 +278,12 @@ def main() -> int:
     ]
     missed = []
     with tempfile.TemporaryDirectory() as scratch:
-        source, target = Path(scratch) / "source", Path(scratch) / "build"
+        source = Path(scratch) / "source"
+        target = source / "build" / "mutants"  # as deep as other builds: a compiler's cache finds their objects
         shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", "*.so", "__pycache__", ".venv*", "build"))
         pybind11 = run([sys.executable, "-m", "pybind11", "--cmakedir"], ROOT).stdout.strip()
         configured = run(
-            ["cmake", "-G", "Ninja", "-B", str(target), "-DCMAKE_BUILD_TYPE=Release", "-DLLMI_CUDA=OFF", "-DLLMI_TESTING=ON", f"-Dpybind11_DIR={pybind11}", f"-DPython_EXECUTABLE={sys.executable}", str(source)],
+            ["cmake", "-G", "Ninja", "-B", str(target), "-DCMAKE_BUILD_TYPE=Release", "-DLLMI_CUDA=OFF", "-DLLMI_TESTING=ON", f"-Dpybind11_DIR={pybind11}", f"-DPython_EXECUTABLE={sys.executable}", *os.environ.get("CMAKE_ARGS", "").split(), str(source)],
             source,
         )  # fmt: skip
         assert configured.returncode == 0, configured.stderr
