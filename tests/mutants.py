@@ -1,6 +1,6 @@
 """Planted bugs: each is one switch in the sources (see mutant.py), and the tests that it names must fail.
 
-    python tests/mutants.py [--only NAME] [--group NAME ..]
+    python tests/mutants.py [--only NAME ..] [--group NAME ..]
 
 Builds a copy of the repository in a temporary directory, for which cmake, ninja and pybind11 must be installed. Exits with 1 if a
 bug is missed.
@@ -268,13 +268,14 @@ def build(source: Path, target: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="a part of the names to run")
+    parser.add_argument("--only", nargs="+", help="parts of the names to run")
     parser.add_argument("--group", nargs="+", choices=sorted({mutant.group for mutant in MUTANTS}))
     arguments = parser.parse_args()
     chosen = [
         mutant
         for mutant in MUTANTS
-        if (arguments.only is None or arguments.only in mutant.name) and (arguments.group is None or mutant.group in arguments.group)
+        if (arguments.only is None or any(part in mutant.name for part in arguments.only))
+        and (arguments.group is None or mutant.group in arguments.group)
     ]
     missed = []
     with tempfile.TemporaryDirectory() as scratch:
