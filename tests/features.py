@@ -54,6 +54,8 @@ def own_sampler(context: TokenContext, law: Any) -> int:
     return int(np.argsort(-law, kind="stable")[len(context.token_ids) % 3])
 
 
+#: Vectors of tiny models.
+STEERING = 2 * np.random.default_rng(7).standard_normal((2, 64))
 FEATURES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "temperature": {"temperature": 1.7},
@@ -82,6 +84,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "guidance alone": {"guidance_scale": -0.7, "repetition_penalty": 1.2, "top_p": 0.8, "max_tokens": 16},
     "dola": {"dola_layers": "high", "n": 2},
     "dola transformers": {"dola_layers": [0, 1], "dola_rule": "transformers", "temperature": 0.0},
+    "steering": {"steering": {1: STEERING[0], -1: STEERING[1]}, "n": 2, "temperature": 1.2},
+    "steering with guidance": {"steering": {0: STEERING[1]}, "guidance_scale": 1.6, "top_p": 0.8, "max_tokens": 16},
     "bias": {"logit_bias": {5: 3.0, 6: -float("inf")}},
     "allowed": {"allowed_token_ids": list(range(40, 90))},
     "bad_words": {"bad_words": ["ab", "c", "de f"]},
@@ -112,6 +116,7 @@ BEAM_FEATURES: dict[str, dict[str, Any]] = {
     "beams and stops": {"beam_width": 3, "stop": ["a", "e", "zz"], "early_stopping": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "beam-sample": {"beam_width": 3, "do_sample": True, "temperature": 1.3, "top_k": 40, "length_penalty": 2.0},
     "beams and a processor": {"beam_width": 2, "logits_processors": [stateful], "mirostat": 2, "mirostat_tau": 4.0},
+    "steered beams": {"beam_width": 3, "steering": {2: STEERING[0]}},
     "forced words": {"beam_width": 2, "force_words": [[5], [7, 8]], "early_stopping": True},
     "groups of beams": {"beam_width": 2, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
 }  # fmt: skip

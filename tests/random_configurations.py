@@ -40,6 +40,7 @@ VALUES: dict[str, list[Any]] = {
     "bad_words": [[[7], [8, 9]]], "allowed_token_ids": [list(range(3, 200))], "min_tokens": [6], "n": [2, 3],
     "logits_processors": [[stateful]], "stop_token_ids": [[11, 12], list(range(20, 60))], "logprobs": [0, 3], "prompt_logprobs": [1],
     "guidance_scale": [0.0, 0.6, 1.5, 3.0], "dola_layers": ["high", [0], [0, 1]], "penalty_alpha": [0.3, 0.6],
+    "steering": [{1: 3}, {0: 4, -1: 5}],  # seeds, of which `Configuration.params` makes vectors
 }  # fmt: skip
 #: Languages that end and such that need not, wide and narrow, with free text before a trigger.
 STRUCTURED: list[dict[str, Any]] = [
@@ -164,27 +165,34 @@ class Configuration:
         """Whether a drafter may be named in its call."""
         return "beam_width" not in self.fields and "penalty_alpha" not in self.fields
 
-    def params(self) -> Any:
+    def params(self, hidden_size: int = 64) -> Any:
         """SamplingParams, or BeamSearchParams."""
-        base = {
+        base: dict[str, Any] = {
             "temperature": 1.0,
             "max_tokens": 24,
             "seed": self.seed,
             "ignore_eos": not self.fields.keys() & {"stop_token_ids", "structured_outputs"},
         }
+        base |= self.fields
+        if "steering" in base:
+            base["steering"] = {
+                layer: 2 * np.random.default_rng(seed).standard_normal(hidden_size) for layer, seed in base["steering"].items()
+            }
         if "beam_width" not in self.fields:
-            return SamplingParams(**{**base, **self.fields})
+            return SamplingParams(**base)
         assert BEAM_PARAMS is not None
-        return BEAM_PARAMS(**{name: value for name, value in {**base, **self.fields}.items() if name in BEAM_FIELDS})
+        return BEAM_PARAMS(**{name: value for name, value in base.items() if name in BEAM_FIELDS})
 
-    def without(self, name: str) -> Any:
+    def without(self, name: str, hidden_size: int = 64) -> Any:
         """The same without one field and what belongs to it."""
         gone = {name, *COMPANIONS.get(name, {}), *(itertools.chain(*BEAMS.values()) if name == "beam_width" else ())}
         if name in ("num_beam_groups", "diversity_penalty"):  # neither goes without the other
             gone |= {"num_beam_groups", "diversity_penalty"}
         if name == "top_k" and "penalty_alpha" in self.fields:  # which needs one
-            return Configuration(self.seed, self.prompt, self.fields | {"top_k": 64}).params()
-        return Configuration(self.seed, self.prompt, {key: value for key, value in self.fields.items() if key not in gone}).params()
+            return Configuration(self.seed, self.prompt, self.fields | {"top_k": 64}).params(hidden_size)
+        return Configuration(self.seed, self.prompt, {key: value for key, value in self.fields.items() if key not in gone}).params(
+            hidden_size
+        )
 
 
 class Echo(Drafter):
@@ -249,7 +257,8 @@ async def from_asyncio(llm: LLM, prompts: list[Any], params: list[Any]) -> list[
 def check(engines: Engines, first: int, count: int, changed: collections.Counter[str] | None = None) -> list[str]:
     """What differs in configurations [first, first + count). changed: counts the fields that change a token."""
     configurations = [Configuration.random(first + i) for i in range(count)]
-    params = [configuration.params() for configuration in configurations]
+    hidden_size = engines.roomy.model_info.hidden_size
+    params = [configuration.params(hidden_size) for configuration in configurations]
     prompts: list[Any] = [configuration.prompt for configuration in configurations]
     alone = Outputs()
     for prompt, entry in zip(prompts, params, strict=True):
@@ -265,7 +274,9 @@ def check(engines: Engines, first: int, count: int, changed: collections.Counter
     if changed is None:
         return differences
     pairs = [(i, name) for i, entry in enumerate(configurations) for name in entry.fields if name in COUNTED]
-    others = engines.roomy.generate([prompts[i] for i, _ in pairs], [configurations[i].without(name) for i, name in pairs], use_tqdm=False)
+    others = engines.roomy.generate(
+        [prompts[i] for i, _ in pairs], [configurations[i].without(name, hidden_size) for i, name in pairs], use_tqdm=False
+    )
     for (i, name), output in zip(pairs, others, strict=True):
         changed[name] += [c.token_ids for c in output.outputs] != [c.token_ids for c in alone[i].outputs]
     return differences

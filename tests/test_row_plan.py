@@ -154,7 +154,7 @@ CASES: dict[str, Case] = {
         {"first": "host draw combined parameters siblings in_parallel", "sibling": "host draw combined parameters", "next": "host draw combined parameters" + READ},
     ),
     "dola": Case(FEATURES["dola"], {"first": "host draw combined siblings in_parallel", "sibling": "host draw combined", "next": "host draw combined" + READ}),
-    **{name: plain(FEATURES[name], "host draw combined parameters" + READ) for name in ("guidance alone", "dola transformers")},
+    **{name: plain(FEATURES[name], "host draw combined parameters" + READ) for name in ("guidance alone", "steering with guidance", "dola transformers")},
     "guidance, prompt_logprobs": Case(
         {"guidance_scale": 2.0, "prompt_logprobs": 1}, {"score": "host nobody prompt_score", "first": "host draw combined" + READ, "next": "host draw combined" + READ}
     ),
@@ -167,6 +167,7 @@ CASES: dict[str, Case] = {
     "stop": plain(FEATURES["stop"], "device draw" + ALONE),
     "stop_ids": plain(FEATURES["stop_ids"], "device draw" + ALONE),
     "no_text": plain(FEATURES["no_text"], "device draw" + ALONE),
+    "steering": Case(FEATURES["steering"], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN}),
     "n": Case(FEATURES["n"], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN}),
     "logprobs": plain(FEATURES["logprobs"], "host draw logprobs" + READ),
     "prompt_logprobs": Case(FEATURES["prompt_logprobs"], {"score": "host nobody parameters prompt_score", "first": DRAWN, "next": DRAWN}),
@@ -200,7 +201,7 @@ CASES: dict[str, Case] = {
     "contrastive, what is read and kept": plain(
         {**FEATURES["contrastive"], "logprobs": 1, "stopping_criteria": [criterion]}, "host contrast criteria logprobs hidden", calls=("criterion",)
     ),
-    **{name: plain(BEAM_FEATURES[name], FOUND) for name in ("beams", "beams that end", "groups of beams")},
+    **{name: plain(BEAM_FEATURES[name], FOUND) for name in ("beams", "beams that end", "groups of beams", "steered beams")},
     "beams and stops": plain(BEAM_FEATURES["beams and stops"], "host beams parameters last_token overwrites_logits"),
     "beam-sample": plain(BEAM_FEATURES["beam-sample"], "host beams parameters overwrites_logits"),
     "beam-sample of the raw row": plain({"beam_width": 2, "do_sample": True}, "host beams overwrites_logits"),
