@@ -86,6 +86,7 @@ def test_what_the_prefix_cache_gave(tiny_path: Any) -> None:
     """Coupled, rows begin where the target computed its first one; else nothing comes from the cache, and drafts see the same as alone."""
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=160) as llm:
         prompt = [*range(1, 60)]
+        alone: list[bytes] = []
         for verification, before in (("rejection", []), ("coupled", []), ("rejection", [prompt]), ("coupled", [prompt, [*prompt, 7]])):
             llm.reset_prefix_cache()
             for other in before:
@@ -96,7 +97,7 @@ def test_what_the_prefix_cache_gave(tiny_path: Any) -> None:
             hit = bool(before) and verification == "coupled"
             assert (out.num_cached_tokens > 0) == hit and check(llm, reader) == [out.num_cached_tokens]
             if verification == "rejection":
-                alone = reader.seen if not before else alone
+                alone = alone or reader.seen
                 assert reader.seen == alone, "what others computed reached a draft"
         with llm.sequence(prompt) as source:
             _ = source.logits

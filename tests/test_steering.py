@@ -22,7 +22,7 @@ from llmi.testing import assert_same_tokens, tiny_model
 
 RNG = np.random.default_rng(11)
 PROMPTS: list[list[int]] = [RNG.integers(1, 257, size=size).tolist() for size in (1, 37, 16, 60, 5)]
-VECTORS = {1: 2 * RNG.standard_normal(64), -1: RNG.standard_normal(64).astype(np.float32)}
+VECTORS = {1: (2 * RNG.standard_normal(64)).astype(np.float32), -1: RNG.standard_normal(64).astype(np.float32)}
 ENGINE: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 22, "max_model_len": 160}
 
 
@@ -101,7 +101,7 @@ class Watcher(Drafter):
     def propose(self, context: Any) -> list[int]:
         self.rows.append(np.concatenate([*context.hidden_rows.values()]))
         ids = context.token_ids.tolist()
-        return [ids[len(ids) * 7 % len(ids)], 3]
+        return [ids[-1], 3][: context.num_speculative_tokens]
 
 
 def test_the_same_in_any_company(tiny_path: Callable[..., Path], table: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +123,14 @@ def test_the_same_in_any_company(tiny_path: Callable[..., Path], table: str, mon
     ]
     with LLM(tiny_path("gemma3"), **options) as llm:
         alone = [llm.generate([prompt], one)[0] for prompt, one in zip(PROMPTS, params, strict=True)]
-        for drafts in (None, PromptLookup(), Watcher()):
+        for drafts in (None, PromptLookup(), SpeculativeConfig(Watcher(), 2)):
             assert_same_tokens(llm.generate(PROMPTS, params, speculative_config=drafts), llmi.Outputs(alone))
-        for i, watched in ((0, None), (1, VECTORS)):
+        for watched in (None, VECTORS):
             watcher, expected = Watcher(), llm.sequence([], capture=Capture(hidden_states=[1, 3]), steering=watched)
             llm.reset_prefix_cache()
-            out = llm.generate([PROMPTS[1]], base.replace(steering=watched), speculative_config=watcher)[0]
+            out = llm.generate([PROMPTS[1]], base.replace(steering=watched), speculative_config=SpeculativeConfig(watcher, 2))[0]
             expected.extend([*PROMPTS[1], *out.token_ids])
-            assert np.array_equal(watcher.rows[0][:37], expected.hidden_states[1][:37]), i
+            assert np.array_equal(watcher.rows[0][:37], expected.hidden_states[1][:37]), watched
     with LLM(tiny_path("gemma3"), **options, max_num_batched_tokens=16) as llm:
         assert_same_tokens(llm.generate(PROMPTS, params), llmi.Outputs(alone))
     plain = alone[1].token_ids
@@ -140,7 +140,7 @@ def test_the_same_in_any_company(tiny_path: Callable[..., Path], table: str, mon
 def test_no_block_is_shared_with_other_steering(llm: LLM) -> None:
     prompt = PROMPTS[3]
     params = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
-    near = {**VECTORS, 1: VECTORS[1] + np.eye(64)[5] * 1e-3}
+    near = {**VECTORS, 1: VECTORS[1] + np.eye(64, dtype=np.float32)[5] * np.float32(1e-3)}
     kinds: list[Any] = [None, VECTORS, near, {1: VECTORS[1]}, {0: VECTORS[1]}]
     for steering in kinds:
         assert llm.generate([prompt], params.replace(steering=steering))[0].num_cached_tokens == 0
@@ -154,10 +154,10 @@ def test_no_block_is_shared_with_other_steering(llm: LLM) -> None:
         assert llm.generate([prompt], params.replace(steering=VECTORS))[0].num_cached_tokens > 40
         llm.reset_prefix_cache()
         inherits = llm.generate(sequence, params)[0]
-        assert inherits.num_cached_tokens == len(prompt) - 1 and inherits.params_resolved["steering"][0] == VECTORS
+        assert inherits.num_cached_tokens == len(prompt) - 1 and bool(inherits.params_resolved["steering"][0] == VECTORS)
         assert llm.generate(sequence, params.replace(steering=near))[0].num_cached_tokens == 0
         assert_same_tokens(llmi.Outputs([inherits]), llm.generate([prompt], params.replace(steering=VECTORS)))
-        assert llm.sequence(sequence).steering == VECTORS
+        assert bool(llm.sequence(sequence).steering == VECTORS)
     # A salt that a user gives cannot name another request's steering.
     digest = hashlib.sha256(np.asarray([1, 3], "<i8").tobytes() + np.stack([VECTORS[1], VECTORS[-1]]).astype("<f4").tobytes()).hexdigest()
     for salt in ("s" + digest, digest, "us" + digest):
