@@ -289,8 +289,44 @@ def test_responses_are_chats(client: Client) -> None:
     assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == expected.text
     last = events[-1]["response"]
     assert [{**item, "id": ""} for item in last["output"]] == [{**item, "id": ""} for item in whole["output"]]
-    for field in ({"previous_response_id": "x"}, {"background": True}, {"logprobs": 1}, {"foo": 1}, {"max_tokens": 3}, {"input": []}):
+    for field in (
+        {"previous_response_id": "x"},
+        {"background": True},
+        {"logprobs": 1},
+        {"foo": 1},
+        {"max_tokens": 3},
+        {"input": []},
+        {"n": [1]},
+        {"n": 2},
+    ):
         assert client.error("/v1/responses", {**body, **field})["param"] == next(iter(field))
+
+
+def test_log_probabilities_in_responses(client: Client) -> None:
+    """Bit for bit those of the engine, in the whole answer, in its deltas, and in the part that a stream ends with."""
+    body = {
+        "model": "tiny",
+        "input": "hi",
+        "max_output_tokens": 12,
+        "seed": 5,
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+    }
+    expected = client.llm.chat([{"role": "user", "content": "hi"}], seed=5, max_tokens=12, logprobs=2)[0].outputs[0]
+    assert expected.logprobs is not None
+    entries = client.ok("/v1/responses", body)["output"][0]["content"][0]["logprobs"]
+    assert [entry["logprob"] for entry in entries] == [p[t].logprob for t, p in zip(expected.token_ids, expected.logprobs, strict=True)]
+    assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
+    events = sse(client.post("/v1/responses", {**body, "stream": True}).text)
+    assert [entry for event in events if event["type"] == "response.output_text.delta" for entry in event["logprobs"]] == entries
+    assert next(event for event in events if event["type"] == "response.output_text.done")["logprobs"] == entries
+    assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == entries
+    without = client.ok("/v1/responses", {**body, "include": [], "top_logprobs": None})
+    assert without["output"][0]["content"][0]["logprobs"] == [] and without["llmi"]["ignored"] == []
+    tool = {"type": "function", "name": "weather", "parameters": WEATHER["parameters"]}
+    assert client.error("/v1/responses", {**body, "tools": [tool]})["code"] == "unsupported_combination"
+    for wrong in ({"include": [1]}, {"include": "x"}, {"top_logprobs": "2"}, {"top_logprobs": -1}):
+        assert client.error("/v1/responses", {**body, **wrong})["param"].startswith(next(iter(wrong)))
 
 
 def test_calls_and_codex_in_responses(client: Client) -> None:

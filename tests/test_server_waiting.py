@@ -293,3 +293,30 @@ def test_9_the_core_refuses_continuations_of_no_token(llm: LLM) -> None:
     llm._engine.check(_core.Request(id=1 << 40, prompt_token_ids=[1, 2, 3], params=params, n=1, **rest))
     with pytest.raises(_core.CoreError, match="n = 2 needs max_tokens of 1 or more"):
         llm._engine.check(_core.Request(id=1 << 40, prompt_token_ids=[1, 2, 3], params=params, n=2, **rest))
+
+
+def test_34_a_server_without_work_makes_no_steps(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step, and the thread that waits for events looks ten times a second. The share of a core is measured by benchmarks/serving.py."""
+    from llmi.online import pump
+
+    looks: list[float] = []
+
+    with Serving(llm) as server:
+        assert asyncio.run(ask(server.port, COMPLETIONS, {**LONG, "max_tokens": 3})).status == 200
+        wait_until(lambda: llm.get_metrics()["num_running"] == 0)
+        running = server.models["tiny"]._running
+        original = running.channel
+
+        class Channel:
+            def wait(self, events: Any, timeout_s: float) -> Any:
+                looks.append(timeout_s)
+                return original.wait(events, timeout_s)
+
+        steps = llm.get_metrics()["num_steps"]
+        running.channel = Channel()  # type: ignore[assignment]
+        begun = time.monotonic()
+        time.sleep(0.5)
+        elapsed = time.monotonic() - begun
+        running.channel = original
+        assert llm.get_metrics()["num_steps"] == steps
+    assert pump._WAIT_S >= 0.1 and len(looks) <= elapsed / pump._WAIT_S + 2

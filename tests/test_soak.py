@@ -14,6 +14,7 @@ import pytest
 
 from llmi import LLM
 from llmi.testing.soak import __main__ as command
+from llmi.testing.soak.bodies import ask_bodies, problem_of
 from llmi.testing.soak.cases import COMPLETIONS, Case, Told, make_cases
 from llmi.testing.soak.drains import drain_cycles
 from llmi.testing.soak.faults import FAULTS
@@ -96,3 +97,24 @@ def test_two_servers_that_end_under_load(tiny_path: Callable[..., Path], tmp_pat
     options = ["--max-model-len", "512", "--kv-cache-memory-bytes", str(1 << 24), "--chat-template", str(template)]
     ends = drain_cycles(2, str(path), options, cases, seed=1, num_clients=8)
     assert (ends.lost, ends.differ, ends.exit_codes, ends.problems) == (0, 0, [], []) and ends.answered > 0
+
+
+def test_bodies_that_nobody_would_write(tiny_path: Callable[..., Path]) -> None:
+    with LLM(tiny_path(vocab_size=257), max_model_len=512, kv_cache_memory_bytes=1 << 24, chat_template=command.TEMPLATE) as llm:
+        answers = ask_bodies(llm, 400, seed=7)
+    assert answers.problems == [] and answers.statuses[200] > 20 and answers.statuses[400] > 100
+
+
+@pytest.mark.parametrize(
+    ("status", "data", "is_stream"),
+    [
+        (500, b'{"error": {"message": "x", "type": "y", "param": null, "code": null}}', False),
+        (400, b'{"detail": "x"}', False),
+        (400, b"x", False),
+        (400, '{"error": {"message": "é", "type": "y", "param": null, "code": null}}'.encode(), False),
+        (200, b'data: {"error": {"type": "api_error"}}\n\n', True),
+    ],
+)
+def test_wrong_answers_to_bodies_are_seen(status: int, data: bytes, is_stream: bool) -> None:
+    assert problem_of(COMPLETIONS, status, data, is_stream)
+    assert not problem_of(COMPLETIONS, 400, b'{"error": {"message": "x", "type": "y", "param": null, "code": null}}', False)

@@ -91,7 +91,7 @@ def _messages(given: object) -> list[dict[str, Any]]:
         if role == "system":
             result.append({"role": "system", "content": _text_of(content, f"{where}.content")})
             continue
-        if role not in readers:
+        if not isinstance(role, str) or role not in readers:
             raise _wrong(f"{where}.role", f"must be user, assistant or system, not {str(role)[:40]!r}", "invalid_value")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list):
@@ -131,7 +131,7 @@ def _choice(taken: Taken) -> tuple[object, bool]:
     words = {"auto": "auto", "any": "required", "none": "none"}
     if choice.get("type") == "tool":
         return {"type": "function", "function": {"name": choice.get("name")}}, several
-    if choice.get("type") not in words:
+    if not isinstance(choice.get("type"), str) or choice["type"] not in words:
         raise _wrong("tool_choice.type", "must be auto, any, tool or none", "invalid_value")
     return words[choice["type"]], several
 

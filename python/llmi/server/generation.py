@@ -61,8 +61,9 @@ class Job:
 
     @property
     def num_choices(self) -> int:
-        """Continuations per prompt, where the body says it."""
-        return int(self.params.get("n") or 1)
+        """Continuations per prompt, where the body says it; what is no number is the engine's to refuse."""
+        count = self.params.get("n")
+        return count if type(count) is int and count > 0 else 1
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -66,8 +66,7 @@ async def _messages(request: Request) -> Response:
     if taken.own.get("max_tokens") is None:
         raise ApiError(400, "max_tokens is missing", param="max_tokens", code="missing_field")
     params = parameters.sampling(taken)
-    if int(params.get("n") or 1) != 1:
-        raise ApiError(400, "n is not offered here: an answer of /v1/messages is one message", param="n", code="unsupported")
+    parameters.one_choice(params)
     given = _MAX_TOKENS.parse("max_tokens", taken.own["max_tokens"])
     room = max(1, model.max_model_len - len(prompt.ids) + 1)
     params["max_tokens"] = min(given, room)  # agents send the most that their own models can do

@@ -17,6 +17,7 @@ from llmi.server.served import Served
 DEFAULT_MAX_TOKENS = 16
 _COUNT = Whole(0, 2**31 - 1, "an integer of 0 or more")
 _LOGPROBS = Whole(0, LIMITS["logprobs"])
+_INCLUDED_LOGPROBS = "message.output_text.logprobs"
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 
 
@@ -140,6 +141,28 @@ def completion_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
     if wanted is None:
         return None
     count = _LOGPROBS.parse("logprobs", wanted)
+    params["logprobs"] = count
+    return count
+
+
+def one_choice(params: dict[str, Any]) -> None:
+    """Raises ApiError for an endpoint that gives one answer and is asked for another number of them."""
+    if params.get("n") is not None and (type(params["n"]) is not int or params["n"] != 1):
+        raise ApiError(400, "n is not offered here: give it to /v1/chat/completions", param="n", code="unsupported")
+
+
+def response_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
+    """As chat_logprobs, for /v1/responses: `include` names them, or top_logprobs counts alternatives. All else that `include` names is not there."""
+    included = taken.entries("include") or []
+    for index, entry in enumerate(included):
+        if not isinstance(entry, str):
+            raise ApiError(400, f"include[{index}] must be a string", param=f"include[{index}]", code="invalid_type")
+    if any(entry != _INCLUDED_LOGPROBS for entry in included):
+        taken.ignored.append("include")
+    top = taken.own.get("top_logprobs")
+    count = 0 if top is None else _LOGPROBS.parse("top_logprobs", top)
+    if _INCLUDED_LOGPROBS not in included and not count:
+        return None
     params["logprobs"] = count
     return count
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmi.base.kinds import Whole
+from llmi.errors import UnsupportedCombinationError
 from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
@@ -18,6 +19,7 @@ from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import RESPONSES, Taken
 from llmi.server.generation import Job, new_job
+from llmi.server.logprobs import LogprobForm, Position
 from llmi.server.parts import Part, news_of, num_reasoning_tokens
 from llmi.server.prompts import render, with_tools
 from llmi.server.respond import respond
@@ -33,8 +35,8 @@ async def responses(request: Request) -> Response:
     taken = RESPONSES.take(await read_fields(await request.body()))
     model = state_of(request).models.find(taken.own.get("model"))
     params = parameters.sampling(taken)
-    if int(params.get("n") or 1) != 1:
-        raise ApiError(400, "n is not offered here: give it to /v1/chat/completions", param="n", code="unsupported")
+    parameters.one_choice(params)
+    top = parameters.response_logprobs(taken, params)
     if (form := text_format(taken)) is not None:
         if params.get("structured_outputs") is not None:
             raise ApiError(400, "text.format and structured_outputs are given together", param="structured_outputs", code="contradiction")
@@ -45,14 +47,21 @@ async def responses(request: Request) -> Response:
     else:
         parameters.chat_max_tokens(model, taken, params)
     prompt = await asyncio.to_thread(render, model, chat_of_response(taken))
+    if top is not None and not prompt.is_plain:
+        raise UnsupportedCombinationError(
+            "log-probabilities next to tools or reasoning are not offered here, where they belong to the text alone: ask /v1/chat/completions", "include", "tools"
+        )  # fmt: skip
     job = new_job(model, taken, [prompt], with_tools(prompt, params))
-    return await respond(request, job, ResponseForm(job, taken), taken.flag("stream"))
+    return await respond(request, job, ResponseForm(job, taken, top), taken.flag("stream"))
 
 
 class ResponseForm:
-    """Answers of /v1/responses. A whole answer is the last event of a stream, so that the two are the same."""
+    """Answers of /v1/responses. A whole answer is the last event of a stream, so that the two are the same.
 
-    def __init__(self, job: Job, taken: Taken) -> None:
+    top: alternatives of each token, None without log-probabilities, which only plain answers have: all of their tokens are text.
+    """
+
+    def __init__(self, job: Job, taken: Taken, top: int | None) -> None:
         self.id = new_id("resp_")
         self._job, self._own = job, taken.own
         self._counts = Counts(job)
@@ -63,6 +72,8 @@ class ResponseForm:
         self._open = ""  # the type of the part that is open
         self._last: CompletionOutput | None = None
         self._token_ids: list[int] = []
+        self._logprobs = None if top is None else LogprobForm(job.model.tokenizer, top)
+        self._positions: list[Position] = []  # of tokens whose text has not been told
 
     def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
         """A response."""
@@ -116,6 +127,7 @@ class ResponseForm:
         self._counts.add(0, output)
         [completion] = output.outputs
         self._token_ids += completion.token_ids
+        self._positions += completion.logprobs or ()
         if output.finished:
             self._last = completion
         return self._told(news_of(self._stream, completion.text, output.finished))
@@ -132,9 +144,18 @@ class ResponseForm:
             kind = _TEXT if part.kind == "text" else _REASONING
             data += self._begin_part(kind)
             self._items[-1]["content"][0]["text"] += part.text
-            more: dict[str, object] = {"logprobs": []} if kind == _TEXT else {}
+            more: dict[str, object] = {"logprobs": self._told_logprobs()} if kind == _TEXT else {}
             data += self._item_event(f"response.{kind}.delta", content_index=0, delta=part.text, **more)
         return data
+
+    def _told_logprobs(self) -> list[dict[str, Any]]:
+        """Those of the tokens whose text is told now; they are the open part's, too."""
+        positions, self._positions = self._positions, []
+        if self._logprobs is None or not positions:
+            return []
+        entries: list[dict[str, Any]] = self._logprobs.chat(positions)["content"]
+        self._items[-1]["content"][0]["logprobs"] += entries
+        return entries
 
     def _item_event(self, kind: str, **fields: object) -> bytes:
         return self._event(kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields)
@@ -172,7 +193,7 @@ class ResponseForm:
             data = self._item_event("response.function_call_arguments.done", name=item["name"], arguments=item["arguments"])
         else:
             [part] = item["content"]
-            more: dict[str, object] = {"logprobs": []} if kind == _TEXT else {}
+            more: dict[str, object] = {"logprobs": part["logprobs"]} if kind == _TEXT else {}
             data = self._item_event(f"response.{kind}.done", content_index=0, text=part["text"], **more)
             data += self._item_event("response.content_part.done", content_index=0, part=part)
         item["status"] = self._status()

@@ -1,4 +1,4 @@
-"""`python -m llmi.testing.soak --requests N`: the soak. `--drains N`: servers that are told to end under load."""
+"""`python -m llmi.testing.soak --requests N`: the soak. `--drains N`: servers that are told to end under load. `--bodies N`: bodies that nobody would write."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from llmi.errors import import_extra
 from llmi.llm import LLM
+from llmi.testing.soak.bodies import ask_bodies
 from llmi.testing.soak.cases import make_cases
 from llmi.testing.soak.drains import disconnect_times, drain_cycles, percentiles
 from llmi.testing.soak.report import anonymous_bytes, as_json, as_table, legend, save
@@ -36,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="instead: N servers, each told to end under load; and the times of a start and of a disconnect",
     )
+    parser.add_argument("--bodies", type=int, metavar="N", help="instead: N bodies that nobody would write")
     parser.add_argument("--model", help="a model; without it the tiny one")
     parser.add_argument("--cases", type=int, default=200, help="different requests, whose right answers are computed first")
     parser.add_argument("--round", type=int, default=1000, help="requests for one server, which then ends under load")
@@ -87,8 +89,21 @@ def drains(arguments: argparse.Namespace) -> dict[str, Any]:
     return report | {"ready_s": percentiles(ends.ready_s), "drained_s": percentiles(ends.drained_s), "disconnect_s": times}
 
 
+def bodies(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Sends the bodies of `--bodies`."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model or tiny_model(vocab_size=257, path=Path(folder) / "tiny")
+        chat: dict[str, Any] = {} if arguments.model else {"chat_template": TEMPLATE}
+        with LLM(model, max_model_len=_LONGEST, kv_cache_memory_bytes=1 << 25, **chat) as llm:
+            return dataclasses.asdict(ask_bodies(llm, arguments.bodies, arguments.seed))
+
+
 def _run(arguments: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """(the report, whether all is well)."""
+    if arguments.bodies is not None:
+        report = bodies(arguments)
+        print(json.dumps(report, indent=1))
+        return report, not report["problems"]
     if arguments.drains is not None:
         report = drains(arguments)
         print(json.dumps(report, indent=1))

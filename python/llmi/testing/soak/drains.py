@@ -100,6 +100,7 @@ async def _client(port: int, cases: list[Case], rng: random.Random, ends: Ends) 
             await connection.send(request_bytes(case.path, json.dumps({**case.body, "stream": stream}).encode()))
             answer = await connection.answer()
         except (OSError, CutError) as error:
+            connection.close()
             if isinstance(error, CutError) and error.num_bytes == 0:
                 ends.closed += 1
             else:
