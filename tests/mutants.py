@@ -22,6 +22,7 @@ from mutants_beams import BEAMS
 from mutants_constraints import CONSTRAINTS
 from mutants_decoder import DECODER
 from mutants_heads import HEADS
+from mutants_hidden import HIDDEN
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
 from mutants_samplers import SAMPLERS
@@ -245,6 +246,7 @@ MUTANTS = [
     *CONSTRAINTS,
     *ROWS,
     *HEADS,
+    *HIDDEN,
     *SAMPLERS,
     *SMC,
     *WATERMARK,
