@@ -24,10 +24,11 @@ def test_python_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     namespace["small"].close()  # type: ignore[attr-defined]
 
 
-def test_notebooks(tmp_path: Path, smollm_path: Path) -> None:
+def test_notebooks(tmp_path: Path, smollm_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat", reason="the extra `notebook` brings nbformat")
     from nbclient import NotebookClient
 
+    monkeypatch.setenv("LLMI_TRAIN_STEPS", "12")  # a training of ten minutes is one of seconds
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
     assert notebooks
     for path in notebooks:

@@ -59,6 +59,7 @@ _MODULES = {
         "GrammarTimeoutError", "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError", "OutOfMemoryError",
         "PromptTooLongError", "QueueFullError", "RequestTimeoutError", "SlowReaderError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
     ),
+    "training.heads": ("train_heads",),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
 }  # fmt: skip
 #: Packages and modules whose own `__all__` is public.
@@ -149,6 +150,7 @@ if TYPE_CHECKING:
     from llmi.speculation.verification import VerifyContext as VerifyContext
     from llmi.text.tokenizer import Tokenizer as Tokenizer
     from llmi.tools.calls import ToolCall as ToolCall
+    from llmi.training.heads import train_heads as train_heads
 
 __all__ = ["__version__", *_PACKAGES, *_HOME]
 

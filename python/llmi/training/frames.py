@@ -104,5 +104,5 @@ FRENCH = (
 ALONE = {"chat": CHAT, "maths": MATHS, "code": CODE, "french": FRENCH}
 #: Kind: frames of a first turn, and frames around its answer.
 AROUND = {"summary": (TEXTS, SUMMARY), "question": (TEXTS, QUESTION), "code edit": (FUNCTIONS, CODE_EDIT)}
-#: Of 100 answers, how many are of a kind; "begun" are user turns that the model begins itself.
+#: How many answers in 100 are of a kind; "begun" are user turns that the model begins itself.
 SHARES = {"chat": 30, "begun": 12, "maths": 22, "code": 9, "french": 10, "summary": 7, "question": 5, "code edit": 5}

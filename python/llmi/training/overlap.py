@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: So many equal tokens in a row would make a test prompt known.
+#: One equal token in a row more would make a test prompt known.
 MOST_COMMON = 7
 
 

@@ -1,0 +1,239 @@
+"""What drafters guess and what they gain, on the prompts of benchmarks/prompts: acceptance by depth, and speed with tokens equal.
+
+    python benchmarks/drafters.py acceptance [--kinds chat maths] [--per-kind 100] [--max-tokens 96] [--heads FOLDER ..] [--answers FILE.npz]
+    python benchmarks/drafters.py speed [--config lookup] [--rounds 2] [--batch 1] [--max-tokens 128]
+
+acceptance: a drafter alone, one chain, begun anew at every position of the answers that the model writes without drafts. "first" is the
+share of positions at which its first token is the answer's; "second given first" goes on from there. At T = 1 verification is coupled: a
+drafter without a law of its own is held against the drawn tokens; heads draw with the noise of the target. Where a drafter has nothing to
+say, its token counts as wrong. speed: whole requests, without and with drafts by turns, from submission to the last token; the prefix
+cache is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import prompts
+import report
+from numpy.typing import NDArray
+
+import llmi
+from llmi import LLM, SamplingParams, _core
+from llmi.training.acceptance import acceptance as head_counts
+from llmi.training.data import data_of
+from llmi.training.eagle import EagleModel
+from llmi.training.target import Target
+from llmi.training.text import Text
+
+I32 = NDArray[np.int32]
+DEPTH = 4
+#: What stands behind --config: the value of speculative_config.
+CONFIGS: dict[str, Callable[[], Any]] = {"lookup": llmi.PromptLookup}
+
+
+@dataclasses.dataclass
+class Answer:
+    """One answer without drafts: its kind, temperature and seed, its tokens from the prompt on."""
+
+    kind: str
+    temperature: float
+    seed: int
+    token_ids: I32
+    prompt_len: int
+
+
+def prompt_ids(tokenizer: llmi.Tokenizer, prompt: prompts.Prompt) -> list[int]:
+    """A begun answer is gone on with; a model without a template reads plain text."""
+    if not tokenizer.chat_template:
+        return list(tokenizer.encode(prompt.user + "\n" + prompt.begun))
+    begun = bool(prompt.begun)
+    ids = tokenizer.apply_chat_template(prompt.chat(), add_generation_prompt=not begun, continue_final_message=begun)
+    assert isinstance(ids, list)
+    return ids
+
+
+def write_answers(llm: LLM, kinds: list[str], per_kind: int, max_tokens: int) -> list[Answer]:
+    """Answers at T = 0 and 1, which end where the model ends them."""
+    answers = []
+    for kind in kinds:
+        ids = [prompt_ids(llm.tokenizer, prompt) for prompt in prompts.prompts(kind)[:per_kind]]
+        for temperature in (0.0, 1.0):
+            params = [
+                SamplingParams(temperature=temperature, seed=77 + index, max_tokens=max_tokens, detokenize=False)
+                for index in range(len(ids))
+            ]
+            for index, out in enumerate(llm.generate(ids, params, speculative_config=None, use_tqdm=False)):
+                tokens = np.array([*out.prompt_token_ids, *out.token_ids], np.int32)
+                answers.append(Answer(kind, temperature, 77 + index, tokens, len(out.prompt_token_ids)))
+    return answers
+
+
+def save_answers(path: Path, answers: list[Answer]) -> None:
+    """One .npz: tokens one after the other, with offsets."""
+    np.savez(
+        path, ids=np.concatenate([answer.token_ids for answer in answers]), lengths=[len(answer.token_ids) for answer in answers],
+        prompt_lens=[answer.prompt_len for answer in answers], kinds=[answer.kind for answer in answers],
+        temperatures=[answer.temperature for answer in answers], seeds=[answer.seed for answer in answers],
+    )  # fmt: skip
+
+
+def load_answers(path: Path) -> list[Answer]:
+    """What save_answers wrote."""
+    data = np.load(path)
+    pieces = np.split(data["ids"], np.cumsum(data["lengths"])[:-1])
+    return [
+        Answer(str(kind), float(temperature), int(seed), piece, int(prompt_len))
+        for kind, temperature, seed, piece, prompt_len in zip(
+            data["kinds"], data["temperatures"], data["seeds"], pieces, data["prompt_lens"], strict=True
+        )
+    ]
+
+
+Right = Iterator[int]
+
+
+def lookup_right(answer: Answer) -> Right:
+    """At each position of an answer, how many tokens of prompt lookup's draft in a row are right."""
+    drafter = _core.PromptLookup(1, 4)
+    ids = answer.token_ids.tolist()
+    for position in range(answer.prompt_len, len(ids)):
+        draft = drafter.propose(ids[:position], DEPTH)
+        right = 0
+        while right < len(draft) and position + right < len(ids) and draft[right] == ids[position + right]:
+            right += 1
+        yield right
+
+
+def by_depth(counts: list[tuple[int, int]]) -> dict[str, Any]:
+    """Rates of (tokens right in a row, tokens of the answer from there on); a depth that the answer does not reach is not counted."""
+    right, room = np.array(counts).reshape(-1, 2).T
+    chain = [float(np.mean(right[room >= depth] >= depth)) if np.any(room >= depth) else 0.0 for depth in range(1, DEPTH + 1)]
+    both = room >= 2
+    given = float(np.sum(right[both] >= 2) / max(np.sum(right[both] >= 1), 1))
+    return {"positions": len(right), "first": chain[0], "second_given_first": given, "chain": chain}
+
+
+def acceptance(answers: list[Answer], right_of: Callable[[Answer], Right]) -> dict[str, Any]:
+    """{"kind, T = t": rates by depth}."""
+    counts: dict[str, list[tuple[int, int]]] = {}
+    for answer in answers:
+        group = counts.setdefault(f"{answer.kind}, T = {answer.temperature:g}", [])
+        length = len(answer.token_ids) - answer.prompt_len
+        group += [(right, length - index) for index, right in enumerate(right_of(answer))]
+    return {name: by_depth(group) for name, group in counts.items()}
+
+
+def heads_acceptance(llm: LLM, folder: Path, answers: list[Answer]) -> dict[str, Any]:
+    """Of heads that train_heads wrote, by their own arithmetic in float32."""
+    model, shortlist = EagleModel.load(folder)
+    target, results = Target(llm), {}
+    embeddings = target.embeddings(shortlist.astype(np.int64))
+    for kind in dict.fromkeys(answer.kind for answer in answers):
+        mine = [answer for answer in answers if answer.kind == kind]
+        pieces = [np.split(answer.token_ids, [answer.prompt_len]) for answer in mine]
+        text = Text.of([(number, *piece, answer.temperature > 0) for number, (piece, answer) in enumerate(zip(pieces, mine, strict=True))])
+        counts = head_counts(model, data_of(llm, target, text, lambda count: None, shortlist), text.warm, embeddings)
+        for temperature, one in zip((0, 1), counts, strict=True):
+            entry = {"positions": int(one.tried[0]), "first": one.rates[0], "second_given_first": one.given[1], "chain": one.rates}
+            results[f"{kind}, T = {temperature}"] = entry
+    return results
+
+
+def run_acceptance(options: argparse.Namespace) -> dict[str, Any]:
+    """Acceptance of lookup, and of --heads."""
+    answers = load_answers(options.answers) if options.answers and options.answers.exists() else None
+    with LLM(options.model, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False) as llm:
+        if answers is None:
+            answers = write_answers(llm, options.kinds, options.per_kind, options.max_tokens)
+            if options.answers:
+                save_answers(options.answers, answers)
+        results = {"lookup": acceptance(answers, lookup_right)}
+        for folder in options.heads:
+            results[str(folder)] = heads_acceptance(llm, folder, answers)
+        return {"numerics_id": llm.model_info.numerics_id, "acceptance": results}
+
+
+def timed(llm: LLM, ids: list[list[int]], params: SamplingParams, config: Any) -> tuple[list[list[int]], float]:
+    """Tokens and seconds of requests that run together."""
+    start = time.perf_counter()
+    outs = llm.generate(ids, params, speculative_config=config, use_tqdm=False)
+    return [list(out.token_ids) for out in outs], time.perf_counter() - start
+
+
+def speed(llm: LLM, ids: list[list[int]], params: SamplingParams, config: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Off and on by turns, `batch` prompts at once: the median of the paired ratios, its interval, and what differed."""
+    ratios, changed = [], 0
+    for first in range(0, len(ids) - options.batch + 1, options.batch):
+        group = ids[first : first + options.batch]
+        for number in range(options.rounds):
+            order = (None, config) if (first // options.batch + number) % 2 == 0 else (config, None)
+            runs = {entry is not None: timed(llm, group, params, entry) for entry in order}
+            ratios.append(runs[False][1] / runs[True][1])
+            changed += sum(off != on for off, on in zip(runs[False][0], runs[True][0], strict=True))
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
+    interval = [float(value) for value in np.percentile(medians, [2.5, 97.5])]
+    return {"speed_up": float(np.median(ratios)), "interval_95": interval, "pairs": len(ratios), "outputs_changed": changed}
+
+
+def run_speed(options: argparse.Namespace) -> dict[str, Any]:
+    """Speed of whole requests with one configuration over without."""
+    results: dict[str, Any] = {}
+    with LLM(options.model, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False) as llm:
+        for kind in options.kinds:
+            ids = [prompt_ids(llm.tokenizer, prompt) for prompt in prompts.prompts(kind)[: options.per_kind]]
+            for temperature in (0.0, 1.0):
+                params = SamplingParams(temperature=temperature, seed=1, max_tokens=options.max_tokens, ignore_eos=True, detokenize=False)
+                entry = speed(llm, ids, params, CONFIGS[options.config](), options)
+                results[f"{kind}, T = {temperature:g}"] = entry
+                print(kind, temperature, json.dumps(entry), flush=True)
+        return {"numerics_id": llm.model_info.numerics_id, "config": options.config, "batch": options.batch, "speed": results}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown rows."""
+    if "speed" in result:
+        lines = ["| prompts | speed-up (95 %) | outputs that differ |", "| --- | --- | --- |"]
+        for name, entry in result["speed"].items():
+            low, high = entry["interval_95"]
+            lines.append(f"| {name} | {entry['speed_up']:.2f} ({low:.2f} to {high:.2f}) | {entry['outputs_changed']} |")
+        return "\n".join(lines)
+    lines = [
+        "| drafter | prompts | positions | first token | second given first | chain of 1, 2, 3, 4 |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for drafter, kinds in result["acceptance"].items():
+        for name, entry in kinds.items():
+            chain = ", ".join(f"{rate:.3f}" for rate in entry["chain"])
+            lines.append(
+                f"| {drafter} | {name} | {entry['positions']} | {entry['first']:.3f} | {entry['second_given_first']:.3f} | {chain} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("acceptance", "speed"))
+    parser.add_argument("--model", default=None, help="a path or name; by default the default model")
+    parser.add_argument("--kinds", nargs="+", choices=prompts.KINDS, default=list(prompts.KINDS))
+    parser.add_argument("--per-kind", type=int, default=100)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--answers", type=Path, help="acceptance: read the answers here, or write them here if there is no such file")
+    parser.add_argument("--heads", type=Path, nargs="+", default=[], help="acceptance: folders that `llmi train-heads` wrote")
+    parser.add_argument("--config", choices=list(CONFIGS), default="lookup")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=1, help="speed: so many prompts at once")
+    return report.main(parser, lambda options: run_speed(options) if options.what == "speed" else run_acceptance(options), table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Files of trained heads: a folder with config.json and model.safetensors, in EAGLE-1's own names."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "uint8": "U8", "uint16": "U16", "int64": "I64"}
+_OF = {name: np.dtype(kind) for kind, name in _TYPES.items()}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes whole or not at all; equal tensors give equal bytes."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name, tensor in tensors.items():
+        end = offset + tensor.nbytes
+        header[name] = {"dtype": _TYPES[str(tensor.dtype)], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    half = path.with_name(path.name + ".part")
+    with half.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(np.ascontiguousarray(tensor).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    half.replace(path)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """(tensors, metadata) of what write_safetensors wrote."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        tensors[name] = np.frombuffer(data[8 + length + start : 8 + length + end], _OF[entry["dtype"]]).reshape(entry["shape"])
+    return tensors, metadata
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes whole or not at all."""
+    half = path.with_name(path.name + ".part")
+    half.write_text(text, encoding="utf-8")
+    half.replace(path)
