@@ -146,7 +146,7 @@ def completion_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
 
 
 def one_choice(params: dict[str, Any]) -> None:
-    """Raises ApiError for an endpoint that gives one answer and is asked for another number of them."""
+    """Raises ApiError for an endpoint that gives one answer and is given another number."""
     if params.get("n") is not None and (type(params["n"]) is not int or params["n"] != 1):
         raise ApiError(400, "n is not offered here: give it to /v1/chat/completions", param="n", code="unsupported")
 

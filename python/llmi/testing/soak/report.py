@@ -18,9 +18,9 @@ def anonymous_bytes() -> int:
 
 def as_json(tally: Tally, seconds: float, memory: list[tuple[int, int]]) -> dict[str, Any]:
     """Every count. memory: (requests so far, bytes) after each round."""
-    grown = None
-    if len(memory) > 4:  # the first rounds fill what stays
-        grown = (memory[-1][1] - memory[1][1]) / (memory[-1][0] - memory[1][0]) * 1e5 / 1e6
+    grown, middle = None, len(memory) // 2  # caches of grammars and of the times of 10,000 requests fill first
+    if len(memory) > 4:
+        grown = (memory[-1][1] - memory[middle][1]) / (memory[-1][0] - memory[middle][0]) * 1e5 / 1e6
     return {
         "requests": tally.num_requests,
         "compared": sum(tally.compared.values()),
