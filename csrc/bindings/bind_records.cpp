@@ -14,16 +14,9 @@
 namespace py = pybind11;
 
 namespace llmi {
+namespace {
 
-void RegisterRecords(py::module_& module) {
-  py::class_<PolicyRequest>(module, "PolicyRequest")
-      .def_readonly("id", &PolicyRequest::id)
-      .def_readonly("priority", &PolicyRequest::priority)
-      .def_readonly("arrival_time_s", &PolicyRequest::arrival_time_s)
-      .def_readonly("prompt_len", &PolicyRequest::prompt_len)
-      .def_readonly("num_tokens", &PolicyRequest::num_tokens)
-      .def_readonly("max_new_tokens", &PolicyRequest::max_new_tokens)
-      .def_readonly("num_preemptions", &PolicyRequest::num_preemptions);
+void RegisterDraftQuery(py::module_& module) {
   py::class_<PyDraftQuery>(module, "DraftQuery")
       .def_readonly("request_id", &PyDraftQuery::request_id)
       .def_readonly("sample_index", &PyDraftQuery::sample_index)
@@ -36,6 +29,20 @@ void RegisterRecords(py::module_& module) {
       .def_readonly("hidden_states", &PyDraftQuery::hidden_states)
       .def_readonly("hidden_rows", &PyDraftQuery::hidden_rows)
       .def_readonly("first_row", &PyDraftQuery::first_row);
+}
+
+}  // namespace
+
+void RegisterRecords(py::module_& module) {
+  py::class_<PolicyRequest>(module, "PolicyRequest")
+      .def_readonly("id", &PolicyRequest::id)
+      .def_readonly("priority", &PolicyRequest::priority)
+      .def_readonly("arrival_time_s", &PolicyRequest::arrival_time_s)
+      .def_readonly("prompt_len", &PolicyRequest::prompt_len)
+      .def_readonly("num_tokens", &PolicyRequest::num_tokens)
+      .def_readonly("max_new_tokens", &PolicyRequest::max_new_tokens)
+      .def_readonly("num_preemptions", &PolicyRequest::num_preemptions);
+  RegisterDraftQuery(module);
   py::class_<PyHookRow>(module, "HookRow")
       .def_readonly("hooks", &PyHookRow::hooks)
       .def_readonly("sample_index", &PyHookRow::sample_index)

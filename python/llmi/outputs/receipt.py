@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -217,12 +217,7 @@ def _check_fields(fields: object) -> None:
     known = BEAM_FIELDS if "beam_width" in params else FIELDS
     unknown = sorted(set(params) - (set(known) - {*HOOKS, "seed"} | {"structured_outputs"}))
     need(not unknown, f"sampling_params has {', '.join(unknown)[:80]}")
-    bias = params.get("logit_bias")
-    need(bias is None or isinstance(bias, dict), "logit_bias is no object")
-    for token, value in (bias or {}).items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        need(token.isdecimal() and (is_number or value in ("inf", "-inf")), f"logit_bias has {token!r:.40}: {value!r:.40}")
-    SAMPLING["steering"].parse(of_json(params.get("steering")))
+    _check_mappings(params, need)
     has_grammar = params.get("structured_outputs") is not None
     need(not has_grammar or isinstance(params["structured_outputs"], dict), "structured_outputs is no object")
     need(isinstance(fields.get("grammar_engine", ""), str), "grammar_engine is no string")
@@ -234,3 +229,13 @@ def _check_fields(fields: object) -> None:
             isinstance(output, dict) and are_ids(output.get("token_ids")) and isinstance(output.get("text"), str),
             "an output lacks its tokens",
         )
+
+
+def _check_mappings(params: dict[str, Any], need: Callable[[bool, str], None]) -> None:
+    """The parameters whose keys are numbers."""
+    bias = params.get("logit_bias")
+    need(bias is None or isinstance(bias, dict), "logit_bias is no object")
+    for token, value in (bias or {}).items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        need(token.isdecimal() and (is_number or value in ("inf", "-inf")), f"logit_bias has {token!r:.40}: {value!r:.40}")
+    SAMPLING["steering"].parse(of_json(params.get("steering")))

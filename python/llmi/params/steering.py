@@ -28,7 +28,7 @@ class Vectors(dict[int, Any]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def comparable(value: Mapping[int, ArrayLike] | None) -> Mapping[int, ArrayLike] | None:
