@@ -25,7 +25,10 @@ set(LLMI_CORE_SOURCES
   csrc/sampling/filters/thresholds.cc csrc/sampling/filters/typical.cc
   csrc/constraint/grammar_constraint.cc csrc/constraint/grammar_library.cc csrc/constraint/grammar_vocabulary.cc
   csrc/scheduler/scheduler.cc
-  csrc/speculative/draft.cc csrc/speculative/forced_drafter.cc csrc/speculative/length.cc csrc/speculative/prompt_lookup.cc
+  csrc/speculative/corpus_counts.cc csrc/speculative/corpus_drafter.cc csrc/speculative/corpus_table.cc
+  csrc/speculative/draft.cc csrc/speculative/forced_drafter.cc csrc/speculative/length.cc csrc/speculative/likeliest.cc csrc/speculative/lookahead.cc
+  csrc/speculative/node_choice.cc csrc/speculative/node_rates.cc csrc/speculative/prompt_lookup.cc csrc/speculative/sized_union.cc
+  csrc/speculative/token_recycling.cc
   csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/command_queue.cc
   csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc csrc/engine/lab_rows.cc
@@ -35,7 +38,7 @@ set(LLMI_CORE_SOURCES
   csrc/engine/beams/rows.cc csrc/engine/beams/steps.cc
   csrc/engine/constraints/constraint_masks.cc csrc/engine/constraints/sample_constraint.cc
   csrc/engine/contrast/hidden_rows.cc
-  csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/walk.cc
+  csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/node_lengths.cc csrc/engine/drafting/walk.cc
   csrc/engine/rows/combined_rows.cc csrc/engine/rows/contrast_rows.cc csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc csrc/engine/rows/row_heads.cc
   csrc/engine/rows/row_processor.cc csrc/engine/rows/user_processors.cc)
 
@@ -43,7 +46,7 @@ set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_
 set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
-  csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_constraint.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
+  csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_constraint.cpp csrc/bindings/bind_drafters.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
   csrc/bindings/bind_records.cpp csrc/bindings/bind_requests.cpp csrc/bindings/bind_speculation.cpp csrc/bindings/bind_system.cpp
   csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/engine_options.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_constraint.cpp csrc/bindings/py_hooks.cpp)
 

@@ -21,6 +21,7 @@ from mutant import Mutant
 from mutants_beams import BEAMS
 from mutants_constraints import CONSTRAINTS
 from mutants_decoder import DECODER
+from mutants_drafters import DRAFTERS
 from mutants_heads import HEADS
 from mutants_hidden import HIDDEN
 from mutants_precision import PRECISION
@@ -96,7 +97,7 @@ MUTANTS = [
     Mutant("speculation", "drafts drawn without chance", "csrc/sampling", "DrawSeveral", "key == nullptr ?", "true ?", VERIFICATION),
     Mutant("speculation", "plain rows for siblings", "python/llmi", "draw", "probs[token] = 0.0\n        return drawn", "pass\n        return drawn",
            VERIFICATION),
-    Mutant("speculation", "rows shifted", "csrc/speculative", "CutDepth", "cut.laws.push_back(draft.laws[i])", "cut.laws.push_back(draft.laws[0])",
+    Mutant("speculation", "rows shifted", "csrc/speculative", "PickNodes", "picked.laws.push_back(draft.laws[i])", "picked.laws.push_back(draft.laws[0])",
            VERIFICATION),
     Mutant("speculation", "accepted nodes stay where they were", "csrc/engine", "WalkOn", "cache.MoveSlot(…);",
            "(void)first_slot;", SPECULATION),
@@ -112,7 +113,7 @@ MUTANTS = [
     Mutant("speculation", "shortlists of one sequence for all", "csrc/engine", "Logits", "needed->Add(*sequence.shortlist);", "", SHORTLIST),
     Mutant("speculation", "ids of the text are not listed", "csrc/engine", "Logits", "sequence.shortlist->Add(sequence.tokens);", "", SHORTLIST),
     Mutant("speculation", "parameters' ids are not listed", "csrc/bindings", "RegisterLab", "sequence->shortlist->Add(more_ids);", "", SHORTLIST),
-    Mutant("speculation", "kinds of drafts are not told apart", "csrc/speculative", "Propose", "context->confidence = Confidence(", "Confidence(",
+    Mutant("speculation", "kinds of drafts are not told apart", "csrc/speculative", "Propose", "context->confidence = Confidence(length);", "",
            "tests/test_draft_length.py"),
     Mutant("speculation", "shortest n-gram first", "csrc/speculative", "Find", "for (size_t i = ends_.size(); i-- > 0;)",
            "for (size_t i = 0; i < ends_.size(); ++i)", SPECULATION),
@@ -243,6 +244,7 @@ MUTANTS = [
     *SPECS,
     *PRECISION,
     *BEAMS,
+    *DRAFTERS,
     *CONSTRAINTS,
     *ROWS,
     *HEADS,

@@ -19,7 +19,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "parameters.md"
 _CLASSES = (llmi.LLM, llmi.AsyncLLM, llmi.Tokenizer, llmi.TokenSequence)
 _ANYTHING = {
     "hf_overrides": "None or a mapping of keys to JSON values",
-    "speculative_config": "None, a Drafter, a SpeculativeConfig or a dict",
+    "speculative_config": "None, 'auto', a Drafter, a SpeculativeConfig or a dict",
 }
 
 

@@ -125,7 +125,8 @@ def objects() -> dict[str, Any]:
         llmi.SelfDraft(exit_layer=1), llmi.TokenTree([1, 2], [-1, -1]), llmi.Draft([1], None, [np.ones(4)]),
         llmi.SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"), llmi.Capture(hidden_states=(0, -1), attention=(1,)),
         *_beams(), llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4), llmi.Drafter(), llmi.Verification(), llmi.Constraint(),
-        llmi.ToolCall("call_1", "add", {"a": 1}, '{"a": 1}'), testing.random_drafter(0.5), _tokenizer(),
+        llmi.ToolCall("call_1", "add", {"a": 1}, '{"a": 1}'), llmi.CorpusDrafter([[1, 2, 1, 3]]), llmi.TokenRecycling(), llmi.Lookahead(4, 2),
+        testing.random_drafter(0.5), _tokenizer(),
     ]  # fmt: skip
     return {type(value).__name__: value for value in [*plain, *map(made_error, ERRORS)]}
 

@@ -88,6 +88,10 @@ _MASKS = {"allowed_token_ids", "bad_words", "logit_bias", "logits_processors", "
 _NOT_CONTRASTIVE = {"n", "temperature", "guidance_scale", "negative_prompt", "dola_layers", "dola_rule", "sampler_order", "mirostat"}
 
 
+#: Of texts of letters: what many of the prompts repeat.
+TABLE = llmi.CorpusDrafter([LETTERS * 3, LETTERS[::-1] * 3, [id for id in LETTERS for _ in range(3)]])
+
+
 def pick(rng: np.random.Generator, values: list[Any]) -> Any:
     return values[int(rng.integers(len(values)))]
 
@@ -235,6 +239,8 @@ def runs_of(engines: Engines) -> Iterator[tuple[str, bool, Run]]:
     yield "batched, preempted, in chunks", False, generated(engines.crowded)
     yield "batched, prefix hits", False, generated(engines.roomy)
     yield "prompt lookup", True, generated(engines.crowded, speculative_config=SpeculativeConfig(PromptLookup(), 3))
+    yield "token recycling", True, generated(engines.crowded, speculative_config=SpeculativeConfig(llmi.TokenRecycling(), 4))
+    yield "table and lookup", True, generated(engines.roomy, speculative_config=SpeculativeConfig([TABLE, PromptLookup()]))
     yield "echo", True, generated(engines.roomy, speculative_config=SpeculativeConfig(Echo(), 4))
     yield "stepped", False, stepped
     yield "asyncio", False, lambda prompts, params: asyncio.run(from_asyncio(engines.crowded, prompts, params))

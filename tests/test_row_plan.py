@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not hasattr(_core, "testing"), reason="this buil
 PROMPTS = [[5, 6, 7, 8] * 6, [9, 4] * 10, [3, 200, 17]]
 EDITS = ("constraint", "combined", "parameters", "last_token", "batch_processors", "processors")
 READERS = ("siblings", "criteria", "user_rule")
-KEEPS = ("prompt_score", "logprobs", "draft_logprobs", "trace", "hidden")
+KEEPS = ("prompt_score", "logprobs", "draft_logprobs", "trace", "likeliest", "hidden")
 CALLS: collections.Counter[str] = collections.Counter()
 
 
@@ -232,6 +232,10 @@ CASES: dict[str, Case] = {
     "coupled, observed": drafting(
         "host draw parameters draft_logprobs in_parallel", "host draw parameters draft_logprobs", "host draw parameters draft_logprobs", NO_AHEAD,
         options=speculating(drafter=Observer), calls=("observed",),
+    ),
+    "coupled, learning": drafting(
+        "host draw parameters likeliest in_parallel", *["host draw parameters likeliest"] * 2, "host draw parameters likeliest in_parallel",
+        options={"speculative_config": SpeculativeConfig(llmi.TokenRecycling(), 2)},
     ),
     "rejection": drafting("device rule parameters overwrites_logits", "device rule parameters overwrites_logits", LATER, NO_AHEAD, options=speculating("rejection")),
     "rejection, log-probabilities": drafting(

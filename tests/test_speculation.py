@@ -57,6 +57,9 @@ def drafters(recorded: Outputs, draft_llm: LLM) -> dict[str, Any]:
         "function": lambda context: context.token_ids[: min(2, context.num_speculative_tokens)],
         "auto": SpeculativeConfig(Replay(recorded)),
         "auto_lookup": SpeculativeConfig(llmi.PromptLookup()),
+        "recycling": SpeculativeConfig(llmi.TokenRecycling(), 5),
+        "lookahead": SpeculativeConfig(llmi.Lookahead(2, 3), 9),
+        "tables": SpeculativeConfig([llmi.CorpusDrafter([out.token_ids for out in recorded]), llmi.PromptLookup()]),
     }
 
 

@@ -18,7 +18,9 @@ namespace py = pybind11;
 namespace llmi {
 
 void RegisterSpeculation(py::module_& module) {
-  py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter").def_property_readonly("name", &Drafter::name);
+  py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter")
+      .def_property_readonly("name", &Drafter::name)
+      .def_property_readonly("num_bytes", &Drafter::num_bytes);
   py::class_<PromptLookup, Drafter, std::shared_ptr<PromptLookup>>(module, "PromptLookup")
       .def(py::init<int64_t, int64_t>(), py::arg("min_ngram"), py::arg("max_ngram"))
       .def(

@@ -81,6 +81,7 @@ void RegisterTestingPlans(py::module_& module) {
       .def_readonly("logprobs", &RowKeeps::logprobs)
       .def_readonly("draft_logprobs", &RowKeeps::draft_logprobs)
       .def_readonly("trace", &RowKeeps::trace)
+      .def_readonly("likeliest", &RowKeeps::likeliest)
       .def_readonly("hidden", &RowKeeps::hidden);
   py::class_<RowPlan>(module, "RowPlan")
       .def_property_readonly("place", [](const RowPlan& plan) { return plan.place == RowPlace::kDevice ? "device" : "host"; })

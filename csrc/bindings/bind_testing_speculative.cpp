@@ -9,6 +9,8 @@
 #include "engine/verification.h"
 #include "kernels/dispatch/device.h"
 #include "speculative/length.h"
+#include "speculative/likeliest.h"
+#include "speculative/node_choice.h"
 #include "speculative/prompt_lookup.h"
 #include "speculative/verify.h"
 
@@ -157,6 +159,44 @@ int64_t ChosenLength(int64_t num_drafts, int64_t num_accepted, const std::vector
   return ChooseLength(record.Rates(), CostCurve(std::move(points)), question);
 }
 
+// A drafter of which only the expected rates of kinds are asked.
+class RatesAlone : public Drafter {
+ public:
+  explicit RatesAlone(std::vector<double> rates) : rates_(std::move(rates)) {}
+  std::string name() const override { return "rates"; }
+  std::unique_ptr<DrafterState> NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) override { return nullptr; }
+  void Propose(std::span<DraftContext*> /*contexts*/) override {}
+  double expected_rate(int32_t kind, bool /*greedy*/) const override {
+    return static_cast<size_t>(kind) < rates_.size() ? rates_[static_cast<size_t>(kind)] : 0;
+  }
+
+ private:
+  const std::vector<double> rates_;
+};
+
+// The nodes that are chosen of a draft whose nodes have these kinds. expected: the rates of kinds 0, 1, ... costs: (rows, seconds). seen:
+// (kind, accepted) of nodes before. By name: num_rows, expected_tokens, max_length. Returns (nodes, cost, gain, risk).
+py::tuple ChosenNodes(const std::vector<int32_t>& parents, const std::vector<std::pair<int16_t, int16_t>>& kinds,
+                      const std::vector<double>& expected, const std::vector<std::pair<int64_t, double>>& costs,
+                      const std::vector<std::pair<int16_t, bool>>& seen, const py::kwargs& given) {
+  Keywords keywords(given, "choose_nodes");
+  LengthQuestion question;
+  question.num_rows = keywords.Take<int64_t>("num_rows");
+  question.expected_tokens = keywords.Take<double>("expected_tokens");
+  question.max_length = keywords.Take<int64_t>("max_length");
+  keywords.CheckAllKnown();
+  Draft draft;
+  draft.token_ids.resize(parents.size());
+  draft.parents = parents;
+  for (const auto& [first, second] : kinds) draft.kinds.push_back({first, second});
+  NodeRates rates(RatesAlone(expected), true);
+  for (const auto& [kind, accepted] : seen) rates.Add({kind, -1}, accepted);
+  std::vector<CostCurve::Point> points;
+  for (const auto& [rows, seconds] : costs) points.push_back({rows, seconds});
+  const NodeChoice choice = ChooseNodes(draft, rates, CostCurve(std::move(points)), question);
+  return py::make_tuple(choice.nodes, choice.cost, choice.gain, choice.risk);
+}
+
 }  // namespace
 
 void RegisterTestingSpeculative(py::module_& module) {
@@ -202,6 +242,17 @@ void RegisterTestingSpeculative(py::module_& module) {
     Price price;
     for (const std::optional<double>& seconds : seen) seconds ? price.Learn(*seconds) : price.Rest();
     return price.seconds();
+  });
+  module.def("choose_nodes", &ChosenNodes, py::arg("parents"), py::arg("kinds"), py::arg("expected"), py::arg("costs"), py::arg("seen"));
+  // How many tokens may be drafted in vain: the balance after steps, and drafts of (cost, tokens accepted).
+  module.def("draft_budget", [](int64_t num_steps, const std::vector<std::pair<double, double>>& drafts) {
+    DraftBudget budget;
+    for (int64_t i = 0; i < num_steps; ++i) budget.AddStep();
+    for (const auto& [cost, saved] : drafts) budget.Settle(cost, saved);
+    return budget.balance();
+  });
+  module.def("likeliest_tokens", [](const FloatArray& logits, int64_t count) {
+    return LikeliestTokens({logits.data(), static_cast<size_t>(logits.size())}, count);
   });
   module.def("choose_length", &ChosenLength, py::arg("num_drafts"), py::arg("num_accepted"), py::arg("costs"));
 }

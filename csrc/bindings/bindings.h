@@ -11,6 +11,7 @@ namespace llmi {
 pybind11::object PythonError(const Error& error);
 
 void RegisterConstraints(pybind11::module_& module);
+void RegisterDrafters(pybind11::module_& module);
 void RegisterErrors(pybind11::module_& module);
 void RegisterFiles(pybind11::module_& module);
 void RegisterRecords(pybind11::module_& module);

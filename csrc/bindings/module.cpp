@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   llmi::RegisterLab(module);
   llmi::RegisterRecords(module);
   llmi::RegisterSpeculation(module);
+  llmi::RegisterDrafters(module);
   llmi::RegisterRequests(module);
   llmi::RegisterEngine(module);
   llmi::RegisterSystem(module);

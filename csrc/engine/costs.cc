@@ -16,12 +16,25 @@ constexpr double kStallFactor = 1.7;
 constexpr int64_t kMinPromptBudget = 8;
 constexpr double kSlowStep = 0.05;  // seconds
 constexpr int kCostRounds = 3;
+constexpr int kUnitSteps = 3;
 constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
 }  // namespace
 
 StepCosts::StepCosts(const KernelContext& context, Decoder& decoder, KvCache& cache, int64_t max_num_rows, std::function<void()> check)
-    : context_(context), decoder_(decoder), cache_(cache), max_num_rows_(max_num_rows), check_(std::move(check)) {}
+    : context_(context),
+      decoder_(decoder),
+      cache_(cache),
+      max_num_rows_(max_num_rows),
+      check_(std::move(check)),
+      recorded_(Recorded(context)) {}
+
+// With 16-bit activations more rows cost more (SmolLM2: 1.05, 1.08, 1.31, 1.44, 1.48, 1.55 times 8 bits for 1, 2, 4, 8, 16, 32 rows).
+const CostCurve& StepCosts::Recorded(const KernelContext& context) {
+  static const CostCurve costs({{1, 1.0}, {2, 1.05}, {4, 1.2}, {8, 1.8}, {16, 3.2}, {32, 6.0}});
+  static const CostCurve wide_costs({{1, 1.0}, {2, 1.1}, {4, 1.5}, {8, 2.5}, {16, 4.6}, {32, 8.9}});
+  return context.wide_activations ? wide_costs : costs;
+}
 
 const CostCurve& StepCosts::Curve() {
   if (curve_.empty()) Measure();
@@ -58,8 +71,9 @@ void StepCosts::Learn(const StepShape& step, double seconds) {
     const double per_token = seconds / static_cast<double>(step.num_rows);
     prompt_seconds_per_token_ = prompt_seconds_per_token_ == 0 ? per_token : 0.8 * prompt_seconds_per_token_ + 0.2 * per_token;
   }
-  const double predicted = curve_.Seconds(step.num_rows);
-  if (predicted <= 0) return;  // no curve was measured
+  if (curve_.empty()) TakeUnit(step, seconds);
+  if (curve_.empty() && num_unit_steps_ < kUnitSteps) return;
+  const double predicted = CurveSoFar().Seconds(step.num_rows);
   if (step.num_prompts == step.num_sequences) return;
   const double seen = std::clamp(seconds / predicted, 0.2, 20.0);
   // Until a plain step has shown how far the curve is off, drafted steps count as plain ones.
@@ -74,6 +88,16 @@ void StepCosts::Learn(const StepShape& step, double seconds) {
   if (step.num_prompts > 0 || step.drafted) return;
   seen_plain_decode_ = true;
   drafted_ratio_ += 0.02 * (1 - drafted_ratio_);
+}
+
+// The recorded curve's unit is that of the fastest of the first plain steps: the very first one runs with cold caches.
+void StepCosts::TakeUnit(const StepShape& step, double seconds) {
+  if (num_unit_steps_ == kUnitSteps || step.num_prompts > 0 || step.drafted) return;
+  const double unit = seconds / Recorded(context_).Seconds(step.num_rows);
+  unit_seconds_ = num_unit_steps_++ == 0 ? unit : std::min(unit_seconds_, unit);
+  std::vector<CostCurve::Point> points = Recorded(context_).points();
+  for (CostCurve::Point& point : points) point.seconds *= unit_seconds_;
+  recorded_ = CostCurve(std::move(points));
 }
 
 // Seconds of a forward with num_rows rows and of their logits.
@@ -116,6 +140,8 @@ void StepCosts::Measure() {
   }
   cache_.Free(&kv);
   curve_ = CostCurve(std::move(points));
+  decode_ratio_ = mixed_ratio_ = drafted_ratio_ = 1;  // they were of the recorded curve
+  seen_plain_decode_ = false;
   seconds_by_rows_.clear();
   for (int64_t rows = 1; rows <= kCostRows[std::size(kCostRows) - 1]; ++rows) seconds_by_rows_.push_back(curve_.Seconds(rows));
 }

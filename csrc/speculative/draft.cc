@@ -113,22 +113,32 @@ void CheckTokens(const std::vector<int32_t>& token_ids, int64_t vocab_size) {
 Draft CutDepth(const Draft& draft, int64_t max_depth) {
   const std::vector<int32_t> depths = draft.Depths();
   if (std::all_of(depths.begin(), depths.end(), [&](int32_t depth) { return depth <= max_depth; })) return draft;
-  Draft cut;
-  std::vector<int32_t> place(depths.size(), -1);
+  std::vector<int32_t> keep;
   for (size_t i = 0; i < depths.size(); ++i) {
-    if (depths[i] > max_depth) continue;
-    place[i] = static_cast<int32_t>(cut.size());
-    cut.token_ids.push_back(draft.token_ids[i]);
-    if (!draft.laws.empty()) cut.laws.push_back(draft.laws[i]);
-    if (draft.is_chain()) continue;
-    cut.parents.push_back(draft.parents[i] < 0 ? -1 : place[static_cast<size_t>(draft.parents[i])]);
+    if (depths[i] <= max_depth) keep.push_back(static_cast<int32_t>(i));
   }
-  return cut;
+  return PickNodes(draft, keep);
+}
+
+Draft PickNodes(const Draft& draft, const std::vector<int32_t>& keep) {
+  Draft picked;
+  std::vector<int32_t> place(draft.token_ids.size(), -1);
+  for (const int32_t node : keep) {
+    const auto i = static_cast<size_t>(node);
+    place[i] = static_cast<int32_t>(picked.size());
+    picked.token_ids.push_back(draft.token_ids[i]);
+    if (!draft.laws.empty()) picked.laws.push_back(draft.laws[i]);
+    if (!draft.kinds.empty()) picked.kinds.push_back(draft.kinds[i]);
+    if (draft.is_chain()) continue;
+    picked.parents.push_back(draft.parents[i] < 0 ? -1 : place[static_cast<size_t>(draft.parents[i])]);
+  }
+  return picked;
 }
 
 Draft MergeDrafts(const std::vector<Draft>& drafts, int64_t max_nodes) {
   Draft merged;
   bool chain = true;
+  const bool has_kinds = std::any_of(drafts.begin(), drafts.end(), [](const Draft& draft) { return !draft.kinds.empty(); });
   for (const Draft& draft : drafts) {
     std::vector<int32_t> place(draft.token_ids.size(), -1);
     for (int64_t i = 0; i < draft.size(); ++i) {
@@ -141,11 +151,16 @@ Draft MergeDrafts(const std::vector<Draft>& drafts, int64_t max_nodes) {
         }
         return -1;
       }();
-      if (place[index] >= 0 || merged.size() == max_nodes) continue;
+      if (place[index] >= 0) {
+        if (has_kinds) merged.kinds[static_cast<size_t>(place[index])].second = draft.kind(i).first;
+        continue;
+      }
+      if (merged.size() == max_nodes) continue;
       place[index] = static_cast<int32_t>(merged.size());
       chain = chain && parent == static_cast<int32_t>(merged.size()) - 1;
       merged.token_ids.push_back(draft.token_ids[index]);
       merged.parents.push_back(parent);
+      if (has_kinds) merged.kinds.push_back(draft.kind(i));
     }
   }
   if (chain) merged.parents.clear();

@@ -22,6 +22,13 @@ class DrafterState {
   virtual ~DrafterState() = default;
 };
 
+// A row of the target that a drafter learns from.
+struct SeenRow {
+  int32_t token = 0;                   // that the row belongs to
+  int32_t node = -1;                   // of the sequence's draft; -1: the last committed token
+  std::span<const int32_t> likeliest;  // the tokens with the largest logits behind it, before masks; the largest first
+};
+
 // One sequence for which a drafter may propose tokens, and the proposal.
 struct DraftContext {
   uint64_t request_id = 0;
@@ -29,10 +36,12 @@ struct DraftContext {
   std::span<const int32_t> token_ids;  // prompt and output
   std::vector<int32_t> forced;         // tokens that the sequence's constraint lets follow alone, if its requests draft them
   int64_t prompt_len = 0;
-  int64_t max_nodes = 0;    // at least 1
-  uint32_t round = 0;       // the verification round, for the noise of drawn drafts
-  bool wants_laws = false;  // Draft::laws is needed if the drafter draws its tokens
-  SamplerState sampler;     // the target's, after token_ids
+  int64_t max_nodes = 0;     // at least 1
+  uint32_t round = 0;        // the verification round, for the noise of drawn drafts
+  bool wants_laws = false;   // Draft::laws is needed if the drafter draws its tokens, and the draft depends on this sequence alone
+  bool wants_chain = false;  // the verification takes no trees
+  bool greedy = false;       // temperature 0
+  SamplerState sampler;      // the target's, after token_ids
   DrafterState* state = nullptr;
   // {layer: [hidden_size]}: hidden states of the row that the last token was drawn from, for the layers that some drafter of the step
   // needs.
@@ -62,8 +71,20 @@ class Drafter {
   virtual double expected_acceptance(int32_t /*confidence*/) const { return 0.5; }
   // Whether proposals cost almost nothing and set `confidence`. Then "auto" gets them first and chooses a length afterwards.
   virtual bool tells_confidence() const { return false; }
+  // Whether proposals cost almost nothing, depend on the sequence alone and tell the kind of each node (Draft::kinds). Then "auto" gets
+  // them first and picks the nodes that pay, whatever the verification.
+  virtual bool tells_kinds() const { return false; }
+  // The rate at which nodes of this kind are accepted where the node before them is, before any was seen. greedy: at temperature 0.
+  virtual double expected_rate(int32_t kind, bool /*greedy*/) const { return expected_acceptance(kind); }
   // The layers whose hidden states it needs: 0 is the embedding's output, i the output of layer i.
   virtual const std::vector<int>& hidden_layers() const { return kNoLayers; }
+  // How many of the likeliest tokens behind each row it learns from; 0: it does not.
+  virtual int64_t num_likeliest() const { return 0; }
+  // Called for each row that a token or a draft may follow, before the token is drawn. shares: no token depends on drafts, so what is
+  // learnt may serve other sequences.
+  virtual void Learn(DrafterState& /*state*/, const SeenRow& /*row*/, bool /*shares*/) {}
+  // Memory of its tables and weights, which all sequences share, outside the KV cache. Any thread may ask.
+  virtual int64_t num_bytes() const { return 0; }
   // Fills `draft` or `error` of each context. The caller checks the drafts.
   virtual void Propose(std::span<DraftContext*> contexts) = 0;
   // Called after the walk over a draft, only if wants_observe(). num_accepted: how many of its tokens were accepted. target_logprobs: the
@@ -81,9 +102,16 @@ class UnionDrafter : public Drafter {
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
   double expected_acceptance(int32_t confidence) const override;
   const std::vector<int>& hidden_layers() const override { return hidden_layers_; }
+  int64_t num_likeliest() const override;
+  void Learn(DrafterState& state, const SeenRow& row, bool shares) override;
   void Propose(std::span<DraftContext*> contexts) override;
   bool wants_observe() const override;
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;
+
+ protected:
+  const std::vector<std::shared_ptr<Drafter>>& drafters() const { return drafters_; }
+  // One draft of those of all drafters, in their order.
+  virtual Draft Merge(std::vector<Draft> drafts, const DraftContext& context) const;
 
  private:
   std::vector<std::shared_ptr<Drafter>> drafters_;

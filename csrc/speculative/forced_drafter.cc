@@ -21,6 +21,7 @@ Draft Agreeing(const Draft& draft, const std::vector<int32_t>& forced) {
     if (depth <= forced.size() && draft.token_ids[i] != forced[depth - 1]) continue;
     place[i] = static_cast<int32_t>(kept.size());
     kept.token_ids.push_back(draft.token_ids[i]);
+    if (!draft.kinds.empty()) kept.kinds.push_back(draft.kinds[i]);
     kept.parents.push_back(parent < 0 ? -1 : place[static_cast<size_t>(parent)]);
   }
   return kept;
@@ -53,6 +54,10 @@ double ForcedDrafter::expected_acceptance(int32_t confidence) const {
   return drafter_->expected_acceptance(confidence);
 }
 
+double ForcedDrafter::expected_rate(int32_t kind, bool greedy) const {
+  return kind == kForcedNode || drafter_ == nullptr ? kForcedRate : drafter_->expected_rate(kind, greedy);
+}
+
 void ForcedDrafter::Propose(std::span<DraftContext*> contexts) {
   if (drafter_ != nullptr) drafter_->Propose(contexts);
   for (DraftContext* context : contexts) {
@@ -60,6 +65,7 @@ void ForcedDrafter::Propose(std::span<DraftContext*> contexts) {
     if (context->forced.empty() || keeps_own || context->error) continue;
     Draft forced;
     forced.token_ids = context->forced;
+    if (tells_kinds()) forced.kinds.assign(forced.token_ids.size(), NodeKind{kForcedNode, -1});
     context->draft = MergeDrafts({std::move(forced), Agreeing(context->draft, context->forced)}, context->max_nodes);
     if (tells_confidence()) context->confidence = kForcedConfidence;
   }

@@ -23,7 +23,11 @@ class ForcedDrafter : public Drafter {
   std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
   double expected_acceptance(int32_t confidence) const override;
   bool tells_confidence() const override { return drafter_ == nullptr || drafter_->tells_confidence(); }
+  bool tells_kinds() const override { return drafter_ != nullptr && drafter_->tells_kinds(); }
+  double expected_rate(int32_t kind, bool greedy) const override;
   const std::vector<int>& hidden_layers() const override { return drafter_ == nullptr ? kNoLayers : drafter_->hidden_layers(); }
+  int64_t num_likeliest() const override { return drafter_ == nullptr ? 0 : drafter_->num_likeliest(); }
+  void Learn(DrafterState& state, const SeenRow& row, bool shares) override { drafter_->Learn(state, row, shares); }
   // Forced tokens come first; of the user's draft, what agrees with them follows. A drafter that gives laws or observes keeps its drafts as
   // they are, unless it has none.
   void Propose(std::span<DraftContext*> contexts) override;

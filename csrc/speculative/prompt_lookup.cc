@@ -21,14 +21,20 @@ uint64_t HashNgram(std::span<const int32_t> token_ids, int64_t end, int64_t n) {
 // chats of six kinds.
 constexpr int64_t kMatchLengths[] = {1, 2, 3, 5, 9};
 constexpr double kMatchRates[] = {0.3, 0.5, 0.55, 0.75, 0.9};
+// The same of single nodes, where those before them were accepted and lengthen the match: at temperature 1, and at 0.
+constexpr double kNodeRates[2][5] = {{0.03, 0.12, 0.25, 0.45, 0.7}, {0.15, 0.35, 0.5, 0.7, 0.9}};
 static_assert(std::size(kMatchLengths) + 1 == kForcedConfidence && std::size(kMatchRates) == std::size(kMatchLengths));
 
-int32_t Confidence(std::span<const int32_t> token_ids, int64_t begin) {
+int64_t MatchLength(std::span<const int32_t> token_ids, int64_t begin) {
   int64_t length = 0;
   while (length < kMatchLengths[std::size(kMatchLengths) - 1] && length < begin &&
          token_ids[static_cast<size_t>(begin - 1 - length)] == token_ids[token_ids.size() - 1 - static_cast<size_t>(length)]) {
     ++length;
   }
+  return length;
+}
+
+int32_t Confidence(int64_t length) {
   return static_cast<int32_t>(std::upper_bound(std::begin(kMatchLengths), std::end(kMatchLengths), length) - std::begin(kMatchLengths));
 }
 
@@ -71,18 +77,25 @@ double PromptLookup::expected_acceptance(int32_t confidence) const {
   return is_own ? kMatchRates[confidence - 1] : Drafter::expected_acceptance(confidence);
 }
 
+double PromptLookup::expected_rate(int32_t kind, bool greedy) const {
+  return kind > 0 && kind <= static_cast<int32_t>(std::size(kMatchRates)) ? kNodeRates[greedy][kind - 1]
+                                                                          : Drafter::expected_rate(kind, greedy);
+}
+
 void PromptLookup::Propose(std::span<DraftContext*> contexts) {
   for (DraftContext* context : contexts) {
     auto& index = static_cast<NgramIndex&>(*context->state);
     index.Update(context->token_ids);
     const int64_t begin = index.Find(context->token_ids);
     if (begin < 0) continue;
-    context->confidence = Confidence(context->token_ids, begin);
+    const int64_t length = MatchLength(context->token_ids, begin);
+    context->confidence = Confidence(length);
     const auto size = static_cast<int64_t>(context->token_ids.size());
     // A match near the end of the text runs into its own continuation: a periodic text is continued with its period.
     const int64_t period = size - begin;
     for (int64_t i = 0; i < context->max_nodes; ++i) {
       context->draft.token_ids.push_back(context->token_ids[static_cast<size_t>(begin + i % period)]);
+      context->draft.kinds.push_back({static_cast<int16_t>(Confidence(length + i)), -1});
     }
   }
 }

@@ -38,6 +38,7 @@ class PromptLookup : public Drafter {
   // The more tokens match, the more likely is the next one to match.
   double expected_acceptance(int32_t confidence) const override;
   bool tells_confidence() const override { return true; }
+  double expected_rate(int32_t kind, bool greedy) const override;  // of nodes, by the same measure
   void Propose(std::span<DraftContext*> contexts) override;
 
  private:

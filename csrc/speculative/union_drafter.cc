@@ -40,6 +40,22 @@ std::unique_ptr<DrafterState> UnionDrafter::NewState(uint64_t request_id, int64_
   return state;
 }
 
+int64_t UnionDrafter::num_likeliest() const {
+  int64_t most = 0;
+  for (const auto& drafter : drafters_) most = std::max(most, drafter->num_likeliest());
+  return most;
+}
+
+void UnionDrafter::Learn(DrafterState& state, const SeenRow& row, bool shares) {
+  for (size_t i = 0; i < drafters_.size(); ++i) {
+    const auto wanted = static_cast<size_t>(drafters_[i]->num_likeliest());
+    if (wanted == 0) continue;
+    SeenRow own = row;
+    own.likeliest = row.likeliest.first(std::min(wanted, row.likeliest.size()));
+    drafters_[i]->Learn(*static_cast<UnionState&>(state).states[i], own, shares);
+  }
+}
+
 bool UnionDrafter::wants_observe() const {
   return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->wants_observe(); });
 }
@@ -71,7 +87,9 @@ void UnionDrafter::Propose(std::span<DraftContext*> contexts) {
       proposals[i].push_back(std::move(own[i].draft));
     }
   }
-  for (size_t i = 0; i < contexts.size(); ++i) contexts[i]->draft = MergeDrafts(proposals[i], contexts[i]->max_nodes);
+  for (size_t i = 0; i < contexts.size(); ++i) contexts[i]->draft = Merge(std::move(proposals[i]), *contexts[i]);
 }
+
+Draft UnionDrafter::Merge(std::vector<Draft> drafts, const DraftContext& context) const { return MergeDrafts(drafts, context.max_nodes); }
 
 }  // namespace llmi

@@ -76,6 +76,8 @@ struct DraftVerdict {
 class DraftJudge {
  public:
   virtual ~DraftJudge() = default;
+  // Whether it judges trees, too.
+  virtual bool takes_trees() const { return true; }
   virtual DraftVerdict Judge(DraftRows& rows) const = 0;
 };
 
@@ -84,6 +86,7 @@ class DraftJudge {
 // Decoding, 2025). Throws Error(kDraft) for a tree.
 class BlockVerification : public DraftJudge {
  public:
+  bool takes_trees() const override { return false; }
   DraftVerdict Judge(DraftRows& rows) const override;
 };
 

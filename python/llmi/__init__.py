@@ -35,8 +35,11 @@ _MODULES = {
     "params.constraint": ("Constraint",),
     "params.structured": ("StructuredOutputsParams",),
     "speculation.drafters": ("Draft", "Drafter", "PromptLookup"),
+    "speculation.corpus": ("CorpusDrafter",),
     "speculation.context": ("DraftContext",),
     "speculation.draft_model": ("DraftModel",),
+    "speculation.lookahead": ("Lookahead",),
+    "speculation.recycling": ("TokenRecycling",),
     "lab.tree": ("TokenTree",),
     "speculation.verification": ("Typical", "Verification", "VerifyContext"),
     "speculation.self_draft": ("SelfDraft",),
@@ -140,10 +143,13 @@ if TYPE_CHECKING:
     from llmi.speculation.config import LengthPolicy as LengthPolicy
     from llmi.speculation.config import SpeculativeConfig as SpeculativeConfig
     from llmi.speculation.context import DraftContext as DraftContext
+    from llmi.speculation.corpus import CorpusDrafter as CorpusDrafter
     from llmi.speculation.draft_model import DraftModel as DraftModel
     from llmi.speculation.drafters import Draft as Draft
     from llmi.speculation.drafters import Drafter as Drafter
     from llmi.speculation.drafters import PromptLookup as PromptLookup
+    from llmi.speculation.lookahead import Lookahead as Lookahead
+    from llmi.speculation.recycling import TokenRecycling as TokenRecycling
     from llmi.speculation.self_draft import SelfDraft as SelfDraft
     from llmi.speculation.verification import Typical as Typical
     from llmi.speculation.verification import Verification as Verification

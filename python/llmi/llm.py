@@ -141,7 +141,7 @@ class LLM(StaysHere, ModelRows):
         Which waiting request runs next; an object orders them by its `key`. The last two are baselines to compare with.
     waiting_served_ratio : float, optional
         When as many requests wait as ratio times those that run, running decodes pause for one prefill (TGI's meaning).
-    speculative_config : SpeculativeConfig, Drafter, dict or None
+    speculative_config : SpeculativeConfig, Drafter, dict, "auto" or None
         How requests speculate unless they say otherwise; tokens do not depend on it.
     batch_processors : iterable of BatchLogitsProcessor
         Logits processors for every request, called with all rows that are ready at once.
@@ -276,8 +276,8 @@ class LLM(StaysHere, ModelRows):
             A flat list of ints is one prompt. A TokenSequence is continued from a fork of its cache, itself untouched.
         sampling_params : SamplingParams, BeamSearchParams or one of them for each prompt, optional
             Replaces the model's own defaults.
-        speculative_config : SpeculativeConfig, Drafter, function, dict, None, or a list with one for each prompt
-            Who drafts tokens ahead; changes nothing but the speed. "engine": what LLM was given; None: off.
+        speculative_config : SpeculativeConfig, Drafter, function, dict, "auto", None, or a list with one for each prompt
+            Who drafts tokens ahead; changes nothing but the speed. "auto": what there is for the model; "engine": what LLM was given; None: off.
         priority : int or one for each prompt
             Smaller runs first, under scheduling_policy="priority".
         trace : bool
@@ -505,7 +505,8 @@ class LLM(StaysHere, ModelRows):
     def memory_report(self) -> MemoryReport:
         """The KV cache now, with the block tables of all that hold some; draws itself in a notebook."""
         tables = call_core(self._engine.tables)
-        return make_memory_report(call_core(self._engine.stats), tables, self.model_info.weight_bytes, self._page_bytes)
+        stats, drafter_bytes = call_core(self._engine.stats), self._speculation.num_bytes()
+        return make_memory_report(stats, tables, self.model_info.weight_bytes, self._page_bytes, drafter_bytes)
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""

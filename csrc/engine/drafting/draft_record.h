@@ -16,18 +16,28 @@
 #include "speculative/drafter.h"
 #include "speculative/hidden_rows.h"
 #include "speculative/length.h"
+#include "speculative/node_rates.h"
 
 namespace llmi {
 
 // How often drafts were accepted, by confidence.
 using AcceptanceRecords = std::array<AcceptanceRecord, kNumConfidences>;
 
+// What "auto" knows of one continuation whose drafter tells the kinds of nodes.
+struct NodeRecord {
+  NodeRates rates;
+  DraftBudget budget;  // used where drafts may depend on this continuation alone
+  double cost = 0;     // of the draft that was chosen last
+};
+
 class DraftRecord {
  public:
-  // The drafter's memory of the sequence; null until the first draft.
+  // The drafter's memory of the sequence; null until it is first needed.
   DrafterState* state() const { return state_.get(); }
   void set_state(std::unique_ptr<DrafterState> state) { state_ = std::move(state); }
 
+  // Whether the drafter was asked for a draft.
+  bool was_asked() const { return round_ > 0; }
   // Number of the latest proposal. It keys the noise of verification.
   uint32_t round() const { return round_; }
   void BeginRound() { ++round_; }
@@ -47,6 +57,9 @@ class DraftRecord {
   // Sets what is expected before any draft was seen.
   void set_expected(const AcceptanceRecords& records) { acceptance_ = records; }
 
+  // Null until the first draft of a drafter that tells kinds of nodes.
+  std::unique_ptr<NodeRecord>& nodes() { return nodes_; }
+
   // {layer: [hidden_size]} of the row that the last token was drawn from, for drafters that read them.
   const std::map<int, std::vector<float>>& hidden_states() const { return hidden_states_; }
   void KeepHiddenState(int layer, std::span<const float> values) { hidden_states_[layer].assign(values.begin(), values.end()); }
@@ -64,6 +77,7 @@ class DraftRecord {
   uint32_t round_ = 0;
   std::optional<Draft> waiting_;
   AcceptanceRecords acceptance_;
+  std::unique_ptr<NodeRecord> nodes_;
   std::map<int, std::vector<float>> hidden_states_;
   WaitingRows rows_;
   std::unique_ptr<ContrastRecord> contrast_;

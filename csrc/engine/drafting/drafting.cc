@@ -28,7 +28,8 @@ Drafting::Drafting(const KernelContext& context, KvCache& cache, Scheduler& sche
       scheduler_(scheduler),
       requests_(requests),
       limits_(limits),
-      lengths_(context, scheduler, costs, histories_) {}
+      lengths_(context, scheduler, costs, histories_),
+      node_lengths_(context, costs, histories_) {}
 
 void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;
@@ -74,8 +75,12 @@ void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   for (Call& call : calls) Ask(call);
   for (Call& call : calls) {
     for (size_t i = 0; i < call.samples.size(); ++i) {
-      if (call.looks_first) CutToLength(*call.samples[i], call.contexts[i], &plan);
-      Take(*call.samples[i], call.contexts[i], call.looks_first ? call.contexts[i].confidence : 0);
+      if (call.picks_nodes) {
+        PickNodes(*call.samples[i], call.contexts[i], &plan);
+      } else if (call.looks_first) {
+        CutToLength(*call.samples[i], call.contexts[i], &plan);
+      }
+      Take(*call.samples[i], call.contexts[i], call.looks_first && !call.picks_nodes ? call.contexts[i].confidence : 0);
     }
   }
 }
@@ -102,13 +107,41 @@ std::vector<Drafting::Call> Drafting::ChooseCalls(const std::vector<Sample*>& sa
   return calls;
 }
 
+// Begins the sequence's next round.
+DraftContext Drafting::MakeContext(Sample& sample, int64_t max_nodes) const {
+  const Running& running = *sample.running;
+  const SpeculationConfig& speculation = *running.request->speculation;
+  DraftContext context;
+  context.request_id = running.request->id;
+  context.sample_index = sample.index;
+  context.token_ids = sample.tokens;
+  context.prompt_len = running.prompt_len();
+  context.sampler = sample.sampler;
+  context.greedy = running.request->params.greedy();
+  if (running.request->drafts_forced) context.forced = sample.constraint->forced();
+  context.max_nodes = max_nodes;
+  sample.drafting.BeginRound();
+  context.round = sample.drafting.round();
+  context.wants_laws = sample.judges_drafts();
+  context.wants_chain = speculation.judge != nullptr && !speculation.judge->takes_trees();
+  context.hidden_states = &sample.drafting.hidden_states();
+  const HiddenChunks& rows = sample.drafting.rows().chunks();
+  context.hidden_rows = &rows;
+  context.first_row = rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row;
+  if (sample.drafting.state() == nullptr) sample.drafting.set_state(speculation.drafter->NewState(running.request->id, sample.index));
+  context.state = sample.drafting.state();
+  return context;
+}
+
 void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting) {
   const Running& running = *sample.running;
   const SpeculationConfig& speculation = *running.request->speculation;
-  if (sample.drafting.state() == nullptr) histories_.SetExpectedAcceptance(sample);
+  if (!sample.drafting.was_asked()) histories_.SetExpectedAcceptance(sample);
   const bool coupled = speculation.verification == VerificationKind::kCoupled;
-  const bool looks_first =
-      coupled && speculation.num_tokens < 0 && speculation.length_policy == nullptr && speculation.drafter->tells_confidence();
+  const bool picks_nodes = NodeLengths::Serves(speculation);
+  const bool looks_first = picks_nodes || (coupled && speculation.num_tokens < 0 && speculation.length_policy == nullptr &&
+                                           speculation.drafter->tells_confidence());
+  if (picks_nodes && sample.drafting.nodes() == nullptr) node_lengths_.Begin(sample);
   const int64_t limit = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
   const int64_t length = limit < 1 || looks_first ? limit : lengths_.Choose(sample, 0, limit, *plan);
   if (length < 1) {
@@ -117,34 +150,25 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
     return;
   }
 
-  DraftContext context;
-  context.request_id = running.request->id;
-  context.sample_index = sample.index;
-  context.token_ids = sample.tokens;
-  context.prompt_len = running.prompt_len();
-  context.sampler = sample.sampler;
-  if (running.request->drafts_forced) context.forced = sample.constraint->forced();
-  context.max_nodes = length;
-  sample.drafting.BeginRound();
-  context.round = sample.drafting.round();
-  context.wants_laws = !coupled;
-  context.hidden_states = &sample.drafting.hidden_states();
-  const HiddenChunks& rows = sample.drafting.rows().chunks();
-  context.hidden_rows = &rows;
-  context.first_row = rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row;
-  const bool starts = sample.drafting.state() == nullptr;
-  if (starts) sample.drafting.set_state(speculation.drafter->NewState(running.request->id, sample.index));
-  context.state = sample.drafting.state();
+  const bool starts = !sample.drafting.was_asked();
+  DraftContext context = MakeContext(sample, length);
   const auto known = std::find_if(calls->begin(), calls->end(), [&](const auto& call) {
     return call.drafter == speculation.drafter.get() && call.looks_first == looks_first;
   });
-  Call& call = known == calls->end() ? calls->emplace_back(Call{speculation.drafter.get(), {}, {}, looks_first}) : *known;
+  Call& call = known == calls->end() ? calls->emplace_back(Call{speculation.drafter.get(), {}, {}, looks_first, picks_nodes}) : *known;
   call.samples.push_back(&sample);
   if (starts) call.num_start_tokens += static_cast<int64_t>(sample.tokens.size());
   call.contexts.push_back(std::move(context));
   if (looks_first) return;
   plan->num_rows += length * sample.num_sequences();
   plan->expected_tokens += sample.drafting.acceptance(0).Rates()[0];
+}
+
+// Leaves the nodes of a proposed draft that pay.
+void Drafting::PickNodes(Sample& sample, DraftContext& context, StepPlan* plan) {
+  if (sample.finished || context.error) return;
+  const int64_t room = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
+  node_lengths_.Cut(sample, &context.draft, std::max<int64_t>(room, 0), plan);
 }
 
 // Cuts a proposed draft to the length that pays, now that its confidence is known, and with it the expected acceptance.
@@ -258,7 +282,9 @@ void Drafting::EndWalk(Sample& sample, double verify_seconds) {
   stats.num_accepted_per_position.resize(std::max(stats.num_accepted_per_position.size(), static_cast<size_t>(depth)));
   for (int64_t i = 0; i < num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
   // If a stop rule ended the walk, nothing is known about the nodes after it.
-  if (sample.walk.has_ended() || num_accepted == depth) {
+  if (sample.drafting.nodes() != nullptr) {
+    if (sample.walk.has_ended()) node_lengths_.Learn(sample);
+  } else if (sample.walk.has_ended() || num_accepted == depth) {
     const int32_t confidence = sample.walk.confidence();
     sample.drafting.acceptance(confidence).Add(depth, num_accepted);
     DrafterHistory& history = histories_.Of(&drafter);

@@ -10,6 +10,7 @@
 #include "engine/costs.h"
 #include "engine/drafting/history.h"
 #include "engine/drafting/lengths.h"
+#include "engine/drafting/node_lengths.h"
 #include "kernels/ops/context.h"
 #include "scheduler/scheduler.h"
 
@@ -43,12 +44,15 @@ class Drafting {
     std::vector<Sample*> samples;
     std::vector<DraftContext> contexts;
     bool looks_first = false;      // lengths are chosen after the drafts are proposed
+    bool picks_nodes = false;      // and by node
     int64_t num_start_tokens = 0;  // of sequences that are new to the drafter
   };
   void Propose(const std::vector<Sample*>& samples, StepPlan plan);
   std::vector<Call> ChooseCalls(const std::vector<Sample*>& samples, StepPlan* plan);
   void AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting);
   void Ask(Call& call);
+  DraftContext MakeContext(Sample& sample, int64_t max_nodes) const;
+  void PickNodes(Sample& sample, DraftContext& context, StepPlan* plan);
   void CutToLength(Sample& sample, DraftContext& context, StepPlan* plan);
   void Take(Sample& sample, DraftContext& context, int32_t confidence);
   void CheckFits(const Sample& sample, const Draft& draft) const;
@@ -61,6 +65,7 @@ class Drafting {
   const DraftingLimits limits_;
   DrafterHistories histories_;
   DraftLengths lengths_;
+  NodeLengths node_lengths_;
 };
 
 }  // namespace llmi

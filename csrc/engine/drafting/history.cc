@@ -7,7 +7,7 @@ constexpr size_t kMaxKnownDrafters = 256;
 
 }  // namespace
 
-DrafterHistory::DrafterHistory(const Drafter& drafter) {
+DrafterHistory::DrafterHistory(const Drafter& drafter) : rates{NodeRates(drafter, false), NodeRates(drafter, true)} {
   for (auto& records : acceptance) {
     for (size_t i = 0; i < kNumConfidences; ++i) records[i] = AcceptanceRecord(drafter.expected_acceptance(static_cast<int32_t>(i)));
   }

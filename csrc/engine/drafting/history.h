@@ -8,6 +8,7 @@
 #include "engine/running.h"
 #include "speculative/drafter.h"
 #include "speculative/length.h"
+#include "speculative/node_rates.h"
 
 namespace llmi {
 
@@ -17,6 +18,8 @@ struct DrafterHistory {
   Price per_token;                              // that is proposed
   Price per_start_token;                        // of a sequence's tokens when its first draft is proposed
   std::array<AcceptanceRecords, 2> acceptance;  // [greedy]: greedy tokens are accepted more often
+  std::array<NodeRates, 2> rates;               // [greedy]
+  std::array<DraftBudget, 2> budget;            // [greedy]
 };
 
 class DrafterHistories {

@@ -10,14 +10,6 @@ namespace {
 
 constexpr int64_t kMaxAutoLength = 16;
 
-// Costs that "auto" assumes under acceptance and rejection. There tokens depend on draft lengths, so measured times must not be used. With
-// 16-bit activations more rows cost more (SmolLM2: 1.05, 1.08, 1.31, 1.44, 1.48, 1.55 times 8 bits for 1, 2, 4, 8, 16, 32 rows).
-const CostCurve& RecordedCosts(bool wide_activations) {
-  static const CostCurve costs({{1, 1.0}, {2, 1.05}, {4, 1.2}, {8, 1.8}, {16, 3.2}, {32, 6.0}});
-  static const CostCurve wide_costs({{1, 1.0}, {2, 1.1}, {4, 1.5}, {8, 2.5}, {16, 4.6}, {32, 8.9}});
-  return wide_activations ? wide_costs : costs;
-}
-
 }  // namespace
 
 int64_t DraftLengths::Limit(const Sample& sample, int64_t room) {
@@ -34,7 +26,7 @@ int64_t DraftLengths::Choose(const Sample& sample, int32_t confidence, int64_t l
   const auto rates = sample.drafting.acceptance(confidence).Rates();
   if (speculation.verification != VerificationKind::kCoupled && speculation.length_policy == nullptr) {
     // A tree of fixed shape is proposed whole or not at all.
-    return ChooseLength(rates, RecordedCosts(context_.wide_activations), {1, 1, 0, limit}) > 0 ? limit : 0;
+    return ChooseLength(rates, StepCosts::Recorded(context_), {1, 1, 0, limit}) > 0 ? limit : 0;
   }
   if (speculation.length_policy != nullptr) {
     return std::clamp<int64_t>(speculation.length_policy->Choose(rates, costs_.SecondsByRows(), scheduler_.num_running()), 0, limit);
@@ -43,7 +35,7 @@ int64_t DraftLengths::Choose(const Sample& sample, int32_t confidence, int64_t l
   // A step takes longer than its forward alone. A drafter's seconds are divided by the same ratio, so that they compare with the curve.
   LengthQuestion question = {plan.expected_tokens, plan.num_rows, history.per_token.seconds() / costs_.decode_ratio(), limit,
                              costs_.drafted_ratio()};
-  if (sample.drafting.state() == nullptr) {
+  if (!sample.drafting.was_asked()) {
     question.start_seconds = history.per_start_token.seconds() * static_cast<double>(sample.tokens.size()) / costs_.decode_ratio();
     question.remaining_tokens = sample.scheduled.max_new_tokens;
   }

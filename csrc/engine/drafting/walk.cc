@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "speculative/likeliest.h"
+
 namespace llmi {
 namespace {
 
@@ -48,6 +50,16 @@ void WalkOn(KvCache& cache, Sample& sample, int32_t child) {
   accept(sample.scheduled);
   if (sample.companion != nullptr) accept(sample.companion->scheduled);
   sample.walk.Accept(child);
+}
+
+void LearnRow(const LogitsRow& row, std::span<const float> logits) {
+  Sample& sample = *row.sample;
+  Drafter& drafter = *sample.request().speculation->drafter;
+  const std::vector<int32_t> likeliest = LikeliestTokens(logits, drafter.num_likeliest());
+  if (sample.drafting.state() == nullptr) sample.drafting.set_state(drafter.NewState(sample.request().id, sample.index));
+  const int32_t token = row.node == kWalkRoot ? sample.tokens[static_cast<size_t>(row.position)]
+                                              : sample.walk.draft().token_ids[static_cast<size_t>(row.node)];
+  drafter.Learn(*sample.drafting.state(), {token, row.node, likeliest}, !sample.judges_drafts());
 }
 
 void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result,

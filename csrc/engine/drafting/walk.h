@@ -20,6 +20,9 @@ std::vector<int32_t> ChildrenToJudge(const LogitsRow& row);
 // Takes the walk to `child`, whose token was drawn, and moves its K and V into the slot of its position; -1 ends the walk.
 void WalkOn(KvCache& cache, Sample& sample, int32_t child);
 
+// Tells the sequence's drafter the likeliest tokens behind the row. logits [vocab_size]: before the masks.
+void LearnRow(const LogitsRow& row, std::span<const float> logits);
+
 // Keeps, for drafters, the hidden states of the row that each sequence's last token was drawn from. layers: of result.taps.
 void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result, int64_t hidden_size);
 

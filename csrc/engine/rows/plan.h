@@ -62,6 +62,7 @@ struct RowKeeps {
   bool logprobs = false;        // log-probabilities of the token and of the most likely ones: raw and of the law
   bool draft_logprobs = false;  // the law's log-probabilities of drafted tokens, for a drafter that observes
   bool trace = false;           // the decode trace: raw logits, each stage, the law
+  bool likeliest = false;       // the likeliest tokens, for a drafter that learns from them
   bool hidden = false;          // the hidden state after the final norm, for contrastive search
 
   bool operator==(const RowKeeps&) const = default;

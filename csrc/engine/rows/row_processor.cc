@@ -97,6 +97,7 @@ void RowProcessor::ProcessRow(const LogitsRow& row, const RowValues& values, con
     num_generated_tokens_ += beams_.Take(row, trace_.step());
     return;
   }
+  if (row.plan.keeps.likeliest) LearnRow(row, {values.base, static_cast<size_t>(combined_.logits().vocab_size())});
   if (row.plan.decider == RowDecider::kJudge) {
     JudgeRow(row, values);
     return;
@@ -163,6 +164,7 @@ void RowProcessor::StartSiblings(const LogitsRow& row, const RowValues& values) 
     sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;
     scheduler_.AddRunning(&sample.scheduled);
     sample.emit_time_s = leader.emit_time_s;
+    if (own.plan.keeps.likeliest) LearnRow(own, {values.base, static_cast<size_t>(combined_.logits().vocab_size())});
     SampleToken(own, values, kNotDrawn);
   }
 }

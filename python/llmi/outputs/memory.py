@@ -41,7 +41,7 @@ class SequenceBlocks(Record):
 
 @dataclasses.dataclass(slots=True, repr=False, eq=False)
 class MemoryReport(Record):
-    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use."""
+    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use; `drafter_bytes`: tables of drafters."""
 
     num_blocks: int
     num_free_blocks: int
@@ -50,12 +50,14 @@ class MemoryReport(Record):
     weight_bytes: int
     kv_bytes: int
     sequences: list[SequenceBlocks] = dataclasses.field(default_factory=list)
+    drafter_bytes: int = 0
 
     def __repr__(self) -> str:
         used = self.num_blocks - self.num_free_blocks
+        drafters = f", drafters {self.drafter_bytes / 1e6:,.1f} MB" if self.drafter_bytes else ""
         lines = [
             f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of their"
-            f" slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB)"
+            f" slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB{drafters})"
         ]
         lines += [f"  {entry!r}" for entry in self.sequences[:_MAX_SHOWN]]
         if len(self.sequences) > _MAX_SHOWN:
@@ -66,7 +68,9 @@ class MemoryReport(Record):
         return _memory_html(self)
 
 
-def make_memory_report(stats: Mapping[str, Any], tables: _core.MemoryTables, weight_bytes: int, page_bytes: int) -> MemoryReport:
+def make_memory_report(
+    stats: Mapping[str, Any], tables: _core.MemoryTables, weight_bytes: int, page_bytes: int, drafter_bytes: int
+) -> MemoryReport:
     """From the core's counters and block tables."""
     references = tables.references
     sequences = []
@@ -80,6 +84,7 @@ def make_memory_report(stats: Mapping[str, Any], tables: _core.MemoryTables, wei
     return MemoryReport(
         num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
         wasted_share=stats["wasted_share"], weight_bytes=weight_bytes, kv_bytes=stats["num_pages"] * page_bytes, sequences=sequences,
+        drafter_bytes=drafter_bytes,
     )  # fmt: skip
 
 

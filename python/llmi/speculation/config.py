@@ -6,12 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
-from llmi.base.kinds import Choice, Either, Object, Place, Text, Whole, callable_object, dimensions, parse, show
-from llmi.base.opening import is_llm
-from llmi.errors import InvalidParamsError, UnsupportedCombinationError
-from llmi.params.options import nearest
-from llmi.speculation.draft_model import DraftModel
-from llmi.speculation.drafters import Drafter, DrafterLike, PromptLookup, as_drafter
+from llmi.base.kinds import Choice, Either, Object, Whole, callable_object, dimensions, parse
+from llmi.errors import InvalidParamsError
+from llmi.speculation.drafters import DrafterLike, as_drafter
+from llmi.speculation.methods import drafter_of
 from llmi.speculation.verification import Typical, Verification
 
 if TYPE_CHECKING:
@@ -65,8 +63,8 @@ class SpeculativeConfig:
 
     Parameters
     ----------
-    drafter : Drafter, callable, or a list of them
-        Several propose one merged tree, earlier ones first.
+    drafter : Drafter, callable, "auto", or a list of them
+        Several propose one merged tree, earlier ones first. "auto": what there is for the model: heads, a table, prompt lookup.
     num_speculative_tokens : int, "auto", or LengthPolicy
         Most tokens in a draft. "auto" picks, at each step, the length with the most expected tokens per second from the cost of a step
         and the acceptance seen, down to none; under verification other than "coupled" from a fixed table of costs and this sequence's
@@ -111,42 +109,8 @@ class SpeculativeConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> SpeculativeConfig:
-        """vLLM's keys: method, model, num_speculative_tokens, prompt_lookup_max, prompt_lookup_min."""
-        if not config:
-            raise InvalidParamsError("speculative_config is empty: None switches speculation off", "speculative_config")
-        known = {"method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "verification"}
-        if unknown := [key for key in config if key not in known]:
-            names = ", ".join(f"{show(key)}{nearest(str(key), known, {})}" for key in unknown)
-            raise InvalidParamsError(
-                f"speculative_config has no key {names}; its keys are {', '.join(sorted(known))}", "speculative_config"
-            )
-        if config.get("model") is not None:
-            parse(
-                Either((Place(), Object("", is_llm)), "a path or an LLM"),
-                "speculative_config's model",
-                config["model"],
-            )
-        method = config.get("method")
-        if method is None:
-            model = config.get("model")
-            method = "ngram" if model is None or (isinstance(model, str) and model in ("ngram", "[ngram]")) else "draft_model"
-        method = parse(Text(64), "speculative_config's method", method)
-        drafter: Drafter
-        if method in ("ngram", "[ngram]", "prompt_lookup"):
-            if method != "ngram" and config.get("model") is not None and config["model"] not in ("ngram", "[ngram]"):
-                raise InvalidParamsError(
-                    f"speculative_config: method {method!r} has no model, not {show(config['model'])}", "speculative_config"
-                )
-            longest, shortest = config.get("prompt_lookup_max"), config.get("prompt_lookup_min")
-            drafter = PromptLookup(4 if longest is None else longest, 1 if shortest is None else shortest)
-        elif method == "draft_model":
-            if config.get("model") is None:
-                raise InvalidParamsError("speculative_config: method 'draft_model' needs 'model'", "speculative_config")
-            drafter = DraftModel(config["model"])
-        else:
-            raise UnsupportedCombinationError(
-                f"speculative_config: method {method!r} is unknown: ngram or draft_model", "speculative_config", str(method)
-            )
+        """vLLM's keys: method ("ngram", "suffix", "draft_model", or llmi's own "auto"), model, num_speculative_tokens, and those of the methods."""
+        drafter = drafter_of(config)
         length, verification = config.get("num_speculative_tokens"), config.get("verification")
         return cls(drafter, "auto" if length is None else length, "coupled" if verification is None else verification)
 

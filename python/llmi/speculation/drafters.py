@@ -153,11 +153,15 @@ def _by_name(name: str) -> Drafter:
 
     if name == "prompt_lookup":
         return PromptLookup()
+    if name == "auto":
+        from llmi.speculation.auto import AutoDrafters  # it uses drafters that import this module
+
+        return AutoDrafters()
     found = entry_points(group="llmi.drafters")
     for point in found:
         if point.name == name:
             return as_drafter(point.load()())
-    known = ", ".join(sorted({"prompt_lookup", *(point.name for point in found)}))
+    known = ", ".join(sorted({"auto", "prompt_lookup", *(point.name for point in found)}))
     raise InvalidParamsError(f"no drafter is called {name!r}: {known}", "drafter")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import weakref
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from llmi import _core
 from llmi.outputs.speculation import SpecDecodeMetrics
 from llmi.requests.submission import Submission
+from llmi.speculation.auto import AutoDrafters
 from llmi.speculation.config import SpeculativeConfig
 from llmi.speculation.drafters import Drafter, drafter_name
 from llmi.speculation.runner import DrafterRunner
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from llmi.session import Session
 
 _MAX_KEPT = 64  # core drafters that an LLM keeps for the next call
+#: Core drafters that tell how sure they are of each token: "auto" takes the tokens that pay from what several of them propose.
+_WITH_KINDS = (_core.CorpusDrafter, _core.PromptLookup, _core.TokenRecycling)
+_MAX_SIZED = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,15 +75,31 @@ class SpeculationFactory:
 
     def __init__(self, llm: Session) -> None:
         self._llm = weakref.ref(llm)
-        self._built: dict[int, tuple[object, _core.Drafter, DrafterRunner | None]] = {}  # by identity; the key object is kept alive
+        self._auto: list[Drafter] | None = None  # what the drafter "auto" stands for
+        self._built: dict[object, tuple[object, _core.Drafter, DrafterRunner | None]] = {}  # by identity; the key object is kept alive
 
     def of(self, config: SpeculativeConfig) -> RequestSpeculation:
         """How requests speculate with this configuration. Raises if a drafter does not fit this LLM."""
         llm = self._llm()
         assert llm is not None
-        for drafter in config._drafters:
+        parts = [part for drafter in config._drafters for part in self._parts(drafter, llm)]
+        for drafter in parts:
             drafter._attach(llm)
+        if parts != config._drafters:
+            config = copy.copy(config)
+            config._drafters = parts
         return RequestSpeculation(config, self)
+
+    def _parts(self, drafter: Drafter, llm: Session) -> list[Drafter]:
+        if type(drafter) is not AutoDrafters:
+            return [drafter]
+        if self._auto is None:
+            self._auto = drafter.parts(llm)
+        return self._auto
+
+    def num_bytes(self) -> int:
+        """Memory of the tables and weights of the drafters in use."""
+        return sum(core.num_bytes for key, core, _ in list(self._built.values()) if isinstance(key, Drafter))  # a union holds none itself
 
     def build(self, config: SpeculativeConfig, submission: Submission, request_id: int) -> _core.SpeculationConfig:
         """The core's SpeculationConfig for one request."""
@@ -88,7 +109,7 @@ class SpeculationFactory:
             if runner is not None:
                 runner.submissions[request_id] = submission
             parts.append(core)
-        combined = parts[0] if len(parts) == 1 else self._union(config, parts)
+        combined = parts[0] if len(parts) == 1 else self._union(parts, config.num_speculative_tokens == "auto")
         length = config.num_speculative_tokens
         verification = config.verification
         if isinstance(verification, str):
@@ -100,12 +121,15 @@ class SpeculationFactory:
             combined, length if isinstance(length, int) else -1, None if isinstance(length, int | str) else length, kind, rule, request_id
         )
 
-    def _union(self, config: SpeculativeConfig, parts: list[_core.Drafter]) -> _core.Drafter:
-        if id(config) not in self._built:
-            self._keep(id(config), (config, _core.UnionDrafter(parts), None))
-        return self._built[id(config)][1]
+    def _union(self, parts: list[_core.Drafter], sized: bool) -> _core.Drafter:
+        """One drafter of several; the same for the same parts, so that what "auto" learns of it lasts."""
+        sized = sized and len(parts) <= _MAX_SIZED and all(isinstance(part, _WITH_KINDS) for part in parts)
+        key = (sized, *map(id, parts))
+        if key not in self._built:
+            self._keep(key, (parts, _core.SizedUnion(parts) if sized else _core.UnionDrafter(parts), None))
+        return self._built[key][1]
 
-    def _keep(self, key: int, entry: tuple[object, _core.Drafter, DrafterRunner | None]) -> None:
+    def _keep(self, key: object, entry: tuple[object, _core.Drafter, DrafterRunner | None]) -> None:
         self._built[key] = entry
         while len(self._built) > _MAX_KEPT:  # requests under way hold what they need themselves
             self._built.pop(next(iter(self._built)))

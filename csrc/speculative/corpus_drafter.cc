@@ -1,0 +1,44 @@
+#include "speculative/corpus_drafter.h"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+namespace llmi {
+namespace {
+
+// Kind i + 1 means that the table's rate is at least kRates[i].
+constexpr float kRates[] = {0.0f, 0.2f, 0.4f, 0.6f, 0.8f};
+constexpr double kExpected[2][5] = {{0.05, 0.12, 0.25, 0.4, 0.6}, {0.1, 0.2, 0.35, 0.5, 0.7}};  // [greedy]
+static_assert(std::size(kRates) == std::size(kExpected[0]));
+
+int16_t KindOf(float rate) {
+  return static_cast<int16_t>(std::upper_bound(std::begin(kRates), std::end(kRates), rate) - std::begin(kRates));
+}
+
+}  // namespace
+
+std::unique_ptr<DrafterState> CorpusDrafter::NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) {
+  return std::make_unique<DrafterState>();
+}
+
+double CorpusDrafter::expected_rate(int32_t kind, bool greedy) const {
+  return kind > 0 && kind <= static_cast<int32_t>(std::size(kRates)) ? kExpected[greedy][kind - 1] : Drafter::expected_rate(kind, greedy);
+}
+
+void CorpusDrafter::Propose(std::span<DraftContext*> contexts) {
+  const auto max_order = static_cast<size_t>(table_->max_order());
+  for (DraftContext* context : contexts) {
+    const auto last = context->token_ids.last(std::min(max_order, context->token_ids.size()));
+    std::vector<int32_t> text(last.begin(), last.end());
+    for (int64_t i = 0; i < context->max_nodes; ++i) {
+      const CorpusTable::Guess guess = table_->Next(text);
+      if (guess.token < 0) break;
+      text.push_back(guess.token);
+      context->draft.token_ids.push_back(guess.token);
+      context->draft.kinds.push_back({KindOf(guess.rate), -1});
+    }
+  }
+}
+
+}  // namespace llmi

@@ -1,0 +1,68 @@
+#include "speculative/node_rates.h"
+
+#include <algorithm>
+
+#include "speculative/drafter.h"
+
+namespace llmi {
+namespace {
+
+constexpr float kForget = 0.97f;        // weight of the earlier nodes at each new one
+constexpr float kFade = 0.99f;          // at each node that is left out
+constexpr float kPriorWeight = 3.0f;    // nodes that the expected rate weighs
+constexpr float kHistoryWeight = 20.0f;  // the most nodes that other sequences weigh
+constexpr double kStepShare = 0.005;
+constexpr double kMostBalance = 0.6;
+
+}  // namespace
+
+NodeRates::NodeRates(const Drafter& drafter, bool greedy) {
+  for (int32_t kind = 0; kind < kNumNodeKinds; ++kind) {
+    expected_[static_cast<size_t>(kind)] = static_cast<float>(drafter.expected_rate(kind, greedy));
+  }
+}
+
+double NodeRates::RateOf(int16_t kind) const {
+  const auto i = static_cast<size_t>(kind);
+  return static_cast<double>((accepted_[i] + kPriorWeight * expected_[i]) / (tried_[i] + kPriorWeight));
+}
+
+double NodeRates::Rate(NodeKind kind) const {
+  const double rate = RateOf(kind.first);
+  return kind.second < 0 ? rate : 1 - (1 - rate) * (1 - RateOf(kind.second));
+}
+
+void NodeRates::AddTo(int16_t kind, bool accepted) {
+  const auto i = static_cast<size_t>(kind);
+  tried_[i] = kForget * tried_[i] + 1;
+  accepted_[i] = kForget * accepted_[i] + (accepted ? 1.0f : 0.0f);
+}
+
+void NodeRates::Add(NodeKind kind, bool accepted) {
+  AddTo(kind.first, accepted);
+  if (kind.second >= 0 && kind.second != kind.first) AddTo(kind.second, accepted);
+}
+
+void NodeRates::Rest(NodeKind kind) {
+  for (const int16_t part : {kind.first, kind.second}) {
+    if (part < 0) continue;
+    tried_[static_cast<size_t>(part)] *= kFade;
+    accepted_[static_cast<size_t>(part)] *= kFade;
+  }
+}
+
+NodeRates NodeRates::AsPrior() const {
+  NodeRates prior = *this;
+  for (size_t i = 0; i < tried_.size(); ++i) {
+    const float share = tried_[i] > kHistoryWeight ? kHistoryWeight / tried_[i] : 1.0f;
+    prior.tried_[i] *= share;
+    prior.accepted_[i] *= share;
+  }
+  return prior;
+}
+
+void DraftBudget::AddStep() { balance_ = std::min(kMostBalance, balance_ + kStepShare); }
+
+void DraftBudget::Settle(double cost, double num_saved) { balance_ = std::min(kMostBalance, balance_ + num_saved - cost); }
+
+}  // namespace llmi

@@ -1,0 +1,52 @@
+// What "auto" knows of drafts whose nodes have kinds (Draft::kinds): how often each kind was accepted, and what drafting has cost and saved
+// so far.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "speculative/draft.h"
+
+namespace llmi {
+
+class Drafter;
+
+// Rates of acceptance by kind. Each new node reduces the weight of the earlier ones of its kind.
+class NodeRates {
+ public:
+  NodeRates() = default;
+  // Expects what the drafter does.
+  NodeRates(const Drafter& drafter, bool greedy);
+  // The probability that a node is accepted if the node before it is. Two drafters that agree are taken to err independently.
+  double Rate(NodeKind kind) const;
+  void Add(NodeKind kind, bool accepted);
+  // A node of this kind was left out: what was seen of its kind loses weight, so that it is tried again later.
+  void Rest(NodeKind kind);
+  // The first rates of a new sequence: the same, with the weight of a few nodes at most.
+  NodeRates AsPrior() const;
+
+ private:
+  double RateOf(int16_t kind) const;
+  void AddTo(int16_t kind, bool accepted);
+
+  std::array<float, kNumNodeKinds> expected_{};
+  std::array<float, kNumNodeKinds> tried_{};
+  std::array<float, kNumNodeKinds> accepted_{};
+};
+
+// Bounds what drafting can lose where it gains nothing. The balance is in steps without drafts: each step adds one part in a hundred, a
+// draft costs what it adds to its step's time, and saves a step with each accepted token. Gains are kept only up to a limit, so that they
+// cannot pay for a long loss.
+class DraftBudget {
+ public:
+  void AddStep();
+  void Settle(double cost, double num_saved);
+  // Whether a draft of this cost may be tried. risk: the probability that it saves nothing.
+  bool Allows(double cost, double risk) const { return cost * risk <= balance_; }
+  double balance() const { return balance_; }
+
+ private:
+  double balance_ = 0.3;
+};
+
+}  // namespace llmi

@@ -1,0 +1,31 @@
+// Several drafters whose nodes have kinds, as one: their drafts become one tree, of which "auto" takes the nodes that pay.
+//
+// Each drafter has kinds of its own, kPartKinds of them, so its acceptance is learnt apart; one that tells no kinds has kind 0. Where the
+// verification takes no trees, the draft with the most expected tokens is taken. To add a drafter whose drafts take time, give Drafter a
+// price and ask it here only where the drafts of the others do not suffice.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "speculative/drafter.h"
+
+namespace llmi {
+
+constexpr int32_t kPartKinds = 8;
+constexpr size_t kMaxParts = 4;
+static_assert(kPartKinds * static_cast<int32_t>(kMaxParts) == kForcedNode);
+
+class SizedUnion : public UnionDrafter {
+ public:
+  // Throws Error(kInvalidArgument) for none or more than kMaxParts.
+  explicit SizedUnion(std::vector<std::shared_ptr<Drafter>> drafters);
+  bool tells_kinds() const override { return true; }
+  double expected_rate(int32_t kind, bool greedy) const override;
+
+ protected:
+  Draft Merge(std::vector<Draft> drafts, const DraftContext& context) const override;
+};
+
+}  // namespace llmi

@@ -1,0 +1,45 @@
+"""speculative_config="auto": the drafters that are there for a model."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmi.base.log import log
+from llmi.base.travel import Alike
+from llmi.speculation.corpus import CorpusDrafter
+from llmi.speculation.drafters import Drafter, PromptLookup
+from llmi.text.vocabulary_digest import vocabulary_digest
+
+if TYPE_CHECKING:
+    from llmi.session import Session
+
+SHIPPED = Path(__file__).with_name("shipped")
+
+
+class AutoDrafters(Alike, Drafter):
+    """The drafter called "auto": it stands for those that a model has, which are known when an LLM uses it."""
+
+    def parts(self, llm: Session) -> list[Drafter]:
+        """Table, then prompt lookup. Drafters that were trained for the model go first."""
+        table = shipped_table(vocabulary_digest(llm.tokenizer), llm.model_info.vocab_size)
+        if table is None:
+            log.info(
+                "speculative_config='auto': %s has neither heads nor a table, so prompt lookup drafts alone; `llmi train-heads` makes heads",
+                llm.model_info.path,
+            )
+        return [*([] if table is None else [table]), PromptLookup()]
+
+    def __repr__(self) -> str:
+        return "'auto'"
+
+
+@functools.cache
+def shipped_table(digest: str, vocab_size: int) -> CorpusDrafter | None:
+    """The table that comes with llmi for this vocabulary, read once; None: there is none."""
+    path = SHIPPED / f"table-{digest[:16]}.safetensors"
+    if not path.is_file():
+        return None
+    drafter = CorpusDrafter.load(path)
+    return drafter if drafter.vocab_size == vocab_size else None
