@@ -73,7 +73,7 @@ def test_costs_and_what_was_seen_decide() -> None:
     assert choose([-1], [0], [0.5], seen=[(1, False)] * 40)[0] == [0], "another kind"
     agreed = _core.testing.choose_nodes([-1], [(0, 1)], [0.4, 0.4], REAL, [], num_rows=1, expected_tokens=1.0, max_length=4)
     assert agreed[2] == pytest.approx(0.64, rel=1e-5), "two drafters that agree"
-    assert choose([-1], [0], [0.3], [(1, 1.0), (8, 2.0), (16, 4.0)], num_rows=8, expected_tokens=8.0)[0] == [], "dear rows of a full step"
+    assert choose([-1], [0], [0.3], [(1, 1.0), (8, 2.0), (16, 4.0)], num_rows=8, expected_tokens=8.0)[0] == [], "costly rows of a full step"
 
 
 def test_the_budget_bounds_what_is_lost() -> None:
@@ -90,7 +90,7 @@ def random_table(vocab_size: int) -> llmi.CorpusDrafter:
 
 
 @pytest.mark.parametrize("verification", ["coupled", "rejection"])
-def test_little_is_drafted_in_vain(tiny_path: Callable[..., Path], verification: str) -> None:
+def test_little_is_drafted_for_nothing(tiny_path: Callable[..., Path], verification: str) -> None:
     """A table that is always wrong: on a new engine few tokens of a short answer are drafted, and fewer later."""
     params = SamplingParams(temperature=1.5, max_tokens=64, ignore_eos=True, seed=3)
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 23, max_model_len=256) as llm:
@@ -117,7 +117,7 @@ def test_a_good_table_is_used_to_the_full(tiny_path: Callable[..., Path]) -> Non
             for out in outs:
                 m = out.outputs[0].spec_decode_metrics
                 assert m is not None and m.drafter == "CorpusDrafter+PromptLookup"
-                # Coupled, measured costs decide: on a busy machine a tiny model's rows are dear.
+                # Coupled, measured costs decide: on a busy machine a tiny model's rows are costly.
                 assert m.num_accepted_tokens > 24 or verification == "coupled", verification
 
 

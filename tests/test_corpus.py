@@ -159,7 +159,7 @@ def test_files(tiny: LLM, saved: tuple[CorpusDrafter, Path]) -> None:
     drafter, path = saved
     loaded = CorpusDrafter.load(path)
     assert loaded.num_entries == drafter.num_entries and loaded.max_order == 4
-    assert [file.name for file in path.parent.iterdir()] == [path.name], "nothing is left beside it"
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "nothing else is left"
     loaded.save(path.with_name("again"))
     assert path.with_name("again").read_bytes() == path.read_bytes()
     for protocol in (2, 5):

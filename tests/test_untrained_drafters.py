@@ -68,7 +68,7 @@ def runs(outputs: Outputs) -> list[Run]:
 @pytest.mark.parametrize("verification", ["rejection", "block"])
 @pytest.mark.parametrize(("name", "auto"), [*itertools.product(LENGTHS, [False]), ("union", True), ("recycling", True), ("corpus", True)])
 def test_nothing_that_others_did_reaches_a_draft(tiny_path: Callable[..., Path], name: str, auto: bool, verification: str) -> None:
-    """Alone on a new engine; after other requests with the same drafter; after a prefix hit; beside others under preemption."""
+    """Alone on a new engine; after other requests with the same drafter; after a prefix hit; among others under preemption."""
     rng = np.random.default_rng(1)
     prompts = [(rng.integers(1, 40, size=6).tolist() * 6)[: int(rng.integers(18, 33))] for _ in range(8)]
     params = [

@@ -197,6 +197,21 @@ py::tuple ChosenNodes(const std::vector<int32_t>& parents, const std::vector<std
   return py::make_tuple(choice.nodes, choice.cost, choice.gain, choice.risk);
 }
 
+// Nodes that are picked by kind, and what drafters learn from.
+void RegisterNodes(py::module_& module) {
+  module.def("choose_nodes", &ChosenNodes, py::arg("parents"), py::arg("kinds"), py::arg("expected"), py::arg("costs"), py::arg("seen"));
+  // The balance after steps, and drafts of (cost, tokens accepted).
+  module.def("draft_budget", [](int64_t num_steps, const std::vector<std::pair<double, double>>& drafts) {
+    DraftBudget budget;
+    for (int64_t i = 0; i < num_steps; ++i) budget.AddStep();
+    for (const auto& [cost, saved] : drafts) budget.Settle(cost, saved);
+    return budget.balance();
+  });
+  module.def("likeliest_tokens", [](const FloatArray& logits, int64_t count) {
+    return LikeliestTokens({logits.data(), static_cast<size_t>(logits.size())}, count);
+  });
+}
+
 }  // namespace
 
 void RegisterTestingSpeculative(py::module_& module) {
@@ -243,17 +258,7 @@ void RegisterTestingSpeculative(py::module_& module) {
     for (const std::optional<double>& seconds : seen) seconds ? price.Learn(*seconds) : price.Rest();
     return price.seconds();
   });
-  module.def("choose_nodes", &ChosenNodes, py::arg("parents"), py::arg("kinds"), py::arg("expected"), py::arg("costs"), py::arg("seen"));
-  // How many tokens may be drafted in vain: the balance after steps, and drafts of (cost, tokens accepted).
-  module.def("draft_budget", [](int64_t num_steps, const std::vector<std::pair<double, double>>& drafts) {
-    DraftBudget budget;
-    for (int64_t i = 0; i < num_steps; ++i) budget.AddStep();
-    for (const auto& [cost, saved] : drafts) budget.Settle(cost, saved);
-    return budget.balance();
-  });
-  module.def("likeliest_tokens", [](const FloatArray& logits, int64_t count) {
-    return LikeliestTokens({logits.data(), static_cast<size_t>(logits.size())}, count);
-  });
+  RegisterNodes(module);
   module.def("choose_length", &ChosenLength, py::arg("num_drafts"), py::arg("num_accepted"), py::arg("costs"));
 }
 

@@ -22,12 +22,9 @@ constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 }  // namespace
 
 StepCosts::StepCosts(const KernelContext& context, Decoder& decoder, KvCache& cache, int64_t max_num_rows, std::function<void()> check)
-    : context_(context),
-      decoder_(decoder),
-      cache_(cache),
-      max_num_rows_(max_num_rows),
-      check_(std::move(check)),
-      recorded_(Recorded(context)) {}
+    : context_(context), decoder_(decoder), cache_(cache), max_num_rows_(max_num_rows), check_(std::move(check)) {
+  recorded_.curve = Recorded(context);
+}
 
 // With 16-bit activations more rows cost more (SmolLM2: 1.05, 1.08, 1.31, 1.44, 1.48, 1.55 times 8 bits for 1, 2, 4, 8, 16, 32 rows).
 const CostCurve& StepCosts::Recorded(const KernelContext& context) {
@@ -72,7 +69,7 @@ void StepCosts::Learn(const StepShape& step, double seconds) {
     prompt_seconds_per_token_ = prompt_seconds_per_token_ == 0 ? per_token : 0.8 * prompt_seconds_per_token_ + 0.2 * per_token;
   }
   if (curve_.empty()) TakeUnit(step, seconds);
-  if (curve_.empty() && num_unit_steps_ < kUnitSteps) return;
+  if (curve_.empty() && recorded_.num_steps < kUnitSteps) return;
   const double predicted = CurveSoFar().Seconds(step.num_rows);
   if (step.num_prompts == step.num_sequences) return;
   const double seen = std::clamp(seconds / predicted, 0.2, 20.0);
@@ -92,12 +89,12 @@ void StepCosts::Learn(const StepShape& step, double seconds) {
 
 // The recorded curve's unit is that of the fastest of the first plain steps: the very first one runs with cold caches.
 void StepCosts::TakeUnit(const StepShape& step, double seconds) {
-  if (num_unit_steps_ == kUnitSteps || step.num_prompts > 0 || step.drafted) return;
+  if (recorded_.num_steps == kUnitSteps || step.num_prompts > 0 || step.drafted) return;
   const double unit = seconds / Recorded(context_).Seconds(step.num_rows);
-  unit_seconds_ = num_unit_steps_++ == 0 ? unit : std::min(unit_seconds_, unit);
+  recorded_.unit_seconds = recorded_.num_steps++ == 0 ? unit : std::min(recorded_.unit_seconds, unit);
   std::vector<CostCurve::Point> points = Recorded(context_).points();
-  for (CostCurve::Point& point : points) point.seconds *= unit_seconds_;
-  recorded_ = CostCurve(std::move(points));
+  for (CostCurve::Point& point : points) point.seconds *= recorded_.unit_seconds;
+  recorded_.curve = CostCurve(std::move(points));
 }
 
 // Seconds of a forward with num_rows rows and of their logits.

@@ -30,7 +30,7 @@ class StepCosts {
   // c(M). The first call measures it, in free cache pages; empty if there are none.
   const CostCurve& Curve();
   // c(M) as far as it is known without measuring: measured if it was, else Recorded, scaled to the steps seen. Never empty.
-  const CostCurve& CurveSoFar() const { return curve_.empty() ? recorded_ : curve_; }
+  const CostCurve& CurveSoFar() const { return curve_.empty() ? recorded_.curve : curve_; }
   // c(M) over c(1) as it was measured on other machines: a function of the engine's options alone.
   static const CostCurve& Recorded(const KernelContext& context);
   // c(1), c(2), ... up to the largest measured size, for length policies. Measures like Curve.
@@ -62,9 +62,11 @@ class StepCosts {
   const int64_t max_num_rows_;
   const std::function<void()> check_;
   CostCurve curve_;
-  CostCurve recorded_;  // before curve_ is measured; its unit is the time of plain steps
-  double unit_seconds_ = 0;
-  int num_unit_steps_ = 0;
+  struct {
+    CostCurve curve;  // in the time of plain steps
+    double unit_seconds = 0;
+    int num_steps = 0;  // that gave the unit
+  } recorded_;          // used before curve_ is measured
   std::vector<double> seconds_by_rows_;
   double decode_ratio_ = 1;
   double mixed_ratio_ = 1;  // of steps with prompts and decodes

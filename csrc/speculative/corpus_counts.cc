@@ -13,7 +13,8 @@ namespace llmi {
 namespace {
 
 constexpr double kMostFilled = 0.85;  // the share of slots that may hold entries
-// What was seen once says little: this is taken off each count before it becomes a rate (absolute discounting; Ney, Essen, Kneser, 1994).
+// A context that was seen once says little: this is taken off each count before it becomes a rate (absolute discounting; Ney, Essen,
+// Kneser, 1994).
 constexpr double kDiscount = 0.75;
 
 // A context at one place of the texts, and the token that follows.

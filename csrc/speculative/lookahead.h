@@ -1,5 +1,5 @@
-// Lookahead decoding: rows beside the sequence guess tokens ahead of it by Jacobi iteration; the n-grams that they make are kept, and those
-// that begin with the last token are drafted (Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding",
+// Lookahead decoding: rows next to the sequence guess tokens ahead of it by Jacobi iteration; the n-grams that they make are kept, and
+// those that begin with the last token are drafted (Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding",
 // 2024).
 //
 // Both branches are one tree. The window's first row of guesses is a chain after the last token, and from each of its tokens hangs the

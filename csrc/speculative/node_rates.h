@@ -1,5 +1,5 @@
-// What "auto" knows of drafts whose nodes have kinds (Draft::kinds): how often each kind was accepted, and what drafting has cost and saved
-// so far.
+// The knowledge of "auto" about drafts whose nodes have kinds (Draft::kinds): how often each kind was accepted, and what drafting has cost
+// and saved so far.
 #pragma once
 
 #include <array>

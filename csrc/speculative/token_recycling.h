@@ -1,8 +1,8 @@
 // Token Recycling: the target's likeliest tokens after each token, as it was last seen, give a tree of candidates (Luo et al., "Turning
 // Trash into Treasure: Accelerating Inference of Large Language Models with Token Recycling", 2024).
 //
-// Where tokens do not depend on drafts, all sequences share one memory. Elsewhere each sequence begins with an empty one and learns from
-// its own rows alone.
+// Under coupled verification all sequences share one memory. Under any other each sequence begins with an empty one and learns from its own
+// rows alone.
 #pragma once
 
 #include <array>

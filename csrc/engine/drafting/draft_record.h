@@ -23,7 +23,7 @@ namespace llmi {
 // How often drafts were accepted, by confidence.
 using AcceptanceRecords = std::array<AcceptanceRecord, kNumConfidences>;
 
-// What "auto" knows of one continuation whose drafter tells the kinds of nodes.
+// The knowledge of "auto" about one continuation whose drafter tells the kinds of nodes.
 struct NodeRecord {
   NodeRates rates;
   DraftBudget budget;  // used where drafts may depend on this continuation alone
@@ -36,7 +36,7 @@ class DraftRecord {
   DrafterState* state() const { return state_.get(); }
   void set_state(std::unique_ptr<DrafterState> state) { state_ = std::move(state); }
 
-  // Whether the drafter was asked for a draft.
+  // Whether the drafter was called for it.
   bool was_asked() const { return round_ > 0; }
   // Number of the latest proposal. It keys the noise of verification.
   uint32_t round() const { return round_; }

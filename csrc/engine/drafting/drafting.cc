@@ -134,8 +134,7 @@ DraftContext Drafting::MakeContext(Sample& sample, int64_t max_nodes) const {
 }
 
 void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting) {
-  const Running& running = *sample.running;
-  const SpeculationConfig& speculation = *running.request->speculation;
+  const SpeculationConfig& speculation = *sample.request().speculation;
   if (!sample.drafting.was_asked()) histories_.SetExpectedAcceptance(sample);
   const bool coupled = speculation.verification == VerificationKind::kCoupled;
   const bool picks_nodes = NodeLengths::Serves(speculation);

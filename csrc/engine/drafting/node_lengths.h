@@ -1,8 +1,8 @@
 // Which nodes of a proposed draft run: those that pay by cost and acceptance, within a budget for drafts that gain nothing. For drafters
 // that tell the kinds of nodes, where the length is "auto".
 //
-// Where tokens do not depend on drafts, costs may be measured, and sequences share what they learn. Elsewhere all is a function of the
-// sequence: recorded costs, and a budget and rates of its own.
+// Under coupled verification costs may be measured, and sequences share what they learn. Under any other all is a function of the sequence:
+// recorded costs, and a budget and rates of its own.
 #pragma once
 
 #include "engine/costs.h"

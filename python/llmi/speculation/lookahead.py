@@ -11,7 +11,7 @@ _WINDOW, _NGRAM = Whole(1, 32), Whole(2, 8)
 
 
 class Lookahead(Alike, Drafter):
-    """Lookahead decoding: a window of guesses runs beside each sequence, and the n-grams that it makes are drafted.
+    """Lookahead decoding: a window of guesses runs next to each sequence, and the n-grams that it makes are drafted.
 
     Each step the model corrects the guesses (Jacobi iteration); n-grams of corrected guesses, and those of the text itself, are kept, and
     the latest that begin with the last token are proposed (Fu et al., 2024). Needs no training. Its rows cost as much as any others: it

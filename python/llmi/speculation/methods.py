@@ -60,7 +60,7 @@ def _auto(config: Config) -> Drafter:
     return AutoDrafters()
 
 
-#: The drafter of each method, and the keys that it has besides those of all.
+#: The drafter of each method, and the keys that it has in addition to those of all.
 METHODS: dict[str, tuple[Callable[[Config], Drafter], tuple[str, ...]]] = {
     "ngram": (_ngram, _LOOKUP_KEYS),
     "[ngram]": (_ngram, _LOOKUP_KEYS),

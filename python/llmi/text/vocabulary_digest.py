@@ -1,4 +1,4 @@
-"""What tells one vocabulary from another."""
+"""The digest that tells one vocabulary from another."""
 
 from __future__ import annotations
 
