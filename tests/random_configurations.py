@@ -88,7 +88,7 @@ _MASKS = {"allowed_token_ids", "bad_words", "logit_bias", "logits_processors", "
 _NOT_CONTRASTIVE = {"n", "temperature", "guidance_scale", "negative_prompt", "dola_layers", "dola_rule", "sampler_order", "mirostat"}
 
 
-#: Of texts of letters: what many of the prompts repeat.
+#: Made of texts of letters, which many prompts repeat.
 TABLE = llmi.CorpusDrafter([LETTERS * 3, LETTERS[::-1] * 3, [id for id in LETTERS for _ in range(3)]])
 
 
