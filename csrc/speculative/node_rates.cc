@@ -7,12 +7,13 @@
 namespace llmi {
 namespace {
 
-constexpr float kForget = 0.97f;        // weight of the earlier nodes at each new one
-constexpr float kFade = 0.99f;          // at each node that is left out
-constexpr float kPriorWeight = 3.0f;    // nodes that the expected rate weighs
+constexpr float kForget = 0.97f;         // weight of the earlier nodes at each new one
+constexpr float kFade = 0.99f;           // at each node that is left out
+constexpr float kPriorWeight = 3.0f;     // nodes that the expected rate weighs
 constexpr float kHistoryWeight = 20.0f;  // the most nodes that other sequences weigh
 constexpr double kStepShare = 0.005;
 constexpr double kMostBalance = 0.6;
+constexpr double kLeastBalance = -0.1;  // one long draft that failed must not end drafting for good
 
 }  // namespace
 
@@ -63,6 +64,6 @@ NodeRates NodeRates::AsPrior() const {
 
 void DraftBudget::AddStep() { balance_ = std::min(kMostBalance, balance_ + kStepShare); }
 
-void DraftBudget::Settle(double cost, double num_saved) { balance_ = std::min(kMostBalance, balance_ + num_saved - cost); }
+void DraftBudget::Settle(double cost, double num_saved) { balance_ = std::clamp(balance_ + num_saved - cost, kLeastBalance, kMostBalance); }
 
 }  // namespace llmi

@@ -32,7 +32,9 @@ Draft SizedUnion::Merge(std::vector<Draft> drafts, const DraftContext& context) 
       best = part;
     }
   }
-  if (!context.wants_chain) return MergeDrafts(drafts, context.max_nodes);
+  if (!context.wants_chain) {
+    return MergeDrafts(drafts, context.max_nodes * static_cast<int64_t>(drafts.size()));  // "auto" cuts it
+  }
   return drafts[best].is_chain() ? std::move(drafts[best]) : Draft();
 }
 

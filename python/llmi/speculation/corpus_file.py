@@ -39,7 +39,12 @@ class StoredTable:
 def write_table(path: Path, stored: StoredTable) -> None:
     """Writes the file whole or not at all."""
     table = stored.table
-    arrays: dict[str, NDArray[np.uint16] | NDArray[np.uint8]] = {"checks": table.checks, "tokens": table.tokens, "high_tokens": table.high_tokens, "rates": table.rates}
+    arrays: dict[str, NDArray[np.uint16] | NDArray[np.uint8]] = {
+        "checks": table.checks,
+        "tokens": table.tokens,
+        "high_tokens": table.high_tokens,
+        "rates": table.rates,
+    }
     metadata = {
         "format": FORMAT, "version": VERSION, "vocab_size": str(table.vocab_size), "max_order": str(table.max_order),
         "tokenizer_digest": stored.tokenizer_digest,

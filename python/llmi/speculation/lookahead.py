@@ -15,7 +15,7 @@ class Lookahead(Alike, Drafter):
 
     Each step the model corrects the guesses (Jacobi iteration); n-grams of corrected guesses, and those of the text itself, are kept, and
     the latest that begin with the last token are proposed (Fu et al., 2024). Needs no training. Its rows cost as much as any others: it
-    suits hardware on which rows are nearly free. All it keeps belongs to one continuation and begins with that one's own tokens.
+    suits hardware on which rows are nearly free. All it keeps belongs to one continuation and begins with the tokens of that.
 
     A draft has at most window * (ngram_size - 1) guesses and as many tokens of n-grams; give SpeculativeConfig as many
     num_speculative_tokens. Verification "block" takes chains: then the window does not run, and the text's own n-grams are proposed.
