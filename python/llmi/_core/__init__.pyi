@@ -243,12 +243,17 @@ class PromptLookup(Drafter):
 
 class CorpusTable(_Bound):
     def __init__(
-        self, vocab_size: int, *, max_order: int, checks: NDArray[np.uint16], tokens: NDArray[np.uint16], high_tokens: NDArray[np.uint8], rates: NDArray[np.uint8]
+        self,
+        vocab_size: int,
+        *,
+        max_order: int,
+        checks: NDArray[np.uint16],
+        tokens: NDArray[np.uint16],
+        high_tokens: NDArray[np.uint8],
+        rates: NDArray[np.uint8],
     ) -> None: ...
     @staticmethod
-    def count(
-        token_ids: NDArray[np.int32], *, ends: NDArray[np.int64], vocab_size: int, max_order: int, max_bytes: int
-    ) -> CorpusTable: ...
+    def count(token_ids: NDArray[np.int32], *, ends: NDArray[np.int64], vocab_size: int, max_order: int, max_bytes: int) -> CorpusTable: ...
     def next(self, text: NDArray[np.int32]) -> tuple[int, float, int]: ...  # token or -1, its rate, the order of its context
     @property
     def vocab_size(self) -> int: ...
