@@ -30,6 +30,7 @@ from mutants_samplers import SAMPLERS
 from mutants_smc import SMC
 from mutants_spec import SPECS
 from mutants_surface import SURFACE
+from mutants_training import TRAINING
 from mutants_watermark import WATERMARK
 
 ROOT = Path(__file__).parent.parent
@@ -251,6 +252,7 @@ MUTANTS = [
     *HIDDEN,
     *SAMPLERS,
     *SMC,
+    *TRAINING,
     *WATERMARK,
     *SURFACE,
 ]  # fmt: skip

@@ -159,6 +159,16 @@ def test_minutes_fix_text_and_steps_first(train: Train) -> None:
     assert bytes_of(again) == bytes_of(report), "the steps name the text too"
 
 
+def test_half_of_the_answers_are_greedy(train: Train, tiny: LLM) -> None:
+    prompts = [list(tiny.tokenizer.encode(prompt)) for prompt in PROMPTS]
+    written = text.GivenPrompts(tiny, prompts, 3)(0, 16)
+    greedy = tiny.generate(prompts * 2, temperature=0, max_tokens=24)
+    for index, output in enumerate(greedy):
+        answer = written.sequence(index)[written.prompt_lens[index] :].tolist()
+        assert (answer == list(output.token_ids)) == (not written.warm[index])
+    assert written.warm[:8].sum() == 4 and (written.warm[:8] != written.warm[8:]).all(), "a prompt is answered greedily once"
+
+
 def test_own_prompts(train: Train) -> None:
     report = train("heads", prompts=None, steps=2)
     assert report.receipt["prompts_digest"] is None and report.receipt["answer_tokens"] > 24 * 10
