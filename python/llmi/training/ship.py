@@ -1,0 +1,152 @@
+"""Makes what llmi ships for its default model: heads, and the table of a CorpusDrafter.
+
+    python -m llmi.training.ship FOLDER [--answer-tokens 1000000] [--minutes 60 | --steps N] [--test-prompts benchmarks]
+
+The text is what the model answers to llmi.training.turns until it has written so many tokens; sequences that share eight tokens in a row
+with a test prompt are left out. The updates then fill what is left of the minutes, or are as many as --steps says: receipt.json has their
+number, and with it the same digests come out on one instruction set, number of threads and build of BLAS. A run that was broken off goes on
+where it was. In FOLDER: heads/ as train_heads writes them, eagle.safetensors (4.5 bits a weight), corpus.safetensors, receipt.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmi.errors import InvalidParamsError
+from llmi.llm import LLM
+from llmi.speculation.corpus import CorpusDrafter
+from llmi.training.acceptance import table
+from llmi.training.eagle import EagleModel
+from llmi.training.fit import Fit
+from llmi.training.heads_file import write_safetensors, write_text
+from llmi.training.overlap import Overlap
+from llmi.training.packed import pack_all, unpack_all
+from llmi.training.plan import GROUP, Clock, training_s
+from llmi.training.text import OwnTurns, Text
+
+#: Most bytes of the heads and the table together.
+MOST_BYTES = 4_000_000
+SEED = 0
+
+
+def written(llm: LLM, folder: Path, answer_tokens: int) -> Text:
+    """The text, kept in `folder` as it grows."""
+    file, count = folder / "text.npz", folder / "turns.json"
+    text, turns = Text.of([]), 0
+    if file.exists() and count.exists():
+        text, turns = Text.load(file), int(json.loads(count.read_text(encoding="utf-8")))
+        text = text.of_turns(turns)
+    writer = OwnTurns(llm, SEED)
+    while text.num_answer_tokens < answer_tokens:
+        text, turns = text + writer(turns, turns + GROUP), turns + GROUP
+        text.save(file)
+        write_text(count, json.dumps(turns))
+        print(f"{turns} turns, {text.num_answer_tokens} tokens of answers", flush=True)
+    return text
+
+
+def apart(text: Text, overlap: Overlap) -> Text:
+    """The sequences without a run of tokens that a test prompt has."""
+    kept = [index for index in range(len(text)) if not overlap.found(text.sequence(index).tolist())]
+
+    def entries() -> Iterator[tuple[int, list[int], list[int], bool]]:
+        for index in kept:
+            ids, prompt_len = text.sequence(index).tolist(), int(text.prompt_lens[index])
+            yield int(text.turns_of[index]), ids[:prompt_len], ids[prompt_len:], bool(text.warm[index])
+
+    return Text.of(list(entries()))
+
+
+def overlap_with(llm: LLM, folder: Path) -> Overlap:
+    """The user's turns of the prompts in `folder`/prompts."""
+    if not (folder / "prompts" / "__init__.py").is_file():
+        raise InvalidParamsError(f"--test-prompts: {folder} has no package `prompts`, as the benchmarks' folder has", "test_prompts")
+    sys.path.insert(0, str(folder))
+    prompts: Any = importlib.import_module("prompts")  # Any: a module of the benchmarks
+    users = [prompt.user for kind in prompts.KINDS for prompt in prompts.prompts(kind)]
+    return Overlap([list(llm.tokenizer.encode(user)) for user in users])
+
+
+def steps_for(fit: Fit, text: Text, folder: Path, clock: Clock) -> int:
+    """Updates that fit in what is left, by the time of one at each depth."""
+    trial = fit.training(text.first(min(len(text), 24)), 1, folder)
+    trial.time_step(1)
+    seconds = tuple(min(trial.time_step(depths) for _ in range(2)) for depths in (1, 2, 3))
+    return max(1, int(clock.left_s() / (training_s(1000, seconds) / 1000)))
+
+
+def rounded(model: EagleModel) -> EagleModel:
+    """The model as its packed file has it."""
+    tensors = unpack_all(pack_all(model.tensors(np.float32)))
+    return EagleModel.of_tensors(model.shape, tensors)
+
+
+def make(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """All files; returns the receipt."""
+    clock = Clock.of(arguments.minutes)
+    folder.mkdir(parents=True, exist_ok=True)
+    with LLM(arguments.model) as llm:
+        text = apart(written(llm, folder, arguments.answer_tokens), overlap_with(llm, arguments.test_prompts))
+        fit = Fit(llm, "eagle", SEED)
+        plan = folder / "steps.json"
+        steps = arguments.steps or (json.loads(plan.read_text()) if plan.exists() else steps_for(fit, text, folder, clock))
+        write_text(plan, json.dumps(steps))
+        fit.run(text, steps, folder)
+        receipt = {"seed": SEED, "steps": steps, "model_digest": llm._files.digest()(), **fit.receipt(text)}
+        (folder / "heads").mkdir(exist_ok=True)
+        fit.write(folder / "heads", receipt)
+        model = fit.trained.model
+        assert isinstance(model, EagleModel)
+        packed = {**pack_all(model.tensors(np.float32)), "shortlist": fit.trained.data.shortlist}
+        config = json.dumps(
+            {**model.config(llm.model_info.vocab_size), "llmi": {"kind": "eagle", "target_digest": receipt["model_digest"]}}
+        )
+        write_safetensors(folder / "eagle.safetensors", packed, {"config": config})
+        receipt["acceptance"] = table(fit.counts)
+        receipt["acceptance_packed"] = table(fit.accepted(rounded(model)))
+        receipt["losses"] = fit.trained.losses
+        files = ["eagle.safetensors", *corpus(llm, text, folder)]
+    receipt["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
+    receipt["bytes"] = sum((folder / name).stat().st_size for name in files)
+    write_text(folder / "receipt.json", json.dumps(receipt, indent=1) + "\n")
+    return receipt
+
+
+def corpus(llm: LLM, text: Text, folder: Path) -> list[str]:
+    """The table over the answers, as large as the heads leave room; the names of its files."""
+    room = MOST_BYTES - (folder / "eagle.safetensors").stat().st_size - 4096
+    answers = [text.sequence(index)[text.prompt_lens[index] :].tolist() for index in range(len(text))]
+    CorpusDrafter(answers, tokenizer=llm.tokenizer, max_bytes=room).save(folder / "corpus.safetensors")
+    return ["corpus.safetensors"]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(
+        prog="python -m llmi.training.ship", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default=None, help="a path or name; by default the default model")
+    parser.add_argument("--answer-tokens", type=int, default=1_000_000)
+    parser.add_argument("--minutes", type=float, default=60.0, help="of this run, text included")
+    parser.add_argument("--steps", type=int, help="updates, instead of what fits in the minutes")
+    parser.add_argument(
+        "--test-prompts", type=Path, default=Path("benchmarks"), help="the folder whose package `prompts` has the test prompts"
+    )
+    arguments = parser.parse_args(argv)
+    receipt = make(arguments.folder, arguments)
+    print(json.dumps({name: value for name, value in receipt.items() if name != "losses"}, indent=1))
+    return 0 if receipt["bytes"] <= MOST_BYTES else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
