@@ -2,8 +2,8 @@
 
     python -m llmi.training.ship FOLDER [--answer-tokens 1000000] [--minutes 60 | --steps N] [--test-prompts benchmarks]
 
-The text is what the model answers to llmi.training.turns until it has written so many tokens; sequences that share eight tokens in a row
-with a test prompt are left out. The updates then fill what is left of the minutes, or are as many as --steps says: receipt.json has their
+The text is what the model answers to llmi.training.turns until it has written --answer-tokens; sequences that share eight tokens in a row
+with a test prompt are left out. The updates then fill the rest of the minutes, or are as many as --steps says: receipt.json has their
 number, and with it the same digests come out on one instruction set, number of threads and build of BLAS. A run that was broken off goes on
 where it was. In FOLDER: heads/ as train_heads writes them, eagle.safetensors (4.5 bits a weight), corpus.safetensors, receipt.json.
 """
@@ -77,7 +77,7 @@ def overlap_with(llm: LLM, folder: Path) -> Overlap:
 
 
 def steps_for(fit: Fit, text: Text, folder: Path, clock: Clock) -> int:
-    """Updates that fit in what is left, by the time of one at each depth."""
+    """Updates that fit in the rest of the minutes, by the time of one at each depth."""
     trial = fit.training(text.first(min(len(text), 24)), 1, folder)
     trial.time_step(1)
     seconds = tuple(min(trial.time_step(depths) for _ in range(2)) for depths in (1, 2, 3))
