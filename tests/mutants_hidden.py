@@ -33,7 +33,7 @@ DRAFTERS = [
     rows("another layer's rows", "csrc/engine/drafting", "KeepHiddenRows", "step.result.streams[place]", "step.result.streams[0]"),
 ]  # fmt: skip
 STEERED = [
-    steering("steering is left out of the salt", "csrc/model", "SaltWith", "if (steering != nullptr) return 's' + steering->digest + salt;", ""),
+    steering("steering is left out of the salt", "csrc/model", "SaltWith", "return 's' + steering->digest + salt;", "return salt;"),
     steering("a user's salt can name a steering", "csrc/model", "SaltWith", "'u' + salt", "salt"),
     steering("any sequence's cache is shared", "csrc/engine", "Take", "SteersAlike(request->steering.get(), request->source->steering.get())", "true"),
     steering("the second sequence is not steered", "csrc/engine", "AddCompanions", "if (!sample.finished) builder->Steer(sample.request().steering.get());", ""),

@@ -174,7 +174,7 @@ def target(name: str, family: str, call: Callable[[LLM, Any], Any], *names: str)
 PARAMETERS = {
     "n": "integer", "temperature": "maybe number", "top_p": "maybe number", "top_k": "maybe integer", "min_p": "maybe number", "seed": "maybe integer", "max_tokens": "maybe integer",
     "min_tokens": "maybe integer", "stop": "texts", "stop_token_ids": "maybe ids", "eos_token_id": "integer or ids", "ignore_eos": "flag", "include_stop_str_in_output": "flag",
-    "presence_penalty": "maybe number", "frequency_penalty": "maybe number", "repetition_penalty": "maybe number", "logit_bias": "maybe biases", "bad_words": "words",
+    "presence_penalty": "maybe number", "frequency_penalty": "maybe number", "repetition_penalty": "maybe number", "logit_bias": "maybe biases", "steering": "empty", "bad_words": "words",
     "allowed_token_ids": "maybe ids", "structured_outputs": "nothing", "logits_processors": "hooks", "stopping_criteria": "hooks", "sampler": "hook", "logprobs": "maybe integer",
     "penalty_last_n": "maybe integer", "dry_multiplier": "maybe number", "dry_base": "maybe number", "dry_allowed_length": "maybe integer", "dry_penalty_last_n": "maybe integer",
     "dry_sequence_breakers": "texts", "epsilon_cutoff": "maybe number", "eta_cutoff": "maybe number", "top_h": "maybe number", "top_n_sigma": "maybe number", "p_less": "flag",

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from llmi import _core
 from llmi.errors import InvalidParamsError
+from llmi.families import ModelSpec
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from llmi.families import ModelSpec
 
     F32 = NDArray[np.float32]
 else:
