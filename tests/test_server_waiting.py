@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from llmi import LLM, AsyncLLM, _core
+from llmi import LLM, AsyncLLM, SamplingParams, _core
+from llmi.requests.prepare import CallOptions
 from llmi.server import event_stream
 from llmi.server.limits import Limits
 from llmi.server.settings import ServerSettings
@@ -284,15 +285,15 @@ def test_3_an_end_is_no_abort(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_9_the_core_refuses_continuations_of_no_token(llm: LLM) -> None:
     """max_tokens = 0 scores the prompt: with n above 1 the engine would wait for continuations that never begin."""
-    params = _core.SamplingParams()
-    params.max_tokens = params.num_prompt_logprobs = 0
-    rest: dict[str, Any] = {
-        "negative_token_ids": [], "priority": 0, "stream": False, "stepped": False, "hooks": None, "speculation": None, "constraint": None,
-        "constraint_ends": [], "drafts_forced": False, "source": None, "cache_salt": "", "trace": False, "beams": None,
-    }  # fmt: skip
-    llm._engine.check(_core.Request(id=1 << 40, prompt_token_ids=[1, 2, 3], params=params, n=1, **rest))
-    with pytest.raises(_core.CoreError, match="n = 2 needs max_tokens of 1 or more"):
-        llm._engine.check(_core.Request(id=1 << 40, prompt_token_ids=[1, 2, 3], params=params, n=2, **rest))
+    for n in (1, 2):
+        given = SamplingParams(n=n, prompt_logprobs=0, max_tokens=1)
+        submission = llm._call(["abc"], given, {}, CallOptions()).submissions[0]
+        llm._builder.build(submission, 1 << 40, max_tokens=0)
+        if n == 1:
+            llm._engine.check(submission.built)
+            continue
+        with pytest.raises(_core.CoreError, match="n = 2 needs max_tokens of 1 or more"):
+            llm._engine.check(submission.built)
 
 
 def test_34_a_server_without_work_makes_no_steps(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
