@@ -158,6 +158,9 @@ def test_a_model_without_any_gets_lookup_and_a_line(
             assert m is not None and m.drafter == "PromptLookup"
         lines = [record.getMessage() for record in caplog.records if "llmi train-heads" in record.getMessage()]
         assert len(lines) == 1, "one line for each LLM"
+        judged = llm.generate([[1, 2, 1, 2]], max_tokens=50, seed=1, speculative_config=SpeculativeConfig("auto", verification="rejection"))
+        m = judged[0].outputs[0].spec_decode_metrics
+        assert m is not None and m.num_draft_tokens <= 30, "not sixteen at once, as a draft of one length would be"
         assert_lossless("auto", llm, [[1, 2, 3, 1, 2]] * 4, [SamplingParams(temperature=0.5)], num_tokens=200)
 
 

@@ -81,6 +81,9 @@ class SpeculativeConfig:
     num_speculative_tokens: int | Literal["auto"] | LengthPolicy = "auto"
     verification: str | Verification = "coupled"
 
+    #: Whether the drafter "auto" was among them: a lone drafter is then sized by token, too.
+    _is_auto = False
+
     def __post_init__(self) -> None:
         drafters = self.drafter if isinstance(self.drafter, list | tuple) else [self.drafter]
         self._drafters = [as_drafter(entry) for entry in drafters]

@@ -88,6 +88,7 @@ class SpeculationFactory:
         if parts != config._drafters:
             config = copy.copy(config)
             config._drafters = parts
+            config._is_auto = True
         return RequestSpeculation(config, self)
 
     def _parts(self, drafter: Drafter, llm: Session) -> list[Drafter]:
@@ -109,7 +110,7 @@ class SpeculationFactory:
             if runner is not None:
                 runner.submissions[request_id] = submission
             parts.append(core)
-        combined = parts[0] if len(parts) == 1 else self._union(parts, config.num_speculative_tokens == "auto")
+        combined = parts[0] if len(parts) == 1 and not config._is_auto else self._union(parts, config.num_speculative_tokens == "auto")
         length = config.num_speculative_tokens
         verification = config.verification
         if isinstance(verification, str):
