@@ -16,7 +16,6 @@ from llmi import LLM, SamplingParams, SpeculativeConfig, _core
 from llmi.speculation import auto
 from llmi.speculation.methods import drafter_of
 from llmi.testing import assert_lossless, assert_same_tokens
-from llmi.text.vocabulary_digest import vocabulary_digest
 
 FLAT, STEEP = [(1, 1.0), (32, 1.05)], [(1, 1.0), (2, 2.0), (32, 32.0)]
 REAL = [(1, 1.0), (2, 1.05), (4, 1.2), (8, 1.8), (16, 3.2)]
@@ -126,7 +125,7 @@ def shipped(tiny: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """A folder of shipped tables with one for the tiny model."""
     monkeypatch.setattr(auto, "SHIPPED", tmp_path)
     auto.shipped_table.cache_clear()
-    path = tmp_path / f"table-{vocabulary_digest(tiny.tokenizer)[:16]}.safetensors"
+    path = tmp_path / "corpus.safetensors"
     table = llmi.CorpusDrafter([list(range(1, 200))])
     tiny.generate([[1]], max_tokens=2, speculative_config=table)
     table.save(path)

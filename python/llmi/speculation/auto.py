@@ -23,7 +23,7 @@ class AutoDrafters(Alike, Drafter):
 
     def parts(self, llm: Session) -> list[Drafter]:
         """Table, then prompt lookup. Drafters that were trained for the model go first."""
-        table = shipped_table(vocabulary_digest(llm.tokenizer), llm.model_info.vocab_size)
+        table = shipped_table(vocabulary_digest(llm.tokenizer))
         if table is None:
             log.info(
                 "speculative_config='auto': %s has neither heads nor a table, so prompt lookup drafts alone; `llmi train-heads` makes heads",
@@ -36,10 +36,7 @@ class AutoDrafters(Alike, Drafter):
 
 
 @functools.cache
-def shipped_table(digest: str, vocab_size: int) -> CorpusDrafter | None:
-    """The table that comes with llmi for this vocabulary, read once; None: there is none."""
-    path = SHIPPED / f"table-{digest[:16]}.safetensors"
-    if not path.is_file():
-        return None
-    drafter = CorpusDrafter.load(path)
-    return drafter if drafter.vocab_size == vocab_size else None
+def shipped_table(digest: str) -> CorpusDrafter | None:
+    """The table that comes with llmi for this vocabulary (`corpus*.safetensors` in SHIPPED), read once; None: there is none."""
+    drafters = (CorpusDrafter.load(path) for path in sorted(SHIPPED.glob("corpus*.safetensors")))
+    return next((drafter for drafter in drafters if drafter.tokenizer_digest == digest), None)

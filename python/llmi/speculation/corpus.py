@@ -109,9 +109,9 @@ class CorpusDrafter(Alike, Drafter):
         write_table(Path(parse(Place(), "path", path)), self._table())
 
     @property
-    def vocab_size(self) -> int:
-        """Ids of the vocabulary that the table is for."""
-        return self._table().table.vocab_size
+    def tokenizer_digest(self) -> str:
+        """sha256 of the vocabulary that the table was made with."""
+        return self._table().tokenizer_digest
 
     @property
     def num_entries(self) -> int:
