@@ -286,7 +286,7 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
             each = [completion([65, 66 + index], 4, index, stream=index % 2 == 0) | {"repeat": count // 8} for index in range(8)]
             ask(server.port, each)
 
-        run(options.requests // 4)  # pools and caches fill
+        run(12_000)  # pools and caches fill, and the log of the latest 10,000 requests
         points = [server.memory_bytes]
         for _ in range(4):
             run(options.requests // 4)

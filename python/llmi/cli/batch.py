@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from llmi.errors import InvalidParamsError, import_extra
 
 if TYPE_CHECKING:
     from llmi.async_llm import AsyncLLM
-    from llmi.server.batch import Batch
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +41,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
     for module in ("starlette", "msgspec"):
         import_extra(module, "server")
     _check(arguments)
-    from llmi.server.batch import Batch
+    from llmi.server.batch import Batch, run_until_signal
     from llmi.server.settings import ServerSettings
 
     names = named_models(getattr(arguments, "model", None))
@@ -54,40 +52,18 @@ def run_batch(arguments: argparse.Namespace) -> int:
         for (name, path), num_threads in zip(names.items(), threads, strict=True):
             models[name] = load(arguments, path, num_threads, None)
         batch = Batch(models, ServerSettings(), arguments.input, arguments.output, concurrency)
-        return _run(batch, arguments.output)
+        report = batch.report
+        if report.num_resumed:
+            note(f"llmi: {arguments.output} has {report.num_resumed:,} answers already")
+        with progress(batch.num_left, "answers", "req") as bar:
+            whole = run_until_signal(batch, lambda: bar.update(1))
+        note(f"llmi: {report.num_answered:,} answers, {report.num_failed:,} of them errors")
+        if not whole:
+            note("llmi: the same command goes on where this run ended")
+            return 130
+        return 1 if report.num_failed else 0
     except OSError as error:
         raise InvalidParamsError(f"{error.filename or arguments.output}: {error.strerror or error}", "output") from None
     finally:
         for server in models.values():
             server.llm.close()
-
-
-def _run(batch: Batch, output: Path) -> int:
-    import asyncio  # which takes a while, and other commands do not need
-
-    report = batch.report
-    if report.num_resumed:
-        note(f"llmi: {output} has {report.num_resumed:,} answers already")
-    with progress(batch.num_left, "answers", "req") as bar:
-        whole = asyncio.run(_until_signal(batch, lambda: bar.update(1)))
-    note(f"llmi: {report.num_answered:,} answers, {report.num_failed:,} of them errors")
-    if not whole:
-        note("llmi: the same command goes on where this run ended")
-        return 130
-    return 1 if report.num_failed else 0
-
-
-async def _until_signal(batch: Batch, on_line: Callable[[], object]) -> bool:
-    """Whether the run came to its end, and not SIGINT or SIGTERM before it."""
-    import asyncio
-    import signal
-
-    work = asyncio.ensure_future(batch.run(on_line))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, work.cancel)
-    try:
-        await work
-        return True
-    except asyncio.CancelledError:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -107,3 +108,20 @@ class Batch:
         self.report.num_answered += 1
         self.report.num_failed += status != 200
         return answer_line(line, status, body, f"line-{line.number}")
+
+
+def run_until_signal(batch: Batch, on_line: Callable[[], object]) -> bool:
+    """Runs it; whether it came to its end, and not SIGINT or SIGTERM before it."""
+
+    async def run() -> bool:
+        work = asyncio.ensure_future(batch.run(on_line))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, work.cancel)
+        try:
+            await work
+            return True
+        except asyncio.CancelledError:
+            return False
+
+    return asyncio.run(run())
