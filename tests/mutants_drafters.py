@@ -20,7 +20,7 @@ DRAFTERS = [
     planted("tokens of a file are not checked", "CorpusTable::CorpusTable", "if (TokenAt(slot) >= vocab_size)", "if (TokenAt(slot) > vocab_size)", CORPUS),
     planted("high bits are lost", "TokenAt", "(high << 16) |", "(high & 0) |", CORPUS),
     planted("bytes behind the tensors", "_arrays", "if end != len(data):", "if end > len(data):", CORPUS, "python/llmi/speculation"),
-    planted("another tokenizer is taken in silence", "_attach", "if ours != theirs:", "if False:", CORPUS, "python/llmi/speculation"),
+    planted("another tokenizer is taken in silence", "_attach", "if ours != theirs and theirs not in self._warned:", "if False:", CORPUS, "python/llmi/speculation"),
     planted("rejection learns from other requests", "TokenRecycling::Learn", "(shares ? shared_ :", "(shares || true ? shared_ :", UNTRAINED),
     planted("rejection drafts from what all have learnt", "LearnRow", "!sample.judges_drafts()", "true", UNTRAINED, "csrc/engine"),
     planted("a union that looks at batch mates", "NodeLengths::Cut", "own ? 1 : plan->num_rows", "plan->num_rows + 1", UNTRAINED, "csrc/engine"),

@@ -52,6 +52,14 @@ class MemoryReport(Record):
     sequences: list[SequenceBlocks] = dataclasses.field(default_factory=list)
     drafter_bytes: int = 0
 
+    def __setstate__(self, state: list[Any] | tuple[None, dict[str, Any]]) -> None:
+        """Reports that were pickled before they counted drafters have no such field."""
+        fields = (
+            state[1] if isinstance(state, tuple) else dict(zip((field.name for field in dataclasses.fields(self)), state, strict=False))
+        )
+        for name, value in {"drafter_bytes": 0, **fields}.items():
+            setattr(self, name, value)
+
     def __repr__(self) -> str:
         used = self.num_blocks - self.num_free_blocks
         drafters = f", drafters {self.drafter_bytes / 1e6:,.1f} MB" if self.drafter_bytes else ""

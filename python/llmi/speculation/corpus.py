@@ -30,6 +30,8 @@ else:
 
 _ORDER = Whole(1, 8)
 _BYTES = Whole(0, 1 << 30)
+_LOCK = threading.Lock()  # while texts are counted
+_DIGESTS: weakref.WeakKeyDictionary[Tokenizer, str] = weakref.WeakKeyDictionary()
 
 
 class CorpusDrafter(Alike, Drafter):
@@ -74,13 +76,9 @@ class CorpusDrafter(Alike, Drafter):
         self.max_bytes: int = parse(_BYTES, "max_bytes", max_bytes)
         self._texts: list[str | NDArray[np.int32]] | None = [_checked(text) for text in texts]
         self._stored: StoredTable | None = None
-        self._begin()
+        self._warned: set[str] = set()  # digests of other tokenizers
         if tokenizer is not None:
             self._make(tokenizer, max(tokenizer.vocab_size, len(tokenizer.vocab_bytes)))
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._known: weakref.WeakSet[Tokenizer] = weakref.WeakSet()  # tokenizers that were compared with the table's
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CorpusDrafter:
@@ -143,7 +141,7 @@ class CorpusDrafter(Alike, Drafter):
 
     def _attach(self, llm: Session) -> None:
         vocab_size = llm.model_info.vocab_size
-        with self._lock:
+        with _LOCK:
             if self._stored is None:
                 self._make(llm.tokenizer, vocab_size)
             stored = self._table()
@@ -154,11 +152,11 @@ class CorpusDrafter(Alike, Drafter):
                     "CorpusDrafter",
                     "tokenizer",
                 )
-            if llm.tokenizer in self._known:
-                return
-            self._known.add(llm.tokenizer)
-            ours, theirs = stored.tokenizer_digest, vocabulary_digest(llm.tokenizer)
-            if ours != theirs:
+            if llm.tokenizer not in _DIGESTS:
+                _DIGESTS[llm.tokenizer] = vocabulary_digest(llm.tokenizer)
+            ours, theirs = stored.tokenizer_digest, _DIGESTS[llm.tokenizer]
+            if ours != theirs and theirs not in self._warned:
+                self._warned.add(theirs)
                 warnings.warn(
                     f"the corpus table was made with the tokenizer of digest {ours or 'unknown'}, the model's has {theirs}: where ids mean other"
                     " text, drafts are seldom accepted",
@@ -184,7 +182,7 @@ class CorpusDrafter(Alike, Drafter):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.max_order, self.max_bytes, self._texts = state["max_order"], state["max_bytes"], state["texts"]
         self._stored = None
-        self._begin()
+        self._warned: set[str] = set()  # digests of other tokenizers
         if "vocab_size" in state:
             arrays = {name: state[name] for name in ("checks", "tokens", "high_tokens", "rates")}
             table = call_core(_core.CorpusTable, state["vocab_size"], max_order=self.max_order, **arrays)
