@@ -101,7 +101,7 @@ async def _client(port: int, cases: list[Case], rng: random.Random, ends: Ends) 
             answer = await connection.answer()
         except (OSError, CutError) as error:
             connection.close()
-            if isinstance(error, CutError) and error.num_bytes == 0:
+            if not isinstance(error, CutError) or error.num_bytes == 0:  # sent to a socket that was closed, or nothing came
                 ends.closed += 1
             else:
                 ends.lost += 1

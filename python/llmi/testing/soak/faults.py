@@ -14,7 +14,7 @@ from llmi.testing.soak.wire import Answer, Connection, CutError, request_bytes
 
 #: What came of a request: its whole answer was compared; the server refused it as it must; the client had gone; it must be sent again.
 COMPARED, REFUSED, GONE, AGAIN = "compared", "refused", "gone", "again"
-_TOO_MANY = "queue_full"
+_LATER = ("queue_full", "grammar_compiling")  # codes of errors after which a client comes again
 #: Bodies of which each is wrong, and the status that says so.
 _BAD: list[tuple[bytes, int]] = [
     (b"", 400),
@@ -69,7 +69,7 @@ class Visit:
         code = _code_of(answer, self.stream)
         if code is None:
             return Outcome(COMPARED, self.case.difference(answer, self.stream))
-        if code == _TOO_MANY or (code in ("shutting_down", "aborted") and self.is_ending()):
+        if code in _LATER or (code in ("shutting_down", "aborted") and self.is_ending()):
             return Outcome(AGAIN)
         if code in allowed:
             return Outcome(REFUSED)
