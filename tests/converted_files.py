@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from llmi.testing.tiny import _save_safetensors, byte_tokenizer
+from llmi.testing.tiny import byte_tokenizer, save_safetensors
 
 CONVERTED = Path(__file__).parent / "data" / "converted"
 Array = np.ndarray[Any, Any]
@@ -74,7 +74,7 @@ def write_folder(recipe: dict[str, Any], path: Path) -> Path:
     tokenizer["model"] |= {"vocab": tokenizer["model"]["vocab"] | {"he": 257}, "merges": ["h e"]}  # the converter writes no empty list
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}))
-    _save_safetensors(path / "model.safetensors", {name: values_of(name, shape) for name, shape in recipe["tensors"].items()})
+    save_safetensors(path / "model.safetensors", {name: values_of(name, shape) for name, shape in recipe["tensors"].items()})
     return path
 
 

@@ -22,6 +22,7 @@ from mutants_beams import BEAMS
 from mutants_constraints import CONSTRAINTS
 from mutants_decoder import DECODER
 from mutants_drafters import DRAFTERS
+from mutants_eagle import EAGLE
 from mutants_heads import HEADS
 from mutants_hidden import HIDDEN
 from mutants_precision import PRECISION
@@ -154,7 +155,7 @@ MUTANTS = [
     Mutant("memory", "hits without the window's blocks", "csrc/cache", "Walk", "< 0) return false;", "< -1) return false;", PREFIX),
     Mutant("memory", "the last token may be a hit", "csrc/cache", "Walk", "token_ids.first(…)))))",
            "token_ids", PREFIX),
-    Mutant("memory", "a known page without a reference", "csrc/cache", "IndexBlocks", "pool_.AddReference(known);", "", PREFIX),
+    Mutant("memory", "a known page without a reference", "csrc/cache", "TakeKnownPages", "pool_.AddReference(known);", "", PREFIX),
     Mutant("memory", "rollback stays indexed", "csrc/cache", "TryRollback", "Unindex(sequence, remaining / groups_.block_size());", "", PREFIX),
     Mutant("memory", "a token too many of a block known in part", "csrc/cache", "FindBeginning", "common > best.second) best = {child, common}",
            "common > best.second) best = {child, std::min<int64_t>(common + 1, static_cast<int64_t>(tokens.size()))}", PREFIX),
@@ -245,6 +246,7 @@ MUTANTS = [
     *PRECISION,
     *BEAMS,
     *DRAFTERS,
+    *EAGLE,
     *CONSTRAINTS,
     *ROWS,
     *HEADS,

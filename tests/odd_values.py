@@ -313,6 +313,8 @@ CALLS = [
     target("speculative_config.method", "nothing", lambda llm, value: llm.generate([5], max_tokens=1, speculative_config={"method": value}), "method"),
     target("PromptLookup.prompt_lookup_max", "integer", lambda llm, value: llmi.PromptLookup(value)),
     target("PromptLookup.prompt_lookup_min", "integer", lambda llm, value: llmi.PromptLookup(4, value)),
+    target("Eagle.num_draft_tokens", "integer", lambda llm, value: llmi.Eagle("heads", value)),
+    target("Eagle.shortlist", "maybe integer", lambda llm, value: llmi.Eagle("heads", shortlist=value)),
     target("DraftModel.model", "objects", lambda llm, value: llmi.DraftModel(value) if value is not None else None, "model", ""),
     target("DraftModel.shortlist", "maybe integer", lambda llm, value: llmi.DraftModel(llm, shortlist=value)),
     target("DraftModel.draft_sample_method", "objects", lambda llm, value: llmi.DraftModel(llm, draft_sample_method=value) if value is not None else None),

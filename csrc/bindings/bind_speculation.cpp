@@ -11,13 +11,16 @@
 #include "bindings/bindings.h"
 #include "bindings/py_drafter.h"
 #include "engine/engine.h"
+#include "speculative/eagle_drafter.h"
 #include "speculative/prompt_lookup.h"
 
 namespace py = pybind11;
 
 namespace llmi {
 
-void RegisterSpeculation(py::module_& module) {
+namespace {
+
+void RegisterBasicDrafters(py::module_& module) {
   py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter")
       .def_property_readonly("name", &Drafter::name)
       .def_property_readonly("num_bytes", &Drafter::num_bytes);
@@ -36,10 +39,23 @@ void RegisterSpeculation(py::module_& module) {
             return context.draft.token_ids;
           },
           py::arg("token_ids"), py::arg("num_tokens"));
+  py::class_<EagleDrafter, Drafter, std::shared_ptr<EagleDrafter>>(module, "EagleDrafter")
+      .def(py::init([](const std::vector<std::pair<int32_t, int32_t>>& nodes) {
+             std::vector<TreeNode> tree;
+             for (const auto& [parent, rank] : nodes) tree.push_back({parent, rank});
+             return std::make_shared<EagleDrafter>(std::move(tree));
+           }),
+           py::arg("tree"), "tree: (parent, rank) of each node.");
   py::class_<PyDrafter, Drafter, std::shared_ptr<PyDrafter>>(module, "PyDrafter")
       .def(py::init<py::object, std::string>(), py::arg("runner"), py::arg("name"));
   py::class_<UnionDrafter, Drafter, std::shared_ptr<UnionDrafter>>(module, "UnionDrafter")
       .def(py::init<std::vector<std::shared_ptr<Drafter>>>(), py::arg("drafters"));
+}
+
+}  // namespace
+
+void RegisterSpeculation(py::module_& module) {
+  RegisterBasicDrafters(module);
   py::class_<PyDraftRows>(module, "DraftRows")
       .def_property_readonly("token_ids", &PyDraftRows::token_ids)
       .def_property_readonly("parents", &PyDraftRows::parents)

@@ -11,6 +11,9 @@ namespace llmi {
 
 namespace {
 
+// A sequence whose drafter may start cold computes at most this many known blocks again to have all that it keeps.
+constexpr int64_t kMostRecomputedForDraft = 4;
+
 // The pages that are set aside for what the sequence's owner keeps of num_tokens tokens.
 int64_t NumSidePages(const KvSequence& sequence, int64_t num_tokens, int64_t page_bytes) {
   return (num_tokens * sequence.side_bytes + page_bytes - 1) / page_bytes;
@@ -27,6 +30,7 @@ void KvCache::Init(KvSequence* sequence) {
   sequence->num_returned.assign(groups_.groups().size(), 0);
   sequence->prefix_node = PrefixTree::kNone;
   sequence->num_indexed = 0;
+  sequence->draft = {sequence->draft.use};
   sequences_.insert(sequence);
 }
 
@@ -56,6 +60,7 @@ void KvCache::Free(KvSequence* sequence) {
   for (int32_t page : std::exchange(sequence->side_pages, {})) pool_.Release(page);
   std::fill(sequence->num_returned.begin(), sequence->num_returned.end(), 0);
   sequence->num_tokens = 0;
+  sequence->draft = {sequence->draft.use};
   sequences_.erase(sequence);
 }
 
@@ -123,6 +128,8 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
   }
   Unindex(sequence, remaining / groups_.block_size());
   sequence->num_tokens = remaining;
+  sequence->draft.end = std::min(sequence->draft.end, std::max<int64_t>(1, remaining));
+  sequence->draft.first = std::min(sequence->draft.first, sequence->draft.end);
   Trim(sequence);
   return true;
 }
@@ -143,6 +150,7 @@ void KvCache::Trim(KvSequence* sequence) {
       table.pop_back();
     }
   }
+  sequence->draft.end = std::min(sequence->draft.end, std::max<int64_t>(1, NumBlocks(sequence->num_tokens) * groups_.block_size()));
   const int64_t side_pages = NumSidePages(*sequence, sequence->num_tokens, groups_.page_bytes());
   while (static_cast<int64_t>(sequence->side_pages.size()) > side_pages) {
     pool_.Release(sequence->side_pages.back());
@@ -154,7 +162,7 @@ void KvCache::EnablePrefixCache(uint64_t hash_key) {
   prefix_tree_ = std::make_unique<PrefixTree>(groups_.block_size(), groups_.pages_per_block(), hash_key, &pool_);
 }
 
-KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const {
+KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, int64_t margin) const {
   const int64_t block_size = groups_.block_size();
   token_ids = token_ids.first(static_cast<size_t>(std::clamp<int64_t>(max_tokens, 0, static_cast<int64_t>(token_ids.size()))));
   std::vector<int32_t> path = {root};
@@ -168,7 +176,7 @@ KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_
   const auto usable = [&](int64_t num_blocks) {
     int64_t first_page = 0;
     for (const KvGroup& group : groups_.groups()) {
-      const int64_t first = groups_.FirstVisibleBlock(group, num_blocks * block_size);
+      const int64_t first = groups_.FirstVisibleBlock(group, num_blocks * block_size - margin);
       for (int64_t block = first; block < num_blocks; ++block) {
         for (int64_t i = 0; i < group.pages_per_block; ++i) {
           if (prefix_tree_->page(path[static_cast<size_t>(block + 1)], first_page + i) < 0) return false;
@@ -189,6 +197,25 @@ KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_
   return {path, num_tokens};
 }
 
+// The beginning that serves a sequence with a drafter, and in *draft the slots that hold what the drafter keeps.
+KvCache::KnownPrefix KvCache::WalkForDraft(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, DraftSlots* draft) const {
+  const int64_t block_size = groups_.block_size();
+  const KnownPrefix longest = Walk(root, token_ids, max_tokens, 1);
+  const auto drafted = [&](const KnownPrefix& known) {
+    const auto first_without =
+        std::find_if(known.path.begin() + 1, known.path.end(), [&](int32_t node) { return !prefix_tree_->is_drafted(node); });
+    return first_without == known.path.end() ? known.num_tokens : (first_without - known.path.begin() - 1) * block_size;
+  };
+  KnownPrefix known = longest;
+  for (int64_t most = drafted(known); most < known.num_tokens; most = drafted(known)) known = Walk(root, token_ids, most, 1);
+  if (draft->use == DraftSlots::Use::kMayStartCold && longest.num_tokens - known.num_tokens > kMostRecomputedForDraft * block_size) {
+    draft->first = draft->end = std::max<int64_t>(1, longest.num_tokens);
+    return longest;
+  }
+  draft->end = std::max<int64_t>(1, known.num_tokens);
+  return known;
+}
+
 int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const {
   const int32_t root = prefix_tree_ == nullptr ? PrefixTree::kNone : prefix_tree_->FindRoot(salt);
   return root == PrefixTree::kNone ? 0 : Walk(root, token_ids, max_tokens).num_tokens;
@@ -196,9 +223,11 @@ int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tok
 
 int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) {
   if (prefix_tree_ == nullptr) return 0;
-  const KnownPrefix known = Walk(prefix_tree_->Root(salt), token_ids, max_tokens);
-  sequence->num_tokens = known.num_tokens;
-  const int64_t num_blocks = NumBlocks(sequence->num_tokens);
+  const bool drafts = groups_.has_draft() && sequence->draft.use != DraftSlots::Use::kNone;
+  const int32_t root = prefix_tree_->Root(salt);
+  const KnownPrefix known = drafts ? WalkForDraft(root, token_ids, max_tokens, &sequence->draft) : Walk(root, token_ids, max_tokens);
+  sequence->num_tokens = std::max<int64_t>(0, known.num_tokens - (drafts ? 1 : 0));
+  const int64_t num_blocks = NumBlocks(known.num_tokens);
   int64_t first_page = 0;
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
@@ -235,25 +264,70 @@ void KvCache::IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_i
     if (node == PrefixTree::kNone) {
       node = prefix_tree_->Insert(sequence->prefix_node, tokens, pages.data());
     } else {
-      int64_t index = 0;
-      for (size_t g = 0; g < sequence->tables.size(); ++g) {
-        const int64_t per_block = groups_.groups()[g].pages_per_block;
-        for (int64_t i = 0; i < per_block; ++i, ++index) {
-          int32_t& own = sequence->tables[g][static_cast<size_t>(block * per_block + i)];
-          const int32_t known = prefix_tree_->page(node, index);
-          if (own < 0 || own == known) continue;
-          if (known < 0) {
-            prefix_tree_->AddPage(node, index, own);
-            continue;
-          }
-          pool_.AddReference(known);
-          pool_.Release(own);
-          own = known;
-        }
-      }
+      TakeKnownPages(sequence, block, node);
     }
     MovePin(sequence, node);
   }
+}
+
+// The sequence takes the pages of a node that holds the tokens of this block, and gives its own to a node that lacks some.
+void KvCache::TakeKnownPages(KvSequence* sequence, int64_t block, int32_t node) {
+  if (groups_.has_draft() && !prefix_tree_->is_drafted(node)) CopyDraft(*sequence, block, node);
+  int64_t index = 0;
+  for (size_t g = 0; g < sequence->tables.size(); ++g) {
+    const int64_t per_block = groups_.groups()[g].pages_per_block;
+    for (int64_t i = 0; i < per_block; ++i, ++index) {
+      int32_t& own = sequence->tables[g][static_cast<size_t>(block * per_block + i)];
+      const int32_t known = prefix_tree_->page(node, index);
+      if (own < 0 || own == known) continue;
+      if (known < 0) {
+        prefix_tree_->AddPage(node, index, own);
+        continue;
+      }
+      pool_.AddReference(known);
+      pool_.Release(own);
+      own = known;
+    }
+  }
+}
+
+// Copies what the sequence's drafter has stored in this block to the node's pages, which other sequences have computed without one. Values
+// are functions of the tokens, so slots that are written twice keep their bits.
+void KvCache::CopyDraft(const KvSequence& sequence, int64_t block, int32_t node) {
+  const int64_t block_size = groups_.block_size();
+  const int64_t begin = std::max(sequence.draft.first, block * block_size);
+  const int64_t end = std::min(sequence.draft.end, (block + 1) * block_size);
+  if (sequence.draft.use == DraftSlots::Use::kNone || begin >= end) return;
+  const int draft_group = groups_.group_of_layer(groups_.draft_layer());
+  int64_t first_page = 0;
+  for (int g = 0; g < draft_group; ++g) first_page += groups_.groups()[static_cast<size_t>(g)].pages_per_block;
+  const int64_t per_block = groups_.groups()[static_cast<size_t>(draft_group)].pages_per_block;
+  const auto own = sequence.tables[static_cast<size_t>(draft_group)].begin() + block * per_block;
+  std::vector<int32_t> pages(own, own + per_block);
+  for (int64_t i = 0; i < per_block; ++i) pages.push_back(prefix_tree_->page(node, first_page + i));
+  if (std::any_of(pages.begin(), pages.end(), [](int32_t page) { return page < 0; }) || pages[0] == pages[static_cast<size_t>(per_block)])
+    return;
+  const KvView view = View(groups_.draft_layer());
+  for (int64_t slot = begin - block * block_size; slot < end - block * block_size; ++slot) {
+    KvCopySlot({.device = pool_.device()}, view, pages.data(), slot, block_size + slot);
+  }
+}
+
+void KvCache::CommitDraft(KvSequence* sequence, int64_t end) {
+  sequence->draft.end = end;
+  if (sequence->prefix_node == PrefixTree::kNone) return;
+  const int64_t block_size = groups_.block_size();
+  int32_t node = sequence->prefix_node;
+  for (int64_t block = sequence->num_indexed - 1; block >= 0; --block, node = prefix_tree_->Parent(node)) {
+    if ((block + 1) * block_size > end) continue;
+    if (std::max<int64_t>(1, block * block_size) < sequence->draft.first || prefix_tree_->is_drafted(node)) return;
+    prefix_tree_->SetDrafted(node, true);
+  }
+}
+
+void KvCache::SkipDraft(KvSequence* sequence, int64_t first) const {
+  sequence->draft.first = first;
+  sequence->draft.end = first;
 }
 
 void KvCache::MovePin(KvSequence* sequence, int32_t node) {

@@ -20,6 +20,19 @@
 
 namespace llmi {
 
+// Which slots of a sequence hold a drafter's K and V (KvGroups::draft_layer). Slot s holds those of the row that reads token s and the
+// target's hidden row of token s - 1, so a block's depend on the tokens up to its end alone; slot 0 has none. decisions/0054.
+struct DraftSlots {
+  enum class Use : uint8_t {
+    kNone,          // no drafter reads them
+    kMayStartCold,  // where many tokens of a known beginning lack them, the drafter starts behind these
+    kNeedsAll,      // a known beginning counts only as far as it has them
+  };
+  Use use = Use::kNone;
+  int64_t first = 1;  // slots [first, end) hold them
+  int64_t end = 1;
+};
+
 // One sequence's cache: `num_tokens` slots are computed. tables[g] has pages_per_block entries per logical block.
 struct KvSequence {
   int64_t num_tokens = 0;
@@ -28,6 +41,7 @@ struct KvSequence {
   // The pinned node of the prefix tree that holds the last indexed block; the root if no block is indexed.
   int32_t prefix_node = PrefixTree::kNone;
   int64_t num_indexed = 0;  // blocks that are in the prefix tree
+  DraftSlots draft;         // of a fork, its parent's
   // Bytes that its owner keeps of each token elsewhere, and the pages that are set aside for them while it has a cache: so the pool's size
   // bounds them, too. A fork has none.
   int64_t side_bytes = 0;
@@ -40,6 +54,7 @@ struct KvHostCopy {
   std::vector<int64_t> num_returned;
   int64_t num_pages;
   std::vector<uint8_t> bytes;
+  DraftSlots draft;
 };
 
 class KvCache {
@@ -71,7 +86,8 @@ class KvCache {
   bool has_prefix_cache() const { return prefix_tree_ != nullptr; }
   // Gives an empty sequence the blocks of the longest usable beginning of token_ids in the prefix cache, at most max_tokens tokens. A
   // beginning is usable if the cache still has, for every group, the blocks that the group's window sees. The last block may match in part;
-  // it is copied when it is written. Returns the number of tokens found and adds it to sequence->num_tokens.
+  // it is copied when it is written. Returns the number of tokens found and adds it to sequence->num_tokens. With a drafter
+  // (sequence->draft.use) it is one token less than the blocks hold: that token's hidden row is what the drafter reads next.
   int64_t AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt);
   // The number of tokens that AttachPrefix would find. Changes nothing.
   int64_t MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const;
@@ -96,6 +112,11 @@ class KvCache {
   // tokens; its full blocks then enter the prefix cache. Empty: they do not.
   bool TryRestore(KvSequence* sequence, const KvHostCopy& copy, std::span<const int32_t> token_ids, const std::string& salt);
   double copy_seconds_per_page() const { return copy_seconds_per_page_; }  // of the latest CopyToHost; 0 before the first
+
+  // The drafter's K and V of the slots below `end` are stored. Full blocks of them serve later sequences.
+  void CommitDraft(KvSequence* sequence, int64_t end);
+  // The drafter continues without the slots below `first`.
+  void SkipDraft(KvSequence* sequence, int64_t first) const;
 
   // Copies K and V of one slot to another, bit for bit, in every layer. Both slots must be reserved and past num_tokens.
   void MoveSlot(const KvSequence& sequence, int64_t from, int64_t to);
@@ -126,7 +147,11 @@ class KvCache {
     }
     return true;
   }
-  KnownPrefix Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens) const;
+  // margin: this many of the last tokens will be computed again, so what their windows see is needed.
+  KnownPrefix Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, int64_t margin = 0) const;
+  KnownPrefix WalkForDraft(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, DraftSlots* draft) const;
+  void TakeKnownPages(KvSequence* sequence, int64_t block, int32_t node);
+  void CopyDraft(const KvSequence& sequence, int64_t block, int32_t node);
   void IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids);
   void Unindex(KvSequence* sequence, int64_t num_blocks);
   void MovePin(KvSequence* sequence, int32_t node);

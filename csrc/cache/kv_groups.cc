@@ -17,43 +17,64 @@ KvType ParseKvType(const std::string& name) {
               "kv_cache_dtype");
 }
 
-KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size)
-    : num_kv_heads_(num_kv_heads), head_dim_(head_dim), type_(type), block_size_(block_size) {
+KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size,
+                   DraftKvShape draft)
+    : num_kv_heads_(num_kv_heads), head_dim_(head_dim), type_(type), block_size_(block_size), draft_(draft) {
   CheckArgument(block_size > 0 && block_size % kSlotsPerTile == 0, "block_size must be a positive multiple of 16");
   CheckArgument(!layer_windows.empty(), "a model has at least one layer");
+  std::vector<int64_t> windows = layer_windows;
+  if (has_draft()) windows.push_back(0);
+  PlaceLayers(windows);
+}
+
+int64_t KvGroups::DraftBytes(int64_t num_slots) const {
+  return has_draft() ? KvLayerBlockBytes(num_slots, draft_.num_kv_heads, draft_.head_dim, type_) : 0;
+}
+
+void KvGroups::PlaceLayers(const std::vector<int64_t>& layer_windows) {
+  const int64_t layer_bytes = KvLayerBlockBytes(block_size_, num_kv_heads_, head_dim_, type_);
+  // A drafter that needs no more than one of the model's layers is placed as one. A larger one has a place at the end of each page.
+  const bool draft_is_layer = DraftBytes(block_size_) <= layer_bytes;
+  std::vector<int64_t> num_layers;  // by group, those that are placed as layers
   for (size_t layer = 0; layer < layer_windows.size(); ++layer) {
     const auto found =
         std::find_if(groups_.begin(), groups_.end(), [&](const KvGroup& group) { return group.window == layer_windows[layer]; });
-    KvGroup& group = found == groups_.end() ? groups_.emplace_back() : *found;
-    group.window = layer_windows[layer];
-    group.layers.push_back(static_cast<int>(layer));
+    const auto place = static_cast<size_t>(found - groups_.begin());
+    if (found == groups_.end()) {
+      groups_.emplace_back().window = layer_windows[layer];
+      num_layers.push_back(0);
+    }
+    groups_[place].layers.push_back(static_cast<int>(layer));
+    if (!has_draft() || draft_is_layer || layer + 1 < layer_windows.size()) ++num_layers[place];
   }
   // The number of layers in a page divides the number of layers of every group, so a group's block is a whole number of pages.
   int64_t layers_per_page = 0;
-  for (const KvGroup& group : groups_) layers_per_page = std::gcd(layers_per_page, static_cast<int64_t>(group.layers.size()));
-  const int64_t layer_bytes = KvLayerBlockBytes(block_size, num_kv_heads, head_dim, type);
-  page_bytes_ = layers_per_page * layer_bytes;
+  for (int64_t count : num_layers) layers_per_page = std::gcd(layers_per_page, count);
+  page_bytes_ = layers_per_page * layer_bytes + (draft_is_layer ? 0 : DraftBytes(block_size_));
   layer_places_.resize(layer_windows.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g].pages_per_block = static_cast<int32_t>(static_cast<int64_t>(groups_[g].layers.size()) / layers_per_page);
+    groups_[g].pages_per_block = std::max(1, static_cast<int32_t>(num_layers[g] / layers_per_page));
     for (size_t i = 0; i < groups_[g].layers.size(); ++i) {
       const auto index = static_cast<int64_t>(i);
-      layer_places_[static_cast<size_t>(groups_[g].layers[i])] = {static_cast<int>(g), static_cast<int32_t>(index / layers_per_page),
-                                                                  index % layers_per_page * layer_bytes};
+      const bool at_end = index >= num_layers[g];
+      layer_places_[static_cast<size_t>(groups_[g].layers[i])] = {static_cast<int>(g),
+                                                                  at_end ? 0 : static_cast<int32_t>(index / layers_per_page),
+                                                                  (at_end ? layers_per_page : index % layers_per_page) * layer_bytes};
     }
   }
 }
 
 KvView KvGroups::View(int layer, uint8_t* arena) const {
   const LayerPlace& place = layer_places_[static_cast<size_t>(layer)];
+  const bool is_draft = has_draft() && layer == draft_layer();
   return {.base = arena,
           .page_bytes = page_bytes_,
           .layer_offset = place.offset,
           .page_index = place.page_index,
           .pages_per_block = groups_[static_cast<size_t>(place.group)].pages_per_block,
           .block_size = static_cast<int32_t>(block_size_),
-          .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
-          .head_dim = static_cast<int32_t>(head_dim_),
+          .num_kv_heads = static_cast<int32_t>(is_draft ? draft_.num_kv_heads : num_kv_heads_),
+          .head_dim = static_cast<int32_t>(is_draft ? draft_.head_dim : head_dim_),
           .type = type_,
           .group = place.group};
 }
@@ -81,7 +102,8 @@ int64_t KvGroups::FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) co
 }
 
 int64_t KvGroups::BytesPerToken() const {
-  return KvLayerBlockBytes(1, num_kv_heads_, head_dim_, type_) * static_cast<int64_t>(layer_places_.size());
+  const int64_t num_layers = static_cast<int64_t>(layer_places_.size()) - (has_draft() ? 1 : 0);
+  return KvLayerBlockBytes(1, num_kv_heads_, head_dim_, type_) * num_layers + DraftBytes(1);
 }
 
 }  // namespace llmi

@@ -15,6 +15,12 @@ namespace llmi {
 // name: float16, bfloat16, float32, int8 or fp8; throws Error(kInvalidArgument) for another.
 KvType ParseKvType(const std::string& name);
 
+// The K and V that a drafter keeps of each token, in addition to the model's (decisions/0054). num_kv_heads 0: there is no such drafter.
+struct DraftKvShape {
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;  // a multiple of 16
+};
+
 struct KvGroup {
   int64_t window = 0;           // number of tokens that stay visible; 0: all
   std::vector<int> layers;      // model layers, in order
@@ -23,14 +29,18 @@ struct KvGroup {
 
 class KvGroups {
  public:
-  // layer_windows [num_layers]. Each layer has num_kv_heads heads of head_dim elements. block_size: a multiple of 16.
-  KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size);
+  // layer_windows [num_layers]. Each layer has num_kv_heads heads of head_dim elements. block_size: a multiple of 16. draft: it has a
+  // place in each block of the group without a window, as one more layer, draft_layer().
+  KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size,
+           DraftKvShape draft = {});
 
   const std::vector<KvGroup>& groups() const { return groups_; }
   int64_t block_size() const { return block_size_; }
   int64_t page_bytes() const { return page_bytes_; }
   int64_t pages_per_block() const;  // pages of one logical block in all groups together
   int group_of_layer(int layer) const { return layer_places_[static_cast<size_t>(layer)].group; }
+  bool has_draft() const { return draft_.num_kv_heads > 0; }
+  int draft_layer() const { return static_cast<int>(layer_places_.size()) - 1; }
 
   // The part of the cache that belongs to `layer`, in an arena of pages.
   KvView View(int layer, uint8_t* arena) const;
@@ -51,13 +61,17 @@ class KvGroups {
     int32_t page_index;
     int64_t offset;
   };
+  void PlaceLayers(const std::vector<int64_t>& layer_windows);
+  int64_t DraftBytes(int64_t num_slots) const;
+
   std::vector<KvGroup> groups_;
-  std::vector<LayerPlace> layer_places_;
+  std::vector<LayerPlace> layer_places_;  // the drafter's is the last
   int64_t num_kv_heads_;
   int64_t head_dim_;
   KvType type_;
   int64_t block_size_;
   int64_t page_bytes_;
+  DraftKvShape draft_;
 };
 
 }  // namespace llmi

@@ -16,7 +16,7 @@ int64_t KvCache::NumCommittedPages(const KvSequence& sequence) const {
 
 KvHostCopy KvCache::CopyToHost(const KvSequence& sequence) {
   const auto start = std::chrono::steady_clock::now();
-  KvHostCopy copy = {sequence.num_tokens, sequence.num_returned, NumCommittedPages(sequence), {}};
+  KvHostCopy copy = {sequence.num_tokens, sequence.num_returned, NumCommittedPages(sequence), {}, sequence.draft};
   const int64_t num_blocks = NumBlocks(sequence.num_tokens);
   const auto page_bytes = static_cast<size_t>(pool_.page_bytes());
   copy.bytes.resize(static_cast<size_t>(copy.num_pages) * page_bytes);
@@ -49,6 +49,7 @@ bool KvCache::TryRestore(KvSequence* sequence, const KvHostCopy& copy, std::span
   }
   sequence->num_returned = copy.num_returned;
   sequence->num_tokens = copy.num_tokens;
+  sequence->draft = copy.draft;
   if (prefix_tree_ != nullptr && !token_ids.empty()) {
     sequence->prefix_node = prefix_tree_->Root(salt);
     prefix_tree_->Pin(sequence->prefix_node);

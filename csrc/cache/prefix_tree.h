@@ -42,6 +42,10 @@ class PrefixTree {
   // Adds a page that the node lacks.
   void AddPage(int32_t node, int64_t index, int32_t page);
 
+  // Whether all slots of the node's block have a drafter's K and V (KvGroups::draft_layer). They depend on the tokens alone.
+  bool is_drafted(int32_t node) const { return nodes_[static_cast<size_t>(node)].is_drafted; }
+  void SetDrafted(int32_t node, bool is_drafted) { nodes_[static_cast<size_t>(node)].is_drafted = is_drafted; }
+
   // A pinned node and its ancestors are not evicted. Unpin marks the node most recently used, so it is evicted last; its ancestors can be
   // evicted only after it, because only leaves are evicted.
   void Pin(int32_t node);
@@ -75,6 +79,7 @@ class PrefixTree {
     uint64_t last_used = 0;
     bool alive = false;
     bool is_root = false;
+    bool is_drafted = false;
   };
   uint64_t Hash(int32_t parent, const int32_t* tokens) const;
   bool IsFreeLeaf(const Node& node) const { return node.alive && !node.is_root && node.num_children == 0 && node.num_pins == 0; }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "cache/kv_groups.h"
 #include "engine/policy.h"
 #include "engine/request.h"
 #include "kernels/layout/kv_layout.h"
@@ -18,6 +19,7 @@ struct EngineConfig {
   int64_t num_pages = 0;
   int64_t block_size = 16;
   KvType kv_type = KvType::kF16;
+  DraftKvShape draft_kv;  // of the drafter that was loaded with the model, if one was
   std::shared_ptr<PolicyHook> policy_hook;
   std::shared_ptr<BatchHook> batch_hook;
   bool prefix_caching = true;

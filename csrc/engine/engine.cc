@@ -99,11 +99,17 @@ void Engine::Take(Inbox::Mail& mail) {
     Sample& leader = requests_->Add(request, channel);
     const std::vector<int32_t>& allowed = request->params.allowed_token_ids;
     if (!allowed.empty()) leader.running->allowed = BitsOf(allowed, decoder_->spec().vocab_size);
+    if (decoder_->eagle() != nullptr && EagleRunner::Serves(*request)) {
+      leader.scheduled.kv.draft.use = leader.judges_drafts() ? DraftSlots::Use::kNeedsAll : DraftSlots::Use::kMayStartCold;
+    }
     if (leader.drafting.contrast() != nullptr) {
       leader.scheduled.kv.side_bytes = HiddenRowBytes(decoder_->spec().hidden_size);
     } else if (request->source != nullptr && leader.scheduled.first_streamed_row > 0 &&
+               leader.scheduled.kv.draft.use != DraftSlots::Use::kNeedsAll &&
                SteersAlike(request->steering.get(), request->source->steering.get())) {
+      const DraftSlots::Use use = leader.scheduled.kv.draft.use;
       request->num_cached_tokens = lab_->ShareCache(*request->source, leader.tokens, &leader.scheduled.kv);
+      leader.scheduled.kv.draft.use = use;
     }
     scheduler_->Add(&leader.scheduled);
   }

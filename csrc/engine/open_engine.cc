@@ -10,6 +10,7 @@
 #include "core/thread_pool.h"
 #include "engine/sizing.h"
 #include "kernels/dispatch/tables.h"
+#include "model/eagle.h"
 #include "model/loader.h"
 
 namespace llmi {
@@ -51,6 +52,10 @@ OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options
   KeepLayers(options.layers, &model_);
   const bool has_pairs =
       std::all_of(model_.layers.begin(), model_.layers.end(), [](const LayerSpec& layer) { return layer.mlp.size % 2 == 0; });
+  if (options.eagle.files != nullptr) {
+    const ModelSpec eagle = ParseSpec(options.eagle.spec, options.eagle.files->path());
+    config_.draft_kv = {eagle.num_kv_heads, eagle.padded_head_dim()};
+  }
   CheckArgument(!context_.bf16_dots || has_pairs, "linear_dtype = 'bf16' takes columns in pairs, and this model has an odd number");
   Load(files, options, std::move(whole), dropped);
   Describe();
@@ -71,6 +76,9 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
     ResolveSizes(model_, sizes, &config_);
   };
   decoder_ = LoadDecoder(context_, files, std::move(spec), options.weights, options.layers, admit, dropped);
+  if (options.eagle.files != nullptr) {
+    decoder_->set_eagle(LoadEagle(context_, options.eagle, files, decoder_.get()));
+  }
   if (device_ == nullptr) return;
   decoder_->Reserve(context_, num_rows, num_logits_rows);
   device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
@@ -87,6 +95,7 @@ void OpenedEngine::Describe() {
   info_.block_size = config_.block_size;
   info_.weight_bytes = weights.num_bytes();
   info_.step_weight_bytes = info_.weight_bytes - (weights.head.num_bytes() > 0 ? weights.embedding.num_bytes() : 0);
+  info_.draft_weight_bytes = decoder_->eagle() == nullptr ? 0 : decoder_->eagle()->weights().num_bytes();
   info_.weight_types = weights.TypeNames();
   info_.unpacked = weights.Unpacked();
   info_.has_quantized_layers = weights.HasQuantizedLayers();

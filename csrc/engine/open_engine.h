@@ -21,8 +21,9 @@ struct EngineInfo {
   int64_t num_pages = 0;
   int64_t block_size = 0;
   uint64_t weight_bytes = 0;
-  uint64_t step_weight_bytes = 0;  // read by one step; an embedding with a separate head is only looked up
-  std::string weight_types;        // as ModelWeights::TypeNames
+  uint64_t step_weight_bytes = 0;   // read by one step; an embedding with a separate head is only looked up
+  uint64_t draft_weight_bytes = 0;  // of the drafter's layer that was loaded with the model
+  std::string weight_types;         // as ModelWeights::TypeNames
   bool has_quantized_layers = false;
   std::map<std::string, UnpackedBytes> unpacked;  // as ModelWeights::Unpacked
   std::string table;                              // of the CPU's kernels

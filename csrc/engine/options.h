@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "engine/engine.h"
 #include "kernels/dispatch/device.h"
+#include "model/eagle.h"
 #include "model/pack.h"
 #include "scheduler/scheduler.h"
 
@@ -55,6 +56,8 @@ struct EngineOptions {
 
   std::vector<int64_t> layers;  // only these layers of the model, ascending; empty: all
   std::string spec;             // the model's, as JSON (model/spec.h)
+
+  EagleFile eagle;  // a layer that drafts for the model; files null: none
 };
 
 // Calls visit(name, field) for each option that has a plain value. Names are those of LLM's arguments, where LLM has such an argument.
@@ -84,6 +87,13 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("small_heads", options.small_heads);
   visit("layers", options.layers);
   visit("spec", options.spec);
+  visit("eagle_files", options.eagle.files);
+  visit("eagle_spec", options.eagle.spec);
+  visit("eagle_shortlist", options.eagle.shortlist);
+  visit("eagle_taps", options.eagle.taps);
+  visit("eagle_embedding_norm", options.eagle.embedding_norm);
+  visit("eagle_hidden_norm", options.eagle.hidden_norm);
+  visit("eagle_inert", options.eagle.inert);
 }
 
 // The choice of this name. Each throws Error(kInvalidArgument) for an unknown name.

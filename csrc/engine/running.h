@@ -192,6 +192,7 @@ struct StreamedPiece {
 struct LaunchedStep {
   std::vector<ScheduledPiece> pieces;
   std::vector<LogitsRow> rows;
+  std::vector<int64_t> piece_rows;  // by piece, the row of the forward where its own begin; empty: the step was launched ahead
   std::vector<int> tap_layers;
   std::vector<int> stream_layers;
   std::vector<StreamedPiece> streamed;

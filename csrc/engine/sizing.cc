@@ -32,7 +32,7 @@ uint64_t OneSequenceBytes(const ModelSpec& model, const SizingRequest& request, 
 KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config) {
   std::vector<int64_t> windows;
   for (const LayerSpec& layer : model.layers) windows.push_back(layer.attention.window);
-  return {windows, model.num_kv_heads, model.padded_head_dim(), config.kv_type, config.block_size};
+  return {windows, model.num_kv_heads, model.padded_head_dim(), config.kv_type, config.block_size, config.draft_kv};
 }
 
 uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization) {

@@ -21,7 +21,9 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cach
       requests_(requests),
       costs_(costs),
       policy_(config.policy_hook),
-      drafting_(context, cache, scheduler, costs, requests, {decoder.spec().vocab_size, config.scheduler.max_num_batched_tokens}),
+      eagle_(context, decoder, cache),
+      drafting_(context, cache, scheduler, costs, requests, {decoder.spec().vocab_size, config.scheduler.max_num_batched_tokens},
+                decoder.eagle() == nullptr ? nullptr : &eagle_),
       rows_(context, decoder, cache, scheduler, requests, config.batch_hook, config.small_heads),
       ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 
@@ -30,7 +32,9 @@ void StepLoop::Run() {
   if (step == nullptr) step = Launch();
   if (step != nullptr) {
     scheduler_.Commit(step->pieces);
+    eagle_.BeforeRows(*step);
     rows_.Process(*step, num_steps_, ahead_);
+    eagle_.AfterRows(*step);
     KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_.spec().hidden_size);
     KeepHiddenRows(*step, decoder_.spec().hidden_size);
     costs_.Learn(ShapeOf(step->pieces, step->num_rows), NowSeconds() - step->start_s);
@@ -75,6 +79,7 @@ ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, Lau
   BatchBuilder builder(cache_.groups().groups().size());
   std::vector<LogitsRow>* rows = &step->rows;
   for (const ScheduledPiece& piece : pieces) {
+    step->piece_rows.push_back(builder.batch().num_rows());
     AddPiece(piece, &builder, rows);
     AddStream(piece, &builder, &step->streamed);
   }

@@ -43,6 +43,7 @@ Decoder::Decoder(ModelSpec spec, ModelWeights weights) : spec_(std::move(spec)),
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
   workspace_.Reserve(context, spec_, num_rows, num_logits_rows);
+  for (AlignedBuffer& stream : kept_streams_) Floats(context, stream, num_rows * spec_.hidden_size);
 }
 
 uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
@@ -113,6 +114,20 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   MlpLayer(pass, spec, weights);
   Steer(pass, batch, layer + 1);
   Tap(pass, batch, layer + 1, result);
+  KeepStream(pass, layer + 1);
+}
+
+void Decoder::KeepStreams(const std::vector<int>& layers) {
+  kept_layers_ = layers;
+  kept_streams_.resize(layers.size());
+}
+
+void Decoder::KeepStream(const LayerPass& pass, int64_t layer) {
+  for (size_t i = 0; i < kept_layers_.size(); ++i) {
+    if (kept_layers_[i] != layer) continue;
+    const int64_t count = pass.num_rows * spec_.hidden_size;
+    CopyThere(pass.context, Floats(pass.context, kept_streams_[i], count), pass.x, FloatBytes(count));
+  }
 }
 
 // Adds the vectors that the batch has for the hidden states after `layer` layers. Other rows are not touched.
@@ -198,6 +213,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   const auto run_layers = [&] {
     Steer(pass, batch, 0);
     Tap(pass, batch, 0, &result);
+    KeepStream(pass, 0);
     for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) RunLayer(pass, cache, batch, layer, &result);
   };
   if (replays) {

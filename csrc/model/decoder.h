@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -22,6 +24,8 @@
 
 namespace llmi {
 
+class EagleDecoder;
+
 class Decoder {
  public:
   // spec: valid (ModelSpec::Validate), and that of the weights.
@@ -29,6 +33,9 @@ class Decoder {
 
   const ModelSpec& spec() const { return spec_; }
   const ModelWeights& weights() const { return weights_; }
+  // The drafter's layer that was loaded with the model; null: none.
+  EagleDecoder* eagle() const { return eagle_.get(); }
+  void set_eagle(std::shared_ptr<EagleDecoder> eagle) { eagle_ = std::move(eagle); }
 
   // Allocates all memory that a Forward of num_rows rows and the logits of num_logits_rows rows need, so that no step allocates.
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
@@ -39,6 +46,14 @@ class Decoder {
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
   // Not re-entrant: workspaces belong to the object.
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
+
+  // The residual stream [num_rows, hidden_size] after the layers of the last Forward, where the ops run.
+  const float* stream() const { return workspace_.stream.as<float>(); }
+
+  // From now on Forward keeps the stream after these layers (0: the embedding), of all rows, until the next Forward. Call it before
+  // Reserve.
+  void KeepStreams(const std::vector<int>& layers);
+  const float* kept_stream(size_t index) const { return kept_streams_[index].as<float>(); }
 
   // Keeps these rows of the result alone, in this order (ascending): hidden states and taps; the others are lost.
   void KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result);
@@ -70,6 +85,7 @@ class Decoder {
   void Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t layer) const;
   void Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const;
   void CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, std::vector<float>* to) const;
+  void KeepStream(const LayerPass& pass, int64_t layer);
   void TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result);
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
@@ -83,7 +99,10 @@ class Decoder {
   ModelWeights weights_;
   PositionValues positions_;
   Workspace workspace_;
-  std::vector<AttentionSegment> segments_;  // those of the current batch and KV group
+  std::shared_ptr<EagleDecoder> eagle_;
+  std::vector<int> kept_layers_;             // those of KeepStreams
+  std::vector<AlignedBuffer> kept_streams_;  // [rows, hidden] each
+  std::vector<AttentionSegment> segments_;   // those of the current batch and KV group
 };
 
 }  // namespace llmi

@@ -29,6 +29,23 @@ struct SeenRow {
   std::span<const int32_t> likeliest;  // the tokens with the largest logits behind it, before masks; the largest first
 };
 
+struct DraftContext;
+
+// A node of a tree of fixed shape: its parent (-1: the root), and its rank among the tokens that may follow the parent. Nodes are in order
+// of depth, then of their parents, then of rank; ranks of siblings are 0, 1 and so on.
+struct TreeNode {
+  int32_t parent;
+  int32_t rank;
+};
+
+// The engine's part of a drafter that reads the target's hidden rows and keeps K and V in the sequence's blocks (model/eagle.h).
+class DraftHead {
+ public:
+  virtual ~DraftHead() = default;
+  // Fills `draft` or `error` of each context with the first nodes of the tree.
+  virtual void Propose(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) = 0;
+};
+
 // One sequence for which a drafter may propose tokens, and the proposal.
 struct DraftContext {
   uint64_t request_id = 0;
@@ -50,6 +67,8 @@ struct DraftContext {
   // first_row: the position of the first of these rows, or that of the next one if there is none.
   const HiddenChunks* hidden_rows = nullptr;
   int64_t first_row = 0;
+  DraftHead* head = nullptr;  // null: the model was loaded without one
+  void* owner = nullptr;      // the engine's record of the sequence, for `head`
 
   Draft draft;
   int32_t confidence = 0;      // the kind of the draft, in [0, kNumConfidences); 0 if the drafter does not tell kinds apart
@@ -85,6 +104,10 @@ class Drafter {
   virtual void Learn(DrafterState& /*state*/, const SeenRow& /*row*/, bool /*shares*/) {}
   // Memory of its tables and weights, which all sequences share, outside the KV cache. Any thread may ask.
   virtual int64_t num_bytes() const { return 0; }
+  // Whether it proposes through DraftContext::head. Then the slots of its draft must be reserved before it is asked.
+  virtual bool needs_head() const { return false; }
+  // The most nodes of a draft where `wanted` are wanted.
+  virtual int64_t MostNodes(int64_t wanted) const { return wanted; }
   // Fills `draft` or `error` of each context. The caller checks the drafts.
   virtual void Propose(std::span<DraftContext*> contexts) = 0;
   // Called after the walk over a draft, only if wants_observe(). num_accepted: how many of its tokens were accepted. target_logprobs: the
@@ -104,6 +127,7 @@ class UnionDrafter : public Drafter {
   const std::vector<int>& hidden_layers() const override { return hidden_layers_; }
   int64_t num_likeliest() const override;
   void Learn(DrafterState& state, const SeenRow& row, bool shares) override;
+  bool needs_head() const override;
   void Propose(std::span<DraftContext*> contexts) override;
   bool wants_observe() const override;
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;

@@ -56,6 +56,10 @@ void UnionDrafter::Learn(DrafterState& state, const SeenRow& row, bool shares) {
   }
 }
 
+bool UnionDrafter::needs_head() const {
+  return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->needs_head(); });
+}
+
 bool UnionDrafter::wants_observe() const {
   return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->wants_observe(); });
 }

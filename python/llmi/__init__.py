@@ -36,6 +36,7 @@ _MODULES = {
     "params.structured": ("StructuredOutputsParams",),
     "speculation.drafters": ("Draft", "Drafter", "PromptLookup"),
     "speculation.corpus": ("CorpusDrafter",),
+    "speculation.eagle": ("Eagle",),
     "speculation.context": ("DraftContext",),
     "speculation.draft_model": ("DraftModel",),
     "speculation.lookahead": ("Lookahead",),
@@ -148,6 +149,7 @@ if TYPE_CHECKING:
     from llmi.speculation.drafters import Draft as Draft
     from llmi.speculation.drafters import Drafter as Drafter
     from llmi.speculation.drafters import PromptLookup as PromptLookup
+    from llmi.speculation.eagle import Eagle as Eagle
     from llmi.speculation.lookahead import Lookahead as Lookahead
     from llmi.speculation.recycling import TokenRecycling as TokenRecycling
     from llmi.speculation.self_draft import SelfDraft as SelfDraft

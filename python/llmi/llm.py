@@ -20,10 +20,10 @@ from llmi.base.progress import progress
 from llmi.base.travel import StaysHere
 from llmi.engine.args import EngineArgs, SchedulingPolicy
 from llmi.engine.background import Background
-from llmi.engine.loaded import log_loaded, model_info
+from llmi.engine.loaded import log_loaded, model_info, spec_of_files
 from llmi.engine.numerics_id import numerics_id
 from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
-from llmi.families import ModelSpec, spec_of
+from llmi.families import ModelSpec
 from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
 from llmi.lab.model_rows import ModelRows
 from llmi.models import by_name
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def _spec_of(files: OpenModel, args: EngineArgs) -> ModelSpec:
-    """What the model's card makes of its files."""
-    try:
-        return spec_of(files.core, args.hf_overrides, args.max_model_len)
-    except errors.ModelFileError:
-        files.check_unchanged()  # which would be why
-        raise
+def _loaded_drafts(value: object, files: OpenModel, spec: ModelSpec, layers: Sequence[int]) -> tuple[object, Any, dict[str, Any]]:
+    """The configuration, the EAGLE layer that was loaded, and the core's options for it."""
+    if value is None:
+        return None, None, {}
+    from llmi.speculation.loading import load_speculation
+
+    return load_speculation(value, files, spec, layers)
 
 
 def _tokenizer_of(given: str | os.PathLike[str] | Tokenizer | None, files: OpenModel, overrides: dict[str, Any]) -> Tokenizer:
@@ -206,9 +206,10 @@ class LLM(StaysHere, ModelRows):
         path = files.path
         # Weights are packed while Python reads the vocabulary.
         dropped = _core.DropFlag()
-        spec = _spec_of(files, args)
+        spec = spec_of_files(files, args)
         spec_text = spec.to_json()
-        loading = Background(lambda: _core.Engine(files.core, spec=spec_text, **args.for_core(), dropped=dropped))
+        speculation, self._eagle, eagle = _loaded_drafts(speculative_config, files, spec, _layers)
+        loading = Background(lambda: _core.Engine(files.core, spec=spec_text, **args.for_core(), **eagle, dropped=dropped))
         try:
             overrides = json.loads(args.hf_overrides or "{}")
             self.tokenizer = _tokenizer_of(tokenizer, files, overrides)
@@ -251,7 +252,7 @@ class LLM(StaysHere, ModelRows):
             {"model_path": str(path), "model_sha256": digest, "dtype": args.dtype, "quantization": args.quantization, "kv_cache_dtype": args.kv_cache_dtype,
              "hf_overrides": args.hf_overrides, "spec": spec, "max_model_len": info["max_model_len"], "eos_token_ids": self._builder.eos_token_ids()},
         )  # fmt: skip
-        self._own_speculation = self._speculate(speculative_config)
+        self._own_speculation = self._speculate(speculation)
         self._ids: Iterator[int] = itertools.count()
         self._stepping = Stepping(engine, self._results)
 
@@ -505,8 +506,8 @@ class LLM(StaysHere, ModelRows):
     def memory_report(self) -> MemoryReport:
         """The KV cache now, with the block tables of all that hold some; draws itself in a notebook."""
         tables = call_core(self._engine.tables)
-        stats, drafter_bytes = call_core(self._engine.stats), self._speculation.num_bytes()
-        return make_memory_report(stats, tables, self.model_info.weight_bytes, self._page_bytes, drafter_bytes)
+        drafter_bytes = self._speculation.num_bytes() + self._engine.info()["draft_weight_bytes"]
+        return make_memory_report(call_core(self._engine.stats), tables, self.model_info.weight_bytes, self._page_bytes, drafter_bytes)
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""

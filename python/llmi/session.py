@@ -42,6 +42,7 @@ class Session(Protocol):
     _no_effect : the engine's arguments that have no effect, for the report of parameters
     _batch_runner : the engine-wide logits processors
     _ids : ids of the next requests
+    _eagle : path and shortlist of the EAGLE layer that was loaded with the model; None: none was
     """
 
     tokenizer: Tokenizer
@@ -58,6 +59,7 @@ class Session(Protocol):
     _no_effect: dict[str, Any]
     _batch_runner: BatchRunner | None
     _ids: Iterator[int]
+    _eagle: tuple[str, int | None] | None
 
     def generate(
         self,

@@ -30,6 +30,33 @@ struct NodeRecord {
   double cost = 0;     // of the draft that was chosen last
 };
 
+// The target's last hidden rows of a sequence, as its head reads them, that a drafter's own rows are still to be made of.
+struct HeldRows {
+  int64_t begin = 0;          // the position of the first
+  std::vector<float> values;  // [num_rows, row_size]
+  int64_t num_rows = 0;
+
+  int64_t end() const { return begin + num_rows; }
+  void Add(int64_t position, std::span<const float> row) {
+    if (position != end()) *this = HeldRows{.begin = position, .values = {}};
+    values.insert(values.end(), row.begin(), row.end());
+    ++num_rows;
+  }
+  std::span<const float> Row(int64_t position) const {
+    const size_t size = values.size() / static_cast<size_t>(num_rows);
+    return std::span(values).subspan(static_cast<size_t>(position - begin) * size, size);
+  }
+  // Forgets the rows of positions below `position`.
+  void DropBefore(int64_t position) {
+    if (position <= begin || num_rows == 0) return;
+    const int64_t count = std::min(position - begin, num_rows);
+    const auto size = static_cast<int64_t>(values.size()) / num_rows;
+    values.erase(values.begin(), values.begin() + count * size);
+    begin += count;
+    num_rows -= count;
+  }
+};
+
 class DraftRecord {
  public:
   // The drafter's memory of the sequence; null until it is first needed.
@@ -46,6 +73,14 @@ class DraftRecord {
   // proposed, and none will be for this token.
   bool has_waiting() const { return waiting_.has_value(); }
   void SetWaiting(Draft draft) { waiting_ = std::move(draft); }
+  // The same for a draft whose tokens are chosen when its step begins; num_nodes: the most that it will have.
+  void SetPlanned(int64_t num_nodes, int64_t length) {
+    planned_length_ = length;
+    waiting_ = Draft{.token_ids = std::vector<int32_t>(static_cast<size_t>(num_nodes), 0), .parents = {}};
+  }
+  // The length that was wanted; 0: no such draft waits.
+  int64_t TakePlannedLength() { return std::exchange(planned_length_, 0); }
+  HeldRows& held() { return held_; }
   Draft TakeWaiting() { return *std::exchange(waiting_, std::nullopt); }
 
   // How often drafts of this confidence were accepted.
@@ -76,6 +111,8 @@ class DraftRecord {
   std::unique_ptr<DrafterState> state_;
   uint32_t round_ = 0;
   std::optional<Draft> waiting_;
+  int64_t planned_length_ = 0;
+  HeldRows held_;
   AcceptanceRecords acceptance_;
   std::unique_ptr<NodeRecord> nodes_;
   std::map<int, std::vector<float>> hidden_states_;

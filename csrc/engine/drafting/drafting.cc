@@ -22,12 +22,13 @@ bool MayDraft(const ScheduledPiece& piece) {
 }  // namespace
 
 Drafting::Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
-                   DraftingLimits limits)
+                   DraftingLimits limits, DraftHead* head)
     : context_(context),
       cache_(cache),
       scheduler_(scheduler),
       requests_(requests),
       limits_(limits),
+      head_(head),
       lengths_(context, scheduler, costs, histories_),
       node_lengths_(context, costs, histories_) {}
 
@@ -44,6 +45,7 @@ void Drafting::ProposeWhole() {
 
 void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   std::vector<Sample*> samples;
+  std::vector<std::pair<Sample*, int64_t>> planned;
   StepPlan plan = {0, static_cast<double>(pieces->size())};
   for (const ScheduledPiece& piece : *pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
@@ -52,12 +54,18 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
     const bool draws = piece.sequence->kv.num_tokens + piece.num_new == piece.sequence->num_tokens;
     if (sample->drafting.has_waiting() && draws && !sample->finished) {
       const auto& speculation = sample->request().speculation;  // none in contrastive search
-      sample->walk.Begin(sample->drafting.TakeWaiting(), 0, speculation && speculation->drafter->wants_observe());
+      Draft draft = sample->drafting.TakeWaiting();
+      if (const int64_t length = sample->drafting.TakePlannedLength(); length > 0) {
+        planned.emplace_back(sample, length);
+      } else {
+        sample->walk.Begin(std::move(draft), 0, speculation && speculation->drafter->wants_observe());
+      }
       sample->scheduled.num_drafted = 0;
     } else if (MayDraft(piece) && !sample->judges_drafts()) {
       samples.push_back(sample);
     }
   }
+  ProposePlanned(planned);
   Propose(samples, plan);
   // Requests that failed here have given their blocks back.
   std::erase_if(*pieces, [](const ScheduledPiece& piece) {
@@ -72,7 +80,15 @@ void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   FindForced(context_, limits_.vocab_size, samples);
   histories_.Bound();
   std::vector<Call> calls = ChooseCalls(samples, &plan);
-  for (Call& call : calls) Ask(call);
+  for (Call& call : calls) {
+    // A head's drafts need the slots of their step; judged drafts are proposed before it is scheduled.
+    if (call.drafter->needs_head() && call.samples[0]->judges_drafts()) {
+      Plan(call);
+      call.samples.clear();
+    } else {
+      Ask(call);
+    }
+  }
   for (Call& call : calls) {
     for (size_t i = 0; i < call.samples.size(); ++i) {
       if (call.picks_nodes) {
@@ -128,6 +144,8 @@ DraftContext Drafting::MakeContext(Sample& sample, int64_t max_nodes) const {
   const HiddenChunks& rows = sample.drafting.rows().chunks();
   context.hidden_rows = &rows;
   context.first_row = rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row;
+  context.head = head_;
+  context.owner = &sample;
   if (sample.drafting.state() == nullptr) sample.drafting.set_state(speculation.drafter->NewState(running.request->id, sample.index));
   context.state = sample.drafting.state();
   return context;
@@ -161,6 +179,46 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   if (looks_first) return;
   plan->num_rows += length * sample.num_sequences();
   plan->expected_tokens += sample.drafting.acceptance(0).Rates()[0];
+}
+
+// Sets the size of drafts whose tokens are chosen when their step begins (ProposePlanned).
+void Drafting::Plan(Call& call) {
+  for (size_t i = 0; i < call.samples.size(); ++i) {
+    Sample& sample = *call.samples[i];
+    const int64_t tokens_left = sample.request().params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size());
+    const int64_t length = call.contexts[i].max_nodes;
+    const int64_t num_nodes = std::min(call.drafter->MostNodes(length), tokens_left - 1);
+    if (sample.finished || num_nodes < 1) continue;
+    Draft draft;
+    draft.token_ids.resize(static_cast<size_t>(num_nodes));
+    try {
+      CheckFits(sample, draft);
+    } catch (const Error& error) {
+      requests_.Fail(*sample.running, error);
+      continue;
+    }
+    sample.scheduled.num_drafted = num_nodes;
+    sample.drafting.SetPlanned(num_nodes, num_nodes);
+  }
+}
+
+// planned: sequences and the most nodes of their drafts.
+void Drafting::ProposePlanned(const std::vector<std::pair<Sample*, int64_t>>& planned) {
+  std::vector<Call> calls;
+  std::vector<Sample*> samples;
+  for (const auto& [sample, length] : planned) samples.push_back(sample);
+  if (!samples.empty()) FindForced(context_, limits_.vocab_size, samples);
+  for (const auto& [sample, length] : planned) {
+    Drafter* drafter = sample->request().speculation->drafter.get();
+    const auto known = std::find_if(calls.begin(), calls.end(), [&](const Call& call) { return call.drafter == drafter; });
+    Call& call = known == calls.end() ? calls.emplace_back(Call{drafter, {}, {}}) : *known;
+    call.samples.push_back(sample);
+    call.contexts.push_back(MakeContext(*sample, length));
+  }
+  for (Call& call : calls) Ask(call);
+  for (Call& call : calls) {
+    for (size_t i = 0; i < call.samples.size(); ++i) Take(*call.samples[i], call.contexts[i], 0);
+  }
 }
 
 // Leaves the nodes of a proposed draft that pay.
@@ -226,6 +284,8 @@ void Drafting::Take(Sample& sample, DraftContext& context, int32_t confidence) {
     return;
   }
   if (draft.size() == 0) return;
+  const bool is_planned = sample.judges_drafts() && request.speculation->drafter->needs_head();
+  if (is_planned) return sample.walk.Begin(std::move(draft), confidence, request.speculation->drafter->wants_observe());
   if (!sample.judges_drafts() && !sample.TryReserveFree(cache_, 1 + draft.size())) {
     return;  // a draft takes free blocks only: no sequence is preempted for it
   }

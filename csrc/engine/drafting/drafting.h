@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -24,7 +25,7 @@ struct DraftingLimits {
 class Drafting {
  public:
   Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
-           DraftingLimits limits);
+           DraftingLimits limits, DraftHead* head);
 
   // Call it before a step is scheduled. Proposes for sequences whose drafts are accepted and rejected (Sample::judges_drafts). Each token
   // of such a sequence has one draft, and the whole draft goes into the step that computes the token. That may be a later step than the
@@ -48,6 +49,8 @@ class Drafting {
     int64_t num_start_tokens = 0;  // of sequences that are new to the drafter
   };
   void Propose(const std::vector<Sample*>& samples, StepPlan plan);
+  void Plan(Call& call);
+  void ProposePlanned(const std::vector<std::pair<Sample*, int64_t>>& planned);
   std::vector<Call> ChooseCalls(const std::vector<Sample*>& samples, StepPlan* plan);
   void AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting);
   void Ask(Call& call);
@@ -63,6 +66,7 @@ class Drafting {
   Scheduler& scheduler_;
   ActiveRequests& requests_;
   const DraftingLimits limits_;
+  DraftHead* const head_;  // null: none was loaded
   DrafterHistories histories_;
   DraftLengths lengths_;
   NodeLengths node_lengths_;

@@ -48,6 +48,7 @@ class _EngineInfo(TypedDict):
     block_size: int
     weight_bytes: int
     step_weight_bytes: int
+    draft_weight_bytes: int
     weight_types: str
     has_quantized_layers: bool
     unpacked: dict[str, tuple[int, int]]  # by name of the type: bytes in the file and in memory, of matrices that are unpacked at load
@@ -284,6 +285,9 @@ class TokenRecycling(Drafter):
 
 class Lookahead(Drafter):
     def __init__(self, *, window: int, ngram_size: int, max_ngrams: int) -> None: ...
+
+class EagleDrafter(Drafter):
+    def __init__(self, tree: Sequence[tuple[int, int]]) -> None: ...
 
 class PyDrafter(Drafter):
     def __init__(self, runner: object, name: str) -> None: ...

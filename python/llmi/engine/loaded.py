@@ -8,8 +8,19 @@ from pathlib import Path
 from llmi import _core
 from llmi.base.log import log
 from llmi.engine.args import EngineArgs
-from llmi.models.files import ModelDigest
+from llmi.errors import ModelFileError
+from llmi.families import ModelSpec, spec_of
+from llmi.models.files import ModelDigest, OpenModel
 from llmi.models.info import ModelInfo, unpacked_text
+
+
+def spec_of_files(files: OpenModel, args: EngineArgs) -> ModelSpec:
+    """What the model's card makes of its files."""
+    try:
+        return spec_of(files.core, args.hf_overrides, args.max_model_len)
+    except ModelFileError:
+        files.check_unchanged()  # which would be why
+        raise
 
 
 def model_info(

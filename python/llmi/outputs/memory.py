@@ -41,7 +41,7 @@ class SequenceBlocks(Record):
 
 @dataclasses.dataclass(slots=True, repr=False, eq=False)
 class MemoryReport(Record):
-    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use; `drafter_bytes`: tables of drafters."""
+    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use; `drafter_bytes`: tables and weights of drafters."""
 
     num_blocks: int
     num_free_blocks: int

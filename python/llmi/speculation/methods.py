@@ -13,6 +13,7 @@ from llmi.params.options import nearest
 from llmi.speculation.auto import AutoDrafters
 from llmi.speculation.draft_model import DraftModel
 from llmi.speculation.drafters import Drafter, PromptLookup
+from llmi.speculation.eagle import Eagle
 
 Config = Mapping[str, Any]
 
@@ -54,6 +55,15 @@ def _draft_model(config: Config) -> Drafter:
     return DraftModel(config["model"])
 
 
+def _eagle(config: Config) -> Drafter:
+    if config.get("model") is None:
+        raise InvalidParamsError(
+            f"speculative_config: method {config['method']!r} needs 'model', the path of its layer", "speculative_config"
+        )
+    length = config.get("num_speculative_tokens")
+    return Eagle(config["model"], length if isinstance(length, int) else 2)
+
+
 def _auto(config: Config) -> Drafter:
     if config.get("model") is not None:
         raise InvalidParamsError(f"speculative_config: method 'auto' has no model, not {show(config['model'])}", "speculative_config")
@@ -67,6 +77,8 @@ METHODS: dict[str, tuple[Callable[[Config], Drafter], tuple[str, ...]]] = {
     "prompt_lookup": (_ngram, _LOOKUP_KEYS),
     "suffix": (_suffix, _SUFFIX_KEYS),
     "draft_model": (_draft_model, ()),
+    "eagle": (_eagle, ()),
+    "eagle3": (_eagle, ()),
     "auto": (_auto, ()),
 }
 _SHOWN = [name for name in METHODS if name not in ("[ngram]", "prompt_lookup")]

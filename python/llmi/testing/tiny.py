@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,15 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
     return tensors
 
 
-def _save_safetensors(path: Path, tensors: dict[str, np.ndarray[Any, np.dtype[np.float32]]]) -> None:
+def save_safetensors(path: Path, tensors: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
+    """Writes arrays of fp32 and int32."""
     header, offset = {}, 0
     for name, tensor in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        header[name] = {
+            "dtype": "I32" if tensor.dtype == np.int32 else "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.nbytes],
+        }
         offset += tensor.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -152,5 +158,5 @@ def tiny_model(
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "tokenizer.json").write_text(json.dumps(byte_tokenizer(vocab_size)))
     (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>", "tokenizer_class": "PreTrainedTokenizerFast"}))
-    _save_safetensors(directory / "model.safetensors", _tensors(architecture, config, seed))
+    save_safetensors(directory / "model.safetensors", _tensors(architecture, config, seed))
     return directory

@@ -1,0 +1,80 @@
+#include "engine/drafting/draft_choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/scalar_math.h"
+#include "kernels/ops/vocab.h"
+#include "sampling/edits.h"
+#include "sampling/law.h"
+
+namespace llmi {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Whether the next token is the likeliest of the head's row itself.
+bool IsPlainGreedy(const SamplingParams& params) {
+  const Penalties penalties = PenaltiesOf(params);
+  const bool penalised = penalties.repetition != 1.0f || penalties.frequency != 0.0f || penalties.presence != 0.0f;
+  return params.has_point_law() && !penalised && params.logit_bias.empty() && params.bad_words.empty() &&
+         params.allowed_token_ids.empty() && params.no_repeat_ngram_size == 0 && params.dry_multiplier == 0;
+}
+
+// The law [vocab_size] of the next token; empty if no listed token may come.
+std::vector<float> LawOf(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
+                         std::span<const float> logits, int64_t vocab_size) {
+  std::vector<float> law(static_cast<size_t>(vocab_size), kMinusInfinity);
+  for (size_t i = 0; i < logits.size(); ++i) law[listed.empty() ? i : static_cast<size_t>(listed[i])] = logits[i];
+  const TokenHistory history = {choice.token_ids, choice.prompt_len, choice.rank, choice.sampler};
+  try {
+    ProcessLogits(host, choice.params, history, nullptr, law.data(), vocab_size);
+  } catch (const Error&) {
+    return {};
+  }
+  if (ArgMax(host, law.data(), vocab_size) < 0) return {};
+  return law;
+}
+
+// The probabilities of a law without some of its tokens.
+std::vector<float> ProbsOf(const KernelContext& host, std::vector<float> law, std::span<const int32_t> without) {
+  for (int32_t id : without) law[static_cast<size_t>(id)] = kMinusInfinity;
+  const float total = LogSumExp(host, law.data(), static_cast<int64_t>(law.size()));
+  for (float& value : law) value = ExpF32(value - total);
+  return law;
+}
+
+}  // namespace
+
+DraftChoices ChooseTokens(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
+                          std::span<const float> logits, int64_t vocab_size, int64_t count) {
+  DraftChoices chosen;
+  if (count == 1 && !choice.wants_laws && IsPlainGreedy(choice.params)) {
+    const int64_t best = ArgMax(host, logits.data(), static_cast<int64_t>(logits.size()));
+    if (best >= 0) chosen.token_ids.push_back(listed.empty() ? static_cast<int32_t>(best) : listed[static_cast<size_t>(best)]);
+    return chosen;
+  }
+  const std::vector<float> law = LawOf(host, choice, listed, logits, vocab_size);
+  if (law.empty()) return chosen;
+  const auto position = static_cast<int64_t>(choice.token_ids.size());
+  const bool greedy = choice.params.greedy();
+  const NoiseKey key = {choice.params.seed, position, choice.sample_index, choice.wants_laws ? 1u : 0u,
+                        choice.wants_laws ? choice.round : 0};
+  if (count == 1 && !greedy) {
+    chosen.token_ids.push_back(Draw(host, key, law.data(), vocab_size));
+  } else {
+    chosen.token_ids = DrawSeveral(greedy ? nullptr : &key, law.data(), vocab_size, count);
+  }
+  for (size_t i = 0; choice.wants_laws && i < chosen.token_ids.size(); ++i) {
+    if (greedy) {
+      chosen.laws.emplace_back(law.size(), 0.0f)[static_cast<size_t>(chosen.token_ids[i])] = 1.0f;
+    } else {
+      chosen.laws.push_back(ProbsOf(host, law, std::span(chosen.token_ids).first(i)));
+    }
+  }
+  return chosen;
+}
+
+}  // namespace llmi

@@ -1,0 +1,37 @@
+// Which tokens a drafter proposes after a row of logits: those that the target itself would draw if it had this row.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops/context.h"
+#include "sampling/params.h"
+#include "sampling/state.h"
+
+namespace llmi {
+
+// Where the tokens stand.
+struct DraftChoice {
+  const SamplingParams& params;
+  int64_t prompt_len;
+  int64_t rank;          // TokenHistory::sample_index
+  int64_t sample_index;  // of the noise
+  uint32_t round;        // of verification
+  bool wants_laws;
+  SamplerState sampler;
+  std::vector<int32_t> token_ids;  // prompt, output, and the draft so far
+};
+
+struct DraftChoices {
+  std::vector<int32_t> token_ids;
+  std::vector<std::vector<float>> laws;  // [vocab_size] of each, given those before it; empty: not wanted
+};
+
+// At most `count` siblings, fewer where fewer tokens may come. logits: of all tokens, or of those in `listed` (ascending), others cannot be
+// chosen. Without laws they are the foremost by the target's own noise (the likeliest at temperature 0), in order; with laws they are drawn
+// by noise of the round, without replacement.
+DraftChoices ChooseTokens(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
+                          std::span<const float> logits, int64_t vocab_size, int64_t count);
+
+}  // namespace llmi

@@ -1,0 +1,257 @@
+#include "model/eagle.h"
+
+#include <utility>
+
+#include "kernels/dispatch/transfer.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/row_ops.h"
+#include "kernels/ops/vocab.h"
+#include "model/layer_pass.h"
+#include "model/mlp_layer.h"
+
+namespace llmi {
+
+uint64_t EagleWeights::num_bytes() const {
+  return model.num_bytes() + from_embedding.matrix.num_bytes() + from_hidden.matrix.num_bytes() + head.num_bytes() +
+         from_taps.matrix.num_bytes() + query.matrix.num_bytes() + key.matrix.num_bytes() + value.matrix.num_bytes();
+}
+
+EagleDecoder::EagleDecoder(ModelSpec spec, EagleWeights weights)
+    : spec_(std::move(spec)), weights_(std::move(weights)), positions_(spec_) {}
+
+const float* EagleDecoder::Forward(const KernelContext& context, const Decoder& target, const KvView& kv, const EagleRows& rows) {
+  Fuse(context, target, rows);
+  StoreKeysAndValues(context, kv, rows);
+  if (rows.queries.empty()) return nullptr;
+  RunQueries(context, kv, rows);
+  return workspace_.stream.as<float>();
+}
+
+const float* EagleDecoder::TargetRows(const KernelContext& context, const Decoder& target, int64_t row, int64_t count) {
+  const int64_t hidden = spec_.hidden_size;
+  float* out = Floats(context, target_rows_, count * hidden);
+  if (!is_eagle3()) {
+    const float* rows = target.stream() + row * hidden;
+    const NormSpec& norm = target.spec().final_norm;
+    if (norm.present) {
+      Norm(context, RowNorm(norm, target.weights().final_norm, rows, out, count, hidden));
+    } else {
+      CopyThere(context, out, rows, FloatBytes(count * hidden));
+    }
+    return out;
+  }
+  const auto num_taps = static_cast<int64_t>(weights_.taps.size());
+  float* tapped = Floats(context, tapped_, count * num_taps * hidden);
+  for (int64_t tap = 0; tap < num_taps; ++tap) {
+    const float* rows = target.kept_stream(static_cast<size_t>(tap)) + row * hidden;
+    for (int64_t i = 0; i < count; ++i) {
+      CopyThere(context, tapped + (i * num_taps + tap) * hidden, rows + i * hidden, FloatBytes(hidden));
+    }
+  }
+  Add(context, {&weights_.from_taps}, tapped, count, out, hidden, false);
+  return out;
+}
+
+float* EagleDecoder::Embedded(const KernelContext& context, const Decoder& target, const EagleRows& rows) {
+  const int64_t num_rows = rows.num_rows();
+  float* embedded = Floats(context, embedded_, num_rows * spec_.hidden_size);
+  const bool own = weights_.model.embedding.num_bytes() > 0;
+  const PackedMatrix& table = own ? weights_.model.embedding : target.weights().embedding;
+  const double scale = own ? 1.0 : target.spec().embedding.scale;
+  Embedding(context, table.view(), rows.token_ids.data(), num_rows, static_cast<float>(scale), embedded);
+  if (is_eagle3()) {
+    Norm(context, RowNorm(spec_.layers[0].mlp_norm, weights_.embedding_norm, embedded, embedded, num_rows, spec_.hidden_size));
+  }
+  return embedded;
+}
+
+// EAGLE-1: the stream begins with fc([embedding; hidden]), which attention
+// reads as it is. EAGLE-3: with the hidden row, which it reads normed.
+void EagleDecoder::Fuse(const KernelContext& context, const Decoder& target, const EagleRows& rows) {
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t num_rows = rows.num_rows();
+  const float* embedded = Embedded(context, target, rows);
+  float* begun = Floats(context, begun_, num_rows * hidden);
+  float* read = Floats(context, read_, num_rows * hidden);
+  if (is_eagle3()) {
+    CopyThere(context, begun, rows.hidden, FloatBytes(num_rows * hidden));
+    Norm(context, RowNorm(spec_.layers[0].mlp_norm, weights_.hidden_norm, rows.hidden, read, num_rows, hidden));
+    return;
+  }
+  Add(context, {&weights_.from_embedding}, embedded, num_rows, begun, hidden, false);
+  Add(context, {&weights_.from_hidden}, rows.hidden, num_rows, begun, hidden, true);
+  CopyThere(context, read, begun, FloatBytes(num_rows * hidden));
+}
+
+// out [num_rows, stride] = or += the layers of x, side by side.
+void EagleDecoder::Add(const KernelContext& context, Layers layers, const float* x, int64_t num_rows, float* out, int64_t stride,
+                       bool accumulate) {
+  const PackedMatrix* first = &(*layers.begin())->matrix;
+  const PackedMatrix* last = &(*(layers.end() - 1))->matrix;
+  const LinearInput input = MakeInput(context, num_rows, {first, last}, true, workspace_.forms);
+  ConvertInput(context, x, num_rows, first->view().num_cols, input);
+  Linear(context, ArgsOf(PartsOf(layers), x, input, num_rows, out, stride, accumulate));
+}
+
+void EagleDecoder::Project(const KernelContext& context, Layers layers, Layers embedding_layers, const EagleInputs& inputs,
+                           int64_t num_rows, float* out) {
+  int64_t width = 0;
+  for (const LinearWeights* layer : layers) width += layer->matrix.view().num_rows;
+  Add(context, layers, inputs.hidden, num_rows, out, width, false);
+  if (is_eagle3()) Add(context, embedding_layers, inputs.embedded, num_rows, out, width, true);
+}
+
+void EagleDecoder::StoreKeysAndValues(const KernelContext& context, const KvView& kv, const EagleRows& rows) {
+  const LayerWeights& weights = weights_.model.layers[0];
+  const int64_t num_rows = rows.num_rows();
+  const int64_t width = spec_.num_kv_heads * spec_.padded_head_dim();
+  float* keys = Floats(context, keys_, num_rows * 2 * width);
+  const EagleInputs inputs = {read_.as<float>(), embedded_.as<float>()};
+  Project(context, {&weights.key, &weights.value}, {&weights_.key, &weights_.value}, inputs, num_rows, keys);
+  positions_.Compute(context, rows.positions, workspace_.position_values);
+  Rotate(context, keys, 2 * width, num_rows, spec_.num_kv_heads);
+  KvWrite(context, {.kv = kv,
+                    .segments = rows.segments.data(),
+                    .num_segments = static_cast<int64_t>(rows.segments.size()),
+                    .k = keys,
+                    .v = keys + width,
+                    .stride = 2 * width});
+}
+
+// Rotates the first heads of each row by the positions that were computed last.
+void EagleDecoder::Rotate(const KernelContext& context, float* x, int64_t stride, int64_t num_rows, int64_t num_heads) const {
+  Rope(context, {.x = x,
+                 .x_stride = stride,
+                 .num_rows = num_rows,
+                 .num_heads = num_heads,
+                 .head_dim = spec_.head_dim,
+                 .head_stride = spec_.padded_head_dim(),
+                 .rotary_dim = positions_.rotary_dim(0),
+                 .cosine = positions_.cosine(0),
+                 .sine = positions_.sine(0)});
+}
+
+void EagleDecoder::RunQueries(const KernelContext& context, const KvView& kv, const EagleRows& rows) {
+  const LayerSpec& spec = spec_.layers[0];
+  const LayerWeights& weights = weights_.model.layers[0];
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t width = spec_.num_heads * spec_.padded_head_dim();
+  std::vector<int32_t> run;
+  std::vector<int32_t> positions;
+  for (const EagleRows::Query& query : rows.queries) {
+    for (int32_t row : query.rows) {
+      if (row < 0) continue;
+      run.push_back(row);
+      positions.push_back(rows.positions[static_cast<size_t>(row)]);
+    }
+  }
+  const auto count = static_cast<int64_t>(run.size());
+  float* x = Floats(context, workspace_.stream, count * hidden);
+  float* queries = Floats(context, workspace_.projected, count * width);
+  float* attended = Floats(context, workspace_.attended, count * width);
+  const auto gather = [&](const AlignedBuffer& from, float* to) {
+    for (int64_t i = 0; i < count; ++i) {
+      CopyThere(context, to + i * hidden, from.as<float>() + run[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));
+    }
+    return to;
+  };
+  gather(begun_, x);
+  const EagleInputs inputs = {gather(read_, Floats(context, run_read_, count * hidden)),
+                              gather(embedded_, Floats(context, run_embedded_, count * hidden))};
+  Project(context, {&weights.query}, {&weights_.query}, inputs, count, queries);
+  positions_.Compute(context, positions, workspace_.position_values);
+  Rotate(context, queries, width, count, spec_.num_heads);
+  Attend(context, kv, rows, queries, attended);
+  float* values = attended;
+  if (spec_.padded_head_dim() != spec_.head_dim) {
+    values = Floats(context, workspace_.packed, count * spec_.num_heads * spec_.head_dim);
+    PackHeads(context, attended, count, spec_.num_heads, spec_.padded_head_dim(), spec_.head_dim, values);
+  }
+  const LayerPass pass = {.context = context,
+                          .spec = spec_,
+                          .positions = positions_,
+                          .workspace = workspace_,
+                          .num_rows = count,
+                          .x = x,
+                          .normed = Floats(context, workspace_.normed, count * hidden),
+                          .kept = nullptr};
+  const LinearInput output_input = MakeInput(context, count, {&weights.attention_output.matrix}, false, workspace_.forms);
+  ConvertInput(context, values, count, spec_.num_heads * spec_.head_dim, output_input);
+  AddToStream(pass, {.rows = {0, count},
+                     .layer = weights.attention_output,
+                     .values = values,
+                     .input = output_input,
+                     .norm = {spec.post_attention_norm, weights.post_attention_norm},
+                     .residual_scale = 1.0});
+  MlpLayer(pass, spec, weights);
+}
+
+// One call for each sequence: a window of as many positions as the row's own
+// hides slot 0, which holds nothing.
+void EagleDecoder::Attend(const KernelContext& context, const KvView& kv, const EagleRows& rows, const float* queries, float* attended) {
+  const int64_t width = spec_.num_heads * spec_.padded_head_dim();
+  const auto row_bytes = FloatBytes(width);
+  int64_t place = 0;  // of the query's first row that is run
+  for (const EagleRows::Query& query : rows.queries) {
+    const int64_t num_rows = query.segment.num_rows;
+    const bool is_tree = num_rows > 1;  // some of its rows are not run: their
+                                        // values are undefined, and not used
+    const float* q = queries + place * width;
+    float* out = attended + place * width;
+    if (is_tree) {
+      float* all = Floats(context, tree_queries_, num_rows * width);
+      int64_t next = place;
+      for (int64_t i = 0; i < num_rows; ++i) {
+        const bool runs = query.rows[static_cast<size_t>(i)] >= 0;
+        CopyThere(context, all + i * width, queries + (runs ? next++ : place) * width, row_bytes);
+      }
+      q = all;
+      out = Floats(context, tree_values_, num_rows * width);
+    }
+    PagedAttention(context, {.kv = kv,
+                             .segments = &query.segment,
+                             .num_segments = 1,
+                             .positions = query.positions.data(),
+                             .q = q,
+                             .q_stride = width,
+                             .num_heads = spec_.num_heads,
+                             .scale = static_cast<float>(spec_.layers[0].attention.scale),
+                             .window = query.positions.back(),
+                             .out = out,
+                             .out_stride = width});
+    for (int64_t i = 0; i < num_rows; ++i) {
+      if (query.rows[static_cast<size_t>(i)] < 0) continue;
+      if (is_tree) CopyThere(context, attended + place * width, out + i * width, row_bytes);
+      ++place;
+    }
+  }
+}
+
+void EagleDecoder::Logits(const KernelContext& context, Decoder& target, const float* outputs, int64_t num_rows,
+                          std::vector<float>* logits) {
+  if (weights_.head.num_bytes() == 0) {
+    logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
+    return target.LmHead(context, outputs, num_rows, logits->data());
+  }
+  const auto num_choices = static_cast<int64_t>(weights_.shortlist.size());
+  const std::vector<LinearPart> part = {{.weights = weights_.head.view()}};
+  float* there = Floats(context, workspace_.logits, num_rows * num_choices);
+  const float* read = outputs;
+  if (is_eagle3()) {
+    float* normed = Floats(context, workspace_.normed, num_rows * spec_.hidden_size);
+    Norm(context, RowNorm(spec_.final_norm, weights_.model.final_norm, outputs, normed, num_rows, spec_.hidden_size));
+    read = normed;
+  }
+  const LinearInput input = MakeInput(context, num_rows, {&weights_.head}, true, workspace_.forms);
+  ConvertInput(context, read, num_rows, spec_.hidden_size, input);
+  Linear(context, ArgsOf(part, read, input, num_rows, there, num_choices, false));
+  const HeadSpec& head = target.spec().head;
+  if (!is_eagle3() && head.scale != 1.0) Scale(context, there, num_rows * num_choices, static_cast<float>(head.scale));
+  if (!is_eagle3() && head.soft_cap > 0) SoftCap(context, there, num_rows * num_choices, static_cast<float>(head.soft_cap));
+  logits->resize(static_cast<size_t>(num_rows * num_choices));
+  ToHost(context, logits->data(), there, FloatBytes(num_rows * num_choices));
+}
+
+}  // namespace llmi

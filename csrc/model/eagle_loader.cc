@@ -1,0 +1,233 @@
+// Loads an EAGLE layer from its file.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/errors.h"
+#include "io/recorded_tensors.h"
+#include "model/checkpoints/checkpoint.h"
+#include "model/dequantize.h"
+#include "model/eagle.h"
+
+namespace llmi {
+namespace {
+
+constexpr const char* kFcWeight = "fc.weight";
+constexpr const char* kFcBias = "fc.bias";
+// Parts of published files that do not change the result: tables of the rotation, and llmi's own list, which Python reads.
+constexpr const char* kInert[] = {"layers.0.self_attn.rotary_emb.inv_freq", "shortlist"};
+
+// Matrices of quantised layers are quantised to as many bits; others get the type of the target's.
+WeightFormat FormatLike(const PackedMatrix& target) {
+  const PackedView view = target.view();
+  if (IsQuantizedPacked(view.type)) {
+    const double bits = 8.0 * static_cast<double>(target.num_bytes()) / static_cast<double>(view.num_rows * view.num_cols);
+    return bits > 6.0 ? WeightFormat::kQ8_0 : WeightFormat::kQ4_0;
+  }
+  switch (view.type) {
+    case PackedType::kF16:
+    case PackedType::kF16Rows: return WeightFormat::kF16;
+    case PackedType::kBF16:
+    case PackedType::kBF16Rows: return WeightFormat::kBF16;
+    default: return WeightFormat::kF32;
+  }
+}
+
+// A part of the columns of a float matrix, as a tensor of its own in memory.
+class Columns {
+ public:
+  Columns(const TensorView& view, uint64_t begin, uint64_t count, std::string name) {
+    const auto value_bytes = static_cast<size_t>(Info(view.dtype).block_bytes);
+    const size_t row_bytes = view.shape[1] * value_bytes;
+    const size_t part_bytes = count * value_bytes;
+    std::vector<uint8_t> row(row_bytes);
+    bytes_.resize(view.shape[0] * part_bytes);
+    for (size_t r = 0; r < view.shape[0]; ++r) {
+      view.Read(r * row_bytes, row_bytes, row.data());
+      std::copy_n(row.data() + begin * value_bytes, part_bytes, bytes_.data() + r * part_bytes);
+    }
+    source_ = std::make_unique<MemoryBytes>(bytes_.data(), bytes_.size());
+    view_ = {std::move(name), view.dtype, {view.shape[0], count}, bytes_.size(), 0, source_.get()};
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  std::vector<uint8_t> bytes_;
+  std::unique_ptr<MemoryBytes> source_;
+  TensorView view_;
+};
+
+// A drafter's tensors, where matrices that read [embedding; hidden row] are two: the first half of the columns under the name with
+// kOfEmbedding behind it, the second under its own.
+constexpr const char* kOfEmbedding = "#embedding";
+class DrafterTensors : public TensorFile {
+ public:
+  DrafterTensors(const TensorFile& file, const std::vector<std::string>& halved, uint64_t hidden_size) : file_(file) {
+    for (const std::string& name : halved) {
+      const TensorView* view = file.Find(name);
+      const bool is_float = view != nullptr && !IsQuantized(view->dtype) && !IsCheckpointPart(view->dtype);
+      if (!is_float || view->shape.size() != 2 || view->shape[1] != 2 * hidden_size) continue;  // refused where it is located
+      halves_[name] = std::make_unique<Columns>(*view, hidden_size, hidden_size, name);
+      halves_[name + kOfEmbedding] = std::make_unique<Columns>(*view, 0, hidden_size, name + kOfEmbedding);
+    }
+  }
+  const TensorView* Find(const std::string& name) const override {
+    const auto found = halves_.find(name);
+    return found == halves_.end() ? file_.Find(name) : &found->second->view();
+  }
+  std::vector<const TensorView*> Tensors() const override { return file_.Tensors(); }
+
+ private:
+  const TensorFile& file_;
+  std::map<std::string, std::unique_ptr<Columns>> halves_;
+};
+
+const TensorView& FoundFloats(const std::string& path, const TensorFile& file, const std::string& name,
+                              const std::vector<uint64_t>& shape) {
+  const TensorView* view = file.Find(name);
+  if (view == nullptr) throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' is missing", name);
+  const bool is_float = view->dtype == DType::kF32 || view->dtype == DType::kF16 || view->dtype == DType::kBF16;
+  if (view->shape == shape && is_float) return *view;
+  std::string wanted;
+  for (uint64_t extent : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(extent);
+  throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' must be float and have the shape [" + wanted + "]", name);
+}
+
+void RefuseUnread(const std::string& path, const RecordedTensors& tensors) {
+  for (const TensorView* view : tensors.Unread()) {
+    if (std::any_of(std::begin(kInert), std::end(kInert), [&](const char* name) { return view->name == name; })) continue;
+    throw Error(ErrorKind::kUnsupportedModel,
+                path + ": tensor '" + view->name +
+                    "' has no place in an EAGLE layer: the drafts would be "
+                    "wrong without it",
+                view->name);
+  }
+}
+
+std::vector<float> Vector(const TensorView& view) {
+  std::vector<uint8_t> bytes(view.num_bytes);
+  view.Read(0, view.num_bytes, bytes.data());
+  std::vector<float> values(view.shape[0]);
+  DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(values.size()), values.data());
+  return values;
+}
+
+// The target's head rows of these tokens, packed as they are in its own head; empty where they are not plain rows of its file.
+PackedMatrix HeadRows(const KernelContext& context, const std::vector<int32_t>& shortlist, const ModelFiles& files, const Decoder& target) {
+  const ModelSpec& spec = target.spec();
+  const TensorBinding& binding = spec.tied_head() ? spec.embedding.weight : spec.head.weight;
+  if (!(binding.order == RowOrder{}) || binding.transposed || !spec.head.bias.name.empty()) return {};
+  const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, spec.quantization);
+  const TensorView* view = checkpoint->Find(binding.name);
+  if (view == nullptr) return {};
+  const PackedMatrix& own = spec.tied_head() ? target.weights().embedding : target.weights().head;
+  const WeightFormat format = view->dtype == own.source_dtype() && PackedTypeOf(view->dtype, WeightFormat::kAsStored) == own.view().type
+                                  ? WeightFormat::kAsStored
+                                  : FormatLike(own);
+  const RowMap rows = {static_cast<int64_t>(shortlist.size()), [&](int64_t row) { return shortlist[static_cast<size_t>(row)]; }};
+  return {context, *view, format, &rows};
+}
+
+class EagleLoader {
+ public:
+  EagleLoader(const KernelContext& context, const ModelFiles& files, ModelSpec* spec, const EagleFile& file, const Decoder& target)
+      : context_(context),
+        spec_(*spec),
+        path_(files.path()),
+        drafter_(files.tensors(), Halved(*spec, !file.taps.empty()), static_cast<uint64_t>(spec->hidden_size)),
+        tensors_(drafter_),
+        format_(FormatLike(target.weights().layers[0].query.matrix)) {}
+
+  EagleWeights Load(const EagleFile& file) {
+    if (drafter_.Find(spec_.embedding.weight.name) == nullptr) spec_.embedding.weight = {};
+    LocateWeights(tensors_, spec_);
+    EagleWeights weights;
+    if (file.taps.empty()) {
+      weights.from_embedding = Linear(std::string(kFcWeight) + kOfEmbedding, kFcWeight, spec_.hidden_size);
+      weights.from_hidden = Linear(kFcWeight, kFcWeight, spec_.hidden_size);
+      if (drafter_.Find(kFcBias) != nullptr) weights.from_embedding.bias = Bias(kFcBias);
+    } else {
+      LoadEagle3(file, &weights);
+    }
+    weights.model = LoadWeights(context_, tensors_, &spec_, format_);
+    for (const std::string& name : file.inert) tensors_.Find(name);
+    RefuseUnread(path_, tensors_);
+    return weights;
+  }
+
+ private:
+  static std::vector<std::string> Halved(const ModelSpec& spec, bool is_eagle3) {
+    if (!is_eagle3) return {kFcWeight};
+    const AttentionSpec& attention = spec.layers[0].attention;
+    return {attention.query.weight.name, attention.key.weight.name, attention.value.weight.name};
+  }
+
+  void LoadEagle3(const EagleFile& file, EagleWeights* weights) {
+    weights->taps = file.taps;
+    weights->from_taps = Linear(kFcWeight, kFcWeight, static_cast<int64_t>(file.taps.size()) * spec_.hidden_size);
+    if (drafter_.Find(kFcBias) != nullptr) weights->from_taps.bias = Bias(kFcBias);
+    weights->embedding_norm.weight = Bias(file.embedding_norm);
+    weights->hidden_norm.weight = Bias(file.hidden_norm);
+    const AttentionSpec& attention = spec_.layers[0].attention;
+    const std::pair<LinearWeights*, const LinearSpec*> halves[] = {
+        {&weights->query, &attention.query}, {&weights->key, &attention.key}, {&weights->value, &attention.value}};
+    for (const auto& [to, from] : halves) {
+      const int64_t heads = to == &weights->query ? spec_.num_heads : spec_.num_kv_heads;
+      *to = Heads(from->weight.name + kOfEmbedding, heads);
+    }
+  }
+
+  // A matrix of hidden_size rows. file_name: in messages.
+  LinearWeights Linear(const std::string& name, const std::string& file_name, int64_t num_cols) {
+    tensors_.Find(file_name);
+    const TensorView* half = tensors_.Find(name);
+    const std::vector<uint64_t> shape = {static_cast<uint64_t>(spec_.hidden_size), static_cast<uint64_t>(num_cols)};
+    if (half == nullptr) FoundFloats(path_, tensors_, file_name, {shape[0], name == file_name ? shape[1] : 2 * shape[1]});
+    LinearWeights weights;
+    weights.matrix = {context_, FoundFloats(path_, tensors_, name, shape), format_};
+    return weights;
+  }
+
+  // Rows of heads, filled up with rows of zeros.
+  LinearWeights Heads(const std::string& name, int64_t num_heads) {
+    const auto hidden = static_cast<uint64_t>(spec_.hidden_size);
+    const TensorView& view = FoundFloats(path_, tensors_, name, {static_cast<uint64_t>(num_heads * spec_.head_dim), hidden});
+    const int64_t padded = spec_.padded_head_dim();
+    const RowMap rows = {num_heads * padded,
+                         [&](int64_t row) { return row % padded < spec_.head_dim ? row / padded * spec_.head_dim + row % padded : -1; }};
+    LinearWeights weights;
+    weights.matrix = {context_, view, format_, &rows};
+    return weights;
+  }
+
+  WeightVector Bias(const std::string& name) {
+    return {context_, Vector(FoundFloats(path_, tensors_, name, {static_cast<uint64_t>(spec_.hidden_size)}))};
+  }
+
+  const KernelContext& context_;
+  ModelSpec& spec_;
+  const std::string path_;
+  const DrafterTensors drafter_;
+  const RecordedTensors tensors_;
+  const WeightFormat format_;
+};
+
+}  // namespace
+
+std::unique_ptr<EagleDecoder> LoadEagle(const KernelContext& context, const EagleFile& file, const ModelFiles& target_files,
+                                        Decoder* target) {
+  ModelSpec spec = ParseSpec(file.spec, file.files->path());
+  CheckArgument(spec.num_layers() == 1 && spec.hidden_size == target->spec().hidden_size, "an EAGLE layer has the width of its target");
+  EagleLoader loader(context, *file.files, &spec, file, *target);
+  EagleWeights weights = loader.Load(file);
+  if (!file.taps.empty()) {
+    std::swap(weights.head, weights.model.head);
+    target->KeepStreams(weights.taps);
+  } else if (!file.shortlist.empty()) {
+    weights.head = HeadRows(context, file.shortlist, target_files, *target);
+  }
+  if (weights.head.num_bytes() > 0) weights.shortlist = file.shortlist;
+  return std::make_unique<EagleDecoder>(std::move(spec), std::move(weights));
+}
+
+}  // namespace llmi

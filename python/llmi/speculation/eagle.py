@@ -1,0 +1,92 @@
+"""Eagle: a trained layer on the target's own hidden rows drafts for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmi import _core
+from llmi.base.kinds import Place, Whole, parse
+from llmi.base.travel import Alike
+from llmi.errors import UnsupportedCombinationError
+from llmi.speculation.choices import nodes_of, tree_of
+from llmi.speculation.context import DraftContext
+from llmi.speculation.draft_model import SHORTLIST, checked_shortlist
+from llmi.speculation.drafters import Drafter, Proposal
+from llmi.speculation.heads import refuse_pickled
+
+if TYPE_CHECKING:
+    from llmi.session import Session
+
+_NUM_TOKENS = Whole(1, 16)
+
+
+class Eagle(Alike, Drafter):
+    """One decoder layer, trained for a model, drafts from the model's own last hidden rows (Li et al., EAGLE, 2024).
+
+    It is loaded with the model, so give it to LLM: `LLM(model, speculative_config=Eagle(path))`; a call may then switch it off with
+    None, or have another verification. Its K and V are stored in the cache's blocks next to the model's, and are shared and given back with them.
+
+    Parameters
+    ----------
+    path : path
+        A folder with config.json and model.safetensors, or one .safetensors file whose metadata holds the config. `llmi train-heads` makes
+        it; published EAGLE-1 files have the same names, and EAGLE-3 files those of SpecForge's layout. Pickled files are refused.
+    num_draft_tokens : int
+        Most tokens of a draft, in [1, 16]: a chain.
+    choices : paths, optional
+        A tree instead of the chain: each path gives ranks from the root, (0,) the likeliest first token, (0, 1) behind it the second
+        likeliest, at most 64 paths; num_draft_tokens is then their number.
+    shortlist : int, optional
+        Where the file lists no tokens and the vocabulary has more than twice as many: drafts are chosen from this number of its first. None:
+        from all.
+
+    Raises
+    ------
+    ModelFileError
+        At load: the file is of another width or vocabulary, truncated or pickled, or lacks a tensor.
+
+    Examples
+    --------
+    >>> llm = LLM("smollm2-135m-instruct", speculative_config=Eagle("heads"))  # doctest: +SKIP
+    """
+
+    expected_acceptance = 0.4
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        num_draft_tokens: int = 2,
+        *,
+        choices: Iterable[Iterable[int]] | None = None,
+        shortlist: int | None = SHORTLIST,
+    ) -> None:
+        self.path = str(parse(Place(), "path", path))
+        self.choices = None if choices is None else tree_of(choices)
+        self.num_draft_tokens: int = (
+            parse(_NUM_TOKENS, "num_draft_tokens", num_draft_tokens) if choices is None else len(self.choices or ())
+        )
+        self.shortlist = checked_shortlist(shortlist)
+        refuse_pickled(Path(self.path))
+
+    def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:
+        raise UnsupportedCombinationError("Eagle drafts inside the engine that was loaded with it", "Eagle", "arena")
+
+    def _attach(self, llm: Session) -> None:
+        if llm._eagle == (self.path, self.shortlist):
+            return
+        loaded = "without one" if llm._eagle is None else f"with {llm._eagle[0]}"
+        raise UnsupportedCombinationError(
+            f"Eagle({self.path!r}) is loaded with the model, and this one was loaded {loaded}: give it to LLM(speculative_config=)",
+            "speculative_config",
+            "LLM",
+        )
+
+    def _core(self) -> _core.EagleDrafter:
+        chain = [(node - 1, 0) for node in range(self.num_draft_tokens)]
+        return _core.EagleDrafter(chain if self.choices is None else nodes_of(self.choices))
+
+    def __repr__(self) -> str:
+        return f"Eagle({self.path!r}, {self.num_draft_tokens})" if self.choices is None else f"Eagle({self.path!r}, choices={self.choices})"
