@@ -399,6 +399,7 @@ class Request(_Bound):
         speculation: SpeculationConfig | None,
         source: LabSequence | None,
         cache_salt: str,
+        steering: Steering | None,
         trace: bool,
         beams: Mapping[str, object] | None,  # the fields of BeamParams in csrc/engine/beams/params.h; early_stopping: "no", "yes", "never"
     ) -> None: ...

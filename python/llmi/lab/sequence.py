@@ -11,7 +11,7 @@ import copy
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -409,13 +409,13 @@ class TokenSequence(StaysHere, HeldPrompt):
 def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None, steering: object = None) -> TokenSequence:
     """llm.sequence()."""
     seed = parse(SEED, "seed", seed)
-    steering = SAMPLING["steering"].parse(steering)
+    own_steering = cast("Mapping[int, F32] | None", SAMPLING["steering"].parse(steering))
     if capture is not None and not isinstance(capture, Capture):
         raise InvalidParamsError(f"capture must be None or a Capture, not {show(capture)}", "capture")
     if isinstance(prompt, TokenSequence):
         if prompt.llm is not llm:
             prompt = prompt.token_ids
-        elif capture is None and (steering is None or steering == prompt.steering):
+        elif capture is None and (own_steering is None or own_steering == prompt.steering):
             child = prompt.fork()
             child.prompt_len = len(child)
             if seed is not None:
@@ -428,12 +428,12 @@ def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Captu
             raise InvalidParamsError(f"token id {token} is outside [0, {llm.model_info.vocab_size})", "prompt")
     if not ids and text == "" and llm.tokenizer.bos_token_id is not None:
         ids = [llm.tokenizer.bos_token_id]  # an empty text begins with beginning-of-text
-    if isinstance(prompt, TokenSequence) and steering is None:
-        steering = prompt.steering
+    if isinstance(prompt, TokenSequence) and own_steering is None:
+        own_steering = prompt.steering
     layers = capture_layers(capture or Capture(), llm.model_info.num_layers)
-    core = _core.LabSequence(ids, *layers, core_steering(steering, llm._spec))
+    core = _core.LabSequence(ids, *layers, core_steering(own_steering, llm._spec))
     sequence = TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
-    sequence.steering = steering
+    sequence.steering = own_steering
     return sequence
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from llmi.lab.sequence import TokenSequence
     from llmi.session import Session
+    from llmi.speculation.context import Source
 
 _MAX_LENGTH = 16
 
@@ -52,9 +53,7 @@ class _ReplayContext(DraftContext):
         """The arena runs no target."""
         raise UnsupportedCombinationError("the arena runs no target, whose head this drafter asks: run the drafter", "head", "arena")
 
-    def draw(
-        self, source: TokenSequence | NDArray[np.float32], *, num_tokens: int = 1, path: Iterable[int] = ()
-    ) -> tuple[list[int], list[NDArray[np.float32]]]:
+    def draw(self, source: Source, *, num_tokens: int = 1, path: Iterable[int] = ()) -> tuple[list[int], list[NDArray[np.float32]]]:
         """As the target would draw; needs a model to process laws."""
         if not hasattr(self, "_llm"):
             raise UnsupportedCombinationError(

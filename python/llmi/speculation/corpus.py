@@ -182,7 +182,7 @@ class CorpusDrafter(Alike, Drafter):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.max_order, self.max_bytes, self._texts = state["max_order"], state["max_bytes"], state["texts"]
         self._stored = None
-        self._warned: set[str] = set()  # digests of other tokenizers
+        self._warned = set()
         if "vocab_size" in state:
             arrays = {name: state[name] for name in ("checks", "tokens", "high_tokens", "rates")}
             table = call_core(_core.CorpusTable, state["vocab_size"], max_order=self.max_order, **arrays)
