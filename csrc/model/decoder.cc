@@ -144,7 +144,7 @@ void Decoder::Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t la
   }
 }
 
-// Copies rows of the hidden state after `layer` layers to the host, if the batch asks for this layer's.
+// Copies rows of the hidden state after `layer` layers to the host, if the batch taps this layer.
 void Decoder::Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const {
   for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
     if (batch.tap_layers[t] == layer) CopyRows(pass, batch.wanted_rows, &result->taps[t]);

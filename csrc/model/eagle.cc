@@ -12,6 +12,20 @@
 #include "model/mlp_layer.h"
 
 namespace llmi {
+namespace {
+
+// The rows of all queries that are run, in their order.
+std::vector<int32_t> RunRows(const EagleRows& rows) {
+  std::vector<int32_t> run;
+  for (const EagleRows::Query& query : rows.queries) {
+    for (const int32_t row : query.rows) {
+      if (row >= 0) run.push_back(row);
+    }
+  }
+  return run;
+}
+
+}  // namespace
 
 uint64_t EagleWeights::num_bytes() const {
   return model.num_bytes() + from_embedding.matrix.num_bytes() + from_hidden.matrix.num_bytes() + head.num_bytes() +
@@ -138,15 +152,9 @@ void EagleDecoder::RunQueries(const KernelContext& context, const KvView& kv, co
   const LayerWeights& weights = weights_.model.layers[0];
   const int64_t hidden = spec_.hidden_size;
   const int64_t width = spec_.num_heads * spec_.padded_head_dim();
-  std::vector<int32_t> run;
+  const std::vector<int32_t> run = RunRows(rows);
   std::vector<int32_t> positions;
-  for (const EagleRows::Query& query : rows.queries) {
-    for (int32_t row : query.rows) {
-      if (row < 0) continue;
-      run.push_back(row);
-      positions.push_back(rows.positions[static_cast<size_t>(row)]);
-    }
-  }
+  for (const int32_t row : run) positions.push_back(rows.positions[static_cast<size_t>(row)]);
   const auto count = static_cast<int64_t>(run.size());
   float* x = Floats(context, workspace_.stream, count * hidden);
   float* queries = Floats(context, workspace_.projected, count * width);

@@ -48,7 +48,7 @@ class LlmiModel(llm.Model):  # type: ignore[misc]  # the tool has no types here
         max_tokens: int | None = Field(default=None, description="most tokens of the answer; without it, to the end of the context")
         seed: int | None = Field(default=None, description="the same seed gives the same answer")
         top_p: float | None = Field(default=None, description="smallest set of tokens with this probability")
-        top_k: int | None = Field(default=None, description="so many of the likeliest tokens")
+        top_k: int | None = Field(default=None, description="draw from this number of the likeliest tokens")
         min_p: float | None = Field(default=None, description="tokens with at least this share of the likeliest one's probability")
         repetition_penalty: float | None = Field(default=None, description="above 1: tokens that came before are less likely")
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from llmi import _core
 from llmi.base.kinds import Flag, array_of, parse, show
 from llmi.errors import InvalidParamsError, OutOfMemoryError, PromptTooLongError, call_core
-from llmi.lab.capture import Capture, capture_layers
 from llmi.lab.weights import Weights
 from llmi.params.options import option
 from llmi.text.prompts import Prompt, as_list, check_unsteered, token_list, tokenize, warn_of_markup
@@ -87,7 +86,7 @@ class ModelRows:
 
     @property
     def weights(self: Session) -> Weights:
-        """{name: float32 array}: the model's tensors, named as in its files, each read when it is asked for; see Weights."""
+        """{name: float32 array}: the model's tensors, named as in its files, each read on access; see Weights."""
         made: Weights | None = vars(self).get("_weights")
         if made is None:
             made = vars(self)["_weights"] = Weights(self)
@@ -98,6 +97,8 @@ def hidden_states(
     llm: Session, prompts: Prompt | Iterable[Prompt], layers: Iterable[int], normed: bool, parse_special: bool | None
 ) -> list[dict[int, F32]]:
     """LLM.hidden_states."""
+    from llmi.lab.capture import Capture, capture_layers
+
     named = list(Capture(hidden_states=layers).hidden_states)
     if not named:
         raise InvalidParamsError("layers is empty: name at least one, such as -1 for the last", "layers")

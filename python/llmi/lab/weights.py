@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from llmi.session import Session
 
-#: Types of whole numbers, which a quantised checkpoint stores beside its weights.
+#: Types of whole numbers, which a quantised checkpoint stores together with its weights.
 _NO_WEIGHTS = ("I8", "U8", "I32", "I64", "F8_E4M3", "F8_E8M0")
 
 
@@ -30,7 +30,7 @@ class UnknownTensorError(InvalidParamsError, KeyError):
 class Weights(StaysHere, Mapping[str, "NDArray[np.float32]"]):
     """{name: float32 array} of a model's tensors: names, shapes and order of the values are those of its files.
 
-    An array is read from the file when it is asked for, and belongs to the caller: changing it changes no model. Quantised values come as the numbers that
+    An array is read from the file on access, and belongs to the caller: changing it changes no model. Quantised values come as the numbers that
     they stand for; of a quantised checkpoint, codes, scales and zeros are one matrix. What loading makes of a tensor (`dtype`, `quantization`, a head's rows
     in another order) is not in it.
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from llmi.lab.sequence import TokenSequence
     from llmi.session import Session
-    from llmi.speculation.context import Source
+
+    Source = TokenSequence | NDArray[np.float32] | tuple[NDArray[np.int32], NDArray[np.float32]]
 
 _MAX_LENGTH = 16
 

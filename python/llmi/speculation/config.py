@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from llmi.base.kinds import Choice, Either, Object, Whole, callable_object, dimensions, parse
 from llmi.errors import InvalidParamsError
-from llmi.speculation.drafters import DrafterLike, as_drafter
+from llmi.speculation.drafters import DrafterLike
 from llmi.speculation.methods import drafter_of
+from llmi.speculation.named import as_drafter
 from llmi.speculation.verification import Typical, Verification
 
 if TYPE_CHECKING:

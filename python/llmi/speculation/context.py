@@ -184,7 +184,7 @@ class DraftContext:
 
 
 def _whole_row(source: Source, vocab_size: int) -> TokenSequence | F32:
-    """What `head` gives for one row as logits [vocab_size]; -inf outside a shortlist. All else as it is."""
+    """One row of either form that `head` gives, as logits [vocab_size]; -inf outside a shortlist. All else as it is."""
     from llmi.lab.sequence import TokenSequence
 
     if isinstance(source, TokenSequence):

@@ -14,8 +14,10 @@ from llmi import _core
 from llmi.base.kinds import Place, Whole, parse, show
 from llmi.base.travel import Alike
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError, call_core
+from llmi.speculation.context import DraftContext
 from llmi.speculation.corpus_file import StoredTable, read_table, write_table
 from llmi.speculation.drafters import Drafter
+from llmi.text.tokenizer import Tokenizer
 from llmi.text.vocabulary_digest import vocabulary_digest
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from llmi.session import Session
-    from llmi.speculation.context import DraftContext
-    from llmi.text.tokenizer import Tokenizer
 else:
     from llmi.base.lazy_numpy import np
 

@@ -95,7 +95,7 @@ class DraftModel(Drafter):
         return _core.Shortlist(vocab_size, known) if known else None
 
     def _steering_of(self, context: DraftContext) -> Mapping[int, F32] | None:
-        """What steers the draft of a request: nothing, as its vectors are the target's."""
+        """No steering: the vectors of a request are the target's."""
         return None
 
     def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:

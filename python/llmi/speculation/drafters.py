@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from llmi import _core
-from llmi.base.kinds import Text, Whole, parse, show
+from llmi.base.kinds import Whole, parse, show
 from llmi.base.travel import Alike
 from llmi.errors import InvalidParamsError
 from llmi.lab.capture import Capture
@@ -95,7 +95,9 @@ class Drafter:
         return None
 
 
-class _Function(Drafter):
+class FunctionDrafter(Drafter):
+    """A function of a DraftContext as a drafter."""
+
     def __init__(self, function: Callable[[DraftContext], Proposal]) -> None:
         self.function = function
 
@@ -137,37 +139,9 @@ class PromptLookup(Alike, Drafter):
         return f"PromptLookup(prompt_lookup_max={self.prompt_lookup_max}, prompt_lookup_min={self.prompt_lookup_min})"
 
 
-def as_drafter(entry: object) -> Drafter:
-    if isinstance(entry, str):
-        return _by_name(parse(Text(256), "drafter", entry))
-    if isinstance(entry, Drafter):
-        return entry
-    if isinstance(entry, type) or not callable(entry):
-        raise InvalidParamsError(f"a drafter is a Drafter or a function of a DraftContext, not {show(entry)}", "drafter")
-    return _Function(entry)
-
-
-def _by_name(name: str) -> Drafter:
-    """A drafter that a package registered under the entry point group llmi.drafters: a class or function without arguments."""
-    from importlib.metadata import entry_points
-
-    if name == "prompt_lookup":
-        return PromptLookup()
-    if name == "auto":
-        from llmi.speculation.auto import AutoDrafters  # it uses drafters that import this module
-
-        return AutoDrafters()
-    found = entry_points(group="llmi.drafters")
-    for point in found:
-        if point.name == name:
-            return as_drafter(point.load()())
-    known = ", ".join(sorted({"auto", "prompt_lookup", *(point.name for point in found)}))
-    raise InvalidParamsError(f"no drafter is called {name!r}: {known}", "drafter")
-
-
 def drafter_name(drafter: Drafter) -> str:
     """A drafter's name in reports."""
-    if isinstance(drafter, _Function):
+    if isinstance(drafter, FunctionDrafter):
         return getattr(drafter.function, "__name__", "function")
     return type(drafter).__name__
 

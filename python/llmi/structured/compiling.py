@@ -23,7 +23,7 @@ class Compilations(Generic[T]):
         self._running: dict[Hashable, Future[T]] = {}
 
     def wait(self, key: Hashable, make: Callable[[], T], deadline_s: float) -> T:
-        """What `make` gives. Raises its error, or GrammarTimeoutError after `deadline_s`; the thread goes on, so that a later request finds its result."""
+        """The result of `make`. Raises its error, or GrammarTimeoutError after `deadline_s`; the thread goes on, so that a later request finds its result."""
         with self._lock:
             future = self._running.get(key)
             if future is None:
@@ -47,7 +47,7 @@ class Compilations(Generic[T]):
             made = make()
         except BaseException as caught:
             error = caught
-        with self._lock:  # first: who comes after an answer must not find it again
+        with self._lock:  # first: a request after the answer starts a compilation of its own
             del self._running[key]
         if error is not None:
             future.set_exception(error)

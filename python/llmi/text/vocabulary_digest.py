@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from llmi.text.tokenizer import Tokenizer
+from llmi.text.tokenizer import Tokenizer
 
 
 def vocabulary_digest(tokenizer: Tokenizer) -> str:
