@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llmi import _core
 from llmi.engine.args import EngineArgs
@@ -23,6 +23,9 @@ from llmi.requests.results import ResultBuilder
 from llmi.requests.submission import Speculation
 from llmi.text.prompts import Prompt
 from llmi.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class Session(Protocol):
@@ -89,7 +92,7 @@ class Session(Protocol):
         ...
 
     def head(
-        self, hidden: Any, *, shortlist: Iterable[int] | None = None
+        self, hidden: ArrayLike, *, shortlist: Iterable[int] | None = None
     ) -> Any:  # Any: what numpy makes an array of; one form or the other
         """LLM.head."""
         ...

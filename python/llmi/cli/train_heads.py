@@ -28,7 +28,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
 
 def train(arguments: argparse.Namespace, load: Callable[[argparse.Namespace], AbstractContextManager[Session]]) -> int:
     """Runs it."""
-    from llmi.training import train_heads
+    from llmi.training.heads import train_heads
 
     prompts = None
     if hasattr(arguments, "prompts"):

@@ -6,7 +6,7 @@ The tool finds this module by its entry point. Text and schemas are offered; wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import llm
 from pydantic import Field
@@ -16,8 +16,10 @@ from llmi.models import hub
 from llmi.models.catalogue import DEFAULT_MODEL, NAMED_MODELS
 from llmi.params.sampling import SamplingParams
 
+Foreign: TypeAlias = Any  # of the tool, which has no types
 
-def _messages(prompt: Any) -> list[dict[str, str]]:
+
+def _messages(prompt: Foreign) -> list[dict[str, str]]:
     """The chat in the form that templates take: texts, in order."""
     messages = []
     for message in prompt.messages:
@@ -64,7 +66,7 @@ class LlmiModel(llm.Model):  # type: ignore[misc]  # the tool has no types here
             self._loaded = place, LLM(place, activation_bits=16, _prefers_activation_bits=True)  # as `llmi chat`
         return self._loaded[1]
 
-    def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
+    def execute(self, prompt: Foreign, stream: bool, response: Foreign, conversation: Foreign) -> Iterator[str]:
         """The answer's text as it comes, or at once."""
         options = {name: value for name, value in prompt.options.model_dump().items() if value is not None}
         engine = self._engine(options.pop("path", self._place))

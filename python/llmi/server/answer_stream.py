@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from llmi.outputs.results import RequestOutput
 from llmi.server.errors import ApiError, api_error
@@ -46,14 +46,14 @@ def check_end(output: RequestOutput) -> None:
 class _Rest:
     """The rest of a coroutine that was begun outside of a task and waits for `first`."""
 
-    def __init__(self, begun: Coroutine[Any, Any, None], first: Any) -> None:  # Any: what an event loop lets tasks wait for
+    def __init__(self, begun: Coroutine[Any, Any, None], first: object) -> None:
         self._begun = begun
         self._first = first
 
     def __await__(self) -> Generator[Any, Any, None]:
         waits_for = self._first
         while True:
-            value: Any = None
+            value: object = None
             thrown: BaseException | None = None
             try:
                 value = yield waits_for
@@ -80,7 +80,7 @@ class AnswerStream(Watched):
         self._rest: asyncio.Task[None] | None = None  # of a write that waits for the client
         self._ended: asyncio.Future[None] | None = None
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = scope.get(BODY_SEND, send)
         await super().__call__(scope, receive, send)
 
@@ -137,7 +137,7 @@ class AnswerStream(Watched):
     def _begin_write(self, data: bytes) -> None:
         """Writes; a write that must wait goes on in a task."""
         assert self._send is not None
-        writing: Any = self._send({"type": "http.response.body", "body": data, "more_body": True})
+        writing = cast("Coroutine[Any, Any, None]", self._send({"type": "http.response.body", "body": data, "more_body": True}))
         try:
             waits_for = writing.send(None)
         except StopIteration:

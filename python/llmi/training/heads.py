@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,7 @@ class _Settings:
             bar.update(100)
         return text.of_turns(wanted)
 
-    def _write_while_it_pays(self, text: Text, written: int, keep: Any) -> tuple[Text, int]:
+    def _write_while_it_pays(self, text: Text, written: int, keep: Callable[[Text, int], None]) -> tuple[Text, int]:
         """Group after group, until the time that is left would not be enough to read more."""
         step_s: tuple[float, ...] | None = None
         while True:

@@ -71,7 +71,7 @@ def overlap_with(llm: LLM, folder: Path) -> Overlap:
     if not (folder / "prompts" / "__init__.py").is_file():
         raise InvalidParamsError(f"--test-prompts: {folder} has no package `prompts`, as the benchmarks' folder has", "test_prompts")
     sys.path.insert(0, str(folder))
-    prompts: Any = importlib.import_module("prompts")  # Any: a module of the benchmarks
+    prompts = importlib.import_module("prompts")  # of the benchmarks
     users = [prompt.user for kind in prompts.KINDS for prompt in prompts.prompts(kind)]
     return Overlap([list(llm.tokenizer.encode(user)) for user in users])
 

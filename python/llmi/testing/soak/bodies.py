@@ -49,7 +49,7 @@ class Answers:
     problems: list[str] = dataclasses.field(default_factory=list)
 
 
-def _mutated(value: Any, rng: random.Random, depth: int = 0) -> Any:  # Any: JSON
+def _mutated(value: object, rng: random.Random, depth: int = 0) -> object:
     """A JSON value with one thing in it changed."""
     if depth < 4 and isinstance(value, dict) and value and rng.random() < 0.8:
         name = rng.choice(list(value))

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from llmi.testing.soak.cases import COMPLETIONS, Case
 from llmi.testing.soak.wire import Answer, Connection, CutError, request_bytes
@@ -239,6 +238,6 @@ FAULTS: dict[str, Fault] = {
 SURROUNDINGS = ("preemption", "prefix_eviction", "queue_full", "drain")
 
 
-def wording(value: Any) -> str:  # Any: a function of this file
+def wording(value: object) -> str:
     """What a fault is, in its own words."""
     return (value.__doc__ or "").strip().split("\n")[0]

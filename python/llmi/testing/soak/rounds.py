@@ -8,7 +8,7 @@ import dataclasses
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ class Soak:
             server.port, self.rng.choice(self.cases), random.Random(self.rng.getrandbits(64)), self.rng.random() < 0.5, lambda: server.is_ending,
             lambda: _has_ended(server.models["other"]),
         )  # fmt: skip
-        fault: Any = FAULTS.get(kind, faults.no_fault)
+        fault: Callable[[Visit], Awaitable[Outcome]] = FAULTS.get(kind, faults.no_fault)
         try:
             return await asyncio.wait_for(fault(visit), _ANSWER_S)
         except TimeoutError:
