@@ -56,6 +56,7 @@ def train_heads(
         What the model answers; many and varied ones. None: llmi's own chats, maths, code, summaries and French.
     kind : {"eagle", "medusa"}
         A layer that also reads the tokens drafted before, or heads that see the last hidden row alone, which are smaller and guess less.
+        `Eagle` drafts with the layer; for Medusa heads llmi has no drafter of its own yet: a Python drafter can read them (`hidden_rows`).
     steps : int, optional
         Updates; they fix the length of the text too. None: as many as fit in `minutes`.
     minutes : float
