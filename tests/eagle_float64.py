@@ -27,7 +27,7 @@ class EagleDefinition:
         self.weights: dict[str, F64] = {}
         for name, entry in json.loads(data[8 : 8 + size]).items():
             begin, end = entry["data_offsets"]
-            dtype = np.int32 if entry["dtype"] == "I32" else np.float32
+            dtype = {"I32": np.int32, "BOOL": np.bool_}.get(entry["dtype"], np.float32)
             self.weights[name] = np.frombuffer(data[8 + size + begin : 8 + size + end], dtype).reshape(entry["shape"]).astype(np.float64)
         self.head = stored(llm, "model.embed_tokens.weight").astype(np.float64)
         listed = self.weights.get("shortlist")

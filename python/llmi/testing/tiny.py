@@ -90,11 +90,12 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
 
 
 def save_safetensors(path: Path, tensors: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
-    """Writes arrays of fp32 and int32."""
+    """Writes arrays of fp32, int32 and bool."""
+    names = {"int32": "I32", "bool": "BOOL"}
     header, offset = {}, 0
     for name, tensor in tensors.items():
         header[name] = {
-            "dtype": "I32" if tensor.dtype == np.int32 else "F32",
+            "dtype": names.get(tensor.dtype.name, "F32"),
             "shape": list(tensor.shape),
             "data_offsets": [offset, offset + tensor.nbytes],
         }

@@ -47,8 +47,8 @@ def tiny_eagle3(
         values: F32 = (1 + 0.1 * rng.standard_normal(hidden)).astype(np.float32)
         return values
 
-    present = np.zeros(model["vocab_size"], np.int32)
-    present[listed] = 1
+    present = np.zeros(model["vocab_size"], np.bool_)
+    present[listed] = True
     tensors = {
         "fc.weight": _fitted(llm, rng, layers),
         "midlayer.self_attn.q_proj.weight": matrix(heads * dim, 2 * hidden), "midlayer.self_attn.k_proj.weight": matrix(kv_heads * dim, 2 * hidden),
