@@ -92,7 +92,7 @@ def test_drafters_by_name(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     params = PARAMS.replace(max_tokens=10)
     for name in ("mine", "prompt_lookup"):
         assert tiny.generate(PROMPTS, params, speculative_config=SpeculativeConfig(name)) == tiny.generate(PROMPTS, params)
-    with pytest.raises(llmi.InvalidParamsError, match="no drafter is called 'yours': mine, prompt_lookup"):
+    with pytest.raises(llmi.InvalidParamsError, match="no drafter is called 'yours': auto, mine, prompt_lookup"):
         SpeculativeConfig("yours")
 
 

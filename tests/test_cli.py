@@ -71,6 +71,7 @@ def test_flags_are_the_names_of_sampling_params() -> None:
         "negative_prompt",
         "dola_layers",
         "dola_rule",
+        "steering",
     }
     assert set(SamplingParams.__dataclass_fields__) - flags == NOT_OFFERED | objects
 

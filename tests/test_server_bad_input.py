@@ -224,10 +224,11 @@ def test_16_connections_up_to_the_limit_of_files(tiny_path: Callable[..., Path])
     def few_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 
+    sockets: list[socket.socket] = []
     with subprocess.Popen(command(tiny_path()), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=few_files) as process:
         try:
             port = port_of(process)
-            sockets = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(120)]
+            sockets += [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(120)]
             told = 0
             for sock in sockets[64:]:
                 sock.settimeout(5)
@@ -238,6 +239,8 @@ def test_16_connections_up_to_the_limit_of_files(tiny_path: Callable[..., Path])
             time.sleep(0.2)
             assert asyncio.run(ask(port, COMPLETIONS, RIGHT)).status == 200
         finally:
+            for sock in sockets:
+                sock.close()
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
 

@@ -139,7 +139,8 @@ def test_lookahead_gains_where_a_text_repeats(tiny: LLM) -> None:
         outs = tiny.generate([[3, 4, 5, 6] * 4], params, speculative_config=SpeculativeConfig(llmi.Lookahead(), 20, verification))
         assert outs[0].token_ids == plain[0].token_ids
         metrics = outs[0].outputs[0].spec_decode_metrics
-        assert metrics is not None and metrics.num_accepted_tokens > 5, verification
+        # Block verification takes one chain a step: it drafts 28 tokens here, where the trees of the others have 534.
+        assert metrics is not None and metrics.num_accepted_tokens > (2 if verification == "block" else 5), verification
 
 
 def test_arguments() -> None:

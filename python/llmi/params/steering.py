@@ -46,6 +46,8 @@ class SteeringKind:
             return None
         if not isinstance(value, Mapping):
             raise refuse(name, _RULE, value)
+        if not value:
+            raise InvalidParamsError(f"{name} is empty: give a layer and its vector, or None", name)
         if len(value) > _MOST_LAYERS:
             raise InvalidParamsError(f"{name} has {len(value):,} layers, more than any model", name)
         result = Vectors()
@@ -65,7 +67,7 @@ class SteeringKind:
                 raise InvalidParamsError(f"{name}[{layer}][{place}] is {vector[place]}: a finite float32 number is expected", name)
             plain.setflags(write=False)
             result[layer] = plain
-        return result or None
+        return result
 
 
 def of_json(value: object) -> object:

@@ -22,8 +22,7 @@ from llmi.requests.places import drawn_on
 from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
-from llmi.structured import constraint_of
-from llmi.structured.compiling import DEADLINE_S
+from llmi.structured import DEADLINE_S, constraint_of
 from llmi.structured.thinking import written
 from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
 from llmi.tools.chat import ToolChat

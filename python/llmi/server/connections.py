@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import json
+import logging
+import math
 from typing import Any, TypeAlias
 
 from llmi.server.errors import error_body
 from llmi.server.limits import Limits
 
+log = logging.getLogger("llmi.server")
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 #: (reason phrase, what the client did) of answers that come before there is a request.
 _REFUSALS = {
     400: ("Bad Request", "this is no HTTP/1.1 request"),
@@ -141,6 +146,22 @@ def _uvicorn_protocol() -> type[asyncio.Protocol]:
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol  # type: ignore[assignment]
     return Protocol
+
+
+def quiet_accepts(loop: asyncio.AbstractEventLoop) -> None:
+    """asyncio reports each connection that it cannot accept for lack of open files, thousands in a row: one line a minute says so instead."""
+    said_s = -math.inf
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal said_s
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in _OUT_OF_FILES and "accept" in context.get("message", "")):
+            loop.default_exception_handler(context)
+        elif loop.time() - said_s >= 60:
+            said_s = loop.time()
+            log.warning("no open file is left for another connection, so clients wait: raise the limit (`ulimit -n`)")
+
+    loop.set_exception_handler(handle)
 
 
 def protocol_of(

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
+from llmi.server.connections import quiet_accepts
+
 log = logging.getLogger("llmi.server")
 #: After the deadline streams get their error event; this long they may take to read it.
 _LAST_S = 5.0
@@ -48,6 +50,7 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen."""
+        quiet_accepts(asyncio.get_running_loop())
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             with contextlib.suppress(NotImplementedError):

@@ -10,6 +10,10 @@ from llmi.params.structured import StructuredOutputsParams
 from llmi.structured.thinking import prelude_of
 from llmi.text.tokenizer import Tokenizer
 
+#: Seconds that a request that arrives online waits for its grammar. Limits of bytes and of the library's work end a compilation earlier
+#: on a machine that is not overloaded, so what is refused is the same everywhere.
+DEADLINE_S = 2.0
+
 
 def constraint_of(
     value: object, tokenizer: Tokenizer, prompt: Callable[[], str | None], *, deadline_s: float | None = None

@@ -10,9 +10,6 @@ from typing import Generic, TypeVar, cast
 from llmi.errors import GrammarTimeoutError
 
 T = TypeVar("T")
-#: Seconds that a request that arrives online waits for its grammar. Limits of bytes and of the library's work end a compilation earlier
-#: on a machine that is not overloaded, so what is refused is the same everywhere.
-DEADLINE_S = 2.0
 
 
 class Compilations(Generic[T]):
