@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from llmi.errors import GrammarTimeoutError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -21,6 +23,8 @@ class Compilations(Generic[T]):
 
     def wait(self, key: Hashable, make: Callable[[], T], deadline_s: float) -> T:
         """The result of `make`. Raises its error, or GrammarTimeoutError after `deadline_s`; the thread goes on, so that a later request finds its result."""
+        from concurrent.futures import Future  # it imports logging, which a program without a server need not have
+
         with self._lock:
             future = self._running.get(key)
             if future is None:
