@@ -27,10 +27,11 @@ DType ReadDType(const std::string& path, const std::string& tensor, const std::s
     if (name == Info(dtype).name) return dtype;
   }
   if (name == "BOOL") return DType::kU8;  // a byte each, as torch stores it
-  throw Error(ErrorKind::kUnsupportedModel,
-              path + ": tensor '" + tensor + "' has dtype " + name +
-                  ", which llmi does not read (it reads F32, F16, BF16, and of a quantised model also I8, U8, BOOL, I32, I64, F8_E4M3, F8_E8M0)",
-              tensor);
+  throw Error(
+      ErrorKind::kUnsupportedModel,
+      path + ": tensor '" + tensor + "' has dtype " + name +
+          ", which llmi does not read (it reads F32, F16, BF16, and of a quantised model also I8, U8, BOOL, I32, I64, F8_E4M3, F8_E8M0)",
+      tensor);
 }
 
 // A tensor's description in the header.
