@@ -173,7 +173,9 @@ def test_what_a_drafter_may_not(tiny: LLM) -> None:
             kept[-1].head(np.zeros((1, 64)))
         return False
 
-    tiny.generate([1, 2], max_tokens=5, seed=1, ignore_eos=True, allowed_token_ids=[8, 9, 10], speculative_config=Wrong())
+    tiny.generate(
+        [1, 2], max_tokens=5, seed=1, ignore_eos=True, allowed_token_ids=[8, 9, 10], speculative_config=SpeculativeConfig(Wrong(), 2)
+    )
     assert len(errors) >= 4
     tiny.generate([1, 2], max_tokens=3, seed=1, ignore_eos=True, stopping_criteria=[criterion])
     assert kept[-1].head(np.zeros((1, 64))).shape == (1, 257)  # type: ignore[union-attr]  # outside, it waits its turn
