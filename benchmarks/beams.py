@@ -128,4 +128,4 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers-python", help="the Python of an environment with the peers of benchmarks/peers.py")
     parser.add_argument("--peers-dir", help="what `benchmarks/peers.py prepare` wrote")
-    sys.exit(report.main(parser, run, table))
+    sys.exit(report.main(parser, run, table, lambda result: "beams peers" if result["parts"] == ["peers"] else "beams"))
