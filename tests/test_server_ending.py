@@ -151,7 +151,8 @@ def test_19_the_end_finishes_what_runs(llm: LLM, monkeypatch: pytest.MonkeyPatch
         threads = [threading.Thread(target=lambda: answers.append(server.post(body))) for _ in range(4)]
         for thread in threads:
             thread.start()
-        assert wait_until(lambda: len(server.engine.live().requests) == 4)
+        # On a busy machine the first may have its answer before the last begins.
+        assert wait_until(lambda: len(server.engine.live().requests) + len(answers) >= 4)
         server.server.should_exit = True
         for thread in threads:
             thread.join()

@@ -17,9 +17,10 @@ from llmi.training import plan, run, text
 from llmi.training.eagle import EagleModel
 from llmi.training.heads_file import read_safetensors
 from llmi.training.layer import Roll, angles, grid_of, rotate
+from llmi.training.report import HeadsReport
 
 PROMPTS = ["The sea", "A cat sat", "One and one", "In the night", "She said", "Snow", "He ran to", "Why"]
-Train = Callable[..., llmi.training.HeadsReport]
+Train = Callable[..., HeadsReport]
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +36,13 @@ def train(tiny: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     monkeypatch.setattr(text, "MAX_ANSWER", 24)
     monkeypatch.setattr(run, "CHECKPOINT_S", 0.0)
 
-    def call(name: str, **arguments: Any) -> llmi.training.HeadsReport:
+    def call(name: str, **arguments: Any) -> HeadsReport:
         return llmi.train_heads(tiny, tmp_path / name, **{"prompts": PROMPTS, "steps": 24, "seed": 3, **arguments})
 
     return call
 
 
-def bytes_of(report: llmi.training.HeadsReport) -> bytes:
+def bytes_of(report: HeadsReport) -> bytes:
     return (report.path / "model.safetensors").read_bytes()
 
 
