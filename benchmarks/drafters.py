@@ -6,7 +6,7 @@
 acceptance: a drafter alone, one chain, begun anew at every position of the answers that the model writes without drafts. "first" is the
 share of positions at which its first token is the answer's; "second given first" goes on from there. At T = 1 verification is coupled: a
 drafter without a law of its own is held against the drawn tokens; heads draw with the noise of the target. Where a drafter has nothing to
-say, its token counts as wrong. speed: whole requests, without and with drafts by turns, from submission to the last token; the prefix
+say, its token counts as wrong. speed: whole requests, without and with drafts, interleaved, from submission to the last token; the prefix
 cache is off.
 """
 
@@ -170,7 +170,7 @@ def timed(llm: LLM, ids: list[list[int]], params: SamplingParams, config: Any) -
 
 
 def speed(llm: LLM, ids: list[list[int]], params: SamplingParams, config: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Off and on by turns, `batch` prompts at once: the median of the paired ratios, its interval, and what differed."""
+    """Off and on interleaved, `batch` prompts at once: the median of the paired ratios, its interval, and what differed."""
     ratios, changed = [], 0
     for first in range(0, len(ids) - options.batch + 1, options.batch):
         group = ids[first : first + options.batch]

@@ -1,4 +1,4 @@
-"""Speed of the server: `llmi serve` beside its own engine, and beside llama-server.
+"""Speed of the server: `llmi serve` compared with its own engine, and with llama-server.
 
     python benchmarks/serving.py --parts length cpu ratio ttft start disconnect memory goodput [--peer LLAMA_SERVER] [--output FILE.json]
 

@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from llmi import LLM, BeamSearchParams, Outputs, SamplingParams, TokenContext, _core
 
 # What device="cuda" may be in a test: the emulation, and a GPU where there is one.
 DEVICES = ["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])]
+
+
+def there(monkeypatch: pytest.MonkeyPatch, table: str) -> dict[str, Any]:
+    """Arguments of an engine that computes by this table, or on this device."""
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if table == "emulated" else "0")
+    if table in DEVICES:
+        monkeypatch.delenv("LLMI_ISA", raising=False)
+        return {"device": "cuda"}
+    monkeypatch.setenv("LLMI_ISA", table)
+    return {"device": "cpu"}
 
 
 def has_bits_of_its_own(device: str, kv_cache_dtype: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import crowded_llm, has_bits_of_its_own, stateful
+from features import crowded_llm, has_bits_of_its_own, stateful, there
 from llmi import LLM, Capture, InvalidParamsError, Outputs, PromptLookup, SamplingParams, UnsupportedCombinationError, log_softmax
 from llmi.models import by_name
 from llmi.testing import assert_same_tokens
@@ -153,13 +153,7 @@ def test_preemption_changes_no_bit(path: Path) -> None:
 
 def test_tables_and_devices_change_no_bit(path: Path, expected: Outputs, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, params = requests()
-    there = {}
-    if table in ("emulated", "cuda"):
-        monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if table == "emulated" else "0")
-        there = {"device": "cuda"}
-    else:
-        monkeypatch.setenv("LLMI_ISA", table)
-    with LLM(path, kv_cache_memory_bytes=1 << 23, max_model_len=128, **there) as llm:
+    with LLM(path, kv_cache_memory_bytes=1 << 23, max_model_len=128, **there(monkeypatch, table)) as llm:
         assert_same_tokens(llm.generate(prompts, params, use_tqdm=False), expected)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import llmi
+from features import there
 from llmi import LLM, Capture
 from llmi.testing import tiny_model
 
@@ -59,13 +60,8 @@ def test_rows_and_logits_are_those_of_the_engine(path_and_engine: tuple[Path, di
 
 
 def test_neither_chunks_nor_company_change_a_bit(tiny_path: Callable[..., Path], table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of 24 tokens, of 2048, each prompt alone, requests beside them, prompts that the prefix cache knows: on every table and device."""
-    options: dict[str, Any] = dict(ENGINE)
-    if table in ("emulated", "cuda"):
-        monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if table == "emulated" else "0")
-        options["device"] = "cuda"
-    else:
-        monkeypatch.setenv("LLMI_ISA", table)
+    """Steps of 24 tokens, of 2048, each prompt alone, with other requests in the batch, prompts that the prefix cache knows: on every table and device."""
+    options: dict[str, Any] = {**ENGINE, **there(monkeypatch, table)}
     path = tiny_path("gemma3")
     with LLM(path, **options) as llm:
         llm.generate(PROMPTS, max_tokens=2, seed=1)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import has_bits_of_its_own
+from features import has_bits_of_its_own, there
 from llmi import LLM, BeamSearchParams, Capture, Drafter, DraftModel, PromptLookup, SamplingParams, SelfDraft, SpeculativeConfig
 from llmi.params.steering import of_json
 from llmi.server.fields import Taken
@@ -106,12 +106,7 @@ class Watcher(Drafter):
 
 def test_the_same_in_any_company(tiny_path: Callable[..., Path], table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every table and device: beside others that are steered otherwise or not, in chunks, drafted, and from the prefix cache."""
-    options: dict[str, Any] = dict(ENGINE)
-    if table in ("emulated", "cuda"):
-        monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if table == "emulated" else "0")
-        options["device"] = "cuda"
-    else:
-        monkeypatch.setenv("LLMI_ISA", table)
+    options: dict[str, Any] = {**ENGINE, **there(monkeypatch, table)}
     assert not has_bits_of_its_own(table, "float16")
     base = SamplingParams(max_tokens=10, seed=3, ignore_eos=True, temperature=0.8, logprobs=1)
     params: list[Any] = [

@@ -20,7 +20,7 @@ import test_promise
 import test_sequences
 import test_shortlist
 import test_speculation
-from features import DEVICES, crowded_llm, make_request
+from features import DEVICES, crowded_llm, make_request, there
 from llmi import LLM, Capture, Outputs, SamplingParams, SelfDraft, SpeculativeConfig, _core
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, covering_array, make_params, make_prompts, run, tight_pool
@@ -56,16 +56,6 @@ def roomy(mixed: Path, mode: dict[str, Any]) -> Iterator[LLM]:
 def crowded(mixed: Path, mode: dict[str, Any]) -> Iterator[LLM]:
     with crowded_llm(mixed, 36, max_model_len=160, max_num_batched_tokens=48, **mode) as llm:
         yield llm
-
-
-def there(monkeypatch: pytest.MonkeyPatch, table: str) -> dict[str, Any]:
-    """Arguments of an engine that computes by this table, or on this device."""
-    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1" if table == "emulated" else "0")
-    if table in DEVICES:
-        monkeypatch.delenv("LLMI_ISA", raising=False)
-        return {"device": "cuda"}
-    monkeypatch.setenv("LLMI_ISA", table)
-    return {"device": "cpu"}
 
 
 @pytest.mark.parametrize(("architecture", "quantization"), [("llama", "q8_0"), ("gemma3", "q4_0")])
