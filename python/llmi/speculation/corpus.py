@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ else:
 _ORDER = Whole(1, 8)
 _BYTES = Whole(0, 1 << 30)
 _LOCK = threading.Lock()  # while texts are counted
-_DIGESTS: weakref.WeakKeyDictionary[Tokenizer, str] = weakref.WeakKeyDictionary()
 
 
 class CorpusDrafter(Alike, Drafter):
@@ -152,9 +150,7 @@ class CorpusDrafter(Alike, Drafter):
                     "CorpusDrafter",
                     "tokenizer",
                 )
-            if llm.tokenizer not in _DIGESTS:
-                _DIGESTS[llm.tokenizer] = vocabulary_digest(llm.tokenizer)
-            ours, theirs = stored.tokenizer_digest, _DIGESTS[llm.tokenizer]
+            ours, theirs = stored.tokenizer_digest, vocabulary_digest(llm.tokenizer)
             if ours != theirs and theirs not in self._warned:
                 self._warned.add(theirs)
                 warnings.warn(
