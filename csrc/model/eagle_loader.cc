@@ -1,6 +1,7 @@
 // Loads an EAGLE layer from its file.
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "core/errors.h"
@@ -33,18 +34,19 @@ WeightFormat FormatLike(const PackedMatrix& target) {
   }
 }
 
-// A part of the columns of a float matrix, as a tensor of its own in memory.
+// A part of the columns of a matrix, as a tensor of its own in memory. begin, count: whole blocks of its type.
 class Columns {
  public:
   Columns(const TensorView& view, uint64_t begin, uint64_t count, std::string name) {
-    const auto value_bytes = static_cast<size_t>(Info(view.dtype).block_bytes);
-    const size_t row_bytes = view.shape[1] * value_bytes;
-    const size_t part_bytes = count * value_bytes;
+    const DTypeInfo& info = Info(view.dtype);
+    const auto bytes_of = [&](uint64_t columns) { return static_cast<size_t>(columns / info.block_size * info.block_bytes); };
+    const size_t row_bytes = bytes_of(view.shape[1]);
+    const size_t part_bytes = bytes_of(count);
     std::vector<uint8_t> row(row_bytes);
     bytes_.resize(view.shape[0] * part_bytes);
     for (size_t r = 0; r < view.shape[0]; ++r) {
       view.Read(r * row_bytes, row_bytes, row.data());
-      std::copy_n(row.data() + begin * value_bytes, part_bytes, bytes_.data() + r * part_bytes);
+      std::copy_n(row.data() + bytes_of(begin), part_bytes, bytes_.data() + r * part_bytes);
     }
     source_ = std::make_unique<MemoryBytes>(bytes_.data(), bytes_.size());
     view_ = {std::move(name), view.dtype, {view.shape[0], count}, bytes_.size(), 0, source_.get()};
@@ -57,37 +59,94 @@ class Columns {
   TensorView view_;
 };
 
-// A drafter's tensors, where matrices that read [embedding; hidden row] are two: the first half of the columns under the name with
-// kOfEmbedding behind it, the second under its own.
+// Matrices in Q4_0 are stored as bytes [rows, columns / 32 * 18], under the matrix's name with this behind it (llmi.training.packed).
+constexpr std::string_view kPackedSuffix = ".q4_0";
+
+// The matrix in Q4_0 that the bytes of `stored` are. Throws Error(kModelFile) if they are none.
+TensorView PackedView4(const std::string& path, const TensorView& stored) {
+  const DTypeInfo& info = Info(DType::kQ4_0);
+  const auto refuse = [&](const std::string& problem) {
+    throw Error(ErrorKind::kModelFile, path + ": tensor '" + stored.name + "' " + problem, stored.name);
+  };
+  const bool fits = stored.dtype == DType::kU8 && stored.shape.size() == 2 && stored.shape[1] % info.block_bytes == 0;
+  if (!fits) refuse("must be U8 [rows, columns / 32 * 18]");
+  std::vector<uint8_t> row(stored.shape[1]);
+  for (uint64_t r = 0; r < stored.shape[0]; ++r) {
+    stored.Read(r * row.size(), row.size(), row.data());
+    for (size_t block = 0; block < row.size(); block += info.block_bytes) {
+      if ((row[block + 1] & 0x7C) == 0x7C)
+        refuse("holds NaN or infinity: the scale of block " + std::to_string(block / info.block_bytes) + " of row " + std::to_string(r));
+    }
+  }
+  TensorView view = stored;
+  view.name.resize(view.name.size() - kPackedSuffix.size());
+  view.dtype = DType::kQ4_0;
+  view.shape[1] = stored.shape[1] / info.block_bytes * info.block_size;
+  return view;
+}
+
+// A drafter's tensors under the names that they have unpacked, where matrices that read [embedding; hidden row] are two: the first half of
+// the columns under the name with kOfEmbedding behind it, the second under its own.
 constexpr const char* kOfEmbedding = "#embedding";
 class DrafterTensors : public TensorFile {
  public:
-  DrafterTensors(const TensorFile& file, const std::vector<std::string>& halved, uint64_t hidden_size) : file_(file) {
+  DrafterTensors(const std::string& path, const TensorFile& file, const std::vector<std::string>& halved, uint64_t hidden_size) {
+    for (const TensorView* view : file.Tensors()) {
+      const bool is_packed = view->name.ends_with(kPackedSuffix);
+      TensorView plain = is_packed ? PackedView4(path, *view) : *view;
+      if (is_packed && file.Find(plain.name) != nullptr) {
+        throw Error(ErrorKind::kModelFile, path + ": tensor '" + view->name + "' stands beside '" + plain.name + "': which one counts?",
+                    view->name);
+      }
+      tensors_.emplace(plain.name, std::move(plain));
+    }
     for (const std::string& name : halved) {
-      const TensorView* view = file.Find(name);
-      const bool is_float = view != nullptr && !IsQuantized(view->dtype) && !IsCheckpointPart(view->dtype);
-      if (!is_float || view->shape.size() != 2 || view->shape[1] != 2 * hidden_size) continue;  // refused where it is located
-      halves_[name] = std::make_unique<Columns>(*view, hidden_size, hidden_size, name);
-      halves_[name + kOfEmbedding] = std::make_unique<Columns>(*view, 0, hidden_size, name + kOfEmbedding);
+      const auto found = tensors_.find(name);
+      if (found == tensors_.end() || IsCheckpointPart(found->second.dtype)) continue;  // refused where it is located
+      const TensorView& view = found->second;
+      if (view.shape.size() != 2 || view.shape[1] != 2 * hidden_size) continue;
+      if (hidden_size % Info(view.dtype).block_size != 0) {
+        throw Error(ErrorKind::kModelFile,
+                    path + ": tensor '" + name + std::string(kPackedSuffix) + "' has blocks that stand in both halves of its columns",
+                    name);
+      }
+      halves_[name] = std::make_unique<Columns>(view, hidden_size, hidden_size, name);
+      halves_[name + kOfEmbedding] = std::make_unique<Columns>(view, 0, hidden_size, name + kOfEmbedding);
     }
   }
   const TensorView* Find(const std::string& name) const override {
-    const auto found = halves_.find(name);
-    return found == halves_.end() ? file_.Find(name) : &found->second->view();
+    if (const auto half = halves_.find(name); half != halves_.end()) return &half->second->view();
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second;
   }
-  std::vector<const TensorView*> Tensors() const override { return file_.Tensors(); }
+  std::vector<const TensorView*> Tensors() const override {
+    std::vector<const TensorView*> views;
+    for (const auto& [name, view] : tensors_) views.push_back(&view);
+    return views;
+  }
 
  private:
-  const TensorFile& file_;
+  std::map<std::string, TensorView> tensors_;
   std::map<std::string, std::unique_ptr<Columns>> halves_;
 };
 
-const TensorView& FoundFloats(const std::string& path, const TensorFile& file, const std::string& name,
+// Matrices in Q4_0 stay as they are, beside a target in fp32 as the values that they stand for.
+WeightFormat FormatOf(const TensorFile& file, const PackedMatrix& target) {
+  const WeightFormat format = FormatLike(target);
+  const std::vector<const TensorView*> views = file.Tensors();
+  const bool is_packed = std::any_of(views.begin(), views.end(), [](const TensorView* view) { return view->dtype == DType::kQ4_0; });
+  return is_packed && format != WeightFormat::kF32 ? WeightFormat::kAsStored : format;
+}
+
+bool IsFloat(const TensorView& view) { return view.dtype == DType::kF32 || view.dtype == DType::kF16 || view.dtype == DType::kBF16; }
+
+// A matrix, or, of one extent, a vector of floats.
+const TensorView& FoundTensor(const std::string& path, const TensorFile& file, const std::string& name,
                               const std::vector<uint64_t>& shape) {
   const TensorView* view = file.Find(name);
   if (view == nullptr) throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' is missing", name);
-  const bool is_float = view->dtype == DType::kF32 || view->dtype == DType::kF16 || view->dtype == DType::kBF16;
-  if (view->shape == shape && is_float) return *view;
+  const bool is_packed = shape.size() == 2 && view->dtype == DType::kQ4_0;
+  if (view->shape == shape && (is_packed || IsFloat(*view))) return *view;
   std::string wanted;
   for (uint64_t extent : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(extent);
   throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' must be float and have the shape [" + wanted + "]", name);
@@ -134,9 +193,9 @@ class EagleLoader {
       : context_(context),
         spec_(*spec),
         path_(files.path()),
-        drafter_(files.tensors(), Halved(*spec, !file.taps.empty()), static_cast<uint64_t>(spec->hidden_size)),
+        drafter_(files.path(), files.tensors(), Halved(*spec, !file.taps.empty()), static_cast<uint64_t>(spec->hidden_size)),
         tensors_(drafter_),
-        format_(FormatLike(target.weights().layers[0].query.matrix)) {}
+        format_(FormatOf(drafter_, target.weights().layers[0].query.matrix)) {}
 
   EagleWeights Load(const EagleFile& file) {
     if (drafter_.Find(spec_.embedding.weight.name) == nullptr) spec_.embedding.weight = {};
@@ -182,16 +241,16 @@ class EagleLoader {
     tensors_.Find(file_name);
     const TensorView* half = tensors_.Find(name);
     const std::vector<uint64_t> shape = {static_cast<uint64_t>(spec_.hidden_size), static_cast<uint64_t>(num_cols)};
-    if (half == nullptr) FoundFloats(path_, tensors_, file_name, {shape[0], name == file_name ? shape[1] : 2 * shape[1]});
+    if (half == nullptr) FoundTensor(path_, tensors_, file_name, {shape[0], name == file_name ? shape[1] : 2 * shape[1]});
     LinearWeights weights;
-    weights.matrix = {context_, FoundFloats(path_, tensors_, name, shape), format_};
+    weights.matrix = {context_, FoundTensor(path_, tensors_, name, shape), format_};
     return weights;
   }
 
   // Rows of heads, filled up with rows of zeros.
   LinearWeights Heads(const std::string& name, int64_t num_heads) {
     const auto hidden = static_cast<uint64_t>(spec_.hidden_size);
-    const TensorView& view = FoundFloats(path_, tensors_, name, {static_cast<uint64_t>(num_heads * spec_.head_dim), hidden});
+    const TensorView& view = FoundTensor(path_, tensors_, name, {static_cast<uint64_t>(num_heads * spec_.head_dim), hidden});
     const int64_t padded = spec_.padded_head_dim();
     const RowMap rows = {num_heads * padded,
                          [&](int64_t row) { return row % padded < spec_.head_dim ? row / padded * spec_.head_dim + row % padded : -1; }};
@@ -201,7 +260,7 @@ class EagleLoader {
   }
 
   WeightVector Bias(const std::string& name) {
-    return {context_, Vector(FoundFloats(path_, tensors_, name, {static_cast<uint64_t>(spec_.hidden_size)}))};
+    return {context_, Vector(FoundTensor(path_, tensors_, name, {static_cast<uint64_t>(spec_.hidden_size)}))};
   }
 
   const KernelContext& context_;

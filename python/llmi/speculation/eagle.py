@@ -32,8 +32,10 @@ class Eagle(Alike, Drafter):
     Parameters
     ----------
     path : path
-        A folder with config.json and model.safetensors, or one .safetensors file whose metadata holds the config. `llmi train-heads` makes
-        it; published EAGLE-1 files have the same names, and EAGLE-3 files those of SpecForge's layout. Pickled files are refused.
+        A folder with config.json and model.safetensors, or one .safetensors file whose metadata holds the config, or a folder with such an
+        eagle.safetensors. `llmi train-heads` makes it; published EAGLE-1 files have the same names, and EAGLE-3 files those of SpecForge's
+        layout. A matrix may be stored in Q4_0, as `name.q4_0` of uint8 [rows, columns / 32 * 18]; it is then used as it is. Pickled files
+        are refused.
     num_draft_tokens : int
         Most tokens of a draft, in [1, 16]: a chain.
     choices : paths, optional
@@ -46,7 +48,8 @@ class Eagle(Alike, Drafter):
     Raises
     ------
     ModelFileError
-        At load: the file is of another width or vocabulary, truncated or pickled, or lacks a tensor.
+        At load: the file is of another width or vocabulary, truncated or pickled, lacks a tensor, or has a packed one with NaN or beside
+        the same one unpacked.
 
     Examples
     --------

@@ -18,7 +18,9 @@ from llmi.families.spec import AttentionSpec, EmbeddingSpec, LayerSpec, LinearSp
 from llmi.models.files import ModelDigest
 from llmi.models.layout import open_input
 
-_WEIGHTS, _CONFIG = "model.safetensors", "config.json"
+_WEIGHTS, _CONFIG, _PACKED = "model.safetensors", "config.json", "eagle.safetensors"
+#: Names of matrices in Q4_0 end so: uint8 [rows, columns / 32 * 18] (llmi.training.packed).
+_PACKED_SUFFIX = ".q4_0"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _MAX_CONFIG_BYTES = 1 << 20
 _ACTIVATIONS = {"silu": "silu", "swish": "silu"}
@@ -36,7 +38,7 @@ class Heads:
     config : mapping
         config.json, or the JSON under "config" in the file's metadata.
     tensors : mapping
-        {name: shape}.
+        {name: shape}, of packed matrices those that they have unpacked.
     shortlist : list of int
         The tokens that drafts are chosen from; empty: the file names none.
     offsets : list of int
@@ -70,6 +72,8 @@ def open_heads(path: Path) -> Heads:
     """Opens the drafter at `path`. Raises ModelFileError that names what is wrong."""
     refuse_pickled(path)
     weights, config_path = (path / _WEIGHTS, path / _CONFIG) if path.is_dir() else (path, None)
+    if path.is_dir() and not weights.is_file() and (path / _PACKED).is_file():
+        weights, config_path = path / _PACKED, None
     if path.is_dir() and not weights.is_file():
         for pickled in sorted(file for file in path.iterdir() if file.suffix.lower() in _PICKLED):
             refuse_pickled(pickled)
@@ -77,13 +81,13 @@ def open_heads(path: Path) -> Heads:
     config_file = None if config_path is None else open_input(config_path, "json")
     try:
         core = _core.ModelFiles(str(path), [file], config_file or file, None)
-        tensors = {tensor.name: list(tensor.shape) for tensor in core.tensors()}
+        tensors = dict(_unpacked(tensor.name, list(tensor.shape)) for tensor in core.tensors())
         header = json.loads(file.read(8, int.from_bytes(file.read(0, 8), "little")))  # which the core has checked
         text = (header.get("__metadata__") or {}).get("config") if config_file is None else config_file.read(0, _MAX_CONFIG_BYTES + 1)
     except _core.CoreError as error:
         raise from_core(error, weights) from None
     if text is None:
-        raise ModelFileError(f"{path}: the file's metadata has no 'config': give the folder with its config.json", path, "config")
+        raise ModelFileError(f"{weights}: the file's metadata has no 'config': give the folder with its config.json", weights, "config")
     return Heads(
         path,
         core,
@@ -92,6 +96,13 @@ def open_heads(path: Path) -> Heads:
         _integers(file, header, "shortlist", weights),
         _integers(file, header, "d2t", weights),
     )
+
+
+def _unpacked(name: str, shape: list[int]) -> tuple[str, list[int]]:
+    """A tensor's name and shape without packing; the core refuses what is packed wrongly."""
+    if not name.endswith(_PACKED_SUFFIX):
+        return name, shape
+    return name.removesuffix(_PACKED_SUFFIX), [*shape[:-1], *(columns // 18 * 32 for columns in shape[-1:])]
 
 
 def _config(text: str | bytes, path: Path) -> dict[str, Any]:
