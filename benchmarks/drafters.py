@@ -1,13 +1,16 @@
 """What drafters guess and what they gain, on the prompts of benchmarks/prompts: acceptance by depth, and speed with tokens equal.
 
     python benchmarks/drafters.py acceptance [--kinds chat maths] [--per-kind 100] [--max-tokens 96] [--heads FOLDER ..] [--answers FILE.npz]
-    python benchmarks/drafters.py speed [--config lookup] [--rounds 2] [--batch 1] [--max-tokens 128]
+    python benchmarks/drafters.py speed [--config auto] [--shipped FOLDER] [--rounds 2] [--batch 1] [--max-tokens 128] [--fresh]
+    python benchmarks/drafters.py first_token [--config auto] [--rounds 2]
 
 acceptance: a drafter alone, one chain, begun anew at every position of the answers that the model writes without drafts. "first" is the
 share of positions at which its first token is the answer's; "second given first" goes on from there. At T = 1 verification is coupled: a
 drafter without a law of its own is held against the drawn tokens; heads draw with the noise of the target. Where a drafter has nothing to
 say, its token counts as wrong. speed: whole requests, without and with drafts, interleaved, from submission to the last token; the prefix
-cache is off.
+cache is off. With --fresh each pair of runs has a new engine, whose drafters have learnt nothing. first_token: the same for prompts of 512
+tokens and one token of output. What drafts is loaded with the model (--shipped: another folder than the installed heads and table), so a run
+without drafts is one of the same engine. Each result has a key of its own, so --readme takes several: one column for each.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ import report
 from numpy.typing import NDArray
 
 import llmi
-from llmi import LLM, SamplingParams, _core
+from llmi import LLM, SamplingParams, SpeculativeConfig, _core
+from llmi.speculation import auto
 from llmi.training.acceptance import acceptance as head_counts
 from llmi.training.data import data_of
 from llmi.training.eagle import EagleModel
@@ -36,8 +40,16 @@ from llmi.training.text import Text
 
 I32 = NDArray[np.int32]
 DEPTH = 4
-#: What stands behind --config: the value of speculative_config.
-CONFIGS: dict[str, Callable[[], Any]] = {"lookup": llmi.PromptLookup}
+PROMPT_LEN = 512  # of first_token
+SPEED, FIRST_TOKEN = "speed-up: ", "time to the first token: "  # keys of results begin so
+#: What stands behind --config: the value of speculative_config, from the folder of heads and table.
+CONFIGS: dict[str, Callable[[Path], Any]] = {
+    "lookup": lambda folder: llmi.PromptLookup(),
+    "table": lambda folder: llmi.CorpusDrafter.load(folder / "corpus.safetensors"),
+    "eagle": lambda folder: llmi.Eagle(folder / "eagle.safetensors", 4),
+    "two of eagle": lambda folder: SpeculativeConfig(llmi.Eagle(folder / "eagle.safetensors", 2), 2),
+    "auto": lambda folder: "auto",
+}
 
 
 @dataclasses.dataclass
@@ -169,44 +181,112 @@ def timed(llm: LLM, ids: list[list[int]], params: SamplingParams, config: Any) -
     return [list(out.token_ids) for out in outs], time.perf_counter() - start
 
 
-def speed(llm: LLM, ids: list[list[int]], params: SamplingParams, config: Any, options: argparse.Namespace) -> dict[str, Any]:
+def spread(ratios: list[float]) -> dict[str, Any]:
+    """The median and its interval."""
+    medians = np.median(np.random.default_rng(0).choice(ratios, (2000, len(ratios))), axis=1)
+    interval = [float(value) for value in np.percentile(medians, [2.5, 97.5])]
+    return {"median": float(np.median(ratios)), "interval_95": interval, "pairs": len(ratios)}
+
+
+def speed(
+    source: Iterator[LLM], given: list[prompts.Prompt], params: SamplingParams, config: Any, options: argparse.Namespace
+) -> dict[str, Any]:
     """Off and on interleaved, `batch` prompts at once: the median of the paired ratios, its interval, and what differed."""
     ratios, changed = [], 0
-    for first in range(0, len(ids) - options.batch + 1, options.batch):
-        group = ids[first : first + options.batch]
+    for first in range(0, len(given) - options.batch + 1, options.batch):
         for number in range(options.rounds):
+            llm = next(source)
+            group = [prompt_ids(llm.tokenizer, prompt) for prompt in given[first : first + options.batch]]
             order = (None, config) if (first // options.batch + number) % 2 == 0 else (config, None)
             runs = {entry is not None: timed(llm, group, params, entry) for entry in order}
             ratios.append(runs[False][1] / runs[True][1])
             changed += sum(off != on for off, on in zip(runs[False][0], runs[True][0], strict=True))
-    rng = np.random.default_rng(0)
-    medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
-    interval = [float(value) for value in np.percentile(medians, [2.5, 97.5])]
-    return {"speed_up": float(np.median(ratios)), "interval_95": interval, "pairs": len(ratios), "outputs_changed": changed}
+    entry = spread(ratios)
+    return {"speed_up": entry.pop("median"), **entry, "outputs_changed": changed}
+
+
+def engines(options: argparse.Namespace, config: Any) -> Iterator[LLM]:
+    """Engines that are loaded with the drafters, and warm: the same one again and again, or a new one each time (--fresh)."""
+    while True:
+        with LLM(options.model, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False, speculative_config=config) as llm:
+            llm.generate([[1, 2, 3]] * options.batch, max_tokens=16, ignore_eos=True, speculative_config=None, use_tqdm=False)
+            yield llm
+            while not options.fresh:
+                yield llm
+
+
+def configured(options: argparse.Namespace) -> Any:
+    """The value of speculative_config."""
+    if options.shipped:
+        auto.SHIPPED = options.shipped
+    return CONFIGS[options.config](auto.SHIPPED)
 
 
 def run_speed(options: argparse.Namespace) -> dict[str, Any]:
     """Speed of whole requests with one configuration over without."""
     results: dict[str, Any] = {}
-    with LLM(options.model, kv_cache_memory_bytes=1 << 29, enable_prefix_caching=False) as llm:
-        for kind in options.kinds:
-            ids = [prompt_ids(llm.tokenizer, prompt) for prompt in prompts.prompts(kind)[: options.per_kind]]
-            for temperature in (0.0, 1.0):
-                params = SamplingParams(temperature=temperature, seed=1, max_tokens=options.max_tokens, ignore_eos=True, detokenize=False)
-                entry = speed(llm, ids, params, CONFIGS[options.config](), options)
-                results[f"{kind}, T = {temperature:g}"] = entry
-                print(kind, temperature, json.dumps(entry), flush=True)
-        return {"numerics_id": llm.model_info.numerics_id, "config": options.config, "batch": options.batch, "speed": results}
+    config = configured(options)
+    source = engines(options, config)
+    for kind in options.kinds:
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(temperature=temperature, seed=1, max_tokens=options.max_tokens, ignore_eos=True, detokenize=False)
+            entry = speed(source, prompts.prompts(kind)[: options.per_kind], params, config, options)
+            results[f"{kind}, T = {temperature:g}"] = entry
+            print(kind, temperature, json.dumps(entry), flush=True)
+    numerics_id = next(source).model_info.numerics_id
+    source.close()
+    name = f"{SPEED}{options.config}, {options.batch} at once, {options.max_tokens} tokens" + (", new engine" if options.fresh else "")
+    return {"numerics_id": numerics_id, name: results}
+
+
+def run_first_token(options: argparse.Namespace) -> dict[str, Any]:
+    """Time to the first token with one configuration over without."""
+    config = configured(options)
+    source = engines(options, config)
+    llm = next(source)
+    text = [token for prompt in prompts.prompts("summary") for token in llm.tokenizer.encode(prompt.user)]
+    ids = [text[first : first + PROMPT_LEN] for first in range(0, min(len(text), PROMPT_LEN * options.per_kind) - PROMPT_LEN, PROMPT_LEN)]
+    ratios = []
+    for number in range(options.rounds * len(ids)):
+        order = (None, config) if number % 2 == 0 else (config, None)
+        params = SamplingParams(temperature=0, max_tokens=1, detokenize=False)
+        runs = {entry is not None: timed(llm, [ids[number // 2 % len(ids)]], params, entry) for entry in order}
+        ratios.append(runs[True][1] / runs[False][1])
+    numerics_id = llm.model_info.numerics_id
+    source.close()
+    return {"numerics_id": numerics_id, f"{FIRST_TOKEN}{options.config}": spread(ratios)}
+
+
+def speed_table(result: dict[str, Any]) -> str:
+    """A row for each kind and temperature, a column for each way to draft."""
+    columns = {name.removeprefix(SPEED): entries for name, entries in result.items() if name.startswith(SPEED)}
+    if not columns:
+        return ""
+    lines = [f"| speed-up (95 %) | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    for kind in dict.fromkeys(kind for entries in columns.values() for kind in entries):
+        cells = []
+        for entries in columns.values():
+            entry = entries.get(kind)
+            low, high = entry["interval_95"] if entry else (0, 0)
+            cells.append(f"{entry['speed_up']:.2f} ({low:.2f} to {high:.2f})" if entry else "")
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    changed = sum(entry["outputs_changed"] for entries in columns.values() for entry in entries.values())
+    return "\n".join([*lines, "", f"Outputs that differ from plain decoding: {changed}."])
+
+
+def first_token_line(result: dict[str, Any]) -> str:
+    """One sentence."""
+    found = {name.removeprefix(FIRST_TOKEN): entry for name, entry in result.items() if name.startswith(FIRST_TOKEN)}
+    parts = [
+        f"{name} {entry['median']:.3f} ({entry['interval_95'][0]:.3f} to {entry['interval_95'][1]:.3f})" for name, entry in found.items()
+    ]
+    return f"Time to the first token of a prompt of {PROMPT_LEN} tokens, over that without drafts: {', '.join(parts)}." if parts else ""
 
 
 def table(result: dict[str, Any]) -> str:
     """Markdown rows."""
-    if "speed" in result:
-        lines = ["| prompts | speed-up (95 %) | outputs that differ |", "| --- | --- | --- |"]
-        for name, entry in result["speed"].items():
-            low, high = entry["interval_95"]
-            lines.append(f"| {name} | {entry['speed_up']:.2f} ({low:.2f} to {high:.2f}) | {entry['outputs_changed']} |")
-        return "\n".join(lines)
+    if "acceptance" not in result:
+        return "\n\n".join(filter(None, (speed_table(result), first_token_line(result))))
     lines = [
         "| drafter | prompts | positions | first token | second given first | chain of 1, 2, 3, 4 |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -220,19 +300,24 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+RUNS = {"acceptance": run_acceptance, "speed": run_speed, "first_token": run_first_token}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("acceptance", "speed"))
+    parser.add_argument("what", choices=list(RUNS))
     parser.add_argument("--model", default=None, help="a path or name; by default the default model")
     parser.add_argument("--kinds", nargs="+", choices=prompts.KINDS, default=list(prompts.KINDS))
     parser.add_argument("--per-kind", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--answers", type=Path, help="acceptance: read the answers here, or write them here if there is no such file")
     parser.add_argument("--heads", type=Path, nargs="+", default=[], help="acceptance: folders that `llmi train-heads` wrote")
-    parser.add_argument("--config", choices=list(CONFIGS), default="lookup")
+    parser.add_argument("--config", choices=list(CONFIGS), default="auto")
+    parser.add_argument("--shipped", type=Path, help="a folder with eagle.safetensors and corpus.safetensors instead of the installed ones")
+    parser.add_argument("--fresh", action="store_true", help="speed: a new engine for each pair of runs")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--batch", type=int, default=1, help="speed: so many prompts at once")
-    return report.main(parser, lambda options: run_speed(options) if options.what == "speed" else run_acceptance(options), table)
+    return report.main(parser, lambda options: RUNS[options.what](options), table)
 
 
 if __name__ == "__main__":

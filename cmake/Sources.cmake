@@ -38,7 +38,7 @@ set(LLMI_CORE_SOURCES
   csrc/engine/beams/rows.cc csrc/engine/beams/steps.cc
   csrc/engine/constraints/constraint_masks.cc csrc/engine/constraints/sample_constraint.cc
   csrc/engine/contrast/hidden_rows.cc
-  csrc/engine/drafting/draft_choice.cc csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/eagle_runner.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/node_lengths.cc csrc/engine/drafting/walk.cc
+  csrc/engine/drafting/draft_choice.cc csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/eagle_runner.cc csrc/engine/drafting/head_worth.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/node_lengths.cc csrc/engine/drafting/walk.cc
   csrc/engine/rows/combined_rows.cc csrc/engine/rows/contrast_rows.cc csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc csrc/engine/rows/row_heads.cc
   csrc/engine/rows/row_processor.cc csrc/engine/rows/user_processors.cc)
 

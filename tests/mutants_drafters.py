@@ -24,7 +24,7 @@ DRAFTERS = [
     planted("rejection learns from other requests", "TokenRecycling::Learn", "(shares ? shared_ :", "(shares || true ? shared_ :", UNTRAINED),
     planted("rejection drafts from what all have learnt", "LearnRow", "!sample.judges_drafts()", "true", UNTRAINED, "csrc/engine"),
     planted("a union that looks at batch mates", "NodeLengths::Cut", "own ? 1 : plan->num_rows", "plan->num_rows + 1", UNTRAINED, "csrc/engine"),
-    planted("rates of other requests under rejection", "NodeLengths::Begin", "sample.judges_drafts() ?", "false ?", UNTRAINED, "csrc/engine"),
+    planted("rates of other requests under rejection", "NodeLengths::Begin", "sample.judges_drafts() ? NodeRates", "false ? NodeRates", UNTRAINED, "csrc/engine"),
     planted("one budget for all under rejection", "BudgetOf", "if (sample.judges_drafts()) return", "if (false) return", UNTRAINED, "csrc/engine"),
     planted("trees where chains are wanted", "TokenRecycling::Propose", "context->wants_chain", "false", UNTRAINED),
     planted("guesses are never corrected", "Lookahead::Learn", "= row.likeliest.front();", "= -1;", UNTRAINED),

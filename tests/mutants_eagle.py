@@ -6,6 +6,8 @@ from mutant import Mutant
 
 DRAFTS = "tests/test_eagle.py"
 CACHE = "tests/test_eagle_cache.py"
+AUTO = "tests/test_auto_heads.py"
+PACKED = "tests/test_eagle_packed.py"
 
 
 def planted(name: str, anchor: str, old: str, new: str, tests: str = DRAFTS, within: str = "csrc/engine/drafting") -> Mutant:
@@ -23,4 +25,12 @@ EAGLE = [
     planted("a hit without what the drafter keeps", "KvCache::WalkForDraft", "!prefix_tree_->is_drafted(node)", "node < 0", CACHE, "csrc/cache"),
     planted("a known block without what the drafter stored", "KvCache::TakeKnownPages", "CopyDraft(*sequence, block, node);", "{}", CACHE,
             "csrc/cache"),
+    planted("heads of another model", "shipped_heads", "target_digest(config) == digest()", "True", AUTO, "python/llmi/speculation"),
+    planted("unlikely tokens of judged heads are left out", "NodeLengths::Cut", "draft->laws.empty() ? ChooseNodes", "true ? ChooseNodes", AUTO),
+    planted("what other requests learnt of heads", "NodeLengths::Begin", "sample.judges_drafts() ? HeadRates(greedy)", "false ? HeadRates(greedy)", AUTO),
+    planted("the time of heads is measured where drafts are judged", "HeadWorth::StepOf", "head_->Share()}", "share_}", AUTO),
+    planted("the account forgets the heads' time", "NodeLengths::Cut", "std::exchange(record.head_cost, 0)", "0 * std::exchange(record.head_cost, 0)", AUTO),
+    planted("a NaN in a scale", "PackedQ4", "if ((row[block + 1] & 0x7C) == 0x7C)", "if (false)", PACKED, "csrc/model"),
+    planted("halves of packed columns", "Columns", "row.data() + bytes_of(begin)", "row.data() + bytes_of(0)", PACKED, "csrc/model"),
+    planted("packed rows are rounded again", "FormatOf", "is_packed && format != WeightFormat::kF32", "false", PACKED, "csrc/model/eagle_loader.cc"),
 ]  # fmt: skip

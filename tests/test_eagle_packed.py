@@ -95,7 +95,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "too few rows": (lambda t: t.update({UP: t[UP][:-1].copy()}), "up_proj.weight' has shape"),
     "too few columns": (lambda t: t.update({UP: t[UP][:, :-18].copy()}), "up_proj.weight' has shape"),
     "half of fc": (lambda t: t.update({"fc.weight.q4_0": t["fc.weight.q4_0"][:, :36].copy()}), r"fc.weight' must"),
-    "both": (lambda t: t.update({"layers.0.mlp.up_proj.weight": np.zeros((128, 64), np.float32)}), "stands beside 'layers.0.mlp.up_proj.weight'"),
+    "both": (lambda t: t.update({"layers.0.mlp.up_proj.weight": np.zeros((128, 64), np.float32)}), "has another form, 'layers.0.mlp.up_proj.weight'"),
     "missing": (lambda t: t.pop(UP), "up_proj.weight' is missing"),
     "a packed norm": (
         lambda t: t.update({"layers.0.post_attention_layernorm.weight.q4_0": np.zeros((1, 36), np.uint8), **{}}) or t.pop("layers.0.post_attention_layernorm.weight"),

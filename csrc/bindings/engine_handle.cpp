@@ -77,6 +77,7 @@ py::dict EngineHandle::Info() const {
   dict["weight_bytes"] = info.weight_bytes;
   dict["step_weight_bytes"] = info.step_weight_bytes;
   dict["draft_weight_bytes"] = info.draft_weight_bytes;
+  dict["draft_kv_bytes"] = info.draft_kv_bytes;
   dict["weight_types"] = info.weight_types;
   dict["has_quantized_layers"] = info.has_quantized_layers;
   py::dict unpacked;

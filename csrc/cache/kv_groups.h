@@ -55,6 +55,9 @@ class KvGroups {
   // The KV bytes that one more token takes while the sequence is shorter than every window.
   int64_t BytesPerToken() const;
 
+  // The drafter's part of num_slots slots; 0 without one.
+  int64_t DraftBytes(int64_t num_slots) const;
+
  private:
   struct LayerPlace {
     int group;
@@ -62,7 +65,6 @@ class KvGroups {
     int64_t offset;
   };
   void PlaceLayers(const std::vector<int64_t>& layer_windows);
-  int64_t DraftBytes(int64_t num_slots) const;
 
   std::vector<KvGroup> groups_;
   std::vector<LayerPlace> layer_places_;  // the drafter's is the last

@@ -107,6 +107,7 @@ void OpenedEngine::Describe() {
   const KvGroups groups = GroupsOf(model_, config_);
   info_.page_bytes = groups.page_bytes();
   info_.kv_bytes_per_token = groups.BytesPerToken();
+  info_.draft_kv_bytes = groups.DraftBytes(groups.block_size()) * (config_.num_pages / groups.pages_per_block());
 }
 
 void OpenedEngine::Start(TokenBytes tokens) {

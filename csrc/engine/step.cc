@@ -37,8 +37,9 @@ void StepLoop::Run() {
     eagle_.AfterRows(*step);
     KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_.spec().hidden_size);
     KeepHiddenRows(*step, decoder_.spec().hidden_size);
-    costs_.Learn(ShapeOf(step->pieces, step->num_rows), NowSeconds() - step->start_s);
-    drafting_.EndWalks(step->pieces, step->num_rows, step->forward_seconds);
+    const double seconds = NowSeconds() - step->start_s;
+    costs_.Learn(ShapeOf(step->pieces, step->num_rows), seconds);
+    drafting_.EndWalks(*step, seconds);
     scheduler_.EndStep();
     requests_.ReleaseRows();
   }

@@ -63,7 +63,7 @@ class Columns {
 constexpr std::string_view kPackedSuffix = ".q4_0";
 
 // The matrix in Q4_0 that the bytes of `stored` are. Throws Error(kModelFile) if they are none.
-TensorView PackedView4(const std::string& path, const TensorView& stored) {
+TensorView PackedQ4(const std::string& path, const TensorView& stored) {
   const DTypeInfo& info = Info(DType::kQ4_0);
   const auto refuse = [&](const std::string& problem) {
     throw Error(ErrorKind::kModelFile, path + ": tensor '" + stored.name + "' " + problem, stored.name);
@@ -93,9 +93,10 @@ class DrafterTensors : public TensorFile {
   DrafterTensors(const std::string& path, const TensorFile& file, const std::vector<std::string>& halved, uint64_t hidden_size) {
     for (const TensorView* view : file.Tensors()) {
       const bool is_packed = view->name.ends_with(kPackedSuffix);
-      TensorView plain = is_packed ? PackedView4(path, *view) : *view;
+      TensorView plain = is_packed ? PackedQ4(path, *view) : *view;
       if (is_packed && file.Find(plain.name) != nullptr) {
-        throw Error(ErrorKind::kModelFile, path + ": tensor '" + view->name + "' stands beside '" + plain.name + "': which one counts?",
+        throw Error(ErrorKind::kModelFile,
+                    path + ": tensor '" + view->name + "' has another form, '" + plain.name + "': the file must have one of them",
                     view->name);
       }
       tensors_.emplace(plain.name, std::move(plain));
@@ -130,7 +131,7 @@ class DrafterTensors : public TensorFile {
   std::map<std::string, std::unique_ptr<Columns>> halves_;
 };
 
-// Matrices in Q4_0 stay as they are, beside a target in fp32 as the values that they stand for.
+// Matrices in Q4_0 stay as they are; with a target in fp32 they become the values that they stand for.
 WeightFormat FormatOf(const TensorFile& file, const PackedMatrix& target) {
   const WeightFormat format = FormatLike(target);
   const std::vector<const TensorView*> views = file.Tensors();

@@ -38,12 +38,32 @@ struct TreeNode {
   int32_t rank;
 };
 
+// The forwards of a trained drafter: their time, and the rows of each that were run whole.
+struct HeadWork {
+  double seconds = 0;
+  std::vector<int64_t> rows;
+};
+
 // The engine's part of a drafter that reads the target's hidden rows and keeps K and V in the sequence's blocks (model/eagle.h).
 class DraftHead {
  public:
   virtual ~DraftHead() = default;
   // Fills `draft` or `error` of each context with the first nodes of the tree.
   virtual void Propose(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) = 0;
+  // Its forwards since the last call.
+  virtual HeadWork TakeWork() = 0;
+  // The bytes of weights that one of its forwards reads over those of a step of the model: about the share of its time.
+  virtual double Share() const = 0;
+};
+
+// Whether drafts that take time are worth it: asked before the time is spent, where the length is "auto".
+class DraftWorth {
+ public:
+  virtual ~DraftWorth() = default;
+  // Whether a trained drafter should draft for this sequence. others: what the others propose, with kinds.
+  virtual bool RunsHead(const DraftContext& context, const Draft& others) = 0;
+  // Whether it should run on, for a token behind the last of this path from the root; path: the kinds of its nodes. Call it for each node.
+  virtual bool GoesOn(const DraftContext& context, std::span<const NodeKind> path) = 0;
 };
 
 // One sequence for which a drafter may propose tokens, and the proposal.
@@ -67,8 +87,10 @@ struct DraftContext {
   // first_row: the position of the first of these rows, or that of the next one if there is none.
   const HiddenChunks* hidden_rows = nullptr;
   int64_t first_row = 0;
-  DraftHead* head = nullptr;  // null: the model was loaded without one
-  void* owner = nullptr;      // the engine's record of the sequence, for `head`
+  DraftHead* head = nullptr;    // null: the model was loaded without one
+  void* owner = nullptr;        // the engine's record of the sequence, for `head` and `worth`
+  DraftWorth* worth = nullptr;  // null: drafts are made whatever they cost
+  int16_t first_kind = 0;       // of the drafter, in a union
 
   Draft draft;
   int32_t confidence = 0;      // the kind of the draft, in [0, kNumConfidences); 0 if the drafter does not tell kinds apart
@@ -134,8 +156,8 @@ class UnionDrafter : public Drafter {
 
  protected:
   const std::vector<std::shared_ptr<Drafter>>& drafters() const { return drafters_; }
-  // One draft of those of all drafters, in their order.
-  virtual Draft Merge(std::vector<Draft> drafts, const DraftContext& context) const;
+  // The drafts of one drafter, or none where it has set an error. first_kind: as in DraftContext.
+  std::vector<Draft> AskPart(size_t part, std::span<DraftContext*> contexts, int16_t first_kind) const;
 
  private:
   std::vector<std::shared_ptr<Drafter>> drafters_;

@@ -1,8 +1,24 @@
 #include "speculative/eagle_drafter.h"
 
+#include <iterator>
 #include <utility>
 
 namespace llmi {
+namespace {
+
+constexpr float kRates[] = {0.0f, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f, 0.9f};
+constexpr double kExpected[2][7] = {{0.05, 0.12, 0.2, 0.3, 0.45, 0.6, 0.85}, {0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.9}};  // [greedy]
+static_assert(std::size(kRates) == std::size(kExpected[0]));
+
+}  // namespace
+
+NodeKind EagleDrafter::KindOf(float probability) {
+  return {static_cast<int16_t>(std::upper_bound(std::begin(kRates), std::end(kRates), probability) - std::begin(kRates)), -1};
+}
+
+double EagleDrafter::expected_rate(int32_t kind, bool greedy) const {
+  return kind > 0 && kind <= static_cast<int32_t>(std::size(kRates)) ? kExpected[greedy][kind - 1] : Drafter::expected_rate(kind, greedy);
+}
 
 EagleDrafter::EagleDrafter(std::vector<TreeNode> tree) : tree_(std::move(tree)) {
   std::vector<int32_t> num_children(tree_.size() + 1, 0);

@@ -21,6 +21,9 @@ class EagleDrafter : public Drafter {
     return std::make_unique<DrafterState>();
   }
   double expected_acceptance(int32_t /*confidence*/) const override { return 0.4; }
+  // Kind i + 1: the layer gives its token a probability of at least kRates[i] (KindOf).
+  double expected_rate(int32_t kind, bool greedy) const override;
+  static NodeKind KindOf(float probability);
   bool needs_head() const override { return true; }
   int64_t MostNodes(int64_t wanted) const override { return std::min(wanted, static_cast<int64_t>(tree_.size())); }
   void Propose(std::span<DraftContext*> contexts) override;

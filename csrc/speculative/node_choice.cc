@@ -62,4 +62,19 @@ NodeChoice ChooseNodes(const Draft& draft, const NodeRates& rates, const CostCur
   return best;
 }
 
+NodeChoice AllNodes(const Draft& draft, const NodeRates& rates, const CostCurve& costs, const LengthQuestion& question) {
+  const std::vector<double> reach = PathRates(draft, rates);
+  NodeChoice all;
+  all.nodes.resize(reach.size());
+  std::iota(all.nodes.begin(), all.nodes.end(), 0);
+  for (const int32_t node : all.nodes) {
+    all.gain += reach[static_cast<size_t>(node)];
+    if (draft.parent(node) < 0) all.risk -= reach[static_cast<size_t>(node)];
+  }
+  const double plain = costs.Seconds(question.num_rows);
+  if (plain > 0)
+    all.cost = question.expected_tokens * (question.drafted_ratio * costs.Seconds(question.num_rows + draft.size()) / plain - 1);
+  return all;
+}
+
 }  // namespace llmi

@@ -21,5 +21,7 @@ struct NodeChoice {
 
 // question: of the step without this draft. max_length: nodes. draft_seconds_per_token and later fields: drafted_ratio alone is used.
 NodeChoice ChooseNodes(const Draft& draft, const NodeRates& rates, const CostCurve& costs, const LengthQuestion& question);
+// The choice of all nodes.
+NodeChoice AllNodes(const Draft& draft, const NodeRates& rates, const CostCurve& costs, const LengthQuestion& question);
 
 }  // namespace llmi

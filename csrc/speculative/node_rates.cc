@@ -7,10 +7,14 @@
 namespace llmi {
 namespace {
 
-constexpr float kForget = 0.97f;         // weight of the earlier nodes at each new one
-constexpr float kFade = 0.99f;           // at each node that is left out
-constexpr float kPriorWeight = 3.0f;     // nodes that the expected rate weighs
-constexpr float kHistoryWeight = 20.0f;  // the most nodes that other sequences weigh
+constexpr float kForget = 0.97f;               // weight of the earlier nodes at each new one
+constexpr float kFade = 0.99f;                 // at each node that is left out
+constexpr float kPriorWeight = 3.0f;           // nodes that the expected rate weighs
+constexpr float kHistoryWeight = 20.0f;        // the most nodes that other sequences weigh
+constexpr double kHeadFirst[] = {0.33, 0.45};  // [greedy]
+constexpr double kHeadNext = 0.4;
+constexpr double kHeadWeight = 1.0 / 16;
+constexpr double kHeadFade = 0.003;
 constexpr double kStepShare = 0.005;
 constexpr double kMostBalance = 0.6;
 constexpr double kLeastBalance = -0.1;  // one long draft that failed must not end drafting for good
@@ -61,6 +65,15 @@ NodeRates NodeRates::AsPrior() const {
   }
   return prior;
 }
+
+HeadRates::HeadRates(bool greedy) : expected_(kHeadFirst[greedy]), first_(expected_), next_(kHeadNext) {}
+
+void HeadRates::Learn(bool is_first, double rate) {
+  double& mean = is_first ? first_ : next_;
+  mean += kHeadWeight * (rate - mean);
+}
+
+void HeadRates::Rest() { first_ += kHeadFade * (expected_ - first_); }
 
 void DraftBudget::AddStep() { balance_ = std::min(kMostBalance, balance_ + kStepShare); }
 

@@ -34,6 +34,24 @@ class NodeRates {
   std::array<float, kNumNodeKinds> accepted_{};
 };
 
+// The rates that a trained drafter is expected to have when it is run: those of its first tokens, and of later ones where those before them
+// are accepted. They follow the rates of the kinds of its tokens.
+class HeadRates {
+ public:
+  explicit HeadRates(bool greedy = false);
+  double first() const { return first_; }
+  double next() const { return next_; }
+  // It proposed a token whose kind has this rate.
+  void Learn(bool is_first, double rate);
+  // It was not run: what was seen loses weight, so that it is tried again later.
+  void Rest();
+
+ private:
+  double expected_;
+  double first_;
+  double next_;
+};
+
 // Bounds what drafting can lose where it gains nothing. The balance is in steps without drafts: each step adds one part in a hundred, a
 // draft costs what it adds to its step's time, and saves a step with each accepted token. Gains are kept only up to a limit, so that they
 // cannot pay for a long loss.

@@ -1,6 +1,7 @@
 #include "speculative/sized_union.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace llmi {
@@ -14,16 +15,49 @@ double SizedUnion::expected_rate(int32_t kind, bool greedy) const {
   return part < drafters().size() ? drafters()[part]->expected_rate(kind % kPartKinds, greedy) : Drafter::expected_rate(kind, greedy);
 }
 
-Draft SizedUnion::Merge(std::vector<Draft> drafts, const DraftContext& context) const {
+// Their kinds become the union's. proposals: by context, then by drafter.
+void SizedUnion::AskPartFor(size_t part, std::span<DraftContext*> contexts, const std::vector<size_t>& wanted,
+                            std::vector<std::vector<Draft>>* proposals) const {
+  const auto first_kind = static_cast<int16_t>(static_cast<int32_t>(part) * kPartKinds);
+  std::vector<DraftContext*> asked;
+  for (const size_t i : wanted) asked.push_back(contexts[i]);
+  std::vector<Draft> drafts = AskPart(part, asked, first_kind);
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    Draft& draft = drafts[a];
+    draft.kinds.resize(draft.token_ids.size());
+    for (NodeKind& kind : draft.kinds) kind.first = static_cast<int16_t>(first_kind + std::min<int32_t>(kind.first, kPartKinds - 1));
+    (*proposals)[wanted[a]][part] = std::move(draft);
+  }
+}
+
+void SizedUnion::Propose(std::span<DraftContext*> contexts) {
+  std::vector<std::vector<Draft>> proposals(contexts.size(), std::vector<Draft>(drafters().size()));
+  std::vector<size_t> all(contexts.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  for (size_t part = 0; part < drafters().size(); ++part) {
+    if (!drafters()[part]->needs_head()) AskPartFor(part, contexts, all, &proposals);
+  }
+  for (size_t part = 0; part < drafters().size(); ++part) {
+    if (!drafters()[part]->needs_head()) continue;
+    std::vector<size_t> wanted;
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      const DraftContext& context = *contexts[i];
+      if (context.worth == nullptr || context.worth->RunsHead(context, Merge(proposals[i], context))) wanted.push_back(i);
+    }
+    AskPartFor(part, contexts, wanted, &proposals);
+  }
+  for (size_t i = 0; i < contexts.size(); ++i) contexts[i]->draft = Merge(proposals[i], *contexts[i]);
+}
+
+Draft SizedUnion::Merge(const std::vector<Draft>& drafts, const DraftContext& context) const {
   size_t best = 0;
   double best_gain = -1;
   for (size_t part = 0; part < drafts.size(); ++part) {
-    Draft& draft = drafts[part];
-    draft.kinds.resize(draft.token_ids.size());
+    const Draft& draft = drafts[part];
+    if (!draft.laws.empty()) return draft;
     double gain = 0;
     double reached = 1;
-    for (NodeKind& kind : draft.kinds) {
-      kind.first = static_cast<int16_t>(static_cast<int32_t>(part) * kPartKinds + std::min<int32_t>(kind.first, kPartKinds - 1));
+    for (const NodeKind& kind : draft.kinds) {
       reached *= expected_rate(kind.first, context.greedy);
       gain += reached;
     }
@@ -35,7 +69,7 @@ Draft SizedUnion::Merge(std::vector<Draft> drafts, const DraftContext& context) 
   if (!context.wants_chain) {
     return MergeDrafts(drafts, context.max_nodes * static_cast<int64_t>(drafts.size()));  // "auto" cuts it
   }
-  return drafts[best].is_chain() ? std::move(drafts[best]) : Draft();
+  return drafts[best].is_chain() ? drafts[best] : Draft();
 }
 
 }  // namespace llmi

@@ -1,8 +1,9 @@
 // Several drafters whose nodes have kinds, as one: their drafts become one tree, of which "auto" takes the nodes that pay.
 //
 // Each drafter has kinds of its own, kPartKinds of them, so its acceptance is learnt apart; one that tells no kinds has kind 0. Where the
-// verification takes no trees, the draft with the most expected tokens is taken. To add a drafter whose drafts take time, give Drafter a
-// price and ask it here only where the drafts of the others do not suffice.
+// verification takes no trees, the draft with the most expected tokens is taken. A trained drafter, whose drafts take time, is asked where
+// those of the others do not suffice (DraftWorth). Where drafts are judged, its tokens are drawn: then it drafts alone, or the others do,
+// and which is decided before it draws.
 #pragma once
 
 #include <memory>
@@ -24,8 +25,12 @@ class SizedUnion : public UnionDrafter {
   bool tells_kinds() const override { return true; }
   double expected_rate(int32_t kind, bool greedy) const override;
 
- protected:
-  Draft Merge(std::vector<Draft> drafts, const DraftContext& context) const override;
+  void Propose(std::span<DraftContext*> contexts) override;
+
+ private:
+  void AskPartFor(size_t part, std::span<DraftContext*> contexts, const std::vector<size_t>& wanted,
+                  std::vector<std::vector<Draft>>* proposals) const;
+  Draft Merge(const std::vector<Draft>& drafts, const DraftContext& context) const;
 };
 
 }  // namespace llmi

@@ -70,30 +70,39 @@ void UnionDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t nu
   }
 }
 
+std::vector<Draft> UnionDrafter::AskPart(size_t part, std::span<DraftContext*> contexts, int16_t first_kind) const {
+  std::vector<DraftContext> own;
+  std::vector<DraftContext*> pointers;
+  own.reserve(contexts.size());
+  for (DraftContext* context : contexts) {
+    own.push_back(*context);
+    own.back().draft = {};
+    own.back().first_kind = first_kind;
+    own.back().state = static_cast<UnionState*>(context->state)->states[part].get();
+  }
+  for (DraftContext& context : own) pointers.push_back(&context);
+  if (!pointers.empty()) drafters_[part]->Propose(pointers);
+  std::vector<Draft> drafts;
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    if (own[i].error && !contexts[i]->error) contexts[i]->error = own[i].error;
+    drafts.push_back(std::move(own[i].draft));
+  }
+  return drafts;
+}
+
 void UnionDrafter::Propose(std::span<DraftContext*> contexts) {
   std::vector<std::vector<Draft>> proposals(contexts.size());
   for (size_t d = 0; d < drafters_.size(); ++d) {
-    std::vector<DraftContext> own;
-    std::vector<DraftContext*> pointers;
-    own.reserve(contexts.size());
-    for (DraftContext* context : contexts) {
-      own.push_back(*context);
-      own.back().state = static_cast<UnionState*>(context->state)->states[d].get();
-    }
-    for (DraftContext& context : own) pointers.push_back(&context);
-    drafters_[d]->Propose(pointers);
+    std::vector<Draft> drafts = AskPart(d, contexts, 0);
     for (size_t i = 0; i < contexts.size(); ++i) {
-      if (own[i].error && !contexts[i]->error) contexts[i]->error = own[i].error;
-      if (!own[i].draft.laws.empty() && !contexts[i]->error) {
+      if (!drafts[i].laws.empty() && !contexts[i]->error) {
         contexts[i]->error = Error(ErrorKind::kDraft, "a union of drafters needs verification 'coupled' where one of them draws (" +
                                                           drafters_[d]->name() + " gave draft_probs)");
       }
-      proposals[i].push_back(std::move(own[i].draft));
+      proposals[i].push_back(std::move(drafts[i]));
     }
   }
-  for (size_t i = 0; i < contexts.size(); ++i) contexts[i]->draft = Merge(std::move(proposals[i]), *contexts[i]);
+  for (size_t i = 0; i < contexts.size(); ++i) contexts[i]->draft = MergeDrafts(proposals[i], contexts[i]->max_nodes);
 }
-
-Draft UnionDrafter::Merge(std::vector<Draft> drafts, const DraftContext& context) const { return MergeDrafts(drafts, context.max_nodes); }
 
 }  // namespace llmi

@@ -506,8 +506,9 @@ class LLM(StaysHere, ModelRows):
     def memory_report(self) -> MemoryReport:
         """The KV cache now, with the block tables of all that hold some; draws itself in a notebook."""
         tables = call_core(self._engine.tables)
-        drafter_bytes = self._speculation.num_bytes() + self._engine.info()["draft_weight_bytes"]
-        return make_memory_report(call_core(self._engine.stats), tables, self.model_info.weight_bytes, self._page_bytes, drafter_bytes)
+        info = self._engine.info()
+        drafters = (self._speculation.num_bytes() + info["draft_weight_bytes"], info["draft_kv_bytes"])
+        return make_memory_report(call_core(self._engine.stats), tables, self.model_info.weight_bytes, self._page_bytes, drafters)
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""

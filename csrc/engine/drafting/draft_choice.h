@@ -25,6 +25,7 @@ struct DraftChoice {
 
 struct DraftChoices {
   std::vector<int32_t> token_ids;
+  std::vector<float> probabilities;      // of each, by the drafter's law
   std::vector<std::vector<float>> laws;  // [vocab_size] of each, given those before it; empty: not wanted
 };
 

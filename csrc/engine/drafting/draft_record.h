@@ -26,8 +26,10 @@ using AcceptanceRecords = std::array<AcceptanceRecord, kNumConfidences>;
 // The knowledge of "auto" about one continuation whose drafter tells the kinds of nodes.
 struct NodeRecord {
   NodeRates rates;
-  DraftBudget budget;  // used where drafts may depend on this continuation alone
-  double cost = 0;     // of the draft that was chosen last
+  HeadRates head;
+  DraftBudget budget;    // used where drafts may depend on this continuation alone
+  double cost = 0;       // of the draft that was chosen last
+  double head_cost = 0;  // what a trained drafter has spent on the draft that is made
 };
 
 // The target's last hidden rows of a sequence, as its head reads them, that a drafter's own rows are still to be made of.

@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "engine/clock.h"
 #include "engine/constraints/constraint_masks.h"
+#include "engine/scheduling.h"
 
 namespace llmi {
 namespace {
@@ -30,7 +31,7 @@ Drafting::Drafting(const KernelContext& context, KvCache& cache, Scheduler& sche
       limits_(limits),
       head_(head),
       lengths_(context, scheduler, costs, histories_),
-      node_lengths_(context, costs, histories_) {}
+      node_lengths_(context, costs, histories_, head) {}
 
 void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;
@@ -80,6 +81,7 @@ void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   FindForced(context_, limits_.vocab_size, samples);
   histories_.Bound();
   std::vector<Call> calls = ChooseCalls(samples, &plan);
+  node_lengths_.worth().BeginStep(plan);
   for (Call& call : calls) {
     // A head's drafts need the slots of their step; judged drafts are proposed before it is scheduled.
     if (call.drafter->needs_head() && call.samples[0]->judges_drafts()) {
@@ -124,7 +126,7 @@ std::vector<Drafting::Call> Drafting::ChooseCalls(const std::vector<Sample*>& sa
 }
 
 // Begins the sequence's next round.
-DraftContext Drafting::MakeContext(Sample& sample, int64_t max_nodes) const {
+DraftContext Drafting::MakeContext(Sample& sample, int64_t max_nodes) {
   const Running& running = *sample.running;
   const SpeculationConfig& speculation = *running.request->speculation;
   DraftContext context;
@@ -146,6 +148,7 @@ DraftContext Drafting::MakeContext(Sample& sample, int64_t max_nodes) const {
   context.first_row = rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row;
   context.head = head_;
   context.owner = &sample;
+  if (NodeLengths::Serves(speculation)) context.worth = &node_lengths_.worth();
   if (sample.drafting.state() == nullptr) sample.drafting.set_state(speculation.drafter->NewState(running.request->id, sample.index));
   context.state = sample.drafting.state();
   return context;
@@ -216,8 +219,12 @@ void Drafting::ProposePlanned(const std::vector<std::pair<Sample*, int64_t>>& pl
     call.contexts.push_back(MakeContext(*sample, length));
   }
   for (Call& call : calls) Ask(call);
+  StepPlan none = {0, 0};  // judged drafts do not depend on the step
   for (Call& call : calls) {
-    for (size_t i = 0; i < call.samples.size(); ++i) Take(*call.samples[i], call.contexts[i], 0);
+    for (size_t i = 0; i < call.samples.size(); ++i) {
+      if (call.contexts[i].worth != nullptr) PickNodes(*call.samples[i], call.contexts[i], &none);
+      Take(*call.samples[i], call.contexts[i], 0);
+    }
   }
 }
 
@@ -225,7 +232,7 @@ void Drafting::ProposePlanned(const std::vector<std::pair<Sample*, int64_t>>& pl
 void Drafting::PickNodes(Sample& sample, DraftContext& context, StepPlan* plan) {
   if (sample.finished || context.error) return;
   const int64_t room = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
-  node_lengths_.Cut(sample, &context.draft, std::max<int64_t>(room, 0), plan);
+  node_lengths_.Cut(sample, &context.draft, std::clamp<int64_t>(room, 0, context.max_nodes), plan);
 }
 
 // Cuts a proposed draft to the length that pays, now that its confidence is known, and with it the expected acceptance.
@@ -252,6 +259,7 @@ void Drafting::Ask(Call& call) {
   for (DraftContext& context : call.contexts) contexts.push_back(&context);
   const double start = NowSeconds();
   call.drafter->Propose(contexts);
+  node_lengths_.worth().LearnHead();
   for (Sample* sample : call.samples) sample->drafting.rows().Clear();
   const double seconds = NowSeconds() - start;
   int64_t num_nodes = 0;
@@ -313,15 +321,16 @@ void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
                            static_cast<uint64_t>(needed * page_bytes), static_cast<uint64_t>(num_pages * page_bytes));
 }
 
-void Drafting::EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double forward_seconds) {
-  for (const ScheduledPiece& piece : pieces) {
+void Drafting::EndWalks(const LaunchedStep& step, double seconds) {
+  if (ShapeOf(step.pieces, step.num_rows).num_prompts == 0) node_lengths_.worth().LearnStep(step.num_rows, seconds);
+  for (const ScheduledPiece& piece : step.pieces) {
     auto* sample = static_cast<Sample*>(piece.sequence->owner);
     const int64_t num_nodes = sample->walk.draft().size();
     if (num_nodes > 0 && sample->drafting.contrast() != nullptr) {
       if (!sample->finished) cache_.Trim(&sample->scheduled.kv);
       sample->walk.End();
     } else if (num_nodes > 0) {
-      EndWalk(*sample, forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(num_rows));
+      EndWalk(*sample, step.forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(step.num_rows));
     }
   }
 }

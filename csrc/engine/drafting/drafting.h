@@ -35,8 +35,8 @@ class Drafting {
   // Removes the pieces of requests that failed.
   void ProposeForStep(std::vector<ScheduledPiece>* pieces);
   // Call it after the walks. Records statistics and acceptance, tells drafters what they observe, and gives reserved slots back.
-  // num_rows, forward_seconds: of the step.
-  void EndWalks(const std::vector<ScheduledPiece>& pieces, int64_t num_rows, double forward_seconds);
+  // seconds: of the step.
+  void EndWalks(const LaunchedStep& step, double seconds);
 
  private:
   // One drafter's part of a step: contexts[i] is for samples[i].
@@ -54,7 +54,7 @@ class Drafting {
   std::vector<Call> ChooseCalls(const std::vector<Sample*>& samples, StepPlan* plan);
   void AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting);
   void Ask(Call& call);
-  DraftContext MakeContext(Sample& sample, int64_t max_nodes) const;
+  DraftContext MakeContext(Sample& sample, int64_t max_nodes);
   void PickNodes(Sample& sample, DraftContext& context, StepPlan* plan);
   void CutToLength(Sample& sample, DraftContext& context, StepPlan* plan);
   void Take(Sample& sample, DraftContext& context, int32_t confidence);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/clock.h"
 #include "engine/drafting/draft_choice.h"
 #include "kernels/dispatch/transfer.h"
 #include "model/layer_pass.h"
+#include "speculative/eagle_drafter.h"
 
 namespace llmi {
 namespace {
@@ -146,6 +148,7 @@ std::vector<DraftedSequence> EagleRunner::Begin(std::span<DraftContext*> context
 }
 
 void EagleRunner::Propose(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) {
+  const double start = NowSeconds();
   std::vector<DraftedSequence> drafted = Begin(contexts, tree);
   if (drafted.empty()) return;
   for (std::vector<DraftFront> front = RunRoots(drafted); !front.empty();) front = Grow(tree, drafted, front);
@@ -153,6 +156,16 @@ void EagleRunner::Propose(std::span<DraftContext*> contexts, std::span<const Tre
   for (DraftedSequence& sequence : drafted) {
     if (!is_chain) sequence.context->draft.parents = std::move(sequence.parents);
   }
+  work_.seconds += NowSeconds() - start;
+}
+
+double EagleRunner::Share() const {
+  const ModelWeights& model = decoder_.weights();
+  const uint64_t head_bytes = model.head.num_bytes() > 0 ? model.head.num_bytes() : model.embedding.num_bytes();
+  const uint64_t looked_up = model.head.num_bytes() > 0 ? model.embedding.num_bytes() : 0;
+  const EagleWeights& own = decoder_.eagle()->weights();
+  const uint64_t read = own.num_bytes() + (own.head.num_bytes() > 0 ? 0 : head_bytes);
+  return static_cast<double>(read) / static_cast<double>(std::max<uint64_t>(1, model.num_bytes() - looked_up));
 }
 
 // Stores the rows that are held, and runs that of each sequence's last token.
@@ -174,6 +187,7 @@ std::vector<DraftFront> EagleRunner::RunRoots(std::vector<DraftedSequence>& draf
     for (int64_t slot = FirstSlot(*sequence.sample); slot < end; ++slot, inputs += hidden) PutHidden(*sequence.sample, slot - 1, inputs);
   }
   outputs_ = decoder_.eagle()->Forward(context_, decoder_, View(), rows);
+  work_.rows.push_back(static_cast<int64_t>(front.size()));
   for (const DraftedSequence& sequence : drafted) {
     const auto end = static_cast<int64_t>(sequence.sample->tokens.size());
     cache_.CommitDraft(&sequence.sample->scheduled.kv, end);
@@ -182,11 +196,18 @@ std::vector<DraftFront> EagleRunner::RunRoots(std::vector<DraftedSequence>& draf
   return front;
 }
 
-bool EagleRunner::HasChild(std::span<const TreeNode> tree, const DraftedSequence& drafted, int32_t node) const {
+bool EagleRunner::GoesOn(std::span<const TreeNode> tree, const DraftedSequence& drafted, int32_t node) const {
   const int32_t place = drafted.places[static_cast<size_t>(node)];
   if (place < 0 || drafted.depths[static_cast<size_t>(place)] >= drafted.max_depth) return false;
-  return std::ranges::any_of(tree.first(static_cast<size_t>(drafted.num_nodes)),
-                             [&](const TreeNode& other) { return other.parent == node; });
+  const bool has_child =
+      std::ranges::any_of(tree.first(static_cast<size_t>(drafted.num_nodes)), [&](const TreeNode& other) { return other.parent == node; });
+  const DraftContext& context = *drafted.context;
+  if (!has_child || context.worth == nullptr) return has_child;
+  std::vector<NodeKind> path;
+  for (int32_t at = place; at >= 0; at = drafted.parents[static_cast<size_t>(at)]) {
+    path.insert(path.begin(), context.draft.kinds[static_cast<size_t>(at)]);
+  }
+  return context.worth->GoesOn(context, path);
 }
 
 std::vector<DraftFront> EagleRunner::Grow(std::span<const TreeNode> tree, std::vector<DraftedSequence>& drafted,
@@ -200,7 +221,7 @@ std::vector<DraftFront> EagleRunner::Grow(std::span<const TreeNode> tree, std::v
     DraftedSequence& sequence = drafted[front[f].sequence];
     AddChildren(tree, sequence, front[f].node, std::span(logits_).subspan(f * num_choices, num_choices));
     for (int32_t node = 0; node < static_cast<int32_t>(sequence.num_nodes); ++node) {
-      if (tree[static_cast<size_t>(node)].parent != front[f].node || !HasChild(tree, sequence, node)) continue;
+      if (tree[static_cast<size_t>(node)].parent != front[f].node || !GoesOn(tree, sequence, node)) continue;
       next.push_back({front[f].sequence, node});
       sources.push_back(f);
     }
@@ -215,6 +236,7 @@ std::vector<DraftFront> EagleRunner::Grow(std::span<const TreeNode> tree, std::v
   rows.hidden = inputs;
   AddNodes(drafted, next, &rows);
   outputs_ = decoder_.eagle()->Forward(context_, decoder_, View(), rows);
+  work_.rows.push_back(static_cast<int64_t>(next.size()));
   return next;
 }
 
@@ -271,6 +293,7 @@ void EagleRunner::AddChildren(std::span<const TreeNode> tree, DraftedSequence& d
     drafted.parents.push_back(parent);
     drafted.depths.push_back(parent < 0 ? 1 : drafted.depths[static_cast<size_t>(parent)] + 1);
     draft.token_ids.push_back(chosen.token_ids[next]);
+    draft.kinds.push_back(EagleDrafter::KindOf(chosen.probabilities[next]));
     if (choice.wants_laws) draft.laws.push_back(chosen.laws[next]);
     ++next;
   }

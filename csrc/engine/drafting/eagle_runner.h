@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -46,6 +47,8 @@ class EagleRunner : public DraftHead {
   // Call it after the walks over drafts, before they end.
   void AfterRows(const LaunchedStep& step);
   void Propose(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) override;
+  HeadWork TakeWork() override { return std::exchange(work_, {}); }
+  double Share() const override;
 
  private:
   std::vector<DraftedSequence> Begin(std::span<DraftContext*> contexts, std::span<const TreeNode> tree);
@@ -54,7 +57,8 @@ class EagleRunner : public DraftHead {
   std::vector<DraftFront> Grow(std::span<const TreeNode> tree, std::vector<DraftedSequence>& drafted, const std::vector<DraftFront>& front);
   void AddChildren(std::span<const TreeNode> tree, DraftedSequence& drafted, int32_t node, std::span<const float> logits);
   void AddNodes(const std::vector<DraftedSequence>& drafted, const std::vector<DraftFront>& front, EagleRows* rows) const;
-  bool HasChild(std::span<const TreeNode> tree, const DraftedSequence& drafted, int32_t node) const;
+  // Whether some node follows `node`, and is worth its time.
+  bool GoesOn(std::span<const TreeNode> tree, const DraftedSequence& drafted, int32_t node) const;
 
   static int64_t FirstSlot(const Sample& sample);
   bool HasRows(Sample& sample);
@@ -76,6 +80,7 @@ class EagleRunner : public DraftHead {
   const float* outputs_ = nullptr;  // of the rows that were run last
   std::vector<float> logits_, row_;
   std::vector<Running*> starting_;  // requests whose other samples may start in this step
+  HeadWork work_;
 };
 
 }  // namespace llmi

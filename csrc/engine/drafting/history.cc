@@ -7,13 +7,19 @@ constexpr size_t kMaxKnownDrafters = 256;
 
 }  // namespace
 
-DrafterHistory::DrafterHistory(const Drafter& drafter) : rates{NodeRates(drafter, false), NodeRates(drafter, true)} {
+DrafterHistory::DrafterHistory(const Drafter& drafter)
+    : rates{NodeRates(drafter, false), NodeRates(drafter, true)}, head{HeadRates(false), HeadRates(true)} {
   for (auto& records : acceptance) {
     for (size_t i = 0; i < kNumConfidences; ++i) records[i] = AcceptanceRecord(drafter.expected_acceptance(static_cast<int32_t>(i)));
   }
 }
 
 DrafterHistory& DrafterHistories::Of(Drafter* drafter) { return histories_.try_emplace(drafter, *drafter).first->second; }
+
+DraftBudget& DrafterHistories::BudgetOf(Sample& sample) {
+  if (sample.judges_drafts()) return sample.drafting.nodes()->budget;
+  return Of(sample).budget[sample.request().params.greedy()];
+}
 
 void DrafterHistories::Bound() {
   if (histories_.size() > kMaxKnownDrafters) histories_.clear();

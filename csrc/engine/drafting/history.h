@@ -19,6 +19,7 @@ struct DrafterHistory {
   Price per_start_token;                        // of a sequence's tokens when its first draft is proposed
   std::array<AcceptanceRecords, 2> acceptance;  // [greedy]: greedy tokens are accepted more often
   std::array<NodeRates, 2> rates;               // [greedy]
+  std::array<HeadRates, 2> head;                // [greedy]
   std::array<DraftBudget, 2> budget;            // [greedy]
 };
 
@@ -26,6 +27,10 @@ class DrafterHistories {
  public:
   // The drafter's history, which is empty the first time. The reference is valid until Bound.
   DrafterHistory& Of(Drafter* drafter);
+  // The history of the sequence's drafter.
+  DrafterHistory& Of(const Sample& sample) { return Of(sample.request().speculation->drafter.get()); }
+  // The account of the sequence's drafts: its own where drafts may depend on it alone.
+  DraftBudget& BudgetOf(Sample& sample);
   // Forgets all drafters if there are too many: some of them may no longer exist.
   void Bound();
   // Sets the acceptance that a sample without drafts so far may expect of its drafter.

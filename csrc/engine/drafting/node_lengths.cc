@@ -1,6 +1,7 @@
 #include "engine/drafting/node_lengths.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "speculative/node_choice.h"
@@ -23,17 +24,12 @@ void NodeLengths::Begin(Sample& sample) {
   sample.drafting.nodes() = std::make_unique<NodeRecord>();
   Drafter* drafter = request.speculation->drafter.get();
   sample.drafting.nodes()->rates = sample.judges_drafts() ? NodeRates(*drafter, greedy) : histories_.Of(drafter).rates[greedy].AsPrior();
-}
-
-DraftBudget& NodeLengths::BudgetOf(Sample& sample) {
-  if (sample.judges_drafts()) return sample.drafting.nodes()->budget;
-  const Request& request = sample.request();
-  return histories_.Of(request.speculation->drafter.get()).budget[request.params.greedy()];
+  sample.drafting.nodes()->head = sample.judges_drafts() ? HeadRates(greedy) : histories_.Of(drafter).head[greedy];
 }
 
 void NodeLengths::Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* plan) {
   NodeRecord& record = *sample.drafting.nodes();
-  DraftBudget& budget = BudgetOf(sample);
+  DraftBudget& budget = histories_.BudgetOf(sample);
   budget.AddStep();
   const bool own = sample.judges_drafts();
   LengthQuestion question;
@@ -42,8 +38,9 @@ void NodeLengths::Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* pla
   question.max_length = limit / sample.num_sequences();
   if (!own) question.drafted_ratio = std::clamp(costs_.drafted_ratio(), 1.0, kMostRatio);
   const CostCurve& costs = own ? StepCosts::Recorded(context_) : costs_.CurveSoFar();
-  NodeChoice choice = ChooseNodes(*draft, record.rates, costs, question);
-  if (!budget.Allows(choice.cost, choice.risk)) choice = {};
+  NodeChoice choice =
+      draft->laws.empty() ? ChooseNodes(*draft, record.rates, costs, question) : AllNodes(*draft, record.rates, costs, question);
+  if (draft->laws.empty() && !budget.Allows(choice.cost, choice.risk)) choice = {};
   size_t next = 0;
   for (int32_t node = 0; node < draft->size(); ++node) {
     if (next < choice.nodes.size() && choice.nodes[next] == node) {
@@ -53,7 +50,8 @@ void NodeLengths::Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* pla
     }
   }
   *draft = PickNodes(*draft, choice.nodes);
-  record.cost = choice.cost;
+  record.cost = choice.cost + std::exchange(record.head_cost, 0);
+  if (draft->size() == 0) budget.Settle(std::exchange(record.cost, 0), 0);
   plan->num_rows += draft->size() * sample.num_sequences();
   plan->expected_tokens += choice.gain;
 }
@@ -62,7 +60,7 @@ void NodeLengths::Learn(Sample& sample) {
   const Draft& draft = sample.walk.draft();
   NodeRecord& record = *sample.drafting.nodes();
   const Request& request = sample.request();
-  BudgetOf(sample).Settle(record.cost, static_cast<double>(sample.walk.num_accepted()));
+  histories_.BudgetOf(sample).Settle(record.cost, static_cast<double>(sample.walk.num_accepted()));
   std::vector<bool> on_path(static_cast<size_t>(draft.size()));
   for (int32_t node = sample.walk.drawn_at(); node >= 0; node = draft.parent(node)) on_path[static_cast<size_t>(node)] = true;
   NodeRates* shared = sample.judges_drafts() ? nullptr : &histories_.Of(request.speculation->drafter.get()).rates[request.params.greedy()];

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/costs.h"
+#include "engine/drafting/head_worth.h"
 #include "engine/drafting/history.h"
 #include "engine/drafting/lengths.h"
 #include "engine/running.h"
@@ -15,24 +16,26 @@ namespace llmi {
 
 class NodeLengths {
  public:
-  NodeLengths(const KernelContext& context, StepCosts& costs, DrafterHistories& histories)
-      : context_(context), costs_(costs), histories_(histories) {}
+  // head: as for HeadWorth.
+  NodeLengths(const KernelContext& context, StepCosts& costs, DrafterHistories& histories, DraftHead* head)
+      : context_(context), costs_(costs), histories_(histories), worth_(context, costs, histories, head) {}
 
   // Whether drafts of this request are cut here.
   static bool Serves(const SpeculationConfig& speculation);
   // Sets what a sequence may expect that was not drafted for so far.
   void Begin(Sample& sample);
-  // Cuts a draft of at most `limit` nodes to those that pay. plan: of the step, to which they are added.
+  // Cuts a draft of at most `limit` nodes to those that pay. One whose tokens were drawn from laws stays whole: to leave out a token
+  // because of what it is would change the law of the output. plan: of the step, to which the nodes are added.
   void Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* plan);
   // Learns how the walk over a draft went.
   void Learn(Sample& sample);
+  HeadWorth& worth() { return worth_; }
 
  private:
-  DraftBudget& BudgetOf(Sample& sample);
-
   const KernelContext& context_;
   StepCosts& costs_;
   DrafterHistories& histories_;
+  HeadWorth worth_;
 };
 
 }  // namespace llmi

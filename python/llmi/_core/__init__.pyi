@@ -49,6 +49,7 @@ class _EngineInfo(TypedDict):
     weight_bytes: int
     step_weight_bytes: int
     draft_weight_bytes: int
+    draft_kv_bytes: int
     weight_types: str
     has_quantized_layers: bool
     unpacked: dict[str, tuple[int, int]]  # by name of the type: bytes in the file and in memory, of matrices that are unpacked at load

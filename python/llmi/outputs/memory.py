@@ -41,7 +41,8 @@ class SequenceBlocks(Record):
 
 @dataclasses.dataclass(slots=True, repr=False, eq=False)
 class MemoryReport(Record):
-    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use; `drafter_bytes`: tables and weights of drafters."""
+    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use; `drafter_bytes`: tables and weights of
+    drafters; `draft_kv_bytes`: the part of the cache that a trained drafter's K and V take, in `kv_bytes`."""
 
     num_blocks: int
     num_free_blocks: int
@@ -51,18 +52,20 @@ class MemoryReport(Record):
     kv_bytes: int
     sequences: list[SequenceBlocks] = dataclasses.field(default_factory=list)
     drafter_bytes: int = 0
+    draft_kv_bytes: int = 0
 
     def __setstate__(self, state: list[Any] | tuple[None, dict[str, Any]]) -> None:
         """Reports that were pickled before they counted drafters have no such field."""
         fields = (
             state[1] if isinstance(state, tuple) else dict(zip((field.name for field in dataclasses.fields(self)), state, strict=False))
         )
-        for name, value in {"drafter_bytes": 0, **fields}.items():
+        for name, value in {"drafter_bytes": 0, "draft_kv_bytes": 0, **fields}.items():
             setattr(self, name, value)
 
     def __repr__(self) -> str:
         used = self.num_blocks - self.num_free_blocks
-        drafters = f", drafters {self.drafter_bytes / 1e6:,.1f} MB" if self.drafter_bytes else ""
+        of_cache = f" and {self.draft_kv_bytes / 1e6:,.1f} MB of the KV" if self.draft_kv_bytes else ""
+        drafters = f", drafters {self.drafter_bytes / 1e6:,.1f} MB{of_cache}" if self.drafter_bytes else ""
         lines = [
             f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of their"
             f" slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB{drafters})"
@@ -77,9 +80,9 @@ class MemoryReport(Record):
 
 
 def make_memory_report(
-    stats: Mapping[str, Any], tables: _core.MemoryTables, weight_bytes: int, page_bytes: int, drafter_bytes: int
+    stats: Mapping[str, Any], tables: _core.MemoryTables, weight_bytes: int, page_bytes: int, drafters: tuple[int, int]
 ) -> MemoryReport:
-    """From the core's counters and block tables."""
+    """From the core's counters and block tables. drafters: their own bytes, and those of the cache that they take."""
     references = tables.references
     sequences = []
     for entry in sorted(tables.sequences, key=lambda entry: (entry.request_id < 0, entry.request_id, entry.sample_index)):
@@ -92,7 +95,7 @@ def make_memory_report(
     return MemoryReport(
         num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
         wasted_share=stats["wasted_share"], weight_bytes=weight_bytes, kv_bytes=stats["num_pages"] * page_bytes, sequences=sequences,
-        drafter_bytes=drafter_bytes,
+        drafter_bytes=drafters[0], draft_kv_bytes=drafters[1],
     )  # fmt: skip
 
 

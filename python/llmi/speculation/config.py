@@ -65,7 +65,8 @@ class SpeculativeConfig:
     Parameters
     ----------
     drafter : Drafter, callable, "auto", or a list of them
-        Several propose one merged tree, earlier ones first. "auto": what there is for the model: heads, a table, prompt lookup.
+        Several propose one merged tree, earlier ones first. "auto": what there is for the model: the heads that were loaded with it (LLM
+        given "auto" loads those that come with llmi), a table, prompt lookup.
     num_speculative_tokens : int, "auto", or LengthPolicy
         Most tokens in a draft. "auto" picks, at each step, the length with the most expected tokens per second from the cost of a step
         and the acceptance seen, down to none; under verification other than "coupled" from a fixed table of costs and this sequence's

@@ -48,8 +48,8 @@ class Eagle(Alike, Drafter):
     Raises
     ------
     ModelFileError
-        At load: the file is of another width or vocabulary, truncated or pickled, lacks a tensor, or has a packed one with NaN or beside
-        the same one unpacked.
+        At load: the file is of another width or vocabulary, truncated or pickled, lacks a tensor, or has a packed one with NaN or
+        together with the same one unpacked.
 
     Examples
     --------

@@ -13,6 +13,7 @@ from llmi.requests.submission import Submission
 from llmi.speculation.auto import AutoDrafters
 from llmi.speculation.config import SpeculativeConfig
 from llmi.speculation.drafters import Drafter, drafter_name
+from llmi.speculation.eagle import Eagle
 from llmi.speculation.runner import DrafterRunner
 from llmi.speculation.verification import VerificationRunner
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_KEPT = 64  # core drafters that an LLM keeps for the next call
 #: Core drafters that tell how sure they are of each token: "auto" takes the tokens that pay from what several of them propose.
-_WITH_KINDS = (_core.CorpusDrafter, _core.PromptLookup, _core.TokenRecycling)
+_WITH_KINDS = (_core.CorpusDrafter, _core.EagleDrafter, _core.PromptLookup, _core.TokenRecycling)
 _MAX_SIZED = 4
 
 
@@ -82,7 +83,13 @@ class SpeculationFactory:
         """How requests speculate with this configuration. Raises if a drafter does not fit this LLM."""
         llm = self._llm()
         assert llm is not None
-        parts = [part for drafter in config._drafters for part in self._parts(drafter, llm)]
+        has_heads = any(isinstance(drafter, Eagle) for drafter in config._drafters)
+        parts = [
+            part
+            for drafter in config._drafters
+            for part in self._parts(drafter, llm)
+            if part is drafter or not (has_heads and isinstance(part, Eagle))  # one layer is loaded, so it drafts once
+        ]
         for drafter in parts:
             drafter._attach(llm)
         if parts != config._drafters:
@@ -110,8 +117,9 @@ class SpeculationFactory:
             if runner is not None:
                 runner.submissions[request_id] = submission
             parts.append(core)
-        combined = parts[0] if len(parts) == 1 and not config._is_auto else self._union(parts, config.num_speculative_tokens == "auto")
         length = config.num_speculative_tokens
+        sizes_alone = config._is_auto or (length == "auto" and isinstance(parts[0], _core.EagleDrafter))  # as one of a union of one
+        combined = parts[0] if len(parts) == 1 and not sizes_alone else self._union(parts, length == "auto")
         verification = config.verification
         if isinstance(verification, str):
             kind, rule = verification, None

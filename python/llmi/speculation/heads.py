@@ -233,11 +233,17 @@ def eagle_spec(heads: Heads, target: ModelSpec) -> ModelSpec:
     return spec
 
 
+def target_digest(config: Mapping[str, Any]) -> str | None:
+    """The digest of the model that heads with this config were trained on; None: it does not say."""
+    own = config.get("llmi")
+    trained_on = own.get("target_digest") if isinstance(own, dict) else None
+    return trained_on if isinstance(trained_on, str) else None
+
+
 def warn_of_other_target(heads: Heads, digest: ModelDigest) -> None:
     """One warning if the file says that it was trained on another model file than this."""
-    own = heads.config.get("llmi")
-    trained_on = own.get("target_digest") if isinstance(own, dict) else None
-    if not isinstance(trained_on, str):
+    trained_on = target_digest(heads.config)
+    if trained_on is None:
         return
     digest.from_cache()
     if digest() != trained_on:

@@ -9,6 +9,7 @@ from typing import Any
 from llmi.errors import UnsupportedCombinationError
 from llmi.families.spec import ModelSpec
 from llmi.models.files import OpenModel
+from llmi.speculation.auto import AutoDrafters, shipped_heads
 from llmi.speculation.config import SpeculativeConfig, parse_speculation
 from llmi.speculation.eagle import Eagle
 from llmi.speculation.heads import checked_shortlist, core_options, open_heads, warn_of_other_target
@@ -20,13 +21,18 @@ Loaded = tuple[SpeculativeConfig | None, tuple[str, int | None] | None, dict[str
 def load_speculation(value: object, files: OpenModel, target: ModelSpec, layers: Iterable[int]) -> Loaded:
     """Loads the drafter that LLM's speculative_config names. Raises ModelFileError for heads that do not fit the model."""
     config = parse_speculation(value)
-    found = [drafter for drafter in config._drafters if isinstance(drafter, Eagle)] if config is not None else []
+    drafters = config._drafters if config is not None else []
+    layers = list(layers)
+    found = [drafter for drafter in drafters if isinstance(drafter, Eagle)]
+    if not found and not layers and any(type(drafter) is AutoDrafters for drafter in drafters):
+        path = shipped_heads(target, files.digest())
+        found = [] if path is None else [Eagle(path)]
     if not found:
         return config, None, {}
     first = found[0]
     if any((other.path, other.shortlist) != (first.path, first.shortlist) for other in found):
         raise UnsupportedCombinationError("two EAGLE layers: a model is loaded with one at most", "speculative_config", "Eagle")
-    if list(layers):
+    if layers:
         raise UnsupportedCombinationError("a model of which layers are left out has other hidden rows", "speculative_config", "layers")
     heads = open_heads(Path(first.path))
     shortlist = checked_shortlist(heads, target.vocab_size)

@@ -1,0 +1,57 @@
+// Whether a trained drafter runs for a sequence, and how far, where the length is "auto": as long as the tokens that it is expected to save
+// are worth its time.
+//
+// Under coupled verification its time is measured, and sequences share what is learnt. Under any other all is a function of the sequence:
+// its own record, recorded costs of steps, and for the drafter the share that its weights have of the model's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/costs.h"
+#include "engine/drafting/history.h"
+#include "engine/drafting/lengths.h"
+#include "engine/running.h"
+#include "kernels/ops/context.h"
+#include "speculative/drafter.h"
+
+namespace llmi {
+
+class HeadWorth : public DraftWorth {
+ public:
+  // head: null if the model was loaded without a trained drafter.
+  HeadWorth(const KernelContext& context, StepCosts& costs, DrafterHistories& histories, DraftHead* head);
+
+  // The step that is drafted for next.
+  void BeginStep(const StepPlan& plan) { plan_ = plan; }
+  // A step of this many rows, none of a prompt, took so long.
+  void LearnStep(int64_t num_rows, double seconds);
+  // Learns what the drafter's time was since the last call.
+  void LearnHead();
+
+  bool RunsHead(const DraftContext& context, const Draft& others) override;
+  bool GoesOn(const DraftContext& context, std::span<const NodeKind> path) override;
+
+ private:
+  // Costs in the step, in its time without drafts for each of its expected tokens.
+  struct Step {
+    double tokens;
+    int64_t num_rows;
+    const CostCurve* costs;
+    double head;  // one row of the drafter
+
+    // Of the row that follows num_more rows.
+    double RowCost(int64_t num_more) const;
+  };
+  Step StepOf(const Sample& sample) const;
+
+  const KernelContext& context_;
+  StepCosts& costs_;
+  DrafterHistories& histories_;
+  DraftHead* const head_;
+  StepPlan plan_ = {1, 1};
+  Price row_seconds_;  // of a step of one row
+  double share_ = 0;   // of the drafter's time in that of a step of as many rows
+};
+
+}  // namespace llmi
