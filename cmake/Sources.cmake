@@ -55,7 +55,7 @@ set(LLMI_TESTING_CORE_SOURCES csrc/kernels/cuda/emulated_device.cc csrc/kernels/
 set(LLMI_NO_TESTING_CORE_SOURCES csrc/kernels/no_cuda/emulated_device.cc)
 set(LLMI_TESTING_BINDING_SOURCES
   csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_attention.cpp csrc/bindings/bind_testing_cache.cpp csrc/bindings/bind_testing_constraints.cpp
-  csrc/bindings/bind_testing_decoder.cpp csrc/bindings/bind_testing_linear.cpp csrc/bindings/bind_testing_plans.cpp csrc/bindings/bind_testing_rows.cpp
+  csrc/bindings/bind_testing_decoder.cpp csrc/bindings/bind_testing_eagle.cpp csrc/bindings/bind_testing_linear.cpp csrc/bindings/bind_testing_plans.cpp csrc/bindings/bind_testing_rows.cpp
   csrc/bindings/bind_testing_sampling.cpp csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp
   csrc/bindings/bind_testing_threads.cpp)
 set(LLMI_NO_TESTING_BINDING_SOURCES csrc/bindings/bind_no_testing.cpp)

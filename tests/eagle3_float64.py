@@ -22,7 +22,7 @@ class Eagle3Definition(EagleDefinition):
 
     def __init__(self, llm: LLM, path: Path) -> None:
         super().__init__(llm, path)
-        self.taps = self.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+        self.taps = [layer + 1 for layer in self.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]]  # SpecForge counts from 0
         self.choices = np.arange(len(self.weights["d2t"])) + self.weights["d2t"].astype(int)
 
     def _norm(self, x: F64, name: str) -> F64:

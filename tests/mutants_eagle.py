@@ -8,6 +8,7 @@ DRAFTS = "tests/test_eagle.py"
 CACHE = "tests/test_eagle_cache.py"
 AUTO = "tests/test_auto_heads.py"
 PACKED = "tests/test_eagle_packed.py"
+LAYOUTS = "tests/test_eagle3_layouts.py"
 
 
 def planted(name: str, anchor: str, old: str, new: str, tests: str = DRAFTS, within: str = "csrc/engine/drafting") -> Mutant:
@@ -31,6 +32,10 @@ EAGLE = [
     planted("the time of heads is measured where drafts are judged", "HeadWorth::StepOf", "head_->Share()}", "share_}", AUTO),
     planted("the account forgets the heads' time", "NodeLengths::Cut", "std::exchange(record.head_cost, 0)", "0 * std::exchange(record.head_cost, 0)", AUTO),
     planted("a NaN in a scale", "PackedQ4", "if ((row[block + 1] & 0x7C) == 0x7C)", "if (false)", PACKED, "csrc/model"),
-    planted("halves of packed columns", "Columns", "row.data() + bytes_of(begin)", "row.data() + bytes_of(0)", PACKED, "csrc/model"),
+    planted("halves of packed columns", "Columns", "from + bytes_of(dtype, begin)", "from + bytes_of(dtype, 0)", PACKED, "csrc/model"),
     planted("packed rows are rounded again", "FormatOf", "is_packed && format != WeightFormat::kF32", "false", PACKED, "csrc/model/eagle_loader.cc"),
+    planted("SpecForge's layers are counted as speculators' are", "_taps", "if own else None, 1)", "if own else None, 0)", LAYOUTS,
+            "python/llmi/speculation"),
+    planted("the embedding's columns keep their pairs", "Heads", "slot.binding = binding;", "slot.binding.name = binding.name;", LAYOUTS, "csrc/model"),
+    planted("the next row reads what is not normed", "EagleDecoder::RunQueries", "if (weights_.form.norm_output)", "if (false)", LAYOUTS, "csrc/model"),
 ]  # fmt: skip

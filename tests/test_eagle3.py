@@ -16,7 +16,7 @@ from llmi.testing import assert_same_tokens
 from llmi.testing.tiny_eagle3 import tiny_eagle3
 from test_eagle import GREEDY, OPTIONS, SAMPLED, check_drafts, config, prompt
 
-TAPS = [0, 1, 2]
+TAPS = [1, 2, 3]
 TOKENS = [*range(1, 50), 52, 57, 60, 63]
 
 
@@ -71,7 +71,7 @@ def test_on_a_device(model: Path, heads: Path, definition: Eagle3Definition, mon
         assert check_drafts(definition, outputs) > 3
 
 
-@pytest.mark.parametrize("listed", [[0, 1, 9], [0, 1], "all", [0, 1, True]])
+@pytest.mark.parametrize("listed", [[0, 1, 3], [0, 1], "all", [0, 1, True], [-1, 0, 1]])
 def test_layers_that_do_not_fit(model: Path, plain: LLM, tmp_path: Path, listed: object) -> None:
     heads = tiny_eagle3(plain, tmp_path, taps=TAPS, tokens=TOKENS, eagle_config={"eagle_aux_hidden_state_layer_ids": listed})
     with pytest.raises(ModelFileError, match="eagle_aux_hidden_state_layer_ids"):

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -193,6 +194,31 @@ py::array_t<float> TensorValues(const ModelFiles& files, const std::string& quan
   return py::array_t<float>(shape, owned->data(), owner);
 }
 
+// The values of a list of whole numbers in a drafter's file; None if there is no such tensor.
+std::optional<std::vector<int64_t>> Integers(const ModelFiles& files, const std::string& name) {
+  const TensorView* view = files.tensors().Find(name);
+  if (view == nullptr) return std::nullopt;
+  const uint64_t bytes = Info(view->dtype).block_bytes;
+  const bool is_integer = view->dtype == DType::kI32 || view->dtype == DType::kI64 || view->dtype == DType::kU8;
+  if (!is_integer || view->shape.size() != 1) {
+    throw Error(ErrorKind::kModelFile, files.path() + ": tensor '" + name + "' must be a list of I32, I64 or BOOL", name);
+  }
+  std::vector<uint8_t> stored(view->num_bytes);
+  view->Read(0, stored.size(), stored.data());
+  std::vector<int64_t> values(view->shape[0]);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint8_t* from = stored.data() + i * bytes;
+    if (view->dtype == DType::kU8) values[i] = *from;
+    if (view->dtype == DType::kI64) std::memcpy(&values[i], from, sizeof(int64_t));
+    if (view->dtype == DType::kI32) {
+      int32_t value = 0;
+      std::memcpy(&value, from, sizeof(value));
+      values[i] = value;
+    }
+  }
+  return values;
+}
+
 py::dict SpecNumbers(const ModelSpec& spec) {
   py::dict dict;
   dict["architecture"] = spec.family;
@@ -279,6 +305,8 @@ void RegisterOpenFiles(py::module_& module) {
       .def_property_readonly(
           "config", [](const ModelFiles& files) { return std::const_pointer_cast<InputFile>(files.config_file()); },
           "The open config.json; None for a GGUF file.")
+      .def("integers", &Integers, py::arg("name"), py::call_guard<GilReleased>(),
+           "The values of a tensor [n] of I32, I64 or BOOL; None if there is no such tensor.")
       .def("tensors", [](const ModelFiles& files) { return TensorList(files.tensors()); });
   py::implicitly_convertible<std::string, ModelFiles>();
 }

@@ -57,6 +57,7 @@ void RegisterTesting(py::module_& module) {
   RegisterDeviceProbes(testing);
   RegisterTestingCache(testing);
   RegisterTestingDecoder(testing);
+  RegisterTestingEagle(testing);
   RegisterTestingAttention(testing);
   RegisterTestingScheduler(testing);
   RegisterTestingSpeculative(testing);

@@ -90,7 +90,11 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("eagle_files", options.eagle.files);
   visit("eagle_spec", options.eagle.spec);
   visit("eagle_shortlist", options.eagle.shortlist);
-  visit("eagle_taps", options.eagle.taps);
+  visit("eagle_taps", options.eagle.form.taps);
+  visit("eagle_norm_before_residual", options.eagle.form.norm_before_residual);
+  visit("eagle_norm_output", options.eagle.form.norm_output);
+  visit("eagle_tap_norms", options.eagle.tap_norms);
+  visit("eagle_head", options.eagle.head);
   visit("eagle_embedding_norm", options.eagle.embedding_norm);
   visit("eagle_hidden_norm", options.eagle.hidden_norm);
   visit("eagle_inert", options.eagle.inert);

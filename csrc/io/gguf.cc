@@ -65,7 +65,8 @@ DType TensorType(const std::string& path, const std::string& tensor, uint32_t ty
   const std::string_view name = type < std::size(kGgmlTypeNames) ? kGgmlTypeNames[type] : "";
   std::string read;
   for (size_t i = 0; i < std::size(kDTypeInfos); ++i) {
-    if (IsCheckpointPart(static_cast<DType>(i))) continue;
+    const bool is_map = static_cast<DType>(i) == DType::kI64;  // of a drafter's vocabulary
+    if (IsCheckpointPart(static_cast<DType>(i)) && !is_map) continue;
     if (name == kDTypeInfos[i].name) return static_cast<DType>(i);
     read += std::string(read.empty() ? "" : ", ") + kDTypeInfos[i].name;
   }

@@ -56,7 +56,7 @@ const float* EagleDecoder::TargetRows(const KernelContext& context, const Decode
     }
     return out;
   }
-  const auto num_taps = static_cast<int64_t>(weights_.taps.size());
+  const auto num_taps = static_cast<int64_t>(weights_.form.taps.size());
   float* tapped = Floats(context, tapped_, count * num_taps * hidden);
   for (int64_t tap = 0; tap < num_taps; ++tap) {
     const float* rows = target.kept_stream(static_cast<size_t>(tap)) + row * hidden;
@@ -64,6 +64,21 @@ const float* EagleDecoder::TargetRows(const KernelContext& context, const Decode
       CopyThere(context, tapped + (i * num_taps + tap) * hidden, rows + i * hidden, FloatBytes(hidden));
     }
   }
+  return FromTaps(context, tapped, count);
+}
+
+const float* EagleDecoder::FromTaps(const KernelContext& context, float* tapped, int64_t count) {
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t width = static_cast<int64_t>(weights_.form.taps.size()) * hidden;
+  if (weights_.num_tap_norms > 0) {
+    NormArgs args = RowNorm(spec_.layers[0].mlp_norm, weights_.tap_norm, tapped, tapped, count, width / weights_.num_tap_norms);
+    args.x_stride = width;
+    args.out_stride = width;
+    args.num_groups = weights_.num_tap_norms;
+    args.own_weights = true;
+    Norm(context, args);
+  }
+  float* out = Floats(context, target_rows_, count * hidden);
   Add(context, {&weights_.from_taps}, tapped, count, out, hidden, false);
   return out;
 }
@@ -73,7 +88,7 @@ float* EagleDecoder::Embedded(const KernelContext& context, const Decoder& targe
   float* embedded = Floats(context, embedded_, num_rows * spec_.hidden_size);
   const bool own = weights_.model.embedding.num_bytes() > 0;
   const PackedMatrix& table = own ? weights_.model.embedding : target.weights().embedding;
-  const double scale = own ? 1.0 : target.spec().embedding.scale;
+  const double scale = own || is_eagle3() ? 1.0 : target.spec().embedding.scale;  // EAGLE-3 is trained on the table's rows as they are
   Embedding(context, table.view(), rows.token_ids.data(), num_rows, static_cast<float>(scale), embedded);
   if (is_eagle3()) {
     Norm(context, RowNorm(spec_.layers[0].mlp_norm, weights_.embedding_norm, embedded, embedded, num_rows, spec_.hidden_size));
@@ -90,8 +105,8 @@ void EagleDecoder::Fuse(const KernelContext& context, const Decoder& target, con
   float* begun = Floats(context, begun_, num_rows * hidden);
   float* read = Floats(context, read_, num_rows * hidden);
   if (is_eagle3()) {
-    CopyThere(context, begun, rows.hidden, FloatBytes(num_rows * hidden));
     Norm(context, RowNorm(spec_.layers[0].mlp_norm, weights_.hidden_norm, rows.hidden, read, num_rows, hidden));
+    CopyThere(context, begun, weights_.form.norm_before_residual ? read : rows.hidden, FloatBytes(num_rows * hidden));
     return;
   }
   Add(context, {&weights_.from_embedding}, embedded, num_rows, begun, hidden, false);
@@ -124,6 +139,7 @@ void EagleDecoder::StoreKeysAndValues(const KernelContext& context, const KvView
   float* keys = Floats(context, keys_, num_rows * 2 * width);
   const EagleInputs inputs = {read_.as<float>(), embedded_.as<float>()};
   Project(context, {&weights.key, &weights.value}, {&weights_.key, &weights_.value}, inputs, num_rows, keys);
+  NormHeads(context, spec_.layers[0].attention.norms.key, weights.key_norm, keys, 2 * width, num_rows, spec_.num_kv_heads);
   positions_.Compute(context, rows.positions, workspace_.position_values);
   Rotate(context, keys, 2 * width, num_rows, spec_.num_kv_heads);
   KvWrite(context, {.kv = kv,
@@ -132,6 +148,18 @@ void EagleDecoder::StoreKeysAndValues(const KernelContext& context, const KvView
                     .k = keys,
                     .v = keys + width,
                     .stride = 2 * width});
+}
+
+// Norms each of the first heads of each row, where the layer does.
+void EagleDecoder::NormHeads(const KernelContext& context, const NormSpec& norm, const NormWeights& weights, float* heads, int64_t stride,
+                             int64_t num_rows, int64_t num_heads) const {
+  if (!norm.present) return;
+  NormArgs args = RowNorm(norm, weights, heads, heads, num_rows, spec_.head_dim);
+  args.x_stride = stride;
+  args.out_stride = stride;
+  args.num_groups = num_heads;
+  args.group_stride = spec_.padded_head_dim();
+  Norm(context, args);
 }
 
 // Rotates the first heads of each row by the positions that were computed last.
@@ -169,6 +197,7 @@ void EagleDecoder::RunQueries(const KernelContext& context, const KvView& kv, co
   const EagleInputs inputs = {gather(read_, Floats(context, run_read_, count * hidden)),
                               gather(embedded_, Floats(context, run_embedded_, count * hidden))};
   Project(context, {&weights.query}, {&weights_.query}, inputs, count, queries);
+  NormHeads(context, spec.attention.norms.query, weights.query_norm, queries, width, count, spec_.num_heads);
   positions_.Compute(context, positions, workspace_.position_values);
   Rotate(context, queries, width, count, spec_.num_heads);
   Attend(context, kv, rows, queries, attended);
@@ -194,6 +223,7 @@ void EagleDecoder::RunQueries(const KernelContext& context, const KvView& kv, co
                      .norm = {spec.post_attention_norm, weights.post_attention_norm},
                      .residual_scale = 1.0});
   MlpLayer(pass, spec, weights);
+  if (weights_.form.norm_output) Norm(context, RowNorm(spec_.final_norm, weights_.model.final_norm, x, x, count, hidden));
 }
 
 // One call for each sequence: a window of as many positions as the row's own
@@ -239,19 +269,19 @@ void EagleDecoder::Attend(const KernelContext& context, const KvView& kv, const 
 
 void EagleDecoder::Logits(const KernelContext& context, Decoder& target, const float* outputs, int64_t num_rows,
                           std::vector<float>* logits) {
-  if (weights_.head.num_bytes() == 0) {
-    logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
-    return target.LmHead(context, outputs, num_rows, logits->data());
-  }
-  const auto num_choices = static_cast<int64_t>(weights_.shortlist.size());
-  const std::vector<LinearPart> part = {{.weights = weights_.head.view()}};
-  float* there = Floats(context, workspace_.logits, num_rows * num_choices);
   const float* read = outputs;
-  if (is_eagle3()) {
+  if (is_eagle3() && !weights_.form.norm_output) {
     float* normed = Floats(context, workspace_.normed, num_rows * spec_.hidden_size);
     Norm(context, RowNorm(spec_.final_norm, weights_.model.final_norm, outputs, normed, num_rows, spec_.hidden_size));
     read = normed;
   }
+  if (weights_.head.num_bytes() == 0) {
+    logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
+    return target.LmHead(context, read, num_rows, logits->data());
+  }
+  const auto num_choices = static_cast<int64_t>(weights_.shortlist.size());
+  const std::vector<LinearPart> part = {{.weights = weights_.head.view()}};
+  float* there = Floats(context, workspace_.logits, num_rows * num_choices);
   const LinearInput input = MakeInput(context, num_rows, {&weights_.head}, true, workspace_.forms);
   ConvertInput(context, read, num_rows, spec_.hidden_size, input);
   Linear(context, ArgsOf(part, read, input, num_rows, there, num_choices, false));

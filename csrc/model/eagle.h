@@ -25,19 +25,26 @@
 
 namespace llmi {
 
-//
 // EAGLE-3 (Li et al., 2025) reads the residual stream after some of the target's layers instead of the rows of its head: the hidden row of
 // token s - 1 is fc of them. The layer's stream begins with the hidden row, its attention reads [norm of the embedding; norm of the hidden
-// row], and a norm and a head of its own follow, whose rows stand for some of the target's tokens.
+// row], and a norm and a head of its own follow, whose rows stand for some of the target's tokens. Files differ in what is normed besides.
+struct EagleForm {
+  std::vector<int> taps;              // EAGLE-3: hidden states after these layers of the target; empty: EAGLE-1
+  bool norm_before_residual = false;  // the layer's stream begins with the normed hidden row
+  bool norm_output = false;           // the final norm is the layer's last step: the next row, too, reads what the head reads
+};
+
 struct EagleWeights {
   ModelWeights model;                         // of one layer; the embedding is empty where the target's is read
   LinearWeights from_embedding, from_hidden;  // EAGLE-1: the columns of fc, [hidden, hidden] each; the bias is the first one's
-  std::vector<int> taps;                      // EAGLE-3: hidden states after these layers of the target; empty: EAGLE-1
-  LinearWeights from_taps;                    // EAGLE-3: fc [hidden, taps * hidden]
-  NormWeights embedding_norm, hidden_norm;    // EAGLE-3: of what its attention reads
-  LinearWeights query, key, value;            // EAGLE-3: the columns of its projections that read the embedding
-  std::vector<int32_t> shortlist;             // the tokens that drafts are chosen from; empty: all
-  PackedMatrix head;                          // head rows of these tokens, its own or the target's; empty: the target's head is read
+  EagleForm form;
+  LinearWeights from_taps;                  // EAGLE-3: fc [hidden, taps * hidden]
+  NormWeights tap_norm;                     // EAGLE-3: of what fc reads [taps * hidden], or empty
+  int64_t num_tap_norms = 0;                // 1: all of it is normed as one row; the number of taps: each by itself; 0: none
+  NormWeights embedding_norm, hidden_norm;  // EAGLE-3: of what its attention reads
+  LinearWeights query, key, value;          // EAGLE-3: the columns of its projections that read the embedding
+  std::vector<int32_t> shortlist;           // the tokens that drafts are chosen from; empty: all
+  PackedMatrix head;                        // head rows of these tokens, its own or the target's; empty: the target's head is read
 
   uint64_t num_bytes() const;
 };
@@ -71,9 +78,11 @@ class EagleDecoder {
   EagleDecoder(ModelSpec spec, EagleWeights weights);
 
   const EagleWeights& weights() const { return weights_; }
-  bool is_eagle3() const { return !weights_.taps.empty(); }
+  bool is_eagle3() const { return !weights_.form.taps.empty(); }
   // The hidden rows that it reads, of rows [row, row + count) of the target's last forward, where the ops run; valid until the next call.
   const float* TargetRows(const KernelContext& context, const Decoder& target, int64_t row, int64_t count);
+  // The hidden rows that EAGLE-3 makes of tapped rows [count, taps * hidden], which are normed in place; valid until the next call.
+  const float* FromTaps(const KernelContext& context, float* tapped, int64_t count);
   // Stores K and V of all rows. Returns the outputs [rows that are run, hidden_size], in the order of the queries, where the ops run; valid
   // until the next call. kv: KvCache::View of the drafter's layer.
   const float* Forward(const KernelContext& context, const Decoder& target, const KvView& kv, const EagleRows& rows);
@@ -89,6 +98,8 @@ class EagleDecoder {
                float* out);
   void Add(const KernelContext& context, Layers layers, const float* x, int64_t num_rows, float* out, int64_t stride, bool accumulate);
   void StoreKeysAndValues(const KernelContext& context, const KvView& kv, const EagleRows& rows);
+  void NormHeads(const KernelContext& context, const NormSpec& norm, const NormWeights& weights, float* heads, int64_t stride,
+                 int64_t num_rows, int64_t num_heads) const;
   void Rotate(const KernelContext& context, float* x, int64_t stride, int64_t num_rows, int64_t num_heads) const;
   void RunQueries(const KernelContext& context, const KvView& kv, const EagleRows& rows);
   void Attend(const KernelContext& context, const KvView& kv, const EagleRows& rows, const float* queries, float* attended);
@@ -107,11 +118,14 @@ class EagleDecoder {
 // The file of a layer, and what Python has read of it.
 struct EagleFile {
   std::shared_ptr<const ModelFiles> files;
-  std::string spec;                // the layer's, as JSON (model/spec.h); the vocabulary of EAGLE-3 is that of its head
+  std::string spec;                // the layer's, as JSON (model/spec.h); EAGLE-3's head is not in it
   std::vector<int32_t> shortlist;  // the tokens that it chooses from: those of the rows of EAGLE-3's head, else ascending, empty: all
-  // EAGLE-3: the target's layers that it reads, and the names of its norms; empty: EAGLE-1
-  std::vector<int> taps;
+  EagleForm form;
+  // EAGLE-3: the names of its norms, of those of what fc reads (one of all, or one of each tap; none), and of its head (empty: the
+  // target's)
   std::string embedding_norm, hidden_norm;
+  std::vector<std::string> tap_norms;
+  std::string head;
   std::vector<std::string> inert;  // tensors that are read in Python, or not needed
 };
 

@@ -9,14 +9,15 @@
 #include "model/checkpoints/checkpoint.h"
 #include "model/dequantize.h"
 #include "model/eagle.h"
+#include "model/tensor_slots.h"
 
 namespace llmi {
 namespace {
 
 constexpr const char* kFcWeight = "fc.weight";
 constexpr const char* kFcBias = "fc.bias";
-// Parts of published files that do not change the result: tables of the rotation, and llmi's own list, which Python reads.
-constexpr const char* kInert[] = {"layers.0.self_attn.rotary_emb.inv_freq", "shortlist"};
+// Parts of published files that do not change the result: tables of the rotation.
+constexpr const char* kInert[] = {"layers.0.self_attn.rotary_emb.inv_freq", "midlayer.self_attn.rotary_emb.inv_freq"};
 
 // Matrices of quantised layers are quantised to as many bits; others get the type of the target's.
 WeightFormat FormatLike(const PackedMatrix& target) {
@@ -34,22 +35,28 @@ WeightFormat FormatLike(const PackedMatrix& target) {
   }
 }
 
-// A part of the columns of a matrix, as a tensor of its own in memory. begin, count: whole blocks of its type.
+// A part of the columns of a matrix, as a tensor of its own in memory: in the matrix's type, or in fp32 where the part ends inside a block.
 class Columns {
  public:
   Columns(const TensorView& view, uint64_t begin, uint64_t count, std::string name) {
-    const DTypeInfo& info = Info(view.dtype);
-    const auto bytes_of = [&](uint64_t columns) { return static_cast<size_t>(columns / info.block_size * info.block_bytes); };
-    const size_t row_bytes = bytes_of(view.shape[1]);
-    const size_t part_bytes = bytes_of(count);
+    const bool whole_blocks = begin % Info(view.dtype).block_size == 0 && count % Info(view.dtype).block_size == 0;
+    const DType dtype = whole_blocks ? view.dtype : DType::kF32;
+    const auto bytes_of = [](DType type, uint64_t values) { return values / Info(type).block_size * Info(type).block_bytes; };
+    const uint64_t row_bytes = bytes_of(view.dtype, view.shape[1]), part_bytes = bytes_of(dtype, count);
     std::vector<uint8_t> row(row_bytes);
+    std::vector<float> values(whole_blocks ? 0 : view.shape[1]);
     bytes_.resize(view.shape[0] * part_bytes);
-    for (size_t r = 0; r < view.shape[0]; ++r) {
+    for (uint64_t r = 0; r < view.shape[0]; ++r) {
       view.Read(r * row_bytes, row_bytes, row.data());
-      std::copy_n(row.data() + bytes_of(begin), part_bytes, bytes_.data() + r * part_bytes);
+      const uint8_t* from = row.data();
+      if (!whole_blocks) {
+        DequantizeRow(view.dtype, row.data(), static_cast<int64_t>(values.size()), values.data());
+        from = reinterpret_cast<const uint8_t*>(values.data());
+      }
+      std::copy_n(from + bytes_of(dtype, begin), part_bytes, bytes_.data() + r * part_bytes);
     }
     source_ = std::make_unique<MemoryBytes>(bytes_.data(), bytes_.size());
-    view_ = {std::move(name), view.dtype, {view.shape[0], count}, bytes_.size(), 0, source_.get()};
+    view_ = {std::move(name), dtype, {view.shape[0], count}, bytes_.size(), 0, source_.get()};
   }
   const TensorView& view() const { return view_; }
 
@@ -106,11 +113,6 @@ class DrafterTensors : public TensorFile {
       if (found == tensors_.end() || IsCheckpointPart(found->second.dtype)) continue;  // refused where it is located
       const TensorView& view = found->second;
       if (view.shape.size() != 2 || view.shape[1] != 2 * hidden_size) continue;
-      if (hidden_size % Info(view.dtype).block_size != 0) {
-        throw Error(ErrorKind::kModelFile,
-                    path + ": tensor '" + name + std::string(kPackedSuffix) + "' has blocks that stand in both halves of its columns",
-                    name);
-      }
       halves_[name] = std::make_unique<Columns>(view, hidden_size, hidden_size, name);
       halves_[name + kOfEmbedding] = std::make_unique<Columns>(view, 0, hidden_size, name + kOfEmbedding);
     }
@@ -131,11 +133,11 @@ class DrafterTensors : public TensorFile {
   std::map<std::string, std::unique_ptr<Columns>> halves_;
 };
 
-// Matrices in Q4_0 stay as they are; with a target in fp32 they become the values that they stand for.
+// Quantised matrices stay as they are; with a target in fp32 they become the values that they stand for.
 WeightFormat FormatOf(const TensorFile& file, const PackedMatrix& target) {
   const WeightFormat format = FormatLike(target);
   const std::vector<const TensorView*> views = file.Tensors();
-  const bool is_packed = std::any_of(views.begin(), views.end(), [](const TensorView* view) { return view->dtype == DType::kQ4_0; });
+  const bool is_packed = std::any_of(views.begin(), views.end(), [](const TensorView* view) { return IsQuantized(view->dtype); });
   return is_packed && format != WeightFormat::kF32 ? WeightFormat::kAsStored : format;
 }
 
@@ -146,7 +148,7 @@ const TensorView& FoundTensor(const std::string& path, const TensorFile& file, c
                               const std::vector<uint64_t>& shape) {
   const TensorView* view = file.Find(name);
   if (view == nullptr) throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' is missing", name);
-  const bool is_packed = shape.size() == 2 && view->dtype == DType::kQ4_0;
+  const bool is_packed = shape.size() == 2 && IsQuantized(view->dtype);
   if (view->shape == shape && (is_packed || IsFloat(*view))) return *view;
   std::string wanted;
   for (uint64_t extent : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(extent);
@@ -194,15 +196,17 @@ class EagleLoader {
       : context_(context),
         spec_(*spec),
         path_(files.path()),
-        drafter_(files.path(), files.tensors(), Halved(*spec, !file.taps.empty()), static_cast<uint64_t>(spec->hidden_size)),
+        drafter_(files.path(), files.tensors(), Halved(*spec, !file.form.taps.empty()), static_cast<uint64_t>(spec->hidden_size)),
         tensors_(drafter_),
         format_(FormatOf(drafter_, target.weights().layers[0].query.matrix)) {}
 
   EagleWeights Load(const EagleFile& file) {
+    const bool is_eagle3 = !file.form.taps.empty();
+    RefuseIntegers(file.inert);
     if (drafter_.Find(spec_.embedding.weight.name) == nullptr) spec_.embedding.weight = {};
     LocateWeights(tensors_, spec_);
     EagleWeights weights;
-    if (file.taps.empty()) {
+    if (!is_eagle3) {
       weights.from_embedding = Linear(std::string(kFcWeight) + kOfEmbedding, kFcWeight, spec_.hidden_size);
       weights.from_hidden = Linear(kFcWeight, kFcWeight, spec_.hidden_size);
       if (drafter_.Find(kFcBias) != nullptr) weights.from_embedding.bias = Bias(kFcBias);
@@ -216,6 +220,17 @@ class EagleLoader {
   }
 
  private:
+  // Weights are floats or quantised; a list of tokens is none, and its name is among those that are not read here.
+  void RefuseIntegers(const std::vector<std::string>& known) const {
+    for (const TensorView* view : drafter_.Tensors()) {
+      if (!IsCheckpointPart(view->dtype) || std::find(known.begin(), known.end(), view->name) != known.end()) continue;
+      throw Error(
+          ErrorKind::kUnsupportedModel,
+          path_ + ": tensor '" + view->name + "' has dtype " + Info(view->dtype).name + ", which holds no weights of an EAGLE layer",
+          view->name);
+    }
+  }
+
   static std::vector<std::string> Halved(const ModelSpec& spec, bool is_eagle3) {
     if (!is_eagle3) return {kFcWeight};
     const AttentionSpec& attention = spec.layers[0].attention;
@@ -223,8 +238,10 @@ class EagleLoader {
   }
 
   void LoadEagle3(const EagleFile& file, EagleWeights* weights) {
-    weights->taps = file.taps;
-    weights->from_taps = Linear(kFcWeight, kFcWeight, static_cast<int64_t>(file.taps.size()) * spec_.hidden_size);
+    const auto width = static_cast<int64_t>(file.form.taps.size()) * spec_.hidden_size;
+    weights->form = file.form;
+    weights->from_taps = Linear(kFcWeight, kFcWeight, width);
+    LoadTapNorms(file.tap_norms, width, weights);
     if (drafter_.Find(kFcBias) != nullptr) weights->from_taps.bias = Bias(kFcBias);
     weights->embedding_norm.weight = Bias(file.embedding_norm);
     weights->hidden_norm.weight = Bias(file.hidden_norm);
@@ -233,8 +250,23 @@ class EagleLoader {
         {&weights->query, &attention.query}, {&weights->key, &attention.key}, {&weights->value, &attention.value}};
     for (const auto& [to, from] : halves) {
       const int64_t heads = to == &weights->query ? spec_.num_heads : spec_.num_kv_heads;
-      *to = Heads(from->weight.name + kOfEmbedding, heads);
+      *to = Heads(from->weight, heads);
     }
+    if (file.head.empty()) return;
+    const std::vector<uint64_t> shape = {file.shortlist.size(), static_cast<uint64_t>(spec_.hidden_size)};
+    weights->head = {context_, FoundTensor(path_, tensors_, file.head, shape), format_};
+  }
+
+  void LoadTapNorms(const std::vector<std::string>& names, int64_t width, EagleWeights* weights) {
+    if (names.empty()) return;
+    weights->num_tap_norms = static_cast<int64_t>(names.size());
+    std::vector<float> all;
+    for (const std::string& name : names) {
+      const uint64_t size = static_cast<uint64_t>(width) / names.size();
+      const std::vector<float> values = Vector(FoundTensor(path_, tensors_, name, {size}));
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    weights->tap_norm.weight = {context_, all};
   }
 
   // A matrix of hidden_size rows. file_name: in messages.
@@ -248,13 +280,17 @@ class EagleLoader {
     return weights;
   }
 
-  // Rows of heads, filled up with rows of zeros.
-  LinearWeights Heads(const std::string& name, int64_t num_heads) {
-    const auto hidden = static_cast<uint64_t>(spec_.hidden_size);
-    const TensorView& view = FoundTensor(path_, tensors_, name, {static_cast<uint64_t>(num_heads * spec_.head_dim), hidden});
-    const int64_t padded = spec_.padded_head_dim();
-    const RowMap rows = {num_heads * padded,
-                         [&](int64_t row) { return row % padded < spec_.head_dim ? row / padded * spec_.head_dim + row % padded : -1; }};
+  // The columns of a projection that read the embedding: rows of heads, filled up with rows of zeros.
+  LinearWeights Heads(const TensorBinding& binding, int64_t num_heads) {
+    TensorSlot slot;
+    slot.binding = binding;
+    slot.num_rows = num_heads * spec_.head_dim;
+    slot.num_cols = spec_.hidden_size;
+    slot.head_rows = spec_.head_dim;
+    slot.padded_head_rows = spec_.padded_head_dim();
+    const std::vector<uint64_t> shape = {static_cast<uint64_t>(slot.num_rows), static_cast<uint64_t>(slot.num_cols)};
+    const TensorView& view = FoundTensor(path_, tensors_, binding.name + kOfEmbedding, shape);
+    const RowMap rows = {slot.packed_rows(), [&](int64_t row) { return slot.FileRow(row); }};
     LinearWeights weights;
     weights.matrix = {context_, view, format_, &rows};
     return weights;
@@ -280,9 +316,8 @@ std::unique_ptr<EagleDecoder> LoadEagle(const KernelContext& context, const Eagl
   CheckArgument(spec.num_layers() == 1 && spec.hidden_size == target->spec().hidden_size, "an EAGLE layer has the width of its target");
   EagleLoader loader(context, *file.files, &spec, file, *target);
   EagleWeights weights = loader.Load(file);
-  if (!file.taps.empty()) {
-    std::swap(weights.head, weights.model.head);
-    target->KeepStreams(weights.taps);
+  if (!file.form.taps.empty()) {
+    target->KeepStreams(weights.form.taps);
   } else if (!file.shortlist.empty()) {
     weights.head = HeadRows(context, file.shortlist, target_files, *target);
   }

@@ -33,9 +33,9 @@ class Eagle(Alike, Drafter):
     ----------
     path : path
         A folder with config.json and model.safetensors, or one .safetensors file whose metadata holds the config, or a folder with such an
-        eagle.safetensors. `llmi train-heads` makes it; published EAGLE-1 files have the same names, and EAGLE-3 files those of SpecForge's
-        layout. A matrix may be stored in Q4_0, as `name.q4_0` of uint8 [rows, columns / 32 * 18]; it is then used as it is. Pickled files
-        are refused.
+        eagle.safetensors. `llmi train-heads` makes it; published EAGLE-1 files have the same names. EAGLE-3 files: folders as SpecForge and
+        speculators write them, with EAGLE-3.1's norms, or a .gguf file as llama.cpp's converter makes it. A matrix may be stored in Q4_0,
+        as `name.q4_0` of uint8 [rows, columns / 32 * 18]; it is then used as it is. Pickled files are refused.
     num_draft_tokens : int
         Most tokens of a draft, in [1, 16]: a chain.
     choices : paths, optional
@@ -48,8 +48,8 @@ class Eagle(Alike, Drafter):
     Raises
     ------
     ModelFileError
-        At load: the file is of another width or vocabulary, truncated or pickled, lacks a tensor, or has a packed one with NaN or
-        together with the same one unpacked.
+        At load: the file is of another width or vocabulary, truncated or pickled, lacks a tensor, has a packed one with NaN or
+        together with the same one unpacked, or has a key or a tensor that llmi does not know.
 
     Examples
     --------

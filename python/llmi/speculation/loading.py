@@ -35,7 +35,7 @@ def load_speculation(value: object, files: OpenModel, target: ModelSpec, layers:
     if layers:
         raise UnsupportedCombinationError("a model of which layers are left out has other hidden rows", "speculative_config", "layers")
     heads = open_heads(Path(first.path))
-    shortlist = checked_shortlist(heads, target.vocab_size)
+    shortlist = [] if heads.is_eagle3 else checked_shortlist(heads, target.vocab_size)
     if not shortlist and not heads.is_eagle3 and first.shortlist is not None and target.vocab_size > 2 * first.shortlist:
         shortlist = list(range(first.shortlist))
     warn_of_other_target(heads, files.digest())

@@ -90,8 +90,8 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
 
 
 def save_safetensors(path: Path, tensors: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
-    """Writes arrays of fp32, int32 and bool."""
-    names = {"int32": "I32", "bool": "BOOL"}
+    """Writes arrays of fp32, int32, int64 and bool."""
+    names = {"int32": "I32", "int64": "I64", "bool": "BOOL"}
     header, offset = {}, 0
     for name, tensor in tensors.items():
         header[name] = {

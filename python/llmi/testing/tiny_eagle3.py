@@ -30,7 +30,7 @@ def tiny_eagle3(
     Parameters
     ----------
     taps : iterable of int
-        The layers that it reads, counted from 1; 0 is the embedding.
+        The layers that it reads, counted from 1.
     tokens : iterable of int
         Those of its head, ascending.
     """
@@ -62,7 +62,7 @@ def tiny_eagle3(
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "head_dim": dim, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "vocab_size": model["vocab_size"],
-        "draft_vocab_size": len(listed), "hidden_act": "silu", "eagle_config": {"eagle_aux_hidden_state_layer_ids": layers},
+        "draft_vocab_size": len(listed), "hidden_act": "silu", "eagle_config": {"eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in layers]},
     }  # fmt: skip
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
