@@ -19,7 +19,8 @@ from llmi.models.files import OpenModel, open_model
 from llmi.speculation.heads import core_options, open_heads
 from llmi.testing import assert_same_tokens
 from llmi.testing.tiny import save_safetensors
-from test_eagle import OPTIONS, config
+from llmi.testing.tiny_eagle3 import tapped_rows
+from test_eagle import OPTIONS, config, drafted
 
 Rows = tuple[Any, Any, Any]
 
@@ -50,12 +51,23 @@ def options_of(path: Path, files: OpenModel) -> dict[str, Any]:
     return core_options(open_heads(path), spec_of(files.core), [])
 
 
-def rows_of(path: Path, files: OpenModel) -> Rows:
-    """(hidden rows, outputs, logits) of the text."""
+def rows_of(path: Path, files: OpenModel, text: list[int] = TEXT, tapped: Any = None) -> Rows:
+    """(hidden rows, outputs, logits) of a text, of whose first tokens the hidden states are given."""
     testing = pytest.importorskip("llmi._core.testing")
     options = options_of(path, files) | {"spec": spec_of(files.core).to_json(), "dtype": "float32"}
-    rows: Rows = testing.eagle3_rows(files.core, options, TEXT, layouts.tapped().astype(np.float32))
+    rows: Rows = testing.eagle3_rows(files.core, options, text, layouts.tapped().astype(np.float32) if tapped is None else tapped)
     return rows
+
+
+def likeliest(path: Path, files: OpenModel, text: list[int], tapped: Any, count: int) -> tuple[list[int], float]:
+    """The tokens that a chain drafts behind a text, and the least lead of one of them."""
+    lead = np.inf
+    for _ in range(count):
+        logits = rows_of(path, files, text, tapped)[2][-1]
+        order = np.argsort(logits)
+        lead = min(lead, float(logits[order[-1]] - logits[order[-2]]))
+        text = [*text, TOKENS[order[-1]]]
+    return text[-count:], lead
 
 
 def changed(name: str, path: Path, **changes: object) -> Path:
@@ -135,14 +147,33 @@ def test_a_quantised_file(files: OpenModel, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*CASES, "llama.cpp"])
-def test_tokens_are_the_target_s(model: Path, plain: LLM, tmp_path: Path, name: str) -> None:
+def test_drafts_are_those_of_the_rows(model: Path, files: OpenModel, plain: LLM, tmp_path: Path, name: str) -> None:
+    """The engine's drafts, depth by depth; and the tokens are the target's own."""
     path = converted(tmp_path) if name == "llama.cpp" else layouts.write(CASES[name], tmp_path / name)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
-    prompts = [TEXT[:9], TEXT[3:8]]
     with LLM(model, kv_cache_memory_bytes=1 << 22, speculative_config=config(path), **OPTIONS) as llm:
-        outputs = llm.generate(prompts, params)
-        assert_same_tokens(outputs, plain.generate(prompts, params))
-        assert all(output.outputs[0].spec_decode_metrics.num_draft_tokens > 0 for output in outputs)
+        outputs = llm.generate([TEXT[:9]], params, trace=True)
+    assert_same_tokens(outputs, plain.generate([TEXT[:9]], params))
+    whole = [*TEXT[:9], *outputs[0].outputs[0].token_ids]
+    tapped = tapped_rows(plain, whole, TAPS)
+    found = drafted(outputs)
+    for (position, depth), token in found.items():
+        length = position - depth + 1
+        expected, lead = likeliest(path, files, whole[:length], tapped[: length - 1], depth)
+        assert token == expected[-1] or lead < 1e-3
+    assert len(found) >= 6
+
+
+@pytest.mark.parametrize("name", ["speculators_output", "speculators_qwen3"])
+def test_drafts_on_a_device(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1")
+    folder = layouts.write(CASES[name], tmp_path / name)
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False)
+    found = []
+    for device in ("cpu", "cuda"):
+        with LLM(model, device=device, kv_cache_memory_bytes=1 << 22, speculative_config=config(folder), **OPTIONS) as llm:
+            found.append(drafted(llm.generate([TEXT[:9], TEXT[3:8]], params, trace=True)))
+    assert found[0] == found[1] and len(found[0]) > 6
 
 
 @pytest.mark.parametrize(
