@@ -33,4 +33,5 @@ DRAFTERS = [
     planted("nodes without their parents", "PathRates", "if (parent > 0) own[i] *= own[parent - 1];", "", AUTO),
     planted("rows are free", "ChooseNodes", "question.num_rows + static_cast<int64_t>(count)", "question.num_rows", AUTO),
     planted("drafters that agree count once", "NodeRates::Rate", "1 - (1 - rate) * (1 - RateOf(kind.second))", "rate", AUTO),
+    planted("a run of bad luck ends what pays", "Allows", "|| recent_ > 0", "", AUTO),
 ]  # fmt: skip

@@ -30,7 +30,6 @@ EAGLE = [
     planted("unlikely tokens of judged heads are left out", "NodeLengths::Cut", "draft->laws.empty() ? ChooseNodes", "true ? ChooseNodes", AUTO),
     planted("what other requests learnt of heads", "NodeLengths::Begin", "sample.judges_drafts() ? HeadRates(greedy)", "false ? HeadRates(greedy)", AUTO),
     planted("the time of heads is measured where drafts are judged", "HeadWorth::StepOf", "head_->Share()}", "share_}", AUTO),
-    planted("the account forgets the heads' time", "NodeLengths::Cut", "std::exchange(record.head_cost, 0)", "0 * std::exchange(record.head_cost, 0)", AUTO),
     planted("a NaN in a scale", "PackedQ4", "if ((row[block + 1] & 0x7C) == 0x7C)", "if (false)", PACKED, "csrc/model"),
     planted("halves of packed columns", "Columns", "from + bytes_of(dtype, begin)", "from + bytes_of(dtype, 0)", PACKED, "csrc/model"),
     planted("packed rows are rounded again", "FormatOf", "is_packed && format != WeightFormat::kF32", "false", PACKED, "csrc/model/eagle_loader.cc"),

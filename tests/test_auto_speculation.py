@@ -76,9 +76,21 @@ def test_costs_and_what_was_seen_decide() -> None:
 
 
 def test_the_budget_bounds_what_is_lost() -> None:
-    balance = _core.testing.draft_budget
+    def balance(num_steps: int, drafts: list[tuple[float, int]]) -> float:
+        return float(_core.testing.draft_budget(num_steps, drafts)[0])
+
     assert balance(0, []) == pytest.approx(0.3) and balance(10, []) == pytest.approx(0.35) and balance(1000, []) == pytest.approx(0.6)
     assert balance(0, [(0.1, 0)] * 4) == pytest.approx(-0.1) and balance(0, [(0.1, 1)] * 9) == pytest.approx(0.6)
+
+
+def test_bad_luck_does_not_stop_what_pays() -> None:
+    def allows(drafts: list[tuple[float, int]]) -> bool:
+        return bool(_core.testing.draft_budget(0, drafts)[1])
+
+    pays = [(0.1, 1), (0.1, 0), (0.1, 0)] * 8
+    assert allows([]) and not allows([(0.1, 0)] * 3), "nothing was gained so far"
+    assert allows([*pays, *[(0.1, 0)] * 7]), "the account is empty, and the last dozen gained"
+    assert not allows([*pays, *[(0.1, 0)] * 24])
 
 
 def random_table(vocab_size: int) -> llmi.CorpusDrafter:

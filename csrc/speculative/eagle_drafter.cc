@@ -7,7 +7,9 @@ namespace llmi {
 namespace {
 
 constexpr float kRates[] = {0.0f, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f, 0.9f};
-constexpr double kExpected[2][7] = {{0.05, 0.12, 0.2, 0.3, 0.45, 0.6, 0.85}, {0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.9}};  // [greedy]
+// Of SmolLM2-135M with heads of 286 updates, on 60 of its own answers. At temperature 1 an unlikely token is right more often than it says,
+// since draft and target share their noise.
+constexpr double kExpected[2][7] = {{0.18, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8}, {0.08, 0.15, 0.3, 0.45, 0.65, 0.8, 0.93}};  // [greedy]
 static_assert(std::size(kRates) == std::size(kExpected[0]));
 
 }  // namespace

@@ -17,6 +17,7 @@ constexpr double kHeadWeight = 1.0 / 16;
 constexpr double kHeadFade = 0.003;
 constexpr double kStepShare = 0.005;
 constexpr double kMostBalance = 0.6;
+constexpr double kRecent = 1.0 / 12;
 constexpr double kLeastBalance = -0.1;  // one long draft that failed must not end drafting for good
 
 }  // namespace
@@ -77,6 +78,9 @@ void HeadRates::Rest() { first_ += kHeadFade * (expected_ - first_); }
 
 void DraftBudget::AddStep() { balance_ = std::min(kMostBalance, balance_ + kStepShare); }
 
-void DraftBudget::Settle(double cost, double num_saved) { balance_ = std::clamp(balance_ + num_saved - cost, kLeastBalance, kMostBalance); }
+void DraftBudget::Settle(double cost, double num_saved) {
+  balance_ = std::clamp(balance_ + num_saved - cost, kLeastBalance, kMostBalance);
+  recent_ += kRecent * (num_saved - cost - recent_);
+}
 
 }  // namespace llmi

@@ -54,17 +54,18 @@ class HeadRates {
 
 // Bounds what drafting can lose where it gains nothing. The balance is in steps without drafts: each step adds one part in a hundred, a
 // draft costs what it adds to its step's time, and saves a step with each accepted token. Gains are kept only up to a limit, so that they
-// cannot pay for a long loss.
+// cannot pay for a long loss. Where the last dozen of drafts gained, drafting goes on: a run of bad luck must not stop what pays.
 class DraftBudget {
  public:
   void AddStep();
   void Settle(double cost, double num_saved);
   // Whether a draft of this cost may be tried. risk: the probability that it saves nothing.
-  bool Allows(double cost, double risk) const { return cost * risk <= balance_; }
+  bool Allows(double cost, double risk) const { return cost * risk <= balance_ || recent_ > 0; }
   double balance() const { return balance_; }
 
  private:
   double balance_ = 0.3;
+  double recent_ = 0;  // mean gain of the last drafts
 };
 
 }  // namespace llmi
