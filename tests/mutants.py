@@ -25,6 +25,7 @@ from mutants_drafters import DRAFTERS
 from mutants_eagle import EAGLE
 from mutants_heads import HEADS
 from mutants_hidden import HIDDEN
+from mutants_medusa import MEDUSA
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
 from mutants_samplers import SAMPLERS
@@ -247,6 +248,7 @@ MUTANTS = [
     *BEAMS,
     *DRAFTERS,
     *EAGLE,
+    *MEDUSA,
     *CONSTRAINTS,
     *ROWS,
     *HEADS,

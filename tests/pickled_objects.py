@@ -122,7 +122,7 @@ def objects() -> dict[str, Any]:
         llmi.StreamChunk(0, 1, "ab", [5, 7], None), llmi.Receipt({"format": 2, "seed": 3}),
         llmi.SamplingParams(stop=["a"], logit_bias={3: -math.inf}, seed=2**64 - 1, temperature=0.5), llmi.Generate([[1]], llmi.SamplingParams(), max_tokens=3),
         llmi.TraceDifference(1, 5, None, 0.5, math.nan), llmi.TokenExplanation(3, columns, ["a", "b"]), llmi.Typical(0.125), llmi.PromptLookup(3, 2),
-        llmi.SelfDraft(exit_layer=1), llmi.Eagle("heads", 3), llmi.TokenTree([1, 2], [-1, -1]), llmi.Draft([1], None, [np.ones(4)]),
+        llmi.SelfDraft(exit_layer=1), llmi.Eagle("heads", 3), llmi.Medusa("heads", choices=[(0,), (1,)]), llmi.TokenTree([1, 2], [-1, -1]), llmi.Draft([1], None, [np.ones(4)]),
         llmi.SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"), llmi.Capture(hidden_states=(0, -1), attention=(1,)),
         *_beams(), llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4), llmi.Drafter(), llmi.Verification(), llmi.Constraint(),
         llmi.ToolCall("call_1", "add", {"a": 1}, '{"a": 1}'), llmi.CorpusDrafter([[1, 2, 1, 3]]), llmi.TokenRecycling(), llmi.Lookahead(4, 2),

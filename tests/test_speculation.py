@@ -334,8 +334,10 @@ def test_configs_are_checked(tiny: LLM, smollm_path: Path) -> None:
         tiny.generate([1], speculative_config={"method": "ngram", "nonsense": 1})
     with pytest.raises(llmi.InvalidParamsError, match="method 'eagle' needs 'model'"):
         tiny.generate([1], speculative_config={"method": "eagle"})
-    with pytest.raises(llmi.LlmiError, match="medusa"):
+    with pytest.raises(llmi.InvalidParamsError, match="method 'medusa' needs 'model'"):
         tiny.generate([1], speculative_config={"method": "medusa"})
+    with pytest.raises(llmi.LlmiError, match="hydra"):
+        tiny.generate([1], speculative_config={"method": "hydra"})
     with pytest.raises(llmi.UnsupportedCombinationError, match="draft for itself"):
         tiny.generate([1], speculative_config=llmi.DraftModel(tiny))
     with LLM(smollm_path, kv_cache_memory_bytes=1 << 25) as other, pytest.raises(llmi.UnsupportedCombinationError, match="tokenizer"):

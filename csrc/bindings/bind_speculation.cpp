@@ -12,6 +12,7 @@
 #include "bindings/py_drafter.h"
 #include "engine/engine.h"
 #include "speculative/eagle_drafter.h"
+#include "speculative/medusa_drafter.h"
 #include "speculative/prompt_lookup.h"
 
 namespace py = pybind11;
@@ -44,6 +45,13 @@ void RegisterBasicDrafters(py::module_& module) {
              std::vector<TreeNode> tree;
              for (const auto& [parent, rank] : nodes) tree.push_back({parent, rank});
              return std::make_shared<EagleDrafter>(std::move(tree));
+           }),
+           py::arg("tree"), "tree: (parent, rank) of each node.");
+  py::class_<MedusaDrafter, Drafter, std::shared_ptr<MedusaDrafter>>(module, "MedusaDrafter")
+      .def(py::init([](const std::vector<std::pair<int32_t, int32_t>>& nodes) {
+             std::vector<TreeNode> tree;
+             for (const auto& [parent, rank] : nodes) tree.push_back({parent, rank});
+             return std::make_shared<MedusaDrafter>(std::move(tree));
            }),
            py::arg("tree"), "tree: (parent, rank) of each node.");
   py::class_<PyDrafter, Drafter, std::shared_ptr<PyDrafter>>(module, "PyDrafter")

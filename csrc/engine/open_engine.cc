@@ -12,6 +12,7 @@
 #include "kernels/dispatch/tables.h"
 #include "model/eagle.h"
 #include "model/loader.h"
+#include "model/medusa.h"
 
 namespace llmi {
 namespace {
@@ -79,6 +80,7 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
   if (options.eagle.files != nullptr) {
     decoder_->set_eagle(LoadEagle(context_, options.eagle, files, decoder_.get()));
   }
+  if (options.medusa.files != nullptr) decoder_->set_medusa(LoadMedusa(context_, options.medusa, files, *decoder_));
   if (device_ == nullptr) return;
   decoder_->Reserve(context_, num_rows, num_logits_rows);
   device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
@@ -96,6 +98,7 @@ void OpenedEngine::Describe() {
   info_.weight_bytes = weights.num_bytes();
   info_.step_weight_bytes = info_.weight_bytes - (weights.head.num_bytes() > 0 ? weights.embedding.num_bytes() : 0);
   info_.draft_weight_bytes = decoder_->eagle() == nullptr ? 0 : decoder_->eagle()->weights().num_bytes();
+  info_.draft_weight_bytes += decoder_->medusa() == nullptr ? 0 : decoder_->medusa()->num_bytes();
   info_.weight_types = weights.TypeNames();
   info_.unpacked = weights.Unpacked();
   info_.has_quantized_layers = weights.HasQuantizedLayers();

@@ -22,8 +22,8 @@ struct EngineInfo {
   int64_t block_size = 0;
   uint64_t weight_bytes = 0;
   uint64_t step_weight_bytes = 0;   // read by one step; an embedding with a separate head is only looked up
-  uint64_t draft_weight_bytes = 0;  // of the drafter's layer that was loaded with the model
-  int64_t draft_kv_bytes = 0;       // its part of the cache
+  uint64_t draft_weight_bytes = 0;  // of the drafters that were loaded with the model
+  int64_t draft_kv_bytes = 0;       // their part of the cache
   std::string weight_types;         // as ModelWeights::TypeNames
   bool has_quantized_layers = false;
   std::map<std::string, UnpackedBytes> unpacked;  // as ModelWeights::Unpacked

@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "kernels/dispatch/device.h"
 #include "model/eagle.h"
+#include "model/medusa.h"
 #include "model/pack.h"
 #include "scheduler/scheduler.h"
 
@@ -57,7 +58,8 @@ struct EngineOptions {
   std::vector<int64_t> layers;  // only these layers of the model, ascending; empty: all
   std::string spec;             // the model's, as JSON (model/spec.h)
 
-  EagleFile eagle;  // a layer that drafts for the model; files null: none
+  EagleFile eagle;    // a layer that drafts for the model; files null: none
+  MedusaFile medusa;  // heads that draft for the model; files null: none
 };
 
 // Calls visit(name, field) for each option that has a plain value. Names are those of LLM's arguments, where LLM has such an argument.
@@ -98,6 +100,11 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("eagle_embedding_norm", options.eagle.embedding_norm);
   visit("eagle_hidden_norm", options.eagle.hidden_norm);
   visit("eagle_inert", options.eagle.inert);
+  visit("medusa_files", options.medusa.files);
+  visit("medusa_blocks", options.medusa.blocks);
+  visit("medusa_vocabularies", options.medusa.vocabularies);
+  visit("medusa_shortlist", options.medusa.shortlist);
+  visit("medusa_inert", options.medusa.inert);
 }
 
 // The choice of this name. Each throws Error(kInvalidArgument) for an unknown name.

@@ -21,9 +21,9 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cach
       requests_(requests),
       costs_(costs),
       policy_(config.policy_hook),
-      eagle_(context, decoder, cache),
+      loaded_drafters_(context, decoder, cache),
       drafting_(context, cache, scheduler, costs, requests, {decoder.spec().vocab_size, config.scheduler.max_num_batched_tokens},
-                decoder.eagle() == nullptr ? nullptr : &eagle_),
+                loaded_drafters_.heads()),
       rows_(context, decoder, cache, scheduler, requests, config.batch_hook, config.small_heads),
       ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 
@@ -32,9 +32,9 @@ void StepLoop::Run() {
   if (step == nullptr) step = Launch();
   if (step != nullptr) {
     scheduler_.Commit(step->pieces);
-    eagle_.BeforeRows(*step);
+    loaded_drafters_.BeforeRows(*step);
     rows_.Process(*step, num_steps_, ahead_);
-    eagle_.AfterRows(*step);
+    loaded_drafters_.AfterRows(*step);
     KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_.spec().hidden_size);
     KeepHiddenRows(*step, decoder_.spec().hidden_size);
     const double seconds = NowSeconds() - step->start_s;

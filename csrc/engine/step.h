@@ -12,7 +12,7 @@
 #include "engine/config.h"
 #include "engine/costs.h"
 #include "engine/drafting/drafting.h"
-#include "engine/drafting/eagle_runner.h"
+#include "engine/drafting/draft_runners.h"
 #include "engine/rows/row_processor.h"
 #include "engine/running.h"
 #include "engine/stats.h"
@@ -48,7 +48,7 @@ class StepLoop {
   ActiveRequests& requests_;
   StepCosts& costs_;
   const std::shared_ptr<PolicyHook> policy_;
-  EagleRunner eagle_;
+  DraftRunners loaded_drafters_;
   Drafting drafting_;
   RowProcessor rows_;
   StepAhead ahead_;

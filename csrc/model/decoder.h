@@ -25,6 +25,7 @@
 namespace llmi {
 
 class EagleDecoder;
+class MedusaHeads;
 
 class Decoder {
  public:
@@ -36,6 +37,9 @@ class Decoder {
   // The drafter's layer that was loaded with the model; null: none.
   EagleDecoder* eagle() const { return eagle_.get(); }
   void set_eagle(std::shared_ptr<EagleDecoder> eagle) { eagle_ = std::move(eagle); }
+  // The Medusa heads that were loaded with the model; null: none.
+  MedusaHeads* medusa() const { return medusa_.get(); }
+  void set_medusa(std::shared_ptr<MedusaHeads> medusa) { medusa_ = std::move(medusa); }
 
   // Allocates all memory that a Forward of num_rows rows and the logits of num_logits_rows rows need, so that no step allocates.
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
@@ -100,6 +104,7 @@ class Decoder {
   PositionValues positions_;
   Workspace workspace_;
   std::shared_ptr<EagleDecoder> eagle_;
+  std::shared_ptr<MedusaHeads> medusa_;
   std::vector<int> kept_layers_;             // those of KeepStreams
   std::vector<AlignedBuffer> kept_streams_;  // [rows, hidden] each
   std::vector<AttentionSegment> segments_;   // those of the current batch and KV group

@@ -8,6 +8,7 @@
 #include "io/recorded_tensors.h"
 #include "model/checkpoints/checkpoint.h"
 #include "model/dequantize.h"
+#include "model/drafter_tensors.h"
 #include "model/eagle.h"
 #include "model/tensor_slots.h"
 
@@ -18,22 +19,6 @@ constexpr const char* kFcWeight = "fc.weight";
 constexpr const char* kFcBias = "fc.bias";
 // Parts of published files that do not change the result: tables of the rotation.
 constexpr const char* kInert[] = {"layers.0.self_attn.rotary_emb.inv_freq", "midlayer.self_attn.rotary_emb.inv_freq"};
-
-// Matrices of quantised layers are quantised to as many bits; others get the type of the target's.
-WeightFormat FormatLike(const PackedMatrix& target) {
-  const PackedView view = target.view();
-  if (IsQuantizedPacked(view.type)) {
-    const double bits = 8.0 * static_cast<double>(target.num_bytes()) / static_cast<double>(view.num_rows * view.num_cols);
-    return bits > 6.0 ? WeightFormat::kQ8_0 : WeightFormat::kQ4_0;
-  }
-  switch (view.type) {
-    case PackedType::kF16:
-    case PackedType::kF16Rows: return WeightFormat::kF16;
-    case PackedType::kBF16:
-    case PackedType::kBF16Rows: return WeightFormat::kBF16;
-    default: return WeightFormat::kF32;
-  }
-}
 
 // A part of the columns of a matrix, as a tensor of its own in memory: in the matrix's type, or in fp32 where the part ends inside a block.
 class Columns {
@@ -141,20 +126,6 @@ WeightFormat FormatOf(const TensorFile& file, const PackedMatrix& target) {
   return is_packed && format != WeightFormat::kF32 ? WeightFormat::kAsStored : format;
 }
 
-bool IsFloat(const TensorView& view) { return view.dtype == DType::kF32 || view.dtype == DType::kF16 || view.dtype == DType::kBF16; }
-
-// A matrix, or, of one extent, a vector of floats.
-const TensorView& FoundTensor(const std::string& path, const TensorFile& file, const std::string& name,
-                              const std::vector<uint64_t>& shape) {
-  const TensorView* view = file.Find(name);
-  if (view == nullptr) throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' is missing", name);
-  const bool is_packed = shape.size() == 2 && IsQuantized(view->dtype);
-  if (view->shape == shape && (is_packed || IsFloat(*view))) return *view;
-  std::string wanted;
-  for (uint64_t extent : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(extent);
-  throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' must be float and have the shape [" + wanted + "]", name);
-}
-
 void RefuseUnread(const std::string& path, const RecordedTensors& tensors) {
   for (const TensorView* view : tensors.Unread()) {
     if (std::any_of(std::begin(kInert), std::end(kInert), [&](const char* name) { return view->name == name; })) continue;
@@ -164,30 +135,6 @@ void RefuseUnread(const std::string& path, const RecordedTensors& tensors) {
                     "wrong without it",
                 view->name);
   }
-}
-
-std::vector<float> Vector(const TensorView& view) {
-  std::vector<uint8_t> bytes(view.num_bytes);
-  view.Read(0, view.num_bytes, bytes.data());
-  std::vector<float> values(view.shape[0]);
-  DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(values.size()), values.data());
-  return values;
-}
-
-// The target's head rows of these tokens, packed as they are in its own head; empty where they are not plain rows of its file.
-PackedMatrix HeadRows(const KernelContext& context, const std::vector<int32_t>& shortlist, const ModelFiles& files, const Decoder& target) {
-  const ModelSpec& spec = target.spec();
-  const TensorBinding& binding = spec.tied_head() ? spec.embedding.weight : spec.head.weight;
-  if (!(binding.order == RowOrder{}) || binding.transposed || !spec.head.bias.name.empty()) return {};
-  const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, spec.quantization);
-  const TensorView* view = checkpoint->Find(binding.name);
-  if (view == nullptr) return {};
-  const PackedMatrix& own = spec.tied_head() ? target.weights().embedding : target.weights().head;
-  const WeightFormat format = view->dtype == own.source_dtype() && PackedTypeOf(view->dtype, WeightFormat::kAsStored) == own.view().type
-                                  ? WeightFormat::kAsStored
-                                  : FormatLike(own);
-  const RowMap rows = {static_cast<int64_t>(shortlist.size()), [&](int64_t row) { return shortlist[static_cast<size_t>(row)]; }};
-  return {context, *view, format, &rows};
 }
 
 class EagleLoader {
@@ -263,7 +210,7 @@ class EagleLoader {
     std::vector<float> all;
     for (const std::string& name : names) {
       const uint64_t size = static_cast<uint64_t>(width) / names.size();
-      const std::vector<float> values = Vector(FoundTensor(path_, tensors_, name, {size}));
+      const std::vector<float> values = FloatVector(FoundTensor(path_, tensors_, name, {size}));
       all.insert(all.end(), values.begin(), values.end());
     }
     weights->tap_norm.weight = {context_, all};
@@ -297,7 +244,7 @@ class EagleLoader {
   }
 
   WeightVector Bias(const std::string& name) {
-    return {context_, Vector(FoundTensor(path_, tensors_, name, {static_cast<uint64_t>(spec_.hidden_size)}))};
+    return {context_, FloatVector(FoundTensor(path_, tensors_, name, {static_cast<uint64_t>(spec_.hidden_size)}))};
   }
 
   const KernelContext& context_;

@@ -37,11 +37,21 @@ struct TreeNode {
   int32_t parent;
   int32_t rank;
 };
+// Throws Error(kInvalidArgument) if the nodes are not in this order.
+void CheckTreeNodes(std::span<const TreeNode> tree);
 
 // The forwards of a trained drafter: their time, and the rows of each that were run whole.
 struct HeadWork {
   double seconds = 0;
   std::vector<int64_t> rows;
+};
+
+// The engine's part of a drafter that reads the target's last hidden row alone (model/medusa.h).
+class LastRowHead {
+ public:
+  virtual ~LastRowHead() = default;
+  // Fills `draft` of each context with the first nodes of the tree.
+  virtual void Propose(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) = 0;
 };
 
 // The engine's part of a drafter that reads the target's hidden rows and keeps K and V in the sequence's blocks (model/eagle.h).
@@ -87,10 +97,11 @@ struct DraftContext {
   // first_row: the position of the first of these rows, or that of the next one if there is none.
   const HiddenChunks* hidden_rows = nullptr;
   int64_t first_row = 0;
-  DraftHead* head = nullptr;    // null: the model was loaded without one
-  void* owner = nullptr;        // the engine's record of the sequence, for `head` and `worth`
-  DraftWorth* worth = nullptr;  // null: drafts are made whatever they cost
-  int16_t first_kind = 0;       // of the drafter, in a union
+  DraftHead* head = nullptr;      // null: the model was loaded without one
+  LastRowHead* medusa = nullptr;  // null: the model was loaded without Medusa heads
+  void* owner = nullptr;          // the engine's record of the sequence, for `head`, `medusa` and `worth`
+  DraftWorth* worth = nullptr;    // null: drafts are made whatever they cost
+  int16_t first_kind = 0;         // of the drafter, in a union
 
   Draft draft;
   int32_t confidence = 0;      // the kind of the draft, in [0, kNumConfidences); 0 if the drafter does not tell kinds apart
@@ -128,6 +139,8 @@ class Drafter {
   virtual int64_t num_bytes() const { return 0; }
   // Whether it proposes through DraftContext::head. Then the slots of its draft must be reserved before it is asked.
   virtual bool needs_head() const { return false; }
+  // Whether it proposes through DraftContext::medusa. Then the hidden row that the last token was drawn from is kept.
+  virtual bool needs_last_row() const { return false; }
   // The most nodes of a draft where `wanted` are wanted.
   virtual int64_t MostNodes(int64_t wanted) const { return wanted; }
   // Fills `draft` or `error` of each context. The caller checks the drafts.
@@ -150,6 +163,7 @@ class UnionDrafter : public Drafter {
   int64_t num_likeliest() const override;
   void Learn(DrafterState& state, const SeenRow& row, bool shares) override;
   bool needs_head() const override;
+  bool needs_last_row() const override;
   void Propose(std::span<DraftContext*> contexts) override;
   bool wants_observe() const override;
   void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;

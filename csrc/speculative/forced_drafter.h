@@ -29,6 +29,7 @@ class ForcedDrafter : public Drafter {
   int64_t num_likeliest() const override { return drafter_ == nullptr ? 0 : drafter_->num_likeliest(); }
   void Learn(DrafterState& state, const SeenRow& row, bool shares) override { drafter_->Learn(state, row, shares); }
   bool needs_head() const override { return drafter_ != nullptr && drafter_->needs_head(); }
+  bool needs_last_row() const override { return drafter_ != nullptr && drafter_->needs_last_row(); }
   // Forced tokens come first; of the user's draft, what agrees with them follows. A drafter that gives laws or observes keeps its drafts as
   // they are, unless it has none.
   void Propose(std::span<DraftContext*> contexts) override;

@@ -60,6 +60,10 @@ bool UnionDrafter::needs_head() const {
   return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->needs_head(); });
 }
 
+bool UnionDrafter::needs_last_row() const {
+  return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->needs_last_row(); });
+}
+
 bool UnionDrafter::wants_observe() const {
   return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->wants_observe(); });
 }

@@ -37,6 +37,7 @@ _MODULES = {
     "speculation.drafters": ("Draft", "Drafter", "PromptLookup"),
     "speculation.corpus": ("CorpusDrafter",),
     "speculation.eagle": ("Eagle",),
+    "speculation.medusa": ("Medusa",),
     "speculation.context": ("DraftContext",),
     "speculation.draft_model": ("DraftModel",),
     "speculation.lookahead": ("Lookahead",),
@@ -151,6 +152,7 @@ if TYPE_CHECKING:
     from llmi.speculation.drafters import PromptLookup as PromptLookup
     from llmi.speculation.eagle import Eagle as Eagle
     from llmi.speculation.lookahead import Lookahead as Lookahead
+    from llmi.speculation.medusa import Medusa as Medusa
     from llmi.speculation.recycling import TokenRecycling as TokenRecycling
     from llmi.speculation.self_draft import SelfDraft as SelfDraft
     from llmi.speculation.verification import Typical as Typical

@@ -61,13 +61,13 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def _loaded_drafts(value: object, files: OpenModel, spec: ModelSpec, layers: Sequence[int]) -> tuple[object, Any, dict[str, Any]]:
-    """The configuration, the EAGLE layer that was loaded, and the core's options for it."""
+def _loaded_drafts(value: object, files: OpenModel, spec: ModelSpec, layers: Sequence[int]) -> tuple[object, Any, Any, dict[str, Any]]:
+    """The configuration, the EAGLE layer and the Medusa heads that were loaded, and the core's options for them."""
     if value is None:
-        return None, None, {}
-    from llmi.speculation.loading import load_speculation
+        return None, None, None, {}
+    from llmi.speculation.medusa_heads import load_drafters
 
-    return load_speculation(value, files, spec, layers)
+    return load_drafters(value, files, spec, layers)
 
 
 def _tokenizer_of(given: str | os.PathLike[str] | Tokenizer | None, files: OpenModel, overrides: dict[str, Any]) -> Tokenizer:
@@ -208,8 +208,8 @@ class LLM(StaysHere, ModelRows):
         dropped = _core.DropFlag()
         spec = spec_of_files(files, args)
         spec_text = spec.to_json()
-        speculation, self._eagle, eagle = _loaded_drafts(speculative_config, files, spec, _layers)
-        loading = Background(lambda: _core.Engine(files.core, spec=spec_text, **args.for_core(), **eagle, dropped=dropped))
+        speculation, self._eagle, self._medusa, drafters = _loaded_drafts(speculative_config, files, spec, _layers)
+        loading = Background(lambda: _core.Engine(files.core, spec=spec_text, **args.for_core(), **drafters, dropped=dropped))
         try:
             overrides = json.loads(args.hf_overrides or "{}")
             self.tokenizer = _tokenizer_of(tokenizer, files, overrides)

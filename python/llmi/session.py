@@ -46,6 +46,7 @@ class Session(Protocol):
     _batch_runner : the engine-wide logits processors
     _ids : ids of the next requests
     _eagle : path and shortlist of the EAGLE layer that was loaded with the model; None: none was
+    _medusa : path and number of the Medusa heads that were loaded with the model; None: none were
     """
 
     tokenizer: Tokenizer
@@ -63,6 +64,7 @@ class Session(Protocol):
     _batch_runner: BatchRunner | None
     _ids: Iterator[int]
     _eagle: tuple[str, int | None] | None
+    _medusa: tuple[str, int] | None
 
     def generate(
         self,

@@ -17,10 +17,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Whether the next token is the likeliest of the head's row itself.
 bool IsPlainGreedy(const SamplingParams& params) {
-  const Penalties penalties = PenaltiesOf(params);
-  const bool penalised = penalties.repetition != 1.0f || penalties.frequency != 0.0f || penalties.presence != 0.0f;
-  return params.has_point_law() && !penalised && params.logit_bias.empty() && params.bad_words.empty() &&
-         params.allowed_token_ids.empty() && params.no_repeat_ngram_size == 0 && params.dry_multiplier == 0;
+  return params.has_point_law() && !DependsOnPath(params) && params.logit_bias.empty() && params.allowed_token_ids.empty();
 }
 
 // The law [vocab_size] of the next token; empty if no listed token may come.
@@ -47,6 +44,12 @@ std::vector<float> ProbsOf(const KernelContext& host, std::vector<float> law, st
 }
 
 }  // namespace
+
+bool DependsOnPath(const SamplingParams& params) {
+  const Penalties penalties = PenaltiesOf(params);
+  const bool penalised = penalties.repetition != 1.0f || penalties.frequency != 0.0f || penalties.presence != 0.0f;
+  return penalised || !params.bad_words.empty() || params.no_repeat_ngram_size != 0 || params.dry_multiplier != 0;
+}
 
 DraftChoices ChooseTokens(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
                           std::span<const float> logits, int64_t vocab_size, int64_t count) {

@@ -59,6 +59,12 @@ struct HeldRows {
   }
 };
 
+// The target's hidden row that the last token was drawn from, before the final norm.
+struct LastRow {
+  int64_t position = -1;      // of the row's token; -1: none is kept
+  std::vector<float> values;  // [hidden_size]
+};
+
 class DraftRecord {
  public:
   // The drafter's memory of the sequence; null until it is first needed.
@@ -83,6 +89,7 @@ class DraftRecord {
   // The length that was wanted; 0: no such draft waits.
   int64_t TakePlannedLength() { return std::exchange(planned_length_, 0); }
   HeldRows& held() { return held_; }
+  LastRow& last_row() { return last_row_; }
   Draft TakeWaiting() { return *std::exchange(waiting_, std::nullopt); }
 
   // How often drafts of this confidence were accepted.
@@ -115,6 +122,7 @@ class DraftRecord {
   std::optional<Draft> waiting_;
   int64_t planned_length_ = 0;
   HeldRows held_;
+  LastRow last_row_;
   AcceptanceRecords acceptance_;
   std::unique_ptr<NodeRecord> nodes_;
   std::map<int, std::vector<float>> hidden_states_;

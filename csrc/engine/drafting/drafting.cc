@@ -23,15 +23,15 @@ bool MayDraft(const ScheduledPiece& piece) {
 }  // namespace
 
 Drafting::Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
-                   DraftingLimits limits, DraftHead* head)
+                   DraftingLimits limits, DraftHeads heads)
     : context_(context),
       cache_(cache),
       scheduler_(scheduler),
       requests_(requests),
       limits_(limits),
-      head_(head),
+      heads_(heads),
       lengths_(context, scheduler, costs, histories_),
-      node_lengths_(context, costs, histories_, head) {}
+      node_lengths_(context, costs, histories_, heads.eagle) {}
 
 void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;
@@ -146,7 +146,8 @@ DraftContext Drafting::MakeContext(Sample& sample, int64_t max_nodes) {
   const HiddenChunks& rows = sample.drafting.rows().chunks();
   context.hidden_rows = &rows;
   context.first_row = rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row;
-  context.head = head_;
+  context.head = heads_.eagle;
+  context.medusa = heads_.medusa;
   context.owner = &sample;
   if (NodeLengths::Serves(speculation)) context.worth = &node_lengths_.worth();
   if (sample.drafting.state() == nullptr) sample.drafting.set_state(speculation.drafter->NewState(running.request->id, sample.index));

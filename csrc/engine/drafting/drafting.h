@@ -22,10 +22,16 @@ struct DraftingLimits {
   int64_t max_num_batched_tokens = 0;
 };
 
+// The engine's parts of the drafters that were loaded with the model; null: it was loaded without.
+struct DraftHeads {
+  DraftHead* eagle = nullptr;
+  LastRowHead* medusa = nullptr;
+};
+
 class Drafting {
  public:
   Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
-           DraftingLimits limits, DraftHead* head);
+           DraftingLimits limits, DraftHeads heads);
 
   // Call it before a step is scheduled. Proposes for sequences whose drafts are accepted and rejected (Sample::judges_drafts). Each token
   // of such a sequence has one draft, and the whole draft goes into the step that computes the token. That may be a later step than the
@@ -66,7 +72,7 @@ class Drafting {
   Scheduler& scheduler_;
   ActiveRequests& requests_;
   const DraftingLimits limits_;
-  DraftHead* const head_;  // null: none was loaded
+  const DraftHeads heads_;
   DrafterHistories histories_;
   DraftLengths lengths_;
   NodeLengths node_lengths_;

@@ -291,6 +291,9 @@ class Lookahead(Drafter):
 class EagleDrafter(Drafter):
     def __init__(self, tree: Sequence[tuple[int, int]]) -> None: ...
 
+class MedusaDrafter(Drafter):
+    def __init__(self, tree: Sequence[tuple[int, int]]) -> None: ...
+
 class PyDrafter(Drafter):
     def __init__(self, runner: object, name: str) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,13 @@ def refuse_pickled(path: Path) -> None:
         )
 
 
-def open_heads(path: Path) -> Heads:
-    """Opens the drafter at `path`. Raises ModelFileError that names what is wrong."""
+def open_heads(path: Path, names: Sequence[str] = (_WEIGHTS,)) -> Heads:
+    """Opens the drafter at `path`. names: of its file in a folder; the first that is there. Raises ModelFileError that names what is wrong."""
     refuse_pickled(path)
     if path.suffix.lower() == ".gguf":
         return _open_gguf(path)
-    weights, config_path = (path / _WEIGHTS, path / _CONFIG) if path.is_dir() else (path, None)
+    name = next((name for name in names if (path / name).is_file()), names[0])
+    weights, config_path = (path / name, path / _CONFIG) if path.is_dir() else (path, None)
     if path.is_dir() and not weights.is_file() and (path / _PACKED).is_file():
         weights, config_path = path / _PACKED, None
     if path.is_dir() and not weights.is_file():

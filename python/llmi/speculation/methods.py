@@ -14,6 +14,7 @@ from llmi.speculation.auto import AutoDrafters
 from llmi.speculation.draft_model import DraftModel
 from llmi.speculation.drafters import Drafter, PromptLookup
 from llmi.speculation.eagle import Eagle
+from llmi.speculation.medusa import Medusa
 
 Config = Mapping[str, Any]
 
@@ -64,6 +65,16 @@ def _eagle(config: Config) -> Drafter:
     return Eagle(config["model"], length if isinstance(length, int) else 2)
 
 
+def _medusa(config: Config) -> Drafter:
+    """One token of each head, as many as num_speculative_tokens says; without it, the default tree."""
+    if config.get("model") is None:
+        raise InvalidParamsError("speculative_config: method 'medusa' needs 'model', the path of its heads", "speculative_config")
+    length = config.get("num_speculative_tokens")
+    return Medusa(
+        config["model"], choices=[(0,) * (depth + 1) for depth in range(length)] if isinstance(length, int) and length > 0 else None
+    )
+
+
 def _auto(config: Config) -> Drafter:
     if config.get("model") is not None:
         raise InvalidParamsError(f"speculative_config: method 'auto' has no model, not {show(config['model'])}", "speculative_config")
@@ -79,6 +90,7 @@ METHODS: dict[str, tuple[Callable[[Config], Drafter], tuple[str, ...]]] = {
     "draft_model": (_draft_model, ()),
     "eagle": (_eagle, ()),
     "eagle3": (_eagle, ()),
+    "medusa": (_medusa, ()),
     "auto": (_auto, ()),
 }
 _SHOWN = [name for name in METHODS if name not in ("[ngram]", "prompt_lookup")]

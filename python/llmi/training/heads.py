@@ -50,13 +50,13 @@ def train_heads(
     ----------
     llm : LLM
     output : path
-        A folder for config.json and model.safetensors, which `Eagle(output)` reads. Until the end it also holds the text and, once a
+        A folder for config.json and model.safetensors, which `Eagle(output)` or `Medusa(output)` reads. Until the end it also holds the text and, once a
         minute, a checkpoint.
     prompts : prompts as in generate, optional
         What the model answers; many and varied ones. None: llmi's own chats, maths, code, summaries and French.
     kind : {"eagle", "medusa"}
         A layer that also reads the tokens drafted before, or heads that see the last hidden row alone, which are smaller and guess less.
-        `Eagle` drafts with the layer; for Medusa heads llmi has no drafter of its own yet: a Python drafter can read them (`hidden_rows`).
+        `Eagle` drafts with the layer, `Medusa` with the heads.
     steps : int, optional
         Updates; they fix the length of the text too. None: as many as fit in `minutes`.
     minutes : float

@@ -1,0 +1,61 @@
+#include "model/drafter_tensors.h"
+
+#include <memory>
+
+#include "core/errors.h"
+#include "model/checkpoints/checkpoint.h"
+#include "model/dequantize.h"
+
+namespace llmi {
+
+WeightFormat FormatLike(const PackedMatrix& target) {
+  const PackedView view = target.view();
+  if (IsQuantizedPacked(view.type)) {
+    const double bits = 8.0 * static_cast<double>(target.num_bytes()) / static_cast<double>(view.num_rows * view.num_cols);
+    return bits > 6.0 ? WeightFormat::kQ8_0 : WeightFormat::kQ4_0;
+  }
+  switch (view.type) {
+    case PackedType::kF16:
+    case PackedType::kF16Rows: return WeightFormat::kF16;
+    case PackedType::kBF16:
+    case PackedType::kBF16Rows: return WeightFormat::kBF16;
+    default: return WeightFormat::kF32;
+  }
+}
+
+const TensorView& FoundTensor(const std::string& path, const TensorFile& file, const std::string& name,
+                              const std::vector<uint64_t>& shape) {
+  const TensorView* view = file.Find(name);
+  if (view == nullptr) throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' is missing", name);
+  const bool is_float = view->dtype == DType::kF32 || view->dtype == DType::kF16 || view->dtype == DType::kBF16;
+  const bool is_packed = shape.size() == 2 && IsQuantized(view->dtype);
+  if (view->shape == shape && (is_packed || is_float)) return *view;
+  std::string wanted;
+  for (uint64_t extent : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(extent);
+  throw Error(ErrorKind::kModelFile, path + ": tensor '" + name + "' must be float and have the shape [" + wanted + "]", name);
+}
+
+std::vector<float> FloatVector(const TensorView& view) {
+  std::vector<uint8_t> bytes(view.num_bytes);
+  view.Read(0, view.num_bytes, bytes.data());
+  std::vector<float> values(view.shape[0]);
+  DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(values.size()), values.data());
+  return values;
+}
+
+PackedMatrix HeadRows(const KernelContext& context, const std::vector<int32_t>& shortlist, const ModelFiles& files, const Decoder& target) {
+  const ModelSpec& spec = target.spec();
+  const TensorBinding& binding = spec.tied_head() ? spec.embedding.weight : spec.head.weight;
+  if (!(binding.order == RowOrder{}) || binding.transposed || !spec.head.bias.name.empty()) return {};
+  const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, spec.quantization);
+  const TensorView* view = checkpoint->Find(binding.name);
+  if (view == nullptr) return {};
+  const PackedMatrix& own = spec.tied_head() ? target.weights().embedding : target.weights().head;
+  const WeightFormat format = view->dtype == own.source_dtype() && PackedTypeOf(view->dtype, WeightFormat::kAsStored) == own.view().type
+                                  ? WeightFormat::kAsStored
+                                  : FormatLike(own);
+  const RowMap rows = {static_cast<int64_t>(shortlist.size()), [&](int64_t row) { return shortlist[static_cast<size_t>(row)]; }};
+  return {context, *view, format, &rows};
+}
+
+}  // namespace llmi

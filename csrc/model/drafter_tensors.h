@@ -1,0 +1,26 @@
+// What the loaders of trained drafters (eagle_loader.cc, medusa_loader.cc) have in common.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/model_files.h"
+#include "kernels/ops/context.h"
+#include "model/decoder.h"
+#include "model/pack.h"
+
+namespace llmi {
+
+// The format of a drafter's matrices, by one of the target's. Matrices of quantised layers are quantised to as many bits; others get the
+// type of the target's.
+WeightFormat FormatLike(const PackedMatrix& target);
+
+// The tensor of this name and shape: a matrix, or, of one extent, a vector of floats. path: in messages. Throws Error(kModelFile).
+const TensorView& FoundTensor(const std::string& path, const TensorFile& file, const std::string& name, const std::vector<uint64_t>& shape);
+std::vector<float> FloatVector(const TensorView& view);
+
+// The target's head rows of these tokens, packed as they are in its own head; empty where they are not plain rows of its file.
+PackedMatrix HeadRows(const KernelContext& context, const std::vector<int32_t>& shortlist, const ModelFiles& files, const Decoder& target);
+
+}  // namespace llmi

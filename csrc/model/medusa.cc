@@ -1,0 +1,65 @@
+#include "model/medusa.h"
+
+#include <utility>
+
+#include "kernels/dispatch/transfer.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/row_ops.h"
+#include "kernels/ops/vocab.h"
+#include "model/layer_pass.h"
+
+namespace llmi {
+
+MedusaHeads::MedusaHeads(std::vector<MedusaHead> heads, std::vector<int32_t> shortlist, PackedMatrix rows)
+    : heads_(std::move(heads)), shortlist_(std::move(shortlist)), rows_(std::move(rows)) {}
+
+uint64_t MedusaHeads::num_bytes() const {
+  uint64_t bytes = rows_.num_bytes();
+  for (const MedusaHead& head : heads_) {
+    bytes += head.vocabulary.num_bytes();
+    for (const LinearWeights& block : head.blocks) bytes += block.matrix.num_bytes();
+  }
+  return bytes;
+}
+
+void MedusaHeads::Logits(const KernelContext& context, Decoder& target, const std::vector<float>& normed, int64_t head,
+                         std::vector<float>* logits) {
+  const int64_t hidden = target.spec().hidden_size;
+  const int64_t num_rows = static_cast<int64_t>(normed.size()) / hidden;
+  const MedusaHead& own = heads_[static_cast<size_t>(head)];
+  float* x = Floats(context, x_, num_rows * hidden);
+  ToDevice(context, x, normed.data(), FloatBytes(num_rows * hidden));
+  for (const LinearWeights& block : own.blocks) RunBlock(context, block, num_rows, x);
+  if (own.vocabulary.num_bytes() > 0) return Multiply(context, own.vocabulary, {}, x, num_rows, logits);
+  if (rows_.num_bytes() > 0) return Multiply(context, rows_, target.spec().head, x, num_rows, logits);
+  logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
+  target.LmHead(context, x, num_rows, logits->data());
+}
+
+void MedusaHeads::RunBlock(const KernelContext& context, const LinearWeights& block, int64_t num_rows, float* x) {
+  const int64_t hidden = block.matrix.view().num_cols;
+  float* inner = Floats(context, inner_, num_rows * hidden);
+  float* activated = Floats(context, activated_, num_rows * hidden);
+  const LinearInput input = MakeInput(context, num_rows, {&block.matrix}, false, forms_);
+  ConvertInput(context, x, num_rows, hidden, input);
+  Linear(context, ArgsOf(PartsOf({&block}), x, input, num_rows, inner, hidden, false));
+  Activate(context, {.activation = Activation::kSilu, .gated = false, .x = inner, .num_rows = num_rows, .size = hidden, .out = activated});
+  AddScaled(context, activated, num_rows * hidden, 1.0f, x);
+}
+
+void MedusaHeads::Multiply(const KernelContext& context, const PackedMatrix& matrix, const HeadSpec& spec, const float* x, int64_t num_rows,
+                           std::vector<float>* logits) {
+  const int64_t num_choices = matrix.view().num_rows;
+  const std::vector<LinearPart> part = {{.weights = matrix.view()}};
+  float* there = Floats(context, logits_, num_rows * num_choices);
+  const LinearInput input = MakeInput(context, num_rows, {&matrix}, true, forms_);
+  ConvertInput(context, x, num_rows, matrix.view().num_cols, input);
+  Linear(context, ArgsOf(part, x, input, num_rows, there, num_choices, false));
+  if (spec.scale != 1.0) Scale(context, there, num_rows * num_choices, static_cast<float>(spec.scale));
+  if (spec.soft_cap > 0) SoftCap(context, there, num_rows * num_choices, static_cast<float>(spec.soft_cap));
+  logits->resize(static_cast<size_t>(num_rows * num_choices));
+  ToHost(context, logits->data(), there, FloatBytes(num_rows * num_choices));
+}
+
+}  // namespace llmi

@@ -1,0 +1,17 @@
+#include <vector>
+
+#include "speculative/drafter.h"
+
+namespace llmi {
+
+void CheckTreeNodes(std::span<const TreeNode> tree) {
+  std::vector<int32_t> num_children(tree.size() + 1, 0);
+  for (size_t i = 0; i < tree.size(); ++i) {
+    const TreeNode& node = tree[i];
+    const bool in_order = i == 0 ? node.parent == -1 : node.parent >= tree[i - 1].parent;
+    CheckArgument(in_order && node.parent < static_cast<int32_t>(i) && node.rank == num_children[static_cast<size_t>(node.parent + 1)]++,
+                  "the nodes of a draft's tree are not in order");
+  }
+}
+
+}  // namespace llmi
