@@ -16,7 +16,6 @@ MEDUSA = [
     planted("a head off by one position", "MedusaRunner::AfterRows", "piece.num_new + node)", "piece.num_new + node - 1)"),
     planted("each head guesses for the one before it", "MedusaRunner::Propose", "Logits(context_, decoder_, inputs, depth,",
             "Logits(context_, decoder_, inputs, std::max<int64_t>(depth - 1, 0),"),
-    planted("a chunk's last row replaces the row of the last draw", "MedusaRunner::BeforeRows", "|| !draws ", "|| (!draws && step.pieces.empty()) "),
     planted("rows before the final norm", "MedusaRunner::Propose", "if (!guessed.empty()) decoder_.NormTapped", "if (guessed.size() > 1000) decoder_.NormTapped"),
     planted("siblings by their place in the draft", "MedusaRunner::Grow", "chosen.token_ids[rank]", "chosen.token_ids[chosen.token_ids.size() - 1 - rank]"),
     planted("a tree where chains alone are taken", "MedusaRunner::Begin", "context->wants_chain ?", "context->wants_chain && false ?"),
