@@ -88,8 +88,8 @@ _MASKS = {"allowed_token_ids", "bad_words", "logit_bias", "logits_processors", "
 _NOT_CONTRASTIVE = {"n", "temperature", "guidance_scale", "negative_prompt", "dola_layers", "dola_rule", "sampler_order", "mirostat"}
 
 
-#: Made of texts of letters, which many prompts repeat.
-TABLE = llmi.CorpusDrafter([LETTERS * 3, LETTERS[::-1] * 3, [id for id in LETTERS for _ in range(3)]])
+#: Texts of letters, which many prompts repeat.
+TEXTS = [LETTERS * 3, LETTERS[::-1] * 3, [id for id in LETTERS for _ in range(3)]]
 
 
 def pick(rng: np.random.Generator, values: list[Any]) -> Any:
@@ -213,6 +213,7 @@ class Engines:
     """A roomy engine, one with little memory and small chunks, and one on the emulated device."""
 
     def __init__(self, path: Path, emulated: bool, roomy_bytes: int = 1 << 23) -> None:
+        self.table = llmi.CorpusDrafter(TEXTS)  # of the vocabulary of this model
         self.roomy = LLM(path, kv_cache_memory_bytes=roomy_bytes, max_model_len=160)
         self.crowded = crowded_llm(path, 60, max_model_len=140, max_num_batched_tokens=48)
         self.device = LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=160, device="cuda") if emulated else None
@@ -240,7 +241,7 @@ def runs_of(engines: Engines) -> Iterator[tuple[str, bool, Run]]:
     yield "batched, prefix hits", False, generated(engines.roomy)
     yield "prompt lookup", True, generated(engines.crowded, speculative_config=SpeculativeConfig(PromptLookup(), 3))
     yield "token recycling", True, generated(engines.crowded, speculative_config=SpeculativeConfig(llmi.TokenRecycling(), 4))
-    yield "table and lookup", True, generated(engines.roomy, speculative_config=SpeculativeConfig([TABLE, PromptLookup()]))
+    yield "table and lookup", True, generated(engines.roomy, speculative_config=SpeculativeConfig([engines.table, PromptLookup()]))
     yield "echo", True, generated(engines.roomy, speculative_config=SpeculativeConfig(Echo(), 4))
     yield "stepped", False, stepped
     yield "asyncio", False, lambda prompts, params: asyncio.run(from_asyncio(engines.crowded, prompts, params))
