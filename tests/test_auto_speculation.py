@@ -190,7 +190,7 @@ def test_methods_of_vllm() -> None:
         ({"method": "suffix", "suffix_decoding_max_tree_depth": 0}, "suffix_decoding_max_tree_depth"),
         ({"method": "suffix", "suffix_decoding_min_token_prob": 1.5}, "suffix_decoding_min_token_prob"),
         ({"method": "auto", "model": "x"}, "'auto' has no model"),
-        ({"method": "sufix"}, "'sufix' is unknown: ngram, suffix, draft_model, eagle, eagle3 or auto"),
+        ({"method": "sufix"}, "'sufix' is unknown: ngram, suffix, draft_model, eagle, eagle3, medusa or auto"),
         ({"methods": "suffix"}, "no key 'methods'"),
     ]
     for given, message in bad:

@@ -82,14 +82,15 @@ def ill_conditioned(exact_model: Any, tokens: list[int], rows: Array, own: Array
     """Of positions that differ by more than is allowed, from float64 too: transformers' fp32 finds their states no better.
 
     Few positions of a text magnify rounding: what differs by 1e-7 after three layers differs by 2e-5 after six, in either
-    computation, and whose logits end up nearer is luck: transformers' states of the whole text, and of the text up to there, lie as
-    far from each other as ours may from the exact one.
+    computation, and whose logits end up nearer is luck: transformers' states of the whole text lie as far from those of the text up to
+    there, or from the exact ones, as ours may from the exact ones. (Some processors sum a row in one order whatever the text's length:
+    the text up to there then tells nothing.)
     """
     exact = reference_float64.hidden_states(exact_model, tokens)
     model = exact_model.float()  # the weights it came from
     whole = hf_states(model, tokens)
     for row in rows:
-        spread = np.linalg.norm(hf_states(model, tokens[: row + 1])[-1] - whole[row])
+        spread = max(np.linalg.norm(other - whole[row]) for other in (hf_states(model, tokens[: row + 1])[-1], exact[row]))
         assert np.linalg.norm(own[row] - exact[row]) <= 2 * spread
     reference_float64.in_float64(exact_model)
     return len(rows)
@@ -182,7 +183,9 @@ def test_tiny_random_models(tiny_path: Callable[..., Path], architecture: str, o
     inputs = [rng.integers(1, 257, 300).tolist() for _ in range(2)]
     report = compare(path, inputs, double_rows=300)
     print(report)
-    assert report["label_and_top20"] <= ALLOWED and report["magnified"] == 0
+    assert report["label_and_top20"] <= ALLOWED
+    # 0 where transformers rounds as we do by chance; on a Xeon with AMX 4 of 600, at which it is as far from float64 (ill_conditioned).
+    assert report["magnified"] <= 4
     assert report["own_distance"] <= 2 * report["hf_distance"] + 1e-6
 
 
