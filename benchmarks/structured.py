@@ -39,7 +39,10 @@ from llmi.structured import constraint_of
 PROMPT = "An example in JSON: "
 BATCH = 128
 #: Of `valid`: a small model at T = 1 ends its strings more often behind texts whose strings are short.
-RECORDS = "Short records in JSON, one on a line.\n" + 2 * """{"name":"Ann","age":31,"tags":["a","b"]}
+RECORDS = (
+    "Short records in JSON, one on a line.\n"
+    + 2
+    * """{"name":"Ann","age":31,"tags":["a","b"]}
 {"id":7,"items":[],"note":""}
 {"x":0.5,"kind":"small","parts":[{"id":1}]}
 {"url":"http://a.org","ok":true}
@@ -52,6 +55,7 @@ RECORDS = "Short records in JSON, one on a line.\n" + 2 * """{"name":"Ann","age"
 [1,2,3]
 "text"
 """
+)
 ARRAY = {"type": "array", "items": {"type": "string"}, "minItems": 60}
 
 
@@ -283,8 +287,8 @@ def table(result: dict[str, Any]) -> str:
     rows = [f"`benchmarks/structured.py`, {result.get('model', '')}, commit {result['commit'][:10]}:", "", "| | |", "| --- | --- |"]
     if part := result.get("valid"):
         rows.append(
-            f"| outputs at T = 1 that do not fit their schema | {part['invalid'] + part['no_prefix'] + part['errors']} of {part['outputs']:,} "
-            f"({part['by_length']} ended by length, {part['unchecked']} not checked; {part['drawn']:,} schemas drawn, {part['refused']} refused) |"
+            f"| outputs at T = 1 that do not fit their schema | {part['invalid'] + part['no_prefix']} of {part['outputs']:,} ({part['by_length']} ended by length, "
+            f"{part['errors']} with an error, {part['unchecked']} not checked; {part['drawn']:,} schemas drawn, {part['refused']} refused) |"
         )
     if part := result.get("compile"):
         rows.append(f"| compile, p50 / p99 | {part['p50_ms']:.1f} / {part['p99_ms']:.0f} ms |")
