@@ -146,7 +146,8 @@ def test_half_precision_and_quantised_targets(model: Path, heads: Path, plain: L
     tensors = {name: value.astype(np.float16) if value.dtype == np.float32 else value for name, value in tensors_of(heads).items()}
     write_safetensors(heads / "model.safetensors", tensors)
     for options in ({}, {"dtype": "bfloat16"}, {"quantization": "q8_0"}, {"quantization": "q4_0"}):
-        with LLM(model, kv_cache_memory_bytes=1 << 22, max_model_len=256, speculative_config=Medusa(heads), **options) as llm:
+        speculation = SpeculativeConfig(Medusa(heads), 2)  # a length of its own: on a slow machine "auto" drafts nothing
+        with LLM(model, kv_cache_memory_bytes=1 << 22, max_model_len=256, speculative_config=speculation, **options) as llm:
             outputs = llm.generate([prompt(3, 12)], GREEDY)
             assert_same_tokens(outputs, llm.generate([prompt(3, 12)], GREEDY, speculative_config=None))
             metrics = outputs[0].outputs[0].spec_decode_metrics
