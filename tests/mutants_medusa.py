@@ -22,5 +22,5 @@ MEDUSA = [
     planted("rows of the model's head without its shortlist", "LoadMedusa", "MedusaHeads>(std::move(heads), std::move(shortlist),",
             "MedusaHeads>(std::move(heads), std::vector<int32_t>(),", DRAFTS, "csrc/model"),
     planted("a block without its bias", "MedusaLoader", "block.bias = {context_,", "WeightVector unused = {context_,", DRAFTS, "csrc/model"),
-    planted("tensors that nothing reads", "MedusaLoader", "tensors_.Unread()", "std::vector<const TensorView*>()", FILES, "csrc/model"),
+    planted("tensors that nothing reads", "RefuseUnreadDraft", "tensors.Unread()", "std::vector<const TensorView*>()", FILES, "csrc/model"),
 ]  # fmt: skip

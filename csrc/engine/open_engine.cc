@@ -96,7 +96,7 @@ void OpenedEngine::Describe() {
   info_.num_pages = config_.num_pages;
   info_.block_size = config_.block_size;
   info_.weight_bytes = weights.num_bytes();
-  info_.step_weight_bytes = info_.weight_bytes - (weights.head.num_bytes() > 0 ? weights.embedding.num_bytes() : 0);
+  info_.step_weight_bytes = weights.num_step_bytes();
   info_.draft_weight_bytes = decoder_->eagle() == nullptr ? 0 : decoder_->eagle()->weights().num_bytes();
   info_.draft_weight_bytes += decoder_->medusa() == nullptr ? 0 : decoder_->medusa()->num_bytes();
   info_.weight_types = weights.TypeNames();

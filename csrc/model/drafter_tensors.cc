@@ -3,8 +3,13 @@
 #include <memory>
 
 #include "core/errors.h"
+#include "kernels/dispatch/transfer.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/row_ops.h"
+#include "kernels/ops/vocab.h"
 #include "model/checkpoints/checkpoint.h"
 #include "model/dequantize.h"
+#include "model/layer_pass.h"
 
 namespace llmi {
 
@@ -41,6 +46,27 @@ std::vector<float> FloatVector(const TensorView& view) {
   std::vector<float> values(view.shape[0]);
   DequantizeRow(view.dtype, bytes.data(), static_cast<int64_t>(values.size()), values.data());
   return values;
+}
+
+void RefuseUnreadDraft(const std::string& path, const RecordedTensors& tensors, const std::string& what) {
+  for (const TensorView* view : tensors.Unread()) {
+    throw Error(ErrorKind::kUnsupportedModel,
+                path + ": tensor '" + view->name + "' has no place in " + what + ": the drafts would be wrong without it", view->name);
+  }
+}
+
+void HeadLogits(const KernelContext& context, const PackedMatrix& rows, const HeadSpec& spec, const float* x, int64_t num_rows,
+                FormsRoom& forms, AlignedBuffer& room, std::vector<float>* logits) {
+  const int64_t num_choices = rows.view().num_rows;
+  const std::vector<LinearPart> part = {{.weights = rows.view()}};
+  float* there = Floats(context, room, num_rows * num_choices);
+  const LinearInput input = MakeInput(context, num_rows, {&rows}, true, forms);
+  ConvertInput(context, x, num_rows, rows.view().num_cols, input);
+  Linear(context, ArgsOf(part, x, input, num_rows, there, num_choices, false));
+  if (spec.scale != 1.0) Scale(context, there, num_rows * num_choices, static_cast<float>(spec.scale));
+  if (spec.soft_cap > 0) SoftCap(context, there, num_rows * num_choices, static_cast<float>(spec.soft_cap));
+  logits->resize(static_cast<size_t>(num_rows * num_choices));
+  ToHost(context, logits->data(), there, FloatBytes(num_rows * num_choices));
 }
 
 PackedMatrix HeadRows(const KernelContext& context, const std::vector<int32_t>& shortlist, const ModelFiles& files, const Decoder& target) {

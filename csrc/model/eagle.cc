@@ -8,6 +8,7 @@
 #include "kernels/ops/rope.h"
 #include "kernels/ops/row_ops.h"
 #include "kernels/ops/vocab.h"
+#include "model/drafter_tensors.h"
 #include "model/layer_pass.h"
 #include "model/mlp_layer.h"
 
@@ -279,17 +280,8 @@ void EagleDecoder::Logits(const KernelContext& context, Decoder& target, const f
     logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
     return target.LmHead(context, read, num_rows, logits->data());
   }
-  const auto num_choices = static_cast<int64_t>(weights_.shortlist.size());
-  const std::vector<LinearPart> part = {{.weights = weights_.head.view()}};
-  float* there = Floats(context, workspace_.logits, num_rows * num_choices);
-  const LinearInput input = MakeInput(context, num_rows, {&weights_.head}, true, workspace_.forms);
-  ConvertInput(context, read, num_rows, spec_.hidden_size, input);
-  Linear(context, ArgsOf(part, read, input, num_rows, there, num_choices, false));
-  const HeadSpec& head = target.spec().head;
-  if (!is_eagle3() && head.scale != 1.0) Scale(context, there, num_rows * num_choices, static_cast<float>(head.scale));
-  if (!is_eagle3() && head.soft_cap > 0) SoftCap(context, there, num_rows * num_choices, static_cast<float>(head.soft_cap));
-  logits->resize(static_cast<size_t>(num_rows * num_choices));
-  ToHost(context, logits->data(), there, FloatBytes(num_rows * num_choices));
+  HeadLogits(context, weights_.head, is_eagle3() ? HeadSpec{} : target.spec().head, read, num_rows, workspace_.forms, workspace_.logits,
+             logits);
 }
 
 }  // namespace llmi

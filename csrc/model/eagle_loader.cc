@@ -126,17 +126,6 @@ WeightFormat FormatOf(const TensorFile& file, const PackedMatrix& target) {
   return is_packed && format != WeightFormat::kF32 ? WeightFormat::kAsStored : format;
 }
 
-void RefuseUnread(const std::string& path, const RecordedTensors& tensors) {
-  for (const TensorView* view : tensors.Unread()) {
-    if (std::any_of(std::begin(kInert), std::end(kInert), [&](const char* name) { return view->name == name; })) continue;
-    throw Error(ErrorKind::kUnsupportedModel,
-                path + ": tensor '" + view->name +
-                    "' has no place in an EAGLE layer: the drafts would be "
-                    "wrong without it",
-                view->name);
-  }
-}
-
 class EagleLoader {
  public:
   EagleLoader(const KernelContext& context, const ModelFiles& files, ModelSpec* spec, const EagleFile& file, const Decoder& target)
@@ -162,7 +151,8 @@ class EagleLoader {
     }
     weights.model = LoadWeights(context_, tensors_, &spec_, format_);
     for (const std::string& name : file.inert) tensors_.Find(name);
-    RefuseUnread(path_, tensors_);
+    for (const char* name : kInert) tensors_.Find(name);
+    RefuseUnreadDraft(path_, tensors_, "an EAGLE layer");
     return weights;
   }
 

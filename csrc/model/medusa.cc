@@ -6,7 +6,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/row_ops.h"
-#include "kernels/ops/vocab.h"
+#include "model/drafter_tensors.h"
 #include "model/layer_pass.h"
 
 namespace llmi {
@@ -31,8 +31,8 @@ void MedusaHeads::Logits(const KernelContext& context, Decoder& target, const st
   float* x = Floats(context, x_, num_rows * hidden);
   ToDevice(context, x, normed.data(), FloatBytes(num_rows * hidden));
   for (const LinearWeights& block : own.blocks) RunBlock(context, block, num_rows, x);
-  if (own.vocabulary.num_bytes() > 0) return Multiply(context, own.vocabulary, {}, x, num_rows, logits);
-  if (rows_.num_bytes() > 0) return Multiply(context, rows_, target.spec().head, x, num_rows, logits);
+  if (own.vocabulary.num_bytes() > 0) return HeadLogits(context, own.vocabulary, {}, x, num_rows, forms_, logits_, logits);
+  if (rows_.num_bytes() > 0) return HeadLogits(context, rows_, target.spec().head, x, num_rows, forms_, logits_, logits);
   logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
   target.LmHead(context, x, num_rows, logits->data());
 }
@@ -46,20 +46,6 @@ void MedusaHeads::RunBlock(const KernelContext& context, const LinearWeights& bl
   Linear(context, ArgsOf(PartsOf({&block}), x, input, num_rows, inner, hidden, false));
   Activate(context, {.activation = Activation::kSilu, .gated = false, .x = inner, .num_rows = num_rows, .size = hidden, .out = activated});
   AddScaled(context, activated, num_rows * hidden, 1.0f, x);
-}
-
-void MedusaHeads::Multiply(const KernelContext& context, const PackedMatrix& matrix, const HeadSpec& spec, const float* x, int64_t num_rows,
-                           std::vector<float>* logits) {
-  const int64_t num_choices = matrix.view().num_rows;
-  const std::vector<LinearPart> part = {{.weights = matrix.view()}};
-  float* there = Floats(context, logits_, num_rows * num_choices);
-  const LinearInput input = MakeInput(context, num_rows, {&matrix}, true, forms_);
-  ConvertInput(context, x, num_rows, matrix.view().num_cols, input);
-  Linear(context, ArgsOf(part, x, input, num_rows, there, num_choices, false));
-  if (spec.scale != 1.0) Scale(context, there, num_rows * num_choices, static_cast<float>(spec.scale));
-  if (spec.soft_cap > 0) SoftCap(context, there, num_rows * num_choices, static_cast<float>(spec.soft_cap));
-  logits->resize(static_cast<size_t>(num_rows * num_choices));
-  ToHost(context, logits->data(), there, FloatBytes(num_rows * num_choices));
 }
 
 }  // namespace llmi

@@ -37,9 +37,6 @@ class MedusaHeads {
 
  private:
   void RunBlock(const KernelContext& context, const LinearWeights& block, int64_t num_rows, float* x);
-  // spec: of the head that the matrix is a part of; its scale and soft cap are applied.
-  void Multiply(const KernelContext& context, const PackedMatrix& matrix, const HeadSpec& spec, const float* x, int64_t num_rows,
-                std::vector<float>* logits);
 
   std::vector<MedusaHead> heads_;
   std::vector<int32_t> shortlist_;

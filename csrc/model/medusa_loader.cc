@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "io/recorded_tensors.h"
 #include "model/drafter_tensors.h"
 #include "model/medusa.h"
 
@@ -27,10 +26,7 @@ class MedusaLoader {
       if (!file_.vocabularies[k].empty()) head.vocabulary = Vocabulary(file_.vocabularies[k]);
     }
     for (const std::string& name : file_.inert) tensors_.Find(name);
-    for (const TensorView* view : tensors_.Unread()) {
-      throw Error(ErrorKind::kUnsupportedModel,
-                  path_ + ": tensor '" + view->name + "' has no place in Medusa heads: the drafts would be wrong without it", view->name);
-    }
+    RefuseUnreadDraft(path_, tensors_, "Medusa heads");
     return heads;
   }
 

@@ -73,6 +73,8 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 
   uint64_t num_bytes() const;
+  // The bytes that one step reads: an embedding that is only looked up is not among them.
+  uint64_t num_step_bytes() const { return num_bytes() - (head.num_bytes() > 0 ? embedding.num_bytes() : 0); }
   // Names of the packed types in use, as in "q4_1+q8_0", for the numerics id.
   std::string TypeNames() const;
   // Whether some matrix that is multiplied is quantised. The embedding counts only if it is also the head; otherwise it is only looked up.

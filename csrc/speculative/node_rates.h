@@ -52,7 +52,7 @@ class HeadRates {
   double next_;
 };
 
-// Bounds what drafting can lose where it gains nothing. The balance is in steps without drafts: each step adds one part in a hundred, a
+// Bounds what drafting can lose where it gains nothing. The balance is in steps without drafts: each step adds one part in two hundred, a
 // draft costs what it adds to its step's time, and saves a step with each accepted token. Gains are kept only up to a limit, so that they
 // cannot pay for a long loss. Where the last dozen of drafts gained, drafting goes on: a run of bad luck must not stop what pays.
 class DraftBudget {

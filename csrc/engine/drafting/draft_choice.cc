@@ -58,8 +58,10 @@ DraftChoices ChooseTokens(const KernelContext& host, const DraftChoice& choice, 
     const int64_t best = ArgMax(host, logits.data(), static_cast<int64_t>(logits.size()));
     if (best < 0) return chosen;
     chosen.token_ids.push_back(listed.empty() ? static_cast<int32_t>(best) : listed[static_cast<size_t>(best)]);
-    const float total = LogSumExp(host, logits.data(), static_cast<int64_t>(logits.size()));
-    chosen.probabilities.push_back(ExpF32(logits[static_cast<size_t>(best)] - total));
+    if (choice.wants_probabilities) {
+      const float total = LogSumExp(host, logits.data(), static_cast<int64_t>(logits.size()));
+      chosen.probabilities.push_back(ExpF32(logits[static_cast<size_t>(best)] - total));
+    }
     return chosen;
   }
   const std::vector<float> law = LawOf(host, choice, listed, logits, vocab_size);
@@ -73,8 +75,10 @@ DraftChoices ChooseTokens(const KernelContext& host, const DraftChoice& choice, 
   } else {
     chosen.token_ids = DrawSeveral(greedy ? nullptr : &key, law.data(), vocab_size, count);
   }
-  const float total = LogSumExp(host, law.data(), vocab_size);
-  for (const int32_t id : chosen.token_ids) chosen.probabilities.push_back(ExpF32(law[static_cast<size_t>(id)] - total));
+  if (choice.wants_probabilities) {
+    const float total = LogSumExp(host, law.data(), vocab_size);
+    for (const int32_t id : chosen.token_ids) chosen.probabilities.push_back(ExpF32(law[static_cast<size_t>(id)] - total));
+  }
   for (size_t i = 0; choice.wants_laws && i < chosen.token_ids.size(); ++i) {
     if (greedy) {
       chosen.laws.emplace_back(law.size(), 0.0f)[static_cast<size_t>(chosen.token_ids[i])] = 1.0f;

@@ -21,11 +21,12 @@ struct DraftChoice {
   bool wants_laws;
   SamplerState sampler;
   std::vector<int32_t> token_ids;  // prompt, output, and the draft so far
+  bool wants_probabilities = false;
 };
 
 struct DraftChoices {
   std::vector<int32_t> token_ids;
-  std::vector<float> probabilities;      // of each, by the drafter's law
+  std::vector<float> probabilities;      // of each, by the drafter's law; empty: not wanted
   std::vector<std::vector<float>> laws;  // [vocab_size] of each, given those before it; empty: not wanted
 };
 

@@ -162,10 +162,9 @@ void EagleRunner::Propose(std::span<DraftContext*> contexts, std::span<const Tre
 double EagleRunner::Share() const {
   const ModelWeights& model = decoder_.weights();
   const uint64_t head_bytes = model.head.num_bytes() > 0 ? model.head.num_bytes() : model.embedding.num_bytes();
-  const uint64_t looked_up = model.head.num_bytes() > 0 ? model.embedding.num_bytes() : 0;
   const EagleWeights& own = decoder_.eagle()->weights();
   const uint64_t read = own.num_bytes() + (own.head.num_bytes() > 0 ? 0 : head_bytes);
-  return static_cast<double>(read) / static_cast<double>(std::max<uint64_t>(1, model.num_bytes() - looked_up));
+  return static_cast<double>(read) / static_cast<double>(std::max<uint64_t>(1, model.num_step_bytes()));
 }
 
 // Stores the rows that are held, and runs that of each sequence's last token.
@@ -279,6 +278,7 @@ void EagleRunner::AddChildren(std::span<const TreeNode> tree, DraftedSequence& d
   Draft& draft = drafted.context->draft;
   DraftChoice choice = {drafted.sample->request().params, drafted.context->prompt_len, drafted.sample->rank,     drafted.sample->index,
                         drafted.context->round,           drafted.context->wants_laws, drafted.context->sampler, drafted.sample->tokens};
+  choice.wants_probabilities = drafted.context->worth != nullptr;  // who sizes the draft learns by kinds
   const size_t num_known = choice.token_ids.size();
   for (int32_t place = parent; place >= 0; place = drafted.parents[static_cast<size_t>(place)]) {
     choice.token_ids.push_back(draft.token_ids[static_cast<size_t>(place)]);
@@ -293,7 +293,7 @@ void EagleRunner::AddChildren(std::span<const TreeNode> tree, DraftedSequence& d
     drafted.parents.push_back(parent);
     drafted.depths.push_back(parent < 0 ? 1 : drafted.depths[static_cast<size_t>(parent)] + 1);
     draft.token_ids.push_back(chosen.token_ids[next]);
-    draft.kinds.push_back(EagleDrafter::KindOf(chosen.probabilities[next]));
+    if (choice.wants_probabilities) draft.kinds.push_back(EagleDrafter::KindOf(chosen.probabilities[next]));
     if (choice.wants_laws) draft.laws.push_back(chosen.laws[next]);
     ++next;
   }

@@ -22,9 +22,9 @@ void NodeLengths::Begin(Sample& sample) {
   const Request& request = sample.request();
   const bool greedy = request.params.greedy();
   sample.drafting.nodes() = std::make_unique<NodeRecord>();
-  Drafter* drafter = request.speculation->drafter.get();
-  sample.drafting.nodes()->rates = sample.judges_drafts() ? NodeRates(*drafter, greedy) : histories_.Of(drafter).rates[greedy].AsPrior();
-  sample.drafting.nodes()->head = sample.judges_drafts() ? HeadRates(greedy) : histories_.Of(drafter).head[greedy];
+  const Drafter& drafter = *request.speculation->drafter;
+  sample.drafting.nodes()->rates = sample.judges_drafts() ? NodeRates(drafter, greedy) : histories_.Of(sample).rates[greedy].AsPrior();
+  sample.drafting.nodes()->head = sample.judges_drafts() ? HeadRates(greedy) : histories_.Of(sample).head[greedy];
 }
 
 void NodeLengths::Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* plan) {
@@ -63,7 +63,7 @@ void NodeLengths::Learn(Sample& sample) {
   histories_.BudgetOf(sample).Settle(record.cost, static_cast<double>(sample.walk.num_accepted()));
   std::vector<bool> on_path(static_cast<size_t>(draft.size()));
   for (int32_t node = sample.walk.drawn_at(); node >= 0; node = draft.parent(node)) on_path[static_cast<size_t>(node)] = true;
-  NodeRates* shared = sample.judges_drafts() ? nullptr : &histories_.Of(request.speculation->drafter.get()).rates[request.params.greedy()];
+  NodeRates* shared = sample.judges_drafts() ? nullptr : &histories_.Of(sample).rates[request.params.greedy()];
   for (int64_t node = 0; node < draft.size(); ++node) {
     const int32_t parent = draft.parent(node);
     if (parent >= 0 && !on_path[static_cast<size_t>(parent)]) continue;  // the walk did not come to it
