@@ -227,7 +227,7 @@ def test_under_pressure(plain: LLM, model: Path, shipped: Path) -> None:
 
 
 def test_what_is_installed_is_what_was_made() -> None:
-    """The shipped files have the digests of the receipt beside them, and take at most 4 MB."""
+    """The shipped files have the digests that their receipt.json says, and take at most 4 MB."""
     folder = Path(llmi.__file__).parent / "speculation" / "shipped"
     receipts = sorted(folder.glob("receipt*.json"))
     files = {path.name for path in folder.glob("*.safetensors")}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from eagle_float64 import EagleDefinition
-from features import enumerable_llm
+from features import crowded_llm, enumerable_llm
 from llmi import LLM, Eagle, Outputs, SamplingParams, SpeculativeConfig
 from llmi.testing import assert_lossless, assert_same_tokens
 from llmi.testing.tiny_eagle import tiny_eagle
@@ -88,6 +88,20 @@ def check_drafts(definition: EagleDefinition, outputs: Outputs, first: int = 1) 
             assert token == expected or margin < MARGIN, (position, depth)
             count += 1
     return count
+
+
+def check_under_pressure(model: Path, plain: LLM, speculation: SpeculativeConfig, check: Callable[[Outputs], int]) -> None:
+    """Preempted, cut into chunks, forked: tokens are the plain ones, and `check`, which counts the drafted tokens, holds."""
+    prompts = [prompt(90 + i, 5 + 7 * i) for i in range(8)]
+    params = GREEDY.replace(max_tokens=30)
+    expected = plain.generate(prompts, params)
+    with crowded_llm(model, 24, max_model_len=110, max_num_batched_tokens=24, speculative_config=speculation, dtype="float32") as crowded:
+        for _ in range(3):
+            outputs = crowded.generate(prompts, params, trace=True)
+            assert_same_tokens(outputs, expected)
+            assert check(outputs) > 0
+        assert crowded.get_metrics()["num_preemptions"] > 0
+        assert_same_tokens(crowded.generate(prompts[:4], SAMPLED.replace(n=3)), plain.generate(prompts[:4], SAMPLED.replace(n=3)))
 
 
 def test_drafts_follow_the_definition(drafting: LLM, plain: LLM, definition: EagleDefinition) -> None:

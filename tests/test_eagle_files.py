@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -64,25 +64,29 @@ def test_a_shortlist_out_of_range(model: Path, plain: LLM, tmp_path: Path, liste
         load(model, tiny_eagle(plain, tmp_path / "heads", shortlist=listed))
 
 
-def test_broken_files(model: Path, heads: Path, tmp_path: Path) -> None:
+def check_broken_files(load: Callable[[Path], None], heads: Path, renamed: Mapping[str, tuple[str, str]]) -> None:
+    """Refused: cut files, tensors that are renamed ({name: (its new name, what the message says)}), a config that is not JSON, no folder."""
     weights = heads / "model.safetensors"
     whole = weights.read_bytes()
     for size in (0, 7, 100, len(whole) - 1):
         weights.write_bytes(whole[:size])
         with pytest.raises(ModelFileError):
-            load(model, heads)
-    weights.write_bytes(whole.replace(b"fc.weight", b"fd.weight"))
-    with pytest.raises(ModelFileError, match=r"fc\.weight"):
-        load(model, heads)
-    weights.write_bytes(whole.replace(b"shortlist", b"shortliss"))
-    with pytest.raises(ModelFileError, match="shortliss"):
-        load(model, heads)
+            load(heads)
+    for name, (other, message) in renamed.items():
+        weights.write_bytes(whole.replace(name.encode(), other.encode()))
+        with pytest.raises(ModelFileError, match=message):
+            load(heads)
     weights.write_bytes(whole)
     (heads / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelFileError, match="JSON"):
-        load(model, heads)
+        load(heads)
     with pytest.raises(ModelFileError):
-        load(model, tmp_path / "nowhere")
+        load(heads.with_name("nowhere"))
+
+
+def test_broken_files(model: Path, heads: Path) -> None:
+    renamed = {"fc.weight": ("fd.weight", r"fc\.weight"), "shortlist": ("shortliss", "shortliss")}
+    check_broken_files(lambda path: load(model, path), heads, renamed)
 
 
 def test_pickled_files_are_never_read(model: Path, heads: Path) -> None:
@@ -109,14 +113,19 @@ def test_one_file(model: Path, heads: Path, plain: LLM) -> None:
         load(model, heads / "model.safetensors")
 
 
-def test_another_target(model: Path, heads: Path, plain: LLM, caplog: pytest.LogCaptureFixture) -> None:
-    change_config(heads, llmi={"kind": "eagle", "target_digest": "0" * 64})
-    load(model, heads)
-    assert any("0" * 64 in line and plain.model_info.sha256 in line for line in caplog.messages)
+def check_another_target(load: Callable[[], None], heads: Path, kind: str, digest: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Heads that were trained for another model than that of this digest are loaded with a warning; its own without."""
+    change_config(heads, llmi={"kind": kind, "target_digest": "0" * 64})
+    load()
+    assert any("0" * 64 in line and digest in line for line in caplog.messages)
     caplog.clear()
-    change_config(heads, llmi={"kind": "eagle", "target_digest": plain.model_info.sha256})
-    load(model, heads)
+    change_config(heads, llmi={"kind": kind, "target_digest": digest})
+    load()
     assert not [line for line in caplog.messages if "trained" in line]
+
+
+def test_another_target(model: Path, heads: Path, plain: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    check_another_target(lambda: load(model, heads), heads, "eagle", plain.model_info.sha256, caplog)
 
 
 def test_where_it_may_be_given(model: Path, heads: Path, plain: LLM, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from features import crowded_llm, enumerable_llm
@@ -16,11 +15,8 @@ from llmi.testing import assert_lossless, assert_same_tokens
 from llmi.testing.tiny_eagle import tiny_eagle
 from llmi.testing.tiny_medusa import tiny_medusa
 from medusa_float64 import MedusaDefinition
+from test_eagle import GREEDY, MARGIN, OPTIONS, SAMPLED, check_under_pressure, prompt
 
-MARGIN = 1e-3  # of logits: closer ones may be ranked otherwise in fp32
-OPTIONS: dict[str, Any] = {"dtype": "float32", "max_model_len": 256}
-GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, detokenize=False)
-SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, ignore_eos=True, detokenize=False, seed=5)
 CHAIN = [(0,), (0, 0), (0, 0, 0)]
 TREE = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (1, 0, 0), (1, 0, 1)]
 #: Architecture and size of the model, and the form of the heads: matrices over the vocabulary of their own, of all tokens or of a shortlist,
@@ -31,7 +27,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "shared": ("gemma3", {"num_layers": 4}, {"has_vocabularies": False}),
     "shared-listed": ("llama", {}, {"has_vocabularies": False, "shortlist": list(range(0, 64, 2))}),
 }
-LONG = np.random.default_rng(70).integers(1, 64, 52).tolist()  # three blocks of 16 and a part
+LONG = prompt(70, 52)  # three blocks of 16 and a part
 
 
 @pytest.fixture(scope="module", params=SHAPES)
@@ -68,10 +64,6 @@ def definition(plain: LLM, heads: Path) -> MedusaDefinition:
 
 def config(heads: Path, choices: list[tuple[int, ...]] = TREE, verification: str = "coupled") -> SpeculativeConfig:
     return SpeculativeConfig(Medusa(heads, choices=choices), len(choices), verification)
-
-
-def prompt(seed: int, size: int) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(1, 64, size)]
 
 
 def drafted(outputs: Outputs, index: int = 0) -> list[dict[tuple[int, int], list[int]]]:
@@ -187,17 +179,8 @@ def test_drafts_depend_on_the_request_alone(model: Path, heads: Path, verificati
 
 
 def test_under_pressure(model: Path, plain: LLM, heads: Path, definition: MedusaDefinition) -> None:
-    """Preempted, cut into chunks, forked: each draft is still the definition's."""
-    prompts = [prompt(90 + i, 5 + 7 * i) for i in range(8)]
-    params = GREEDY.replace(max_tokens=30)
-    expected = plain.generate(prompts, params)
-    with crowded_llm(model, 24, max_model_len=110, max_num_batched_tokens=24, speculative_config=config(heads), dtype="float32") as crowded:
-        for _ in range(3):
-            outputs = crowded.generate(prompts, params, trace=True)
-            assert_same_tokens(outputs, expected)
-            assert check_drafts(definition, outputs) > 0
-        assert crowded.get_metrics()["num_preemptions"] > 0
-        assert_same_tokens(crowded.generate(prompts[:4], SAMPLED.replace(n=3)), plain.generate(prompts[:4], SAMPLED.replace(n=3)))
+    """Each draft is still the definition's."""
+    check_under_pressure(model, plain, config(heads), lambda outputs: check_drafts(definition, outputs))
 
 
 def test_samples_begin_with_the_prompts_row(drafting: LLM, plain: LLM, definition: MedusaDefinition) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,9 @@ from llmi.testing.tiny_medusa import tiny_medusa
 from llmi.training import plan, text
 from llmi.training.heads_file import read_safetensors, write_safetensors
 from medusa_float64 import MedusaDefinition
-from test_medusa import GREEDY, OPTIONS, check_drafts, config, prompt
+from test_eagle import GREEDY, OPTIONS, prompt
+from test_eagle_files import change_config, check_another_target, check_broken_files
+from test_medusa import check_drafts, config
 
 PARAMS = GREEDY.replace(max_tokens=8)
 
@@ -46,11 +47,6 @@ def loaded(model: Path, heads: Path, **arguments: Any) -> LLM:
 
 def load(model: Path, heads: Path, **arguments: Any) -> None:
     loaded(model, heads, **arguments).close()
-
-
-def change_config(heads: Path, **changes: object) -> None:
-    known = json.loads((heads / "config.json").read_text())
-    (heads / "config.json").write_text(json.dumps(known | changes))
 
 
 def tensors_of(heads: Path) -> dict[str, Any]:
@@ -93,23 +89,10 @@ def test_a_shortlist_out_of_range(model: Path, plain: LLM, tmp_path: Path, liste
         load(model, tiny_medusa(plain, tmp_path / "heads", shortlist=listed))
 
 
-def test_broken_files(model: Path, heads: Path, tmp_path: Path) -> None:
-    weights = heads / "model.safetensors"
-    whole = weights.read_bytes()
-    for size in (0, 7, 100, len(whole) - 1):
-        weights.write_bytes(whole[:size])
-        with pytest.raises(ModelFileError):
-            load(model, heads)
-    for name in ("0.0.linear.weight", "1.0.linear.bias", "2.1.weight", "shortlist"):
-        weights.write_bytes(whole.replace(name.encode(), name[:-1].encode() + b"_"))
-        with pytest.raises(ModelFileError, match=name.replace(".", r"\.") + "|" + name[:-1] + "_"):
-            load(model, heads)
-    weights.write_bytes(whole)
-    (heads / "config.json").write_text("[" * 100_000)
-    with pytest.raises(ModelFileError, match="JSON"):
-        load(model, heads)
-    with pytest.raises(ModelFileError):
-        load(model, tmp_path / "nowhere")
+def test_broken_files(model: Path, heads: Path) -> None:
+    names = ("0.0.linear.weight", "1.0.linear.bias", "2.1.weight", "shortlist")
+    renamed = {name: (name[:-1] + "_", name.replace(".", r"\.") + "|" + name[:-1] + "_") for name in names}
+    check_broken_files(lambda path: load(model, path), heads, renamed)
 
 
 def test_pickled_files_are_never_read(model: Path, heads: Path) -> None:
@@ -155,13 +138,7 @@ def test_half_precision_and_quantised_targets(model: Path, heads: Path, plain: L
 
 
 def test_another_target(model: Path, heads: Path, plain: LLM, caplog: pytest.LogCaptureFixture) -> None:
-    change_config(heads, llmi={"kind": "medusa", "target_digest": "0" * 64})
-    load(model, heads)
-    assert any("0" * 64 in line and plain.model_info.sha256 in line for line in caplog.messages)
-    caplog.clear()
-    change_config(heads, llmi={"kind": "medusa", "target_digest": plain.model_info.sha256})
-    load(model, heads)
-    assert not [line for line in caplog.messages if "trained" in line]
+    check_another_target(lambda: load(model, heads), heads, "medusa", plain.model_info.sha256, caplog)
 
 
 def test_where_they_may_be_given(model: Path, heads: Path, plain: LLM, tmp_path: Path) -> None:

@@ -21,6 +21,14 @@ namespace llmi {
 
 namespace {
 
+using Nodes = std::vector<std::pair<int32_t, int32_t>>;  // (parent, rank)
+
+std::vector<TreeNode> TreeOf(const Nodes& nodes) {
+  std::vector<TreeNode> tree;
+  for (const auto& [parent, rank] : nodes) tree.push_back({parent, rank});
+  return tree;
+}
+
 void RegisterBasicDrafters(py::module_& module) {
   py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter")
       .def_property_readonly("name", &Drafter::name)
@@ -41,19 +49,11 @@ void RegisterBasicDrafters(py::module_& module) {
           },
           py::arg("token_ids"), py::arg("num_tokens"));
   py::class_<EagleDrafter, Drafter, std::shared_ptr<EagleDrafter>>(module, "EagleDrafter")
-      .def(py::init([](const std::vector<std::pair<int32_t, int32_t>>& nodes) {
-             std::vector<TreeNode> tree;
-             for (const auto& [parent, rank] : nodes) tree.push_back({parent, rank});
-             return std::make_shared<EagleDrafter>(std::move(tree));
-           }),
-           py::arg("tree"), "tree: (parent, rank) of each node.");
+      .def(py::init([](const Nodes& nodes) { return std::make_shared<EagleDrafter>(TreeOf(nodes)); }), py::arg("tree"),
+           "tree: (parent, rank) of each node.");
   py::class_<MedusaDrafter, Drafter, std::shared_ptr<MedusaDrafter>>(module, "MedusaDrafter")
-      .def(py::init([](const std::vector<std::pair<int32_t, int32_t>>& nodes) {
-             std::vector<TreeNode> tree;
-             for (const auto& [parent, rank] : nodes) tree.push_back({parent, rank});
-             return std::make_shared<MedusaDrafter>(std::move(tree));
-           }),
-           py::arg("tree"), "tree: (parent, rank) of each node.");
+      .def(py::init([](const Nodes& nodes) { return std::make_shared<MedusaDrafter>(TreeOf(nodes)); }), py::arg("tree"),
+           "tree: (parent, rank) of each node.");
   py::class_<PyDrafter, Drafter, std::shared_ptr<PyDrafter>>(module, "PyDrafter")
       .def(py::init<py::object, std::string>(), py::arg("runner"), py::arg("name"));
   py::class_<UnionDrafter, Drafter, std::shared_ptr<UnionDrafter>>(module, "UnionDrafter")
