@@ -56,11 +56,11 @@ void RefuseUnreadDraft(const std::string& path, const RecordedTensors& tensors, 
 }
 
 void HeadLogits(const KernelContext& context, const PackedMatrix& rows, const HeadSpec& spec, const float* x, int64_t num_rows,
-                FormsRoom& forms, AlignedBuffer& room, std::vector<float>* logits) {
+                HeadRoom room, std::vector<float>* logits) {
   const int64_t num_choices = rows.view().num_rows;
   const std::vector<LinearPart> part = {{.weights = rows.view()}};
-  float* there = Floats(context, room, num_rows * num_choices);
-  const LinearInput input = MakeInput(context, num_rows, {&rows}, true, forms);
+  float* there = Floats(context, room.logits, num_rows * num_choices);
+  const LinearInput input = MakeInput(context, num_rows, {&rows}, true, room.forms);
   ConvertInput(context, x, num_rows, rows.view().num_cols, input);
   Linear(context, ArgsOf(part, x, input, num_rows, there, num_choices, false));
   if (spec.scale != 1.0) Scale(context, there, num_rows * num_choices, static_cast<float>(spec.scale));

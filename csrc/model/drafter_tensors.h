@@ -26,10 +26,16 @@ std::vector<float> FloatVector(const TensorView& view);
 // Throws Error(kUnsupportedModel) if a tensor was not read. what: the drafter, as in "an EAGLE layer".
 void RefuseUnreadDraft(const std::string& path, const RecordedTensors& tensors, const std::string& what);
 
+// Buffers that HeadLogits reuses.
+struct HeadRoom {
+  FormsRoom& forms;
+  AlignedBuffer& logits;  // [num_rows, choices]
+};
+
 // The logits of `rows`, a matrix over some tokens [choices, hidden], for x [num_rows, hidden], where the ops run. spec: of the head that
-// the rows are a part of; its scale and soft cap are applied. forms, room: reused.
+// the rows are a part of; its scale and soft cap are applied.
 void HeadLogits(const KernelContext& context, const PackedMatrix& rows, const HeadSpec& spec, const float* x, int64_t num_rows,
-                FormsRoom& forms, AlignedBuffer& room, std::vector<float>* logits);
+                HeadRoom room, std::vector<float>* logits);
 
 // The target's head rows of these tokens, packed as they are in its own head; empty where they are not plain rows of its file.
 PackedMatrix HeadRows(const KernelContext& context, const std::vector<int32_t>& shortlist, const ModelFiles& files, const Decoder& target);

@@ -280,7 +280,7 @@ void EagleDecoder::Logits(const KernelContext& context, Decoder& target, const f
     logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
     return target.LmHead(context, read, num_rows, logits->data());
   }
-  HeadLogits(context, weights_.head, is_eagle3() ? HeadSpec{} : target.spec().head, read, num_rows, workspace_.forms, workspace_.logits,
+  HeadLogits(context, weights_.head, is_eagle3() ? HeadSpec{} : target.spec().head, read, num_rows, {workspace_.forms, workspace_.logits},
              logits);
 }
 

@@ -31,8 +31,8 @@ void MedusaHeads::Logits(const KernelContext& context, Decoder& target, const st
   float* x = Floats(context, x_, num_rows * hidden);
   ToDevice(context, x, normed.data(), FloatBytes(num_rows * hidden));
   for (const LinearWeights& block : own.blocks) RunBlock(context, block, num_rows, x);
-  if (own.vocabulary.num_bytes() > 0) return HeadLogits(context, own.vocabulary, {}, x, num_rows, forms_, logits_, logits);
-  if (rows_.num_bytes() > 0) return HeadLogits(context, rows_, target.spec().head, x, num_rows, forms_, logits_, logits);
+  if (own.vocabulary.num_bytes() > 0) return HeadLogits(context, own.vocabulary, {}, x, num_rows, {forms_, logits_}, logits);
+  if (rows_.num_bytes() > 0) return HeadLogits(context, rows_, target.spec().head, x, num_rows, {forms_, logits_}, logits);
   logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
   target.LmHead(context, x, num_rows, logits->data());
 }
