@@ -83,6 +83,28 @@ def test_after_a_hit_made_without_a_drafter(fresh: LLM, plain: LLM, definition: 
     assert drafted(again) == drafted(judged)
 
 
+def test_blocks_of_other_texts_leave_nothing(fresh: LLM, definition: EagleDefinition, heads: Path) -> None:
+    """A node of the prefix tree is used again for a block that no drafter has seen."""
+    fresh.generate(LONG, GREEDY)
+    fresh.reset_prefix_cache()
+    other = prompt(75, 52)
+    fresh.generate(other, GREEDY.replace(max_tokens=1), speculative_config=None)
+    judged = fresh.generate(other, GREEDY, trace=True, speculative_config=by_judges(heads))
+    assert judged[0].num_cached_tokens == 0
+    assert check_drafts(definition, judged) > 5
+
+
+def test_the_block_of_a_batch_mate(fresh: LLM, plain: LLM, definition: EagleDefinition) -> None:
+    """Two requests compute the same blocks in one step; the one that drafts takes the other's, and brings what its drafter stored."""
+    params = GREEDY.replace(max_tokens=40)
+    fresh.enqueue(LONG, params, speculative_config=None)
+    fresh.enqueue(LONG, params, trace=True)
+    outputs = fresh.wait_for_completion()
+    expected = plain.generate([LONG, LONG], params)
+    assert_same_tokens(outputs, expected)
+    assert check_drafts(definition, Outputs([outputs[1]])) > 5
+
+
 @pytest.mark.parametrize("verification", ["rejection", "block"])
 def test_judged_drafts_depend_on_the_request_alone(fresh: LLM, model: Path, heads: Path, verification: str) -> None:
     """Alone, after others, beside others, after a hit of every kind, after preemption."""

@@ -55,7 +55,7 @@ def tiny_eagle(
 
     tensors = {
         "fc.weight": _fitted(llm, rng),
-        "layers.0.self_attn.q_proj.weight": matrix(num_heads * head_dim, hidden),
+        "layers.0.self_attn.q_proj.weight": matrix(num_heads * head_dim, hidden, 4.0),  # so that its attention prefers some rows
         "layers.0.self_attn.k_proj.weight": matrix(num_kv_heads * head_dim, hidden),
         "layers.0.self_attn.v_proj.weight": matrix(num_kv_heads * head_dim, hidden),
         "layers.0.self_attn.o_proj.weight": matrix(hidden, num_heads * head_dim, layer_scale),
