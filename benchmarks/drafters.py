@@ -8,9 +8,10 @@ acceptance: a drafter alone, one chain, begun anew at every position of the answ
 share of positions at which its first token is the answer's; "second given first" goes on from there. At T = 1 verification is coupled: a
 drafter without a law of its own is held against the drawn tokens; heads draw with the noise of the target. Where a drafter has nothing to
 say, its token counts as wrong. speed: whole requests, without and with drafts, interleaved, from submission to the last token; the prefix
-cache is off. With --fresh each pair of runs has a new engine, whose drafters have learnt nothing. first_token: the same for prompts of 512
-tokens and one token of output. What drafts is loaded with the model (--shipped: another folder than the installed heads and table), so a run
-without drafts is one of the same engine. Each result has a key of its own, so --readme takes several: one column for each.
+cache is off. "drafted_token_over_step" is the time to draft one token over that of a step without drafts. With --fresh each pair of runs has
+a new engine, whose drafters have learnt nothing. first_token: the same for prompts of 512 tokens and one token of output. What drafts is
+loaded with the model (--shipped: another folder than the installed heads and table), so a run without drafts is one of the same engine. Each
+result has a key of its own, so --readme takes several: one column for each.
 """
 
 from __future__ import annotations
@@ -174,11 +175,25 @@ def run_acceptance(options: argparse.Namespace) -> dict[str, Any]:
         return {"numerics_id": llm.model_info.numerics_id, "acceptance": results}
 
 
-def timed(llm: LLM, ids: list[list[int]], params: SamplingParams, config: Any) -> tuple[list[list[int]], float]:
-    """Tokens and seconds of requests that run together."""
+@dataclasses.dataclass
+class Run:
+    """Requests that ran together: tokens, seconds, and of these what a drafted token took."""
+
+    token_ids: list[list[int]]
+    seconds: float
+    drafted_token_s: float | None
+
+
+def timed(llm: LLM, ids: list[list[int]], params: SamplingParams, config: Any) -> Run:
+    """One run."""
     start = time.perf_counter()
     outs = llm.generate(ids, params, speculative_config=config, use_tqdm=False)
-    return [list(out.token_ids) for out in outs], time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    counts = [counted for out in outs if (counted := out.outputs[0].spec_decode_metrics) is not None]
+    drafted = sum(counted.num_draft_tokens for counted in counts)
+    return Run(
+        [list(out.token_ids) for out in outs], seconds, sum(counted.draft_time_s for counted in counts) / drafted if drafted else None
+    )
 
 
 def spread(ratios: list[float]) -> dict[str, Any]:
@@ -192,17 +207,20 @@ def speed(
     source: Iterator[LLM], given: list[prompts.Prompt], params: SamplingParams, config: Any, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Off and on interleaved, `batch` prompts at once: the median of the paired ratios, its interval, and what differed."""
-    ratios, changed = [], 0
+    ratios, shares, changed = [], [], 0
     for first in range(0, len(given) - options.batch + 1, options.batch):
         for number in range(options.rounds):
             llm = next(source)
             group = [prompt_ids(llm.tokenizer, prompt) for prompt in given[first : first + options.batch]]
             order = (None, config) if (first // options.batch + number) % 2 == 0 else (config, None)
             runs = {entry is not None: timed(llm, group, params, entry) for entry in order}
-            ratios.append(runs[False][1] / runs[True][1])
-            changed += sum(off != on for off, on in zip(runs[False][0], runs[True][0], strict=True))
+            ratios.append(runs[False].seconds / runs[True].seconds)
+            if (token_s := runs[True].drafted_token_s) is not None:
+                shares.append(token_s * params.max_tokens / runs[False].seconds)
+            changed += sum(off != on for off, on in zip(runs[False].token_ids, runs[True].token_ids, strict=True))
     entry = spread(ratios)
-    return {"speed_up": entry.pop("median"), **entry, "outputs_changed": changed}
+    drafted = {"drafted_token_over_step": float(np.median(shares))} if shares else {}
+    return {"speed_up": entry.pop("median"), **entry, **drafted, "outputs_changed": changed}
 
 
 def engines(options: argparse.Namespace, config: Any) -> Iterator[LLM]:
@@ -251,7 +269,7 @@ def run_first_token(options: argparse.Namespace) -> dict[str, Any]:
         order = (None, config) if number % 2 == 0 else (config, None)
         params = SamplingParams(temperature=0, max_tokens=1, detokenize=False)
         runs = {entry is not None: timed(llm, [ids[number // 2 % len(ids)]], params, entry) for entry in order}
-        ratios.append(runs[True][1] / runs[False][1])
+        ratios.append(runs[True].seconds / runs[False].seconds)
     numerics_id = llm.model_info.numerics_id
     source.close()
     return {"numerics_id": numerics_id, f"{FIRST_TOKEN}{options.config}": spread(ratios)}

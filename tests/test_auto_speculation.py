@@ -76,11 +76,12 @@ def test_costs_and_what_was_seen_decide() -> None:
 
 
 def test_the_budget_bounds_what_is_lost() -> None:
-    def balance(num_steps: int, drafts: list[tuple[float, int]]) -> float:
-        return float(_core.testing.draft_budget(num_steps, drafts)[0])
+    def balance(num_steps: int, drafts: list[tuple[float, int]], has_head: bool = False) -> float:
+        return float(_core.testing.draft_budget(num_steps, drafts, has_head)[0])
 
     assert balance(0, []) == pytest.approx(0.3) and balance(10, []) == pytest.approx(0.35) and balance(1000, []) == pytest.approx(0.6)
     assert balance(0, [(0.1, 0)] * 4) == pytest.approx(-0.1) and balance(0, [(0.1, 1)] * 9) == pytest.approx(0.6)
+    assert balance(0, [], True) == pytest.approx(0.6) and balance(1000, [], True) == pytest.approx(1.2)
 
 
 def test_bad_luck_does_not_stop_what_pays() -> None:

@@ -201,12 +201,15 @@ py::tuple ChosenNodes(const std::vector<int32_t>& parents, const std::vector<std
 void RegisterNodes(py::module_& module) {
   module.def("choose_nodes", &ChosenNodes, py::arg("parents"), py::arg("kinds"), py::arg("expected"), py::arg("costs"), py::arg("seen"));
   // The balance after steps, and drafts of (cost, tokens accepted); and whether a draft may then cost 0.1 for nothing.
-  module.def("draft_budget", [](int64_t num_steps, const std::vector<std::pair<double, double>>& drafts) {
-    DraftBudget budget;
-    for (int64_t i = 0; i < num_steps; ++i) budget.AddStep();
-    for (const auto& [cost, saved] : drafts) budget.Settle(cost, saved);
-    return py::make_tuple(budget.balance(), budget.Allows(0.1, 1.0));
-  });
+  module.def(
+      "draft_budget",
+      [](int64_t num_steps, const std::vector<std::pair<double, double>>& drafts, bool has_head) {
+        DraftBudget budget(has_head);
+        for (int64_t i = 0; i < num_steps; ++i) budget.AddStep();
+        for (const auto& [cost, saved] : drafts) budget.Settle(cost, saved);
+        return py::make_tuple(budget.balance(), budget.Allows(0.1, 1.0));
+      },
+      py::arg("num_steps"), py::arg("drafts"), py::arg("has_head") = false);
   module.def("likeliest_tokens", [](const FloatArray& logits, int64_t count) {
     return LikeliestTokens({logits.data(), static_cast<size_t>(logits.size())}, count);
   });

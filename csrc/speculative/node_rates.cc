@@ -16,7 +16,8 @@ constexpr double kHeadNext = 0.4;
 constexpr double kHeadWeight = 1.0 / 16;
 constexpr double kHeadFade = 0.003;
 constexpr double kStepShare = 0.005;
-constexpr double kMostBalance = 0.6;
+constexpr double kMostBalance[] = {0.6, 1.2};  // [with heads]
+constexpr double kFirstBalance = 0.5;          // of the most
 constexpr double kRecent = 1.0 / 12;
 constexpr double kLeastBalance = -0.1;  // one long draft that failed must not end drafting for good
 
@@ -76,10 +77,12 @@ void HeadRates::Learn(bool is_first, double rate) {
 
 void HeadRates::Rest() { first_ += kHeadFade * (expected_ - first_); }
 
-void DraftBudget::AddStep() { balance_ = std::min(kMostBalance, balance_ + kStepShare); }
+DraftBudget::DraftBudget(bool has_head) : most_(kMostBalance[has_head]), balance_(kFirstBalance * most_) {}
+
+void DraftBudget::AddStep() { balance_ = std::min(most_, balance_ + kStepShare); }
 
 void DraftBudget::Settle(double cost, double num_saved) {
-  balance_ = std::clamp(balance_ + num_saved - cost, kLeastBalance, kMostBalance);
+  balance_ = std::clamp(balance_ + num_saved - cost, kLeastBalance, most_);
   recent_ += kRecent * (num_saved - cost - recent_);
 }
 

@@ -57,6 +57,8 @@ class HeadRates {
 // cannot pay for a long loss. Where the last dozen of drafts gained, drafting goes on: a run of bad luck must not stop what pays.
 class DraftBudget {
  public:
+  // has_head: a trained drafter is among those that draft. Its drafts cost more, so it begins with more of them.
+  explicit DraftBudget(bool has_head = false);
   void AddStep();
   void Settle(double cost, double num_saved);
   // Whether a draft of this cost may be tried. risk: the probability that it saves nothing.
@@ -64,7 +66,8 @@ class DraftBudget {
   double balance() const { return balance_; }
 
  private:
-  double balance_ = 0.3;
+  double most_;
+  double balance_;
   double recent_ = 0;  // mean gain of the last drafts
 };
 

@@ -8,7 +8,9 @@ constexpr size_t kMaxKnownDrafters = 256;
 }  // namespace
 
 DrafterHistory::DrafterHistory(const Drafter& drafter)
-    : rates{NodeRates(drafter, false), NodeRates(drafter, true)}, head{HeadRates(false), HeadRates(true)} {
+    : rates{NodeRates(drafter, false), NodeRates(drafter, true)},
+      head{HeadRates(false), HeadRates(true)},
+      budget{DraftBudget(drafter.needs_head()), DraftBudget(drafter.needs_head())} {
   for (auto& records : acceptance) {
     for (size_t i = 0; i < kNumConfidences; ++i) records[i] = AcceptanceRecord(drafter.expected_acceptance(static_cast<int32_t>(i)));
   }

@@ -24,6 +24,7 @@ void NodeLengths::Begin(Sample& sample) {
   sample.drafting.nodes() = std::make_unique<NodeRecord>();
   const Drafter& drafter = *request.speculation->drafter;
   sample.drafting.nodes()->rates = sample.judges_drafts() ? NodeRates(drafter, greedy) : histories_.Of(sample).rates[greedy].AsPrior();
+  sample.drafting.nodes()->budget = DraftBudget(drafter.needs_head());
   sample.drafting.nodes()->head = sample.judges_drafts() ? HeadRates(greedy) : histories_.Of(sample).head[greedy];
 }
 
