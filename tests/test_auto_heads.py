@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,6 +150,22 @@ def test_damaged_heads_are_refused(plain: LLM, model: Path, shipped: Path) -> No
     (shipped / "eagle.safetensors").write_bytes(whole[:-5])
     with pytest.raises(ModelFileError, match=r"eagle\.safetensors"):
         LLM(model, speculative_config="auto", **SMALL)
+
+
+@pytest.mark.skipif(os.environ.get("LLMI_EMULATE_CUDA") == "0", reason="switched off")
+@pytest.mark.parametrize("verification", ["coupled", "rejection"])
+def test_on_a_device(plain: LLM, model: Path, shipped: Path, monkeypatch: pytest.MonkeyPatch, verification: str) -> None:
+    """Heads run there, and under coupled verification no token depends on them."""
+    ship(plain, shipped)
+    monkeypatch.setenv("LLMI_EMULATE_CUDA", "1")
+    config = SpeculativeConfig("auto", verification=verification)
+    with LLM(model, device="cuda", speculative_config=config, **SMALL) as emulated:
+        prompts = [prompt(80 + i, 12) for i in range(3)]
+        params = PARAMS.replace(max_tokens=24, temperature=0.5, seed=2)
+        outputs = emulated.generate(prompts, params)
+        assert sum(metrics(Outputs([output])).num_accepted_tokens for output in outputs) > 0
+        if verification == "coupled":
+            assert_same_tokens(outputs, emulated.generate(prompts, params, speculative_config=None))
 
 
 def test_bad_heads_are_hardly_run(plain: LLM, model: Path, shipped: Path) -> None:
