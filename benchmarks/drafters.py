@@ -3,15 +3,17 @@
     python benchmarks/drafters.py acceptance [--kinds chat maths] [--per-kind 100] [--max-tokens 96] [--heads FOLDER ..] [--answers FILE.npz]
     python benchmarks/drafters.py speed [--config auto] [--shipped FOLDER] [--rounds 2] [--batch 1] [--max-tokens 128] [--fresh]
     python benchmarks/drafters.py first_token [--config auto] [--rounds 2]
+    python benchmarks/drafters.py llama [--llama-bin DIR] [--per-kind 20]
 
 acceptance: a drafter alone, one chain, begun anew at every position of the answers that the model writes without drafts. "first" is the
 share of positions at which its first token is the answer's; "second given first" goes on from there. At T = 1 verification is coupled: a
 drafter without a law of its own is held against the drawn tokens; heads draw with the noise of the target. Where a drafter has nothing to
 say, its token counts as wrong. speed: whole requests, without and with drafts, interleaved, from submission to the last token; the prefix
 cache is off. "drafted_token_over_step" is the time to draft one token over that of a step without drafts. With --fresh each pair of runs has
-a new engine, whose drafters have learnt nothing. first_token: the same for prompts of 512 tokens and one token of output. What drafts is
-loaded with the model (--shipped: another folder than the installed heads and table), so a run without drafts is one of the same engine. Each
-result has a key of its own, so --readme takes several: one column for each.
+a new engine, whose drafters have learnt nothing. first_token: the same for prompts of 512 tokens and one token of output. llama: speed of
+llama.cpp's lookup, greedy, on a quarter of the prompts (DIR holds its llama-lookup). What drafts is loaded with the model (--shipped: another
+folder than the installed heads and table), so a run without drafts is one of the same engine. Each result has a key of its own, so --readme
+takes several: one column for each.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import numpy as np
 import prompts
 import report
 from numpy.typing import NDArray
+from speculation import llama_lookup
 
 import llmi
 from llmi import LLM, SamplingParams, SpeculativeConfig, _core
@@ -42,6 +45,7 @@ from llmi.training.text import Text
 I32 = NDArray[np.int32]
 DEPTH = 4
 PROMPT_LEN = 512  # of first_token
+LLAMA = "llama.cpp's lookup"
 SPEED, FIRST_TOKEN = "speed-up: ", "time to the first token: "  # keys of results begin so
 #: What stands behind --config: the value of speculative_config, from the folder of heads and table.
 CONFIGS: dict[str, Callable[[Path], Any]] = {
@@ -275,18 +279,31 @@ def run_first_token(options: argparse.Namespace) -> dict[str, Any]:
     return {"numerics_id": numerics_id, f"{FIRST_TOKEN}{options.config}": spread(ratios)}
 
 
+def run_llama(options: argparse.Namespace) -> dict[str, Any]:
+    """llama.cpp's lookup over its plain decoding."""
+    if options.llama_bin is None:
+        raise SystemExit("--llama-bin: the folder of llama-lookup")
+    chats = {kind: [prompt.chat() for prompt in prompts.prompts(kind)[: options.per_kind]] for kind in options.kinds}
+    found = llama_lookup(chats, options.max_tokens, options.llama_bin)
+    entries = {kind: {"speed_up": entry["speed_up"], "outputs_changed": entry["prompts_changed"]} for kind, entry in found.items()}
+    return {LLAMA: entries}
+
+
 def speed_table(result: dict[str, Any]) -> str:
     """A row for each kind and temperature, a column for each way to draft."""
     columns = {name.removeprefix(SPEED): entries for name, entries in result.items() if name.startswith(SPEED)}
     if not columns:
         return ""
-    lines = [f"| speed-up (95 %) | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    names = [*columns, *([LLAMA] if LLAMA in result else [])]
+    lines = [f"| speed-up (95 %) | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
     for kind in dict.fromkeys(kind for entries in columns.values() for kind in entries):
         cells = []
         for entries in columns.values():
             entry = entries.get(kind)
             low, high = entry["interval_95"] if entry else (0, 0)
             cells.append(f"{entry['speed_up']:.2f} ({low:.2f} to {high:.2f})" if entry else "")
+        if peer := result.get(LLAMA):
+            cells.append(f"{peer[kind]['speed_up']:.2f}" if kind in peer else "")
         lines.append(f"| {kind} | {' | '.join(cells)} |")
     changed = sum(entry["outputs_changed"] for entries in columns.values() for entry in entries.values())
     return "\n".join([*lines, "", f"Outputs that differ from plain decoding: {changed}."])
@@ -318,7 +335,7 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-RUNS = {"acceptance": run_acceptance, "speed": run_speed, "first_token": run_first_token}
+RUNS = {"acceptance": run_acceptance, "speed": run_speed, "first_token": run_first_token, "llama": run_llama}
 
 
 def main() -> int:
@@ -334,6 +351,7 @@ def main() -> int:
     parser.add_argument("--shipped", type=Path, help="a folder with eagle.safetensors and corpus.safetensors instead of the installed ones")
     parser.add_argument("--fresh", action="store_true", help="speed: a new engine for each pair of runs")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--llama-bin", type=Path, metavar="DIR", help="llama: the folder of llama-lookup")
     parser.add_argument("--batch", type=int, default=1, help="speed: so many prompts at once")
     return report.main(parser, lambda options: RUNS[options.what](options), table)
 
