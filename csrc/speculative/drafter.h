@@ -39,6 +39,8 @@ struct TreeNode {
 };
 // Throws Error(kInvalidArgument) if the nodes are not in this order.
 void CheckTreeNodes(std::span<const TreeNode> tree);
+// The likeliest node of each depth: a chain.
+std::vector<TreeNode> ChainOf(std::span<const TreeNode> tree);
 
 // The forwards of a trained drafter: their time, and the rows of each that were run whole.
 struct HeadWork {

@@ -14,4 +14,15 @@ void CheckTreeNodes(std::span<const TreeNode> tree) {
   }
 }
 
+std::vector<TreeNode> ChainOf(std::span<const TreeNode> tree) {
+  std::vector<TreeNode> chain;
+  int32_t last = -1;
+  for (size_t i = 0; i < tree.size(); ++i) {
+    if (tree[i].rank != 0 || tree[i].parent != last) continue;
+    last = static_cast<int32_t>(i);
+    chain.push_back({static_cast<int32_t>(chain.size()) - 1, 0});
+  }
+  return chain;
+}
+
 }  // namespace llmi

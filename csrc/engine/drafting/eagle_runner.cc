@@ -139,10 +139,15 @@ std::vector<DraftedSequence> EagleRunner::Begin(std::span<DraftContext*> context
   for (DraftContext* context : contexts) {
     auto& sample = *static_cast<Sample*>(context->owner);
     const int64_t left = sample.request().params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size());
-    const int64_t num_nodes = std::min(static_cast<int64_t>(tree.size()), context->max_nodes);
-    if (num_nodes < 1 || left < 2 || !HasRows(sample)) continue;
-    if (!sample.judges_drafts() && !sample.TryReserveFree(cache_, 1 + num_nodes)) continue;
-    drafted.push_back({context, &sample, num_nodes, left - 1, std::vector<int32_t>(tree.size(), -1), {}, {}});
+    if (left < 2 || !HasRows(sample)) continue;
+    // Judged siblings are verified whether they are worth it or not, so a draft that is sized has none of them.
+    const bool is_chain = context->wants_chain || (context->worth != nullptr && context->wants_laws);
+    std::vector<TreeNode> nodes = is_chain ? ChainOf(tree) : std::vector<TreeNode>(tree.begin(), tree.end());
+    nodes.resize(static_cast<size_t>(std::min(static_cast<int64_t>(nodes.size()), context->max_nodes)));
+    const auto num_nodes = static_cast<int64_t>(nodes.size());
+    if (num_nodes < 1 || (!sample.judges_drafts() && !sample.TryReserveFree(cache_, 1 + num_nodes))) continue;
+    const std::vector<int32_t> places(nodes.size(), -1);
+    drafted.push_back({context, &sample, std::move(nodes), left - 1, places, {}, {}});
   }
   return drafted;
 }
@@ -151,9 +156,9 @@ void EagleRunner::Propose(std::span<DraftContext*> contexts, std::span<const Tre
   const double start = NowSeconds();
   std::vector<DraftedSequence> drafted = Begin(contexts, tree);
   if (drafted.empty()) return;
-  for (std::vector<DraftFront> front = RunRoots(drafted); !front.empty();) front = Grow(tree, drafted, front);
-  const bool is_chain = std::ranges::all_of(tree, [](const TreeNode& node) { return node.rank == 0; });
+  for (std::vector<DraftFront> front = RunRoots(drafted); !front.empty();) front = Grow(drafted, front);
   for (DraftedSequence& sequence : drafted) {
+    const bool is_chain = std::ranges::all_of(sequence.tree, [](const TreeNode& node) { return node.rank == 0; });
     if (!is_chain) sequence.context->draft.parents = std::move(sequence.parents);
   }
   work_.seconds += NowSeconds() - start;
@@ -195,11 +200,10 @@ std::vector<DraftFront> EagleRunner::RunRoots(std::vector<DraftedSequence>& draf
   return front;
 }
 
-bool EagleRunner::GoesOn(std::span<const TreeNode> tree, const DraftedSequence& drafted, int32_t node) const {
+bool EagleRunner::GoesOn(const DraftedSequence& drafted, int32_t node) const {
   const int32_t place = drafted.places[static_cast<size_t>(node)];
   if (place < 0 || drafted.depths[static_cast<size_t>(place)] >= drafted.max_depth) return false;
-  const bool has_child =
-      std::ranges::any_of(tree.first(static_cast<size_t>(drafted.num_nodes)), [&](const TreeNode& other) { return other.parent == node; });
+  const bool has_child = std::ranges::any_of(drafted.tree, [&](const TreeNode& other) { return other.parent == node; });
   const DraftContext& context = *drafted.context;
   if (!has_child || context.worth == nullptr) return has_child;
   std::vector<NodeKind> path;
@@ -209,8 +213,7 @@ bool EagleRunner::GoesOn(std::span<const TreeNode> tree, const DraftedSequence& 
   return context.worth->GoesOn(context, path);
 }
 
-std::vector<DraftFront> EagleRunner::Grow(std::span<const TreeNode> tree, std::vector<DraftedSequence>& drafted,
-                                          const std::vector<DraftFront>& front) {
+std::vector<DraftFront> EagleRunner::Grow(std::vector<DraftedSequence>& drafted, const std::vector<DraftFront>& front) {
   const int64_t hidden = decoder_.spec().hidden_size;
   decoder_.eagle()->Logits(context_, decoder_, outputs_, static_cast<int64_t>(front.size()), &logits_);
   const size_t num_choices = logits_.size() / front.size();
@@ -218,9 +221,9 @@ std::vector<DraftFront> EagleRunner::Grow(std::span<const TreeNode> tree, std::v
   std::vector<size_t> sources;  // by entry of `next`, the row here that it follows
   for (size_t f = 0; f < front.size(); ++f) {
     DraftedSequence& sequence = drafted[front[f].sequence];
-    AddChildren(tree, sequence, front[f].node, std::span(logits_).subspan(f * num_choices, num_choices));
-    for (int32_t node = 0; node < static_cast<int32_t>(sequence.num_nodes); ++node) {
-      if (tree[static_cast<size_t>(node)].parent != front[f].node || !GoesOn(tree, sequence, node)) continue;
+    AddChildren(sequence, front[f].node, std::span(logits_).subspan(f * num_choices, num_choices));
+    for (int32_t node = 0; node < static_cast<int32_t>(sequence.tree.size()); ++node) {
+      if (sequence.tree[static_cast<size_t>(node)].parent != front[f].node || !GoesOn(sequence, node)) continue;
       next.push_back({front[f].sequence, node});
       sources.push_back(f);
     }
@@ -271,8 +274,8 @@ void EagleRunner::AddNodes(const std::vector<DraftedSequence>& drafted, const st
 }
 
 // Adds the children of the root or of a node to the draft, from the logits that follow it.
-void EagleRunner::AddChildren(std::span<const TreeNode> tree, DraftedSequence& drafted, int32_t node, std::span<const float> logits) {
-  const std::span<const TreeNode> nodes = tree.first(static_cast<size_t>(drafted.num_nodes));
+void EagleRunner::AddChildren(DraftedSequence& drafted, int32_t node, std::span<const float> logits) {
+  const std::vector<TreeNode>& nodes = drafted.tree;
   const auto count = std::ranges::count_if(nodes, [&](const TreeNode& other) { return other.parent == node; });
   const int32_t parent = node < 0 ? -1 : drafted.places[static_cast<size_t>(node)];
   Draft& draft = drafted.context->draft;

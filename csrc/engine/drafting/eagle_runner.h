@@ -24,7 +24,7 @@ namespace llmi {
 struct DraftedSequence {
   DraftContext* context;
   Sample* sample;
-  int64_t num_nodes;             // of the tree, at most
+  std::vector<TreeNode> tree;
   int64_t max_depth;             // of its nodes
   std::vector<int32_t> places;   // by node of the tree, its node in the draft; -1: no token may come there
   std::vector<int32_t> parents;  // by node of the draft
@@ -54,11 +54,11 @@ class EagleRunner : public DraftHead {
   std::vector<DraftedSequence> Begin(std::span<DraftContext*> contexts, std::span<const TreeNode> tree);
   std::vector<DraftFront> RunRoots(std::vector<DraftedSequence>& drafted);
   // Adds the children of the rows whose outputs are given, and runs those that have children.
-  std::vector<DraftFront> Grow(std::span<const TreeNode> tree, std::vector<DraftedSequence>& drafted, const std::vector<DraftFront>& front);
-  void AddChildren(std::span<const TreeNode> tree, DraftedSequence& drafted, int32_t node, std::span<const float> logits);
+  std::vector<DraftFront> Grow(std::vector<DraftedSequence>& drafted, const std::vector<DraftFront>& front);
+  void AddChildren(DraftedSequence& drafted, int32_t node, std::span<const float> logits);
   void AddNodes(const std::vector<DraftedSequence>& drafted, const std::vector<DraftFront>& front, EagleRows* rows) const;
   // Whether some node follows `node`, and is worth its time.
-  bool GoesOn(std::span<const TreeNode> tree, const DraftedSequence& drafted, int32_t node) const;
+  bool GoesOn(const DraftedSequence& drafted, int32_t node) const;
 
   static int64_t FirstSlot(const Sample& sample);
   bool HasRows(Sample& sample);

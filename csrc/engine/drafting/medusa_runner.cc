@@ -11,18 +11,6 @@
 namespace llmi {
 namespace {
 
-// The likeliest node of each depth, for a verification that takes no trees.
-std::vector<TreeNode> ChainOf(std::span<const TreeNode> tree) {
-  std::vector<TreeNode> chain;
-  int32_t last = -1;
-  for (size_t i = 0; i < tree.size(); ++i) {
-    if (tree[i].rank != 0 || tree[i].parent != last) continue;
-    last = static_cast<int32_t>(i);
-    chain.push_back({static_cast<int32_t>(chain.size()) - 1, 0});
-  }
-  return chain;
-}
-
 int64_t CountChildren(const std::vector<TreeNode>& nodes, int32_t parent) {
   return std::ranges::count_if(nodes, [&](const TreeNode& node) { return node.parent == parent; });
 }

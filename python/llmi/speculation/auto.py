@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from llmi.session import Session
 
 SHIPPED = Path(__file__).with_name("shipped")
-_MOST_TOKENS = 4  # of a draft by heads; fewer where more would not pay
+#: The tree of a draft by heads; those of its nodes run that pay. Judged drafts are its chain.
+_TREE = ((0,), (1,), (2,), (0, 0), (0, 1), (0, 0, 0), (0, 0, 1), (0, 0, 0, 0))
 
 
 class AutoDrafters(Alike, Drafter):
@@ -37,7 +38,7 @@ class AutoDrafters(Alike, Drafter):
         tables: list[Drafter] = [] if table is None else [table]
         if llm._eagle is not None:
             path, shortlist = llm._eagle
-            return [Eagle(path, _MOST_TOKENS, shortlist=shortlist), *tables, PromptLookup()]
+            return [Eagle(path, choices=_TREE, shortlist=shortlist), *tables, PromptLookup()]
         others = "prompt lookup drafts alone" if table is None else "a table and prompt lookup draft"
         if shipped_heads(llm._spec, llm._files.digest()) is None:
             log.info("speculative_config='auto': no heads for %s, so %s; `llmi train-heads` makes some", llm.model_info.path, others)
