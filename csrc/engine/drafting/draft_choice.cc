@@ -9,6 +9,7 @@
 #include "kernels/ops/vocab.h"
 #include "sampling/edits.h"
 #include "sampling/law.h"
+#include "speculative/likeliest.h"
 
 namespace llmi {
 namespace {
@@ -43,6 +44,26 @@ std::vector<float> ProbsOf(const KernelContext& host, std::vector<float> law, st
   return law;
 }
 
+// The first `count` tokens of the head's row itself.
+DraftChoices ChooseLikeliest(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
+                             std::span<const float> logits, int64_t count) {
+  DraftChoices chosen;
+  const auto size = static_cast<int64_t>(logits.size());
+  std::vector<int32_t> places;
+  if (count == 1) {
+    const int64_t best = ArgMax(host, logits.data(), size);
+    if (best >= 0) places.push_back(static_cast<int32_t>(best));
+  } else {
+    places = LikeliestTokens(logits, count);
+  }
+  const float total = choice.wants_probabilities && !places.empty() ? LogSumExp(host, logits.data(), size) : 0.0f;
+  for (const int32_t place : places) {
+    chosen.token_ids.push_back(listed.empty() ? place : listed[static_cast<size_t>(place)]);
+    if (choice.wants_probabilities) chosen.probabilities.push_back(ExpF32(logits[static_cast<size_t>(place)] - total));
+  }
+  return chosen;
+}
+
 }  // namespace
 
 bool DependsOnPath(const SamplingParams& params) {
@@ -54,16 +75,7 @@ bool DependsOnPath(const SamplingParams& params) {
 DraftChoices ChooseTokens(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
                           std::span<const float> logits, int64_t vocab_size, int64_t count) {
   DraftChoices chosen;
-  if (count == 1 && !choice.wants_laws && IsPlainGreedy(choice.params)) {
-    const int64_t best = ArgMax(host, logits.data(), static_cast<int64_t>(logits.size()));
-    if (best < 0) return chosen;
-    chosen.token_ids.push_back(listed.empty() ? static_cast<int32_t>(best) : listed[static_cast<size_t>(best)]);
-    if (choice.wants_probabilities) {
-      const float total = LogSumExp(host, logits.data(), static_cast<int64_t>(logits.size()));
-      chosen.probabilities.push_back(ExpF32(logits[static_cast<size_t>(best)] - total));
-    }
-    return chosen;
-  }
+  if (!choice.wants_laws && IsPlainGreedy(choice.params)) return ChooseLikeliest(host, choice, listed, logits, count);
   const std::vector<float> law = LawOf(host, choice, listed, logits, vocab_size);
   if (law.empty()) return chosen;
   const auto position = static_cast<int64_t>(choice.token_ids.size());
