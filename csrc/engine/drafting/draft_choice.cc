@@ -44,6 +44,18 @@ std::vector<float> ProbsOf(const KernelContext& host, std::vector<float> law, st
   return law;
 }
 
+// As DrawSeveral, by the op that draws one: faster for a few.
+std::vector<int32_t> DrawOneByOne(const KernelContext& host, const NoiseKey& key, std::vector<float> law, int64_t count) {
+  const auto vocab_size = static_cast<int64_t>(law.size());
+  std::vector<int32_t> token_ids;
+  while (static_cast<int64_t>(token_ids.size()) < count && ArgMax(host, law.data(), vocab_size) >= 0) {
+    const int32_t id = Draw(host, key, law.data(), vocab_size);
+    token_ids.push_back(id);
+    law[static_cast<size_t>(id)] = kMinusInfinity;
+  }
+  return token_ids;
+}
+
 // The first `count` tokens of the head's row itself.
 DraftChoices ChooseLikeliest(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
                              std::span<const float> logits, int64_t count) {
@@ -82,10 +94,10 @@ DraftChoices ChooseTokens(const KernelContext& host, const DraftChoice& choice, 
   const bool greedy = choice.params.greedy();
   const NoiseKey key = {choice.params.seed, position, choice.sample_index, choice.wants_laws ? 1u : 0u,
                         choice.wants_laws ? choice.round : 0};
-  if (count == 1 && !greedy) {
-    chosen.token_ids.push_back(Draw(host, key, law.data(), vocab_size));
-  } else {
+  if (greedy || choice.wants_laws) {
     chosen.token_ids = DrawSeveral(greedy ? nullptr : &key, law.data(), vocab_size, count);
+  } else {
+    chosen.token_ids = DrawOneByOne(host, key, law, count);
   }
   if (choice.wants_probabilities) {
     const float total = LogSumExp(host, law.data(), vocab_size);
