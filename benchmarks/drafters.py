@@ -335,6 +335,11 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def marker(result: dict[str, Any]) -> str:
+    """Acceptance has a table of its own."""
+    return "drafters acceptance" if "acceptance" in result else "drafters"
+
+
 RUNS = {"acceptance": run_acceptance, "speed": run_speed, "first_token": run_first_token, "llama": run_llama}
 
 
@@ -353,7 +358,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--llama-bin", type=Path, metavar="DIR", help="llama: the folder of llama-lookup")
     parser.add_argument("--batch", type=int, default=1, help="speed: so many prompts at once")
-    return report.main(parser, lambda options: RUNS[options.what](options), table)
+    return report.main(parser, lambda options: RUNS[options.what](options), table, marker)
 
 
 if __name__ == "__main__":
