@@ -11,6 +11,7 @@ namespace {
 constexpr float kRates[] = {0.0f, 0.2f, 0.4f, 0.6f, 0.8f};
 constexpr double kExpected[2][5] = {{0.05, 0.12, 0.25, 0.4, 0.6}, {0.1, 0.2, 0.35, 0.5, 0.7}};  // [greedy]
 static_assert(std::size(kRates) == std::size(kExpected[0]));
+constexpr double kLeastReach = 0.02;  // a token of a smaller probability is worth no row
 
 int16_t KindOf(float rate) {
   return static_cast<int16_t>(std::upper_bound(std::begin(kRates), std::end(kRates), rate) - std::begin(kRates));
@@ -31,9 +32,11 @@ void CorpusDrafter::Propose(std::span<DraftContext*> contexts) {
   for (DraftContext* context : contexts) {
     const auto last = context->token_ids.last(std::min(max_order, context->token_ids.size()));
     std::vector<int32_t> text(last.begin(), last.end());
-    for (int64_t i = 0; i < context->max_nodes; ++i) {
+    double reach = 1;
+    for (int64_t i = 0; i < context->max_nodes && (context->worth == nullptr || reach > kLeastReach); ++i) {
       const CorpusTable::Guess guess = table_->Next(text);
       if (guess.token < 0) break;
+      reach *= expected_rate(KindOf(guess.rate), context->greedy);
       text.push_back(guess.token);
       context->draft.token_ids.push_back(guess.token);
       context->draft.kinds.push_back({KindOf(guess.rate), -1});

@@ -30,6 +30,7 @@ struct NodeRecord {
   DraftBudget budget;    // used where drafts may depend on this continuation alone
   double cost = 0;       // of the draft that was chosen last
   double head_cost = 0;  // what a trained drafter has spent on the draft that is made
+  int64_t left_out = 0;  // steps in a row of which no node was worth its row
 };
 
 // The target's last hidden rows of a sequence, as its head reads them, that a drafter's own rows are still to be made of.

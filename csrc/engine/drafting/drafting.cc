@@ -163,6 +163,7 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   const bool looks_first = picks_nodes || (coupled && speculation.num_tokens < 0 && speculation.length_policy == nullptr &&
                                            speculation.drafter->tells_confidence());
   if (picks_nodes && sample.drafting.nodes() == nullptr) node_lengths_.Begin(sample);
+  if (picks_nodes && !node_lengths_.Looks(sample, *plan)) return;
   const int64_t limit = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
   const int64_t length = limit < 1 || looks_first ? limit : lengths_.Choose(sample, 0, limit, *plan);
   if (length < 1) {

@@ -11,6 +11,9 @@ namespace {
 
 // A draft does not make a step faster, and a busy moment must not end drafting.
 constexpr double kMostRatio = 1.25;
+constexpr double kLargeBatch = 4;  // expected tokens of the step
+constexpr int64_t kPatience = 8;   // steps
+constexpr int64_t kRest = 4;
 
 }  // namespace
 
@@ -26,6 +29,14 @@ void NodeLengths::Begin(Sample& sample) {
   sample.drafting.nodes()->rates = sample.judges_drafts() ? NodeRates(drafter, greedy) : histories_.Of(sample).rates[greedy].AsPrior();
   sample.drafting.nodes()->budget = DraftBudget(drafter.needs_head());
   sample.drafting.nodes()->head = sample.judges_drafts() ? HeadRates(greedy) : histories_.Of(sample).head[greedy];
+}
+
+bool NodeLengths::Looks(Sample& sample, const StepPlan& plan) {
+  NodeRecord& record = *sample.drafting.nodes();
+  if (sample.judges_drafts() || plan.expected_tokens < kLargeBatch || record.left_out < kPatience) return true;
+  if (++record.left_out % kRest == 0) return true;
+  histories_.BudgetOf(sample).AddStep();
+  return false;
 }
 
 void NodeLengths::Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* plan) {
@@ -51,6 +62,7 @@ void NodeLengths::Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* pla
     }
   }
   *draft = PickNodes(*draft, choice.nodes);
+  record.left_out = draft->size() == 0 ? record.left_out + 1 : 0;
   record.cost = choice.cost + std::exchange(record.head_cost, 0);
   if (draft->size() == 0) budget.Settle(std::exchange(record.cost, 0), 0);
   plan->num_rows += draft->size() * sample.num_sequences();

@@ -24,6 +24,9 @@ class NodeLengths {
   static bool Serves(const SpeculationConfig& speculation);
   // Sets what a sequence may expect that was not drafted for so far.
   void Begin(Sample& sample);
+  // Whether the drafters are asked in this step. In a large batch few drafts are worth a row, and to ask takes time, too: a sequence whose
+  // drafts were left out for a while is asked in every fourth step.
+  bool Looks(Sample& sample, const StepPlan& plan);
   // Cuts a draft of at most `limit` nodes to those that pay. One whose tokens were drawn from laws stays whole: to leave out a token
   // because of what it is would change the law of the output. plan: of the step, to which the nodes are added.
   void Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* plan);
