@@ -12,7 +12,11 @@
 namespace llmi {
 namespace {
 
-constexpr int64_t kMostHeld = 32;  // more rows are stored at once, without a draft
+// More rows are stored at once, without a draft. In a large batch drafts are rare, so that most rows would be stored for nothing; but where
+// drafts are judged, what a later request finds in the cache may not depend on the batch.
+constexpr int64_t kMostHeld = 32;
+constexpr int64_t kMostHeldInBatch = 256;
+constexpr size_t kLargeBatch = 4;  // sequences
 
 // The nodes of the draft that were accepted, in order.
 std::vector<int32_t> AcceptedNodes(const DraftWalk& walk) {
@@ -41,7 +45,8 @@ void EagleRunner::BeforeRows(const LaunchedStep& step) {
     const int64_t begin = sample.scheduled.kv.num_tokens - piece.num_new;
     const float* chunk = decoder_.eagle()->TargetRows(context_, decoder_, step.piece_rows[i], piece.num_new);
     const int64_t last = piece.num_new - 1;
-    if (piece.num_new > 1 || sample.drafting.held().num_rows >= kMostHeld) Store(sample, begin, begin + piece.num_new, chunk, begin);
+    const int64_t most_held = step.pieces.size() < kLargeBatch || sample.judges_drafts() ? kMostHeld : kMostHeldInBatch;
+    if (piece.num_new > 1 || sample.drafting.held().num_rows >= most_held) Store(sample, begin, begin + piece.num_new, chunk, begin);
     KeepRow(sample, begin + last, chunk + last * decoder_.spec().hidden_size);
   }
 }
