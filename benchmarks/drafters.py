@@ -1,6 +1,6 @@
 """What drafters guess and what they gain, on the prompts of benchmarks/prompts: acceptance by depth, and speed with tokens equal.
 
-    python benchmarks/drafters.py acceptance [--kinds chat maths] [--per-kind 100] [--max-tokens 96] [--heads FOLDER ..] [--answers FILE.npz]
+    python benchmarks/drafters.py acceptance [--kinds chat maths] [--per-kind 100] [--max-tokens 96] [--heads PATH ..] [--answers FILE.npz]
     python benchmarks/drafters.py speed [--config auto] [--shipped FOLDER] [--rounds 2] [--batch 1] [--max-tokens 128] [--fresh]
     python benchmarks/drafters.py first_token [--config auto] [--rounds 2]
     python benchmarks/drafters.py llama [--llama-bin DIR] [--per-kind 20]
@@ -39,6 +39,9 @@ from llmi.speculation import auto
 from llmi.training.acceptance import acceptance as head_counts
 from llmi.training.data import data_of
 from llmi.training.eagle import EagleModel
+from llmi.training.heads_file import read_safetensors
+from llmi.training.layer import Shape
+from llmi.training.packed import unpack_all
 from llmi.training.target import Target
 from llmi.training.text import Text
 
@@ -149,9 +152,19 @@ def acceptance(answers: list[Answer], right_of: Callable[[Answer], Right]) -> di
     return {name: by_depth(group) for name, group in counts.items()}
 
 
-def heads_acceptance(llm: LLM, folder: Path, answers: list[Answer]) -> dict[str, Any]:
-    """Of heads that train_heads wrote, by their own arithmetic in float32."""
-    model, shortlist = EagleModel.load(folder)
+def heads_at(path: Path) -> tuple[EagleModel, I32]:
+    """(model, shortlist): of a folder that train_heads wrote, or of a packed file."""
+    if path.is_dir():
+        return EagleModel.load(path)
+    tensors, metadata = read_safetensors(path)
+    config = json.loads(metadata["config"])
+    shape = Shape(**{field.name: config[field.name] for field in dataclasses.fields(Shape)})
+    return EagleModel.of_tensors(shape, unpack_all(tensors)), tensors["shortlist"]
+
+
+def heads_acceptance(llm: LLM, path: Path, answers: list[Answer]) -> dict[str, Any]:
+    """Of trained heads, by their own arithmetic in float32."""
+    model, shortlist = heads_at(path)
     target, results = Target(llm), {}
     embeddings = target.embeddings(shortlist.astype(np.int64))
     for kind in dict.fromkeys(answer.kind for answer in answers):
@@ -174,8 +187,8 @@ def run_acceptance(options: argparse.Namespace) -> dict[str, Any]:
             if options.answers:
                 save_answers(options.answers, answers)
         results = {"lookup": acceptance(answers, lookup_right)}
-        for folder in options.heads:
-            results[str(folder)] = heads_acceptance(llm, folder, answers)
+        for path in options.heads:
+            results[str(path)] = heads_acceptance(llm, path, answers)
         return {"numerics_id": llm.model_info.numerics_id, "acceptance": results}
 
 
@@ -351,7 +364,7 @@ def main() -> int:
     parser.add_argument("--per-kind", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--answers", type=Path, help="acceptance: read the answers here, or write them here if there is no such file")
-    parser.add_argument("--heads", type=Path, nargs="+", default=[], help="acceptance: folders that `llmi train-heads` wrote")
+    parser.add_argument("--heads", type=Path, nargs="+", default=[], help="acceptance: folders that `llmi train-heads` wrote, or files")
     parser.add_argument("--config", choices=list(CONFIGS), default="auto")
     parser.add_argument("--shipped", type=Path, help="a folder with eagle.safetensors and corpus.safetensors instead of the installed ones")
     parser.add_argument("--fresh", action="store_true", help="speed: a new engine for each pair of runs")
