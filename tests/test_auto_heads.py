@@ -127,6 +127,24 @@ def test_heads_draft_where_the_others_have_nothing(plain: LLM, model: Path, ship
     assert min(counts.values()) > 70 > 1.5 * lookup, (counts, lookup)
 
 
+def test_judged_drafts_that_are_sized_have_no_siblings(plain: LLM, model: Path, shipped: Path) -> None:
+    """Each would be verified whether it is worth its row or not; a draft of a fixed size has those that were asked for."""
+    ship(plain, shipped, table=False)
+    heads = Eagle(shipped / "eagle.safetensors", choices=[(0,), (1,), (0, 0), (0, 1)])
+
+    def places(config: SpeculativeConfig) -> list[tuple[int, int]]:
+        """(position, depth) of each drafted token that a walk has met."""
+        outputs = llm.generate(prompt(90, 12), PARAMS.replace(temperature=4, seed=1), speculative_config=config, trace=True)
+        columns = outputs[0].outputs[0].trace.to_dict()
+        rows = zip(*(columns[name] for name in ("position", "depth", "drafted")), strict=True)
+        return [(int(position), int(depth)) for position, depth, drafted in rows if drafted]
+
+    with LLM(model, speculative_config=heads, **SMALL) as llm:
+        sized, fixed = (places(SpeculativeConfig(heads, number, "rejection")) for number in ("auto", 4))
+    assert len(sized) == len(set(sized)) > 3
+    assert len(fixed) > len(set(fixed)) > 3
+
+
 def test_a_model_without_heads_gets_a_line(plain: LLM, model: Path, shipped: Path, caplog: pytest.LogCaptureFixture) -> None:
     ship(plain, shipped, digest="0" * 64)
     with caplog.at_level(logging.INFO, "llmi"), LLM(model, speculative_config="auto", **SMALL) as llm:
