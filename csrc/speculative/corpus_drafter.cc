@@ -36,10 +36,11 @@ void CorpusDrafter::Propose(std::span<DraftContext*> contexts) {
     for (int64_t i = 0; i < context->max_nodes && (context->worth == nullptr || reach > kLeastReach); ++i) {
       const CorpusTable::Guess guess = table_->Next(text);
       if (guess.token < 0) break;
-      reach *= expected_rate(KindOf(guess.rate), context->greedy);
+      const int16_t kind = KindOf(guess.rate);
+      reach *= expected_rate(kind, context->greedy);
       text.push_back(guess.token);
       context->draft.token_ids.push_back(guess.token);
-      context->draft.kinds.push_back({KindOf(guess.rate), -1});
+      context->draft.kinds.push_back({kind, -1});
     }
   }
 }

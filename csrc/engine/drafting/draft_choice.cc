@@ -44,14 +44,16 @@ std::vector<float> ProbsOf(const KernelContext& host, std::vector<float> law, st
   return law;
 }
 
-// As DrawSeveral, by the op that draws one: faster for a few.
-std::vector<int32_t> DrawOneByOne(const KernelContext& host, const NoiseKey& key, std::vector<float> law, int64_t count) {
+// As DrawSeveral, by the op that draws one: faster for a few. law: keeps some token.
+std::vector<int32_t> DrawOneByOne(const KernelContext& host, const NoiseKey& key, const std::vector<float>& law, int64_t count) {
   const auto vocab_size = static_cast<int64_t>(law.size());
-  std::vector<int32_t> token_ids;
-  while (static_cast<int64_t>(token_ids.size()) < count && ArgMax(host, law.data(), vocab_size) >= 0) {
-    const int32_t id = Draw(host, key, law.data(), vocab_size);
-    token_ids.push_back(id);
-    law[static_cast<size_t>(id)] = kMinusInfinity;
+  std::vector<int32_t> token_ids = {Draw(host, key, law.data(), vocab_size)};
+  if (count == 1) return token_ids;
+  std::vector<float> left = law;
+  while (static_cast<int64_t>(token_ids.size()) < count) {
+    left[static_cast<size_t>(token_ids.back())] = kMinusInfinity;
+    if (ArgMax(host, left.data(), vocab_size) < 0) break;
+    token_ids.push_back(Draw(host, key, left.data(), vocab_size));
   }
   return token_ids;
 }
