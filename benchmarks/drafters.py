@@ -39,9 +39,6 @@ from llmi.speculation import auto
 from llmi.training.acceptance import acceptance as head_counts
 from llmi.training.data import data_of
 from llmi.training.eagle import EagleModel
-from llmi.training.heads_file import read_safetensors
-from llmi.training.layer import Shape
-from llmi.training.packed import unpack_all
 from llmi.training.target import Target
 from llmi.training.text import Text
 
@@ -152,19 +149,9 @@ def acceptance(answers: list[Answer], right_of: Callable[[Answer], Right]) -> di
     return {name: by_depth(group) for name, group in counts.items()}
 
 
-def heads_at(path: Path) -> tuple[EagleModel, I32]:
-    """(model, shortlist): of a folder that train_heads wrote, or of a packed file."""
-    if path.is_dir():
-        return EagleModel.load(path)
-    tensors, metadata = read_safetensors(path)
-    config = json.loads(metadata["config"])
-    shape = Shape(**{field.name: config[field.name] for field in dataclasses.fields(Shape)})
-    return EagleModel.of_tensors(shape, unpack_all(tensors)), tensors["shortlist"]
-
-
 def heads_acceptance(llm: LLM, path: Path, answers: list[Answer]) -> dict[str, Any]:
     """Of trained heads, by their own arithmetic in float32."""
-    model, shortlist = heads_at(path)
+    model, shortlist = EagleModel.load(path)
     target, results = Target(llm), {}
     embeddings = target.embeddings(shortlist.astype(np.int64))
     for kind in dict.fromkeys(answer.kind for answer in answers):

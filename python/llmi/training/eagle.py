@@ -15,6 +15,7 @@ from llmi.training.data import Data
 from llmi.training.heads_file import read_safetensors
 from llmi.training.layer import Roll, Shape, grid_of
 from llmi.training.losses import divergence
+from llmi.training.packed import unpack_all
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -88,13 +89,17 @@ class EagleModel:
         self.weights = self._views(self.vector)
 
     @classmethod
-    def load(cls, folder: Path) -> tuple[EagleModel, I32]:
-        """(the model of a folder that train_heads wrote, its shortlist)."""
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        tensors, _ = read_safetensors(folder / "model.safetensors")
-        return cls.of_tensors(Shape(**{field.name: config[field.name] for field in dataclasses.fields(Shape)}), tensors), tensors[
-            "shortlist"
-        ]
+    def load(cls, path: Path) -> tuple[EagleModel, I32]:
+        """(model, shortlist): of a folder that train_heads wrote, or of a packed file."""
+        if path.is_dir():
+            text = (path / "config.json").read_text(encoding="utf-8")
+            tensors, _ = read_safetensors(path / "model.safetensors")
+        else:
+            tensors, metadata = read_safetensors(path)
+            text = metadata["config"]
+        config = json.loads(text)
+        shape = Shape(**{field.name: config[field.name] for field in dataclasses.fields(Shape)})
+        return cls.of_tensors(shape, unpack_all(tensors)), tensors["shortlist"]
 
     @classmethod
     def of_tensors(cls, shape: Shape, tensors: Mapping[str, NDArray[Any]]) -> EagleModel:
