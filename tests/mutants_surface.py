@@ -334,12 +334,12 @@ ENDINGS: list[Mutant] = [
     planted(
         "any_exception_ends_a_call",
         "python/llmi",
-        "__exit__",
-        "self._call.cancel()",
-        "if isinstance(error, KeyboardInterrupt):\n            self._call.cancel()",
+        "_end",
+        "self._call.abort_and_wait(",
+        "interrupted and self._call.abort_and_wait(",
         ENDINGS_TESTS,
     ),
-    planted("the_end_is_not_torn", "python/llmi", "cancel", "for _ in range(_MAX_TORN):", "for _ in range(1):", ENDINGS_TESTS),
+    planted("the_end_is_not_torn", "python/llmi", "until_whole", "tries = _MAX_TORN", "tries = 1", ENDINGS_TESTS),
     planted(
         "waits_for_a_step_see_signals",
         "csrc/engine",

@@ -19,7 +19,7 @@ from llmi.requests.submission import Submission
 _WAIT_S = 0.1  # how often Python looks for Ctrl-C while the engine works
 _CANCEL_S = 60.0  # how long to wait for requests that were aborted: their hook may be blocked in C code
 _INSIST_S = 5.0  # after this time another Ctrl-C ends that wait
-_MAX_TORN = 100  # exceptions during it, before it is given up
+_MAX_TORN = 100  # exceptions while a call ends, before that is given up
 
 
 class Call:
@@ -155,17 +155,6 @@ class Call:
             except LlmiError:  # the engine is closed, and no more events come
                 return
 
-    def cancel(self) -> None:
-        """Ends everything. What a second Ctrl-C, or a signal handler, raises meanwhile is swallowed: the first is on its way already."""
-        start = time.monotonic()
-        wait_s = _CANCEL_S
-        for _ in range(_MAX_TORN):
-            try:
-                self.abort_and_wait(wait_s)
-                return
-            except BaseException:
-                wait_s = 0.0 if time.monotonic() - start > _INSIST_S else max(0.0, start + _CANCEL_S - time.monotonic())
-
     def ending(self, keep: Callable[[Outputs], None] | None = None) -> Ending:
         """The context manager for all code that waits for these requests; see Ending."""
         return Ending(self, keep)
@@ -200,6 +189,7 @@ class Ending:
     def __init__(self, call: Call, keep: Callable[[Outputs], None] | None) -> None:
         self._call = call
         self._keep = keep
+        self._since: float | None = None  # when the first try of `_end` began
 
     def __enter__(self) -> None:
         pass
@@ -207,15 +197,40 @@ class Ending:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None or isinstance(error, GenerationInterrupted):
             return
-        self._call.cancel()
         interrupted = isinstance(error, KeyboardInterrupt)
-        if not interrupted and not self._call.begun:
-            return
-        try:
-            outputs = self._call.outputs()
-            if self._keep is not None:
-                self._keep(outputs)
-        except Exception:
-            return  # no memory, say: the first exception is the one to tell
-        if interrupted:
+        outputs = until_whole(lambda: self._end(interrupted))
+        if interrupted and outputs is not None:
             raise GenerationInterrupted(outputs) from None
+
+    def _end(self, interrupted: bool) -> Outputs | None:
+        """Ends everything and keeps the results, where there are any. May be called again."""
+        torn, now = self._since is not None, time.monotonic()
+        self._since = now if self._since is None else self._since
+        waited = now - self._since
+        self._call.abort_and_wait(0.0 if torn and waited > _INSIST_S else max(0.0, _CANCEL_S - waited))
+        if not interrupted and not self._call.begun:
+            return None
+        outputs = self._call.outputs()
+        if self._keep is not None:
+            self._keep(outputs)
+        return outputs
+
+
+def until_whole(step: Callable[[], Outputs | None]) -> Outputs | None:
+    """`step()`, tried anew when an exception tears it, such as a second Ctrl-C: the first is on its way already. None if it never ends whole.
+
+    Python runs signal handlers at calls and at jumps back. So the handlers here call nothing, and the outer loop is for a signal that comes
+    at the inner one's jump.
+    """
+    tries = _MAX_TORN
+    while tries > 0:
+        try:
+            while tries > 0:
+                try:
+                    tries -= 1
+                    return step()
+                except BaseException:
+                    pass
+        except BaseException:
+            pass
+    return None
