@@ -165,6 +165,7 @@ def test_what_a_progress_bar_raises_ends_the_call(llm: LLM, monkeypatch: pytest.
 def test_signals_that_come_again_and_again_do_not_tear_the_end(llm: LLM) -> None:
     hooks = {"stopping_criteria": [lambda context: time.sleep(0.05)]}
     for error in (KeyboardInterrupt(), TimeoutError()):
+        llm.last_outputs = llmi.Outputs()
         raised = rung(error, lambda: llm.generate([[1], [2]], **LONG, **hooks), 0.1, times=8)
         assert is_idle(llm) and isinstance(raised, type(error))
         outputs = raised.outputs if isinstance(raised, GenerationInterrupted) else llm.last_outputs
