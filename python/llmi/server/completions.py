@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -17,7 +16,7 @@ from llmi.server.errors import ApiError
 from llmi.server.fields import COMPLETIONS, Taken
 from llmi.server.generation import Job, new_job
 from llmi.server.logprobs import LogprobForm, Position, prompt_logprobs
-from llmi.server.prompts import Prompt, completion_prompts
+from llmi.server.prompts import Prompt, read_prompts
 from llmi.server.respond import respond
 from llmi.server.state import state_of
 
@@ -30,7 +29,7 @@ async def completions(request: Request) -> Response:
     top = parameters.completion_logprobs(taken, params)
     include_usage, always = parameters.stream_options(taken)
     stream = taken.flag("stream")
-    prompts = await asyncio.to_thread(completion_prompts, model, taken)
+    prompts = await read_prompts(model, taken)
     parameters.completion_max_tokens(model, taken, params, prompts)
     echo = taken.flag("echo")
     if echo and top is not None:

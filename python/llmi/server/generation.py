@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from llmi.base.kinds import Text
 from llmi.online.reader import RequestStream
@@ -19,6 +19,8 @@ from llmi.server.keys import CALLER, Caller
 from llmi.server.limits import ARRIVED, ENTRY_BYTES, LIMITS, Limits
 from llmi.server.prompts import Prompt
 from llmi.server.served import Served
+
+T = TypeVar("T")
 
 #: A drawn seed is exact in every client's JSON, where numbers may be doubles.
 SEED_BITS = 53
@@ -126,15 +128,24 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
     return job
 
 
-async def finals(job: Job) -> list[RequestOutput]:
-    """The whole output of each prompt. If one fails, or nobody waits any more, all end."""
-    readers = [job.reader(index, "final") for index in range(len(job.prompts))]
-    tasks = [asyncio.ensure_future(reader.__anext__()) for reader in readers]
+async def _together(steps: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all. If one fails, or nobody waits any more, all end. A lone one begins at once, not in the loop's next turn."""
+    if len(steps) == 1:
+        return [await steps[0]]
+    tasks = [asyncio.ensure_future(step) for step in steps]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def finals(job: Job) -> list[RequestOutput]:
+    """The whole output of each prompt. If one fails, or nobody waits any more, all end."""
+    readers = [job.reader(index, "final") for index in range(len(job.prompts))]
+    try:
+        return await _together([reader.__anext__() for reader in readers])
+    finally:
         for reader in readers:
             await reader.aclose()
 
@@ -158,12 +169,7 @@ class Deltas:
         """Submits; returns when the first news are there, or after a moment in which an engine that refuses a request would have said so."""
         first = asyncio.get_running_loop().create_future()
         self.on_news = lambda: None if first.done() else first.set_result(None)
-        tasks = [asyncio.ensure_future(reader.start(self._wake)) for reader in self._readers]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        await _together([reader.start(self._wake) for reader in self._readers])
         await asyncio.wait({first}, timeout=_GRACE_S)
         self._early = self.take()
 

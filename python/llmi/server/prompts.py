@@ -1,7 +1,8 @@
-"""From what a body says of its prompt to token ids: texts, ids and chats. All of it may take long, and runs off the event loop."""
+"""From what a body says of its prompt to token ids: texts, ids and chats. What may take long runs off the event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import json
@@ -21,6 +22,7 @@ from llmi.tools.chat import ToolChat, chat_tools, together
 _CLOCK = "strftime_now"
 _TAG = re.compile(r"\{[{%#]")
 _MOST_PROMPTS = 2048
+_INLINE_SIZE = 2_000  # characters and ids that are read in less time than a thread takes to begin and to answer
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,6 +59,16 @@ class Prompt:
     def is_plain(self) -> bool:
         """Whether its answers are text alone."""
         return self.tools is None or self.tools.format is None
+
+
+async def read_prompts(model: Served, taken: Taken) -> list[Prompt]:
+    """As `completion_prompts`; what is long is read on another thread."""
+    given = taken.own.get("prompt")
+    entries = given if isinstance(given, list) else [given]
+    size = sum(len(entry) if isinstance(entry, str | list) else 1 for entry in entries)
+    if size <= _INLINE_SIZE:
+        return completion_prompts(model, taken)
+    return await asyncio.to_thread(completion_prompts, model, taken)
 
 
 def completion_prompts(model: Served, taken: Taken) -> list[Prompt]:

@@ -12,7 +12,7 @@ from llmi.base.kinds import TOKEN_IDS
 from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import DETOKENIZE, TOKENIZE
-from llmi.server.prompts import chat_of, completion_prompts, render
+from llmi.server.prompts import chat_of, read_prompts, render
 from llmi.server.respond import json_response
 from llmi.server.state import state_of
 
@@ -26,7 +26,7 @@ async def tokenize(request: Request) -> Response:
     if "messages" in taken.own:
         prompt = await asyncio.to_thread(render, model, chat_of(taken))
     else:
-        prompts = await asyncio.to_thread(completion_prompts, model, taken)
+        prompts = await read_prompts(model, taken)
         if len(prompts) != 1:
             raise ApiError(400, "prompt must be one text", param="prompt", code="invalid_type")
         prompt = prompts[0]
