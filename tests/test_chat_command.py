@@ -57,6 +57,7 @@ class Terminal:
     def __init__(self, model: Path, state: Path, *arguments: str, start: str = "-m llmi", **environment: str) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` ignores it, and its children with it
             os.environ.update({"TERM": "xterm", "XDG_STATE_HOME": str(state), "INPUTRC": "/dev/null", **environment})
             os.execv(sys.executable, [sys.executable, *start.split(" ", 1), "chat", "-m", str(model), *arguments])
         self.settings = termios.tcgetattr(self.fd)

@@ -1,4 +1,4 @@
-"""The README's Python runs, in order, in one namespace; the notebook runs too."""
+"""The README's Python runs, in order, in one namespace; each notebook runs too."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def test_python_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     namespace["small"].close()  # type: ignore[attr-defined]
 
 
-def test_notebooks(tmp_path: Path, smollm_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks(path: Path, tmp_path: Path, smollm_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat", reason="the extra `notebook` brings nbformat")
     from nbclient import NotebookClient
 
     monkeypatch.setenv("LLMI_TRAIN_STEPS", "12")  # a training of ten minutes is one of seconds
-    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    assert notebooks
-    for path in notebooks:
-        notebook = nbformat.read(path, as_version=4)
-        assert all(not cell.get("outputs") for cell in notebook.cells), "notebooks are committed without outputs"
-        NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    notebook = nbformat.read(path, as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells), "notebooks are committed without outputs"
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
