@@ -112,9 +112,10 @@ def test_little_is_drafted_for_nothing(tiny_path: Callable[..., Path], verificat
             m = llm.generate([[i + 1, 2, 3]], params, speculative_config=config)[0].outputs[0].spec_decode_metrics
             assert m is not None
             counts.append(m.num_draft_tokens - m.num_accepted_tokens)
-        assert 0 < counts[0] <= 24, counts
-        if verification == "coupled":
-            assert counts[3] <= 12, counts
+        if verification == "coupled":  # measured costs decide
+            assert 0 < counts[0] <= 24 and counts[3] <= 12, counts
+        else:  # 20 where nothing bounds the losses
+            assert all(0 < count <= 14 for count in counts), counts
 
 
 def test_a_good_table_is_used_to_the_full(tiny_path: Callable[..., Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,9 @@ def test_nothing_that_others_did_reaches_a_draft(tiny_path: Callable[..., Path],
             alone += runs(llm.generate(prompt, entry, speculative_config=config(name, verification, auto)))
         shared = config(name, verification, auto)
         llm.generate([prompt[:9] for prompt in prompts], params[::-1], speculative_config=shared)
+        coupled = dataclasses.replace(shared, verification="coupled")  # under which the engine learns for all requests
+        for prompt, entry in zip(prompts, params, strict=True):
+            llm.generate(prompt, entry, speculative_config=coupled)
         assert runs(llm.generate(prompts, params, speculative_config=shared)) == alone, "after others"
         again = llm.generate(prompts, params, speculative_config=shared)
         assert runs(again) == alone and sum(out.num_cached_tokens or 0 for out in again) > 100, "after hits"
