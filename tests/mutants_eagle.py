@@ -31,7 +31,7 @@ EAGLE = [
     planted("what other requests learnt of heads", "NodeLengths::Begin", "sample.judges_drafts() ? HeadRates(greedy)", "false ? HeadRates(greedy)", AUTO),
     planted("the time of heads is measured where drafts are judged", "HeadWorth::StepOf", "head_->Share()}", "share_}", AUTO),
     planted("a NaN in a scale", "PackedQ4", "if ((row[block + 1] & 0x7C) == 0x7C)", "if (false)", PACKED, "csrc/model"),
-    planted("halves of packed columns", "Columns", "from + bytes_of(dtype, begin)", "from + bytes_of(dtype, 0)", PACKED, "csrc/model"),
+    planted("halves of columns", "Columns", "from + bytes_of(dtype, begin)", "from + bytes_of(dtype, 0)", DRAFTS, "csrc/model"),
     planted("packed rows are rounded again", "FormatOf", "is_packed && format != WeightFormat::kF32", "false", PACKED, "csrc/model/eagle_loader.cc"),
     planted("SpecForge's layers are counted as speculators' are", "_taps", "if own else None, 1)", "if own else None, 0)", LAYOUTS,
             "python/llmi/speculation"),

@@ -226,7 +226,8 @@ def test_nothing_that_others_did_reaches_a_draft(plain: LLM, model: Path, shippe
     assert sum(drafted for _, _, drafted, _ in alone) > 100
     with LLM(model, speculative_config=config, **SMALL) as llm:
         llm.generate([item[:9] for item in prompts], params[::-1])
-        llm.generate(prompts, params, speculative_config="auto")
+        for item, entry in zip(prompts, params, strict=True):  # under "coupled" the engine learns for all requests
+            llm.generate(item, entry, speculative_config="auto")
         assert runs(llm.generate(prompts, params)) == alone, "after others"
         llm.reset_prefix_cache()
         llm.generate(prompts, params, speculative_config=None)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import llmi
+from features import crowded_llm
 from llmi import LLM, Capture, DraftContext, Drafter, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree
 from llmi.testing import assert_same_tokens
 
@@ -106,6 +107,22 @@ def test_what_the_prefix_cache_gave(tiny_path: Any) -> None:
                 config = SpeculativeConfig(reader, 3, verification=verification)  # type: ignore[arg-type]
                 llm.generate(source, max_tokens=12, seed=3, ignore_eos=True, speculative_config=config)
                 assert (check(llm, reader)[0] > 0) == (verification == "coupled")
+
+
+def test_a_later_hit_leaves_no_gap(tiny_path: Any, tiny: LLM) -> None:
+    """A request that was preempted inside its prompt finds all of it computed by another one, and still gets the rows that it lacks."""
+    prompt, reader = [*range(1, 65)], Reader()
+    with crowded_llm(tiny_path(), 8, max_model_len=112, max_num_batched_tokens=2, scheduling_policy="priority") as llm:
+        llm.enqueue([[7] * 30], max_tokens=80, ignore_eos=True)
+        llm.enqueue([prompt], max_tokens=8, ignore_eos=True, priority=1, speculative_config=SpeculativeConfig(reader, 2))
+        for _ in range(400):
+            llm._engine.step()
+            if llm.get_metrics()["num_preemptions"] > 0:
+                break
+        llm.enqueue([prompt], max_tokens=2)
+        out = llm.wait_for_completion()[1]
+        assert out.metrics.num_preemptions > 0
+    assert check(tiny, reader) == [0]
 
 
 def test_on_a_device(tiny_path: Any, device: str) -> None:
