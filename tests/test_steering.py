@@ -32,17 +32,17 @@ def llm(tiny_path: Callable[..., Path]) -> Any:
         yield llm
 
 
+def states(llm: LLM, steering: Any) -> dict[int, Any]:
+    """Rows of a prompt by layer."""
+    with llm.sequence([], capture=Capture(hidden_states=(0, 1, 2, 3)), steering=steering) as sequence:
+        sequence.extend(PROMPTS[1])
+        return sequence.hidden_states
+
+
 @pytest.mark.parametrize("layer", [0, 2, -1])
 def test_the_stream_after_its_layer_is_moved_by_the_vector(llm: LLM, layer: int) -> None:
     vector = (3 * RNG.standard_normal(64)).astype(np.float32)
-    capture = Capture(hidden_states=(0, 1, 2, 3))
-
-    def rows(steering: Any) -> dict[int, Any]:
-        with llm.sequence([], capture=capture, steering=steering) as sequence:
-            sequence.extend(PROMPTS[1])
-            return sequence.hidden_states
-
-    plain, steered = rows(None), rows({layer: vector})
+    plain, steered = states(llm, None), states(llm, {layer: vector})
     at = 3 if layer == -1 else layer
     for other in range(4):
         if other < at:
@@ -51,6 +51,12 @@ def test_the_stream_after_its_layer_is_moved_by_the_vector(llm: LLM, layer: int)
             assert np.array_equal(steered[other], plain[other] + vector)
         else:
             assert not np.isclose(steered[other], plain[other]).any(axis=1).all()
+
+
+def test_each_layer_has_its_own_vector(llm: LLM) -> None:
+    first, second = ((3 * RNG.standard_normal(64)).astype(np.float32) for _ in range(2))
+    one, both = states(llm, {0: first}), states(llm, {0: first, 2: second})
+    assert np.array_equal(both[1], one[1]) and np.array_equal(both[2], one[2] + second)
 
 
 def moved(path: Path, to: Path, vector: Any) -> Path:
