@@ -22,7 +22,7 @@ from llmi.tools.chat import ToolChat, chat_tools, together
 _CLOCK = "strftime_now"
 _TAG = re.compile(r"\{[{%#]")
 _MOST_PROMPTS = 2048
-_INLINE_SIZE = 2_000  # characters and ids that are read in less time than a thread takes to begin and to answer
+_FEW_IDS = 4_096  # that are read in less time than a thread takes to begin and to answer
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,11 +62,9 @@ class Prompt:
 
 
 async def read_prompts(model: Served, taken: Taken) -> list[Prompt]:
-    """As `completion_prompts`; what is long is read on another thread."""
+    """As `completion_prompts`; all but a few ids are read on another thread."""
     given = taken.own.get("prompt")
-    entries = given if isinstance(given, list) else [given]
-    size = sum(len(entry) if isinstance(entry, str | list) else 1 for entry in entries)
-    if size <= _INLINE_SIZE:
+    if isinstance(given, list) and len(given) <= _FEW_IDS and all(type(entry) is int for entry in given):
         return completion_prompts(model, taken)
     return await asyncio.to_thread(completion_prompts, model, taken)
 
