@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from llmi import LLM, BeamSearchParams, Outputs, SamplingParams, TokenContext, _
 
 # What device="cuda" may be in a test: the emulation, and a GPU where there is one.
 DEVICES = ["emulated", *(["cuda"] if not _core.system_info()["why_no_cuda"] else [])]
+#: Whether tests take whole grids; CI takes slices (CONTRIBUTING.md).
+WHOLE_GRIDS = os.environ.get("LLMI_WHOLE_GRIDS") == "1"
 
 
 def there(monkeypatch: pytest.MonkeyPatch, table: str) -> dict[str, Any]:

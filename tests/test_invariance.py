@@ -22,12 +22,11 @@ import pytest
 from tqdm import tqdm
 
 from decoders import numbers_of
-from features import expect_short_answers
+from features import WHOLE_GRIDS, expect_short_answers
 from llmi import LLM, Outputs, SamplingParams, _core
 from llmi.models import by_name
 from llmi.testing import assert_same_tokens
 
-WHOLE_GRIDS = os.environ.get("LLMI_WHOLE_GRIDS") == "1"
 COUNTS = ("num_preemptions", "num_recomputed_tokens", "num_copies_on_write", "num_window_blocks_returned")
 LENGTHS = [
     1,

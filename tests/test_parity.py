@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ import pytest
 
 import reference_float64
 from decoders import open_decoder
+from features import WHOLE_GRIDS
 from llmi import LLM, Tokenizer, _core
 
 pytestmark = pytest.mark.parity
 T = _core.testing
-NUM_WINDOWS = 10 if os.environ.get("LLMI_WHOLE_GRIDS") == "1" else 4
+NUM_WINDOWS = 10 if WHOLE_GRIDS else 4
 Array = np.ndarray[Any, Any]
 
 
