@@ -79,6 +79,24 @@ class Terminal:
         os.write(self.fd, text.encode())
         return self.until(until)
 
+    def type_long(self) -> None:
+        """A question, and the first bytes of its long answer."""
+        self.type("long\n", "\x1b[?2004l\r")
+        seen, end = b"", time.monotonic() + 20
+        while time.monotonic() < end and len(seen) < 20:
+            if select.select([self.fd], [], [], 0.05)[0]:
+                seen += os.read(self.fd, 20)
+        assert len(seen) >= 20, seen
+
+    def interrupt(self, until: str = PROMPT) -> str:
+        """Ctrl-C while the chat waits for a key: Python sees a signal that comes just before its wait only after the next key."""
+        asleep, end = 0, time.monotonic() + 20
+        while asleep < 20 and time.monotonic() < end:
+            time.sleep(0.01)
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            asleep = asleep + 1 if state == "S" else 0
+        return self.type("\x03", until)
+
     def save(self, path: Path, until: str = PROMPT) -> list[str]:
         """The texts of the conversation."""
         assert "saved " in self.type(f"/save {path}\n", until)
@@ -103,8 +121,7 @@ def test_editing_history_and_keys(model: Path, tmp_path: Path) -> None:
     terminal.type("first\n")
     terminal.type("\x1b[A\x1b[D\x1b[DX\n")  # Up, twice Left
     terminal.type("never sent", "sent")
-    time.sleep(0.3)  # Python looks for signals when readline waits, not while it draws
-    terminal.type("\x03", "\n")  # Ctrl-C clears the line
+    terminal.interrupt("\n")  # it clears the line
     terminal.type("\x1b[200~pasted\n  two\x1b[201~\n")  # a paste with a newline in it
     terminal.type("one\\\n", "... ")
     terminal.type("more\n")
@@ -120,8 +137,7 @@ def test_editing_history_and_keys(model: Path, tmp_path: Path) -> None:
     again = Terminal(model, tmp_path, "--max-tokens", "2")
     shown = again.type("\x1b[A" * 4, "one")
     assert "one" in shown
-    time.sleep(0.3)
-    again.type("\x03")
+    again.interrupt()
     again.type("/bye\n", "")
     assert again.status() == 0
 
@@ -167,8 +183,7 @@ def test_a_thread_of_its_own_imports_numpy(model: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_the_answer_only(model: Path, tmp_path: Path) -> None:
     terminal = Terminal(model, tmp_path, "--ignore-eos")
-    os.write(terminal.fd, b"long\n")
-    time.sleep(1.0)
+    terminal.type_long()
     assert "what was said stays" in terminal.type("\x03")
     terminal.type("/set max_tokens 2\n")
     terminal.type("next\n")
@@ -185,8 +200,9 @@ def test_signals_leave_the_terminal_as_it_was(number: signal.Signals, busy: bool
     terminal = Terminal(model, tmp_path, "--ignore-eos")
     assert termios.tcgetattr(terminal.fd) != terminal.settings  # readline has taken the line's keys
     if busy:
-        os.write(terminal.fd, b"long\n")
-    time.sleep(0.5)
+        terminal.type_long()
+    else:
+        time.sleep(0.5)
     os.kill(terminal.pid, number)
     shared = os.dup(terminal.fd)
     assert terminal.status() == 128 + number
@@ -198,7 +214,7 @@ def test_without_readline(model: Path, tmp_path: Path) -> None:
     start = "-c import sys; sys.modules['readline'] = None; from llmi.cli.commands import main; sys.exit(main())"
     terminal = Terminal(model, tmp_path, "--max-tokens", "2", start=start)
     terminal.type("plain\n", "> ")
-    terminal.type("\x03", "\n")
+    terminal.interrupt("\n")
     assert terminal.save(tmp_path / "chat.json", "saved ") == ["plain"]
     terminal.type("\x04", "")
     assert terminal.status() == 0
