@@ -80,7 +80,7 @@ CONTRAST = [
         "sample->drafting.BeginContrast();",
         CONTRASTIVE,
     ),
-    planted("the probability has no weight", "Best", "(1 - alpha) *", "", CONTRASTIVE),
+    planted("the probability has no weight", "ChooseBest", "(1 - alpha) *", "", CONTRASTIVE),
     planted(
         "a sequence shares its source's cache and lacks the hidden states",
         "Take",

@@ -52,6 +52,12 @@ def llm(path: Path) -> Iterator[LLM]:
 
 
 @pytest.fixture(scope="module")
+def byte_llm(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
+    with LLM(tiny_path("llama", vocab_size=257), kv_cache_memory_bytes=1 << 22, max_model_len=64) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
 def alone(llm: LLM) -> Outputs:
     return one_by_one(llm, *many())
 
@@ -172,7 +178,7 @@ def test_drafters(path: Path, llm: LLM, alone: Outputs) -> None:
         ("force_words", {"force_words": "a"}), ("force_words", {"force_words": [[3]], "beam_width": 1}), ("beam_width", {"beam_width": 0}),
         ("beam_width", {"beam_width": None}), ("beam_width", {"beam_width": 500}), ("length_includes_prompt", {"length_includes_prompt": 0}),
         ("temperature", {"temperature": -1}), ("max_tokens", {"max_tokens": 0}), ("sampler", {"sampler": lambda context, law: 1}),
-        ("speculative_config", {}),
+        ("speculative_config", {}), ("force_words", {"force_words": [[5]], "mirostat": 2}), ("force_words", {"force_words": [[5]], "adaptive_p": 0.5}),
     ],
     ids=lambda value: value if isinstance(value, str) else re.sub(" at 0x[0-9a-f]+", "", str(value))[:50],
 )  # fmt: skip
@@ -189,12 +195,30 @@ def test_bad_input_is_refused_by_name(llm: LLM, name: str, fields: dict[str, Any
     [
         ([[5]], {"logit_bias": {5: -math.inf}}, "logit_bias"), ([[3, 5]], {"allowed_token_ids": [3, 9]}, "allowed_token_ids"),
         ([[5, 6, 7]], {"bad_words": [[6, 7]]}, "bad_words"), ([[99]], {}, "outside"), ([[[5, 6], [8, 9, 9]]], {"bad_words": [[6], [9]]}, "bad_words"),
-        ([[0, 5]], {}, "ends the text"), ([[1, 2, 3], [4, 5]], {}, "max_tokens"),
+        ([[0, 5]], {}, "ends the text"), ([[5, 0]], {}, "ends the text"), ([[1, 2, 3], [4, 5]], {}, "max_tokens"),
     ],
 )  # fmt: skip
 def test_words_that_can_never_appear(llm: LLM, word: list[Any], fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidParamsError, match=rf"force_words.*{why}"):
         llm.generate([PROMPT], BeamSearchParams(beam_width=4, max_tokens=4, force_words=word, **fields))
+
+
+@pytest.mark.parametrize("word", ["\n", "\n!", "  "])
+def test_a_word_keeps_its_white_space(byte_llm: LLM, word: str) -> None:
+    """A space may come before it; nothing else may take its place."""
+    for completion in byte_llm.generate(["ab"], BeamSearchParams(beam_width=4, max_tokens=6, force_words=[word], ignore_eos=True))[
+        0
+    ].outputs:
+        assert word in completion.text
+    space = byte_llm.tokenizer.encode(" ")[-1]
+    banned = byte_llm.generate(["ab"], max_tokens=1, bad_words=["\n"], allowed_token_ids=[space])
+    assert banned[0].outputs[0].token_ids == [space]
+
+
+def test_what_transformers_renormalises(llm: LLM) -> None:
+    llm.generate([PROMPT], num_beams=2, max_tokens=2, renormalize_logits=False)
+    with pytest.raises(UnsupportedCombinationError, match=r"renormalize_logits.*not normalised again"):
+        llm.generate([PROMPT], num_beams=2, max_tokens=2, renormalize_logits=True)
 
 
 def test_aliases(llm: LLM) -> None:
@@ -241,6 +265,10 @@ def test_the_models_own_parameters(path: Path, tmp_path: Path) -> None:
             llm.generate([PROMPT], num_beams=2, max_tokens=6),
             llm.generate([PROMPT], BeamSearchParams(beam_width=2, n=1, max_tokens=6, repetition_penalty=1.2)),
         )
+        resolved = llm.generate([PROMPT], num_beams=2, max_tokens=3, do_sample=True, mirostat=2)[0].params_resolved
+        assert resolved["top_k"] == (7, "no effect") and resolved["mirostat"] == (2, "user")
+        resolved = llm.generate([PROMPT], num_beams=2, max_tokens=3, sampler_order=["temperature"])[0].params_resolved
+        assert resolved["repetition_penalty"] == (1.2, "no effect")
         resolved = llm.generate([PROMPT], num_beams=2, max_tokens=3, do_sample=True)[0].params_resolved
         assert resolved["top_k"] == (7, "model") and resolved["temperature"] == (0.5, "model") and resolved["do_sample"] == (True, "user")
 

@@ -274,8 +274,13 @@ def test_a_beam_with_nothing_allowed_is_dropped(llm: LLM) -> None:
     def nothing(context: Any, row: Array) -> None:
         row[:] = -np.inf
 
-    with pytest.raises(ConstraintError, match="no beam is left"):
-        llm.generate([PROMPT], beams(2, logits_processors=[nothing]))
+    def nothing_later(context: Any, row: Array) -> None:
+        row[:] = -np.inf if len(context.token_ids) > len(PROMPT) + 1 else row
+
+    for groups in ({}, {"num_beam_groups": 2, "diversity_penalty": 1.0}):
+        for processor in (nothing, nothing_later):
+            with pytest.raises(ConstraintError, match="no beam is left"):
+                llm.generate([PROMPT], beams(2, logits_processors=[processor], **groups))
 
 
 def test_stop_strings_and_criteria(llm: LLM, rows: Rows) -> None:

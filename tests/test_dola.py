@@ -13,7 +13,10 @@ import llmi
 from features import crowded_llm, one_by_one, own_sampler, stateful
 from llmi import (
     LLM,
+    Constraint,
+    ConstraintError,
     InvalidParamsError,
+    NonFiniteLogitsError,
     PromptLookup,
     SamplingParams,
     SpeculativeConfig,
@@ -327,6 +330,25 @@ def test_receipts(tiny: LLM) -> None:
     assert shown["dola_rule"] == ("transformers", "no effect")
 
 
+class Allow(Constraint[int]):
+    """These tokens and no others."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+
+    def initial_state(self) -> int:
+        return 0
+
+    def allowed(self, state: int) -> list[int]:
+        return self.tokens
+
+    def advance(self, state: int, token_id: int) -> int:
+        return state
+
+    def is_final(self, state: int) -> bool:
+        return False
+
+
 # --- what is refused
 
 
@@ -352,10 +374,24 @@ def test_bad_input(tiny: LLM, fields: dict[str, Any], parameter: str, message: s
     assert tiny.get_metrics()["num_steps"] == steps
 
 
+def test_masks_that_the_cut_leaves_nothing_of(tiny: LLM) -> None:
+    """The contrast comes before the masks: what it has cut they cannot bring back."""
+    row = tiny.sequence([1, 2, 3]).logits
+    unlikely = [int(token) for token in np.argsort(row)[5:8]]
+    with pytest.raises(NonFiniteLogitsError, match="the cut of dola_layers"):
+        tiny.generate([[1, 2, 3]], max_tokens=2, dola_layers=[1], allowed_token_ids=unlikely)
+    with pytest.raises(ConstraintError, match=r"structured_outputs allows .* the cut of dola_layers forbid"):
+        tiny.generate([[1, 2, 3]], max_tokens=2, dola_layers=[1], structured_outputs=Allow(unlikely))
+
+
 def test_a_sampler_under_speculation_is_refused(tiny: LLM) -> None:
     params = SamplingParams(dola_layers=[1], sampler=own_sampler, max_tokens=3)
     tiny.generate([[1, 2]], params)
     with pytest.raises(UnsupportedCombinationError, match="sampler with dola_layers"):
         tiny.generate([[1, 2]], params, speculative_config=PromptLookup())
+    with LLM(tiny.model_info.path, kv_cache_memory_bytes=1 << 22, speculative_config=PromptLookup()) as drafting:
+        output = drafting.generate([[1, 2]], params)[0]
+        assert output.params_resolved["speculative_config"] == ("engine", "no effect")
+        assert_same_tokens([output], tiny.generate([[1, 2]], params))
     with tiny.sequence([1, 2]) as seq, pytest.raises(UnsupportedCombinationError, match="a sequence has one row"):
         seq.sample(SamplingParams(dola_layers=[1]))

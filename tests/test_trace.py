@@ -149,6 +149,39 @@ def test_explain_tells_why(tiny: LLM, tmp_path: Path) -> None:
         trace.explain(2)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"adaptive_p": 0.0}, {"adaptive_p": 0.3, "min_p": 0.02}, {"sampler_order": ["temperature", "frequency_penalty"], "frequency_penalty": 0.5},
+        {"sampler_order": ["top_k", "temperature", "dry_multiplier"], "top_k": 50, "dry_multiplier": 1.0}, {"mirostat": 2}, {"top_p": 0.8},
+        {"penalty_alpha": 0.9, "top_k": 4, "temperature": 0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_largest_score_is_drawn(tiny: LLM, fields: dict[str, Any], tmp_path: Path) -> None:
+    params = SamplingParams(**{"temperature": 0.8, "max_tokens": 40, "seed": 3, "ignore_eos": True, **fields})
+    trace = trace_of(tiny.generate([[1, 2, 3]], params, trace=True)[0])
+    for position in range(3, 43):
+        page = trace.explain(position).to_dict()
+        assert page["chosen"][0] and page["score"][0] == max(page["score"]) > -np.inf
+        assert np.array_equal(page["kept"], page["drawn"] > -np.inf)
+    if "penalty_alpha" in fields:
+        assert page["kept"].sum() == 4
+    trace.save(tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as data:
+        older = {name: data[name] for name in data if name != "candidate_drawn"}
+    np.savez_compressed(tmp_path / "old.npz", **older)
+    page = DecodeTrace.load(tmp_path / "old.npz").explain(5).to_dict()
+    assert np.array_equal(page["drawn"][page["kept"]], page["tempered"][page["kept"]])
+
+
+def test_a_search_without_draws_has_no_noise(tiny: LLM) -> None:
+    common: dict[str, Any] = {"beam_width": 6, "max_tokens": 4}
+    for fields, draws in (({"num_beam_groups": 3, "diversity_penalty": 0.05}, False), ({"do_sample": True, "seed": 1}, True)):
+        trace = trace_of(tiny.generate([[1, 2, 3]], llmi.BeamSearchParams(**common, **fields), trace=True)[0])
+        assert np.isfinite(trace.to_dict()["noise"]).all() == draws and np.isnan(trace.to_dict()["noise"]).all() != draws
+
+
 def test_explain_at_temperature_zero(tiny: LLM) -> None:
     trace = trace_of(tiny.generate([[1, 2, 3]], PARAMS.replace(temperature=0, max_tokens=3), trace=True)[0])
     page = trace.explain(4).to_dict()

@@ -58,6 +58,7 @@ py::dict CandidateColumns(const std::vector<TraceCandidate>& rows) {
   columns["penalised"] = Column(rows, &TraceCandidate::penalised);
   columns["processed"] = Column(rows, &TraceCandidate::processed);
   columns["tempered"] = Column(rows, &TraceCandidate::tempered);
+  columns["drawn"] = Column(rows, &TraceCandidate::drawn);
   columns["kept"] = Column(rows, &TraceCandidate::kept);
   columns["noise"] = Column(rows, &TraceCandidate::noise);
   columns["chosen"] = Column(rows, &TraceCandidate::chosen);

@@ -127,6 +127,7 @@ struct TraceCandidate {
   float penalised = 0;
   float processed = 0;
   float tempered = 0;  // at temperature 0: processed
+  float drawn = 0;     // what is drawn from: after the filters and all later steps; -inf where cut. Contrastive search: the score
   int8_t kept = 0;     // by the filters
   double noise = 0;    // as in TraceRow
   int8_t chosen = 0;

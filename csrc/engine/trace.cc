@@ -10,6 +10,12 @@ namespace {
 
 constexpr int64_t kNumForemost = 8;  // by raw logit, and by the outcome of the draw
 
+// The score that contrastive search compares; -inf for a token that was no candidate.
+float ContrastScore(const Sample& sample, const ContrastRecord& record, int32_t token_id) {
+  const int32_t node = sample.walk.ChildWith(token_id);
+  return node < 0 ? -std::numeric_limits<float>::infinity() : static_cast<float>(record.scores[static_cast<size_t>(node)]);
+}
+
 }  // namespace
 
 LawObserver DecodeTrace::ObserveStages(int64_t vocab_size) {
@@ -29,6 +35,7 @@ float DecodeTrace::At(LawStage stage, int32_t token_id) const {
 void DecodeTrace::RecordCandidates(const Sample& sample, const float* raw, std::span<const float> law, int32_t token) const {
   const auto vocab_size = static_cast<int64_t>(law.size());
   const bool greedy = sample.request().params.greedy();
+  const ContrastRecord* contrast = sample.drafting.contrast();
   const NoiseKey key = sample.next_noise_key();
   std::vector<int32_t> ids = DrawSeveral(greedy ? nullptr : &key, law.data(), vocab_size, kNumForemost);
   const std::vector<int32_t> likeliest = DrawSeveral(nullptr, raw, vocab_size, kNumForemost);
@@ -47,7 +54,8 @@ void DecodeTrace::RecordCandidates(const Sample& sample, const float* raw, std::
     candidate.penalised = At(LawStage::kPenalised, id);
     candidate.processed = At(LawStage::kProcessed, id);
     candidate.tempered = At(LawStage::kTempered, id);
-    candidate.kept = law[static_cast<size_t>(id)] > -std::numeric_limits<float>::infinity() ? 1 : 0;
+    candidate.drawn = contrast == nullptr ? law[static_cast<size_t>(id)] : ContrastScore(sample, *contrast, id);
+    candidate.kept = candidate.drawn > -std::numeric_limits<float>::infinity() ? 1 : 0;
     candidate.noise = greedy ? std::numeric_limits<double>::quiet_NaN() : LogExponential(key, id);
     candidate.chosen = id == token ? 1 : 0;
     sample.output().candidates.push_back(candidate);

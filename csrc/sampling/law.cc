@@ -49,6 +49,7 @@ void CheckConstraint(const SamplingParams& params, const TokenHistory& history, 
   for (const char* rule : MaskNames(params, static_cast<int64_t>(history.token_ids.size()) - history.prompt_len)) {
     rules += (rules.empty() ? "" : ", ") + std::string(rule);
   }
+  if (params.contrasts_layers()) rules += (rules.empty() ? "" : ", ") + std::string("the cut of dola_layers");
   throw Error(ErrorKind::kConstraint,
               "structured_outputs allows " + std::to_string(num_allowed) + " tokens at position " +
                   std::to_string(history.token_ids.size()) + ", and " + (rules.empty() ? "logits processors" : rules) +
@@ -158,8 +159,9 @@ std::vector<float> FilterLogits(const KernelContext& context, const SamplingPara
   if (observer) observer(LawStage::kProcessed, logits);
   if (ArgMax(context, logits, vocab_size) < 0) {
     CheckConstraint(params, history, {logits, static_cast<size_t>(vocab_size)});
-    throw Error(ErrorKind::kNonFiniteLogits, "no token is left to draw at position " + std::to_string(history.token_ids.size()) +
-                                                 ": masks, biases or processors made every logit -inf, or one NaN or +inf");
+    const std::string contrast = params.contrasts_layers() ? "the cut of dola_layers, " : "";
+    throw Error(ErrorKind::kNonFiniteLogits, "no token is left to draw at position " + std::to_string(history.token_ids.size()) + ": " +
+                                                 contrast + "masks, biases or processors made every logit -inf, or one NaN or +inf");
   }
   const SamplerSteps steps = StepsOf(params);
   const std::span row(logits, static_cast<size_t>(vocab_size));

@@ -16,7 +16,7 @@ TokenLogprobs BeamLogprobs(const KernelContext& context, const BeamArrival& arri
   return result;
 }
 
-TraceRow BeamTraceRow(const KernelContext& context, const BeamArrival& arrival, const BeamCandidate& candidate, int64_t step,
+TraceRow BeamTraceRow(const KernelContext& context, const BeamArrival& arrival, const BeamCandidate& candidate, bool draws, int64_t step,
                       int64_t position, double time_s) {
   const TokenLogprobs logprobs = BeamLogprobs(context, arrival, candidate.token, 0);
   TraceRow row;
@@ -28,8 +28,8 @@ TraceRow BeamTraceRow(const KernelContext& context, const BeamArrival& arrival, 
   row.processed_logprob = logprobs.processed_logprobs[0];
   row.rank = logprobs.ranks[0];
   row.num_kept = std::count_if(arrival.scored.begin(), arrival.scored.end(), [](float value) { return value > kMinusInfinity; });
-  // log E, as in a draw: the key is the score less this. A search without draws has none.
-  row.noise = candidate.key == candidate.score ? std::numeric_limits<double>::quiet_NaN() : candidate.score - candidate.key;
+  // log E, as in a draw: the key is the score less this.
+  row.noise = draws ? candidate.score - candidate.key : std::numeric_limits<double>::quiet_NaN();
   row.draft_prob = std::numeric_limits<float>::quiet_NaN();
   row.time_s = time_s;
   return row;

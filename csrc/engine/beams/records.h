@@ -13,8 +13,8 @@ namespace llmi {
 // not normalised again.
 TokenLogprobs BeamLogprobs(const KernelContext& context, const BeamArrival& arrival, int32_t token, int64_t num_top);
 
-// position: of the token in prompt and output.
-TraceRow BeamTraceRow(const KernelContext& context, const BeamArrival& arrival, const BeamCandidate& candidate, int64_t step,
+// draws: the search drew its candidates. position: of the token in prompt and output.
+TraceRow BeamTraceRow(const KernelContext& context, const BeamArrival& arrival, const BeamCandidate& candidate, bool draws, int64_t step,
                       int64_t position, double time_s);
 
 }  // namespace llmi

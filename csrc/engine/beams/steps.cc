@@ -50,11 +50,11 @@ int64_t BeamSteps::Select(Running& running) {
     const std::vector<RunningBeam> beams = std::exchange(team.running, {});
     SelectTeam(running, team, beams, group.FirstRank(team), &children);
   }
-  group.BeginStep();
   const bool ended = std::all_of(group.teams().begin(), group.teams().end(), [](const BeamTeam& team) { return team.done; });
+  if (ended) CheckFound(group);
+  group.BeginStep();
   const auto num_taken = static_cast<int64_t>(children.size());
   if (ended) {
-    CheckWords(group);
     requests_.FinishAll(running, FinishReason::kStop);
   } else {
     Continue(running, children);
@@ -63,9 +63,13 @@ int64_t BeamSteps::Select(Running& running) {
   return std::max<int64_t>(num_taken, 1);
 }
 
-// Throws if the search has ended without a hypothesis that holds all forced words.
-void BeamSteps::CheckWords(BeamGroup& group) {
-  if (!group.forces_words() || !group.teams()[0].finished.beams().empty()) return;
+// Throws if the search has ended without a hypothesis: nothing is allowed after any beam, or none holds all forced words.
+void BeamSteps::CheckFound(BeamGroup& group) {
+  const auto has_found = [](const BeamTeam& team) { return !team.finished.beams().empty(); };
+  if (std::any_of(group.teams().begin(), group.teams().end(), has_found)) return;
+  if (!group.forces_words()) {
+    throw Error(ErrorKind::kConstraint, "no beam is left: masks, biases, constraints or processors allow no token after any of them");
+  }
   throw Error(ErrorKind::kConstraint,
               "force_words: no hypothesis holds all of them: masks forbid some, or max_tokens or beam_width is too small", "force_words");
 }
@@ -100,10 +104,6 @@ void BeamSteps::SelectTeam(Running& running, BeamTeam& team, std::span<const Run
     Place(running, {&team, beam.sample, candidate, beam.node, std::nullopt, 0, beam.words}, static_cast<int64_t>(rank), children);
   }
   if (group.forces_words()) ForceWords(running, team, beams, children);
-  const bool allowed = !candidates.empty() || !team.finished.beams().empty();
-  if (!allowed && group.teams().size() == 1) {
-    throw Error(ErrorKind::kConstraint, "no beam is left: masks, biases, constraints or processors allow no token after any of them");
-  }
   CheckEnd(group, team, candidates.empty() ? 0.0 : candidates[0].score, children, first_child);
 }
 
@@ -192,7 +192,8 @@ int32_t BeamSteps::AddNode(Running& running, const Child& child) {
   }
   if (!arrival.scored.empty() && running.request->trace) {
     const auto position = static_cast<int64_t>(child.parent->tokens.size());
-    node.trace = group.AddTrace(BeamTraceRow(context_, arrival, child.candidate, step_index_, position, now_));
+    const bool draws = group.params().do_sample;
+    node.trace = group.AddTrace(BeamTraceRow(context_, arrival, child.candidate, draws, step_index_, position, now_));
   }
   return group.AddNode(node);
 }

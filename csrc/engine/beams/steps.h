@@ -52,7 +52,7 @@ class BeamSteps {
   void SelectTeam(Running& running, BeamTeam& team, std::span<const RunningBeam> beams, int64_t first_rank, std::vector<Child>* children);
   std::vector<BeamCandidate> Candidates(BeamGroup& group, std::span<const RunningBeam> beams, int64_t first_rank,
                                         std::span<const Child> earlier) const;
-  static void CheckWords(BeamGroup& group);
+  static void CheckFound(BeamGroup& group);
   void Place(Running& running, Child child, int64_t rank, std::vector<Child>* children);
   void ForceWords(Running& running, BeamTeam& team, std::span<const RunningBeam> beams, std::vector<Child>* children);
   std::optional<TextEnd> EndOf(Running& running, Child& child);

@@ -16,9 +16,10 @@
 namespace llmi {
 
 struct ContrastRecord {
-  HiddenRows rows;           // of the committed tokens
-  std::vector<float> probs;  // p of the candidates
-  int32_t chosen = -1;       // the candidate that this step has named
+  HiddenRows rows;             // of the committed tokens
+  std::vector<float> probs;    // p of the candidates
+  std::vector<double> scores;  // of the candidates that this step has scored
+  int32_t chosen = -1;         // the candidate that this step has named
   // Of the row that the candidates come from, where something reads them: raw logits, law, stages for a trace.
   std::vector<float> raw;
   std::vector<float> law;

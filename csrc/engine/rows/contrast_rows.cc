@@ -1,5 +1,6 @@
 #include "engine/rows/contrast_rows.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,18 +11,14 @@
 namespace llmi {
 namespace {
 
-// The candidate with the best score; of equal ones the first, since they are in order of rank.
-int32_t Best(const KernelContext& host, const ContrastRecord& record, double alpha, std::span<const float> hidden) {
-  const std::vector<double> cosines = record.rows.LargestCosines(host, hidden);
-  int32_t best = 0;
-  double best_score = 0;
+// Scores the candidates and names the best one; of equal ones the first, since they are in order of rank.
+void ChooseBest(const KernelContext& host, double alpha, std::span<const float> hidden, ContrastRecord* record) {
+  const std::vector<double> cosines = record->rows.LargestCosines(host, hidden);
+  record->scores.clear();
   for (size_t i = 0; i < cosines.size(); ++i) {
-    const double score = (1 - alpha) * static_cast<double>(record.probs[i]) - alpha * cosines[i];
-    if (i > 0 && score <= best_score) continue;
-    best = static_cast<int32_t>(i);
-    best_score = score;
+    record->scores.push_back((1 - alpha) * static_cast<double>(record->probs[i]) - alpha * cosines[i]);
   }
-  return best;
+  record->chosen = static_cast<int32_t>(std::max_element(record->scores.begin(), record->scores.end()) - record->scores.begin());
 }
 
 // rows: of one sample. hidden [rows, size]: there, where the ops run.
@@ -37,7 +34,7 @@ void ChooseOne(const KernelContext& context, std::span<const LogitsRow> rows, co
   }
   if (num_committed < rows.size()) {
     const KernelContext host = {context.table, context.pool, context.num_threads};
-    record.chosen = Best(host, record, sample.request().params.penalty_alpha, std::span(hidden).subspan(num_committed * size));
+    ChooseBest(host, sample.request().params.penalty_alpha, std::span(hidden).subspan(num_committed * size), &record);
     record.rows.Add(std::span(hidden).subspan((num_committed + static_cast<size_t>(record.chosen)) * size, size));
   }
   sample.scheduled.first_wanted_row = record.rows.size();

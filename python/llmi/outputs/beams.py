@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from llmi.base.travel import Record
+from llmi.errors import LlmiError
 from llmi.outputs.completion import FinishReason, Logprob, short
 from llmi.outputs.results import RequestOutput
 
@@ -28,9 +29,10 @@ class BeamSearchSequence(Record):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class BeamSearchOutput(Record):
-    """The hypotheses of one prompt, best first."""
+    """The hypotheses of one prompt, best first; with `on_error="return"` also what ended its search."""
 
     sequences: list[BeamSearchSequence]
+    error: LlmiError | None = None
 
     @classmethod
     def of(cls, output: RequestOutput) -> BeamSearchOutput:
@@ -49,5 +51,6 @@ class BeamSearchOutput(Record):
                 )
                 for completion in output.outputs
                 if completion.score is not None
-            ]
+            ],
+            output.error,
         )

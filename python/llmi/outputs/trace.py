@@ -24,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-CANDIDATE_COLUMNS = ("position", "token_id", "raw", "masked", "penalised", "processed", "tempered", "kept", "noise", "chosen")
+CANDIDATE_COLUMNS = ("position", "token_id", "raw", "masked", "penalised", "processed", "tempered", "drawn", "kept", "noise", "chosen")
 
 
 class DecodeTrace(Alike):
@@ -48,12 +48,12 @@ class DecodeTrace(Alike):
         self._columns = columns
         self._masks = np.zeros((0, 3), np.int64) if masks is None else masks  # position, tokens allowed, whether the token was one
         self.tokens = tokens
-        self._candidates = candidates
+        self._candidates = _with_drawn(candidates)
         self._candidate_tokens = candidate_tokens
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """An older version's traces have no masks."""
-        self.__dict__.update({"_masks": np.zeros((0, 3), np.int64), **state})
+        """An older version's traces have no masks, and their candidates no `drawn`."""
+        self.__dict__.update({"_masks": np.zeros((0, 3), np.int64), **state, "_candidates": _with_drawn(state["_candidates"])})
 
     def __len__(self) -> int:
         return len(self._columns["step"])
@@ -83,7 +83,7 @@ class DecodeTrace(Alike):
         try:
             with np.load(path, allow_pickle=False) as data:
                 columns = {name: data[name] for name in COLUMNS}
-                candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS}
+                candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS if name != "drawn" or "candidate_drawn" in data}
                 masks = data.get("masks")
                 return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]), masks)
         except (OSError, ValueError, KeyError) as error:
@@ -92,9 +92,9 @@ class DecodeTrace(Alike):
     def explain(self, position: int) -> TokenExplanation:
         """Why the token at `position` (in prompt and output) was drawn: its foremost rivals, stage by stage.
 
-        The law's order is masks and bias, penalties, processors, temperature, filters; then the token with the largest
-        logit / temperature - noise wins (the Gumbel maximum; at temperature 0 the largest logit). Under `structured_outputs` it also
-        says how many tokens the mask allowed.
+        The law's order is masks and bias, penalties, processors, temperature, filters, unless `sampler_order` gives another; then the
+        token with the largest `drawn` - noise wins (the Gumbel maximum; at temperature 0 the largest logit). Under `structured_outputs`
+        it also says how many tokens the mask allowed. Tokens of a beam search have no explanation: its trace has their scores.
         """
         rows = np.flatnonzero(self._candidates["position"] == position)
         if len(rows) == 0:
@@ -102,8 +102,7 @@ class DecodeTrace(Alike):
             span = f"{known.min()} to {known.max()}" if len(known) else "none"
             raise InvalidParamsError(f"the trace has no position {position}: it has {span}", "position")
         columns = {name: column[rows] for name, column in self._candidates.items()}
-        score = np.where(columns["kept"] == 1, columns["tempered"].astype(np.float64), -np.inf)
-        score = score - np.nan_to_num(columns["noise"], nan=0.0)
+        score = columns["drawn"].astype(np.float64) - np.nan_to_num(columns["noise"], nan=0.0)
         order = np.lexsort((columns["token_id"], -columns["raw"], -score, -columns["chosen"]))
         return TokenExplanation(
             position,
@@ -160,6 +159,14 @@ class DecodeTrace(Alike):
         return f"<div>{''.join(spans)}</div><small>{html.escape(repr(self))}</small>"
 
 
+def _with_drawn(candidates: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Candidates of an older version get `drawn` from the logits that it took for it."""
+    if "drawn" in candidates or not candidates:
+        return candidates
+    cut = np.float32(-np.inf)
+    return {**candidates, "drawn": np.where(candidates["kept"] == 1, candidates["tempered"], cut)}
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TraceDifference(Record):
     """The first difference of two traces: the output position, both tokens (None past an end), and the log-probability gaps."""
@@ -175,8 +182,8 @@ class TokenExplanation(Alike):
     """One position on one page: the token that was drawn first, then its rivals.
 
     Columns of `to_dict()`: token_id, token; logits `raw`, `masked` (masks and bias), `penalised`, `processed` (the user's
-    processors), `tempered`; `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = tempered - noise, -inf
-    where cut: the largest is drawn; `chosen`.
+    processors), `tempered`, `drawn` (after the filters and what `sampler_order` puts after the temperature; -inf where cut; contrastive search:
+    what it compares, for its candidates); `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = drawn - noise: the largest is drawn; `chosen`.
     `num_allowed`: how many tokens the mask of `structured_outputs` allowed, `is_allowed` whether the token was one of them; None without.
     """
 
@@ -207,6 +214,9 @@ class TokenExplanation(Alike):
         for name in ("masked", "penalised", "processed", "tempered"):
             if not np.array_equal(columns[name], columns[stages[-1]]):
                 stages.append(name)
+        kept = columns["kept"] == 1
+        if not np.array_equal(columns["drawn"][kept], columns["tempered"][kept]):
+            stages.append("drawn")
         headings = ["", "token", "id", *stages, "kept", "noise", "score"]
         rows = [
             [

@@ -13,6 +13,7 @@ from llmi.params.constraint import Constraint
 from llmi.params.options import LIMITS, SAMPLING, DefaultInt, Option, table
 from llmi.params.sampling import LogitsProcessor, SamplingParams, StoppingCriterion, canonical
 from llmi.params.steering import comparable
+from llmi.params.steps import is_set
 from llmi.params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -228,6 +229,9 @@ def _check_together(params: BeamSearchParams) -> None:
             _contradiction("force_words", params.force_words, "do_sample", "beams that are forced take the best candidates")
         if groups > 1:
             _contradiction("force_words", params.force_words, "num_beam_groups", "it goes without groups")
+        for name in ("mirostat", "adaptive_p"):
+            if is_set(name, getattr(params, name)):
+                _contradiction("force_words", params.force_words, name, f"a forced token has no place in the state of {name}")
 
 
 def _contradiction(name: str, value: object, other: str, why: str) -> None:
@@ -279,6 +283,12 @@ def _refuse_not_shared(params: Mapping[str, Any], where: str) -> None:
     for name, why in NOT_SHARED.items():
         if name in params and SAMPLING[name].parse(params[name]) != SAMPLING[name].default:
             raise UnsupportedCombinationError(f"{name} = {show(params[name])} does not go with beam search: {why}", name, where)
+    if Maybe(Flag()).parse("renormalize_logits", params.get("renormalize_logits")):
+        raise UnsupportedCombinationError(
+            "renormalize_logits = True does not go with beam search: rows that filters have cut are not normalised again",
+            "renormalize_logits",
+            where,
+        )
 
 
 def beams_for_core(params: BeamSearchParams, force_words: list[list[list[int]]]) -> dict[str, object]:

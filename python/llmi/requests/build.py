@@ -211,8 +211,7 @@ class RequestBuilder:
     def _spellings(self, word: str | list[int] | list[list[int]]) -> list[list[int]]:
         """The token ids of a word: at a text's start and after a space."""
         if isinstance(word, str):
-            texts = (word, " " + word.lstrip())
-            return _distinct([self.tokenizer.encode(text, add_special_tokens=False) for text in texts])
+            return _distinct([self.tokenizer.encode(text, add_special_tokens=False) for text in _written(word)])
         nested = [entry for entry in word if isinstance(entry, list)]
         return _distinct(nested or [[int(token) for token in word if not isinstance(token, list)]])
 
@@ -228,8 +227,8 @@ class RequestBuilder:
                 return f"logit_bias bans token id {token}"
             if allowed and token not in allowed:
                 return f"allowed_token_ids lacks token id {token}"
-        if ends & {*ids[:-1]}:
-            return "a token before its last one ends the text"
+        if ends & {*ids}:
+            return "one of its tokens ends the text"
         for bad in core.bad_words:
             if any(ids[i : i + len(bad)] == bad for i in range(len(ids))):
                 return f"bad_words bans {bad}"
@@ -243,7 +242,7 @@ class RequestBuilder:
         sequences: list[list[int]] = []
         for word in params.bad_words or []:
             if isinstance(word, str):
-                for text in (word, " " + word.lstrip()):
+                for text in _written(word):
                     for special in (False, True):
                         ids = self.tokenizer.encode(text, add_special_tokens=False, parse_special=special)
                         if ids and ids not in sequences:
@@ -265,6 +264,11 @@ class RequestBuilder:
             if ids not in sequences:
                 sequences.append(ids)
         return sequences
+
+
+def _written(word: str) -> list[str]:
+    """A word as it is written at a text's start, and after a space, unless it begins with one."""
+    return [word] if word.startswith(" ") else [word, f" {word}"]
 
 
 def _distinct(sequences: list[list[int]]) -> list[list[int]]:

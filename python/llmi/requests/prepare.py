@@ -197,6 +197,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         _check_beams(llm, use, prompt)
     elif params.penalty_alpha is not None:
         _check_contrast(llm, use, prompt)
+    elif params.sampler is not None and combined(params) is not None:
+        _check_own_sampler(use, prompt)
     else:
         submission.speculation = prompt.speculation
     submission.negative_token_ids = _negative(llm, params, ids, options)
@@ -219,10 +221,6 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
             "does not allow for: use 'coupled' or 'rejection'",
             "xtc_probability",
             "verification",
-        )
-    if prompt.speculation is not None and params.sampler is not None and (name := combined(params)) is not None:
-        raise UnsupportedCombinationError(
-            f"a custom sampler with {name} runs without speculation: give speculative_config=None", "sampler", "speculative_config"
         )
     if is_sequence(item) and item.llm is llm:
         submission.source = item._held
@@ -276,6 +274,18 @@ def _negative(llm: Session, params: SamplingParams, ids: list[int], options: Cal
     except PromptTooLongError as error:
         raise InvalidParamsError(f"negative_prompt: {error}", "negative_prompt") from None
     return negative or [prefix_token(llm)]
+
+
+def _check_own_sampler(use: Resolved, prompt: ResolvedPrompt) -> None:
+    """Refuses a drafter of the call for a sampler that draws from combined rows. The engine's own is left out."""
+    if prompt.names_drafter and prompt.speculation is not None:
+        raise UnsupportedCombinationError(
+            f"a custom sampler with {combined(use.params)} runs without speculation: give speculative_config=None",
+            "sampler",
+            "speculative_config",
+        )
+    if prompt.speculation is not None:
+        use.no_effect["speculative_config"] = "engine"
 
 
 def _check_contrast(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError
-from llmi.params.beams import BEAM_FIELDS, BEAMS, SHARED, BeamSearchParams, canonical_beams, means_beams
+from llmi.params.beams import BEAM_FIELDS, BEAMS, SHARED, BeamSearchParams, Params, canonical_beams, means_beams
 from llmi.params.options import SAMPLING
 from llmi.params.sampling import FIELDS, SamplingParams, canonical
 from llmi.params.steps import FILTERS, STEPS, idle, is_set, order_of
@@ -122,12 +122,16 @@ def _beams_by_keywords(overrides: Mapping[str, Any], model_defaults: Mapping[str
     no_effect |= {name: own[name] for name in left_out if is_set(name, own[name])}
     own = {name: value for name, value in own.items() if name not in left_out}
     beams = BeamSearchParams(**{**({"max_tokens": None} if to_the_end else {}), **own, **changes})
+    outranked = _outranked(beams, changes, own)
+    for name in outranked:
+        setattr(beams, name, SAMPLING[name].default)
+    no_effect |= outranked
     params = beams._settle()
     sources = {name: "user" if name in changes else "model" if name in own else "default" for name in BEAM_FIELDS}
     return Resolved(params, sources, no_effect, beams)
 
 
-def _outranked(params: SamplingParams, changes: Mapping[str, Any], model_defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _outranked(params: Params, changes: Mapping[str, Any], model_defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The model's own filters and penalties that the call's mirostat replaces, or that its sampler_order leaves out."""
     mirostat = SAMPLING["mirostat"].parse(params.mirostat) if "mirostat" in changes else 0
     order = SAMPLING["sampler_order"].parse(params.sampler_order) if "sampler_order" in changes else None
