@@ -9,6 +9,7 @@ from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.forcing import without_endless_forcing
 from llmi.structured.library import Matcher, Vocabulary, load
 from llmi.structured.strict_schema import strict_schema
 from llmi.structured.thinking import behind
@@ -41,7 +42,7 @@ def grammar_of(params: StructuredOutputsParams) -> str:
         return str(matcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))  # one terminal: rules are limited to 2,000 at one place
     if params.kind == "structural_tag":
         return _structural_tag(params.structural_tag)
-    return str(matcher.grammar_from_lark(_lark(params.grammar or "")))
+    return str(matcher.grammar_from_lark(without_endless_forcing(_lark(params.grammar or ""))))
 
 
 def compiled(params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "") -> Matcher:
