@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from llmi.base.kinds import Flag, Whole
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.options import LIMITS
 from llmi.params.steering import of_json
+from llmi.server.answer_format import constraint_of
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.prompts import Prompt
@@ -18,6 +20,8 @@ DEFAULT_MAX_TOKENS = 16
 _COUNT = Whole(0, 2**31 - 1, "an integer of 0 or more")
 _LOGPROBS = Whole(0, LIMITS["logprobs"])
 _INCLUDED_LOGPROBS = "message.output_text.logprobs"
+_FORMATS = ("text", "json_object", "json_schema", "grammar", "structural_tag")
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,9}")
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 
 
@@ -38,7 +42,7 @@ def sampling(taken: Taken) -> dict[str, Any]:
 
 
 def _token_of(key: str) -> int:
-    if not (key.isascii() and key.isdecimal()):
+    if not _TOKEN_ID.fullmatch(key):  # one way to write each id, so that no entry takes another one's place
         raise InvalidParamsError(f"logit_bias: a key must be a token id, such as '50', not {key[:40]!r}", "logit_bias")
     return int(key)
 
@@ -56,7 +60,7 @@ def structured_outputs(taken: Taken) -> object:
     found: dict[str, object] = {}
     for name, value in given.items():
         if name == "response_format":
-            what = _of_response_format(value)
+            what = constraint_of("response_format", value, taken.ignored, _FORMATS)
         elif name == "structured_outputs":
             what = value
         else:
@@ -68,34 +72,6 @@ def structured_outputs(taken: Taken) -> object:
             400, f"{' and '.join(found)} are given together: the answer keeps to one of them", param=[*found][1], code="contradiction"
         )
     return next(iter(found.values()), None)
-
-
-def _of_response_format(value: object) -> object:
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise ApiError(400, "response_format must be an object with a type", param="response_format", code="invalid_type")
-    kind = value["type"]
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {"json_object": True}
-    if kind == "json_schema":
-        schema = value.get("json_schema", value)
-        if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict | bool):
-            raise ApiError(
-                400,
-                "response_format.json_schema.schema must be a JSON schema",
-                param="response_format.json_schema.schema",
-                code="invalid_type",
-            )
-        return {"json": schema["schema"]}
-    if kind == "grammar":
-        return {"grammar": value.get("grammar")}
-    if kind == "structural_tag":
-        return {"structural_tag": value}
-    raise ApiError(
-        400, f"response_format.type is {kind[:40]!r}, not one of text, json_object, json_schema, grammar, structural_tag",
-        param="response_format.type", code="unsupported",
-    )  # fmt: skip
 
 
 def chat_max_tokens(model: Served, taken: Taken, params: dict[str, Any]) -> None:
