@@ -1,7 +1,9 @@
-"""The lists of fields: every field of the published request schemas is in one, and all parameters are understood."""
+"""The fields of bodies: every field of the published request schemas is in a list, all parameters are understood, and so is what stands inside them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from llmi.errors import InvalidParamsError
 from llmi.params.options import SAMPLING
 from llmi.server.errors import ApiError
-from llmi.server.fields import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, NOT_OVER_HTTP, RESPONSES, Endpoint
+from llmi.server.fields import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, NOT_OVER_HTTP, RENDERING, RESPONSES, Endpoint
+from server_client import TEMPLATE, Client, tiny_llm
 
 ENDPOINTS = {"chat": CHAT, "completions": COMPLETIONS, "messages": MESSAGES, "responses": RESPONSES}
 
@@ -70,3 +73,165 @@ def test_unknown_inert_and_refused() -> None:
     for name, value in refused:
         with pytest.raises(InvalidParamsError, match=name):
             CHAT.take({name: value})
+
+
+@pytest.fixture(scope="module")
+def client(tiny_path: Callable[..., Path]) -> Iterator[Client]:
+    with tiny_llm(tiny_path) as llm:
+        yield Client(llm)
+
+
+HI = [{"role": "user", "content": "hi"}]
+TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
+#: path, the field that is wrong, and the place that the error names.
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/messages", {"context_management": {"edits": 5}}, "context_management.edits"),
+    ("/v1/messages", {"context_management": {"edits": ["clear_thinking"]}}, "context_management.edits[0]"),
+    ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
+    ("/v1/messages", {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": 5}]}, *HI]}, "messages[0].content[0].thinking"),
+    ("/v1/messages", {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": []}]}, *HI]}, "messages[0].content[0].input"),
+    ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "is_error": "no"}]}]}, "messages[0].content[0].is_error"),
+    ("/v1/messages", {"tools": [{**TOOL, "input_schema": []}]}, "tools[0].input_schema"),
+    ("/v1/messages", {"tools": [{**TOOL, "input_schema": ""}]}, "tools[0].input_schema"),
+    ("/v1/messages", {"tools": [{**TOOL, "description": []}]}, "tools[0].description"),
+    ("/v1/messages", {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": "yes"}}, "tool_choice.disable_parallel_tool_use"),
+    ("/v1/messages", {"output_config": {"effort": 3}}, "output_config.effort"),
+    ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": {}, "foo": 1}}}, "output_config.format.foo"),
+    ("/v1/messages/count_tokens", {"output_config": {"format": "x"}}, "output_config.format"),
+    ("/v1/responses", {"input": [{"type": "reasoning", "summary": 5}]}, "input[0].summary"),
+    ("/v1/responses", {"input": [{"type": "reasoning", "summary": ["x"]}]}, "input[0].summary[0]"),
+    ("/v1/responses", {"input": [{"type": "reasoning", "summary": []}]}, "input"),
+    ("/v1/responses", {"input": [{"type": "message", "role": "user", "content": 5}]}, "input[0].content"),
+    ("/v1/responses", {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": 5}]}]}, "input[0].content[0].text"),
+    ("/v1/responses", {"input": [{"type": "function_call", "name": "f", "arguments": "[1]"}]}, "input[0].arguments"),
+    ("/v1/responses", {"input": [{"type": "function_call_output", "output": [{"type": "input_image", "text": "x"}]}]}, "input[0].output[0].type"),
+    ("/v1/responses", {"reasoning": {"effort": 3}}, "reasoning.effort"),
+    ("/v1/responses", {"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
+    ("/v1/responses", {"text": {"format": {"type": "grammar", "grammar": "x"}}}, "text.format.type"),
+    ("/v1/chat/completions", {"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
+    ("/v1/chat/completions", {"response_format": {"type": "json_object", "foo": 1}}, "response_format.foo"),
+    ("/v1/chat/completions", {"response_format": {"type": "json_object", "schema": 5}}, "response_format.schema"),
+    ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "foo": 1}}}, "response_format.json_schema.foo"),
+    ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "foo": 1}}, "response_format.foo"),
+    ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": "x"}}}, "response_format.json_schema.strict"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
+    ("/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "f"}}]}]}, "messages[0].tool_calls[0].type"),
+    ("/v1/chat/completions", {"include_reasoning": "x"}, "include_reasoning"),
+    ("/v1/chat/completions", {"add_special_tokens": "x"}, "add_special_tokens"),
+    ("/v1/chat/completions", {"reasoning_effort": 5}, "reasoning_effort"),
+    ("/v1/chat/completions", {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}, "chat_template_kwargs.reasoning_effort"),
+    ("/v1/chat/completions", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+    ("/v1/messages", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+    ("/v1/responses", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+    ("/v1/chat/completions", {"logit_bias": {"50": 1, "050": -5}}, "logit_bias"),
+    ("/v1/chat/completions", {"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+    ("/tokenize", {"parse_special": True}, "parse_special"),
+    *(("/tokenize", {"messages": None, "prompt": "a", name: value}, name)
+      for name, value in zip(RENDERING, ([], True, False, "x", {}, []), strict=True)),
+]  # fmt: skip
+
+
+def body_of(path: str, more: dict[str, Any]) -> dict[str, Any]:
+    """A body that is right, with these fields."""
+    if path == "/v1/responses":
+        return {"input": "hi", "max_output_tokens": 2, "seed": 1, **more}
+    return {"messages": HI, **({} if path == "/tokenize" else {"max_tokens": 2, "seed": 1}), **more}
+
+
+@pytest.mark.parametrize(("path", "more", "param"), WRONG, ids=[f"{path}-{param}" for path, _, param in WRONG])
+def test_what_is_wrong_inside_a_field_is_named_by_its_place(client: Client, path: str, more: dict[str, Any], param: str) -> None:
+    assert client.error(path, body_of(path, more))["param"] == param
+
+
+HERMES = '{{ tools }}<tool_call>{"name": <function-name>, "arguments": <args-json-object>}</tool_call>{{ messages }}'
+NO_CACHE = {"cache_control": {"type": "ephemeral"}}
+#: path, fields with keys that nobody knows, and where these stand.
+UNKNOWN: list[tuple[str, dict[str, Any], set[str]]] = [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", **NO_CACHE, "foo": None}]}]}, {"messages[0].content[0].cache_control"}),
+    ("/v1/chat/completions", {"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "index": 0, "function": {"name": "f", "arguments": "", "x": 1}}]}, *HI]},
+     {"messages[1].tool_calls[0].index", "messages[1].tool_calls[0].function.x"}),
+    ("/v1/chat/completions", {"chat_template": HERMES, "tools": [{"type": "function", "foo": 1, "function": {"name": "f"}}], "tool_choice": {"type": "function", "foo": 1, "function": {"name": "f", "x": 1}}},
+     {"tools[0].foo", "tool_choice.foo", "tool_choice.function.x"}),
+    ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "description": "y", "schema": {"enum": [1]}}}},
+     {"response_format.json_schema.description"}),
+    ("/v1/messages", {"system": [{"type": "text", "text": "s", **NO_CACHE}]}, {"system[0].cache_control"}),
+    ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", **NO_CACHE}], "id": "m"}]}, {"messages[0].id", "messages[0].content[0].cache_control"}),
+    ("/v1/messages", {"messages": [*HI, {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "a", "signature": "s"}, {"type": "thinking", "thinking": "a", "signature": ""}, {"type": "redacted_thinking", "data": "x"},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {}, "caller": {}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", **NO_CACHE}]}]},
+     {"messages[1].content[0].signature", "messages[1].content[2]", "messages[1].content[3].caller", "messages[2].content[0].cache_control",
+      "the key 'reasoning_content' of messages", "the key 'tool_call_id' of messages"}),
+    ("/v1/messages", {"tools": [{**TOOL, **NO_CACHE}], "tool_choice": {"type": "none", "foo": 1}}, {"tools[0].cache_control", "tool_choice.foo"}),
+    ("/v1/messages", {"context_management": {"foo": 1}}, {"context_management.foo"}),
+    ("/v1/responses", {"input": [{"type": "message", "role": "user", "id": "a", "status": "completed", "content": [{"type": "output_text", "text": "x", "annotations": []}]}]},
+     {"input[0].id", "input[0].status", "input[0].content[0].annotations"}),
+    ("/v1/responses", {"input": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "a"}], "summary": [{"type": "summary_text", "text": "b"}], "encrypted_content": "e"},
+                                 {"role": "user", "content": "x"}]},
+     {"input[0].summary", "input[0].encrypted_content", "the key 'reasoning_content' of messages"}),
+    ("/v1/responses", {"tools": [{"type": "function", "name": "f", "foo": 1}], "tool_choice": "none"}, {"tools[0].foo"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "more", "ignored"), UNKNOWN, ids=[str(index) for index in range(len(UNKNOWN))])
+def test_keys_inside_a_field_that_nobody_knows_are_named_as_ignored(
+    client: Client, path: str, more: dict[str, Any], ignored: set[str]
+) -> None:
+    assert set(client.ok(path, body_of(path, more))["llmi"]["ignored"]) == ignored
+
+
+def test_llama_cpps_form_of_a_schema(client: Client) -> None:
+    schema = {"enum": [12, True]}
+    body = body_of("/v1/chat/completions", {"response_format": {"type": "json_object", "schema": schema}, "max_tokens": 9})
+    assert client.ok("/v1/chat/completions", body)["choices"][0]["message"]["content"] in ("12", "true")
+    response = body_of("/v1/responses", {"text": {"format": {"type": "json_object", "schema": schema}}, "max_output_tokens": 9})
+    assert client.ok("/v1/responses", response)["output"][0]["content"][0]["text"] in ("12", "true")
+
+
+def test_empty_messages_of_a_user_stay(client: Client) -> None:
+    def text(content: Any) -> str:
+        messages = [*HI, {"role": "assistant", "content": "b"}, {"role": "user", "content": content}]
+        return str(client.ok("/v1/messages", body_of("/v1/messages", {"messages": messages, "max_tokens": 9}))["content"][0]["text"])
+
+    assert text([]) == text("")
+    counts = [client.ok("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": content}]}) for content in ([], "")]
+    assert counts[0] == counts[1]
+
+
+def test_reasoning_is_left_out_where_it_is_not_wanted(client: Client) -> None:
+    path = "/v1/chat/completions"
+    thinking = "{% for m in messages %}{{ m['content'] }}{% endfor %}<think>{# ends with </think> #}"
+    body = body_of(path, {"chat_template": thinking, "max_tokens": 6, "ignore_eos": True})
+    told = client.ok(path, body)["choices"][0]["message"]
+    assert (
+        told["reasoning_content"]
+        and "reasoning_content" not in client.ok(path, {**body, "include_reasoning": False})["choices"][0]["message"]
+    )
+    deltas = [
+        [chunk["choices"][0]["delta"] for chunk in client.events(path, {**body, "include_reasoning": wanted})] for wanted in (True, False)
+    ]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas[0]) == told["reasoning_content"]
+    assert [delta for delta in deltas[1] if delta] == [{"role": "assistant", "content": ""}]
+
+
+def test_a_chat_without_the_models_own_first_tokens(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = client.ok("/tokenize", {"messages": HI})["tokens"]
+    monkeypatch.setattr(client.llm.tokenizer._loaded, "prefix", [1])
+    assert (
+        client.ok("/tokenize", {"messages": HI})["tokens"]
+        == client.ok("/tokenize", {"messages": HI, "add_special_tokens": True})["tokens"]
+        == [1, *plain]
+    )
+    assert client.ok("/tokenize", {"messages": HI, "add_special_tokens": False})["tokens"] == plain
+    used = client.ok("/v1/chat/completions", body_of("", {"add_special_tokens": False}))["usage"]
+    assert used["prompt_tokens"] == len(plain)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_a_date_repeats_the_answer_in_every_form_of_a_chat(client: Client, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dated = "{{ strftime_now('%Y-%m-%d') }}" + TEMPLATE
+    monkeypatch.setattr(client.llm.tokenizer, "template_for", lambda name, variables: dated)
+    name = "content" if path == "/v1/messages" else "output"
+    first = client.ok(path, body_of(path, {}))
+    again = client.ok(path, body_of(path, {"chat_template_kwargs": {"strftime_now": first["llmi"]["date"]}}))
+    assert again["llmi"]["date"] is None and [{**e, "id": ""} for e in again[name]] == [{**e, "id": ""} for e in first[name]]
+    assert client.error(path, body_of(path, {"chat_template_kwargs": {"strftime_now": "x"}}))["code"] == "chat_template_error"

@@ -49,6 +49,7 @@ class ChatForm:
         as_ids = taken.flag("return_tokens_as_token_ids")
         self._logprobs = None if top is None else LogprobForm(job.model.tokenizer, top, as_ids)
         self._with_ids = taken.flag("return_token_ids")
+        self._with_reasoning = taken.flag("include_reasoning", True)
         self._include_usage, self._always = include_usage, always
         self._left = job.num_choices
         self._streams = job.prompts[0].streams(job.seeds[0])
@@ -99,7 +100,7 @@ class ChatForm:
             self._called.add(completion.index)
         choice = {
             "index": completion.index,
-            "message": _message(parts),
+            "message": _message(parts, self._with_reasoning),
             "logprobs": self._logprobs_of(completion),
             "finish_reason": self._reason(completion),
             "stop_reason": completion.stop_reason,
@@ -166,7 +167,7 @@ class ChatForm:
         """A chunk with the parts that have come; log-probabilities come with their tokens, in whatever part they are."""
         stream = self._open.setdefault(completion.index, self._streams(completion.index))
         parts = news_of(stream, completion.text, is_end)
-        delta = _delta(parts)
+        delta = _delta(parts, self._with_reasoning)
         if "tool_calls" in delta:
             self._called.add(completion.index)
         if not delta and not (completion.token_ids and (self._logprobs is not None or self._with_ids)):
@@ -199,10 +200,10 @@ class ChatForm:
         return event(error.body()) + DONE
 
 
-def _message(parts: Parts) -> dict[str, Any]:
+def _message(parts: Parts, with_reasoning: bool) -> dict[str, Any]:
     """The assistant's message; content is null where there are calls alone."""
     message: dict[str, Any] = {"role": "assistant", "content": parts.text or (None if parts.calls else ""), "refusal": None}
-    if parts.reasoning:
+    if parts.reasoning and with_reasoning:
         message["reasoning_content"] = parts.reasoning
     if parts.calls:
         message["tool_calls"] = [
@@ -211,14 +212,15 @@ def _message(parts: Parts) -> dict[str, Any]:
     return message
 
 
-def _delta(parts: Sequence[Part]) -> dict[str, Any]:
+def _delta(parts: Sequence[Part], with_reasoning: bool) -> dict[str, Any]:
     """What a chunk says of parts that have come."""
     delta: dict[str, Any] = {}
     for part in parts:
         if part.kind == "text":
             delta["content"] = delta.get("content", "") + part.text
         elif part.kind == "reasoning":
-            delta["reasoning_content"] = delta.get("reasoning_content", "") + part.text
+            if with_reasoning:
+                delta["reasoning_content"] = delta.get("reasoning_content", "") + part.text
         elif part.kind == "call":
             function = {"name": part.name, "arguments": part.text}
             delta.setdefault("tool_calls", []).append({"index": part.call_index, "id": part.id, "type": "function", "function": function})

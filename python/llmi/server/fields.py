@@ -65,7 +65,7 @@ _SHARED = {
     **_refused("a request has no arguments for plug-ins", "vllm_xargs", neutral=({},)),
     **_refused("models take text alone", "mm_processor_kwargs", "multi_modal_uuids", neutral=({},)),
 }  # fmt: skip
-_CHAT_ONLY = {
+_OPENAI_CHAT = {
     **_inert("it says what the answer may look like, and changes no token", Maybe(_ANYTHING), "prediction"),
     **_inert("the model has one manner", _WORDS, "verbosity"),
     **_refused("answers are text alone", "modalities", neutral=(["text"],)),
@@ -149,16 +149,16 @@ def _own(*groups: Iterable[str]) -> frozenset[str]:
     return frozenset(name for group in groups for name in group)
 
 
-_RENDERED = (
-    "messages",
+#: How a chat is rendered; without a chat they have no effect.
+RENDERING = (
     "tools",
     "add_generation_prompt",
     "continue_final_message",
-    "add_special_tokens",
     "chat_template",
     "chat_template_kwargs",
     "documents",
 )
+_RENDERED = ("messages", "add_special_tokens", *RENDERING)
 _SETTLED = (
     "model",
     "stream",
@@ -172,7 +172,7 @@ _SETTLED = (
     "prompt_logprobs",
 )
 _CHAT_OWN = ("max_completion_tokens", "top_logprobs", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning")
-CHAT = Endpoint("/v1/chat/completions", _own(_RENDERED, _SETTLED, _STRUCTURED, _LLMI, _CHAT_OWN), _SHARED | _CHAT_ONLY)
+CHAT = Endpoint("/v1/chat/completions", _own(_RENDERED, _SETTLED, _STRUCTURED, _LLMI, _CHAT_OWN), _SHARED | _OPENAI_CHAT)
 COMPLETIONS = Endpoint(
     "/v1/completions",
     _own(("prompt", "echo", "parse_special", "add_special_tokens"), _SETTLED, _STRUCTURED, _LLMI),
@@ -198,6 +198,7 @@ _MESSAGES_OWN = (
     "output_config",
     "seed",
     "structured_outputs",
+    "chat_template_kwargs",
 )
 _NO_LOGPROBS = _refused("log-probabilities come with /v1/chat/completions", "logprobs", "prompt_logprobs")
 _ANTHROPIC = {
@@ -243,6 +244,7 @@ RESPONSES = Endpoint(
             "include",
             "top_logprobs",
             "seed",
+            "chat_template_kwargs",
         ),
         _LLMI,
     ),

@@ -40,7 +40,8 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """How many tokens a chat has as a prompt."""
     try:
-        _, _, prompt = await _prepared(request, COUNT_TOKENS)
+        taken, _, prompt = await _prepared(request, COUNT_TOKENS)
+        output_format(taken)
     except Exception as error:
         return _failure(error)
     return json_response({"input_tokens": len(prompt.ids)})

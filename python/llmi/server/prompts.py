@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +13,9 @@ from llmi.base.kinds import TOKEN_IDS, Flag, Text
 from llmi.errors import InvalidParamsError
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
-from llmi.server.limits import LIMITS
+from llmi.server.nested import ignore_others, wrong
 from llmi.server.parts import Streams, TextStream
+from llmi.server.plain_messages import plain_messages
 from llmi.server.served import Served
 from llmi.tools.chat import ToolChat, chat_tools, together
 
@@ -116,16 +116,13 @@ class Chat:
     continue_final_message: bool = False
     tool_choice: object = None
     parallel_tool_calls: bool = True
+    add_special_tokens: bool = True
 
 
 def chat_of(taken: Taken) -> Chat:
     """The chat of a body in OpenAI's form. Raises ApiError or InvalidParamsError."""
-    variables = dict(taken.mapping("chat_template_kwargs") or {})
-    for name in ("documents", "reasoning_effort"):
-        if taken.own.get(name) is not None:
-            variables.setdefault(name, taken.own[name])
+    variables = template_variables(taken, {"documents": taken.entries("documents"), "reasoning_effort": taken.text("reasoning_effort")})
     template = taken.text("chat_template")
-    tools = taken.entries("tools") or None
     continued = taken.flag("continue_final_message")
     begins = taken.own.get("add_generation_prompt")
     if continued and begins is True:
@@ -133,80 +130,45 @@ def chat_of(taken: Taken) -> Chat:
             400, "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message", code="contradiction"
         )
     return Chat(
-        messages=plain_messages(taken.own.get("messages")), tools=tools, variables=variables, chat_template=template,
+        messages=plain_messages(taken.own.get("messages"), taken.ignored), tools=_tools(taken), variables=variables, chat_template=template,
         add_generation_prompt=not continued if begins is None else Flag().parse("add_generation_prompt", begins), continue_final_message=continued,
-        tool_choice=taken.own.get("tool_choice"), parallel_tool_calls=taken.flag("parallel_tool_calls", True),
+        tool_choice=_choice(taken), parallel_tool_calls=taken.flag("parallel_tool_calls", True), add_special_tokens=taken.flag("add_special_tokens", True),
     )  # fmt: skip
 
 
-def plain_messages(messages: object) -> list[dict[str, Any]]:
-    """Messages of OpenAI's form as templates take them.
+def template_variables(taken: Taken, others: Mapping[str, Any]) -> dict[str, Any]:
+    """The template's variables: those of chat_template_kwargs, and `others`, which fields of the body's own say (None: they do not).
 
-    A missing or null content is an empty text; the arguments of tool calls, which are JSON in a string, become the object. The rest stays as it is, and
-    what the template does not read is named in the answer.
+    Raises ApiError for a variable that has a field of its own, or that is given twice with two values.
     """
-    if not isinstance(messages, list):
-        raise ApiError(400, "messages must be a list of messages", param="messages", code="invalid_type")
-    if not messages:
-        raise ApiError(400, "messages is empty: a chat has at least one message", param="messages", code="missing_field")
-    if len(messages) > (most := LIMITS.get().num_messages):
-        raise ApiError(400, f"messages has {len(messages):,} entries, more than {most:,}", param="messages", code="invalid_value")
-    return [_plain_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    variables = dict(taken.mapping("chat_template_kwargs") or {})
+    if "tools" in variables:
+        raise wrong("chat_template_kwargs.tools", "is not taken: give tools", "unsupported")
+    for name, value in others.items():
+        if value is None:
+            continue
+        if variables.get(name) not in (None, value):
+            raise wrong(f"chat_template_kwargs.{name}", "contradicts the field of the body that says the same", "contradiction")
+        variables[name] = value
+    return variables
 
 
-def _plain_message(message: object, where: str) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise ApiError(400, f"{where} must be an object with role and content", param=where, code="invalid_type")
-    for name in ("audio", "function_call"):
-        if message.get(name) is not None:
-            raise ApiError(400, f"{where}.{name} is not offered: {'answers are text alone' if name == 'audio' else 'give tool_calls'}", param=f"{where}.{name}", code="unsupported")  # fmt: skip
-    result = {name: value for name, value in message.items() if value is not None}
-    content = result.get("content", "")
-    if isinstance(content, list):
-        content = [_plain_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
-    result["content"] = content
-    calls = result.get("tool_calls")
-    if calls is not None:
-        if not isinstance(calls, list):
-            raise ApiError(400, f"{where}.tool_calls must be a list", param=f"{where}.tool_calls", code="invalid_type")
-        result["tool_calls"] = [_plain_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)]
-        if not calls:
-            del result["tool_calls"]
-    return result
+def _tools(taken: Taken) -> list[dict[str, Any]] | None:
+    """Tools in OpenAI's form. What else an entry has is named as ignored; what is wrong with it is said later."""
+    tools = taken.entries("tools") or []
+    for index, tool in enumerate(tools):
+        if isinstance(tool, dict):
+            ignore_others(taken.ignored, f"tools[{index}]", tool, "type", "function")
+    return tools or None
 
 
-def _plain_part(part: object, where: str) -> object:
-    """A part of a content: parts that are text under another name (a refusal, the input_text of /v1/responses) become text.
-
-    Others are refused here: a template that goes over the parts would leave out what it does not know.
-    """
-    if not isinstance(part, Mapping):
-        return part
-    kind = part.get("type")
-    if kind in ("input_text", "output_text", "summary_text", "reasoning_text"):
-        return {"type": "text", "text": part.get("text")}
-    if kind == "refusal":
-        return {"type": "text", "text": part.get("refusal")}
-    if kind != "text":
-        raise ApiError(
-            400, f"{where}.type must be 'text', not {str(kind)[:80]!r}: models here read text alone", param=where, code="unsupported"
-        )
-    return {"type": "text", "text": part.get("text")}
-
-
-def _plain_call(call: object, where: str) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise ApiError(400, f"{where} must be an object with id, type and function: {{name, arguments}}", param=where, code="invalid_type")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise ApiError(
-                400, f"{where}.function.arguments is no JSON: {error}", param=f"{where}.function.arguments", code="invalid_json"
-            ) from None
-    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
+def _choice(taken: Taken) -> object:
+    choice = taken.own.get("tool_choice")
+    if isinstance(choice, dict):
+        ignore_others(taken.ignored, "tool_choice", choice, "type", "function")
+        if isinstance(choice.get("function"), dict):
+            ignore_others(taken.ignored, "tool_choice.function", choice["function"], "name")
+    return choice
 
 
 def render(model: Served, chat: Chat) -> Prompt:
@@ -236,7 +198,7 @@ def render(model: Served, chat: Chat) -> Prompt:
     rendered = tokenizer.render_chat(
         tools.messages(messages), template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
     )
-    return Prompt(tokenizer.encode_chat(rendered), rendered.text, rendered.unused, date, tools)
+    return Prompt(tokenizer.encode_chat(rendered, chat.add_special_tokens), rendered.text, rendered.unused, date, tools)
 
 
 def with_tools(prompt: Prompt, params: dict[str, Any]) -> dict[str, Any]:

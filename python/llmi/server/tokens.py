@@ -11,7 +11,7 @@ from starlette.responses import Response
 from llmi.base.kinds import TOKEN_IDS
 from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
-from llmi.server.fields import DETOKENIZE, TOKENIZE
+from llmi.server.fields import DETOKENIZE, RENDERING, TOKENIZE
 from llmi.server.prompts import chat_of, read_prompts, render
 from llmi.server.respond import json_response
 from llmi.server.state import state_of
@@ -21,9 +21,14 @@ async def tokenize(request: Request) -> Response:
     """Token ids of a text or a chat."""
     taken = TOKENIZE.take(await read_fields(await request.body()))
     model = state_of(request).models.find(taken.own.get("model"))
-    if ("prompt" in taken.own) == ("messages" in taken.own):
+    given = {name for name, value in taken.own.items() if value is not None}
+    if ("prompt" in given) == ("messages" in given):
         raise ApiError(400, "give prompt or messages, one of them", param="prompt", code="contradiction")
-    if "messages" in taken.own:
+    of, others = ("messages", ("parse_special",)) if "messages" in given else ("prompt", RENDERING)
+    for name in others:
+        if name in given:
+            raise ApiError(400, f"{name} has no effect next to {of}", param=name, code="contradiction")
+    if of == "messages":
         prompt = await asyncio.to_thread(render, model, chat_of(taken))
     else:
         prompts = await read_prompts(model, taken)

@@ -360,12 +360,15 @@ class Tokenizer:
             turn_ends={self._text_of(token_id) for token_id in {*self.eos_token_ids, *self._loaded.prefix, self.bos_token_id}} - {""},
         )  # fmt: skip
 
-    def encode_chat(self, rendered: rules.Rendered) -> list[int]:
-        """Token ids of a rendered chat. Where the model wants a text to begin with certain tokens, they stand there once, whatever the template writes."""
+    def encode_chat(self, rendered: rules.Rendered, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a rendered chat. Where the model wants a text to begin with certain tokens, they stand there once, whatever the template writes.
+
+        Without `add_special_tokens` what the template writes is all.
+        """
         ids: list[int] = []
         for piece, is_markup in rendered.pieces:
             ids += self.encode(piece, add_special_tokens=False, parse_special=True) if is_markup else self._as_letters(piece)
-        return self._begun(ids)
+        return self._begun(ids) if option("add_special_tokens", add_special_tokens) else ids
 
     def _as_letters(self, text: str) -> list[int]:
         """Token ids of a text that names a token, which it does not become."""
