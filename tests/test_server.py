@@ -159,6 +159,17 @@ def test_receipts_are_replayed(client: Client, stream: bool, tmp_path: Path) -> 
     assert not llmi.replay(receipt, client.llm)
 
 
+def test_whole_answers_are_replayed(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    for path, body in ((CHAT, {"messages": MESSAGES}), (COMPLETIONS, {"prompt": "a"}), ("/v1/messages", {"messages": MESSAGES})):
+        file.write_text(json.dumps(client.ok(path, {**body, "model": "tiny", "max_tokens": 3, "receipt": True})))
+        assert llmi.replay(file, client.llm)
+    for body, says in (({"prompt": "a"}, "has none"), ({"prompt": ["a", "b"], "receipt": True}, "with 2 of them")):
+        file.write_text(json.dumps(client.ok(COMPLETIONS, {**body, "model": "tiny", "max_tokens": 3})))
+        with pytest.raises(llmi.InvalidParamsError, match=f"not a receipt .it is an answer .*{says}"):
+            llmi.Receipt.load(file)
+
+
 def test_receipts_in_a_folder(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Client(client.llm, ServerSettings(receipts=tmp_path))
     answer = other.ok(COMPLETIONS, {"model": "tiny", "prompt": ["a", "b"], "max_tokens": 3})

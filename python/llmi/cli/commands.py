@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
-    replay.add_argument("receipt", help="a file that Receipt.save wrote")
+    replay.add_argument("receipt", help="a file that Receipt.save wrote, or an answer of the server that holds a receipt")
     replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it", default=argparse.SUPPRESS)
     _add_cache(commands)
     return parser

@@ -154,11 +154,11 @@ class Receipt:
 
     @classmethod
     def load(cls, path: str | Path) -> Receipt:
-        """Reads what `save` wrote. Raises InvalidParamsError if it is no receipt."""
+        """Reads what `save` wrote, or the receipt in a whole answer of the server. Raises InvalidParamsError if it is neither."""
         path = parse(Place(), "receipt", path)
         try:
             text = read_text(path, MAX_VOCABULARY_BYTES)
-            fields = parse_json(text, Path(path))
+            fields = _unpacked(parse_json(text, Path(path)))
             _check_fields(fields)
             if fields["format"] > 1:
                 json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
@@ -169,6 +169,19 @@ class Receipt:
         except (OSError, ValueError, RecursionError) as error:
             raise InvalidParamsError(f"{path}: not a receipt ({error})", "receipt") from None
         return cls(fields)
+
+
+def _unpacked(value: object) -> Any:
+    """The receipt in an answer of the server; what is no answer, as it is. Raises ValueError for an answer that has none, or several."""
+    own = value.get("llmi") if isinstance(value, dict) and "format" not in value else None
+    if not isinstance(own, dict):
+        return value
+    receipt = own.get("receipt")
+    if receipt is None:
+        raise ValueError('it is an answer that has none: ask with "receipt": true')
+    if isinstance(receipt, list):
+        raise ValueError(f"it is an answer with {len(receipt)} of them, one for each prompt: write one into a file of its own")
+    return receipt
 
 
 def _refuse_constant(name: str) -> NoReturn:
