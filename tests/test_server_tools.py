@@ -386,6 +386,7 @@ def test_methods_and_paths(client: Client) -> None:
     for method, path, status in [
         ("GET", "/nope", 404),
         ("GET", CHAT, 405),
+        ("POST", f"{CHAT}/", 404),
         ("DELETE", "/v1/models", 405),
         ("POST", "/v1/models/é", 405),
         ("PUT", "/health", 405),

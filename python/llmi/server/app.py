@@ -69,6 +69,9 @@ def make_app(models: Mapping[str, AsyncLLM], settings: ServerSettings | None = N
         routes=[Route(path, _answering(handler), methods=[method]) for method, path, handler in ROUTES],
         exception_handlers={HTTPException: _http_error},
     )
+    app.router.redirect_slashes = (
+        False  # a path with one slash more is no route: a redirect's answer is empty, and names http behind a proxy of TLS
+    )
     served = [Served.of(name, server) for name, server in models.items()]
     app.state.watch = Watch()
     app.state.llmi = ServerState(Models(served), settings, Receipts(settings.receipts), door)
