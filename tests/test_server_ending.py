@@ -122,7 +122,13 @@ def test_18_deadlines(llm: LLM, monkeypatch: pytest.MonkeyPatch, stream: bool) -
     with running(llm, monkeypatch) as server:
         status, _, body = server.post({**LONG, "stream": stream, "timeout_s": 0.5})
         if stream:
-            assert status == 200 and b'"error"' in body and b"deadline_s = 0.5" in body and b'"length"' not in body
+            assert (
+                status == 200
+                and b'"error"' in body
+                and b"timeout_s = 0.5" in body
+                and b"deadline_s" not in body
+                and b'"length"' not in body
+            )
         else:
             assert status == 504 and json.loads(body)["error"]["type"] == "timeout_error"
         assert server.post({**LONG, "stream": stream, "timeout_s": 0.0})[0] == 504

@@ -126,6 +126,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/chat/completions", {"logit_bias": {"50": 1, "050": -5}}, "logit_bias"),
     ("/v1/chat/completions", {"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
     ("/tokenize", {"parse_special": True}, "parse_special"),
+    ("/tokenize", {"messages": None, "prompt": [300_000]}, "prompt"),
+    ("/v1/completions", {"prompt": [300_000]}, "prompt"),
+    ("/v1/completions", {"prompt": ["a", [1, 300_000]]}, "prompt[1]"),
+    ("/v1/responses", {"max_output_tokens": 999_999}, "max_output_tokens"),
+    ("/v1/chat/completions", {"max_tokens": None, "max_completion_tokens": 999_999}, "max_completion_tokens"),
+    ("/v1/chat/completions", {"max_tokens": None, "max_completion_tokens": "5"}, "max_completion_tokens"),
     *(("/tokenize", {"messages": None, "prompt": "a", name: value}, name)
       for name, value in zip(RENDERING, ([], True, False, "x", {}, []), strict=True)),
 ]  # fmt: skip
@@ -135,6 +141,8 @@ def body_of(path: str, more: dict[str, Any]) -> dict[str, Any]:
     """A body that is right, with these fields."""
     if path == "/v1/responses":
         return {"input": "hi", "max_output_tokens": 2, "seed": 1, **more}
+    if path == "/v1/completions":
+        return {"max_tokens": 2, "seed": 1, **more}
     return {"messages": HI, **({} if path == "/tokenize" else {"max_tokens": 2, "seed": 1}), **more}
 
 

@@ -34,6 +34,7 @@ async def chat_completions(request: Request) -> Response:
     parameters.chat_max_tokens(model, taken, params)
     include_usage, always = parameters.stream_options(taken)
     prompt = await asyncio.to_thread(render, model, chat_of(taken))
+    parameters.check_room(model, taken, params, prompt)
     job = new_job(model, taken, [prompt], with_tools(prompt, params))
     return await respond(request, job, ChatForm(job, taken, top, include_usage, always), taken.flag("stream"))
 

@@ -13,6 +13,7 @@ from llmi.errors import (
     MissingExtraError,
     OutOfMemoryError,
     PromptTooLongError,
+    RequestTimeoutError,
     TokenizerError,
     UnsupportedCombinationError,
 )
@@ -74,6 +75,11 @@ def api_error(error: BaseException) -> ApiError:
     if status == 500:
         log.error("a request failed", exc_info=error)
     text = str(error) if isinstance(error, LlmiError) else f"an error inside the server: {type(error).__name__}"
+    if isinstance(error, RequestTimeoutError):  # in the words of a body
+        text = (
+            f"the answer did not end within timeout_s = {error.deadline_s:g}: {error.elapsed_s:.3f} s have passed since the request arrived, and "
+            f"{error.num_tokens:,} tokens had come; give a longer timeout_s, or fewer max_tokens"
+        )
     headers = {}
     retry = getattr(error, "retry_after_s", None)
     if retry is not None:

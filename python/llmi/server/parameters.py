@@ -7,7 +7,7 @@ from typing import Any
 
 from llmi.base.kinds import Flag, Whole
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
-from llmi.params.options import LIMITS
+from llmi.params.options import LIMITS, SAMPLING
 from llmi.params.steering import of_json
 from llmi.server.answer_format import constraint_of
 from llmi.server.errors import ApiError
@@ -83,9 +83,22 @@ def chat_max_tokens(model: Served, taken: Taken, params: dict[str, Any]) -> None
             "max_completion_tokens", "max_tokens",
         )  # fmt: skip
     if given:
-        params["max_tokens"] = next(iter(given.values()))
+        name, value = next(iter(given.items()))
+        params["max_tokens"] = SAMPLING["max_tokens"].kind.parse(name, value)
     elif not {"max_new_tokens"} & params.keys() and "max_tokens" not in model.llm._defaults:
         params["max_tokens"] = None
+
+
+def check_room(model: Served, taken: Taken, params: dict[str, Any], prompt: Prompt) -> None:
+    """Raises InvalidParamsError where the context has no room for max_tokens that the body gives under another name, by that name."""
+    name = next((name for name in ("max_completion_tokens", "max_output_tokens") if taken.own.get(name) is not None), None)
+    room = model.max_model_len - len(prompt.ids) + 1
+    if name is not None and params["max_tokens"] > room > 0:
+        raise InvalidParamsError(
+            f"{name} = {params['max_tokens']:,} does not fit: {len(prompt.ids):,} prompt tokens leave room for {room:,} within max_model_len = "
+            f"{model.max_model_len:,} (without it an answer may go on to the end of the context)",
+            name,
+        )
 
 
 def completion_max_tokens(model: Served, taken: Taken, params: dict[str, Any], prompts: list[Prompt]) -> None:

@@ -83,7 +83,7 @@ def completion_prompts(model: Served, taken: Taken) -> list[Prompt]:
     if not isinstance(given, list) or not given:
         raise InvalidParamsError("prompt must be a string, a list of token ids, or a list of at least one of these", "prompt")
     if all(type(entry) is int for entry in given):
-        return [Prompt(TOKEN_IDS.parse("prompt", given))]
+        return [_of_ids(model, given)]
     if len(given) > _MOST_PROMPTS:
         raise InvalidParamsError(f"prompt has {len(given):,} entries, at most {_MOST_PROMPTS:,} are taken in one request", "prompt")
     prompts = []
@@ -91,7 +91,7 @@ def completion_prompts(model: Served, taken: Taken) -> list[Prompt]:
         if isinstance(entry, str):
             prompts.append(_of_text(model, entry, add, special, f"prompt[{index}]"))
         elif isinstance(entry, list):
-            prompts.append(Prompt(TOKEN_IDS.parse(f"prompt[{index}]", entry)))
+            prompts.append(_of_ids(model, entry, f"prompt[{index}]"))
         else:
             raise InvalidParamsError(f"prompt[{index}] must be a string or a list of token ids", "prompt")
     return prompts
@@ -102,6 +102,13 @@ def _of_text(model: Served, text: str, add_special_tokens: bool, parse_special: 
     if add_special_tokens:
         return Prompt(model.tokenizer.encode_prompt(text, parse_special, model.max_model_len), text)
     return Prompt(model.tokenizer.encode(text, add_special_tokens=False, parse_special=parse_special), text)
+
+
+def _of_ids(model: Served, ids: list[Any], name: str = "prompt") -> Prompt:
+    ids = TOKEN_IDS.parse(name, ids)
+    if (highest := max(ids, default=0)) >= (limit := model.llm.model_info.vocab_size):
+        raise InvalidParamsError(f"{name} holds the token id {highest}, outside [0, {limit})", name)
+    return Prompt(ids)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

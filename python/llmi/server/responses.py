@@ -47,6 +47,7 @@ async def responses(request: Request) -> Response:
     else:
         parameters.chat_max_tokens(model, taken, params)
     prompt = await asyncio.to_thread(render, model, chat_of_response(taken))
+    parameters.check_room(model, taken, params, prompt)
     if top is not None and not prompt.is_plain:
         raise UnsupportedCombinationError(
             "log-probabilities next to tools or reasoning are not offered here, where they belong to the text alone: ask /v1/chat/completions", "include", "tools"
