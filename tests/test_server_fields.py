@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmi.errors import InvalidParamsError
+from agent_bodies import claude_code_body, cline_body, codex_body
+from llmi.errors import InvalidParamsError, LlmiError
 from llmi.params.options import SAMPLING
+from llmi.server.anthropic_chat import chat_of_messages, output_format
 from llmi.server.errors import ApiError
 from llmi.server.fields import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, NOT_OVER_HTTP, RENDERING, RESPONSES, Endpoint
+from llmi.server.prompts import Chat, chat_of
+from llmi.server.responses_chat import chat_of_response, text_format
 from server_client import TEMPLATE, Client, tiny_llm
 
 ENDPOINTS = {"chat": CHAT, "completions": COMPLETIONS, "messages": MESSAGES, "responses": RESPONSES}
@@ -152,6 +158,70 @@ def test_what_is_wrong_inside_a_field_is_named_by_its_place(client: Client, path
 
 
 HERMES = '{{ tools }}<tool_call>{"name": <function-name>, "arguments": <args-json-object>}</tool_call>{{ messages }}'
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where values stand inside a value, from the outside in."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, entry in entries:
+        yield (*at, key)
+        yield from places(entry, (*at, key))
+
+
+def anthropic(body: dict[str, Any]) -> Chat:
+    taken = MESSAGES.take(body)
+    output_format(taken)
+    return chat_of_messages(taken, "enable_thinking reasoning_effort")
+
+
+def response(body: dict[str, Any]) -> Chat:
+    taken = RESPONSES.take(body)
+    text_format(taken)
+    return chat_of_response(taken)
+
+
+FORMAT = {"type": "json_schema", "name": "x", "schema": {}}
+READERS: dict[str, tuple[Callable[[dict[str, Any]], Chat], dict[str, Any]]] = {
+    "messages": (anthropic, {**claude_code_body(), "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}}}),
+    "responses": (response, {**codex_body(), "text": {"verbosity": "low", "format": FORMAT}}),
+    "chat": (lambda body: chat_of(CHAT.take(body)), cline_body()),
+}
+ODD = [
+    None,
+    5,
+    -1.5,
+    True,
+    "",
+    "x",
+    [],
+    {},
+    [5],
+    ["x"],
+    [None],
+    [[]],
+    {"type": "text"},
+    {"type": 5},
+    {"type": []},
+    [{"type": "text", "text": 5}],
+    "[1]",
+]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_whatever_stands_in_a_chat_is_read_or_refused(name: str) -> None:
+    read, body = READERS[name]
+    assert read(body).messages
+    for at in list(places(body)):
+        for value in ODD:
+            changed = copy.deepcopy(body)
+            inner: Any = changed
+            for key in at[:-1]:
+                inner = inner[key]
+            inner[at[-1]] = value
+            with contextlib.suppress(LlmiError):
+                assert read(changed).messages
+
+
 NO_CACHE = {"cache_control": {"type": "ephemeral"}}
 #: path, fields with keys that nobody knows, and where these stand.
 UNKNOWN: list[tuple[str, dict[str, Any], set[str]]] = [
