@@ -329,18 +329,18 @@ def test_the_log_names_no_prompt(key_file: Path, caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((1, 129, 1, 0, 0), "129 answers, more than 128"),
-        ((64, 3, 1, 0, 0), "192 answers"),
-        ((1, 128, 10_000, 0, 0), "1,280,000 tokens, more than 1,048,576"),
-        ((1, 1, 10_000, 128_257, 0), "bytes, more than 67,108,864"),
-        ((1, 1, 1, 49_152, 2_000), "2,001 positions of 49,152 entries"),
+        ((1, (129, "n"), 1, 0, 0), "n = 129 are 129 answers, more than 128"),
+        ((64, (3, "beam_width"), 1, 0, 0), "64 prompts with beam_width = 3 are 192 answers"),
+        ((1, (128, "n"), 10_000, 0, 0), "1,280,000 tokens, more than 1,048,576"),
+        ((1, (1, "n"), 10_000, 10_000 * 128_257, 0), "bytes, more than 67,108,864"),
+        ((1, (1, "n"), 1, 49_152, 2_000 * 49_152), "49,152 log-probabilities of the answers and 98,304,000 of their prompts"),
     ],
     ids=["6 n", "6 prompts x n", "6 n x max_tokens", "7 logprobs", "7 prompt_logprobs"],
 )
-def test_6_7_answers_that_would_be_too_large(arguments: tuple[int, int, int, int, int], message: str) -> None:
+def test_6_7_answers_that_would_be_too_large(arguments: tuple[int, tuple[int, str], int, int, int], message: str) -> None:
     with pytest.raises(llmi.InvalidParamsError, match=message):
         Limits().check_answer(*arguments)
-    Limits().check_answer(1, 128, 100, 6, 2_000)
+    Limits().check_answer(1, (128, "n"), 100, 128 * 100 * 6, 2_000 * 6)
 
 
 def test_without_keys_only_this_machine_is_served(tmp_path: Path) -> None:

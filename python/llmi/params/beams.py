@@ -259,6 +259,31 @@ def means_beams(params: Mapping[str, object]) -> bool:
     return params.get("beam_width") is not None or (beams is not None and not (isinstance(beams, int) and beams == 1))
 
 
+def num_results(params: Mapping[str, object], default: int) -> tuple[int, str]:
+    """(how many continuations a call's keywords ask for, the keyword that says so). default: n of the model's own defaults.
+
+    Raises InvalidParamsError for a number that is none.
+    """
+    option = BEAMS["n"] if means_beams(params) else SAMPLING["n"]
+    for name in ("n", *option.aliases):
+        if params.get(name) is not None:
+            return option.parse(params[name], name), name
+    if not means_beams(params):
+        return default, "n"
+    return _width(params) if params.get("beam_width") is not None else (1, "num_beams")
+
+
+def num_sequences(params: Mapping[str, object], default: int) -> tuple[int, str]:
+    """(how many sequences run for a prompt, the keyword that says so), as `num_results` tells the results: the beams of a search, not those that come back."""
+    results = num_results(params, default)
+    return max(results, _width(params), key=lambda found: found[0]) if means_beams(params) else results
+
+
+def _width(params: Mapping[str, object]) -> tuple[int, str]:
+    name = "beam_width" if params.get("beam_width") is not None else "num_beams"
+    return BEAMS["beam_width"].parse(params[name], name), name
+
+
 def canonical_beams(params: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """(values by field name, arguments without effect), as `canonical` gives them for SamplingParams."""
     own: dict[str, Any] = {}
@@ -271,7 +296,7 @@ def canonical_beams(params: Mapping[str, Any], where: str) -> tuple[dict[str, An
         if field in own and BEAMS[field].parse(own[field], source[field]) != BEAMS[field].parse(given, name):
             raise InvalidParamsError(f"{source[field]} and {name} contradict each other: {show(own[field])} and {show(given)}", field)
         own[field], source[field] = given, name
-    if source.get("beam_width") == "num_beams" and own.get("n") is None:
+    if "beam_width" in own and params.get("beam_width") is None and own.get("n") is None:
         own["n"] = 1
     _refuse_not_shared(params, where)
     rest = {name: value for name, value in params.items() if BEAM_ALIASES.get(name, name) not in BEAMS and name not in NOT_SHARED}

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server.generation import Job
 
@@ -54,6 +55,11 @@ class Counts:
     def usage(self) -> dict[str, Any]:
         """The `usage` so far."""
         return usage(self.num_prompt_tokens, sum(self.num_cached), self.num_completion_tokens)
+
+
+def score_of(completion: CompletionOutput) -> dict[str, float]:
+    """The `score` of a choice that a beam search has found; nothing of another one."""
+    return {} if completion.score is None else {"score": completion.score}
 
 
 def llmi_object(job: Job, receipts: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
-from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id
+from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id, score_of
 from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import CHAT, Taken
@@ -52,7 +52,6 @@ class ChatForm:
         self._with_ids = taken.flag("return_token_ids")
         self._with_reasoning = taken.flag("include_reasoning", True)
         self._include_usage, self._always = include_usage, always
-        self._left = job.num_choices
         self._streams = job.prompts[0].streams(job.seeds[0])
         self._is_plain = job.prompts[0].is_plain
         self._open: dict[int, PartStream] = {}  # of choices that have begun
@@ -99,12 +98,13 @@ class ChatForm:
         parts = parts_of(self._streams(completion.index), completion.text)
         if parts.calls:
             self._called.add(completion.index)
-        choice = {
+        choice: dict[str, Any] = {
             "index": completion.index,
             "message": _message(parts, self._with_reasoning),
             "logprobs": self._logprobs_of(completion),
             "finish_reason": self._reason(completion),
             "stop_reason": completion.stop_reason,
+            **score_of(completion),
         }
         if self._with_ids:
             choice["token_ids"] = completion.token_ids
@@ -121,16 +121,19 @@ class ChatForm:
     # --- as it comes
 
     def begin(self) -> bytes:
-        """A chunk with the role for each choice; the first one says what repeats the answer."""
+        """A chunk with the role for each choice; the first one says what repeats the answer. Choices of beams after the first come at the end, or never."""
         chunks = []
-        for index in range(self._job.num_choices):
-            chunk = self._chunk(index, {"role": "assistant", "content": ""})
+        for index in range(1 if self._job.is_beams else self._job.num_choices):
+            chunk = self._role(index)
             if index == 0:
                 chunk["llmi"] = llmi_object(self._job)
                 if self._with_ids:
                     chunk["prompt_token_ids"] = self._job.prompts[0].ids
             chunks.append(event(chunk))
         return b"".join(chunks)
+
+    def _role(self, index: int) -> dict[str, Any]:
+        return self._chunk(index, {"role": "assistant", "content": ""})
 
     def _chunk(self, index: int, delta: dict[str, Any], completion: CompletionOutput | None = None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
@@ -149,9 +152,11 @@ class ChatForm:
         self._prompt_logprobs = self._prompt_logprobs or output.prompt_logprobs
         data = b""
         for completion in output.outputs:
+            if self._job.is_beams and completion.index:
+                data += event(self._role(completion.index))
             data += self._grown(completion) if self._is_plain else self._told(completion, output.finished)
             if completion.finish_reason is not None and output.finished:
-                data += self._ended(completion)
+                data += self._ended(completion, completion is output.outputs[-1])
         return data
 
     def _grown(self, completion: CompletionOutput) -> bytes:
@@ -175,11 +180,10 @@ class ChatForm:
             return b""
         return event(self._chunk(completion.index, delta, completion))
 
-    def _ended(self, completion: CompletionOutput) -> bytes:
+    def _ended(self, completion: CompletionOutput, is_last: bool) -> bytes:
         chunk = self._chunk(completion.index, {})
-        chunk["choices"][0] |= {"finish_reason": self._reason(completion), "stop_reason": completion.stop_reason}
-        self._left -= 1
-        if self._left:
+        chunk["choices"][0] |= {"finish_reason": self._reason(completion), "stop_reason": completion.stop_reason, **score_of(completion)}
+        if not is_last:
             return event(chunk)
         if self._prompt_logprobs is not None:
             chunk["prompt_logprobs"] = prompt_logprobs(self._prompt_logprobs)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
-from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id
+from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id, score_of
 from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import COMPLETIONS, Taken
@@ -34,7 +34,8 @@ async def completions(request: Request) -> Response:
     echo = taken.flag("echo")
     if echo and top is not None:
         params.setdefault("prompt_logprobs", top)
-    job = new_job(model, taken, prompts, params)
+    shows = (echo and top is not None, taken.own.get("prompt_logprobs") is not None)
+    job = new_job(model, taken, prompts, params, prompts_each=sum(shows))
     return await respond(request, job, CompletionForm(job, taken, top, include_usage, always), stream)
 
 
@@ -52,7 +53,7 @@ class CompletionForm:
         self._echo = taken.flag("echo")
         self._asked_prompt_logprobs = taken.own.get("prompt_logprobs") is not None
         self._include_usage, self._always = include_usage, always
-        self._left = job.num_choices * len(job.prompts)
+        self._left = len(job.prompts)
         self._last: dict[str, Any] | None = None  # the chunk that ends the last choice
         self._prompt_logprobs: dict[int, list[Position | None]] = {}  # of prompts whose first news have come
         self._offsets: dict[int, int] = {}  # characters that each choice has so far, for text_offset
@@ -88,7 +89,7 @@ class CompletionForm:
         text = self._echoed(prompt) + completion.text if self._echo else completion.text
         choice: dict[str, Any] = {
             "index": index * self._job.num_choices + completion.index, "text": text, "logprobs": None,
-            "finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason,
+            "finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason, **score_of(completion),
         }  # fmt: skip
         if self._logprobs is not None:
             ids, positions = self._positions(output, completion)
@@ -109,19 +110,27 @@ class CompletionForm:
     # --- as it comes
 
     def begin(self) -> bytes:
-        """With echo a chunk with each choice's prompt; else one without text, which says what repeats the answer."""
+        """With echo a chunk with each choice's prompt; else one without text, which says what repeats the answer. Of beams the first one is sure to come."""
         count = self._job.num_choices
         data = b""
-        echoes = self._echo and self._logprobs is None  # else the prompt comes with its log-probabilities
-        for number in range(count * len(self._job.prompts) if echoes else 1):
-            prompt = self._job.prompts[number // count]
-            chunk = self._chunk(number, self._echoed(prompt) if echoes else "")
+        for number in range(0, count * len(self._job.prompts), count if self._job.is_beams else 1) if self._echoes_at_once else (0,):
+            chunk = self._opening(number)
             if number == 0:
                 chunk["llmi"] = llmi_object(self._job)
-            if self._with_ids:
-                chunk["choices"][0]["prompt_token_ids"] = prompt.ids
             data += event(chunk)
         return data
+
+    @property
+    def _echoes_at_once(self) -> bool:
+        """Whether the prompt comes without its log-probabilities, for which it would wait."""
+        return self._echo and self._logprobs is None
+
+    def _opening(self, number: int) -> dict[str, Any]:
+        prompt = self._job.prompts[number // self._job.num_choices]
+        chunk = self._chunk(number, self._echoed(prompt) if self._echoes_at_once else "")
+        if self._with_ids:
+            chunk["choices"][0]["prompt_token_ids"] = prompt.ids
+        return chunk
 
     def _chunk(self, number: int, text: str, completion: CompletionOutput | None = None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": number, "text": text, "logprobs": None, "finish_reason": None}
@@ -143,11 +152,14 @@ class CompletionForm:
         if output.prompt_logprobs is not None:  # in the first news alone
             self._prompt_logprobs[index] = output.prompt_logprobs
         data = self._echo_events(index, output)
+        self._left -= output.finished
         for completion in output.outputs:
             number = index * self._job.num_choices + completion.index
+            if self._job.is_beams and completion.index and self._echoes_at_once:
+                data += event(self._opening(number))
             data += self._grown(number, completion)
             if completion.finish_reason is not None and output.finished:
-                data += self._ended(number, completion, index)
+                data += self._ended(number, completion, index, completion is output.outputs[-1])
         return data
 
     def _echo_events(self, index: int, output: RequestOutput) -> bytes:
@@ -157,7 +169,8 @@ class CompletionForm:
             return b""
         data = b""
         text = self._echoed(self._job.prompts[index])
-        for number in range(index * self._job.num_choices, (index + 1) * self._job.num_choices):
+        for completion in output.outputs:
+            number = index * self._job.num_choices + completion.index
             chunk = self._chunk(number, text)
             shown = chunk["choices"][0]["logprobs"] = self._logprobs.completion(output.prompt_token_ids, positions)
             self._offsets[number] = shown["text_offset"][-1] + len(self._decoded(output.prompt_token_ids[-1:]))
@@ -177,13 +190,12 @@ class CompletionForm:
             return b""
         return event(self._chunk(number, completion.text, completion))
 
-    def _ended(self, number: int, completion: CompletionOutput, index: int) -> bytes:
+    def _ended(self, number: int, completion: CompletionOutput, index: int, is_last: bool) -> bytes:
         chunk = self._chunk(number, "")
-        chunk["choices"][0] |= {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
+        chunk["choices"][0] |= {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason, **score_of(completion)}
         if self._asked_prompt_logprobs and index in self._prompt_logprobs:
             chunk["choices"][0]["prompt_logprobs"] = prompt_logprobs(self._prompt_logprobs[index])
-        self._left -= 1
-        if self._left:
+        if self._left or not is_last:
             return event(chunk)
         self._last = chunk
         return b""

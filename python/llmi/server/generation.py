@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from llmi.base.kinds import Text
 from llmi.online.reader import RequestStream
 from llmi.outputs.results import RequestOutput
-from llmi.params.options import PRIORITY, SEED, option
+from llmi.params.beams import means_beams, num_results, num_sequences
+from llmi.params.options import PRIORITY, SAMPLING, SEED, option
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.keys import CALLER, Caller
@@ -47,6 +48,12 @@ class Job:
         It ends then, whether it is whole or not, counted from its arrival.
     arrived_s : float
         When its headers had come, by time.monotonic().
+    prompts_each : int
+        How often each choice has the log-probabilities of its prompt; 0: the answer has them once.
+    num_choices : int
+        Continuations per prompt, at most.
+    is_beams : bool
+        They are a beam search's: they come whole, at the end, and may be fewer than num_choices.
     """
 
     model: Served
@@ -60,12 +67,13 @@ class Job:
     request_id: str | None = None
     timeout_s: float | None = None
     arrived_s: float = dataclasses.field(default_factory=time.monotonic)
+    prompts_each: int = 0
+    num_choices: int = dataclasses.field(init=False)
+    is_beams: bool = dataclasses.field(init=False)
 
-    @property
-    def num_choices(self) -> int:
-        """Continuations per prompt, where the body says it; what is no number is the engine's to refuse."""
-        count = self.params.get("n")
-        return count if type(count) is int and count > 0 else 1
+    def __post_init__(self) -> None:
+        self.num_choices, _ = num_results(self.params, self.model.defaults.get("n", 1))
+        self.is_beams = means_beams(self.params)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -74,16 +82,24 @@ class Job:
 
     def check(self, limits: Limits, caller: Caller) -> None:
         """Raises InvalidParamsError for an answer that is larger than the server's limits, or the key's, allow."""
-        params = self.params
-        most, longest = params.get("max_tokens"), max((len(prompt.ids) for prompt in self.prompts), default=0)
-        most = self.model.max_model_len - longest if most is None else most
-        kept = params.get("logprobs")
-        scored = params.get("prompt_logprobs")
-        if all(value is None or type(value) is int for value in (most, kept, scored)):
-            entries = 0 if kept is None and scored is None else 1 + max(kept or 0, scored or 0)
-            positions = 0 if scored is None else self.num_prompt_tokens
-            limits.check_answer(len(self.prompts), self.num_choices, most, entries, positions)
-            caller.check_context(longest + most)
+        each = num_sequences(self.params, self.model.defaults.get("n", 1))
+        longest = max((len(prompt.ids) for prompt in self.prompts), default=0)
+        most = self._most_tokens(longest)
+        num_entries = len(self.prompts) * self.num_choices * most * self._num_entries("logprobs")
+        copies = max(1, self.prompts_each * self.num_choices)
+        limits.check_answer(
+            len(self.prompts), each, most, num_entries, self.num_prompt_tokens * copies * self._num_entries("prompt_logprobs")
+        )
+        caller.check_context(longest + most)
+
+    def _most_tokens(self, prompt_len: int) -> int:
+        """Tokens of a continuation, at most."""
+        for name in ("max_tokens", "max_new_tokens"):
+            if self.params.get(name) is not None:
+                return int(SAMPLING["max_tokens"].parse(self.params[name], name))
+        room = self.model.max_model_len - prompt_len
+        default = self.model.defaults.get("max_tokens")
+        return room if default is None or "max_tokens" in self.params else min(room, int(default))
 
     def reader(self, index: int, output_kind: str) -> RequestStream:
         """The outputs of one prompt; nothing runs before its first step."""
@@ -94,16 +110,19 @@ class Job:
         stream = self.model.server.generate(
             prompt, None, name, deadline_s=self.timeout_s, priority=self.priority, seed=self.seeds[index], output_kind=output_kind, **self.params
         )  # fmt: skip
-        return stream.bounded(self.arrived_s, LIMITS.get().unread_bytes // (ENTRY_BYTES * self._num_entries()))
+        return stream.bounded(self.arrived_s, LIMITS.get().unread_bytes // (ENTRY_BYTES * max(1, self._num_entries("logprobs"))))
 
-    def _num_entries(self) -> int:
-        """Entries of a token in a stream: its own, and its alternatives."""
-        kept = self.params.get("logprobs")
-        return 1 + (kept if type(kept) is int else 0)
+    def _num_entries(self, name: str) -> int:
+        """Log-probabilities of a position by `logprobs` or `prompt_logprobs`: its token's own, and the alternatives; -1: of the whole vocabulary."""
+        count = SAMPLING[name].parse(self.params.get(name))
+        return 0 if count is None else 1 + (self.model.llm.model_info.vocab_size if count < 0 else int(count))
 
 
-def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str, Any]) -> Job:
-    """The job of a body whose prompts and parameters are known. A seed that the body does not give is drawn, one for each prompt."""
+def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str, Any], prompts_each: int = 0) -> Job:
+    """The job of a body whose prompts and parameters are known. A seed that the body does not give is drawn, one for each prompt.
+
+    prompts_each: see Job.
+    """
     seed = SEED.parse("seed", taken.own.get("seed"))
     seeds = [secrets.randbits(SEED_BITS) if seed is None else seed for _ in prompts]
     priority = taken.own.get("priority")
@@ -123,6 +142,7 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
         request_id=option("request_id", taken.own.get("request_id")),
         timeout_s=limits.deadline_s if timeout_s is None else timeout_s,
         arrived_s=time.monotonic() if (arrived := ARRIVED.get()) is None else arrived,
+        prompts_each=prompts_each,
     )  # fmt: skip
     job.check(limits, caller)
     return job

@@ -31,9 +31,9 @@ class Limits:
     num_messages : int
         Of one chat.
     num_samples : int
-        Continuations of one request (`n`, times its prompts).
+        Sequences that run for one request: `n`, or the beams of a search, times its prompts.
     num_tokens : int
-        Continuations times `max_tokens`.
+        These times `max_tokens`.
     answer_bytes : int
         Of one answer with log-probabilities, computed before it is begun.
     unread_bytes : int
@@ -69,25 +69,28 @@ class Limits:
             if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value >= least):
                 raise InvalidParamsError(f"{field.name} must be a number of {least:g} or more, not {value!r}", field.name)
 
-    def check_answer(self, num_prompts: int, n: int, max_tokens: int | None, num_logprobs: int, num_prompt_positions: int) -> None:
+    def check_answer(self, num_prompts: int, each: tuple[int, str], max_tokens: int, num_logprobs: int, num_prompt_logprobs: int) -> None:
         """Raises InvalidParamsError, with the sum, for a request whose answer would be too large.
 
-        num_logprobs: entries of each position; num_prompt_positions: those of the prompts that have any.
+        each: sequences that run for a prompt, and the field that says so; num_logprobs, num_prompt_logprobs: entries of the whole answer.
         """
-        samples = num_prompts * n
+        number, field = each
+        samples = num_prompts * number
         if samples > self.num_samples:
-            raise InvalidParamsError(f"{num_prompts} prompts with n = {n} are {samples:,} answers, more than {self.num_samples:,}", "n")
-        tokens = samples * (max_tokens or 0)
+            raise InvalidParamsError(
+                f"{num_prompts} prompts with {field} = {number} are {samples:,} answers, more than {self.num_samples:,}", field
+            )
+        tokens = samples * max_tokens
         if tokens > self.num_tokens:
             raise InvalidParamsError(
                 f"{samples:,} answers of max_tokens = {max_tokens:,} are {tokens:,} tokens, more than {self.num_tokens:,}", "max_tokens"
             )
-        size = (tokens + num_prompt_positions) * num_logprobs * ENTRY_BYTES
+        size = (num_logprobs + num_prompt_logprobs) * ENTRY_BYTES
         if size > self.answer_bytes:
             raise InvalidParamsError(
-                f"log-probabilities: {tokens + num_prompt_positions:,} positions of {num_logprobs:,} entries and about {ENTRY_BYTES} bytes are {size:,} bytes, "
-                f"more than {self.answer_bytes:,}",
-                "logprobs",
+                f"{num_logprobs:,} log-probabilities of the answers and {num_prompt_logprobs:,} of their prompts, of about {ENTRY_BYTES} bytes each, "
+                f"are {size:,} bytes, more than {self.answer_bytes:,}",
+                "logprobs" if num_logprobs >= num_prompt_logprobs else "prompt_logprobs",
             )
 
 

@@ -67,7 +67,7 @@ async def _messages(request: Request) -> Response:
     if taken.own.get("max_tokens") is None:
         raise ApiError(400, "max_tokens is missing", param="max_tokens", code="missing_field")
     params = parameters.sampling(taken)
-    parameters.one_choice(params)
+    parameters.one_choice(model, params)
     given = _MAX_TOKENS.parse("max_tokens", taken.own["max_tokens"])
     room = max(1, model.max_model_len - len(prompt.ids) + 1)
     params["max_tokens"] = min(given, room)  # agents send the most that their own models can do

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmi.base.kinds import Flag, Whole
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.params.beams import means_beams, num_results
 from llmi.params.options import LIMITS, SAMPLING
 from llmi.params.steering import of_json
 from llmi.server.answer_format import constraint_of
@@ -134,10 +135,16 @@ def completion_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
     return count
 
 
-def one_choice(params: dict[str, Any]) -> None:
-    """Raises ApiError for an endpoint that gives one answer and is given another number."""
-    if params.get("n") is not None and (type(params["n"]) is not int or params["n"] != 1):
-        raise ApiError(400, "n is not offered here: give it to /v1/chat/completions", param="n", code="unsupported")
+def one_choice(model: Served, params: dict[str, Any]) -> None:
+    """For an endpoint that gives one answer: raises ApiError for a body that asks for another number; one of the model's own defaults does not hold."""
+    count, field = num_results(params, 1)
+    if count != 1:
+        with_n = ", or n = 1 with it" if field == "beam_width" else ""
+        raise ApiError(
+            400, f"{field} = {count} asks for {count} answers, and here is one: give it to /v1/chat/completions{with_n}", param=field, code="unsupported"
+        )  # fmt: skip
+    if not means_beams(params) and model.defaults.get("n", 1) != 1:
+        params["n"] = 1
 
 
 def response_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:

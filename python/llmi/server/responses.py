@@ -35,7 +35,7 @@ async def responses(request: Request) -> Response:
     taken = RESPONSES.take(await read_fields(await request.body()))
     model = state_of(request).models.find(taken.own.get("model"))
     params = parameters.sampling(taken)
-    parameters.one_choice(params)
+    parameters.one_choice(model, params)
     top = parameters.response_logprobs(taken, params)
     if (form := text_format(taken)) is not None:
         if params.get("structured_outputs") is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from llmi.async_llm import AsyncLLM
 from llmi.errors import LlmiError, call_core
@@ -51,6 +52,11 @@ class Served:
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.server.llm.tokenizer
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Sampling parameters by the model's generation_config.json."""
+        return self.server.llm._defaults
 
     @property
     def max_model_len(self) -> int:
