@@ -7,6 +7,7 @@ from typing import Any
 
 from llmi.errors import (
     ChatTemplateError,
+    ConstraintError,
     EngineError,
     InvalidParamsError,
     LlmiError,
@@ -104,6 +105,8 @@ def _kind_of(error: BaseException) -> tuple[int, str | None, str | None]:
         return 400, "unsupported_combination", error.parameter
     if isinstance(error, InvalidParamsError):
         return 400, "invalid_value", error.parameter
+    if isinstance(error, ConstraintError):  # constraints in Python are not offered over HTTP: the body contradicts itself
+        return 400, "constraint", None
     if isinstance(error, ChatTemplateError):
         return 400, "chat_template_error", "messages"
     if isinstance(error, TokenizerError):

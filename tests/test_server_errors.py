@@ -1,0 +1,67 @@
+"""Requests that cannot be answered because of what they themselves say: 400, whole and streamed, and no traceback in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmi.errors import NonFiniteLogitsError
+from llmi.server import generation
+from llmi.server.errors import api_error
+from server_client import Client, tiny_llm
+
+COMPLETIONS = "/v1/completions"
+NAN = {str(layer): [3e38] * 64 for layer in range(3)}
+EVERY_TOKEN = list(range(257))
+GRAMMAR = {"structured_outputs": {"regex": "a"}}
+
+
+@pytest.fixture(scope="module")
+def client(tiny_path: Callable[..., Path]) -> Iterator[Client]:
+    with tiny_llm(tiny_path) as llm:
+        assert (llm.model_info.vocab_size, llm.model_info.hidden_size, llm.model_info.num_layers) == (257, 64, 3)
+        yield Client(llm)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("body", "param", "code", "message"),
+    [
+        ({**GRAMMAR, "min_tokens": 2}, None, "constraint", "min_tokens forbid all"),
+        ({**GRAMMAR, "logit_bias": {"98": "-inf"}}, None, "constraint", "logit_bias forbid all"),
+        ({**GRAMMAR, "bad_words": ["a"]}, None, "constraint", "bad_words forbid all"),
+        ({**GRAMMAR, "num_beams": 2, "min_tokens": 2}, None, "constraint", "no beam is left"),
+        ({"num_beams": 2, "force_words": ["x"], "eos_token_id": EVERY_TOKEN}, None, "constraint", "no hypothesis holds all"),
+        ({"suppress_tokens": EVERY_TOKEN}, None, "non_finite_logits", "no token is left to draw"),
+        ({"logit_bias": {"50": 1e30}, "temperature": 1e-30}, None, "non_finite_logits", "makes a logit infinite"),
+        ({"num_beams": 2, "logit_bias": {"50": 3e38}, "repetition_penalty": 1e-30}, None, "non_finite_logits", "log-probability NaN or"),
+        ({"steering": NAN}, "steering", "non_finite_logits", "logits hold NaN or infinity"),
+        ({"steering": NAN, "max_tokens": 0, "prompt_logprobs": 0}, "steering", "non_finite_logits", "in the prompt"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_bodies_that_leave_no_token(
+    client: Client, body: dict[str, Any], param: str | None, code: str, message: str, stream: bool,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(generation, "_GRACE_S", 20.0)
+    error = client.error(COMPLETIONS, {"prompt": "ab", "max_tokens": 3, "seed": 1, **body, "stream": stream})
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code)
+    assert message in error["message"] and not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_stream_that_comes_to_such_a_place_late(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "_GRACE_S", 0.0)
+    body = {"prompt": "ab", "structured_outputs": {"regex": "[ab]{900}"}, "min_tokens": 1000, "max_tokens": 1000}
+    [error] = [chunk["error"] for chunk in client.events(COMPLETIONS, body) if "error" in chunk]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "constraint")
+
+
+def test_numbers_of_the_model_itself_are_no_fault_of_the_client(client: Client) -> None:
+    model = client.app.state.llmi.models.find("tiny")
+    job = generation.Job(model, [], {"temperature": 0.5, "logit_bias": {5: 1.0}}, [], [])
+    assert api_error(job.blamed(NonFiniteLogitsError("the model's logits hold NaN or infinity at position 3"))).status == 500
