@@ -131,7 +131,10 @@ class ResponseForm:
         self._positions += completion.logprobs or ()
         if output.finished:
             self._last = completion
-        return self._told(news_of(self._stream, completion.text, output.finished))
+        data = self._told(news_of(self._stream, completion.text, output.finished))
+        if output.finished and self._open == _TEXT and self._positions:  # of tokens without text, such as an end-of-text
+            data += self._item_event("response.output_text.delta", content_index=0, delta="", logprobs=self._told_logprobs())
+        return data
 
     def _told(self, parts: Sequence[Part]) -> bytes:
         data = b""
