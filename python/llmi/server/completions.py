@@ -19,6 +19,7 @@ from llmi.server.logprobs import LogprobForm, Position, prompt_logprobs
 from llmi.server.prompts import Prompt, read_prompts
 from llmi.server.respond import respond
 from llmi.server.state import state_of
+from llmi.server.text_offsets import TextOffsets, prompt_offsets
 
 
 async def completions(request: Request) -> Response:
@@ -56,7 +57,7 @@ class CompletionForm:
         self._left = len(job.prompts)
         self._last: dict[str, Any] | None = None  # the chunk that ends the last choice
         self._prompt_logprobs: dict[int, list[Position | None]] = {}  # of prompts whose first news have come
-        self._offsets: dict[int, int] = {}  # characters that each choice has so far, for text_offset
+        self._offsets: dict[int, TextOffsets] = {}  # of the choices that have begun
         self._prefix = b"data: " + encode(self._head())[:-1] + b',"choices":[{"index":'
 
     def _head(self) -> dict[str, Any]:
@@ -92,20 +93,28 @@ class CompletionForm:
             "finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason, **score_of(completion),
         }  # fmt: skip
         if self._logprobs is not None:
-            ids, positions = self._positions(output, completion)
-            choice["logprobs"] = self._logprobs.completion(ids, positions)
+            choice["logprobs"] = self._logprobs.completion(*self._positions(index, output, completion))
         if self._asked_prompt_logprobs and output.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
         if self._with_ids:
             choice |= {"token_ids": completion.token_ids, "prompt_token_ids": output.prompt_token_ids}
         return choice
 
-    def _positions(self, output: RequestOutput, completion: CompletionOutput) -> tuple[list[int], list[Position | None]]:
-        """The tokens whose log-probabilities a choice shows: with echo the prompt's stand in front."""
+    def _positions(
+        self, index: int, output: RequestOutput, completion: CompletionOutput
+    ) -> tuple[list[int], list[Position | None], list[int | None]]:
+        """The tokens whose log-probabilities a choice shows, with these and their places: with echo the prompt's stand in front."""
         positions: list[Position | None] = list(completion.logprobs or ())
+        offsets: list[int | None] = [*self._text_offsets(index).of(completion.token_ids)]
         if not self._echo or output.prompt_logprobs is None:
-            return completion.token_ids, positions
-        return [*output.prompt_token_ids, *completion.token_ids], [*output.prompt_logprobs, *positions]
+            return completion.token_ids, positions, offsets
+        before = prompt_offsets(self._tokenizer, output.prompt_token_ids, self._job.prompts[index].text)
+        return [*output.prompt_token_ids, *completion.token_ids], [*output.prompt_logprobs, *positions], [*before, *offsets]
+
+    def _text_offsets(self, index: int) -> TextOffsets:
+        """Of a choice of the prompt at `index`, whose text is in front of it with echo."""
+        begin = len(self._echoed(self._job.prompts[index])) if self._echo else 0
+        return TextOffsets(self._tokenizer, begin, bool(self._job.params.get("skip_special_tokens", True)))
 
     # --- as it comes
 
@@ -135,10 +144,10 @@ class CompletionForm:
     def _chunk(self, number: int, text: str, completion: CompletionOutput | None = None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": number, "text": text, "logprobs": None, "finish_reason": None}
         if completion is not None and self._logprobs is not None:
-            offset = self._offsets.get(number, 0)
-            shown = choice["logprobs"] = self._logprobs.completion(completion.token_ids, completion.logprobs or [], offset)
-            if shown["text_offset"]:
-                self._offsets[number] = shown["text_offset"][-1] + len(self._decoded(completion.token_ids[-1:]))
+            if number not in self._offsets:
+                self._offsets[number] = self._text_offsets(number // self._job.num_choices)
+            offsets = self._offsets[number].of(completion.token_ids)
+            choice["logprobs"] = self._logprobs.completion(completion.token_ids, completion.logprobs or [], offsets)
         if completion is not None and self._with_ids:
             choice["token_ids"] = completion.token_ids
         chunk = {**self._head(), "choices": [choice]}
@@ -169,16 +178,13 @@ class CompletionForm:
             return b""
         data = b""
         text = self._echoed(self._job.prompts[index])
+        offsets = prompt_offsets(self._tokenizer, output.prompt_token_ids, self._job.prompts[index].text)
         for completion in output.outputs:
             number = index * self._job.num_choices + completion.index
             chunk = self._chunk(number, text)
-            shown = chunk["choices"][0]["logprobs"] = self._logprobs.completion(output.prompt_token_ids, positions)
-            self._offsets[number] = shown["text_offset"][-1] + len(self._decoded(output.prompt_token_ids[-1:]))
+            chunk["choices"][0]["logprobs"] = self._logprobs.completion(output.prompt_token_ids, positions, offsets)
             data += event(chunk)
         return data
-
-    def _decoded(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode([token for token in token_ids if token < self._tokenizer.vocab_size], skip_special_tokens=False)
 
     def _grown(self, number: int, completion: CompletionOutput) -> bytes:
         if self._logprobs is None and not self._with_ids and not self._always:

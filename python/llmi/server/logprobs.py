@@ -76,15 +76,13 @@ class LogprobForm:
             return entry.decoded_token
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.bytes_of(token))
 
-    def completion(self, token_ids: Sequence[int], positions: Sequence[Position | None], offset: int = 0) -> dict[str, Any]:
-        """`logprobs` of a choice of /v1/completions. None: a position without a law, the first of a prompt. offset: characters before them."""
-        result: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    def completion(self, token_ids: Sequence[int], positions: Sequence[Position | None], offsets: Sequence[int | None]) -> dict[str, Any]:
+        """`logprobs` of a choice of /v1/completions. None: a position without a law, the first of a prompt. offsets: see llmi.server.text_offsets."""
+        result: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [*offsets]}
         processed: list[float | None] = []
         for token, position in zip(token_ids, positions, strict=True):
             entry = Logprob(math.nan, math.nan, 0, self._decoded(token)) if position is None else position[token]
             result["tokens"].append(self._key(token, entry))
-            result["text_offset"].append(offset)
-            offset += len(entry.decoded_token)
             result["token_logprobs"].append(None if position is None else _number(entry.logprob))
             processed.append(None if position is None else _processed(entry.processed_logprob))
             top: dict[str, float] = {}
