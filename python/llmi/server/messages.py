@@ -19,7 +19,7 @@ from llmi.server.body import read_fields
 from llmi.server.errors import ApiError, api_error
 from llmi.server.fields import COUNT_TOKENS, MESSAGES, Endpoint, Taken
 from llmi.server.generation import Job, new_job
-from llmi.server.parts import Part, news_of, parts_of
+from llmi.server.parts import Call, Part, news_of
 from llmi.server.prompts import Prompt, render, with_tools
 from llmi.server.respond import json_response, respond
 from llmi.server.served import Served
@@ -128,14 +128,8 @@ class MessageForm:
         """A message."""
         self._counts.add(0, outputs[0])
         [completion] = outputs[0].outputs
-        parts = parts_of(self._stream, completion.text)
-        content: list[dict[str, Any]] = []
-        if parts.reasoning:
-            content.append({"type": "thinking", "thinking": parts.reasoning, "signature": ""})
-        if parts.text or not parts.calls:
-            content.append({"type": "text", "text": parts.text})
-        content += [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.values} for call in parts.calls]
-        self._has_called = bool(parts.calls)
+        content = _content(news_of(self._stream, completion.text, True))
+        self._has_called = any(block["type"] == "tool_use" for block in content)
         return {**self._message(content, self._stops(completion)), "llmi": self._llmi(receipt)}
 
     # --- as it comes
@@ -200,6 +194,27 @@ class MessageForm:
     def failed(self, error: ApiError) -> bytes:
         """An error event."""
         return _event({"type": "error", **error.body()})
+
+
+def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """The blocks of a whole answer, in the order in which a stream begins them."""
+    blocks: list[dict[str, Any]] = []
+    calls: list[tuple[dict[str, Any], Call]] = []
+    for part in parts:
+        if part.kind == "call":
+            block = {"type": "tool_use", "id": part.id, "name": part.name}
+            blocks.append(block)
+            calls.append((block, Call(part.id, part.name, part.text)))
+        elif part.kind == "arguments":
+            calls[-1][1].arguments += part.text
+        else:
+            kind, more = ("text", {}) if part.kind == "text" else ("thinking", {"signature": ""})
+            if not blocks or blocks[-1]["type"] != kind:
+                blocks.append({"type": kind, kind: "", **more})
+            blocks[-1][kind] += part.text
+    for block, call in calls:
+        block["input"] = call.values
+    return blocks or [{"type": "text", "text": ""}]
 
 
 def _event(value: dict[str, Any]) -> bytes:
