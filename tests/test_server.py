@@ -106,6 +106,13 @@ def test_log_probabilities_of_a_chat(client: Client) -> None:
     assert all(entry["top_logprobs"] == [] for entry in client.ok(CHAT, {**body, "top_logprobs": 0})["choices"][0]["logprobs"]["content"])
 
 
+def test_null_is_the_default_of_max_tokens(client: Client) -> None:
+    body = {"prompt": "ab", "max_tokens": None, "ignore_eos": True}
+    assert client.ok(COMPLETIONS, body)["usage"]["completion_tokens"] == 16
+    assert client.ok(COMPLETIONS, {**body, "max_new_tokens": 3})["usage"]["completion_tokens"] == 3
+    assert client.ok(COMPLETIONS, {**body, "max_tokens": 3, "max_new_tokens": None})["usage"]["completion_tokens"] == 3
+
+
 def test_several_prompts_and_echo(client: Client) -> None:
     body = {"model": "tiny", "prompt": ["ab", [1, 2, 3], "é"], "n": 2, "max_tokens": 5, "seed": 7, "echo": True}
     whole = client.ok(COMPLETIONS, body)

@@ -103,8 +103,8 @@ def check_room(model: Served, taken: Taken, params: dict[str, Any], prompt: Prom
 
 
 def completion_max_tokens(model: Served, taken: Taken, params: dict[str, Any], prompts: list[Prompt]) -> None:
-    """Settles max_tokens of /v1/completions: without one it is OpenAI's 16, or what room there is; null is the end of the context."""
-    if "max_tokens" in taken.own:
+    """Settles max_tokens of /v1/completions: without one it is OpenAI's 16, or what room there is."""
+    if taken.own.get("max_tokens") is not None:
         params["max_tokens"] = taken.own["max_tokens"]
     elif "max_new_tokens" not in params:
         longest = max((len(prompt.ids) for prompt in prompts), default=0)
