@@ -192,6 +192,9 @@ def test_receipts_in_a_folder(client: Client, tmp_path: Path, monkeypatch: pytes
     answer = other.ok(COMPLETIONS, {"model": "tiny", "prompt": "a", "max_tokens": 3})
     assert answer["llmi"]["receipt"] is None and "No space left" in answer["llmi"]["receipt_reason"]
     assert answer["choices"][0]["text"] and other.app.state.llmi.receipts.num_failed == 1
+    assert (
+        "llmi:receipts_failed_total 1\n" in other.get("/metrics").text and "llmi:receipts_failed_total 0\n" in client.get("/metrics").text
+    )
 
 
 def test_models_health_and_ready(client: Client, tiny_path: Callable[..., Path]) -> None:

@@ -59,5 +59,5 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Counters of engines and server, for Prometheus."""
     state = state_of(request)
-    text = render(state.models, state.door.num_refused, state.door.num_active)
+    text = render(state.models, state.door.num_refused, state.door.num_active, state.receipts.num_failed)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -51,8 +51,12 @@ def _histogram(name: str, help: str, found: Iterable[tuple[str, Histogram]]) -> 
         yield f"llmi:{name}_count{_labels({'model_name': model})} {total}"
 
 
-def render(models: Iterable[Served], num_refused: Mapping[int, int], num_active: int) -> str:
-    """The page. num_refused: requests that the guard has refused, by status; num_active: requests under way, of any route."""
+def render(models: Iterable[Served], num_refused: Mapping[int, int], num_active: int, num_failed_receipts: int) -> str:
+    """The page.
+
+    num_refused: requests that the guard has refused, by status; num_active: requests under way, of any route; num_failed_receipts: receipts that
+    could not be written.
+    """
     models = list(models)
     live = {}
     for model in models:
@@ -72,6 +76,7 @@ def render(models: Iterable[Served], num_refused: Mapping[int, int], num_active:
     lines += _family("engine_up", "gauge", "1 while the engine's steps go on", up)
     refused = [({"status": str(status)}, count) for status, count in sorted(num_refused.items())]
     lines += _family("http_requests_refused_total", "counter", "requests that were turned away before they reached a route", refused)
+    lines += _family("receipts_failed_total", "counter", "receipts that could not be written into the folder", [({}, num_failed_receipts)])
     lines += _family("http_requests_active", "gauge", "HTTP requests under way", [({}, num_active)])
     return "\n".join(lines) + "\n"
 
