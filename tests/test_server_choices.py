@@ -1,4 +1,4 @@
-"""How many answers a request asks for, by whatever name: their indices, their streams, and what may be asked for at all."""
+"""How many answers a request wants, by whatever name: their indices, their streams, and the limits on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server_client import Client, tiny_llm
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HI = [{"role": "user", "content": "hi"}]
-#: Beams that must hold a word: in two tokens fewer are found than are asked for.
+#: Beams that must hold a word: two tokens do not have room for three such texts.
 FEW = {"n": 3, "num_beams": 3, "force_words": ["x"], "eos_token_id": [], "max_tokens": 2}
 
 
@@ -89,7 +89,7 @@ def test_each_choice_has_its_own_index(client: Client, more: dict[str, Any], cou
 @pytest.mark.parametrize(
     ("path", "prompt"), [(COMPLETIONS, {"prompt": "ab"}), (COMPLETIONS, {"prompt": ["ab", "cd"], "echo": True}), (CHAT, {"messages": HI})]
 )
-def test_a_search_that_finds_fewer_than_it_was_asked_for(client: Client, path: str, prompt: dict[str, Any]) -> None:
+def test_a_search_that_finds_fewer_than_n(client: Client, path: str, prompt: dict[str, Any]) -> None:
     num_prompts = 2 if isinstance(prompt.get("prompt"), list) else 1
     assert len(check_stream(client, path, {**prompt, **FEW})) < 3 * num_prompts
 

@@ -260,7 +260,7 @@ def means_beams(params: Mapping[str, object]) -> bool:
 
 
 def num_results(params: Mapping[str, object], default: int) -> tuple[int, str]:
-    """(how many continuations a call's keywords ask for, the keyword that says so). default: n of the model's own defaults.
+    """(how many continuations a call's keywords want, the keyword that says so). default: n of the model's own defaults.
 
     Raises InvalidParamsError for a number that is none.
     """

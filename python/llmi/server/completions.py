@@ -112,14 +112,14 @@ class CompletionForm:
         return [*output.prompt_token_ids, *completion.token_ids], [*output.prompt_logprobs, *positions], [*before, *offsets]
 
     def _text_offsets(self, index: int) -> TextOffsets:
-        """Of a choice of the prompt at `index`, whose text is in front of it with echo."""
+        """The places of a choice of the prompt at `index`, whose text is in front of it with echo."""
         begin = len(self._echoed(self._job.prompts[index])) if self._echo else 0
         return TextOffsets(self._tokenizer, begin, bool(self._job.params.get("skip_special_tokens", True)))
 
     # --- as it comes
 
     def begin(self) -> bytes:
-        """With echo a chunk with each choice's prompt; else one without text, which says what repeats the answer. Of beams the first one is sure to come."""
+        """With echo a chunk with each choice's prompt; else one without text, which says what repeats the answer. A beam search is sure to find its first choice."""
         count = self._job.num_choices
         data = b""
         for number in range(0, count * len(self._job.prompts), count if self._job.is_beams else 1) if self._echoes_at_once else (0,):

@@ -136,12 +136,12 @@ def completion_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
 
 
 def one_choice(model: Served, params: dict[str, Any]) -> None:
-    """For an endpoint that gives one answer: raises ApiError for a body that asks for another number; one of the model's own defaults does not hold."""
+    """For an endpoint that gives one answer: raises ApiError for a body that wants another number; one of the model's own defaults does not hold."""
     count, field = num_results(params, 1)
     if count != 1:
         with_n = ", or n = 1 with it" if field == "beam_width" else ""
         raise ApiError(
-            400, f"{field} = {count} asks for {count} answers, and here is one: give it to /v1/chat/completions{with_n}", param=field, code="unsupported"
+            400, f"{field} = {count} means {count} answers, and here is one: give it to /v1/chat/completions{with_n}", param=field, code="unsupported"
         )  # fmt: skip
     if not means_beams(params) and model.defaults.get("n", 1) != 1:
         params["n"] = 1

@@ -28,7 +28,7 @@ class _Places:
 
 
 class TextOffsets:
-    """Of a text that is decoded from its tokens, which come one after the other. begin: characters in front of it.
+    """The places in a text that is decoded from its tokens, which come one after the other. begin: characters in front of it.
 
     A token in the middle of a character has the place of that character; one without text, such as an end-of-text, that of what follows. Where a
     stop string cuts the text off, places are those of the text before that.
