@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 import llmi
+from llmi.cli.commands import main
 from llmi.server import keys as keys_module
 from llmi.server.guard import OPEN, Door, Guard, Origins
 from llmi.server.keys import CALLER, Keys, read_keys
@@ -83,6 +84,11 @@ def one(door: Door, method: str = "POST", path: str = "/v1/completions", **more:
 
 def bearer(key: str) -> dict[str, dict[str, str]]:
     return {"headers": {"authorization": f"Bearer {key}"}}
+
+
+def test_a_keys_priority_that_the_policy_would_not_heed(key_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--keys", str(key_file), "--scheduling-policy", "fcfs"]) == 2
+    assert "key 'bob' has priority = 5, which --scheduling-policy fcfs does not look at" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

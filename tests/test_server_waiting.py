@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import hashlib
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from llmi import LLM, AsyncLLM, SamplingParams, _core
+from llmi.cli.serve import add_options, load
 from llmi.requests.prepare import CallOptions
 from llmi.server import event_stream
 from llmi.server.limits import Limits
@@ -193,8 +195,43 @@ def test_a_body_may_lower_its_keys_priority_and_never_raise_it(llm: LLM, tmp_pat
     monkeypatch.setattr(AsyncLLM, "generate", generate)
     with Serving(llm, keys=keys_file(tmp_path, alice={"priority": 3}, bob={"priority": -2})) as server:
         for key, more in (("alice", {}), ("alice", {"priority": 9}), ("alice", {"priority": -9}), ("bob", {}), ("bob", {"priority": 0})):
-            assert with_key(server.port, key, {**LONG, "max_tokens": 1, **more})["choices"]
+            answer = with_key(server.port, key, {**LONG, "max_tokens": 1, **more})
+            assert answer["choices"] and answer["llmi"]["ignored"] == ["priority"], "this engine's policy is fcfs"
     assert seen == [3, 9, 3, -2, 0]
+
+
+def test_the_command_serves_by_priority(tiny_path: Callable[..., Path]) -> None:
+    """One seat: of the requests that wait, the urgent one runs first, and those of equal priority in the order in which they came."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    arguments = parser.parse_args(["--max-num-seqs", "1", "--kv-cache-memory-bytes", str(1 << 26)])
+    engine = load(arguments, str(tiny_path(max_position_embeddings=1 << 16)), 1, None)
+    order: list[str] = []
+
+    async def answered(port: int, name: str, **more: Any) -> None:
+        body = (await ask(port, COMPLETIONS, {**LONG, **more})).json()
+        assert body["llmi"]["ignored"] == []
+        order.append(name)
+
+    async def run(port: int) -> None:
+        tasks = []
+        for name, priority, max_tokens in (("running", 0, 60_000), ("low 1", 10, 5), ("low 2", 10, 5), ("urgent", 0, 5)):
+            tasks.append(asyncio.ensure_future(answered(port, name, priority=priority, max_tokens=max_tokens)))
+            while len(engine.live().requests) < len(tasks):
+                await asyncio.sleep(0.001)
+        tasks[0].cancel()
+        await asyncio.gather(*tasks[1:])
+
+    try:
+        server = Running({"tiny": engine}, ServerSettings(port=0))
+        try:
+            asyncio.run(run(server.port))
+        finally:
+            server.tell_to_end()
+            server.join()
+    finally:
+        engine.llm.close()
+    assert order == ["urgent", "low 1", "low 2"]
 
 
 def test_18_the_time_of_the_body_counts(llm: LLM) -> None:

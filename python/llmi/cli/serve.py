@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llmi.cli.console import show
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.models.catalogue import DEFAULT_MODEL
+from llmi.params.engine_options import POLICIES
 from llmi.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _ENGINE = (
     "kv_cache_dtype",
     "max_model_len",
     "max_num_seqs",
+    "scheduling_policy",
     "kv_cache_memory_bytes",
     "chat_template",
 )
@@ -65,6 +67,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--kv-cache-dtype", default="auto", help="type of the KV cache")
     engine.add_argument("--max-model-len", type=int, help="longest context (default: the model's, or what memory holds)", **unset)
     engine.add_argument("--max-num-seqs", type=int, default=256, help="most sequences in a batch")
+    # By priority, and among equals first come, first served: a request's or a key's priority is never without effect.
+    engine.add_argument("--scheduling-policy", choices=POLICIES, default="priority", help="which waiting request runs next")
     engine.add_argument(
         "--kv-cache-memory-bytes",
         type=int,
@@ -130,7 +134,12 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     )  # fmt: skip
     check_reach(settings, arguments.insecure_no_keys)
     if settings.keys is not None:
-        read_keys(settings.keys)  # an error in the file comes before a model is loaded
+        keys = read_keys(settings.keys)  # an error in the file comes before a model is loaded
+        policy = arguments.scheduling_policy
+        if policy != "priority" and (unheard := next((key for key in keys if key.priority), None)):
+            raise InvalidParamsError(
+                f"key {unheard.name!r} has priority = {unheard.priority}, which --scheduling-policy {policy} does not look at", "priority"
+            )
     return settings
 
 

@@ -144,10 +144,11 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
         if not prompt.ids:
             raise ApiError(400, "the prompt is empty: it has no token at all", param="prompt", code="invalid_value")
     caller, limits = CALLER.get(), LIMITS.get()
+    unheard = [] if model.heeds_priority or (priority is None and caller.priority == 0) else ["priority"]
     own = "" if salt is None else Text(4096, empty=True).parse("cache_salt", salt)
     job = Job(
         model, prompts, params, seeds,
-        ignored=[*taken.ignored, *(name for prompt in prompts for name in prompt.ignored)],
+        ignored=[*taken.ignored, *unheard, *(name for prompt in prompts for name in prompt.ignored)],
         wants_receipt=taken.flag("receipt"),
         priority=caller.priority if priority is None else max(caller.priority, PRIORITY.parse("priority", priority)),
         cache_salt=caller.salt(own),

@@ -63,6 +63,12 @@ class Served:
         """Longest sequence, in tokens."""
         return self.server.llm.model_info.max_model_len
 
+    @property
+    def heeds_priority(self) -> bool:
+        """Whether the engine's policy may look at a request's priority: "priority" does, and an object of the program's own."""
+        policy = self.llm._engine_args.scheduling_policy
+        return policy == "priority" or not isinstance(policy, str)
+
     def problem(self) -> str:
         """Why it can answer nothing; "" if it can. An engine that has work and makes no step for ten seconds counts as dead."""
         return self.server.health(HEARTBEAT_S).reason
