@@ -26,7 +26,7 @@ def make_tasks(folder: Path) -> list[str]:
 
 def serve(model: str, *flags: str) -> tuple[subprocess.Popen[str], str]:
     """A running `llmi serve` and its URL."""
-    command = [sys.executable, "-m", "llmi.cli.commands", "serve", "-m", model, "--port", "0", *flags]
+    command = [sys.executable, "-m", "llmi.cli.commands", "serve", "-m", model, "--port", "0", "--no-access-log", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     for line in process.stdout:

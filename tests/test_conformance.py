@@ -40,6 +40,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         f"tiny={folder}",
         "--port",
         "0",
+        "--no-access-log",
         "--kv-cache-memory-bytes",
         str(1 << 24),
     ]

@@ -155,7 +155,9 @@ def test_the_command(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
             assert answer["model"] == "b" and answer["system_fingerprint"] in lines[1]
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) in (0, -signal.SIGTERM), process.stderr.read()
+            said, logged = process.communicate(timeout=30)
+            assert process.returncode in (0, -signal.SIGTERM), logged
+    assert said == "" and re.fullmatch(r"llmi: POST /v1/completions 200 \d+ ms key -\n", logged), logged
     assert len(list(tmp_path.glob("*.json"))) == 1
     assert len(json.loads((tmp_path / "cache" / "digests.json").read_text())) >= 4
 

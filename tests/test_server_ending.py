@@ -182,16 +182,22 @@ def test_19_what_does_not_finish_is_told(llm: LLM, monkeypatch: pytest.MonkeyPat
 
 
 def test_19_sigterm_ends_with_0(tiny_path: Callable[..., Path]) -> None:
-    command = [sys.executable, "-m", "llmi", "serve", "-m", f"tiny={tiny_path()}", "--port", "0", "--kv-cache-memory-bytes", str(1 << 22)]
+    command = [sys.executable, "-m", "llmi", "serve", "-m", f"tiny={tiny_path()}", "--port", "0", "--kv-cache-memory-bytes", str(1 << 22),
+               "--no-access-log"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("ready"):
                 break
+        connection = http.client.HTTPConnection("127.0.0.1", int(line.rsplit(":", 1)[1]), timeout=20)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        connection.close()
         process.send_signal(signal.SIGHUP)
         time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, process.stdout.read()
+        said, _ = process.communicate(timeout=20)
+        assert (process.returncode, said) == (0, "")
 
 
 def test_metrics(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import logging
 import os
 import sys
 import threading
@@ -41,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--host", default="127.0.0.1", help="an address of this machine")
     where.add_argument("--port", type=int, default=8000, help="0: one that is free")
     where.add_argument("--uds", metavar="FILE", help="a Unix socket instead", **unset)
+    parser.add_argument("--no-access-log", action="store_true", help="no line on standard error for each request")
     parser.add_argument("--receipts", metavar="DIR", help="write a receipt of each answer into this folder", **unset)
     safety = parser.add_argument_group("who may call")
     safety.add_argument("--keys", metavar="FILE", help="a TOML file of keys; every route but /health and /ready then needs one", **unset)
@@ -160,6 +162,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         words = [word for word in sys.argv[1:] if word != "--systemd"]
         show(unit([sys.executable, "-m", "llmi", *words], settings.drain_s))
         return 0
+    logging.getLogger("llmi.access").setLevel(logging.WARNING if arguments.no_access_log else logging.INFO)
     sock = bind(settings)
     renderer.prestart()
     import llmi.async_llm  # noqa: F401 (before the thread, which imports what comes after it)

@@ -53,7 +53,7 @@ def percentiles(values: list[float]) -> dict[str, float]:
 def drain_cycles(count: int, model: str, options: list[str], cases: list[Case], seed: int, num_clients: int = 16) -> Ends:
     """Starts `llmi serve`, asks, sends SIGTERM in the middle of it, and counts what became of each request; `count` times."""
     ends, rng = Ends(), random.Random(seed)
-    command = [sys.executable, "-m", "llmi", "serve", "-m", f"main={model}", "--port", "0", *options]
+    command = [sys.executable, "-m", "llmi", "serve", "-m", f"main={model}", "--port", "0", "--no-access-log", *options]
     for _ in range(count):
         begun = time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
