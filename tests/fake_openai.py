@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         words = words_of(body) if fault != "other" else ["other"] * body["max_tokens"]
         usage = {"prompt_tokens": 7, "completion_tokens": len(words), "total_tokens": 7 + len(words)}
-        if not body.get("stream"):
+        if not body.get("stream") or fault == "in one":
             time.sleep(self.server.delay_s)
             return self._whole(200, {"choices": [{"message": {"content": "".join(words)}, "finish_reason": "length"}], "usage": usage})
         self.send_response(200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,9 +137,9 @@ def test_equal_seeds_make_equal_requests(tmp_path: Path) -> None:
 
 
 BAD = {
-    "url": ["ftp://x", "https://x", "x", "http://x/y", "http://x:99999", "http://u@x"], "num_prompts": [0, -1, True, 10**9], "request_rate": [0.0, -1.0, math.nan],
+    "url": ["ftp://x", "https://x", "x", "http://x/y", "http://x:99999", "http://u@x", "http://[::1", "http://a..b", "http://\u00fc"], "num_prompts": [0, -1, True, 10**9], "request_rate": [0.0, -1.0, math.nan],
     "burstiness": [0.0, math.inf], "burst": [0], "max_concurrency": [0], "input_len": [0], "output_len": [0], "temperature": [-1.0, math.nan],
-    "goodput": [{"tbt": 1.0}, {"ttft": 0.0}], "endpoint": ["images"], "timeout_s": [0.0, math.inf], "retries": [-1],
+    "goodput": [{"tbt": 1.0}, {"ttft": 0.0}], "prefix_len": [129], "endpoint": ["images"], "timeout_s": [0.0, math.inf], "retries": [-1],
 }  # fmt: skip
 
 
@@ -150,15 +151,75 @@ def test_settings_are_refused_by_name(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flag", "more"),
+    [
+        ("goodput", {"stream": False, "goodput": {"tpot": 100.0}}),
+        ("goodput", {"stream": False, "goodput": {"ttft": 100.0, "e2el": 100.0}}),
+        ("prefix_len", {"prefix_len": 5, "input_len": 4}),
+        ("prefix_len", {"prefix_len": 5, "dataset": Path("d")}),
+        ("input_len", {"input_len": 5, "trace": Path("t")}),
+        ("output_len", {"output_len": 5, "trace": Path("t")}),
+    ],
+)
+def test_settings_that_contradict_each_other(flag: str, more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParamsError) as raised:
+        LoadSettings("http://h", **more)
+    assert raised.value.parameter == flag
+
+
+@pytest.mark.parametrize(
     "line",
     ["[]", "{", '{"timestamp": 1}', '{"timestamp": -1, "input_length": 1, "output_length": 1}', '{"timestamp": 0, "input_length": true, "output_length": 1}',
-     '{"timestamp": 0, "input_length": 1, "output_length": 0}', '{"timestamp": 0, "input_length": 1, "output_length": 1, "size": 1}', ""],
+     '{"timestamp": 0, "input_length": 1, "output_length": 0}', '{"timestamp": 0, "input_length": 1, "output_length": 1, "size": 1}', "",
+     '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": 5}', '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}',
+     '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]}', '{"timestamp": 0, "prompt": ["x"], "output_length": 1}',
+     '{"timestamp": 0, "prompt": null, "output_length": 1}', '{"timestamp": 0, "prompt": "x", "hash_ids": [1], "output_length": 1}'],
 )  # fmt: skip
 def test_bad_traces_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(line)
     with pytest.raises(InvalidParamsError, match=r"--trace"):
         load_requests(LoadSettings("http://h", trace=path), "m")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"prompt": ["x"]}', '{"prompt": 5}', '{"messages": []}', '{"messages": "x"}', '{"messages": [1]}', '{"prompt": "x", "max_tokens": "y"}',
+     '{"prompt": "x", "messages": [{}]}', '{"max_tokens": 5}', '{"prompt": "a\x0bb"}'],
+)  # fmt: skip
+def test_bad_datasets_are_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"prompt": "right"}\n' + line)
+    with pytest.raises(InvalidParamsError, match=r"--dataset \S+/d.jsonl:2"):
+        load_requests(LoadSettings("http://h", dataset=path), "m")
+
+
+def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:
+    texts = ["one\u2028two", "three\x85four", "five\u2029six"]
+    path = tmp_path / "d.jsonl"
+    path.write_bytes("".join(json.dumps({"prompt": text}, ensure_ascii=False) + "\r\n" for text in texts).encode())
+    bodies = [json.loads(request.body) for request in load_requests(LoadSettings("http://h", dataset=path), "m")]
+    assert [body["messages"][0]["content"] for body in bodies] == texts
+
+
+def test_an_answer_in_one_has_no_time_per_token() -> None:
+    with FakeOpenAI() as server:
+        report = run_load(
+            LoadSettings(server.url, num_prompts=4, output_len=50, max_concurrency=1, stream=False, goodput={"e2el": 60_000.0})
+        )
+    values = report.values
+    assert values["mean_tpot_ms"] is None and values["p99_tpot_ms"] is None and values["mean_ttft_ms"] > 0
+    assert values["max_output_tokens_per_s"] in (50.0, 100.0, 150.0, 200.0), "tokens are counted, not the four answers"
+    assert next(line for line in str(report).splitlines() if line.startswith("TPOT")).split() == ["TPOT", "-", "-", "-", "-"]
+
+
+def test_an_unknown_time_per_token_keeps_no_bound() -> None:
+    """A server that answers in one where a stream was asked for."""
+    with FakeOpenAI(lambda index: "in one" if index == 0 else "") as server:
+        values = run_load(LoadSettings(server.url, num_prompts=2, output_len=3, max_concurrency=1, goodput={"tpot": 60_000.0})).values
+        assert values["good_share"] == 0.5 and values["completed"] == 2
+        one = run_load(LoadSettings(server.url, num_prompts=2, output_len=1, max_concurrency=1, goodput={"tpot": 1e-9})).values
+    assert one["good_share"] == 1.0, "one token has no time per token after it"
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,3 +245,5 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run_load(LoadSettings(server.url, model="m", num_prompts=1))
     assert main(["bench", "serve", "--url", "https://x"]) == 2
     assert "TLS is the proxy's work" in capsys.readouterr().err
+    assert main(["bench", "serve", "--url", "http://[::1"]) == 2
+    assert capsys.readouterr().err == "llmi: --url must be http://HOST:PORT, not 'http://[::1': Invalid IPv6 URL\n"

@@ -21,9 +21,9 @@ _FLAGS: tuple[tuple[str, type, str], ...] = (
     ("max_concurrency", int, "most in flight; without --request-rate: the closed loop"),
     ("input_len", int, "words of each prompt"),
     ("output_len", int, "most tokens of each answer"),
-    ("prefix_len", int, "words that all prompts share"),
+    ("prefix_len", int, "words of --input-len that all prompts share"),
     ("dataset", Path, "JSONL with prompt or messages, and max_tokens if it likes"),
-    ("trace", Path, "JSONL with timestamp (ms), input_length, output_length; hash_ids or prompt if it likes"),
+    ("trace", Path, "JSONL with timestamp (ms), input_length, output_length; hash_ids if it likes, or prompt instead"),
     ("temperature", float, "of all requests"),
     ("seed", int, "of prompts, arrivals and requests"),
     ("check", int, "requests that run alone first, and whose answers are compared"),
@@ -41,7 +41,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, help=shown)
     parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="what is called")
     parser.add_argument("--ignore-eos", action="store_true", help="answers have exactly --output-len tokens (a field of vLLM's and llmi's)")
-    parser.add_argument("--no-stream", action="store_true", help="answers come in one; TTFT is then the whole time")
+    parser.add_argument("--no-stream", action="store_true", help="answers come in one: TTFT is then the whole time, and there is no TPOT")
     parser.add_argument("--goodput", nargs="+", metavar="NAME:MS", default=[], help="bounds for goodput: ttft:1000 tpot:100 e2el:5000")
     parser.add_argument(
         "--api-key-file", type=Path, default=argparse.SUPPRESS, help="a file that holds the key (else the variable OPENAI_API_KEY)"

@@ -16,10 +16,11 @@ class BadAnswer(ValueError):
 
 @dataclasses.dataclass
 class Answer:
-    """One answer. Times are of `time.perf_counter`; `token_times` has one entry for each event that brought text."""
+    """One answer. Times are of `time.perf_counter`; `token_times` has one entry for each event that brought text, or the end of an answer in one."""
 
     text: str = ""
     finish_reason: str | None = None
+    is_streamed: bool = True
     token_times: list[float] = dataclasses.field(default_factory=list)
     end_s: float = 0.0
     prompt_tokens: int = 0
@@ -88,6 +89,7 @@ def _read(http: HttpAnswer, answer: Answer) -> None:
         if not http.whole:
             raise BadAnswer("dropped answer: shorter than its Content-Length")
         _take(answer, _object(http.data))
+        answer.is_streamed = False
         answer.token_times = [http.body[-1][0]]
         return
     done = False

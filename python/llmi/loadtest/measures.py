@@ -14,11 +14,11 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def latencies(exchange: Exchange) -> dict[str, float]:
-    """Seconds: ttft and e2el from the intended time; tpot (2 tokens or more) is the rest of the answer over its tokens after the first."""
+    """Seconds: ttft and e2el from the intended time; tpot (2 streamed tokens or more) is the rest of the answer over its tokens after the first."""
     answer = exchange.answer
     first, last = answer.token_times[0], answer.token_times[-1]
     values = {"ttft": first - exchange.intended_s, "e2el": last - exchange.intended_s}
-    if answer.output_tokens > 1:
+    if answer.output_tokens > 1 and answer.is_streamed:
         values["tpot"] = (last - first) / (answer.output_tokens - 1)
     return values
 
@@ -46,9 +46,21 @@ def _spread(name: str, values: list[float]) -> dict[str, float | None]:
     return dict(zip(keys, map(float, numbers), strict=True))
 
 
-def _most_per_second(times: list[float], start_s: float) -> int:
-    """The most events within one whole second of the run."""
-    return max(Counter(int(when - start_s) for when in times).values(), default=0)
+def _keeps(exchange: Exchange, values: dict[str, float], bounds: dict[str, float]) -> bool:
+    """Whether an answer keeps all bounds, in ms. One token has no tpot and keeps any; tokens that came in one have none that is known."""
+    if "tpot" in bounds and "tpot" not in values and exchange.answer.output_tokens > 1:
+        return False
+    return all(values.get(slo, 0.0) * 1e3 <= bound for slo, bound in bounds.items())
+
+
+def _most_per_second(exchanges: list[Exchange], start_s: float) -> float:
+    """The most tokens within one whole second of the run; those of an answer are spread evenly over its events."""
+    seconds: dict[int, float] = {}
+    for answer in (exchange.answer for exchange in exchanges):
+        for when in answer.token_times:
+            second = int(when - start_s)
+            seconds[second] = seconds.get(second, 0.0) + answer.output_tokens / len(answer.token_times)
+    return max(seconds.values(), default=0.0)
 
 
 def summarize(settings: LoadSettings, exchanges: list[Exchange], start_s: float) -> dict[str, Any]:
@@ -63,8 +75,7 @@ def summarize(settings: LoadSettings, exchanges: list[Exchange], start_s: float)
     measured = [latencies(exchange) for exchange in good]
     num_output = sum(exchange.answer.output_tokens for exchange in good)
     num_input = sum(exchange.answer.prompt_tokens for exchange in good)
-    times = [when for exchange in good for when in exchange.answer.token_times]
-    kept = [all(values.get(slo, 0.0) * 1e3 <= bound for slo, bound in settings.goodput.items()) for values in measured]
+    kept = [_keeps(exchange, values, settings.goodput) for exchange, values in zip(good, measured, strict=True)]
 
     def per_second(count: float) -> float:
         return count / duration if duration > 0 else 0.0
@@ -74,7 +85,7 @@ def summarize(settings: LoadSettings, exchanges: list[Exchange], start_s: float)
         "total_input_tokens": num_input, "total_output_tokens": num_output,
         "request_throughput": per_second(len(good)), "request_goodput": per_second(sum(kept)) if settings.goodput else None,
         "output_throughput": per_second(num_output), "total_token_throughput": per_second(num_input + num_output),
-        "max_output_tokens_per_s": _most_per_second(times, start_s),
+        "max_output_tokens_per_s": _most_per_second(good, start_s),
         "good_share": sum(kept) / len(exchanges) if settings.goodput else None,
         "failures": dict(Counter((exchange.answer.failure or "").split(":")[0] for exchange in exchanges if exchange.answer.failure)),
     }  # fmt: skip

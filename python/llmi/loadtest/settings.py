@@ -40,9 +40,9 @@ class LoadSettings:
     max_concurrency : int, optional
         Most requests in flight. With a rate, later ones wait in the client, and their waiting counts as latency.
     input_len, output_len, prefix_len : int
-        Words of each prompt, most tokens of each answer, words that all prompts share. One word is about one token.
+        Words of each prompt, most tokens of each answer, words that all prompts share (a part of `input_len`). One word is about one token.
     goodput : dict
-        Bounds in ms of "ttft", "tpot" and "e2el"; a request is good if it keeps all of them.
+        Bounds in ms of "ttft", "tpot" and "e2el"; a request is good if it keeps all of them. Without `stream`, "e2el" alone.
     check : int
         The first `check` requests run alone before the load, and their answers are compared with those under load.
     timeout_s : float
@@ -96,10 +96,17 @@ class LoadSettings:
         for slo, bound in self.goodput.items():
             if slo not in SLO_NAMES or not 0 < bound < math.inf:
                 raise bad(f"takes {', '.join(f'{known}:MS' for known in SLO_NAMES)} with MS above 0, not {slo}:{bound:g}", "goodput")
+        if not self.stream and (unseen := [slo for slo in ("ttft", "tpot") if slo in self.goodput]):
+            raise bad(f"takes no {unseen[0]} with --no-stream: an answer in one has no times of tokens. Bound e2el", "goodput")
+        self._check_prompts()
         self._check_arrivals()
 
     def _check_url(self) -> None:
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+            (parts.hostname or "").encode("ascii").decode().encode("idna")  # checks the letters and the length of each part
+        except ValueError as error:
+            raise bad(f"must be http://HOST:PORT, not {self.url!r}: {error}", "url") from None
         if parts.scheme != "http" or not parts.hostname:
             more = "; TLS is the proxy's work: measure the server in front of it" if parts.scheme == "https" else ""
             raise bad(f"must be http://HOST:PORT, not {self.url!r}{more}", "url")
@@ -109,6 +116,14 @@ class LoadSettings:
             raise bad(f"has a port that is no number from 0 to 65,535: {self.url!r}", "url") from None
         if parts.path.rstrip("/") not in ("", "/v1") or parts.query or parts.fragment or parts.username:
             raise bad(f"must be http://HOST:PORT or that with /v1, not {self.url!r}", "url")
+
+    def _check_prompts(self) -> None:
+        if self.prefix_len > self.input_len:
+            raise bad(f"{self.prefix_len:,} is more than --input-len {self.input_len:,}: it is a part of each prompt", "prefix_len")
+        file = "trace" if self.trace is not None else "dataset" if self.dataset is not None else None
+        lengths = ("input_len", "prefix_len", "output_len") if file == "trace" else ("input_len", "prefix_len")
+        if file and (unused := next((name for name in lengths if getattr(self, name) != getattr(type(self), name)), None)):
+            raise bad(f"changes nothing with --{file}, whose prompts have lengths of their own", unused)
 
     def _check_arrivals(self) -> None:
         if self.trace is not None and (self.dataset is not None or self.request_rate != math.inf or self.burst != 1):

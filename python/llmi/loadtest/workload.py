@@ -84,19 +84,21 @@ def _words(source: random.Random, count: int) -> str:
 
 
 def _random_prompt(settings: LoadSettings, index: int) -> str:
-    shared = min(settings.prefix_len, settings.input_len)
-    start = _words(random.Random(f"prefix {settings.seed}"), shared)
-    rest = _words(random.Random(f"prompt {settings.seed} {index}"), settings.input_len - shared)
+    start = _words(random.Random(f"prefix {settings.seed}"), settings.prefix_len)
+    rest = _words(random.Random(f"prompt {settings.seed} {index}"), settings.input_len - settings.prefix_len)
     return f"{start} {rest}".strip()
 
 
 def _lines(path: Path, flag: str, known: set[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file, each with its line. A field in no list is refused: it would silently change nothing."""
+    """The objects of a JSONL file, each with its line. A field in no list is refused: it would silently change nothing.
+
+    A line ends at \\n alone: texts in JSON may hold U+2028 and others that `splitlines` takes for ends.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise bad(f"{path} cannot be read: {error}", flag) from None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -108,11 +110,28 @@ def _lines(path: Path, flag: str, known: set[str]) -> Iterator[tuple[int, dict[s
         yield number, entry
 
 
-def _whole(entry: dict[str, Any], name: str, where: str, low: int) -> int:
+def _count(entry: dict[str, Any], name: str, where: str, flag: str) -> int:
     value = entry.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 1_000_000:
-        raise bad(f"{where}: {name} must be a whole number from {low} to 1,000,000, not {value!r}", "trace")
+    if type(value) is not int or not 1 <= value <= 1_000_000:
+        raise bad(f"{where}: {name} must be a whole number from 1 to 1,000,000, not {value!r}", flag)
     return value
+
+
+def _text(entry: dict[str, Any], where: str, flag: str) -> str:
+    value = entry["prompt"]
+    if not isinstance(value, str):
+        raise bad(f"{where}: prompt must be a text, not {json.dumps(value)[:80]}", flag)
+    return value
+
+
+def _blocks(entry: dict[str, Any], length: int, where: str) -> list[int]:
+    """The hash ids of a prompt of `length` tokens, whose last block may be a part."""
+    blocks = entry.get("hash_ids", [])
+    if not isinstance(blocks, list) or not all(type(block) is int for block in blocks):
+        raise bad(f"{where}: hash_ids must be a list of whole numbers, not {json.dumps(blocks)[:80]}", "trace")
+    if (len(blocks) - 1) * _HASH_BLOCK >= length:
+        raise bad(f"{where}: hash_ids has {len(blocks)} blocks of {_HASH_BLOCK} tokens, more than input_length = {length:,} needs", "trace")
+    return blocks
 
 
 def _trace(settings: LoadSettings, path: Path) -> Iterator[tuple[float, str, int]]:
@@ -124,16 +143,37 @@ def _trace(settings: LoadSettings, path: Path) -> Iterator[tuple[float, str, int
         if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not last <= stamp < 1e12:
             raise bad(f"{where}: timestamp must be a number of ms that does not go back (the last one is {last:g}), not {stamp!r}", "trace")
         last = float(stamp)
-        prompt = entry.get("prompt")
-        if prompt is None:
-            length = _whole(entry, "input_length", where, 1)
-            words: list[str] = []
-            for block in entry.get("hash_ids") or []:
-                words += _words(random.Random(f"block {settings.seed} {block}"), _HASH_BLOCK).split()
-            source = random.Random(f"trace {settings.seed} {number}")
-            words += [source.choice(_WORDS) for _ in range(length - len(words))]
-            prompt = " ".join(words[:length])
-        yield last / 1e3, str(prompt), _whole(entry, "output_length", where, 1)
+        if "prompt" in entry:
+            if "hash_ids" in entry:
+                raise bad(f"{where} must not have both prompt and hash_ids: each says what the text is", "trace")
+            prompt = _text(entry, where, "trace")
+        else:
+            prompt = _made_prompt(settings, entry, where, number)
+        yield last / 1e3, prompt, _count(entry, "output_length", where, "trace")
+
+
+def _made_prompt(settings: LoadSettings, entry: dict[str, Any], where: str, number: int) -> str:
+    """Words for a line of a trace that has lengths alone: those of its blocks, then those of the line."""
+    length = _count(entry, "input_length", where, "trace")
+    words: list[str] = []
+    for block in _blocks(entry, length, where):
+        words += _words(random.Random(f"block {settings.seed} {block}"), _HASH_BLOCK).split()
+    source = random.Random(f"trace {settings.seed} {number}")
+    words += [source.choice(_WORDS) for _ in range(length - len(words))]
+    return " ".join(words[:length])
+
+
+def _dataset(settings: LoadSettings, path: Path) -> Iterator[tuple[str | list[Any], int]]:
+    """Prompt, as a text or a list of messages, and most tokens."""
+    for number, entry in _lines(path, "dataset", _DATASET_KEYS):
+        where = f"{path}:{number}"
+        if ("prompt" in entry) == ("messages" in entry):
+            raise bad(f"{where} must have either prompt or messages", "dataset")
+        messages = entry.get("messages")
+        if "messages" in entry and not (isinstance(messages, list) and messages and all(isinstance(one, dict) for one in messages)):
+            raise bad(f"{where}: messages must be a list of objects, not {json.dumps(messages)[:80]}", "dataset")
+        max_tokens = _count(entry, "max_tokens", where, "dataset") if "max_tokens" in entry else settings.output_len
+        yield _text(entry, where, "dataset") if messages is None else messages, max_tokens
 
 
 def _body(settings: LoadSettings, model: str, index: int, prompt: object, max_tokens: int) -> bytes:
@@ -161,13 +201,9 @@ def load_requests(settings: LoadSettings, model: str) -> list[LoadRequest]:
         start = traced[0][0] if traced else 0.0
         made = [(time_s - start, prompt, length) for time_s, prompt, length in traced]
     else:
-        prompts: list[tuple[Any, int]] = []
+        prompts: list[tuple[Any, int]]
         if settings.dataset is not None:
-            for number, entry in _lines(settings.dataset, "dataset", _DATASET_KEYS):
-                if ("prompt" in entry) == ("messages" in entry):
-                    raise bad(f"{settings.dataset}:{number} must have either prompt or messages", "dataset")
-                prompts.append((entry.get("prompt", entry.get("messages")), entry.get("max_tokens", settings.output_len)))
-            prompts = prompts[:count]
+            prompts = list(_dataset(settings, settings.dataset))[:count]
         else:
             prompts = [(_random_prompt(settings, index), settings.output_len) for index in range(count)]
         times = arrival_times(settings, len(prompts))
