@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import socketserver
 import subprocess
 import sys
+import threading
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +18,12 @@ import pytest
 from conformance_form_faults import fault_of
 from faulty_proxy import Fault, FaultyProxy
 from llmi.cli.commands import main
+from llmi.cli.console import check_output
+from llmi.conformance import target as target_module
 from llmi.conformance.case import CASES, PROFILES, Case
 from llmi.conformance.run import run_case, run_suite
-from llmi.conformance.target import Target
+from llmi.conformance.target import Broken, Target
+from llmi.loadtest import fetch as fetch_module
 from llmi.testing.tiny import tiny_model
 from test_server_tools import TEMPLATE
 
@@ -108,3 +115,91 @@ def test_command(target: Target, proxy: FaultyProxy, tmp_path: Path, capsys: pyt
     assert main(["conformance", url, "--list"]) == 0 and len(capsys.readouterr().out.splitlines()) == len(CASES)
     assert main(["conformance", url, "--profile", "nothing"]) == 2
     assert main(["conformance", "https://x"]) == 2
+    capsys.readouterr()
+    for place in (tmp_path, tmp_path / "none" / "x.xml", junit / "x"):
+        assert main(["conformance", "http://127.0.0.1:9", "--junit", str(place)]) == 2, "before the server is asked"
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"llmi: --junit: {place} cannot be written: ")
+    check_output(tmp_path / "new.xml", "junit")
+    check_output(junit, "junit")
+    assert not (tmp_path / "new.xml").exists() and junit.stat().st_size > 0
+    assert main(["conformance", url, "--profile", "anthropic", "--junit", "/dev/full"]) == 2
+    assert "llmi: --junit: /dev/full cannot be written: No space left on device" in capsys.readouterr().err
+
+
+class _Endless(socketserver.BaseRequestHandler):
+    """Sends its part again and again, until the client has gone."""
+
+    server: Endless
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            self.request.sendall(self.server.head)
+            while not self.server.ended.wait(self.server.pause_s):
+                self.request.sendall(self.server.part)
+
+
+class Endless(socketserver.ThreadingTCPServer):
+    """A server whose answer begins with `head` and never ends."""
+
+    daemon_threads = True
+
+    def __init__(self, head: bytes, part: bytes, pause_s: float) -> None:
+        super().__init__(("127.0.0.1", 0), _Endless)
+        self.head, self.part, self.pause_s = head, part, pause_s
+        self.ended = threading.Event()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def target(self) -> Target:
+        return Target("127.0.0.1", self.server_address[1], "m", timeout_s=0.2)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+ENDLESS = {
+    "a body that ends with the connection": (HEAD + b"\r\n", b" "),
+    "a body of a known length": (HEAD + b"Content-Length: 1000000\r\n\r\n", b" "),
+    "chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "headers": (HEAD, b"X: y\r\n"),
+    "one header": (HEAD + b"X: ", b"y"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_answer_that_comes_byte_by_byte_has_a_deadline(name: str) -> None:
+    with Endless(*ENDLESS[name], pause_s=0.02) as server:
+        begun = time.monotonic()
+        with pytest.raises(Broken, match=r"GET /x: the answer was not whole after 0\.2 s"):
+            server.target.send("GET", "/x")
+        with pytest.raises(Broken, match=r"bytes came within 0\.2 s, and no end"):
+            server.target.raw(b"GET /x HTTP/1.1\r\n\r\n")
+        assert main(["conformance", f"http://127.0.0.1:{server.server_address[1]}", "--timeout-s", "0.2"]) == 2, "/v1/models does not end"
+        assert time.monotonic() - begun < 5
+
+
+def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (fetch_module, target_module):
+        monkeypatch.setattr(module, "MOST_BYTES", 1 << 16)
+    with Endless(HEAD + b"\r\n", b" " * 4096, pause_s=0) as server:
+        target = dataclasses.replace(server.target, timeout_s=60)
+        with pytest.raises(Broken, match="more than 65,536 bytes"):
+            target.send("GET", "/x")
+        with pytest.raises(Broken, match="no end of them"):
+            target.raw(b"GET /x HTTP/1.1\r\n\r\n")
+
+
+def test_a_body_that_is_cut_is_no_answer() -> None:
+    class Cut(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1000)
+            self.request.sendall(HEAD + b"Content-Length: 5\r\n\r\n{}")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Cut) as server, pytest.raises(Broken, match="no whole answer came: IncompleteRead"):
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        Target("127.0.0.1", server.server_address[1], "m", timeout_s=20).send("GET", "/x")

@@ -153,6 +153,7 @@ def test_settings_are_refused_by_name(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("flag", "more"),
     [
+        ("api_key_file", {"api_key": "a\nb"}),
         ("goodput", {"stream": False, "goodput": {"tpot": 100.0}}),
         ("goodput", {"stream": False, "goodput": {"ttft": 100.0, "e2el": 100.0}}),
         ("prefix_len", {"prefix_len": 5, "input_len": 4}),
@@ -161,7 +162,7 @@ def test_settings_are_refused_by_name(name: str, value: object) -> None:
         ("output_len", {"output_len": 5, "trace": Path("t")}),
     ],
 )
-def test_settings_that_contradict_each_other(flag: str, more: dict[str, Any]) -> None:
+def test_settings_that_cannot_be(flag: str, more: dict[str, Any]) -> None:
     with pytest.raises(InvalidParamsError) as raised:
         LoadSettings("http://h", **more)
     assert raised.value.parameter == flag
@@ -247,3 +248,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "TLS is the proxy's work" in capsys.readouterr().err
     assert main(["bench", "serve", "--url", "http://[::1"]) == 2
     assert capsys.readouterr().err == "llmi: --url must be http://HOST:PORT, not 'http://[::1': Invalid IPv6 URL\n"
+    for name, place in (("output", tmp_path), ("output", tmp_path / "none" / "x"), ("plot", tmp_path / "x.txt")):
+        assert main(["bench", "serve", "--url", "http://127.0.0.1:9", f"--{name}", str(place)]) == 2
+        assert f"--{name}" in capsys.readouterr().err, "before the server is asked"

@@ -8,8 +8,8 @@ import json
 import os
 from pathlib import Path
 
-from llmi.cli.console import note, show
-from llmi.errors import InvalidParamsError
+from llmi.cli.console import check_output, note, show
+from llmi.errors import InvalidParamsError, import_extra
 from llmi.loadtest.settings import ENDPOINTS, LoadSettings
 
 _FLAGS: tuple[tuple[str, type, str], ...] = (
@@ -81,15 +81,20 @@ def bench_serve(arguments: argparse.Namespace) -> int:
         goodput=_bounds(arguments.goodput), api_key=_key(arguments), **given,
     )  # fmt: skip
     for name in ("output", "plot"):
-        if hasattr(arguments, name) and not getattr(arguments, name).parent.is_dir():
-            raise InvalidParamsError(f"--{name}: there is no folder {getattr(arguments, name).parent}", name)
+        if hasattr(arguments, name):
+            check_output(getattr(arguments, name), name)
+    if hasattr(arguments, "plot"):
+        if arguments.plot.suffix not in (".svg", ".png"):
+            raise InvalidParamsError(f"--plot must end in .svg or .png, not {str(arguments.plot)!r}", "plot")
+        import_extra("matplotlib", "plot")
     report = run_load(settings, lambda line: note(f"llmi: {line}"))
     show(str(report))
-    if hasattr(arguments, "output"):
-        try:
-            arguments.output.write_text(json.dumps(report.values, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InvalidParamsError(f"{arguments.output} cannot be written: {error.strerror}", "output") from None
-    if hasattr(arguments, "plot"):
-        plot_report(report.values, arguments.plot)
+    path = None
+    try:
+        if (path := getattr(arguments, "output", None)) is not None:
+            path.write_text(json.dumps(report.values, indent=1) + "\n", encoding="utf-8")
+        if (path := getattr(arguments, "plot", None)) is not None:
+            plot_report(report.values, path)
+    except OSError as error:
+        raise InvalidParamsError(f"{path} cannot be written: {error.strerror}", "output") from None
     return 1 if report.values["failed"] else 0

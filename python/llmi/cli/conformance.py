@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from llmi.cli.console import note, show
+from llmi.cli.console import check_output, note, show
 from llmi.errors import InvalidParamsError
 
 
@@ -17,7 +17,7 @@ def add_conformance_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", default=argparse.SUPPRESS, help="as the server names it (default: its first)")
     parser.add_argument("--junit", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="write the results here, as JUnit's XML")
     parser.add_argument("--list", action="store_true", help="print the cases and end")
-    parser.add_argument("--timeout-s", type=float, default=60.0, help="longest wait for one answer")
+    parser.add_argument("--timeout-s", type=float, default=60.0, help="longest wait for the whole of one answer")
 
 
 def conformance(arguments: argparse.Namespace) -> int:
@@ -36,8 +36,8 @@ def conformance(arguments: argparse.Namespace) -> int:
         for case in CASES:
             show(f"{case.profile}: {case.name}") if case.profile in profiles else None
         return 0
-    if hasattr(arguments, "junit") and not arguments.junit.parent.is_dir():
-        raise InvalidParamsError(f"--junit: there is no folder {arguments.junit.parent}", "junit")
+    if hasattr(arguments, "junit"):
+        check_output(arguments.junit, "junit")
     settings = LoadSettings(arguments.url, api_key=os.environ.get("OPENAI_API_KEY"), timeout_s=arguments.timeout_s)
     model = getattr(arguments, "model", None) or served_model(settings)
     target = Target(*settings.address, model, settings.api_key, arguments.timeout_s)
@@ -51,5 +51,8 @@ def conformance(arguments: argparse.Namespace) -> int:
     failed = sum(outcome.broken is not None for outcome in outcomes)
     note(f"llmi: {len(outcomes) - failed} of {len(outcomes)} cases pass")
     if hasattr(arguments, "junit"):
-        write_junit(outcomes, arguments.junit)
+        try:
+            write_junit(outcomes, arguments.junit)
+        except OSError as error:
+            raise InvalidParamsError(f"--junit: {arguments.junit} cannot be written: {error.strerror}", "junit") from None
     return 1 if failed else 0

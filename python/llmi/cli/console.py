@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from llmi.errors import InvalidParamsError, LlmiError
@@ -63,6 +64,20 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except (OSError, ValueError):
         return False
+
+
+def check_output(path: Path, flag: str) -> None:
+    """Raises InvalidParamsError, before any work, if a file cannot be written there. What is there stays as it is."""
+    try:
+        path = path.resolve()
+        is_new = not path.exists()
+        if not is_new and not path.is_file() and not path.is_dir():
+            return  # a pipe or a device: opening it is seen at its other end
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise InvalidParamsError(f"--{flag}: {path} cannot be written: {error.strerror}", flag) from None
 
 
 def finish(status: int) -> int:

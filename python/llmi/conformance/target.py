@@ -6,7 +6,10 @@ import dataclasses
 import http.client
 import json
 import socket
+import time
 from typing import Any, TypeAlias
+
+from llmi.loadtest.fetch import MOST_BYTES, UnboundedError, fetch
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -53,7 +56,7 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A server: host, port, the model's name, a key, and how long one answer may take."""
+    """A server: host, port, the model's name, a key, and how long one whole answer may take."""
 
     host: str
     port: int
@@ -62,19 +65,16 @@ class Target:
     timeout_s: float = 60.0
 
     def send(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
-        """One request on a connection of its own. Raises Broken if no whole HTTP answer comes."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        """One request on a connection of its own. Raises Broken if no whole HTTP answer comes, or none in time."""
         sent = {"Content-Type": "application/json"} if body is not None else {}
         sent |= {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
-            connection.request(method, path, body, sent | (headers or {}))
-            answer = connection.getresponse()
-            data = answer.read()
-            return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)
+            answer = fetch((self.host, self.port), self.timeout_s, method, path, body, sent | (headers or {}))
+            return Reply(answer.status, answer.headers, answer.data)
+        except UnboundedError as error:
+            raise Broken(f"{method} {path}: {error}") from None
         except (OSError, http.client.HTTPException) as error:
             raise Broken(f"{method} {path}: no whole answer came: {type(error).__name__} {error}") from None
-        finally:
-            connection.close()
 
     def post(self, path: str, body: dict[str, Json]) -> Reply:
         """A POST of JSON, with the model's name filled in."""
@@ -110,14 +110,17 @@ class Target:
         return self.stream(CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **more})
 
     def raw(self, data: bytes) -> bytes:
-        """The bytes that come back for these, until the server closes or is silent for two seconds."""
+        """The bytes that come back for these, until the server closes or is silent for two seconds. Raises Broken if they do not end."""
+        end_s = time.monotonic() + self.timeout_s
         with socket.create_connection((self.host, self.port), self.timeout_s) as connection:
             connection.sendall(data)
             connection.settimeout(2)
-            parts = []
+            came = b""
             try:
-                while part := connection.recv(1 << 16):
-                    parts.append(part)
+                while time.monotonic() < end_s and len(came) <= MOST_BYTES:
+                    if not (part := connection.recv(1 << 16)):
+                        return came
+                    came += part
             except (TimeoutError, ConnectionError):
-                pass
-            return b"".join(parts)
+                return came
+        raise Broken(f"{len(came):,} bytes came within {self.timeout_s:g} s, and no end of them")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmi.errors import LlmiError
+from llmi.loadtest.fetch import UnboundedError, fetch
 from llmi.loadtest.loop import LoadLoop
 from llmi.loadtest.measures import equal_share, lateness, summarize
 from llmi.loadtest.settings import LoadSettings
@@ -56,23 +57,18 @@ class LoadReport:
 
 def served_model(settings: LoadSettings) -> str:
     """The first model of /v1/models. Raises LoadTestError."""
-    connection = http.client.HTTPConnection(*settings.address, timeout=min(settings.timeout_s, 30))
     headers = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
     try:
-        connection.request("GET", "/v1/models", headers=headers)
-        answer = connection.getresponse()
-        data = answer.read()
+        answer = fetch(settings.address, min(settings.timeout_s, 30), "GET", "/v1/models", headers=headers)
         if answer.status != 200:
             raise LoadTestError(
-                f"{settings.url}/v1/models answers {answer.status}: {data[:120].decode('utf-8', 'replace')}; give --model and a key"
+                f"{settings.url}/v1/models answers {answer.status}: {answer.data[:120].decode('utf-8', 'replace')}; give --model and a key"
             )
-        return str(json.loads(data)["data"][0]["id"])
-    except (OSError, http.client.HTTPException) as error:
+        return str(json.loads(answer.data)["data"][0]["id"])
+    except (OSError, http.client.HTTPException, UnboundedError) as error:
         raise LoadTestError(f"{settings.url} does not answer ({error}): is the server running?") from None
     except (ValueError, KeyError, IndexError, TypeError):
         raise LoadTestError(f"{settings.url}/v1/models names no model: give --model") from None
-    finally:
-        connection.close()
 
 
 def run_load(settings: LoadSettings, say: Callable[[str], None] = lambda _: None) -> LoadReport:

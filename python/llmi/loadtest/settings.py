@@ -96,6 +96,8 @@ class LoadSettings:
         for slo, bound in self.goodput.items():
             if slo not in SLO_NAMES or not 0 < bound < math.inf:
                 raise bad(f"takes {', '.join(f'{known}:MS' for known in SLO_NAMES)} with MS above 0, not {slo}:{bound:g}", "goodput")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise bad("names a key with letters that no header may hold", "api_key_file")
         if not self.stream and (unseen := [slo for slo in ("ttft", "tpot") if slo in self.goodput]):
             raise bad(f"takes no {unseen[0]} with --no-stream: an answer in one has no times of tokens. Bound e2el", "goodput")
         self._check_prompts()
