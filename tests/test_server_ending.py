@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from llmi import LLM, AsyncLLM
-from llmi.server import run
+from llmi.errors import InvalidParamsError
+from llmi.server import run, systemd
 from llmi.server.drain import DrainingServer
 from llmi.server.settings import ServerSettings
 
@@ -230,8 +232,73 @@ def test_metrics(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.fullmatch(r"# (HELP|TYPE) llmi:\w+ .+|llmi:\w+(\{[^}]*\})? -?[\d.e+-]+", line), line
 
 
-def test_a_unit_for_systemd(capsys: pytest.CaptureFixture[str]) -> None:
-    command = [sys.executable, "-m", "llmi", "serve", "--systemd", "--port", "81", "--drain-s", "7"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def printed_unit(folder: Path, *flags: str) -> str:
+    command = [sys.executable, "-m", "llmi", "serve", "--systemd", *flags]
+    text = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True).stdout
+    if program := shutil.which("systemd-analyze"):
+        (folder / "llmi.service").write_text(text)
+        said = subprocess.run([program, "verify", folder / "llmi.service"], capture_output=True, text=True, check=False).stderr
+        assert "llmi.service" not in said, said
+    return text
+
+
+def test_a_unit_for_systemd(tmp_path: Path) -> None:
+    text = printed_unit(tmp_path, "--port", "81", "--drain-s", "7")
     assert "-m llmi serve --port 81 --drain-s 7\n" in text and "Type=notify" in text and "TimeoutStopSec=22" in text
-    assert uvicorn.__version__
+    assert "DynamicUser=yes\n" in text and "ReadWritePaths" not in text and "ProtectHome=read-only\n" in text
+
+
+def test_a_unit_has_absolute_paths(tmp_path: Path) -> None:
+    for name in ("tiny", "in $1%"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a.gguf").touch()
+    (tmp_path / "keys.toml").write_text(f"[[keys]]\nname = 'a'\nsha256 = '{'0' * 64}'\n")
+    draft = json.dumps({"method": "eagle", "model": "tiny"})
+    flags = [
+        "-m",
+        "tiny",
+        "-mb=a.gguf",
+        "--model=in $1%",
+        "-m",
+        "user/repo",
+        "--keys",
+        "keys.toml",
+        "--uds=/run/llmi/x.sock",
+        "--receipts",
+        "/var/lib/llmi",
+    ]
+    text = printed_unit(tmp_path, *flags, "--speculative-config", draft)
+    drafted = draft.replace("tiny", f"{tmp_path}/tiny").replace('"', r"\"")
+    started = f"""-m tiny={tmp_path}/tiny -m b={tmp_path}/a.gguf --model "in $$1%%={tmp_path}/in $$1%%" -m user/repo --keys {tmp_path}/keys.toml"""
+    assert f'{started} --uds /run/llmi/x.sock --receipts /var/lib/llmi --speculative-config "{drafted}"\n' in text
+    lines = text.splitlines()
+    assert {"DynamicUser=yes", "RuntimeDirectory=llmi", "StateDirectory=llmi"} <= set(lines)
+    seen = [line for line in lines if line.startswith("BindReadOnlyPaths=")]
+    if tmp_path.is_relative_to("/tmp"):  # of which the service has its own
+        assert [line.rpartition("/")[2] for line in seen[-4:]] == ["tiny", "a.gguf", 'in $1%%"', "keys.toml"]
+
+
+def test_a_unit_writes_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ServerSettings(receipts=tmp_path, uds=tmp_path / "x.sock")
+    where = {"owner": tmp_path.stat().st_uid}
+    monkeypatch.setattr(systemd, "_is_temporary", lambda _: False)
+    real = Path.stat
+    monkeypatch.setattr(
+        Path, "stat", lambda path, **more: os.stat_result((*real(path, **more)[:4], where["owner"], *real(path, **more)[5:]))
+    )
+    where["owner"] = 1234567
+    lines = systemd.unit(["llmi"], settings).splitlines()
+    assert "User=1234567" in lines and lines.count(f"ReadWritePaths={tmp_path}") == 1 and not any("DynamicUser" in line for line in lines)
+    where["owner"] = 0
+    with pytest.raises(InvalidParamsError, match=r"the owner of \S+ \(user 0\): give folders of one user who is not root"):
+        systemd.unit(["llmi"], settings)
+    with pytest.raises(InvalidParamsError, match="there is no folder"):
+        systemd.unit(["llmi"], ServerSettings(uds=tmp_path / "none" / "x.sock"))
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [("a-b=/c.d", "a-b=/c.d"), ("a b", '"a b"'), ("100%", "100%%"), ('{"a": "b\\n"}', r'"{\"a\": \"b\\n\"}"'), ("it's", '"it\'s"'), ("a\nb", r'"a\nb"'), ("", '""')],
+)  # fmt: skip
+def test_words_of_a_unit(word: str, shown: str) -> None:
+    assert systemd.quoted(word) == shown

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from llmi.base.progress import progress
 from llmi.cli.console import note
-from llmi.cli.serve import add_engine_options, load, named_models, threads_of
+from llmi.cli.named_models import named_models
+from llmi.cli.serve import add_engine_options, load, threads_of
 from llmi.errors import InvalidParamsError, import_extra
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmi.cli.console import show
+from llmi.cli.named_models import named_models
 from llmi.errors import InvalidParamsError, import_extra
-from llmi.models.catalogue import DEFAULT_MODEL
 from llmi.params.engine_options import POLICIES
 from llmi.server.settings import ServerSettings
 
@@ -84,20 +84,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def named_models(given: list[str] | None) -> dict[str, str]:
-    """{name: model} of the -m flags. Raises InvalidParamsError for a name that comes twice."""
-    result: dict[str, str] = {}
-    for entry in given or [DEFAULT_MODEL]:
-        name, is_named, path = entry.partition("=")
-        if not is_named or "/" in name or not name or not path:
-            path = entry
-            name = Path(entry).name if Path(entry).is_dir() or entry.count("/") == 1 else Path(entry).name.removesuffix(".gguf")
-        if name in result:
-            raise InvalidParamsError(f"two models are named {name!r}: give one of them another name, as in -m other={path}", "model")
-        result[name] = path
-    return result
-
-
 def threads_of(given: str | None, num_models: int) -> list[int]:
     """Threads of each model's engine. Raises InvalidParamsError."""
     if given is None:
@@ -123,7 +109,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     if not 0 <= arguments.port < 65536:
         raise InvalidParamsError(f"--port must lie in [0, 65535], not {arguments.port}", "port")
     receipts = Path(arguments.receipts) if hasattr(arguments, "receipts") else None
-    if receipts is not None and not (receipts.is_dir() and os.access(receipts, os.W_OK)):
+    if receipts is not None and not arguments.systemd and not (receipts.is_dir() and os.access(receipts, os.W_OK)):
         raise InvalidParamsError(f"--receipts: {receipts} is no folder that can be written to", "receipts")
     uds = Path(arguments.uds) if hasattr(arguments, "uds") else None
     limits = Limits(queue=arguments.max_queue, body_bytes=arguments.max_body_bytes, deadline_s=getattr(arguments, "deadline_s", None))
@@ -157,10 +143,11 @@ def run_serve(arguments: argparse.Namespace) -> int:
     threads = threads_of(getattr(arguments, "num_threads", None), len(names))
     settings = _settings(arguments)
     if arguments.systemd:
+        from llmi.cli.unit_words import absolute_words
         from llmi.server.systemd import unit
 
-        words = [word for word in sys.argv[1:] if word != "--systemd"]
-        show(unit([sys.executable, "-m", "llmi", *words], settings.drain_s))
+        words = absolute_words([word for word in sys.argv[1:] if word != "--systemd"])
+        show(unit([sys.executable, "-m", "llmi", *words], settings))
         return 0
     logging.getLogger("llmi.access").setLevel(logging.WARNING if arguments.no_access_log else logging.INFO)
     sock = bind(settings)
