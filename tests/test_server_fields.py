@@ -313,3 +313,20 @@ def test_a_date_repeats_the_answer_in_every_form_of_a_chat(client: Client, path:
     again = client.ok(path, body_of(path, {"chat_template_kwargs": {"strftime_now": first["llmi"]["date"]}}))
     assert again["llmi"]["date"] is None and [{**e, "id": ""} for e in again[name]] == [{**e, "id": ""} for e in first[name]]
     assert client.error(path, body_of(path, {"chat_template_kwargs": {"strftime_now": "x"}}))["code"] == "chat_template_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_a_negative_prompt_may_be_messages(client: Client, path: str) -> None:
+    negative = [{"role": "system", "content": "Rhyme."}, {"role": "user", "content": [{"type": "text", "text": "ho"}]}]
+    params: dict[str, Any] = {"guidance_scale": 3.0, "temperature": 0}
+    [expected] = client.llm.chat(HI, max_tokens=12, negative_prompt=negative, **params)[0].outputs
+    assert expected.text != client.llm.chat(HI, max_tokens=12, **params)[0].outputs[0].text
+    limit = {"/v1/responses": "max_output_tokens"}.get(path, "max_tokens")
+    answer = client.ok(path, body_of(path, {**params, limit: 12, "negative_prompt": negative}))
+    if path == "/v1/chat/completions":
+        assert answer["choices"][0]["message"]["content"] == expected.text
+    else:
+        parts = answer["content"] if path == "/v1/messages" else answer["output"][0]["content"]
+        assert [part["text"] for part in parts] == [expected.text]
+    wrong = body_of(path, {**params, "negative_prompt": [{"role": "user", "content": 5}]})
+    assert client.error(path, wrong)["param"] == "negative_prompt[0].content"

@@ -190,5 +190,5 @@ def chat_of_messages(taken: Taken, template: str) -> Chat:
     choice, several = _choice(taken)
     return Chat(
         messages=plain_messages(messages, taken.ignored), tools=_tools(taken), variables=_variables(taken, template), add_generation_prompt=not continued,
-        continue_final_message=continued, tool_choice=choice, parallel_tool_calls=several,
+        continue_final_message=continued, tool_choice=choice, parallel_tool_calls=several, negative_prompt=taken.params.get("negative_prompt"),
     )  # fmt: skip

@@ -14,19 +14,19 @@ _TEXTS = {
 }  # fmt: skip
 
 
-def plain_messages(messages: object, ignored: list[str]) -> list[dict[str, Any]]:
-    """Messages of OpenAI's form as templates take them. Raises ApiError.
+def plain_messages(messages: object, ignored: list[str], name: str = "messages") -> list[dict[str, Any]]:
+    """Messages of OpenAI's form as templates take them; `name` is their field. Raises ApiError.
 
     A missing or null content is an empty text; the arguments of tool calls, which are JSON in a string, become the object. Further keys of a message
     stay as they are, and what the template does not read of them is named in the answer. Further keys of parts and calls are left out, and added to `ignored`.
     """
     if not isinstance(messages, list):
-        raise wrong("messages", "must be a list of messages")
+        raise wrong(name, "must be a list of messages")
     if not messages:
-        raise wrong("messages", "is empty: a chat has at least one message", "missing_field")
+        raise wrong(name, "is empty: a chat has at least one message", "missing_field")
     if len(messages) > (most := LIMITS.get().num_messages):
-        raise wrong("messages", f"has {len(messages):,} entries, more than {most:,}", "invalid_value")
-    return [_plain_message(message, f"messages[{index}]", ignored) for index, message in enumerate(messages)]
+        raise wrong(name, f"has {len(messages):,} entries, more than {most:,}", "invalid_value")
+    return [_plain_message(message, f"{name}[{index}]", ignored) for index, message in enumerate(messages)]
 
 
 def _plain_message(message: object, where: str, ignored: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from llmi.base.kinds import TOKEN_IDS, Flag, Text
 from llmi.errors import InvalidParamsError
+from llmi.params.rows import is_message
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.nested import ignore_others, wrong
@@ -40,6 +41,8 @@ class Prompt:
         What the template's clock said (ISO 8601), where it looks at it and the body did not say.
     tools : ToolChat or None
         How answers to a chat are read.
+    negative_ids : list of int or None
+        Those of a chat's negative_prompt, where it is messages.
     """
 
     ids: list[int]
@@ -47,6 +50,7 @@ class Prompt:
     ignored: list[str] = dataclasses.field(default_factory=list)
     date: str | None = None
     tools: ToolChat | None = None
+    negative_ids: list[int] | None = None
 
     def streams(self, seed: int) -> Streams:
         """How each choice of an answer to it is taken apart."""
@@ -124,6 +128,7 @@ class Chat:
     tool_choice: object = None
     parallel_tool_calls: bool = True
     add_special_tokens: bool = True
+    negative_prompt: object = None
 
 
 def chat_of(taken: Taken) -> Chat:
@@ -140,6 +145,7 @@ def chat_of(taken: Taken) -> Chat:
         messages=plain_messages(taken.own.get("messages"), taken.ignored), tools=_tools(taken), variables=variables, chat_template=template,
         add_generation_prompt=not continued if begins is None else Flag().parse("add_generation_prompt", begins), continue_final_message=continued,
         tool_choice=_choice(taken), parallel_tool_calls=taken.flag("parallel_tool_calls", True), add_special_tokens=taken.flag("add_special_tokens", True),
+        negative_prompt=taken.params.get("negative_prompt"),
     )  # fmt: skip
 
 
@@ -205,12 +211,26 @@ def render(model: Served, chat: Chat) -> Prompt:
     rendered = tokenizer.render_chat(
         tools.messages(messages), template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
     )
-    return Prompt(tokenizer.encode_chat(rendered, chat.add_special_tokens), rendered.text, rendered.unused, date, tools)
+    prompt = Prompt(tokenizer.encode_chat(rendered, chat.add_special_tokens), rendered.text, rendered.unused, date, tools)
+    if isinstance(chat.negative_prompt, list) and chat.negative_prompt and is_message(chat.negative_prompt[0]):
+        _render_negative(model, chat, prompt)
+    return prompt
+
+
+def _render_negative(model: Served, chat: Chat, prompt: Prompt) -> None:
+    """Renders the messages of negative_prompt as the chat itself, at the same time of its clock."""
+    ignored: list[str] = []
+    messages = plain_messages(chat.negative_prompt, ignored, "negative_prompt")
+    clock = {} if prompt.date is None else {_CLOCK: prompt.date}
+    negative = render(model, dataclasses.replace(chat, messages=messages, variables={**chat.variables, **clock}, negative_prompt=None))
+    prompt.negative_ids = negative.ids
+    prompt.ignored += [*ignored, *negative.ignored]
 
 
 def with_tools(prompt: Prompt, params: dict[str, Any]) -> dict[str, Any]:
-    """Sampling parameters with those that a chat's tools set. Raises UnsupportedCombinationError for two constraints of one answer."""
+    """Sampling parameters with those that a chat sets: its tools' and its negative prompt's ids. Raises UnsupportedCombinationError for two constraints of one answer."""
     fields = {} if prompt.tools is None else prompt.tools.fields
     if "structured_outputs" in fields and params.get("structured_outputs") is not None:
         raise together()
-    return params | fields
+    negative = {} if prompt.negative_ids is None else {"negative_prompt": prompt.negative_ids}
+    return params | fields | negative
