@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from llmi import LLM, AsyncLLM, GrammarTimeoutError, InvalidParamsError, Samplin
 from llmi.requests import prepare
 from llmi.server.errors import api_error
 from llmi.structured import constraint
-from llmi.structured.compiling import Compilations
+from llmi.structured.compiling import Compilations, Deadline
 from llmi.structured.constraint import GrammarConstraint
 
 PARAMS = SamplingParams(max_tokens=12, seed=5, temperature=1.0)
@@ -36,6 +37,10 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, lis
     monkeypatch.setattr(prepare, "DEADLINE_S", 0.05)
     yield go, begun
     go.set()
+
+
+def in_a_minute() -> Deadline:
+    return Deadline(60, time.monotonic())
 
 
 async def result(engine: AsyncLLM, params: SamplingParams) -> Any:
@@ -78,14 +83,81 @@ def test_errors_of_a_compilation_reach_its_requests() -> None:
 
     for _ in range(2):
         with pytest.raises(InvalidParamsError, match="no"):
-            compilations.wait("a", refuse, 60)
-    assert compilations.wait("a", lambda: 3, 60) == 3
+            compilations.wait("a", refuse, in_a_minute())
+    assert compilations.wait("a", lambda: 3, in_a_minute()) == 3
 
     def late() -> int:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        compilations.wait("a", late, 60)
+        compilations.wait("a", late, in_a_minute())
+
+
+def test_a_compilation_that_nobody_waits_for_does_not_begin() -> None:
+    compilations: Compilations[int] = Compilations(1)
+    go, begun = threading.Event(), []
+
+    def first() -> int:
+        begun.append("first")
+        assert go.wait(60)
+        return 1
+
+    def second() -> int:
+        begun.append("second")
+        return 2
+
+    thread = threading.Thread(target=compilations.wait, args=("first", first, in_a_minute()))
+    thread.start()
+    while not begun:
+        time.sleep(0.001)
+    for make, state in ((first, "has been compiling for 0.01 s and goes on"), (second, "has waited behind others for 0.01 s;")):
+        with pytest.raises(GrammarTimeoutError, match=state):
+            compilations.wait(make.__name__, make, Deadline(0.01, time.monotonic()))
+    go.set()
+    thread.join()
+    assert compilations.wait("third", lambda: 3, in_a_minute()) == 3 and begun == ["first"]
+
+
+def many(engine: AsyncLLM, count: int, letters: str) -> list[asyncio.Task[Any]]:
+    """Requests, each with a grammar of its own."""
+    each = [PARAMS.replace(structured_outputs={"regex": f"[{letters}]{{{number + 1}}}"}) for number in range(count)]
+    return [asyncio.create_task(result(engine, params)) for params in each]
+
+
+def test_slow_grammars_take_no_thread_that_others_need(
+    held: tuple[threading.Event, list[str]], tiny: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, begun = held
+    monkeypatch.setattr(prepare, "DEADLINE_S", 60.0)
+
+    async def main() -> list[Any]:
+        async with AsyncLLM(llm=tiny) as engine:
+            slow = many(engine, 40, "m-q")
+            while not begun:
+                await asyncio.sleep(0.01)
+            other = asyncio.create_task(asyncio.to_thread(int))  # as texts and chats are prepared
+            done, _ = await asyncio.wait({other}, timeout=5)
+            assert not any(task.done() for task in slow)
+            go.set()
+            assert done
+            return await asyncio.gather(*slow)
+
+    assert all(isinstance(end, llmi.RequestOutput) for end in asyncio.run(main()))
+
+
+def test_the_wait_for_a_grammar_counts_from_the_arrival(
+    held: tuple[threading.Event, list[str]], tiny: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of requests behind others, too."""
+    monkeypatch.setattr(prepare, "DEADLINE_S", 0.2)
+
+    async def main() -> list[Any]:
+        async with AsyncLLM(llm=tiny) as engine:
+            return await asyncio.gather(*many(engine, 256, "r-t"))
+
+    begun_s = time.monotonic()
+    assert all(isinstance(end, GrammarTimeoutError) for end in asyncio.run(main()))
+    assert time.monotonic() - begun_s < 1.2, "eight waits of 32 requests each, one after another, take 1.6 s"
 
 
 def test_over_http_it_is_a_503_that_says_when_to_come_again() -> None:

@@ -8,6 +8,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from llmi.base.kinds import show
@@ -33,6 +34,8 @@ from llmi.text.prompts import PromptList, as_list, is_single
 if TYPE_CHECKING:
     import os
 
+#: Requests with a grammar are prepared by threads of their own: a thread waits for the grammar, and the loop's threads are few.
+_NUM_GRAMMAR_THREADS = 32
 _LONG_CHARS = 2_000  # a text that takes the tokenizer about a millisecond
 _OPTIONS = ("priority", "speculative_config", "trace", "parse_special")
 
@@ -82,6 +85,7 @@ class AsyncLLM(StaysHere):
         self._numbers = itertools.count()
         self._closed_to_new = False
         self._by_name: dict[str, Arrival | OnlineRequest] = {}
+        self._grammar_threads = ThreadPoolExecutor(_NUM_GRAMMAR_THREADS, "llmi grammar")
         seats = self.llm._engine_args.passed_on["max_num_seqs"]
         assert isinstance(seats, int)
         self._queue = Queue(self.llm._engine, max_queue, seats)
@@ -120,16 +124,17 @@ class AsyncLLM(StaysHere):
         ------
         QueueFullError, RequestTimeoutError, and what LLM.generate would raise for one prompt
         """
-        slow = _is_long(prompt) or "structured_outputs" in generate_args or getattr(sampling_params, "structured_outputs", None) is not None
+        grammar = _has_grammar(sampling_params, generate_args)
         options = take_options(generate_args, *_OPTIONS)
         number = next(self._numbers)
 
-        def make() -> Call:
-            return _checked(
-                self.llm._call(_one(prompt), sampling_params, generate_args, CallOptions(stream=True, arrival=number, **options))
-            )
+        def make(queued_s: float) -> Call:
+            kind = CallOptions(stream=True, arrival=number, queued_s=queued_s, **options)
+            return _checked(self.llm._call(_one(prompt), sampling_params, generate_args, kind))
 
-        return self._stream(make, number, request_id, deadline_s, slow)
+        arrival = self._arrival(make, number, request_id, deadline_s, grammar)
+        arrival.slow = grammar or _is_long(prompt)
+        return RequestStream(self, arrival)
 
     def chat(
         self,
@@ -147,12 +152,14 @@ class AsyncLLM(StaysHere):
         chat = ChatOptions(**take_options(chat_args, *(field.name for field in dataclasses.fields(ChatOptions))))
         number = next(self._numbers)
 
-        def make() -> Call:
+        def make(queued_s: float) -> Call:
             if not is_chat(messages):
                 raise InvalidParamsError(f"messages must be one chat, a list of dicts with 'role', not {show(messages)}", "messages")
-            return _checked(chat_call(self.llm, messages, sampling_params, chat_args, chat, True, number))
+            kind = CallOptions(stream=True, arrival=number, queued_s=queued_s)
+            return _checked(chat_call(self.llm, messages, sampling_params, chat_args, chat, kind))
 
-        return self._stream(make, number, request_id, deadline_s, True)
+        grammar = chat.tools is not None or _has_grammar(sampling_params, chat_args)
+        return RequestStream(self, self._arrival(make, number, request_id, deadline_s, grammar))
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its reader gets what there is, with finish_reason "abort"."""
@@ -204,6 +211,7 @@ class AsyncLLM(StaysHere):
         while pump.requests and pump.thread.is_alive():
             await asyncio.sleep(0.01)
         pump.closed = True
+        self._grammar_threads.shutdown(wait=False)
         await asyncio.to_thread(pump.thread.join)
         if self._owned:
             await asyncio.to_thread(self.llm.close)
@@ -219,10 +227,12 @@ class AsyncLLM(StaysHere):
         assert self._pump is not None
         return self._pump
 
-    def _stream(self, make: Callable[[], Call], number: int, request_id: str | None, deadline_s: float | None, slow: bool) -> RequestStream:
+    def _arrival(
+        self, make: Callable[[float], Call], number: int, request_id: str | None, deadline_s: float | None, grammar: bool
+    ) -> Arrival:
         name = option("request_id", request_id)
-        arrival = Arrival(name if name is not None else f"async-{number}", make, slow, option("deadline_s", deadline_s))
-        return RequestStream(self, arrival)
+        threads = self._grammar_threads if grammar else None
+        return Arrival(name if name is not None else f"async-{number}", make, option("deadline_s", deadline_s), threads)
 
     def _admit(self, arrival: Arrival) -> None:
         if self._running.closed or self._closed_to_new:
@@ -298,6 +308,10 @@ def _live(request: OnlineRequest, now: float) -> LiveRequest:
         request.name, submission.built.id, "running" if progress.num_tokens else "waiting", age, len(submission.prompt_token_ids), progress.num_cached_tokens,
         progress.num_tokens, sum(drafted for drafted, _ in drafts.values()), sum(accepted for _, accepted in drafts.values()), drafts,
     )  # fmt: skip
+
+
+def _has_grammar(sampling_params: object, given: Mapping[str, object]) -> bool:
+    return "structured_outputs" in given or getattr(sampling_params, "structured_outputs", None) is not None
 
 
 def _is_long(prompt: object) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
 from typing import Protocol
 
 from llmi.base.travel import StaysHere
@@ -19,15 +20,18 @@ from llmi.requests.call import Call
 class Arrival:
     """A request before the engine has it.
 
-    make : makes its call; it may take long for a long text, a template or a grammar, and is called off the loop then (`slow`).
+    make : makes its call, given since when it waits to be made (by time.monotonic()).
+    threads : call `make`; None: the loop's.
+    slow : `make` may take long, for a long text, a template or a grammar, and is called off the loop.
     arrived_s : by time.monotonic().
     max_unread : most tokens that may wait for the reader; None: as many as there are.
     """
 
     name: str
-    make: Callable[[], Call]
-    slow: bool
+    make: Callable[[float], Call]
     deadline_s: float | None
+    threads: Executor | None = None
+    slow: bool = True
     arrived_s: float = dataclasses.field(default_factory=time.monotonic)
     aborted: bool = False
     max_unread: int | None = None
@@ -59,9 +63,9 @@ class Host(Protocol):
         ...
 
 
-def _attempt(make: Callable[[], Call]) -> Call | Exception:
+def _attempt(make: Callable[[float], Call], queued_s: float) -> Call | Exception:
     try:
-        return make()
+        return make(queued_s)
     except Exception as error:
         return error
 
@@ -166,7 +170,7 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
             if not self._admitted:
                 host._admit(arrival)
                 self._admitted = True
-            made = _attempt(arrival.make) if not arrival.slow else await self._make(arrival)
+            made = _attempt(arrival.make, time.monotonic()) if not arrival.slow else await self._make(arrival)
             if isinstance(made, Exception):
                 raise made
             self._admitted, self._arrival = False, None  # _submit withdraws it if it raises
@@ -180,7 +184,7 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
     async def _make(self, arrival: Arrival) -> Call | Exception:
         """The call, made by a thread, which goes on if this step is cancelled."""
         if self._made is None:
-            self._made = asyncio.get_running_loop().run_in_executor(None, _attempt, arrival.make)
+            self._made = asyncio.get_running_loop().run_in_executor(arrival.threads, _attempt, arrival.make, time.monotonic())
         left = None if arrival.deadline_s is None else max(0.0, arrival.arrived_s + arrival.deadline_s - time.monotonic())
         done, _ = await asyncio.wait([self._made], timeout=left)
         if not done:

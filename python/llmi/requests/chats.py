@@ -42,13 +42,12 @@ def chat_call(
     sampling_params: object,
     generate_args: dict[str, Any],
     chat: ChatOptions,
-    stream: bool = False,
-    arrival: int | None = None,
+    kind: CallOptions | None = None,
 ) -> Call:
     """The requests of one chat or several, which `llm._submit` hands to the engine.
 
-    generate_args: options of generate(), and sampling parameters by name. stream: text is wanted as it comes. arrival: see
-    CallOptions.
+    generate_args: options of generate(), and sampling parameters by name. kind: what else the call is; None: a call
+    that waits for all its answers.
     Raises InvalidParamsError for arguments that hold for all chats.
     """
     options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error")
@@ -66,8 +65,8 @@ def chat_call(
     for prompt in prompts:
         if chat.cache_salt is not None and not isinstance(prompt, LlmiError):
             prompt["cache_salt"] = chat.cache_salt
-    call_options = CallOptions(
-        to_the_end=True, stream=stream, render=lambda entry: ids_of(render(entry)), tools=tools, arrival=arrival, **options
+    call_options = dataclasses.replace(
+        kind or CallOptions(), to_the_end=True, render=lambda entry: ids_of(render(entry)), tools=tools, **options
     )
     params, given = _with_tools(tools, sampling_params, generate_args)
     return prepare(llm, resolve(llm, prompts, params, given, call_options))

@@ -23,6 +23,7 @@ from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
 from llmi.structured import DEADLINE_S, constraint_of
+from llmi.structured.compiling import Deadline
 from llmi.structured.thinking import written
 from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
 from llmi.tools.chat import ToolChat
@@ -40,7 +41,8 @@ class CallOptions:
 
     stream: text is wanted as it comes. stepped: the requests run while LLM.step is called. to_the_end: where nobody gives max_tokens it is
     the end of the context. render: makes token ids of a chat's messages, in calls that take chats; tools: how their answers are read.
-    arrival: of requests that arrive one by one, this one's number: its seed is derived from it.
+    arrival: of requests that arrive one by one, this one's number: its seed is derived from it. queued_s: since when such a request waits to be
+    prepared, by time.monotonic(); its wait for a grammar counts from then.
     """
 
     priority: int | Iterable[int] = 0
@@ -54,6 +56,7 @@ class CallOptions:
     render: Callable[[object], list[int]] | None = None
     tools: ToolChat | None = None
     arrival: int | None = None
+    queued_s: float | None = None
 
     def checked(self) -> CallOptions:
         """With flags and words in their plain form. Raises InvalidParamsError."""
@@ -205,8 +208,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     llm._builder.fit_max_tokens(prompt.use, len(ids), len(submission.negative_token_ids))
     if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
         text = submission.prompt = written(llm.tokenizer, ids)
-    deadline_s = None if options.arrival is None else DEADLINE_S
-    made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text, deadline_s=deadline_s)
+    deadline = None if options.queued_s is None else Deadline(DEADLINE_S, options.queued_s)
+    made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text, deadline=deadline)
     constraint = None if made is None else ConstraintMasks(made, llm._builder.ends(params))
     submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
     submission.hooks.drops_beams = use.beams is not None

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from llmi.params.constraint import Constraint
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.compiling import Deadline
 from llmi.structured.thinking import prelude_of
 from llmi.text.tokenizer import Tokenizer
 
@@ -16,12 +17,12 @@ DEADLINE_S = 2.0
 
 
 def constraint_of(
-    value: object, tokenizer: Tokenizer, prompt: Callable[[], str | None], *, deadline_s: float | None = None
+    value: object, tokenizer: Tokenizer, prompt: Callable[[], str | None], *, deadline: Deadline | None = None
 ) -> Constraint[Any] | None:
     """The automaton of `structured_outputs` in its plain form: a Constraint as it is, StructuredOutputsParams compiled, None as None.
 
     prompt: gives the text before the output, special tokens included; called where the constraint starts after thinking.
-    deadline_s: longest wait for a compilation, in seconds; None waits for its end.
+    deadline: of the wait for a compilation; None waits for its end.
     Raises InvalidParamsError for a grammar that cannot be enforced, MissingExtraError without the library, GrammarTimeoutError.
     """
     if not isinstance(value, StructuredOutputsParams):
@@ -29,4 +30,4 @@ def constraint_of(
     from llmi.structured.constraint import grammar_constraint
 
     prelude = prelude_of(tokenizer, prompt()) if value.after_thinking else ""
-    return grammar_constraint(value, tokenizer, prelude, deadline_s=deadline_s)
+    return grammar_constraint(value, tokenizer, prelude, deadline=deadline)

@@ -10,7 +10,7 @@ from llmi import _core
 from llmi.errors import ConstraintError
 from llmi.params.constraint import Constraint
 from llmi.params.structured import StructuredOutputsParams
-from llmi.structured.compiling import Compilations
+from llmi.structured.compiling import Compilations, Deadline
 from llmi.structured.grammars import compiled, refused
 from llmi.structured.library import Matcher, Vocabulary, vocabulary_of
 from llmi.text.tokenizer import Tokenizer
@@ -114,11 +114,11 @@ def _first_line(message: str) -> str:
 
 
 def grammar_constraint(
-    params: StructuredOutputsParams, tokenizer: Tokenizer, prelude: str = "", *, deadline_s: float | None = None
+    params: StructuredOutputsParams, tokenizer: Tokenizer, prelude: str = "", *, deadline: Deadline | None = None
 ) -> GrammarConstraint:
     """The compiled grammar, behind a prelude of thinking; the latest 64 are kept.
 
-    Raises InvalidParamsError for what cannot be enforced, MissingExtraError, and GrammarTimeoutError after `deadline_s`; None waits.
+    Raises InvalidParamsError for what cannot be enforced, MissingExtraError, and GrammarTimeoutError at the deadline; None waits.
     """
     vocabulary = vocabulary_of(tokenizer)
     key = (id(vocabulary), params, prelude)
@@ -135,4 +135,4 @@ def grammar_constraint(
                 _cache.popitem(last=False)
         return made
 
-    return make() if deadline_s is None else _compilations.wait(key, make, deadline_s)
+    return make() if deadline is None else _compilations.wait(key, make, deadline)
