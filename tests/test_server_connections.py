@@ -23,9 +23,11 @@ ENDED: list[str] = []
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """A short answer, or one without end at /long."""
+    """A short answer, after a second at /slow, or one without end at /long."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     try:
+        if scope["path"] == "/slow":
+            await asyncio.sleep(1)
         while scope["path"] == "/long":
             await send({"type": "http.response.body", "body": b"x" * 10_000, "more_body": True})
             await asyncio.sleep(0)
@@ -125,6 +127,28 @@ def test_31_headers_that_are_too_large(port: int, ends: bytes) -> None:
     with connected(port) as sock:
         sock.sendall(GET[:-2] + b"x-much: " + b"y" * 65_000 + ends)
         assert read_all(sock)[:12] in (b"HTTP/1.1 431", b"HTTP/1.1 400", b"")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        GET.replace(b"/x", b"/long") + GET[:-2],
+        GET.replace(b"/x", b"/slow") + GET[:-2],
+        b"POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n",
+    ],
+    ids=["of a second request in a stream", "of a second request", "behind a body"],
+)
+def test_31_headers_without_end_while_a_request_runs(port: int, begin: bytes) -> None:
+    """They are not taken in: after the limit the connection is cut, or nothing more is read."""
+    with connected(port) as sock:
+        sock.settimeout(0.3)
+        sent = 0
+        with pytest.raises(OSError):
+            sock.sendall(begin)
+            time.sleep(0.05)
+            while sent < 64 << 20:
+                sent += sock.send(b"x-more: " + b"y" * 1000 + b"\r\n")
+    assert sent < 16 << 20, "no more than the system's buffers"
 
 
 def test_31_a_body_that_does_not_come(port: int) -> None:

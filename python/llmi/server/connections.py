@@ -47,6 +47,7 @@ class Timed:
     num_refused: dict[int, int]  # by status, of all connections
     # uvicorn's class, which comes behind this one among the bases, sets them.
     transport: _Uvicorns
+    flow: _Uvicorns
     cycle: _Uvicorns
     connections: _Uvicorns
 
@@ -64,27 +65,26 @@ class Timed:
         self._wait_for_header()
 
     def data_received(self, data: bytes) -> None:
-        """Counts bytes until there is a request."""
-        before = self.cycle
+        """Counts bytes that are neither a whole header nor a body: the parser keeps them."""
+        before, num_before = self.cycle, self._num_body_bytes()
         super().data_received(data)  # type: ignore[misc]
         if self.transport is None or self.transport.is_closing():
             return
-        if self._has_request() or self.cycle is not before:
+        if self.cycle is not before or self._num_body_bytes() > num_before:
             self._num_header_bytes = 0
             self._stop_waiting()
+            return
+        if self.flow.read_paused:  # nothing more comes until the answer is whole
             return
         self._num_header_bytes += len(data)
         if self._num_header_bytes > self.limits.header_bytes:
             self._refuse(431)
-        elif self._header_timer is None:
+        elif self._header_timer is None and not self._has_request():
             self._wait_for_header()
 
     def send_400_response(self, msg: str) -> None:
-        """Bytes that are no request. In the middle of an answer they end the connection alone: what is written then would be part of it."""
-        if self._has_request():
-            self.transport.close()
-        else:
-            self._refuse(400)
+        """Bytes that are no request."""
+        self._refuse(400)
 
     def pause_writing(self) -> None:
         """The client does not read as fast as bytes come."""
@@ -106,6 +106,10 @@ class Timed:
             self._stuck_timer.cancel()
             self._stuck_timer = None
         super().connection_lost(exc)  # type: ignore[misc]
+
+    def _num_body_bytes(self) -> int:
+        """Of the last request: those that the application has not taken yet."""
+        return 0 if self.cycle is None else len(self.cycle.body)
 
     def _has_request(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -133,10 +137,15 @@ class Timed:
             self.transport.abort()
 
     def _refuse(self, status: int) -> None:
-        if not self.transport.is_closing():
-            self.num_refused[status] = self.num_refused.get(status, 0) + 1
-            self.transport.write(refusal(status, self.limits))
-            self.transport.close()
+        """Ends the connection. In the middle of an answer nothing is written: it would be part of the answer."""
+        if self.transport.is_closing():
+            return
+        self.num_refused[status] = self.num_refused.get(status, 0) + 1
+        if self._has_request():
+            self.transport.abort()
+            return
+        self.transport.write(refusal(status, self.limits))
+        self.transport.close()
 
 
 @functools.cache
