@@ -19,7 +19,7 @@ from llmi import LLM, AsyncLLM, SamplingParams, _core
 from llmi.cli.serve import add_options, load
 from llmi.requests.prepare import CallOptions
 from llmi.server import event_stream
-from llmi.server.limits import Limits
+from llmi.server.limits import LIMITS, Limits
 from llmi.server.settings import ServerSettings
 from llmi.testing.soak.rounds import Running
 from llmi.testing.soak.wire import Connection, ask, request_bytes
@@ -97,8 +97,8 @@ def test_5_a_slow_reader_below_the_bound_gets_all(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("waits", ["in the queue", "for its tokens"])
-def test_23_silent_streams_get_comments(llm: LLM, monkeypatch: pytest.MonkeyPatch, waits: str) -> None:
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
+def test_23_silent_streams_get_comments(llm: LLM, waits: str) -> None:
+    limits = Limits(keep_alive_s=0.05)
     body = {**LONG, "stream": True}
     if waits == "for its tokens":  # nothing is told before the stop string can be ruled out
         body |= {"stop": ["\x01" * 30], "logit_bias": {"2": 100.0}, "max_tokens": 25}
@@ -121,27 +121,65 @@ def test_23_silent_streams_get_comments(llm: LLM, monkeypatch: pytest.MonkeyPatc
         return data
 
     if waits == "in the queue":
-        with Serving(llm) as server:
+        with Serving(llm, limits=limits) as server:
             data = asyncio.run(run(server))
         assert b"HTTP/1.1 200" in data and b": keep-alive\n\n" in data
         return
     sent: list[bytes] = []
 
-    async def silent() -> None:
-        async def events() -> Any:
-            await asyncio.sleep(0.3)
-            yield b"data: 1\n\n"
+    async def events() -> Any:
+        await asyncio.sleep(0.3)
+        yield b"data: 1\n\n"
 
-        async def send(message: Any) -> None:
-            sent.append(message.get("body", b""))
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
 
-        async def receive() -> Any:
-            await asyncio.sleep(60)
-
-        await event_stream.EventStream(events())({"type": "http"}, receive, send)
-
-    asyncio.run(silent())
+    asyncio.run(streamed(events(), send, limits))
     assert sent.count(b": keep-alive\n\n") >= 2 and b"data: 1\n\n" in sent
+
+
+async def streamed(events: Any, send: Any, limits: Limits) -> None:
+    """Sends a stream to a client that stays."""
+
+    async def receive() -> Any:
+        await asyncio.sleep(60)
+
+    LIMITS.set(limits)
+    await event_stream.EventStream(events)({"type": "http"}, receive, send)
+
+
+def test_23_the_silence_counts_from_the_last_event() -> None:
+    """And not from the last time that somebody looked."""
+    keep_alive_s, sent = 0.5, []
+
+    async def events() -> Any:
+        await asyncio.sleep(0.4 * keep_alive_s)
+        yield b"data: 1\n\n"
+        await asyncio.sleep(2.6 * keep_alive_s)
+
+    async def send(message: Any) -> None:
+        sent.append((message.get("body", b""), time.monotonic()))
+
+    asyncio.run(streamed(events(), send, Limits(keep_alive_s=keep_alive_s)))
+    event_s = next(at for body, at in sent if body == b"data: 1\n\n")
+    after = [at - event_s for body, at in sent if body == b": keep-alive\n\n" and at > event_s]
+    assert len(after) == 2 and keep_alive_s - 0.01 <= after[0] < 1.5 * keep_alive_s, after
+
+
+def test_5_a_slow_reader_that_makes_progress_is_not_cut() -> None:
+    """One write takes longer than a client may read nothing."""
+    sent: list[bytes] = []
+
+    async def events() -> Any:
+        yield b"data: 1\n\n"
+        yield b"data: 2\n\n"
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(0.1 if message.get("body") == b"data: 1\n\n" else 0)
+        sent.append(message.get("body", b""))
+
+    asyncio.run(streamed(events(), send, Limits(stuck_s=0.02, keep_alive_s=0.02)))
+    assert b"data: 2\n\n" in sent and sent[-1] == b""
 
 
 def keys_file(folder: Path, **more: dict[str, object]) -> Path:

@@ -1,4 +1,4 @@
-"""Server-sent events: an answer that goes out as it comes, with comments while nothing does, and an end when nobody reads."""
+"""Server-sent events: an answer that goes out as it comes, with comments while nothing does, and an end when the client has gone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collections.abc import AsyncIterator, Awaitable
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-#: A comment goes out after this long without an event; proxies cut connections that are silent.
-KEEP_ALIVE_S = 15.0
-#: A reader that takes nothing for this long has its connection closed.
-STUCK_S = 60.0
+from llmi.server.limits import LIMITS
+
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _COMMENT = b": keep-alive\n\n"
 
@@ -25,7 +23,7 @@ class Watched(Response):
     def __init__(self) -> None:
         super().__init__(None, 200, _HEADERS)
         del self.headers["content-length"]
-        self._sent_s = 0.0  # when the last event went out
+        self._sent_s = 0.0  # when the last event or comment went out
         self._is_sending = False
 
     async def _send_all(self, send: Send) -> None:
@@ -50,18 +48,22 @@ class Watched(Response):
             await self._close()
 
     async def _watch(self, receive: Receive, send: Send, work: asyncio.Task[None]) -> None:
-        """Ends the work when the client has gone or is stuck, and sends comments while nothing else is sent."""
-        loop = asyncio.get_running_loop()
+        """Ends the work when the client has gone, and sends comments while nothing else is sent.
+
+        A client that is there and reads nothing is the connection's to cut (llmi.server.connections): then it has gone.
+        """
+        loop, keep_alive_s = asyncio.get_running_loop(), LIMITS.get().keep_alive_s
         gone = asyncio.create_task(_disconnected(receive))
         try:
             while True:
-                await asyncio.wait({gone}, timeout=KEEP_ALIVE_S)
-                silent_s = loop.time() - self._sent_s
-                if gone.done() or (self._is_sending and silent_s >= STUCK_S):
+                silent_s = 0.0 if self._is_sending else loop.time() - self._sent_s
+                await asyncio.wait({gone}, timeout=max(0.0, keep_alive_s - silent_s))
+                if gone.done() or work.done():
                     work.cancel()
                     return
-                if not self._is_sending and silent_s >= KEEP_ALIVE_S and not work.done():
+                if not self._is_sending and loop.time() - self._sent_s >= keep_alive_s:
                     await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+                    self._sent_s = loop.time()
         finally:
             gone.cancel()
 

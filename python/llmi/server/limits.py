@@ -40,6 +40,8 @@ class Limits:
         Of a stream, about, that wait for a client that reads too slowly; with more its request ends.
     stuck_s : float
         A client that takes none of the bytes that wait for it this long is cut off.
+    keep_alive_s : float
+        A stream that is silent for this long gets a comment: proxies cut connections that are silent.
     num_connections : int
         Open connections; one more gets 503. None: the limit of open files, less 64.
     queue : int or None
@@ -58,6 +60,7 @@ class Limits:
     answer_bytes: int = 64 << 20
     unread_bytes: int = 16 << 20
     stuck_s: float = 60.0
+    keep_alive_s: float = 15.0
     num_connections: int = dataclasses.field(default_factory=_most_connections)
     queue: int | None = 1024
     deadline_s: float | None = None
