@@ -22,7 +22,7 @@ import pytest
 
 from llmi import LLM, AsyncLLM
 from llmi.errors import InvalidParamsError
-from llmi.server import run, systemd
+from llmi.server import drain, run, systemd
 from llmi.server.drain import DrainingServer
 from llmi.server.settings import ServerSettings
 
@@ -56,6 +56,7 @@ class Running:
         self.thread = threading.Thread(target=run.serve, args=({"tiny": self.engine}, settings, sock, say))
         self.thread.start()
         assert ready.wait(20), lines
+        self.door = self.server.config.app.state.llmi.door
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -181,6 +182,49 @@ def test_19_what_does_not_finish_is_told(llm: LLM, monkeypatch: pytest.MonkeyPat
         thread.join()
         [(status, _, body)] = answers
         assert b"shutting down" in body and status == (200 if stream else 503)
+
+
+def test_19_a_body_on_its_way_is_not_waited_for(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(llm, monkeypatch, drain_s=0.3) as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        assert wait_until(lambda: server.door.num_active == 1)
+        server.server.should_exit = True
+        answer = b""
+        while part := sock.recv(65536):
+            answer += part
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ") and json.loads(body)["error"]["code"] == "shutting_down"
+
+
+def test_19_a_second_signal_ends_the_wait(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(llm, monkeypatch, drain_s=20) as server:
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(server.post({**LONG, "max_tokens": 65_000, "stream": True})))
+        thread.start()
+        assert wait_until(lambda: llm._engine.latest_stats()["num_running"] == 1)
+        begun_s = time.monotonic()
+        for _ in range(2):
+            server.server.handle_exit(signal.SIGTERM, None)
+        thread.join()
+        assert time.monotonic() - begun_s < 10
+        [(status, _, body)] = answers
+        assert status == 200 and b"shutting down" in body
+
+
+def test_19_a_client_that_does_not_read_does_not_hold_up_the_end(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(drain, "_LAST_S", 0.3)
+    with running(llm, monkeypatch, drain_s=0.1) as server, socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", server.port))
+        body = json.dumps({**BODY, "max_tokens": 20_000, "stream": True, "logprobs": 20}).encode()
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        assert wait_until(lambda: any(connection.flow.write_paused for connection in server.server.server_state.connections))
+        server.server.should_exit = True
+        server.thread.join(30)
+        assert not server.thread.is_alive()
+    assert "1 connections were cut" in caplog.text and "Traceback" not in caplog.text and "Cancel" not in caplog.text
 
 
 def test_19_sigterm_ends_with_0(tiny_path: Callable[..., Path]) -> None:

@@ -32,6 +32,7 @@ WAYS: dict[int, tuple[str, list[str]]] = {
     17: ("a dead engine is healthy", ["server::test_models_health_and_ready", "server::test_a_dead_engine_leaves_the_others_alone", "online::test_health_and_live_state"]),
     18: ("a deadline in the queue ends as length", ["server_ending::test_18_deadlines", "online::test_deadlines_count_from_the_arrival", "server_waiting::test_18_the_time_of_the_body_counts"]),
     19: ("SIGTERM drops requests", ["server_ending::test_19_the_end_finishes_what_runs", "server_ending::test_19_what_does_not_finish_is_told", "server_ending::test_19_sigterm_ends_with_0",
+                                     "server_ending::test_19_a_body_on_its_way_is_not_waited_for", "server_ending::test_19_a_client_that_does_not_read_does_not_hold_up_the_end",
                                      "soak::test_two_servers_that_end_under_load"]),
     20: ("routes without a key", ["server_guard::test_20_every_route_needs_a_key_but_those_that_are_named"]),
     21: ("any web page may use localhost", ["server_guard::test_21_22_hosts_and_origins"]),

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import uvicorn
 
@@ -26,7 +27,7 @@ class DrainingServer(uvicorn.Server):
 
     on_ready : called when it listens.
     on_drain : called at the first SIGTERM or SIGINT; from then on the application turns requests away.
-    on_deadline : called `drain_s` later, if something still runs: it ends that.
+    on_deadline : called `drain_s` later, or at a second signal, if something still runs: it ends that.
     on_hangup : called at SIGHUP.
     """
 
@@ -40,33 +41,58 @@ class DrainingServer(uvicorn.Server):
         on_deadline: Callable[[], None],
         on_hangup: Callable[[], None],
     ) -> None:
-        config.timeout_graceful_shutdown = int(drain_s + _LAST_S + 1)
+        config.timeout_graceful_shutdown = int(drain_s + _LAST_S + 2)  # never reached: connections are cut before it
         super().__init__(config)
         self._drain_s = drain_s
         self._on_ready = on_ready
         self._on_drain = on_drain
         self._on_deadline = on_deadline
         self._on_hangup = on_hangup
+        self._loop: asyncio.AbstractEventLoop | None = None  # while it serves
+        self._timer: asyncio.TimerHandle | None = None  # of the next step of the end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen."""
-        quiet_accepts(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        quiet_accepts(self._loop)
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             with contextlib.suppress(NotImplementedError):
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
+                self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         if self.started:
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Takes no more connections, and waits for the requests under way; a second signal ends the wait."""
         self._on_drain()
-        timer = asyncio.get_running_loop().call_later(self._drain_s, self._on_deadline)
+        self._timer = asyncio.get_running_loop().call_later(self._drain_s, self._end)
         try:
             await asyncio.sleep(_TELL_S)
             await super().shutdown(sockets)
         finally:
-            timer.cancel()
+            self._timer.cancel()
+            self._loop = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The handler of SIGTERM and SIGINT."""
+        self._captured_signals.append(sig)
+        if self.should_exit and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end)
+        self.should_exit = True
+
+    def _end(self) -> None:
+        """The wait is over: what still runs is told so."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_deadline()
+        self._timer = asyncio.get_running_loop().call_later(_LAST_S, self._cut)
+
+    def _cut(self) -> None:
+        """Clients that have not read their last words by now have no connection any more."""
+        connections = list(self.server_state.connections)
+        log.warning("%d connections were cut: their clients did not read the end of their answers within %g s", len(connections), _LAST_S)
+        for connection in connections:
+            connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -74,7 +74,10 @@ class Origins:
 
 
 class Door:
-    """Who may pass, and how many did. keys: None where everybody may call. is_draining: while it is true, requests are turned away."""
+    """Who may pass, and how many did. keys: None where everybody may call. is_draining: while it is true, requests are turned away.
+
+    bodies: the waits for bodies that are on their way.
+    """
 
     def __init__(self, limits: Limits, origins: Origins, keys: Keys | None = None) -> None:
         self.limits = limits
@@ -84,6 +87,14 @@ class Door:
         self.num_active = 0
         self.num_refused: dict[int, int] = {}  # by status
         self.nobody = Caller(None)
+        self.bodies: set[asyncio.Timeout] = set()
+
+    def end(self) -> None:
+        """The drain is over: bodies that are on their way are not waited for."""
+        self.is_draining = True
+        for wait in self.bodies:
+            if not wait.expired():
+                wait.reschedule(0.0)
 
     def caller(self, path: str, headers: dict[bytes, list[bytes]]) -> Caller:
         """Whose key a request has. Raises ApiError: all routes but OPEN need one."""
@@ -103,6 +114,10 @@ class Door:
         if path.startswith(WATCHED) and not found.may_see_metrics:
             raise ApiError(403, f"key {found.name!r} may not see this: it tells of other keys' requests", code="metrics_refused")
         return found
+
+
+def _shutting_down() -> ApiError:
+    return ApiError(503, "the server is shutting down", code="shutting_down", headers={"connection": "close", "retry-after": "5"})
 
 
 class Guard:
@@ -159,7 +174,7 @@ class _Visit:
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value)
         if door.is_draining and scope["path"] != "/health":
-            raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"connection": "close", "retry-after": "5"})
+            raise _shutting_down()
         size = (
             sum(len(name) + len(value) + 4 for name, value in scope["headers"])
             + len(scope.get("raw_path", b""))
@@ -217,25 +232,34 @@ class _Visit:
         )  # fmt: skip
         if length.isdigit() and (len(length) > 15 or int(length) > limits.body_bytes):
             raise too_large
-        parts: list[bytes] = []
-        size = 0
+        wait = asyncio.timeout(limits.body_s)
+        self._door.bodies.add(wait)
         try:
-            async with asyncio.timeout(limits.body_s):
-                while True:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if size > limits.body_bytes:
-                        raise too_large
-                    parts.append(part)
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
+            async with wait:
+                return await self._whole_body(too_large)
         except TimeoutError:
+            if self._door.is_draining and time.monotonic() - self._begun_s < limits.body_s:
+                raise _shutting_down() from None
             raise ApiError(
                 408, f"the body did not come within {limits.body_s:g} s", code="body_timeout", headers={"connection": "close"}
             ) from None
+        finally:
+            self._door.bodies.discard(wait)
+
+    async def _whole_body(self, too_large: ApiError) -> bytes | None:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._door.limits.body_bytes:
+                raise too_large
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
 
     async def _counted(self, message: Message) -> None:
         if message["type"] == "http.response.start":

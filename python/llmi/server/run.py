@@ -64,6 +64,7 @@ def make_server(
         notify("STOPPING=1")
 
     def end() -> None:
+        door.end()
         for server in models.values():
             server.abort_all()
 
