@@ -149,6 +149,7 @@ def test_rates_of_a_key(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None
     answers = [one(door, **bearer("secret-a")) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert [answer.headers.get("x-ratelimit-remaining-requests") for answer in answers[:3]] == ["2", "1", "0"]
+    assert answers[3].headers["x-ratelimit-remaining-requests"] == "0" and answers[3].headers["x-ratelimit-reset-requests"] == "60.000s"
     assert answers[3].headers["retry-after"] == "20" and answers[3].json()["error"]["code"] == "rate_limit_exceeded"
     now[0] += 20
     assert one(door, **bearer("secret-a")).status_code == 200
@@ -178,6 +179,24 @@ def test_salts_priorities_and_contexts(key_file: Path) -> None:
     alice.check_context(100)
     with pytest.raises(llmi.InvalidParamsError, match="101 tokens, more than the 100"):
         alice.check_context(101)
+
+
+def test_what_a_key_has_used_outlives_a_change_of_its_entry(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_module.time, "monotonic", lambda: 100.0)
+    keys = Keys(key_file)
+    bob = keys.find("secret-b")
+    assert bob is not None
+    bob.spend(30)
+    with bob.admitted():
+        key_file.write_text(key_file.read_text().replace("priority = 5", "priority = 1").replace("minute = 50", "minute = 40"))
+        keys.reload()
+        again = keys.find("secret-b")
+        assert again is not None and again.priority == 1 and again.num_active == 1
+        assert dict(again.headers())[b"x-ratelimit-remaining-tokens"] == b"10"
+    assert again.num_active == 0
+    key_file.write_text(key_file.read_text().replace("tokens_per_minute = 40", ""))
+    keys.reload()
+    assert again.headers() == []
 
 
 def test_keys_are_read_again(key_file: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,6 +19,7 @@ from llmi import LLM, AsyncLLM, SamplingParams, _core
 from llmi.cli.serve import add_options, load
 from llmi.requests.prepare import CallOptions
 from llmi.server import event_stream
+from llmi.server.keys import Caller
 from llmi.server.limits import LIMITS, Limits
 from llmi.server.settings import ServerSettings
 from llmi.testing.soak.rounds import Running
@@ -270,6 +271,42 @@ def test_the_command_serves_by_priority(tiny_path: Callable[..., Path]) -> None:
     finally:
         engine.llm.close()
     assert order == ["urgent", "low 1", "low 2"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unstreamed", "streamed"])
+@pytest.mark.parametrize("end", ["a deadline", "no reader"])
+def test_requests_that_end_early_are_paid_for(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool, end: str) -> None:
+    paid: list[int] = []
+    monkeypatch.setattr(Caller, "spend", lambda self, num_tokens: paid.append(num_tokens))
+    body = {**LONG, "prompt": [[7] * 30] * 16, "n": 8, "stream": stream, "timeout_s": 0.5 if end == "a deadline" else 600}
+
+    async def run(server: Running) -> None:
+        connection = await Connection.open(server.port)
+        data = request_bytes(COMPLETIONS, json.dumps(body).encode(), close=True)
+        await connection.send(data.replace(b"\r\n", b"\r\nauthorization: Bearer alice\r\n", 1))
+        await asyncio.to_thread(wait_until, lambda: llm.get_metrics()["num_running"] > 0)
+        await asyncio.sleep(0.1)
+        if end == "a deadline":
+            assert b"deadline_s" in (await connection.answer()).body
+        connection.close(reset=True)
+        assert await asyncio.to_thread(wait_until, lambda: len(paid) == 16)
+
+    with Serving(llm, keys=keys_file(tmp_path, alice={})) as server:
+        before = llm.get_metrics()["num_generated_tokens"]
+        asyncio.run(run(server))
+        written = llm.get_metrics()["num_generated_tokens"] - before
+    assert len(paid) == 16 and 16 * 30 < sum(paid) <= 16 * 30 + written
+
+
+def test_a_negative_prompt_is_part_of_what_a_key_may_and_pays(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paid: list[int] = []
+    monkeypatch.setattr(Caller, "spend", lambda self, num_tokens: paid.append(num_tokens))
+    body = {**LONG, "prompt": [5] * 10, "max_tokens": 4, "guidance_scale": 2.0}
+    with Serving(llm, keys=keys_file(tmp_path, alice={"max_context": 100})) as server:
+        refused = with_key(server.port, "alice", {**body, "negative_prompt": [6] * 90})["error"]
+        assert refused["code"] == "invalid_value" and "104 tokens, more than the 100 of this key" in refused["message"]
+        assert with_key(server.port, "alice", {**body, "negative_prompt": [6] * 86})["choices"]
+    assert paid == [100]
 
 
 def test_18_the_time_of_the_body_counts(llm: LLM) -> None:

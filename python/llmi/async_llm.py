@@ -19,7 +19,7 @@ from llmi.online.live import EngineHealth, LiveRequest, LiveState
 from llmi.online.pump import Pump
 from llmi.online.queue import EndRate, Queue
 from llmi.online.reader import Arrival, RequestStream
-from llmi.online.request import OnlineRequest
+from llmi.online.request import OnlineRequest, num_prompt_tokens
 from llmi.online.totals import Totals
 from llmi.params.beams import BeamSearchParams
 from llmi.params.options import option
@@ -255,11 +255,13 @@ class AsyncLLM(StaysHere):
         call.channel = pump.channel
         try:
             arrival.check_deadline()
+            if arrival.payer is not None:
+                arrival.payer.check_context(num_prompt_tokens(call) + (submission.params.max_tokens or 0))
             if pump.closed:
                 raise EngineClosedError("the engine is closed")
             arrived = loop.time() - (time.monotonic() - arrival.arrived_s)
             request = OnlineRequest(arrival.name, call, loop, arrived, arrival.deadline_s)
-            request.max_unread = arrival.max_unread
+            request.max_unread, request.payer = arrival.max_unread, arrival.payer
             submission.built.stepped = arrival.aborted  # then nobody steps: it waits for the abort below
             with pump.lock:
                 pump.requests[submission.built.id] = request

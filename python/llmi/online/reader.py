@@ -11,7 +11,7 @@ from typing import Protocol
 
 from llmi.base.travel import StaysHere
 from llmi.errors import EngineClosedError, LlmiError, SlowReaderError, UnsupportedCombinationError
-from llmi.online.request import OnlineRequest, timeout_error
+from llmi.online.request import OnlineRequest, Payer, timeout_error
 from llmi.outputs.results import RequestOutput
 from llmi.requests.call import Call
 
@@ -25,6 +25,7 @@ class Arrival:
     slow : `make` may take long, for a long text, a template or a grammar, and is called off the loop.
     arrived_s : by time.monotonic().
     max_unread : most tokens that may wait for the reader; None: as many as there are.
+    payer : pays for it; None: nobody does.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Arrival:
     arrived_s: float = dataclasses.field(default_factory=time.monotonic)
     aborted: bool = False
     max_unread: int | None = None
+    payer: Payer | None = None
 
     def check_deadline(self) -> None:
         """Raises RequestTimeoutError if the deadline has passed already."""
@@ -90,14 +92,14 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
     def __aiter__(self) -> RequestStream:
         return self
 
-    def bounded(self, arrived_s: float, max_unread: int) -> RequestStream:
-        """This stream, before its first step, with an earlier arrival and a bound on what waits for its reader.
+    def bounded(self, arrived_s: float, max_unread: int, payer: Payer | None = None) -> RequestStream:
+        """This stream, before its first step, with an earlier arrival, a bound on what waits for its reader, and who pays.
 
         arrived_s: by time.monotonic(); deadlines count from it. max_unread: tokens; with more of them unread the request ends, and the next step
         raises SlowReaderError.
         """
         if self._arrival is not None:
-            self._arrival.arrived_s, self._arrival.max_unread = arrived_s, max_unread
+            self._arrival.arrived_s, self._arrival.max_unread, self._arrival.payer = arrived_s, max_unread, payer
         return self
 
     async def __anext__(self) -> RequestOutput:

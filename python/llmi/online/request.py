@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from llmi import _core
 from llmi.errors import RequestTimeoutError
 from llmi.online.progress import Progress
 from llmi.requests.call import Call
+
+
+class Payer(Protocol):
+    """Who pays for requests, whoever reads them."""
+
+    def check_context(self, num_tokens: int) -> None:
+        """Raises if prompts and output together may not have so many tokens."""
+        ...
+
+    def spend(self, num_tokens: int) -> None:
+        """So many tokens were read and written. Called in the request's event loop when the engine is done with it."""
+        ...
+
+
+def num_prompt_tokens(call: Call) -> int:
+    """Of a request's prompt, and of the negative one that guidance reads."""
+    submission = call.submissions[0]
+    return len(submission.prompt_token_ids) + len(submission.negative_token_ids)
 
 
 class OnlineRequest:
@@ -30,6 +49,7 @@ class OnlineRequest:
         self._waiter: asyncio.Future[None] | None = None
         self.listener: Callable[[], None] | None = None  # is called when the reader may find something
         self.expired = False
+        self.payer: Payer | None = None
         self.max_unread: int | None = None
         self.overrun = False  # it was ended, because its reader has left too much unread
         self._timer = None if deadline_s is None else loop.call_at(arrived_s + deadline_s, self._expire)
@@ -37,6 +57,10 @@ class OnlineRequest:
     def take(self, event: _core.OutputEvent) -> None:
         """Takes in an event. Wake the reader after all events of a step."""
         self.progress.add(event)
+        if event.finished and self.payer is not None:
+            submission = self.call.submissions[0]
+            written = sum(len(sample.token_ids) for sample in submission.built.samples[: submission.params.n])
+            self.payer.spend(num_prompt_tokens(self.call) + written)
         if self.max_unread is not None and not self.overrun and self.progress.num_unread > self.max_unread:
             self.overrun = True
             self.call.abort()

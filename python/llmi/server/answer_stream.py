@@ -13,7 +13,6 @@ from llmi.server.errors import ApiError, api_error
 from llmi.server.event_stream import Watched
 from llmi.server.generation import Deltas, Job
 from llmi.server.guard import BODY_SEND
-from llmi.server.keys import CALLER
 from llmi.server.receipts import Receipts
 
 
@@ -75,7 +74,6 @@ class AnswerStream(Watched):
     def __init__(self, job: Job, form: StreamForm, receipts: Receipts, deltas: Deltas) -> None:
         super().__init__()
         self._job, self._form, self._receipts, self._deltas = job, form, receipts, deltas
-        self._num_tokens = job.num_prompt_tokens
         self._send: Send | None = None
         self._rest: asyncio.Task[None] | None = None  # of a write that waits for the client
         self._ended: asyncio.Future[None] | None = None
@@ -98,8 +96,6 @@ class AnswerStream(Watched):
             raise
         except Exception as error:
             last = self._form.failed(api_error(error))
-        finally:
-            CALLER.get().spend(self._num_tokens)
         await self._write(last)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -127,8 +123,6 @@ class AnswerStream(Watched):
     def _taken(self) -> bytes:
         data = b""
         for index, output in self._deltas.take():
-            for completion in output.outputs:
-                self._num_tokens += len(completion.token_ids)
             if output.finished:
                 check_end(output)
             data += self._form.news(index, output)

@@ -108,7 +108,7 @@ class Timed:
         super().connection_lost(exc)  # type: ignore[misc]
 
     def _num_body_bytes(self) -> int:
-        """Of the last request: those that the application has not taken yet."""
+        """Bytes of the last request's body that the application has not taken yet."""
         return 0 if self.cycle is None else len(self.cycle.body)
 
     def _has_request(self) -> bool:

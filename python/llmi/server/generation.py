@@ -115,7 +115,9 @@ class Job:
         stream = self.model.server.generate(
             prompt, None, name, deadline_s=self.timeout_s, priority=self.priority, seed=self.seeds[index], output_kind=output_kind, **self.params
         )  # fmt: skip
-        return stream.bounded(self.arrived_s, LIMITS.get().unread_bytes // (ENTRY_BYTES * max(1, self._num_entries("logprobs"))))
+        caller = CALLER.get()
+        max_unread = LIMITS.get().unread_bytes // (ENTRY_BYTES * max(1, self._num_entries("logprobs")))
+        return stream.bounded(self.arrived_s, max_unread, None if caller.key is None else caller)
 
     def blamed(self, error: NonFiniteLogitsError) -> Exception:
         """What the client is told: 400 where the body's parameters can have done it. Else it is the model's fault."""

@@ -156,6 +156,7 @@ class _Visit:
         try:
             await self._pass()
         except TooManyError as error:
+            self._more_headers += self._caller.headers()
             await self._refuse(
                 ApiError(429, str(error), code="rate_limit_exceeded", headers={"retry-after": str(math.ceil(error.retry_after_s))})
             )

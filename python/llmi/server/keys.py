@@ -83,14 +83,30 @@ class Bucket:
         return max(0.0, (amount - self.level()) * 60 / self.per_minute)
 
 
+def _bucket(per_minute: int | None, before: Bucket | None = None) -> Bucket | None:
+    """A bucket of which as much is used as of the one before; None without a bound."""
+    if per_minute is None:
+        return None
+    bucket = Bucket(per_minute)
+    if before is not None:
+        bucket.take(before.per_minute - before.level())
+    return bucket
+
+
 class Caller:
     """Who a request is from: its key, and what that has used. Handlers find it as `scope["llmi.caller"]`."""
 
     def __init__(self, key: Key | None) -> None:
         self.key = key
         self.num_active = 0
-        self._requests = None if key is None or key.requests_per_minute is None else Bucket(key.requests_per_minute)
-        self._tokens = None if key is None or key.tokens_per_minute is None else Bucket(key.tokens_per_minute)
+        self._requests = None if key is None else _bucket(key.requests_per_minute)
+        self._tokens = None if key is None else _bucket(key.tokens_per_minute)
+
+    def change(self, key: Key) -> None:
+        """Its entry in the file is another one now. What it has used stays used."""
+        self.key = key
+        self._requests = _bucket(key.requests_per_minute, self._requests)
+        self._tokens = _bucket(key.tokens_per_minute, self._tokens)
 
     @property
     def name(self) -> str:
@@ -117,7 +133,9 @@ class Caller:
         """Raises InvalidParamsError if prompt and answer together may be longer than the key's."""
         most = None if self.key is None else self.key.max_context
         if most is not None and num_tokens > most:
-            raise InvalidParamsError(f"prompt and max_tokens are {num_tokens:,} tokens, more than the {most:,} of this key", "max_tokens")
+            raise InvalidParamsError(
+                f"prompt, negative prompt and max_tokens are {num_tokens:,} tokens, more than the {most:,} of this key", "max_tokens"
+            )
 
     def spend(self, num_tokens: int) -> None:
         """Tokens were read and written for it."""
@@ -160,7 +178,7 @@ CALLER = contextvars.ContextVar("caller", default=Caller(None))  # noqa: B039 (i
 
 
 class Keys:
-    """The keys of a file. `reload` reads it again; what a key has used is kept."""
+    """The keys of a file. `reload` reads it again; what the key of a name has used is kept, and its requests go on counting."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -173,8 +191,10 @@ class Keys:
         except InvalidParamsError as error:
             log.error("the keys stay as they were: %s", error)
             return
-        known = {caller.key: caller for caller in self._callers}
-        self._callers = [known.get(key) or Caller(key) for key in keys]
+        known = {caller.name: caller for caller in self._callers}
+        self._callers = [known.get(key.name) or Caller(key) for key in keys]
+        for caller, key in zip(self._callers, keys, strict=True):
+            caller.change(key)
         log.warning("%d keys were read from %s", len(keys), self.path)
 
     def find(self, text: str) -> Caller | None:

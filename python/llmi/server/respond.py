@@ -12,7 +12,6 @@ from llmi.server.answer import encode
 from llmi.server.answer_stream import AnswerStream, StreamForm, check_end
 from llmi.server.event_stream import unless_gone
 from llmi.server.generation import Deltas, Job, finals
-from llmi.server.keys import CALLER
 from llmi.server.receipts import Receipts
 from llmi.server.state import state_of
 
@@ -38,15 +37,10 @@ async def respond(request: Request, job: Job, form: Form, stream: bool) -> Respo
     return AnswerStream(job, form, receipts, deltas)
 
 
-def _num_tokens(output: RequestOutput) -> int:
-    return sum(len(completion.token_ids) for completion in output.outputs)
-
-
 async def _answer(job: Job, form: Form, receipts: Receipts) -> Response:
     outputs = await finals(job)
     for output in outputs:
         check_end(output)
-    CALLER.get().spend(job.num_prompt_tokens + sum(map(_num_tokens, outputs)))
     body = form.whole(outputs, await receipts.of(form.id, outputs, job.wants_receipt))
     return json_response(body)
 
