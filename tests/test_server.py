@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 
 import llmi
 from llmi import LLM
+from llmi.requests.results import ResultBuilder
+from llmi.server import tokens
+from llmi.server.completions import CompletionForm
 from llmi.server.settings import ServerSettings
 from server_client import Client, tiny_llm
 
@@ -195,6 +199,46 @@ def test_receipts_in_a_folder(client: Client, tmp_path: Path, monkeypatch: pytes
     assert (
         "llmi:receipts_failed_total 1\n" in other.get("/metrics").text and "llmi:receipts_failed_total 0\n" in client.get("/metrics").text
     )
+
+
+def test_30_large_answers_are_made_off_the_loop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[str] = []
+
+    def note(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            places.append(f"{name}: {'loop' if threading.current_thread() is threading.main_thread() else 'thread'}")
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(ResultBuilder, "output")
+    note(CompletionForm, "whole")
+    for max_tokens, place in ((3, "loop"), (300, "thread")):
+        places.clear()
+        client.ok("/v1/completions", {"prompt": [1], "max_tokens": max_tokens, "ignore_eos": True, "logprobs": 20, "seed": 1})
+        assert places == [f"output: {place}", f"whole: {place}"]
+    small = client.ok("/v1/completions", {"prompt": [1], "max_tokens": 3, "ignore_eos": True, "logprobs": 20, "seed": 1})
+    large = client.ok("/v1/completions", {"prompt": [1], "max_tokens": 300, "ignore_eos": True, "logprobs": 20, "seed": 1})
+    for name, values in small["choices"][0]["logprobs"].items():
+        if name != "llmi":
+            assert large["choices"][0]["logprobs"][name][:3] == values
+
+
+def test_30_ids_to_detokenize_are_read_off_the_loop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[bool] = []
+
+    class Ids:
+        @staticmethod
+        def parse(name: str, value: Any) -> list[int]:
+            places.append(threading.current_thread() is threading.main_thread())
+            return list(value)
+
+    monkeypatch.setattr(tokens, "TOKEN_IDS", Ids)
+    assert client.ok("/detokenize", {"tokens": [97, 98]})["prompt"]
+    assert client.error("/detokenize", {"tokens": [97, 1 << 20]})["param"] == "tokens"
+    assert places == [False, False]
 
 
 def test_models_health_and_ready(client: Client, tiny_path: Callable[..., Path]) -> None:

@@ -17,6 +17,7 @@ else:
     from llmi.base.lazy_numpy import np
 
 _NAN = math.nan
+_FEW_ENTRIES = 4_096  # tokens and log-probabilities of an output that is made in a few milliseconds
 
 
 class Growing(PartialOutput):
@@ -71,6 +72,7 @@ class Progress:
         self._prompt_rows: list[_core.TokenLogprobs] | None = None  # that were not given yet
         self._prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self._source: dict[str, Any] | None = None  # what the receipt of a delta would be made of
+        self._whole: RequestOutput | None = None  # made ahead of its reader
         self.num_cached_tokens = 0
         self.num_unread = 0  # tokens that have come and were not given yet
         self.finished = False
@@ -79,6 +81,11 @@ class Progress:
     def has_news(self) -> bool:
         """Whether a step of the reader would give something."""
         return self.finished or (self._is_fresh and self._kind != "final")
+
+    @property
+    def comes_at_once(self) -> bool:
+        """Whether there is one output, at the end."""
+        return self._kind == "final" or self._call.submissions[0].beams is not None
 
     @property
     def num_tokens(self) -> int:
@@ -107,8 +114,8 @@ class Progress:
     def output(self) -> RequestOutput:
         """The next output: of the request's kind, finished if the request has ended. Its error, if it has one, is not in it."""
         submission, results = self._call.submissions[0], self._call.results
-        if self._kind == "final" or submission.beams is not None:
-            return self._call.output(0)
+        if self.comes_at_once:
+            return self.whole() if self._whole is None else self._whole
         record = submission.built if self.finished else None
         finals: list[_core.SampleOutput] = [] if record is None else record.samples
         outputs = []
@@ -131,6 +138,21 @@ class Progress:
                 self._source = {**output._receipt_source, "delta": True}
             output._receipt_source = self._source
         return output
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the one output of a request may take so long to make that it would hold up an event loop."""
+        if not self.comes_at_once:
+            return False
+        submission = self._call.submissions[0]
+        params = submission.params
+        kept, scored = params.logprobs, params.prompt_logprobs
+        entries = params.n * (params.max_tokens or 0) * _num_entries(kept)
+        return entries + (0 if scored is None else len(submission.prompt_token_ids) * _num_entries(scored)) > _FEW_ENTRIES
+
+    def make_whole(self) -> None:
+        """Makes what `output` gives at the end of a request whose outputs come at once. Any thread may."""
+        self._whole = self.whole()
 
     def whole(self) -> RequestOutput:
         """All of a request that has ended, whatever kind of outputs it gave."""
@@ -161,6 +183,11 @@ class Progress:
             self._prompt_logprobs, self._prompt_rows = results.prompt_logprobs(self._prompt_rows), None
             return self._prompt_logprobs
         return self._prompt_logprobs if self._kind == "cumulative" else None
+
+
+def _num_entries(num_logprobs: int | None) -> int:
+    """Of a position: its token, and its log-probabilities; all of a vocabulary, for -1, are more than a few."""
+    return 1 + (0 if num_logprobs is None else num_logprobs if num_logprobs >= 0 else _FEW_ENTRIES)
 
 
 def _complete(new: PartialOutput, final: _core.SampleOutput) -> None:

@@ -108,8 +108,13 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
         request = self._request
         if request is None:
             raise StopAsyncIteration
-        while (output := self.take()) is None:
+        while not self._has_news(request):
             await request.news()
+        if request.progress.finished and request.progress.is_large:
+            await asyncio.to_thread(request.progress.make_whole)
+        output = self.take()
+        if output is None:  # it was closed meanwhile
+            raise StopAsyncIteration
         return output
 
     async def start(self, on_news: Callable[[], None]) -> None:

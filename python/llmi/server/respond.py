@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -14,6 +15,8 @@ from llmi.server.event_stream import unless_gone
 from llmi.server.generation import Deltas, Job, finals
 from llmi.server.receipts import Receipts
 from llmi.server.state import state_of
+
+_FEW_ENTRIES = 4_096  # tokens and log-probabilities that are written in a few milliseconds
 
 
 class Form(StreamForm, Protocol):
@@ -41,8 +44,19 @@ async def _answer(job: Job, form: Form, receipts: Receipts) -> Response:
     outputs = await finals(job)
     for output in outputs:
         check_end(output)
-    body = form.whole(outputs, await receipts.of(form.id, outputs, job.wants_receipt))
-    return json_response(body)
+    receipt = await receipts.of(form.id, outputs, job.wants_receipt)
+
+    def answered() -> Response:
+        return json_response(form.whole(outputs, receipt))
+
+    is_small = sum(map(_num_entries, outputs)) <= _FEW_ENTRIES
+    return answered() if is_small else await asyncio.to_thread(answered)
+
+
+def _num_entries(output: RequestOutput) -> int:
+    """Tokens and log-probabilities of an output."""
+    rows = [*(output.prompt_logprobs or ()), *(row for completion in output.outputs for row in completion.logprobs or ())]
+    return sum(len(completion.token_ids) for completion in output.outputs) + sum(len(row) for row in rows if row is not None)
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

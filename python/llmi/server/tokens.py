@@ -11,9 +11,10 @@ from starlette.responses import Response
 from llmi.base.kinds import TOKEN_IDS
 from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
-from llmi.server.fields import DETOKENIZE, RENDERING, TOKENIZE
+from llmi.server.fields import DETOKENIZE, RENDERING, TOKENIZE, Taken
 from llmi.server.prompts import chat_of, read_prompts, render
 from llmi.server.respond import json_response
+from llmi.server.served import Served
 from llmi.server.state import state_of
 
 
@@ -49,11 +50,14 @@ async def detokenize(request: Request) -> Response:
     model = state_of(request).models.find(taken.own.get("model"))
     if "tokens" not in taken.own:
         raise ApiError(400, "tokens is missing: give a list of token ids", param="tokens", code="missing_field")
+    return json_response({"prompt": await asyncio.to_thread(_detokenized, model, taken)})
+
+
+def _detokenized(model: Served, taken: Taken) -> str:
     ids = TOKEN_IDS.parse("tokens", taken.own["tokens"])
     if wrong := [token for token in ids if token >= model.tokenizer.vocab_size]:
         raise ApiError(400, f"tokens holds {wrong[0]}, outside [0, {model.tokenizer.vocab_size})", param="tokens", code="invalid_value")
-    skip = taken.flag("skip_special_tokens")
-    return json_response({"prompt": await asyncio.to_thread(model.tokenizer.decode, ids, skip_special_tokens=skip)})
+    return model.tokenizer.decode(ids, skip_special_tokens=taken.flag("skip_special_tokens"))
 
 
 async def tokenizer_info(request: Request) -> Response:
