@@ -24,6 +24,7 @@ from llmi import LLM, AsyncLLM
 from llmi.errors import InvalidParamsError
 from llmi.server import drain, run, systemd
 from llmi.server.drain import DrainingServer
+from llmi.server.limits import Limits
 from llmi.server.settings import ServerSettings
 
 BODY = {"model": "tiny", "prompt": "ab", "ignore_eos": True, "temperature": 0}
@@ -135,6 +136,13 @@ def test_18_deadlines(llm: LLM, monkeypatch: pytest.MonkeyPatch, stream: bool) -
         else:
             assert status == 504 and json.loads(body)["error"]["type"] == "timeout_error"
         assert server.post({**LONG, "stream": stream, "timeout_s": 0.0})[0] == 504
+
+
+def test_18_a_body_cannot_outlast_the_servers_deadline(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(llm, monkeypatch, limits=Limits(deadline_s=0.3)) as server:
+        for timeout_s, ends in ((100, "0.3"), (None, "0.3"), (0.1, "0.1")):
+            status, _, body = server.post({**LONG, "timeout_s": timeout_s})
+            assert status == 504 and f"deadline_s = {ends}:" in json.loads(body)["error"]["message"]
 
 
 def test_15_a_full_queue(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

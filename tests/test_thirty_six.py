@@ -30,7 +30,7 @@ WAYS: dict[int, tuple[str, list[str]]] = {
     15: ("a queue without bound", ["server_ending::test_15_a_full_queue", "online::test_a_full_queue_refuses"]),
     16: ("connections that nobody answers", ["server_connections::test_16_one_connection_too_many_is_told", "server_bad_input::test_16_connections_up_to_the_limit_of_files"]),
     17: ("a dead engine is healthy", ["server::test_models_health_and_ready", "server::test_a_dead_engine_leaves_the_others_alone", "online::test_health_and_live_state"]),
-    18: ("a deadline in the queue ends as length", ["server_ending::test_18_deadlines", "online::test_deadlines_count_from_the_arrival", "server_waiting::test_18_the_time_of_the_body_counts"]),
+    18: ("a deadline in the queue ends as length", ["server_ending::test_18_deadlines", "server_ending::test_18_a_body_cannot_outlast_the_servers_deadline", "online::test_deadlines_count_from_the_arrival", "server_waiting::test_18_the_time_of_the_body_counts"]),
     19: ("SIGTERM drops requests", ["server_ending::test_19_the_end_finishes_what_runs", "server_ending::test_19_what_does_not_finish_is_told", "server_ending::test_19_sigterm_ends_with_0",
                                      "server_ending::test_19_a_body_on_its_way_is_not_waited_for", "server_ending::test_19_a_client_that_does_not_read_does_not_hold_up_the_end",
                                      "soak::test_two_servers_that_end_under_load"]),

@@ -186,7 +186,7 @@ class Progress:
 
 
 def _num_entries(num_logprobs: int | None) -> int:
-    """Of a position: its token, and its log-probabilities; all of a vocabulary, for -1, are more than a few."""
+    """Entries of one position: its token, and its log-probabilities; all of a vocabulary, for -1, are more than a few."""
     return 1 + (0 if num_logprobs is None else num_logprobs if num_logprobs >= 0 else _FEW_ENTRIES)
 
 

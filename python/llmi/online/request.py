@@ -16,16 +16,16 @@ class Payer(Protocol):
     """Who pays for requests, whoever reads them."""
 
     def check_context(self, num_tokens: int) -> None:
-        """Raises if prompts and output together may not have so many tokens."""
+        """Raises if prompts and output together may not have `num_tokens` tokens."""
         ...
 
     def spend(self, num_tokens: int) -> None:
-        """So many tokens were read and written. Called in the request's event loop when the engine is done with it."""
+        """Tokens were read and written. Called in the request's event loop when the engine is done with it."""
         ...
 
 
 def num_prompt_tokens(call: Call) -> int:
-    """Of a request's prompt, and of the negative one that guidance reads."""
+    """Tokens of a request's prompt, and of the negative one that guidance reads."""
     submission = call.submissions[0]
     return len(submission.prompt_token_ids) + len(submission.negative_token_ids)
 

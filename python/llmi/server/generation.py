@@ -155,7 +155,7 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
         priority=caller.priority if priority is None else max(caller.priority, PRIORITY.parse("priority", priority)),
         cache_salt=caller.salt(own),
         request_id=option("request_id", taken.own.get("request_id")),
-        timeout_s=limits.deadline_s if timeout_s is None else timeout_s,
+        timeout_s=min((each for each in (timeout_s, limits.deadline_s) if each is not None), default=None),
         arrived_s=time.monotonic() if (arrived := ARRIVED.get()) is None else arrived,
         prompts_each=prompts_each,
     )  # fmt: skip

@@ -47,7 +47,7 @@ class Limits:
     queue : int or None
         Requests that wait in addition to those that the batch has places for; one more gets 429. None: no bound.
     deadline_s : float or None
-        From a request's arrival to its end, where the request names none. None: no limit.
+        From a request's arrival to its end; a request may name a shorter time. None: no limit.
     """
 
     header_bytes: int = 64 << 10
