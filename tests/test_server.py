@@ -241,6 +241,14 @@ def test_30_ids_to_detokenize_are_read_off_the_loop(client: Client, monkeypatch:
     assert places == [False, False]
 
 
+def test_what_never_fits_the_cache_is_the_requests_fault(tiny_path: Callable[..., Path]) -> None:
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 17) as llm:
+        small = Client(llm)
+        length = llm.model_info.max_model_len
+        error = small.error(COMPLETIONS, {"prompt": [1] * 8, "max_tokens": length - 8, "beam_width": 16, "temperature": 0})
+    assert error["code"] == "kv_cache_exceeded" and "beam_width = 16 needs" in error["message"]
+
+
 def test_models_health_and_ready(client: Client, tiny_path: Callable[..., Path]) -> None:
     models = client.get("/v1/models").json()
     assert [entry["id"] for entry in models["data"]] == ["tiny"] and models["data"][0]["max_model_len"] == 2048

@@ -115,6 +115,17 @@ def test_keys(key_file: Path, headers: dict[str, str], status: int) -> None:
     assert ("www-authenticate" in answer.headers) == (status == 401)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_key_that_is_not_ascii(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(f'[[keys]]\nname = "zoe"\nsha256 = "{sha("schlüssel-é")}"\n')
+    door = Door(Limits(), Origins(), Keys(path))
+    for key, status in (("schlüssel-é", 200), ("schlüssel-è", 401)):
+        for name, value in (("authorization", f"Bearer {key}"), ("x-api-key", key)):
+            [answer] = ask(door, ("POST", "/v1/completions", {"headers": {name: value.encode(encoding)}}))
+            assert answer.status_code == status
+
+
 def test_20_every_route_needs_a_key_but_those_that_are_named(key_file: Path) -> None:
     from llmi.server.app import ROUTES
 
@@ -267,6 +278,9 @@ def test_21_22_hosts_and_origins(host: str, origin: str | None, status: int) -> 
     assert answer.headers.get("access-control-allow-origin") == (origin if named else None), "no CORS but for a site that was named"
     preflight = one(door, "OPTIONS", headers=headers)
     assert preflight.status_code == (204 if named else status)
+    if named:
+        allowed = preflight.headers["access-control-allow-headers"].split(", ")
+        assert {"authorization", "content-type", "x-api-key", "anthropic-version", "anthropic-beta"} == set(allowed)
 
 
 def test_null_is_an_origin_if_it_is_named() -> None:

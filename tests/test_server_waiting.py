@@ -287,7 +287,7 @@ def test_requests_that_end_early_are_paid_for(llm: LLM, tmp_path: Path, monkeypa
         await asyncio.to_thread(wait_until, lambda: llm.get_metrics()["num_running"] > 0)
         await asyncio.sleep(0.1)
         if end == "a deadline":
-            assert b"deadline_s" in (await connection.answer()).body
+            assert b"timeout_s" in (await connection.answer()).body
         connection.close(reset=True)
         assert await asyncio.to_thread(wait_until, lambda: len(paid) == 16)
 

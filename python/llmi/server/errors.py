@@ -79,7 +79,7 @@ def api_error(error: BaseException) -> ApiError:
     if isinstance(error, RequestTimeoutError):  # in the words of a body
         text = (
             f"the answer did not end within timeout_s = {error.deadline_s:g}: {error.elapsed_s:.3f} s have passed since the request arrived, and "
-            f"{error.num_tokens:,} tokens had come; give a longer timeout_s, or fewer max_tokens"
+            f"{error.num_tokens:,} tokens had come; give a longer timeout_s (at most the server's --deadline-s), or fewer max_tokens"
         )
     headers = {}
     retry = getattr(error, "retry_after_s", None)
@@ -113,6 +113,8 @@ def _kind_of(error: BaseException) -> tuple[int, str | None, str | None]:
         return 400, "invalid_value", "prompt"
     if isinstance(error, MissingExtraError):
         return 400, "missing_extra", None
-    if isinstance(error, EngineError | OutOfMemoryError):
+    if isinstance(error, OutOfMemoryError):  # of one request: the cache has too few pages for it alone
+        return 400, "kv_cache_exceeded", None
+    if isinstance(error, EngineError):
         return 503, "engine_unavailable", None
     return 500, None, None

@@ -281,7 +281,7 @@ class _Visit:
     async def _answer_preflight(self) -> None:
         headers = [
             (b"access-control-allow-methods", b"GET, POST"),
-            (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
+            (b"access-control-allow-headers", b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"),
             (b"content-length", b"0"),
         ]
         await self._counted({"type": "http.response.start", "status": 204, "headers": headers})

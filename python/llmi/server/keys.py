@@ -198,14 +198,18 @@ class Keys:
         log.warning("%d keys were read from %s", len(keys), self.path)
 
     def find(self, text: str) -> Caller | None:
-        """The client with this key. Every key is compared, each in constant time."""
+        """The client with this key. Every key is compared, each in constant time.
+
+        text: as a header has it, each character a byte. Clients write a key that is not ASCII in UTF-8 or in Latin-1; either is the same key.
+        """
         if not 0 < len(text) <= _LONGEST_KEY:
             return None
-        digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+        digests = [hashlib.sha256(data).hexdigest() for data in (text.encode("latin-1"), text.encode("utf-8"))]
         found = None
         for caller in self._callers:
-            if caller.key is not None and hmac.compare_digest(caller.key.sha256, digest):
-                found = caller
+            for digest in digests:
+                if caller.key is not None and hmac.compare_digest(caller.key.sha256, digest):
+                    found = caller
         return found
 
 
