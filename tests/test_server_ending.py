@@ -142,7 +142,7 @@ def test_18_a_body_cannot_outlast_the_servers_deadline(llm: LLM, monkeypatch: py
     with running(llm, monkeypatch, limits=Limits(deadline_s=0.3)) as server:
         for timeout_s, ends in ((100, "0.3"), (None, "0.3"), (0.1, "0.1")):
             status, _, body = server.post({**LONG, "timeout_s": timeout_s})
-            assert status == 504 and f"deadline_s = {ends}:" in json.loads(body)["error"]["message"]
+            assert status == 504 and f"timeout_s = {ends}:" in json.loads(body)["error"]["message"]
 
 
 def test_15_a_full_queue(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
