@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from collections.abc import Iterator
 
 from llmi.base.kinds import show
 from llmi.structured.complements import ANNOTATIONS, Schema, all_of, any_of, complement
 from llmi.structured.formats import format_schemas
+from llmi.structured.number_rules import BOUNDS, exact_numbers, open_bounds
 from llmi.structured.patterns import PatternError, library_pattern
-from llmi.structured.schema_walk import UNKNOWN, Rule, Walk, copied, is_schema_place
+from llmi.structured.schema_walk import UNKNOWN, Rule, Walk, atoms, copied, is_schema_place
 
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties", "maxContains", "minContains")
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _MOST_CASES = 4  # conditions at one place: each doubles the alternatives
 #: What JSON texts can say only by `\u`, which a schema's own names might be written with, too, so that the library may write none.
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0B\x0E-\x1F\x7F]")
@@ -82,38 +81,9 @@ def _old_reference(walk: Walk, node: dict[str, object], pointer: str) -> None:
             del node[name]
 
 
-def _numbers(walk: Walk, node: dict[str, object], pointer: str) -> None:
-    """The library keeps numbers in float64."""
-    for name in _NUMBERS:
-        if not _exact(node.get(name)):
-            walk.refuse(pointer, node, name, "the library keeps numbers in float64, which has no such integer")
-    for name in ("const", "enum"):
-        if not all(map(_exact, _atoms(node.get(name)))) or any(
-            isinstance(atom, int) and abs(atom) >= 1 << 63 for atom in _atoms(node.get(name))
-        ):
-            walk.refuse(pointer, node, name, "the library keeps numbers in float64, which has no such integer")
-
-
-def _exact(value: object) -> bool:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return True
-    return abs(value) <= 1 << 53 or (abs(value) < 1 << 1000 and int(float(value)) == value)
-
-
-def _atoms(value: object) -> Iterator[object]:
-    """All that is not a list or an object in a value; names too."""
-    if isinstance(value, dict):
-        yield from value
-        value = [*value.values()]
-    for entry in value if isinstance(value, list) else []:
-        yield from _atoms(entry)
-    if not isinstance(value, list):
-        yield value
-
-
 def _controls(walk: Walk, node: dict[str, object], pointer: str) -> None:
     for name in ("const", "enum"):
-        if any(isinstance(atom, str) and _UNWRITABLE.search(atom) for atom in _atoms(node.get(name))):
+        if any(isinstance(atom, str) and _UNWRITABLE.search(atom) for atom in atoms(node.get(name))):
             walk.refuse(pointer, node, name, "a text holds a control character that JSON writes by \\u only")
 
 
@@ -279,7 +249,8 @@ RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_counts, frozenset(_COUNTS)),
     (_unevaluated, frozenset({"unevaluatedItems", "unevaluatedProperties"})),
     (_inert, frozenset(UNKNOWN)),
-    (_numbers, frozenset({*_NUMBERS, "const", "enum"})),
+    (exact_numbers, frozenset({*BOUNDS, "multipleOf", "const", "enum"})),
+    (open_bounds, frozenset({"exclusiveMinimum", "exclusiveMaximum"})),
     (_controls, frozenset({"const", "enum"})),
     (_property_names, frozenset({"propertyNames"})),
     (_patterns, frozenset({"pattern", "patternProperties"})),

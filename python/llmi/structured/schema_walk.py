@@ -45,6 +45,17 @@ class Problem(NamedTuple):
         return f"{self.pointer or '/'}: {self.keyword!r}" + f" ({self.why})" * bool(self.why)
 
 
+def atoms(value: object) -> Iterator[object]:
+    """All that is not a list or an object in a value; names too."""
+    if isinstance(value, dict):
+        yield from value
+        value = [*value.values()]
+    for entry in value if isinstance(value, list) else []:
+        yield from atoms(entry)
+    if not isinstance(value, list):
+        yield value
+
+
 def copied(value: T) -> T:
     """Another JSON value that is equal."""
     result: object = value
@@ -62,6 +73,7 @@ class Walk:
         self.root = copied(schema)
         self.rules = rules
         self.original = schema  # copies come from here: a node must not be rewritten twice
+        self.fractions = [value for value in atoms(schema) if isinstance(value, float) and not value.is_integer()]
         self.one_resource = not any(_resources(schema, schema))
         self.draft: str | None = None  # as in DRAFTS; None: not said
         self.problems: list[Problem] = []
