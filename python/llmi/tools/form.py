@@ -70,11 +70,12 @@ class ToolFormat:
     knows : function of a template's text
         Whether it writes calls in this format.
     call : function of (Function, Rules)
-        The expression of a call's body.
+        How a call's body begins, a text, and the expression of its rest.
     read : function of (body, names of the tools)
         The calls that a body is.
     beginnings : function of a name
-        How an answer begins that calls it; for formats whose answer is calls as a whole.
+        How an answer begins that calls it, behind white space (`SPACE`); for formats whose answer is calls as a whole. `first` and what
+        a call's body begins with start with one of them.
     instructions : function of the functions, optional
         The text for the system message, where templates know no tools.
     inner_marks : tuple of str
@@ -87,7 +88,7 @@ class ToolFormat:
     opens: str
     closes: str
     knows: Callable[[str], bool]
-    call: Callable[[Function, Rules], str]
+    call: Callable[[Function, Rules], tuple[str, str]]
     read: Callable[[str, Collection[str]], Reading]
     between: str = ""
     first: str = ""
@@ -107,13 +108,13 @@ class ToolFormat:
 # --- what formats of JSON have in common
 
 
-def json_call(name_key: str, arguments_key: str, before: str = "", behind: str = "") -> Callable[[Function, Rules], str]:
+def json_call(name_key: str, arguments_key: str, before: str = "", behind: str = "") -> Callable[[Function, Rules], tuple[str, str]]:
     """The body {"name": ..., "arguments": ...}, written as templates write JSON: a space after each comma and colon."""
 
-    def call(function: Function, rules: Rules) -> str:
+    def call(function: Function, rules: Rules) -> tuple[str, str]:
         head = f"{before}{{{json.dumps(name_key)}: {json.dumps(function.name)}, {json.dumps(arguments_key)}: "
         schema = {"type": "object"} if function.parameters is None else function.parameters
-        return f"{rules.text(head)} {rules.json(schema, function.where)} {rules.text('}' + behind)}"
+        return head, f"{rules.json(schema, function.where)} {rules.text('}' + behind)}"
 
     return call
 
@@ -141,12 +142,13 @@ def _refused(word: str) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refused)
-_SPACE = " \t\n\r"
+#: What JSON takes for white space.
+SPACE = " \t\n\r"
 
 
 def skip(text: str, at: int) -> int:
     """The place of the next character that is no white space."""
-    while at < len(text) and text[at] in _SPACE:
+    while at < len(text) and text[at] in SPACE:
         at += 1
     return at
 

@@ -37,8 +37,8 @@ SPELLING = Spelling(
 )  # fmt: skip
 
 
-def _call(function: Function, rules: Rules) -> str:
-    return f'{rules.text(f"call:{function.name}{{")} {SchemaRules(SPELLING, function, rules).arguments()} "}}"'
+def _call(function: Function, rules: Rules) -> tuple[str, str]:
+    return f"call:{function.name}{{", f'{SchemaRules(SPELLING, function, rules).arguments()} "}}"'
 
 
 def _string_of(reader: Reader) -> str:

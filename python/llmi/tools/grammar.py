@@ -15,6 +15,7 @@ from llmi.tools.form import ToolFormat
 from llmi.tools.functions import Choice, Function
 
 ANY = "(?s:.*)"
+_SPACES = r"[ \t\n\r]*"  # as the parser leaves it out (form.SPACE)
 _PUNCTUATION = set(string.punctuation) - set("<>_")  # which a backslash makes plain
 
 
@@ -110,20 +111,23 @@ def answer_grammar(
     """The grammar of an answer, in Lark. think: how a free text must not begin. Raises InvalidParamsError."""
     rules = GrammarRules(special)
     called = [function for function in functions if choice.kind != "named" or function.name == choice.name]
-    call = rules.rule(" | ".join(form.call(function, rules) for function in called))
+    bodies = [(head, rules.rule(rest)) for head, rest in (form.call(function, rules) for function in called)]
+    call = rules.rule(" | ".join(f"{rules.text(head)} {rest}" for head, rest in bodies))
     opens, closes, between = (rules.text(text) for text in (form.opens, form.closes, form.between))
-    one = rules.rule(f"{call} {closes}")
     is_list = several and form.several and choice.kind != "named"
-    rest = rules.rule(f"{one} ({between} {opens} {one})*" if is_list else one)
-    calls = f"{rules.text(form.first)} {rest} {rules.text(form.last)}"
+    more = f"({between} {opens} {call} {closes})*" if is_list else ""
     if choice.kind != "auto":
-        return f"start: {opens} {calls}\n{rules}"
-    banned = [f"{in_regex(think)}{ANY}"] if think and not rules.is_special(think) else []
-    if not form.opens:
+        return f"start: {opens} {rules.text(form.first)} {call} {closes} {more} {rules.text(form.last)}\n{rules}"
+    banned = [f"{_SPACES}{in_regex(think)}{ANY}"] if think and not rules.is_special(think) else []
+    if form.opens:
+        head = f"head: FREE {opens}" if rules.is_special(form.opens) else f"head[lazy]: FREE {opens}"
+        calls = f"head {rules.text(form.first)} {call}"
+    else:
+        # What opens a call is one terminal, which holds a whole beginning: with less of it the free text would be the longer match.
+        head = ""
+        opened = [f"{rules.rule(f'/{_SPACES}/ {literal(form.first + text)}', terminal=True)} {rest}" for text, rest in bodies]
+        calls = f"({' | '.join(opened)})"
         beginnings = [text for function in functions for text in form.beginnings(function.name)]
-        banned += [f"({'|'.join(map(in_regex, beginnings))}){ANY}"]
+        banned.append(f"{_SPACES}({'|'.join(map(in_regex, beginnings))}){ANY}")
     free = f"FREE: /{ANY}/" + "".join(f" & ~/{text}/" for text in banned)
-    if not form.opens:
-        return f"start: free | {calls}\nfree: FREE\n{free}\n{rules}"
-    head = f"head: FREE {opens}" if rules.is_special(form.opens) else f"head[lazy]: FREE {opens}"
-    return f"start: free | head {calls}\nfree: FREE\n{free}\n{head}\n{rules}"
+    return f"start: free | {calls} {closes} {more} {rules.text(form.last)}\nfree: FREE\n{free}\n{head}\n{rules}"

@@ -32,8 +32,8 @@ SPELLING = Spelling(
 )  # fmt: skip
 
 
-def _call(function: Function, rules: Rules) -> str:
-    return f'{rules.text(function.name + "(")} {SchemaRules(SPELLING, function, rules).arguments()} ")"'
+def _call(function: Function, rules: Rules) -> tuple[str, str]:
+    return f"{function.name}(", f'{SchemaRules(SPELLING, function, rules).arguments()} ")"'
 
 
 def _read(body: str, names: Collection[str]) -> Reading:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from llmi.structured.thinking import Thinking
 from llmi.tools.calls import ToolCall, ToolEvent, call_id
-from llmi.tools.form import Call, ToolFormat
+from llmi.tools.form import SPACE, Call, ToolFormat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ToolStream:
         if self._format.is_open:
             self._after_mark, self._step = True, self._think
             return True
-        begun = self._text.lstrip()
+        begun = self._text.lstrip(SPACE)
         if begun.startswith(thinking.begins):
             self._text = begun[len(thinking.begins) :]
             self._after_mark, self._step = True, self._think
@@ -118,7 +118,7 @@ class ToolStream:
         if form is None or form.opens:
             self._step = self._free
             return True
-        begun = self._text.lstrip()
+        begun = self._text.lstrip(SPACE)
         beginnings = [text for name in self._format.names for text in form.beginnings(name)]
         if any(begun.startswith(text) for text in beginnings):
             self._step = self._whole
