@@ -225,6 +225,27 @@ def test_places_are_json_pointers() -> None:
         matcher_of(schema)
 
 
+def test_what_is_left_out_leaves_no_mark_on_the_rest() -> None:
+    """Nodes made after others were left out are rewritten, whatever their places in memory."""
+    for size in (1, 2, 3, 5, 10, 40):
+        lost = {
+            "not": {
+                "multipleOf": 2,
+                "properties": {f"k{i}": {"type": "string", "properties": {"z": {"type": "null"}}} for i in range(size)},
+            }
+        }
+        kept = {
+            f"p{i}": {
+                "if": {"properties": {"a": {"const": i}}, "required": ["a"]},
+                "then": {"properties": {"b": {"type": "string", "pattern": "^.$"}}},
+            }
+            for i in range(5)
+        }
+        strict, problems = strict_schema({"type": "object", "properties": {"lost": lost, **kept}})
+        assert [problem.keyword for problem in problems] == ["not"]
+        assert '"^.$"' not in json.dumps(strict), "each pattern is translated"
+
+
 def test_references_in_circles_and_depth() -> None:
     tree = {
         "$ref": "#/$defs/t",

@@ -77,9 +77,8 @@ class Walk:
         self.one_resource = not any(_resources(schema, schema))
         self.draft: str | None = None  # as in DRAFTS; None: not said
         self.problems: list[Problem] = []
-        self.seen: set[int] = set()
+        self.seen: dict[int, object] = {}  # nodes by their ids, kept alive so that no other one gets an id again
         self.references: list[str] = []
-        self.made: list[object] = []  # keeps new nodes alive, as `seen` has their ids
         self.disjoint = Disjoint(self.resolve)
 
     def run(self) -> None:
@@ -115,7 +114,7 @@ class Walk:
         """Rewrites a schema and all in it."""
         if not isinstance(node, dict) or id(node) in self.seen:
             return
-        self.seen.add(id(node))
+        self.seen[id(node)] = node
         for rule, keywords in self.rules:
             if not keywords.isdisjoint(node):
                 rule(self, node, pointer)
@@ -131,9 +130,8 @@ class Walk:
         parts = node.setdefault("allOf", [])
         if not isinstance(parts, list):
             return  # the library says what is wrong with it
-        self.made.append(schema)
         if final:
-            self.seen.add(id(schema))
+            self.seen[id(schema)] = schema
         parts.append(schema)
 
 
