@@ -16,7 +16,9 @@ import llmi
 from llmi import LLM, InvalidParamsError, PromptLookup, SamplingParams, StructuredOutputsParams
 from llmi.structured import library
 from llmi.structured.constraint import GrammarConstraint
+from llmi.structured.grammars import compiled
 from llmi.structured.library import Vocabulary
+from schema_suite import accepts, byte_vocabulary
 
 PERSON = {
     "type": "object",
@@ -86,6 +88,31 @@ def test_structural_tags(tiny: LLM) -> None:
     assert begun, "no text had the trigger"
     for text in begun:
         assert text.startswith("<f=a>7</f>") or "<f=a>7</f>".startswith(text)
+
+
+def structural(triggers: Any, begin: Any, schema: Any = 7, end: Any = "!") -> dict[str, Any]:
+    schema = {"type": "integer", "maximum": 99, "minimum": 0} if schema == 7 else schema
+    return {"type": "structural_tag", "structures": [{"begin": begin, "schema": schema, "end": end}], "triggers": triggers}
+
+
+@pytest.mark.parametrize(
+    "trigger, begin", [("<f", "<f=a>"), ("<tool_call>", "<tool_call>"), ("<[5]>", "<[5]>"), ("\x7f", "\x7f"), ("::=", "::=x")]
+)
+def test_triggers_that_are_text(trigger: str, begin: str) -> None:
+    """Text in angle brackets is a special token only if the vocabulary has it."""
+    matcher = compiled(StructuredOutputsParams(structural_tag=structural([trigger], begin)), byte_vocabulary())
+    for text in ("", "free", f"{begin}7!", f"a{begin}1!{begin}22! b"):
+        assert accepts(matcher, text), text
+    for text in (trigger, f"{begin}x!", f"{begin}7", f"{begin}100!", f"a{begin}"):
+        assert not accepts(matcher, text), text
+
+
+def test_a_trigger_that_is_a_special_token() -> None:
+    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(256)), b""], {256: "<tool_call>"}, [])
+    matcher = compiled(StructuredOutputsParams(structural_tag=structural(["<tool_call>"], "<tool_call>")), vocabulary)
+    for tokens, is_text in (([*b"a", 256, *b"7!"], True), ([256, *b"x!"], False), ([256], False), ([*b"<tool_call>x"], True)):
+        place = matcher.deep_copy()
+        assert (place.consume_tokens(tokens) and place.is_accepting()) == is_text
 
 
 def test_a_real_model_with_speculation_and_receipts(smollm: LLM) -> None:
@@ -195,6 +222,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"grammar": 'start: start "a"'}, "no output matches the grammar"),
     ({"grammar": 'root ::= "a" undefined-rule'}, "structured_outputs"),
     ({"structural_tag": {"type": "structural_tag"}}, "has the fields"),
+    ({"structural_tag": structural([""], "<f")}, r"structural_tag\.triggers\[0\] must be a text of at least one character"),
+    ({"structural_tag": structural(["<f", 7], "<f")}, r"structural_tag\.triggers\[1\] must be a text"),
+    ({"structural_tag": structural(7, "<f")}, r"structural_tag\.triggers must be a list of texts, not 7"),
+    ({"structural_tag": structural("<f", "<f")}, r"structural_tag\.triggers must be a list of texts"),
+    ({"structural_tag": structural(["<f", "<g"], "<f")}, r"structural_tag\.triggers\[1\] = '<g' begins no structure"),
+    ({"structural_tag": structural(["<f", "<"], "<f")}, r"structures\[0\]\.begin starts with 2 of the triggers"),
+    ({"structural_tag": structural(["<f"], 7)}, r"structures\[0\]\.begin must be a text, not 7"),
+    ({"structural_tag": structural(["<f"], "<f", end=None)}, r"structures\[0\]\.end must be a text"),
+    ({"structural_tag": structural(["<f"], "<f", schema=None)}, r"structures\[0\]\.schema must be a JSON schema"),
+    ({"structural_tag": structural(["<f"], "<f", schema={"contains": {}})}, r"structures\[0\]\.schema: .*'contains'"),
+    ({"structural_tag": {**structural(["<f"], "<f"), "structures": 7}}, r"structural_tag\.structures must be a list"),
     ({"json": {}, "regex": "a"}, "exactly one of .* not json and regex"),
     ({}, "exactly one of .* not none"),
     ({"regex": "a", "whitespace": "any"}, "whitespace is for json"),

@@ -86,6 +86,7 @@ TAKEN: dict[str, tuple[dict[str, Any], str]] = {
     "counts of counts": ({"regex": "(a{0,1000}b{0,1000}){0,100}"}, "[ab]*"),
     "20,000 choices": ({"choice": [f"{i:05}" for i in range(20_000)]}, "[01][0-9]{4}"),
     "an empty choice": ({"choice": ["", "ab"]}, "(ab)?"),
+    "a choice with DEL": ({"choice": ["a\x7fb"]}, "a\x7fb"),
     "one that begins others": ({"choice": ["a", "ab", "abc"]}, "a(b(c)?)?"),
     "ambiguous rules": ({"grammar": 'start: a | b\na: "x" a | "x"\nb: "x"+'}, "x+"),
     "left recursion": ({"grammar": 'start: start "a" | "b"'}, "ba*"),

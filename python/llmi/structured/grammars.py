@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import cast
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, cast
 
-from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.params.structured import StructuredOutputsParams
 from llmi.structured.forcing import without_endless_forcing
+from llmi.structured.lark_text import literal
 from llmi.structured.library import Matcher, Vocabulary, load
 from llmi.structured.strict_schema import strict_schema
+from llmi.structured.structural_tag import tag_grammar
 from llmi.structured.thinking import behind
 
 _SEPARATORS: dict[str, dict[str, object]] = {
@@ -28,8 +31,8 @@ def refused(what: str) -> InvalidParamsError:
     return InvalidParamsError(f"structured_outputs: {what}", "structured_outputs")
 
 
-def grammar_of(params: StructuredOutputsParams) -> str:
-    """The grammar's text in the library's own form. Raises InvalidParamsError."""
+def grammar_of(params: StructuredOutputsParams, special: Mapping[str, int] = MappingProxyType({})) -> str:
+    """The grammar's text in the library's own form. special: the special tokens of the vocabulary. Raises InvalidParamsError."""
     matcher = load().LLMatcher
     if params.kind in ("json", "json_object"):
         schema = {"type": "object"} if params.json is None else _strict(params)
@@ -38,10 +41,10 @@ def grammar_of(params: StructuredOutputsParams) -> str:
     if params.kind == "regex":
         return str(matcher.grammar_from_regex(params.regex or ""))
     if params.kind == "choice":
-        texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in params.choice or ())
+        texts = " | ".join(map(literal, params.choice or ()))
         return str(matcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))  # one terminal: rules are limited to 2,000 at one place
     if params.kind == "structural_tag":
-        return _structural_tag(params.structural_tag)
+        return str(matcher.grammar_from_lark(tag_grammar(params.structural_tag, special, _json_rule)))
     return str(matcher.grammar_from_lark(without_endless_forcing(_lark(params.grammar or ""))))
 
 
@@ -50,7 +53,7 @@ def compiled(params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: s
     schemas with JSON pointers.
     """
     try:
-        grammar = behind(prelude, grammar_of(params))
+        grammar = behind(prelude, grammar_of(params, vocabulary.special))
         matcher = vocabulary.matcher(grammar, params.kind)
     except ValueError as error:
         raise error if isinstance(error, InvalidParamsError) else refused(_explain(params, str(error))) from None
@@ -71,25 +74,9 @@ def _lark(grammar: str) -> str:
         raise refused(f"the grammar does not convert from GBNF: {error}") from None
 
 
-def _structural_tag(tag: object) -> str:
-    fields = {"type", "structures", "triggers"}
-    if not isinstance(tag, dict) or set(tag) != fields or tag["type"] != "structural_tag":
-        raise refused(f"structural_tag has the fields {', '.join(sorted(fields))}, not {show(tag)}")
-    tags: list[object] = []
-    for index, structure in enumerate(tag["structures"] if isinstance(tag["structures"], list) else [None]):
-        if not isinstance(structure, dict) or set(structure) != {"begin", "schema", "end"}:
-            raise refused(f"structural_tag.structures[{index}] has the fields begin, schema, end, not {show(structure)}")
-        begins = [trigger for trigger in tag["triggers"] if str(structure["begin"]).startswith(str(trigger))]
-        if len(begins) != 1:
-            raise refused(f"structural_tag.structures[{index}].begin starts with {len(begins)} of the triggers, not with one")
-        try:
-            schema = json.loads(grammar_of(StructuredOutputsParams(json=structure["schema"])))["grammars"][0]["json_schema"]
-        except InvalidParamsError as error:
-            raise refused(f"structural_tag.structures[{index}].schema: {error}") from None
-        tags.append(load().StructTag(trigger=begins[0], begin=structure["begin"], grammar=schema, end=structure["end"]))
-    if not tags:
-        raise refused("structural_tag.structures is empty")
-    return str(load().StructTag.to_grammar(tags))
+def _json_rule(schema: Any) -> str:
+    grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema)))
+    return f"%json {json.dumps(grammar['grammars'][0]['json_schema'])}"
 
 
 def _strict(params: StructuredOutputsParams) -> dict[str, object]:

@@ -74,16 +74,6 @@ class Matchers(Protocol):
         """The library's form of a JSON schema."""
 
 
-class StructTags(Protocol):
-    """The library's class of structural tags."""
-
-    def __call__(self, *, trigger: str, begin: str, grammar: object, end: str) -> object:
-        """One structure."""
-
-    def to_grammar(self, tags: list[object], /) -> str:
-        """The library's form of them all."""
-
-
 class Library(Protocol):
     """The parts of llguidance that llmi uses."""
 
@@ -92,10 +82,6 @@ class Library(Protocol):
     @property
     def LLMatcher(self) -> Matchers:
         """Matchers."""
-
-    @property
-    def StructTag(self) -> StructTags:
-        """Structural tags."""
 
 
 #: Tested versions: from the first to below the second.
@@ -176,6 +162,7 @@ class Vocabulary:
         self.num_tokens = len(tokens)
         self._write = Writer(tokens, special, encode)
         self.tokens = [b"\xff" + special[index].encode() if index in special else token for index, token in enumerate(tokens)]
+        self.special = {text: index for index, text in special.items()}
         self.special_token_ids = sorted(special)
         self.ends = ends
         if not ends:

@@ -10,6 +10,7 @@ from typing import Any
 
 from llmi.errors import InvalidParamsError
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured import lark_text
 from llmi.structured.grammars import grammar_of
 from llmi.tools.form import ToolFormat
 from llmi.tools.functions import Choice, Function
@@ -85,8 +86,8 @@ class GrammarRules:
 
 
 def literal(text: str) -> str:
-    """A text as a grammar writes it."""
-    return " ".join(json.dumps(part, ensure_ascii=False) for part in text.replace("::=", "::\0=").split("\0"))
+    """A text as a grammar writes it, without "::="."""
+    return " ".join(map(lark_text.literal, text.replace("::=", "::\0=").split("\0")))
 
 
 def _plain_json(value: object) -> str:
