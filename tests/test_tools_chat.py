@@ -149,6 +149,10 @@ def properties(**fields: Any) -> dict[str, Any]:
     return function(parameters={"type": "object", "properties": fields})
 
 
+def needing(name: Any, **fields: Any) -> dict[str, Any]:
+    return function(parameters={"type": "object", "required": [name], **fields})
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": 7}, "tools", "tools must be a list of dicts"),
     ({"tools": {"type": "function"}}, "tools", "tools must be a list"),
@@ -174,6 +178,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [properties(x={"oneOf": [{}]})], "tool_format": "pythonic"}, "tools", "/properties/x/oneOf cannot be enforced in this format"),
     ({"tools": [properties(**{"a b": {}})], "tool_format": "pythonic"}, "tools", "/properties/'a b' is a name that this format cannot write"),
     ({"tools": [properties(**{"a:b": {}})], "tool_format": "functiongemma"}, "tools", "is a name that this format cannot write"),
+    ({"tools": [needing("zz", additionalProperties=False)], "tool_format": "pythonic"}, "tools", "/required names 'zz', which additionalProperties forbids"),
+    ({"tools": [needing("zz", additionalProperties=False)], "tool_format": "functiongemma"}, "tools", "/required names 'zz'"),
+    ({"tools": [needing("zz", additionalProperties=False)], "tool_format": "hermes"}, "tools", "required property 'zz' is unsatisfiable"),
+    ({"tools": [needing(7)], "tool_format": "pythonic"}, "tools", "a list of texts as required"),
+    ({"tools": [properties(x={"type": "string", "enum": [1, None]})], "tool_format": "pythonic"}, "tools", "/properties/x/enum has no value of the type"),
+    ({"tools": [properties(x={"type": "txt", "const": 1})], "tool_format": "pythonic"}, "tools", "/properties/x/type is 'txt'"),
     ({"tools": [ADD], "tool_choice": "always"}, "tool_choice", "tool_choice must be 'none', 'auto'"),
     ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice", "names the function 'sub'; the tools are add"),
     ({"tools": [ADD], "tool_choice": {"type": "function"}}, "tool_choice", "must be 'none'"),

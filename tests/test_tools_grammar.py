@@ -14,8 +14,10 @@ from llmi.structured.grammars import compiled
 from llmi.structured.thinking import Thinking
 from llmi.tools import ToolStream
 from llmi.tools.chat import FORMATS
+from llmi.tools.functiongemma import SPELLING as FUNCTIONGEMMA
 from llmi.tools.functions import Choice, functions_of
 from llmi.tools.grammar import answer_grammar
+from llmi.tools.pythonic import SPELLING as PYTHONIC
 from llmi.tools.stream import AnswerFormat
 from schema_suite import accepts, byte_vocabulary
 
@@ -105,3 +107,31 @@ def test_reasoning_is_told_apart_by_both(name: str) -> None:
     for space in ("", " ", "\n\n", "\u3000"):
         text = f"{space}<think>so</think>{wrong}"
         assert not accepts(matcher_of(name, "auto", "<think>"), text) or calls_in(name, text, thinking) == []
+
+
+#: Schemas of arguments, with arguments that fit and others that do not.
+SCHEMAS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [
+    ({"required": ["z"], "additionalProperties": {"type": "boolean"}}, [{"z": True}], [{}, {"z": 1}]),
+    ({"properties": {"a": {"enum": [1]}}, "required": ["z"], "additionalProperties": {"type": "boolean"}}, [{"z": True}, {"a": 1, "z": False}], [{"a": 1}, {"z": 1}]),
+    ({"properties": {"o": {"required": ["z"], "additionalProperties": {"type": "null"}}}}, [{}, {"o": {"z": None}}], [{"o": {}}, {"o": {"z": 1}}]),
+    ({"properties": {"a": {"type": "string", "enum": ["x", 1]}}, "required": ["a"]}, [{"a": "x"}], [{"a": 1}]),
+    ({"properties": {"a": {"type": "integer", "enum": [1, 2.5, "x", True]}}, "required": ["a"]}, [{"a": 1}], [{"a": 2.5}, {"a": "x"}, {"a": True}]),
+    ({"properties": {"a": {"type": ["null", "number"], "enum": [None, 2.5, "x", False]}}}, [{"a": None}, {"a": 2.5}], [{"a": "x"}, {"a": False}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["pythonic", "functiongemma"])
+@pytest.mark.parametrize("schema, right, wrong", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_notations_enforce_what_a_schema_says(
+    name: str, schema: dict[str, Any], right: list[dict[str, Any]], wrong: list[dict[str, Any]]
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", **schema}}}
+    matcher = compiled(
+        StructuredOutputsParams(grammar=answer_grammar(FORM[name], functions_of([tool]), Choice("required"), True, {})), byte_vocabulary()
+    )
+    spelling = {"pythonic": PYTHONIC, "functiongemma": FUNCTIONGEMMA}[name]
+    for arguments, is_right in [(entry, True) for entry in right] + [(entry, False) for entry in wrong]:
+        written = spelling.comma.join(f"{key}{spelling.assign}{spelling.written(value)}" for key, value in arguments.items())
+        text = f"[f({written})]" if name == "pythonic" else f"<start_function_call>call:f{{{written}}}<end_function_call>"
+        assert accepts(matcher, text) == is_right, text
+        assert jsonschema.Draft202012Validator(schema).is_valid(arguments) == is_right

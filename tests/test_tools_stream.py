@@ -13,6 +13,7 @@ from llmi import LLM
 from llmi.structured.thinking import Thinking
 from llmi.tools import ToolStream
 from llmi.tools.chat import FORMATS
+from llmi.tools.form import json_number
 from llmi.tools.stream import AnswerFormat
 from tool_answers import NAMES, THINKS, TOOLS, changed, parts_of, sampled, variants
 
@@ -73,6 +74,10 @@ CASES: list[tuple[AnswerFormat, str, str, str, list[tuple[str, Any]]]] = [
     (GEMMA, "<start_function_call>call:f{a:<escape>}<end_function_call><escape>,b:[1,true]}<end_function_call>", "", "",
      [("f", {"a": "}<end_function_call>", "b": [1, True]})]),
     (GEMMA, "<start_function_call>call:f{a:{x:1,y:<escape><escape>}}<end_function_call>", "", "", [("f", {"a": {"x": 1, "y": ""}})]),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"a": -2e521}}</tool_call>', "", "", [("f", {"a": -2 * 10**521})]),
+    (LLAMA, '{"name": "f", "parameters": {"a": [1.25E+310, 9.0]}}', "", "", [("f", {"a": [125 * 10**308, 9.0]})]),
+    (PYTHON, "[f(a=2e521)]", "", "", [("f", {"a": 2 * 10**521})]),
+    (GEMMA, "<start_function_call>call:f{a:2E521}<end_function_call>", "", "", [("f", {"a": 2 * 10**521})]),
     (GEMMA, "<start_function_call>call:f{a:1<end_function_call>", "<start_function_call>call:f{a:1<end_function_call>", "", []),
 ]  # fmt: skip
 
@@ -81,13 +86,17 @@ CASES: list[tuple[AnswerFormat, str, str, str, list[tuple[str, Any]]]] = [
 def test_parts(format: AnswerFormat, text: str, content: str, reasoning: str, calls: list[tuple[str, Any]]) -> None:
     found = parts_of(ToolStream(format, 7, 2), (text,))
     assert found[:2] == (content, reasoning)
-    assert [(name, json.loads(arguments)) for _, name, arguments in found[2]] == calls
+    stream = ToolStream(format, 7, 2)
+    stream.feed(text)
+    stream.finish()
+    assert [(call.name, call.arguments) for call in stream.calls] == calls
+    assert [(name, json.loads(arguments, parse_float=json_number)) for _, name, arguments in found[2]] == calls
     if len(text) < 80:
         assert changed(format, text) == []
 
 
 HOSTILE = [
-    '{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 1}}', '{"a": NaN}', '{"a": 1e999}', '{"a": -Infinity}', '{"a": "\\ud800"}', '{"a": 01}', "[1]", "null",
+    '{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 1}}', '{"a": NaN}', '{"a": 1e99999}', '{"a": -1e999999999999}', '{"a": -Infinity}', '{"a": "\\ud800"}', '{"a": 01}', "[1]", "null",
     '{"a": ' + "9" * 5000 + "}", '{"a": ' + "[" * 100_000, '{"a": ' + "[" * 3000 + "]" * 3000 + "}", '{"a": "x', '{"a": "\n"}', '{"a": \'x\'}', "{a: 1}", "",
 ]  # fmt: skip
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import json
+import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
@@ -119,6 +122,10 @@ def json_call(name_key: str, arguments_key: str, before: str = "", behind: str =
     return call
 
 
+#: Python reads and writes integers of up to this number of digits as text.
+_MAX_DIGITS = sys.int_info.default_max_str_digits
+
+
 class Malformed(ValueError):
     """A value that is no JSON, or JSON that Python cannot hold."""
 
@@ -130,18 +137,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _finite(digits: str) -> float:
+def json_number(digits: str) -> float | int:
+    """A number with a fraction or an exponent; one over the largest float64 is an exact integer."""
     value = float(digits)
-    if value in (float("inf"), float("-inf")):
+    if math.isfinite(value):
+        return value
+    power = int(digits.lower().partition("e")[2] or 0)
+    exact = decimal.Decimal(digits) if abs(power) < _MAX_DIGITS else decimal.Decimal("Infinity")
+    if not exact.is_finite() or exact.adjusted() >= _MAX_DIGITS or exact != int(exact):
         raise Malformed("a number is too large")
-    return value
+    return int(exact)
 
 
 def _refused(word: str) -> None:
     raise Malformed(f"{word} is not JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refused)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=json_number, parse_constant=_refused)
 #: What JSON takes for white space.
 SPACE = " \t\n\r"
 

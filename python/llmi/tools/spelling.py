@@ -96,9 +96,7 @@ class SchemaRules:
         while "$ref" in schema and refs < _MAX_DEPTH:
             schema, refs = self._target(schema["$ref"], ""), refs + 1
         self._check(schema, "object", "")
-        if not schema.get("properties") and schema.get("additionalProperties") is not False:
-            return self._map(schema.get("additionalProperties", True), "", self._spelling.assign)
-        return self._properties(schema, "", self._spelling.assign)
+        return self._entries(schema, "", self._spelling.assign)
 
     def _value(self, schema: object, pointer: str) -> str:
         self._depth += 1
@@ -130,9 +128,8 @@ class SchemaRules:
             self._refuse(f"{pointer}/{_escaped(min(extra))}", "cannot be enforced in this format")
         return self._anything()
 
-    def _of_kind(self, kind: object, schema: dict[str, Any], pointer: str) -> str:
-        if not isinstance(kind, str) or kind not in _KEYWORDS:
-            self._refuse(f"{pointer}/type", f"is {kind!r:.40}, which JSON Schema does not know")
+    def _of_kind(self, given: object, schema: dict[str, Any], pointer: str) -> str:
+        kind = self._check_kind(given, pointer)
         self._check(schema, kind, pointer)
         spelling, rules = self._spelling, self._rules
         if kind == "boolean":
@@ -157,10 +154,14 @@ class SchemaRules:
         return f'"[" {inner} "]"'
 
     def _object(self, schema: dict[str, Any], pointer: str) -> str:
+        return f'"{{" {self._entries(schema, pointer, self._spelling.colon)} "}}"'
+
+    def _entries(self, schema: dict[str, Any], pointer: str, colon: str) -> str:
+        """The text between the braces of an object, or the parentheses of a call."""
         more = schema.get("additionalProperties", True)
-        if not schema.get("properties") and more is not False:
-            return f'"{{" {self._map(more, pointer, self._spelling.colon)} "}}"'
-        return f'"{{" {self._properties(schema, pointer, self._spelling.colon)} "}}"'
+        if not schema.get("properties") and not schema.get("required") and more is not False:
+            return self._map(more, pointer, colon)
+        return self._properties(schema, pointer, colon)
 
     def _map(self, values: object, pointer: str, colon: str) -> str:
         value = self._rules.rule(self._value(values, f"{pointer}/additionalProperties"))
@@ -171,23 +172,27 @@ class SchemaRules:
     def _properties(self, schema: dict[str, Any], pointer: str, colon: str) -> str:
         """The entries in order; those that are not required may be missing."""
         spelling, rules = self._spelling, self._rules
-        properties = dict(schema.get("properties") or {})
-        required = schema.get("required") or []
-        if not isinstance(required, list) or not isinstance(schema.get("properties", {}), dict):
-            self._refuse(pointer, "needs a dict as properties and a list as required")
-        properties |= {str(name): True for name in required if name not in properties}
-        names = sorted(properties, key=lambda name: (name.lower(), name)) if spelling.is_sorted else list(properties)
-        first = more = _NOTHING  # what may follow before the first entry, and behind one
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        more = schema.get("additionalProperties", True)
+        if not isinstance(properties, dict) or not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+            self._refuse(pointer, "needs a dict as properties and a list of texts as required")
+        others = [name for name in required if name not in properties]
+        if others and more is False:
+            self._refuse(f"{pointer}/required", f"names {others[0]!r:.80}, which additionalProperties forbids")
+        schemas = {name: (value, f"{pointer}/properties/{_escaped(name)}") for name, value in properties.items()}
+        schemas |= dict.fromkeys(others, (more, f"{pointer}/additionalProperties"))
+        names = sorted(schemas, key=lambda name: (name.lower(), name)) if spelling.is_sorted else list(schemas)
+        first = later = _NOTHING  # what may follow before the first entry, and behind one
         are_names = self._are_names(pointer, colon)
         for name in reversed(names):
             if not (spelling.arguments if are_names else spelling.keys).fullmatch(name):
                 self._refuse(f"{pointer}/properties/{_escaped(name)!r:.80}", "is a name that this format cannot write")
             key = rules.text((name if are_names else spelling.key(name)) + colon)
-            entry = rules.rule(f"{key} {self._value(properties[name], f'{pointer}/properties/{_escaped(name)}')}")
-            behind, comma = f"{entry} {more}", rules.text(spelling.comma)
+            entry = rules.rule(f"{key} {self._value(*schemas[name])}")
+            behind, comma = f"{entry} {later}", rules.text(spelling.comma)
             is_needed = name in required
             first = rules.rule(behind if is_needed else f"{behind} | {first}")
-            more = rules.rule(f"{comma} {behind}" if is_needed else f"{comma} {behind} | {more}")
+            later = rules.rule(f"{comma} {behind}" if is_needed else f"{comma} {behind} | {later}")
         return first
 
     def _one_of(self, schema: dict[str, Any], keyword: str, pointer: str) -> str:
@@ -196,7 +201,13 @@ class SchemaRules:
         values = schema[keyword] if keyword == "enum" else [schema[keyword]]
         if not isinstance(values, list) or not values:
             self._refuse(f"{pointer}/enum", "must be a list of at least one value")
-        return self._either([self._rules.text(self._spelling.written(value)) for value in values])
+        kinds = schema.get("type", [*_KEYWORDS])
+        for kind in (kinds := kinds if isinstance(kinds, list) else [kinds]):
+            self._check_kind(kind, pointer)
+        fitting = [value for value in values if any(_is_of(value, kind) for kind in kinds)]
+        if not fitting:
+            self._refuse(f"{pointer}/{keyword}", "has no value of the type")
+        return self._either([self._rules.text(self._spelling.written(value)) for value in fitting])
 
     def _combined(self, schema: dict[str, Any], keyword: str, pointer: str) -> str:
         if extra := set(schema) - {keyword} - _SAYS_NOTHING:
@@ -241,6 +252,11 @@ class SchemaRules:
     def _either(self, entries: list[str]) -> str:
         return entries[0] if len(entries) == 1 else f"({' | '.join(dict.fromkeys(entries))})"
 
+    def _check_kind(self, kind: object, pointer: str) -> str:
+        if not isinstance(kind, str) or kind not in _KEYWORDS:
+            self._refuse(f"{pointer}/type", f"is {kind!r:.40}, which JSON Schema does not know")
+        return kind
+
     def _check(self, schema: dict[str, Any], kind: str, pointer: str) -> None:
         if extra := set(schema) - {"type"} - _KEYWORDS[kind] - _SAYS_NOTHING:
             self._refuse(f"{pointer}/{_escaped(min(extra))}", "cannot be enforced in this format")
@@ -256,6 +272,15 @@ def _escaped(name: str) -> str:
 def _guessed(schema: dict[str, Any]) -> str | None:
     """The type that keywords speak of, where none is named."""
     return next((kind for kind in ("object", "array", "string", "number") if _KEYWORDS[kind] & set(schema)), None)
+
+
+def _is_of(value: object, kind: str) -> bool:
+    """Whether a value is of a type; a number that is whole is an integer."""
+    if isinstance(value, bool) or value is None:
+        return kind == ("null" if value is None else "boolean")
+    if isinstance(value, (int, float)):
+        return kind == "number" or (kind == "integer" and (isinstance(value, int) or value.is_integer()))
+    return kind == ("string" if isinstance(value, str) else "array" if isinstance(value, list) else "object")
 
 
 def _only(schema: dict[str, Any], kind: object) -> dict[str, Any]:
