@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import llmi
 from llmi import LLM, AsyncLLM, ConstraintError, InvalidParamsError, SamplingParams
 
 
@@ -118,6 +119,53 @@ def test_a_request_that_cannot_go_on_ends_alone(tiny: LLM) -> None:
         (name,) = fields
         assert isinstance(outs[1].error, ConstraintError) and re.search(f"structured_outputs.*{name}", str(outs[1].error))
         assert outs[1].outputs[0].text == "ab"
+
+
+def test_a_sampler_keeps_to_the_mask(tiny: LLM) -> None:
+    """A token that the mask forbids, the end of the text among them, ends the request alone, before it is part of the output."""
+    end = next(iter(tiny.tokenizer.eos_token_ids))
+    letter = {word: token for token, word in enumerate(tiny.tokenizer.vocab_bytes)}
+    good = SamplingParams(seed=1, max_tokens=12, structured_outputs={"regex": "[a-c]{6}"}, sampler=lambda context, law: int(law.argmax()))
+    alone = tiny.generate([1], good)[0].outputs[0].token_ids
+    for tokens, text in (([end], ""), ([letter[b"a"], end], "a"), ([letter[b"E"]], ""), ([letter[b"a"], letter[b"E"]], "a")):
+        wanted = iter(tokens)
+        bad = SamplingParams(
+            max_tokens=12, structured_outputs={"regex": "[a-z]{3}"}, sampler=lambda context, law, wanted=wanted: next(wanted)
+        )
+        outs = tiny.generate([[1], [1]], [good, bad], on_error="return")
+        assert outs[0].outputs[0].token_ids == alone
+        assert isinstance(outs[1].error, ConstraintError)
+        assert re.search(f"the sampler chose token id {tokens[-1]}, which structured_outputs does not allow", str(outs[1].error))
+        assert outs[1].outputs[0].text == text and outs[1].outputs[0].token_ids == tokens[:-1]
+
+
+class Always(llmi.Verification):
+    """Accepts each draft."""
+
+    def accept_probability(self, token_id: int, target_probs: Any, draft_probs: Any) -> float:
+        return 1.0
+
+
+class Judge(llmi.Verification):
+    """Accepts each draft as a whole."""
+
+    def verify(self, context: Any) -> tuple[list[int], int]:
+        return list(range(len(context.draft))), context.target_token(len(context.draft))
+
+
+@pytest.mark.parametrize("verification", [Always(), Judge()])
+def test_a_verification_keeps_to_the_mask(tiny: LLM, verification: llmi.Verification) -> None:
+    letter = {word: token for token, word in enumerate(tiny.tokenizer.vocab_bytes)}
+
+    class Wrong(llmi.Drafter):
+        def propose(self, context: llmi.DraftContext) -> Any:
+            return [letter[b"E"]]
+
+    config = llmi.SpeculativeConfig(Wrong(), 1, verification)
+    params = SamplingParams(max_tokens=12, structured_outputs={"regex": "[a-z]{3}"})
+    out = tiny.generate([[1]], params, speculative_config=config, on_error="return")[0]
+    assert isinstance(out.error, ConstraintError) and letter[b"E"] not in out.outputs[0].token_ids
+    assert f"the verification chose token id {letter[b'E']}, which structured_outputs does not allow" in str(out.error)
 
 
 def test_length_cuts_and_nothing_is_repaired(tiny: LLM) -> None:

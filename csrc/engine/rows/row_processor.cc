@@ -1,6 +1,7 @@
 #include "engine/rows/row_processor.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "core/errors.h"
@@ -23,6 +24,15 @@ void AddLogprobs(const KernelContext& context, Sample& sample, const float* raw,
   output.logprobs.push_back(
       ComputeLogprobs(context, raw, law.data(), params.has_point_law(), static_cast<int64_t>(law.size()), token, params.num_logprobs));
   output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
+}
+
+// A token that user code chose: one that the constraint does not allow would end the text, or leave the language, without an error.
+void CheckChoice(const Sample& sample, int32_t token, const char* chooser) {
+  const std::span<const uint32_t> allowed = sample.history().allowed;
+  if (allowed.empty() || ((allowed[static_cast<size_t>(token / 32)] >> (token % 32)) & 1u) != 0) return;
+  throw Error(ErrorKind::kConstraint,
+              std::string(chooser) + " chose token id " + std::to_string(token) + ", which structured_outputs does not allow at this place",
+              "structured_outputs");
 }
 
 }  // namespace
@@ -283,6 +293,8 @@ void RowProcessor::SampleToken(const LogitsRow& row, const RowValues& values, co
   const SamplingParams& params = sample.request().params;
   sample.walk.NoteDraw();
   RowVerdict verdict = drawn.token == kNoToken ? Decide(row, values.base, judged) : drawn;
+  if (row.plan.decider == RowDecider::kSampler) CheckChoice(sample, verdict.token, "the sampler");
+  if (row.plan.decider == RowDecider::kRule || judged != nullptr) CheckChoice(sample, verdict.token, "the verification");
   if (keeps.logprobs) {
     AddLogprobs(context_, sample, raw, law_, verdict.token);
   }
