@@ -220,7 +220,7 @@ def test_lax_functions_take_any_object(tiny: LLM) -> None:
 
 
 def test_texts_that_look_like_another_grammar(tiny: LLM) -> None:
-    """A grammar of Lark is told from others by "::=", which schemas may hold, too."""
+    """A grammar of GBNF is told by its first rule: the sign "::=" may stand in schemas, too."""
     odd = {
         "type": "object",
         "properties": {"x::=": {"enum": ["a::=b"]}},

@@ -42,7 +42,7 @@ class StructuredOutputsParams:
     choice : list of str, optional
         The output is one of these texts.
     grammar : str, optional
-        A grammar in llguidance's dialect of Lark, with a rule `start`; or in GBNF or another form with `::=`, and a rule `root`.
+        A grammar in llguidance's dialect of Lark, with a rule `start`; or in GBNF, with a rule `root`.
     structural_tag : dict or str, optional
         vLLM's form: `{"type": "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": [...]}`. The text is free until
         a trigger comes; then it keeps to the structure that begins so.

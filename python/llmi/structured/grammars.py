@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from llmi.base.log import log
-from llmi.errors import InvalidParamsError, import_extra
+from llmi.errors import InvalidParamsError
 from llmi.params.structured import StructuredOutputsParams
 from llmi.structured.forcing import without_endless_forcing
+from llmi.structured.gbnf import GbnfError, is_gbnf, lark_of_gbnf
 from llmi.structured.lark_text import literal
 from llmi.structured.library import Matcher, Vocabulary, load
 from llmi.structured.strict_schema import strict_schema
@@ -66,15 +67,15 @@ def compiled(params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: s
 
 
 def _lark(grammar: str) -> str:
-    if "::=" not in grammar:
+    if not is_gbnf(grammar):
         return grammar
     try:
-        return str(import_extra("llguidance.gbnf_to_lark", "structured").any_to_lark(grammar))
-    except Exception as error:
-        raise refused(f"the grammar does not convert from GBNF: {error}") from None
+        return lark_of_gbnf(grammar)
+    except GbnfError as error:
+        raise refused(f"the grammar is no GBNF: {error}") from None
 
 
-def _json_rule(schema: Any) -> str:
+def _json_rule(schema: str | dict[str, object]) -> str:
     grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema)))
     return f"%json {json.dumps(grammar['grammars'][0]['json_schema'])}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from llmi.base.kinds import show
 from llmi.errors import InvalidParamsError
@@ -13,7 +13,7 @@ _FIELDS = {"type", "structures", "triggers"}
 _STRUCTURE = {"begin", "schema", "end"}
 
 
-def tag_grammar(tag: object, special: Mapping[str, int], json_rule: Callable[[Any], str]) -> str:
+def tag_grammar(tag: object, special: Mapping[str, int], json_rule: Callable[[str | dict[str, object]], str]) -> str:
     """The grammar of a structural tag, in Lark.
 
     Parameters

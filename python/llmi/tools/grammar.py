@@ -10,8 +10,8 @@ from typing import Any
 
 from llmi.errors import InvalidParamsError
 from llmi.params.structured import StructuredOutputsParams
-from llmi.structured import lark_text
 from llmi.structured.grammars import grammar_of
+from llmi.structured.lark_text import literal
 from llmi.tools.form import ToolFormat
 from llmi.tools.functions import Choice, Function
 
@@ -55,7 +55,7 @@ class GrammarRules:
                 grammar = grammar_of(StructuredOutputsParams(json=schema, whitespace="one"))
             except InvalidParamsError as error:
                 raise InvalidParamsError(f"{where}: {plain_reason(error)}", "tools") from None
-            self._json[key] = self.rule(f"%json {_plain_json(json.loads(grammar)['grammars'][0]['json_schema'])}")
+            self._json[key] = self.rule(f"%json {json.dumps(json.loads(grammar)['grammars'][0]['json_schema'])}")
         return self._json[key]
 
     def quoted(self, mark: str, regex: str) -> str:
@@ -83,16 +83,6 @@ class GrammarRules:
 
     def __str__(self) -> str:
         return "".join(f"{name}: {body}\n" for name, body in self._rules.items())
-
-
-def literal(text: str) -> str:
-    """A text as a grammar writes it, without "::="."""
-    return " ".join(map(lark_text.literal, text.replace("::=", "::\0=").split("\0")))
-
-
-def _plain_json(value: object) -> str:
-    """JSON without "::=", by which a grammar of another form is known."""
-    return json.dumps(value).replace("::=", "::\\u003d")
 
 
 def in_regex(text: str) -> str:
