@@ -81,7 +81,8 @@ def random_part(rng: random.Random, names: list[str], depth: int) -> Part:
     if kind == "rule":
         return kind, rng.choice(names)
     if kind == "times":
-        return kind, random_part(rng, names, depth + 1), *rng.choice([(0, None), (1, None), (0, 1), (2, 2), (1, 2), (2, None)])
+        inner = random_part(rng, names, depth + 1) if rng.random() < 0.5 else ("class", rng.choice(["a", "ab", "bé", "é"]))
+        return kind, inner, *rng.choice([(0, None), (1, None), (0, 1), (2, 2), (1, 2), (2, None)])
     return kind, [random_part(rng, names, depth + 1) for _ in range(rng.randint(1, 3))]
 
 
@@ -120,6 +121,11 @@ CASES: list[tuple[str, list[str], list[str]]] = [
     ('root ::= ("ab"\n  | "c"  # or c\n)+ "d" |\n  "e"', ["abcd", "cd", "e"], ["d", "abe"]),
     ('root ::= "a" {2} [b-c] { 1 , 2 } "d" {1,}', ["aabd", "aabcdd"], ["abd", "aabcbd"]),
     ('root ::= "ab"* "c"?*', ["ababcc", ""], ["aab"]),
+    ("root ::= ws ws\nws ::= [ab]+", ["aa", "abab"], ["a"]),
+    ("root ::= [^é]* [é]", ["é", "abé", "ñé"], ["ab", "aéé"]),
+    ("root ::= [^é]* [éè]", ["é", "abé", "abèè", "ñè"], ["ab", "abéé"]),
+    ("root ::= ([a-c] | \"x\" [0-9a-f]{2})* \"a\"", ["a", "bxcaa", "xaaa"], ["xaa", "b"]),
+    ("root ::= ([ab]+ \";\")* [b-d]{0,2} \"d\"", ["ab;bd", "a;d", "ddd"], ["ab;", "ddddd"]),
     ('root ::= root "+" "x" | "x"', ["x", "x+x+x"], ["x+"]),
     ("# only a comment\n\r\n  root ::= [@] x-1\r\nx-1 ::= \"@x-1@\"\r\n", ["@@x-1@"], ["@x-1"]),
 ]  # fmt: skip
@@ -168,3 +174,28 @@ def test_lark_with_the_sign_inside_texts_is_lark() -> None:
     for grammar in ('start: "a ::= b"', '?start: "a ::= b"', '// root ::= x\nstart: "a ::= b"', '\n start: X\nX: "a ::= b"'):
         assert not is_gbnf(grammar)
         assert accepts(matcher_of(grammar), "a ::= b")
+
+
+JSON = r"""
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
+array  ::= "[" ws (value ("," ws value)*)? "]" ws
+string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}))* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws     ::= | " " | "\n" [ \t]{0,20}
+"""
+
+
+def test_the_letters_of_a_json_string_are_one_terminal() -> None:
+    """With a terminal for each of them a mask takes 40 times as long."""
+    assert any("]+/" in line and "10ffff" in line for line in lark_of_gbnf(JSON).splitlines())
+    matcher = matcher_of(JSON)
+    assert accepts(matcher, '{"a":{"b\\u00e9é": [1, -2.5e3, null]}, "c":""}') and not accepts(matcher, "{\"a\":'b'}")
+
+
+def test_large_grammars_are_taken() -> None:
+    """Those with too many places to look for repetitions, too."""
+    words = " | ".join(f'"w{index:04}"' for index in range(1000))
+    matcher = matcher_of(f"root ::= (word [ ]+)* word\nword ::= {words}")
+    assert accepts(matcher, "w0001  w0999 w0500") and not accepts(matcher, "w0001w0002")

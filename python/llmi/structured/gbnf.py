@@ -1,7 +1,8 @@
 """GBNF, llama.cpp's notation of grammars, as Lark of the same language.
 
-Every terminal is one character. The library's lexer takes the longest match of a terminal, so the language would depend on where longer
-ones end: with `word ::= [a-z]+` as a terminal, `root ::= word "s"` has no text.
+Terminals are single characters, and repetitions of a class where that is proven equal (gbnf_runs). The library's lexer takes the longest
+match of a terminal, so the language would depend on where longer ones end: with `word ::= [a-z]+` as a terminal, `root ::= word "s"` has
+no text.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 from typing import NoReturn
 
 from llmi.base.kinds import show
-from llmi.structured.lark_text import literal
+from llmi.structured.gbnf_runs import runs_of
+from llmi.structured.gbnf_tree import Chars, Choice, Named, Part, Sequence, all_but, lark_of, repeated
 
 _BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
@@ -40,14 +42,13 @@ def lark_of_gbnf(grammar: str) -> str:
 
 
 class _Converter:
-    """Reads the rules from left to right. Each method that reads an expression returns it in Lark."""
+    """Reads the rules from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._uses: dict[str, int] = {}  # where each rule is named first
-        self._bodies: dict[str, str] = {}
-        self._names: dict[str, str] = {}  # of the rules in Lark
+        self._bodies: dict[str, Part] = {}
 
     def lark(self) -> str:
         """All rules."""
@@ -61,7 +62,11 @@ class _Converter:
             if name not in self._bodies:
                 self._at = at
                 self._fail(f"the rule {show(name)} is not defined")
-        return f"start: {self._named('root')}\n" + "".join(f"{self._named(name)}: {body}\n" for name, body in self._bodies.items())
+        names = {name: f"r{index}" for index, name in enumerate(self._bodies)}
+        runs = runs_of(self._bodies)
+        return f"start: {names['root']}\n" + "".join(
+            f"{names[name]}: {lark_of(body, names, runs)}\n" for name, body in self._bodies.items()
+        )
 
     def _rule(self) -> None:
         name = self._match(_NAME, "a rule's name")
@@ -76,26 +81,26 @@ class _Converter:
         if self._here() not in ("", "\r", "\n"):
             self._fail(f"{show(self._here())} cannot stand here")
 
-    def _alternatives(self, blanks: re.Pattern[str]) -> str:
+    def _alternatives(self, blanks: re.Pattern[str]) -> Part:
         """Up to a character that belongs to none of them. blanks: between their parts; line breaks end a rule, and not a group."""
         parts = [self._sequence(blanks)]
         while self._here() == "|":
             self._at += 1
             self._skip(_BLANK_LINES)
             parts.append(self._sequence(blanks))
-        return " | ".join(parts)
+        return Choice(parts) if len(parts) > 1 else parts[0]
 
-    def _sequence(self, blanks: re.Pattern[str]) -> str:
-        parts: list[str] = []
+    def _sequence(self, blanks: re.Pattern[str]) -> Part:
+        parts: list[Part] = []
         while (element := self._element()) is not None:
             self._skip(blanks)
             while (times := self._times()) is not None:
-                element = f"({element}){times}"
+                element = repeated(element, *times)
                 self._skip(blanks)
             parts.append(element)
-        return " ".join(parts) or '""'
+        return parts[0] if len(parts) == 1 else Sequence(parts)
 
-    def _element(self) -> str | None:
+    def _element(self) -> Part | None:
         """A text, a class, any character, a group or a rule's name."""
         here = self._here()
         if here == '"':
@@ -104,7 +109,7 @@ class _Converter:
             return self._class()
         if here == ".":
             self._at += 1
-            return "/(?s:.)/"
+            return Chars(tuple(all_but([])))
         if here == "(":
             self._at += 1
             self._skip(_BLANK_LINES)
@@ -112,20 +117,20 @@ class _Converter:
             if self._here() != ")":
                 self._fail("')' is missing")
             self._at += 1
-            return f"({inner})"
+            return inner
         if _NAME.match(self._text, self._at):
             at = self._at
             name = self._match(_NAME, "a name")
             self._uses.setdefault(name, at)
-            return self._named(name)
+            return Named(name)
         return None
 
-    def _times(self) -> str | None:
+    def _times(self) -> tuple[int, int | None] | None:
         """How often the element before is repeated."""
         here = self._here()
         if here and here in "*+?":
             self._at += 1
-            return here
+            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[here]
         if here != "{":
             return None
         counts = _COUNTS.match(self._text, self._at)
@@ -135,23 +140,23 @@ class _Converter:
         if most is not None and int(most) < int(least):
             self._fail(f"{counts.group()} ends below its beginning")
         self._at = counts.end()
-        return f"{{{int(least)}{comma or ''}{'' if most is None else int(most)}}}"
+        return int(least), int(most) if most is not None else None if comma else int(least)
 
-    def _literal(self) -> str:
-        """A text, each character a terminal."""
+    def _literal(self) -> Part:
         self._at += 1
-        letters: list[str] = []
+        letters: list[Part] = []
         while self._here() != '"':
-            letters.append(literal(chr(self._char())))
+            code = self._char()
+            letters.append(Chars(((code, code),)))
         self._at += 1
-        return f"({' '.join(letters)})" if letters else '""'
+        return letters[0] if len(letters) == 1 else Sequence(letters)
 
-    def _class(self) -> str:
+    def _class(self) -> Part:
         """A class of characters; a minus sign before the end stands for itself."""
         self._at += 1
         is_negated = self._here() == "^"
         self._at += is_negated
-        ranges: list[str] = []
+        ranges: list[tuple[int, int]] = []
         while self._here() != "]":
             first = last = self._char()
             if self._here() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
@@ -159,11 +164,11 @@ class _Converter:
                 last = self._char()
             if last < first:
                 self._fail(f"the range from {show(chr(first))} to {show(chr(last))} is empty")
-            ranges.append(f"\\x{{{first:x}}}-\\x{{{last:x}}}")
+            ranges.append((first, last))
         if not ranges:
             self._fail("the class is empty")
         self._at += 1
-        return f"/[{'^' * is_negated}{''.join(ranges)}]/"
+        return Chars(tuple(all_but(ranges) if is_negated else sorted(ranges)))
 
     def _char(self) -> int:
         """The code of a character of a text or class."""
@@ -184,9 +189,6 @@ class _Converter:
             self._fail(f"{escape.group()} is no character")
         self._at = escape.end()
         return code
-
-    def _named(self, name: str) -> str:
-        return self._names.setdefault(name, f"r{len(self._names)}")
 
     def _here(self) -> str:
         return self._text[self._at : self._at + 1]

@@ -1,0 +1,102 @@
+"""Expressions of a GBNF grammar, and how Lark writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeAlias
+
+_LAST_CODE = 0x10FFFF
+_MOST_WRITTEN_OUT = 16
+
+
+@dataclasses.dataclass(eq=False)
+class Chars:
+    """One character of a class, at one place of the grammar. codes: ranges of code points, in order, both ends included."""
+
+    codes: tuple[tuple[int, int], ...]
+
+    def meets(self, other: Chars) -> bool:
+        """Whether a character is of both classes."""
+        return any(low <= last and first <= high for low, high in self.codes for first, last in other.codes)
+
+    def begins_like(self, other: Chars) -> bool:
+        """Whether characters of both begin with the same byte in UTF-8."""
+        return any(_lead(low) <= _lead(last) and _lead(first) <= _lead(high) for low, high in self.codes for first, last in other.codes)
+
+    def pattern(self) -> str:
+        """The class as a regular expression."""
+        return "[" + "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in self.codes) + "]"
+
+
+@dataclasses.dataclass(eq=False)
+class Named:
+    """What a rule says."""
+
+    name: str
+
+
+@dataclasses.dataclass(eq=False)
+class Sequence:
+    """All parts, in order."""
+
+    parts: list[Part]
+
+
+@dataclasses.dataclass(eq=False)
+class Choice:
+    """One of the parts."""
+
+    parts: list[Part]
+
+
+@dataclasses.dataclass(eq=False)
+class Times:
+    """A part, repeated. most: None for any number."""
+
+    part: Part
+    least: int
+    most: int | None
+
+
+Part: TypeAlias = Chars | Named | Sequence | Choice | Times
+
+
+def _lead(code: int) -> int:
+    """The first byte of a character in UTF-8."""
+    return code if code < 0x80 else 0xC0 | code >> 6 if code < 0x800 else 0xE0 | code >> 12 if code < 0x10000 else 0xF0 | code >> 18
+
+
+def repeated(part: Part, least: int, most: int | None) -> Part:
+    """A part, repeated. A small count of a class is written out: each place then has neighbours of its own (gbnf_runs)."""
+    if isinstance(part, Chars) and least == most and least <= _MOST_WRITTEN_OUT:
+        return Sequence([Chars(part.codes) for _ in range(least)])
+    return Times(part, least, most)
+
+
+def all_but(codes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The other code points, without the halves of surrogate pairs."""
+    rest: list[tuple[int, int]] = []
+    at = 0
+    for low, high in sorted([*codes, (0xD800, 0xDFFF), (_LAST_CODE + 1, _LAST_CODE + 1)]):
+        if low > at:
+            rest.append((at, low - 1))
+        at = max(at, high + 1)
+    return rest
+
+
+def lark_of(part: Part, names: dict[str, str], runs: set[Chars]) -> str:
+    """A part in Lark. names: of the rules; runs: classes whose repetitions are one terminal (gbnf_runs)."""
+    if isinstance(part, Chars):
+        return f"/{part.pattern()}{'+' if part in runs else ''}/"
+    if isinstance(part, Named):
+        return names[part.name]
+    if isinstance(part, Times):
+        counts = f"{{{part.least},{'' if part.most is None else part.most}}}"
+        if isinstance(part.part, Chars) and part.part in runs:
+            run = f"/{part.part.pattern()}{{{max(part.least, 1)},{'' if part.most is None else part.most}}}/"
+            return run if part.least else f"({run})?"
+        return f"({lark_of(part.part, names, runs)}){counts}"
+    inner = [lark_of(entry, names, runs) for entry in part.parts]
+    if isinstance(part, Sequence):
+        return " ".join(inner) or '""'
+    return f"({' | '.join(inner)})"
