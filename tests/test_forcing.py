@@ -44,7 +44,7 @@ def test_each_byte_leaves_a_choice(grammar: str) -> None:
     ("grammar", "text"),
     [
         ('start: /[xy]/ A "a"\nA: /a+/', "a" * 11), ('start: A A\nA: "a"+', "a" * 12), ('%llguidance {"no_forcing": false}\nstart: A "a"\nA: /a+/', "a" * 12),
-        ('start: A "b"\nA: /a+/', "ab"),
+        ('start: A "b"\nA: /a+/', "ab"), ('root ::= [xy] as "c"\nas ::= "a"+ | "d"', "a" * 11), ('root ::= [ ]* as "b"\nas ::= [a]+', "b"),
     ],
 )  # fmt: skip
 def test_such_a_grammar_ends(llm: LLM, grammar: str, text: str) -> None:

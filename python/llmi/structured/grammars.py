@@ -46,7 +46,7 @@ def grammar_of(params: StructuredOutputsParams, special: Mapping[str, int] = Map
         return str(matcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))  # one terminal: rules are limited to 2,000 at one place
     if params.kind == "structural_tag":
         return str(matcher.grammar_from_lark(tag_grammar(params.structural_tag, special, _json_rule)))
-    return str(matcher.grammar_from_lark(without_endless_forcing(_lark(params.grammar or ""))))
+    return str(matcher.grammar_from_lark(_lark(params.grammar or "")))
 
 
 def compiled(params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "") -> Matcher:
@@ -68,8 +68,8 @@ def compiled(params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: s
 
 def _lark(grammar: str) -> str:
     if not is_gbnf(grammar):
-        return grammar
-    try:
+        return without_endless_forcing(grammar)
+    try:  # whose terminals always leave a choice (gbnf_runs.py)
         return lark_of_gbnf(grammar)
     except GbnfError as error:
         raise refused(f"the grammar is no GBNF: {error}") from None
