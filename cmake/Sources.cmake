@@ -48,7 +48,7 @@ set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
 set(LLMI_BINDING_SOURCES
   csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_constraint.cpp csrc/bindings/bind_drafters.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
   csrc/bindings/bind_records.cpp csrc/bindings/bind_requests.cpp csrc/bindings/bind_speculation.cpp csrc/bindings/bind_system.cpp
-  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/engine_options.cpp csrc/bindings/gil.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_constraint.cpp csrc/bindings/py_hooks.cpp)
+  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/engine_options.cpp csrc/bindings/gil.cpp csrc/bindings/held_sequence.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_constraint.cpp csrc/bindings/py_hooks.cpp)
 
 # What tests and benchmarks alone need: the emulated device, questions to matrix instructions, and their bindings.
 set(LLMI_TESTING_CORE_SOURCES csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc)

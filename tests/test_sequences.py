@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -284,9 +285,56 @@ def test_a_strategy_over_two_models_and_generation(llm: LLM, tiny: LLM) -> None:
 
     prompts = [ids(i, 20) for i in range(4)]
     together = llm.run(both, prompts, seed=7, amateur=tiny)
-    assert all(sequence._closed for sequence in made)
+    assert all(sequence._core.is_closed for sequence in made)
     assert together[0] == llm.run(both, prompts[:1], seed=7, amateur=tiny)[0], "a prompt's result depends on its own seed alone"
     assert len(together[2][0]) == 26 and len(together[2][1]) == 3
+
+
+def interrupted(call: Callable[[], object], instruction: int) -> bool:
+    """Calls, and raises KeyboardInterrupt before an instruction of lab/sequence.py; whether the call has one of this number."""
+    left = [instruction]
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        if Path(frame.f_code.co_filename).parts[-2:] != ("lab", "sequence.py"):
+            return None
+        frame.f_trace_opcodes = True
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left[0] <= 0
+
+
+@pytest.mark.parametrize("name", ["fork", "sequence", "close"])
+def test_an_interrupt_at_any_point_loses_no_blocks(tiny: LLM, name: str) -> None:
+    free = tiny.memory_report().num_free_blocks
+
+    def begin() -> TokenSequence:
+        sequence = tiny.sequence(ids(0, 20))
+        _ = sequence.logits
+        return sequence
+
+    parent = begin()
+    calls: dict[str, Callable[[], object]] = {
+        "fork": lambda: parent.fork().extend([7]),
+        "sequence": begin,
+        "close": lambda: begin().close(),
+    }
+    instruction = 1
+    while interrupted(calls[name], instruction):
+        instruction += 1
+    assert instruction > 50
+    parent.close()
+    assert tiny.memory_report().num_free_blocks == free and tiny.get_metrics()["audit"] == ""
 
 
 def test_strategy_errors(llm: LLM) -> None:

@@ -415,7 +415,7 @@ def test_the_core_checks_ids_that_end_a_text(token_id: int, tmp_path: Path, monk
                 llm._engine, _core.SamplingParams(), np.zeros(257, np.float32),
                 token_ids=[1, token_id], prompt_len=1, sample_index=0, output_text="", hooks=None, sampler_state=_core.SamplerState(), allowed=None,
             )  # fmt: skip
-        sequence = _core.LabSequence([1, token_id], [], [], [], None)
+        sequence = _core.LabSequence(llm._engine, [1, token_id], [], [], [], None)
         with pytest.raises(_core.CoreError, match="token id"):
             _core.lab_extend(llm._engine, [_core.LabExtension(sequence=sequence, token_ids=[], parents=[], is_tree=False, wants_last=True)])
 

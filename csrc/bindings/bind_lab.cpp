@@ -10,6 +10,7 @@
 #include "bindings/bindings.h"
 #include "bindings/engine_handle.h"
 #include "bindings/gil.h"
+#include "bindings/held_sequence.h"
 #include "bindings/keywords.h"
 #include "bindings/py_hooks.h"
 #include "constraint/token_constraint.h"
@@ -22,7 +23,6 @@ namespace llmi {
 namespace {
 
 using FloatArray = py::array_t<float, py::array::c_style>;
-using SequencePointer = std::shared_ptr<LabSequence>;
 
 // The array owns `values`.
 py::array Matrix(std::vector<float>&& values, int64_t num_rows, int64_t num_cols) {
@@ -192,6 +192,35 @@ py::dict Costs(EngineHandle& handle) {
   return seconds;
 }
 
+void RegisterSequence(py::module_& module) {
+  py::class_<HeldSequence>(module, "LabSequence")
+      .def(py::init([](EngineHandle& engine, std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits,
+                       std::vector<int> attention, std::shared_ptr<Steering> steering) {
+             auto sequence = std::make_shared<LabSequence>();
+             sequence->tokens = std::move(token_ids);
+             sequence->capture = {std::move(hidden_states), std::move(layer_logits), std::move(attention)};
+             sequence->steering = std::move(steering);
+             return std::make_unique<HeldSequence>(engine, std::move(sequence));
+           }),
+           py::arg("engine"), py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"), py::arg("attention"),
+           py::arg("steering"), py::keep_alive<1, 2>())
+      .def_property_readonly("token_ids", [](const HeldSequence& held) { return CopyArray(held.sequence()->tokens); })
+      .def_property_readonly("num_tokens", [](const HeldSequence& held) { return held.sequence()->tokens.size(); })
+      .def_property_readonly("num_computed",
+                             [](const HeldSequence& held) {
+                               const LabSequence& sequence = *held.sequence();
+                               return sequence.has_cache ? sequence.kv.num_tokens : int64_t{0};
+                             })
+      .def_property_readonly("has_tree", [](const HeldSequence& held) { return held.sequence()->tree.size() > 0; })
+      .def_property_readonly("block_table",
+                             [](const HeldSequence& held) {
+                               const LabSequence& sequence = *held.sequence();
+                               return sequence.has_cache ? sequence.kv.tables : std::vector<std::vector<int32_t>>();
+                             })
+      .def_property_readonly("is_closed", &HeldSequence::is_closed)
+      .def("close", &HeldSequence::Close, "Gives its cache back soon, as the end of this object does.");
+}
+
 void RegisterLabClasses(py::module_& module) {
   py::class_<Steering, std::shared_ptr<Steering>>(module, "Steering", "Vectors that are added to the residual stream after layers.")
       .def(py::init([](std::vector<int> layers, const FloatArray& values, std::string digest) {
@@ -199,27 +228,11 @@ void RegisterLabClasses(py::module_& module) {
              return std::make_shared<Steering>(std::move(steering));
            }),
            py::kw_only(), py::arg("layers"), py::arg("values"), py::arg("digest"));
-  py::class_<LabSequence, SequencePointer>(module, "LabSequence")
-      .def(py::init([](std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits,
-                       std::vector<int> attention, std::shared_ptr<Steering> steering) {
-             auto sequence = std::make_shared<LabSequence>();
-             sequence->tokens = std::move(token_ids);
-             sequence->capture = {std::move(hidden_states), std::move(layer_logits), std::move(attention)};
-             sequence->steering = std::move(steering);
-             return sequence;
-           }),
-           py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"), py::arg("attention"), py::arg("steering"))
-      .def_property_readonly("token_ids", [](const LabSequence& sequence) { return CopyArray(sequence.tokens); })
-      .def_property_readonly("num_tokens", [](const LabSequence& sequence) { return sequence.tokens.size(); })
-      .def_property_readonly("num_computed",
-                             [](const LabSequence& sequence) { return sequence.has_cache ? sequence.kv.num_tokens : int64_t{0}; })
-      .def_property_readonly("has_tree", [](const LabSequence& sequence) { return sequence.tree.size() > 0; })
-      .def_property_readonly("block_table", [](const LabSequence& sequence) {
-        return sequence.has_cache ? sequence.kv.tables : std::vector<std::vector<int32_t>>();
-      });
   py::class_<LabExtension>(module, "LabExtension")
-      .def(py::init([](const SequencePointer& sequence, std::vector<int32_t> token_ids, std::vector<int32_t> parents, bool is_tree,
-                       bool wants_last) { return LabExtension{sequence, std::move(token_ids), std::move(parents), is_tree, wants_last}; }),
+      .def(py::init([](const HeldSequence& sequence, std::vector<int32_t> token_ids, std::vector<int32_t> parents, bool is_tree,
+                       bool wants_last) {
+             return LabExtension{sequence.sequence(), std::move(token_ids), std::move(parents), is_tree, wants_last};
+           }),
            py::kw_only(), py::arg("sequence"), py::arg("token_ids"), py::arg("parents"), py::arg("is_tree"), py::arg("wants_last"))
       .def_readonly("token_ids", &LabExtension::token_ids)
       .def_readonly("is_tree", &LabExtension::is_tree);
@@ -244,10 +257,12 @@ void RegisterLabClasses(py::module_& module) {
 
 void RegisterLab(py::module_& module) {
   RegisterLabClasses(module);
+  RegisterSequence(module);
   module.def(
       "lab_restrict",
-      [](EngineHandle& handle, const SequencePointer& sequence, const Shortlist& shortlist, const std::vector<int32_t>& more_ids) {
+      [](EngineHandle& handle, const HeldSequence& held, const Shortlist& shortlist, const std::vector<int32_t>& more_ids) {
         CheckTokens(more_ids, handle.vocab_size());
+        const std::shared_ptr<LabSequence>& sequence = held.sequence();
         sequence->shortlist = shortlist;
         sequence->shortlist->Add(more_ids);
       },
@@ -258,29 +273,31 @@ void RegisterLab(py::module_& module) {
   module.def("head", &Head, py::arg("engine"), py::arg("hidden"), py::arg("shortlist"), py::arg("in_drafter"),
              "The logits of rows [num_rows, hidden_size] that have had the final norm; with a shortlist, of these ids in their order.");
   module.def(
-      "lab_fork", [](EngineHandle& handle, const SequencePointer& sequence) { return handle.engine().lab().Fork(sequence); },
-      py::arg("engine"), py::arg("sequence"), py::call_guard<GilReleased>());
+      "lab_fork",
+      [](EngineHandle& handle, const HeldSequence& sequence) {
+        auto child = std::make_unique<HeldSequence>(handle, std::make_shared<LabSequence>());
+        handle.engine().lab().Fork(sequence.sequence(), child->sequence());
+        return child;
+      },
+      py::arg("engine"), py::arg("sequence"), py::keep_alive<0, 1>(), py::call_guard<GilReleased>());
   module.def(
       "lab_rollback",
-      [](EngineHandle& handle, const SequencePointer& sequence, int64_t num_tokens) {
-        handle.engine().lab().Rollback(sequence, num_tokens);
+      [](EngineHandle& handle, const HeldSequence& held, int64_t num_tokens) {
+        handle.engine().lab().Rollback(held.sequence(), num_tokens);
       },
       py::arg("engine"), py::arg("sequence"), py::arg("num_tokens"), py::call_guard<GilReleased>());
   module.def(
       "lab_sync",
-      [](EngineHandle& handle, const SequencePointer& sequence, const std::vector<int32_t>& token_ids) {
-        return handle.engine().lab().Sync(sequence, token_ids);
+      [](EngineHandle& handle, const HeldSequence& held, const std::vector<int32_t>& token_ids) {
+        return handle.engine().lab().Sync(held.sequence(), token_ids);
       },
       py::arg("engine"), py::arg("sequence"), py::arg("token_ids"), py::call_guard<GilReleased>());
   module.def(
       "lab_commit",
-      [](EngineHandle& handle, const SequencePointer& sequence, const std::vector<int32_t>& path) {
-        handle.engine().lab().Commit(sequence, path);
+      [](EngineHandle& handle, const HeldSequence& held, const std::vector<int32_t>& path) {
+        handle.engine().lab().Commit(held.sequence(), path);
       },
       py::arg("engine"), py::arg("sequence"), py::arg("path"), py::call_guard<GilReleased>());
-  module.def(
-      "lab_close", [](EngineHandle& handle, const SequencePointer& sequence) { handle.engine().lab().Close(sequence); }, py::arg("engine"),
-      py::arg("sequence"), py::call_guard<GilReleased>());
   module.def("law", &Law, py::arg("engine"), py::arg("params"), py::arg("logits"));
   module.def("draw_siblings", &Siblings, py::arg("engine"), py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"),
              py::arg("count"), py::arg("round"));

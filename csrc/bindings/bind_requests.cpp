@@ -14,6 +14,7 @@
 #include "bindings/bind_constraint.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
+#include "bindings/held_sequence.h"
 #include "bindings/keywords.h"
 #include "bindings/py_hooks.h"
 #include "engine/engine.h"
@@ -137,7 +138,7 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   request->constraints = MakeConstraints(constraint, constraint_ends, request->beams ? 1 : request->num_samples, request->id);
   request->speculation = keywords.Take<std::optional<SpeculationConfig>>("speculation");
   if (keywords.Take<bool>("drafts_forced")) DraftForced(*request);
-  request->source = keywords.Take<std::shared_ptr<LabSequence>>("source");
+  if (const auto* source = keywords.Take<HeldSequence*>("source")) request->source = source->sequence();
   request->cache_salt = keywords.Take<std::string>("cache_salt");
   request->steering = keywords.Take<std::shared_ptr<Steering>>("steering");
   request->trace = keywords.Take<bool>("trace");

@@ -274,8 +274,7 @@ void Lab::Collect(const std::vector<LabExtension>& extensions, const std::vector
   }
 }
 
-std::shared_ptr<LabSequence> Lab::Fork(const std::shared_ptr<LabSequence>& sequence) {
-  auto child = std::make_shared<LabSequence>();
+void Lab::Fork(const std::shared_ptr<LabSequence>& sequence, const std::shared_ptr<LabSequence>& child) {
   commands_.Execute([&] {
     child->tokens = sequence->tokens;
     child->capture = sequence->capture;
@@ -287,7 +286,6 @@ std::shared_ptr<LabSequence> Lab::Fork(const std::shared_ptr<LabSequence>& seque
     child->has_cache = true;
     sequences_.push_back(child);
   });
-  return child;
 }
 
 void Lab::Rollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens) {

@@ -79,7 +79,8 @@ class Lab {
   // --- Any thread but the engine's. Each call runs on the engine thread and throws like CommandQueue::Execute.
   // Computes all extensions in one forward, or in several if the new tokens exceed a step's budget. Returns results in their order.
   std::vector<LabResult> Extend(const std::vector<LabExtension>& extensions);
-  std::shared_ptr<LabSequence> Fork(const std::shared_ptr<LabSequence>& sequence);
+  // Makes `child`, a new sequence, a copy that shares the cache. Its owner closes it, also after an exception.
+  void Fork(const std::shared_ptr<LabSequence>& sequence, const std::shared_ptr<LabSequence>& child);
   // Drops the last num_tokens tokens.
   void Rollback(const std::shared_ptr<LabSequence>& sequence, int64_t num_tokens);
   // Replaces its tokens by token_ids. Keeps the cache of the beginning that both share, and returns its length.

@@ -83,7 +83,6 @@ class TokenSequence(StaysHere, HeldPrompt):
         self._prompt_text = prompt_text
         self._sample_index = 0
         self._num_forks = 0
-        self._closed = False
         self._logits: F32 | None = None
         self._layer_logits: dict[int, F32] = {}
         self._hidden_states: dict[int, F32] = {}
@@ -287,19 +286,13 @@ class TokenSequence(StaysHere, HeldPrompt):
 
     def close(self) -> None:
         """Gives its cache back."""
-        if not self._closed:
-            self._closed = True
-            _core.lab_close(self.llm._engine, self._core)
+        self._core.close()
 
     def __enter__(self) -> TokenSequence:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.close()
 
     def __len__(self) -> int:
         return int(self._core.num_tokens)
@@ -431,7 +424,7 @@ def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Captu
     if isinstance(prompt, TokenSequence) and own_steering is None:
         own_steering = prompt.steering
     layers = capture_layers(capture or Capture(), llm.model_info.num_layers)
-    core = _core.LabSequence(ids, *layers, core_steering(own_steering, llm._spec))
+    core = _core.LabSequence(llm._engine, ids, *layers, core_steering(own_steering, llm._spec))
     sequence = TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
     sequence.steering = own_steering
     return sequence
@@ -476,7 +469,7 @@ def _extend(llm: Session, tokens: Mapping[TokenSequence, Iterable[int] | TokenTr
     for sequence, new in tokens.items():
         if sequence.llm is not llm:
             raise InvalidParamsError("a sequence belongs to another LLM: use llmi.extend for several", "tokens")
-        if sequence._closed:
+        if sequence._core.is_closed:
             raise InvalidParamsError("a sequence in this call is closed", "tokens")
         is_tree = isinstance(new, TokenTree)
         ids = new.token_ids.tolist() if isinstance(new, TokenTree) else token_list(new, "tokens")
