@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pickle
 import re
@@ -14,7 +15,7 @@ import pytest
 
 import llmi
 from llmi import LLM, ConstraintError, HookError, InvalidParamsError, SamplingParams, UnsupportedCombinationError, smc
-from llmi.smc import RESAMPLERS, ParticleFilter, ParticleOutput, Prefix, numeric
+from llmi.smc import RESAMPLERS, ParticleFilter, ParticleOutput, Prefix, numeric, parameters
 from llmi.testing import assert_same_distribution
 from smc_enumeration import CASES, EOS, LETTERS, PROMPT, NoRepeats, compare, threshold_of, tiny_llm
 
@@ -413,27 +414,86 @@ def test_wrong_arguments(name: str, value: Any) -> None:
     assert caught.value.parameter == name
 
 
+def _after_letters(context: Any, logits: Any) -> None:
+    logits[LETTERS[0]] += 4.0
+
+
+#: Of every field that a run applies: a value that changes its result, and what it is given together with.
+APPLIED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "temperature": (0.5, {}), "top_p": (0.4, {}), "top_k": (3, {}), "min_p": (0.5, {}), "seed": (2, {}), "max_tokens": (3, {}),
+    "min_tokens": (5, {"logit_bias": {EOS: 4.0}}), "stop_token_ids": ([LETTERS[0]], {}), "eos_token_id": ([LETTERS[0]], {}),
+    "ignore_eos": (True, {"logit_bias": {EOS: 4.0}}), "presence_penalty": (2.0, {}), "frequency_penalty": (2.0, {}), "repetition_penalty": (1.5, {}),
+    "penalty_last_n": (1, {"repetition_penalty": 1.5}), "no_repeat_ngram_size": (1, {}),
+    "dry_multiplier": (3.0, {"dry_allowed_length": 1, "allowed_token_ids": list(LETTERS)}),
+    "dry_base": (9.0, {"dry_multiplier": 0.5, "dry_allowed_length": 1, "allowed_token_ids": list(LETTERS)}),
+    "dry_allowed_length": (1, {"dry_multiplier": 3.0, "allowed_token_ids": list(LETTERS)}),
+    "dry_penalty_last_n": (1, {"dry_multiplier": 3.0, "dry_allowed_length": 1, "allowed_token_ids": list(LETTERS)}),
+    "dry_sequence_breakers": (["+"], {"dry_multiplier": 3.0, "dry_allowed_length": 1, "allowed_token_ids": list(LETTERS)}),
+    "typical_p": (0.5, {}), "epsilon_cutoff": (0.2, {}), "eta_cutoff": (0.3, {}), "top_h": (0.3, {}), "top_n_sigma": (0.5, {}), "p_less": (True, {}),
+    "xtc_probability": (1.0, {}), "xtc_threshold": (0.01, {"xtc_probability": 1.0}), "dynatemp_range": (1.5, {}),
+    "dynatemp_exponent": (9.0, {"dynatemp_range": 1.5}), "sampler_order": (["top_p", "temperature"], {"top_p": 0.4}),
+    "steering": ({1: np.linspace(-9.0, 9.0, 64)}, {}), "logit_bias": ({LETTERS[0]: 4.0}, {}), "bad_words": ([[LETTERS[0]]], {"logit_bias": {LETTERS[0]: 4.0}}),
+    "allowed_token_ids": (list(LETTERS), {}), "logits_processors": ([_after_letters], {}),
+    "skip_special_tokens": (False, {"logit_bias": {EOS: 4.0}, "ignore_eos": True}),
+}  # fmt: skip
+
+#: Of every other field: a value that is refused.
+REFUSED: dict[str, Any] = {
+    "n": 2, "stop": ["x"], "include_stop_str_in_output": True, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.2, "adaptive_p": 0.0,
+    "adaptive_p_decay": 0.5, "guidance_scale": 3.0, "negative_prompt": [1, 2], "dola_layers": [1], "dola_rule": "transformers", "penalty_alpha": 0.5,
+    "structured_outputs": NoRepeats(), "stopping_criteria": [lambda context: False], "sampler": lambda context, law: 1, "logprobs": 0, "prompt_logprobs": 0,
+    "detokenize": False, "output_kind": "delta",
+}  # fmt: skip
+
+
+def test_every_parameter_is_applied_or_refused() -> None:
+    fields = [field.name for field in dataclasses.fields(SamplingParams)]
+    assert sorted(fields) == sorted([*parameters.APPLIED, *parameters.REFUSED]), "a field is in one of the two tables of smc/parameters.py"
+    assert {*APPLIED} == parameters.APPLIED and {*REFUSED} == {*parameters.REFUSED}, "every entry of both is tested"
+
+
+@pytest.mark.parametrize("name", APPLIED)
+def test_applied_parameters_have_an_effect(llm: LLM, name: str) -> None:
+    value, others = APPLIED[name]
+    base = {"temperature": 2.0, "max_tokens": 6, "seed": 1, **others}
+    without, out = (ParticleFilter(64).run(llm, PROMPT, **{**base, **own}) for own in ({}, {name: value}))
+    assert without.texts() != out.texts() if name == "skip_special_tokens" else without.law() != out.law()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n", 2), ("stop", ["x"]), ("structured_outputs", NoRepeats()), ("stopping_criteria", [lambda context: False]), ("sampler", lambda context, law: 1),
-     ("mirostat", 2), ("adaptive_p", 0.0), ("adaptive_p", 0.5), ("xtc_probability", 0.5), ("logprobs", 2), ("prompt_logprobs", 1), ("max_tokens", 100),
-     ("max_tokens", 0), ("temperature", -1)],
+    [*REFUSED.items(), ("adaptive_p", 0.5), ("xtc_probability", 0.5), ("logprobs", 2), ("prompt_logprobs", 1), ("dola_layers", "high"),
+     ("beam_width", 4), ("max_tokens", 100), ("max_tokens", 0), ("temperature", -1)],
 )  # fmt: skip
 def test_refused_sampling_params(llm: LLM, name: str, value: Any) -> None:
+    more = {"top_k": 4} if name == "penalty_alpha" else {}
     with pytest.raises(InvalidParamsError, match=name) as caught:
-        ParticleFilter(4).run(llm, PROMPT, **{name: value})
+        ParticleFilter(4).run(llm, PROMPT, **{name: value}, **more)
     assert caught.value.parameter == name
 
 
-def test_accepted_sampling_params(llm: LLM) -> None:
-    """What makes a law of the history has its effect."""
-    plain = ParticleFilter(64).run(llm, PROMPT, temperature=2.0, max_tokens=6, seed=1).law()
-    for field in ({"xtc_probability": 1.0}, {"typical_p": 0.5}, {"repetition_penalty": 1.5}, {"no_repeat_ngram_size": 1}, {"min_p": 0.5}):
-        assert ParticleFilter(64).run(llm, PROMPT, **{"temperature": 2.0, "max_tokens": 6, "seed": 1, **field}).law() != plain, field
-    with pytest.raises(UnsupportedCombinationError, match="ParticleFilter"):
-        ParticleFilter(64).run(llm, PROMPT, mirostat=2)
+def test_refusals_name_the_filter_and_spare_what_sets_nothing(llm: LLM) -> None:
+    for given in ({"mirostat": 2}, {"num_beams": 4, "do_sample": True}):
+        with pytest.raises(UnsupportedCombinationError, match="ParticleFilter"):
+            ParticleFilter(4).run(llm, PROMPT, **given)
+    with pytest.raises(UnsupportedCombinationError, match="beam search"):
+        ParticleFilter(4).run(llm, PROMPT, llmi.BeamSearchParams(beam_width=2))  # type: ignore[arg-type]
     with pytest.raises(InvalidParamsError, match="llm must be an LLM"):
-        ParticleFilter(64).run(None, PROMPT)  # type: ignore[arg-type]
+        ParticleFilter(4).run(None, PROMPT)  # type: ignore[arg-type]
+    plain = ParticleFilter(4).run(llm, PROMPT, max_tokens=2, seed=1)
+    for field in ({"guidance_scale": 1.0}, {"adaptive_p": -3.0}, {"stop": []}, {"stopping_criteria": []}, {"num_beams": 1}):
+        assert ParticleFilter(4).run(llm, PROMPT, max_tokens=2, seed=1, **field) == plain, field
+
+
+def test_steering_is_that_of_generate(llm: LLM) -> None:
+    """The law of the steered model, also where the prompt is a sequence without it."""
+    steering = {1: np.linspace(-9.0, 9.0, 64)}
+    token_ids = llm.generate(PROMPT, temperature=0, max_tokens=4, steering=steering)[0].token_ids
+    assert token_ids != llm.generate(PROMPT, temperature=0, max_tokens=4)[0].token_ids
+    with llm.sequence(PROMPT) as sequence:
+        for prompt in (PROMPT, sequence):
+            out = ParticleFilter(4).run(llm, prompt, temperature=0, max_tokens=4, steering=steering)
+            assert list(out.law()) == [tuple(token_ids)]
 
 
 def test_plot(llm: LLM) -> None:

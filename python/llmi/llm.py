@@ -541,8 +541,8 @@ class LLM(StaysHere, ModelRows):
     def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
         return resolve_params(sampling_params, params, self._defaults).params
 
-    def _decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size])
+    def _decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=skip_special_tokens)
 
     def _speculate(self, value: object) -> Speculation | None:
         if isinstance(value, str) and value == "engine":

@@ -128,6 +128,6 @@ class Session(Protocol):
         """The core's requests that scored `sequences` as prompts."""
         ...
 
-    def _decode(self, ids: list[int]) -> str:
+    def _decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         """The text of ids, those outside the vocabulary left out."""
         ...

@@ -6,31 +6,16 @@ import dataclasses
 
 from llmi.base.kinds import Flag, Maybe, parse, show
 from llmi.base.progress import progress
-from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.errors import InvalidParamsError
 from llmi.llm import LLM
-from llmi.params.options import SAMPLING
 from llmi.params.sampling import SamplingParams
-from llmi.requests.resolve import Resolved, derive_seed, resolve_params
+from llmi.requests.resolve import derive_seed, resolve_params
+from llmi.smc.parameters import check_parameters
 from llmi.smc.population import Population
 from llmi.smc.result import ParticleOutput, ParticlesInterrupted
 from llmi.smc.settings import Settings
 from llmi.smc.target import Target
 from llmi.text.prompts import Prompt
-
-# Fields of SamplingParams that a run refuses, and why.
-_REFUSED = {
-    "n": "num_particles says how many texts are drawn",
-    "stop": "a particle ends at end-of-text or at stop_token_ids",
-    "structured_outputs": "give the filter's own constraint, whose weights are unbiased",
-    "stopping_criteria": "a potential of -inf ends a particle",
-    "sampler": "particles are drawn by the filter's own noise",
-    "mirostat": "its law follows what each sample drew before; a particle's law is that of its history",
-    "adaptive_p": "its law follows what each sample drew before; a particle's law is that of its history",
-    "xtc_probability": "its coin is the sample's own, so that equal histories would have different laws; 0 and 1 work",
-    "logprobs": "a particle has a weight alone",
-    "prompt_logprobs": "a particle has a weight alone",
-}
-_JUDGED = ("adaptive_p", "xtc_probability")  # by their values
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,8 +80,7 @@ class ParticleFilter(Settings):
         prompt : str, token ids, dict or TokenSequence
         sampling_params : SamplingParams, optional
             The law p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Without a seed it is
-            that of a first request: derived from the engine's seed, or drawn. Samplers whose law is not a function of the history are
-            refused: mirostat, adaptive_p, and XTC with a coin.
+            that of a first request: derived from the engine's seed, or drawn. What a run does not apply is refused (docs/smc.md).
         use_tqdm : bool, optional
             Shows a bar. None: if a person watches.
 
@@ -105,7 +89,7 @@ class ParticleFilter(Settings):
         HookError, ConstraintError
             The weights of all particles are 0: `hook` and the message name the argument. Or the potential or the constraint raised.
         InvalidParamsError
-            A parameter is out of range or has no meaning here.
+            A parameter is out of range, or a run does not apply it.
         ParticlesInterrupted
             Ctrl-C; a KeyboardInterrupt. `output` holds what is finished.
         """
@@ -113,9 +97,9 @@ class ParticleFilter(Settings):
             raise InvalidParamsError(f"llm must be an LLM, not {show(llm)}", "llm")
         shown = parse(Maybe(Flag()), "use_tqdm", use_tqdm)
         resolved = resolve_params(sampling_params, params, llm._defaults)
-        _check(resolved)
+        check_parameters(resolved)
         seed = derive_seed(llm._seed, 0) if resolved.params.seed is None else resolved.params.seed
-        root = llm.sequence(prompt, seed=seed)
+        root = llm.sequence(prompt, seed=seed, steering=resolved.params.steering)
         try:
             root.prompt_len = len(root)
             llm._builder.fit_max_tokens(resolved, root.prompt_len)
@@ -133,18 +117,3 @@ class ParticleFilter(Settings):
             raise ParticlesInterrupted(population.output()) from None
         finally:
             population.close()
-
-
-def _check(resolved: Resolved) -> None:
-    """Refuses parameters that mean nothing to particles."""
-    params = resolved.params
-    refused = [
-        name for name in _REFUSED if name not in _JUDGED and getattr(params, name) and getattr(params, name) != SAMPLING[name].default
-    ]
-    if params.adaptive_p >= 0.0:
-        refused.append("adaptive_p")
-    if 0.0 < params.xtc_probability < 1.0:
-        refused.append("xtc_probability")
-    for name in refused:
-        message = f"{name} = {show(getattr(params, name))} does not work with a ParticleFilter: {_REFUSED[name]}"
-        raise UnsupportedCombinationError(message, name, "ParticleFilter")

@@ -11,7 +11,6 @@ import numpy as np
 from llmi.errors import ConstraintError, HookError, OutOfMemoryError
 from llmi.lab.sequence import TokenSequence, extend
 from llmi.smc.numeric import F64, I64, RESAMPLING_NOISE, TOKEN_NOISE, exp, log, total, uniforms
-from llmi.smc.prefix import Prefix
 from llmi.smc.resampling import RESAMPLERS, effective_sample_size
 from llmi.smc.result import Particle, ParticleOutput
 from llmi.smc.target import History, Proposal, Target
@@ -110,7 +109,7 @@ class Population:
         peak = float(now.log_weights.max())
         weights = exp(now.log_weights - peak)
         mass, count = total(weights), len(weights)
-        texts = [Prefix(self.root, history.token_ids, history.finish_reason).text for history in now.histories]
+        texts = [self.target.prefix(history.token_ids, history.finish_reason).text for history in now.histories]
         particles = []
         for owner, weight in zip(now.owner.tolist(), (weights / mass).tolist(), strict=True):
             history = now.histories[owner]

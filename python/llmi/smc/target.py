@@ -64,6 +64,10 @@ class Target:
         )
         self._masks = None if self._constraint is None else ConstraintMasks(self._constraint, self._ends)
 
+    def prefix(self, token_ids: tuple[int, ...], reason: str | None) -> Prefix:
+        """A history as user code sees it."""
+        return Prefix(self.root, token_ids, reason, self.params.skip_special_tokens)
+
     def first(self) -> History:
         """The history without tokens."""
         state = None if self._constraint is None else _ask("constraint", self._constraint.initial_state)
@@ -114,7 +118,7 @@ class Target:
     def _potential(self, token_ids: tuple[int, ...], reason: str | None) -> float:
         if self.settings.potential is None:
             return 0.0
-        value = plain(_ask("potential", self.settings.potential, Prefix(self.root, token_ids, reason)))
+        value = plain(_ask("potential", self.settings.potential, self.prefix(token_ids, reason)))
         if isinstance(value, bool) or not isinstance(value, int | float) or not value < math.inf:
             raise HookError(f"potential returns a number below infinity, the logarithm of a weight, not {show(value)}", "potential")
         return float(value)

@@ -1,0 +1,89 @@
+"""Which sampling parameters a particle filter applies; all others are refused by name (docs/decisions/0061)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llmi.base.kinds import show
+from llmi.errors import UnsupportedCombinationError
+from llmi.params.options import SAMPLING
+from llmi.params.sampling import FIELDS, SamplingParams
+from llmi.requests.resolve import Resolved
+
+#: Fields that make a law of the history, end a text, or say how it is written.
+APPLIED = frozenset(
+    (
+        "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop_token_ids", "eos_token_id", "ignore_eos", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "penalty_last_n", "no_repeat_ngram_size", "dry_multiplier", "dry_base", "dry_allowed_length",
+        "dry_penalty_last_n", "dry_sequence_breakers", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h", "top_n_sigma", "p_less", "xtc_probability",
+        "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "sampler_order", "steering", "logit_bias", "bad_words", "allowed_token_ids",
+        "logits_processors", "skip_special_tokens",
+    )
+)  # fmt: skip
+
+_ENDS = "a particle ends at end-of-text or at stop_token_ids, which its text leaves out"
+_FOLLOWS = "its law follows what each sample drew before; a particle's law is that of its history"
+_ONE_ROW = "a particle's law is made of the model's own row"
+_WEIGHT = "a particle has a weight alone"
+
+#: All other fields, and why each is refused.
+REFUSED: Mapping[str, str] = {
+    "n": "num_particles says how many texts are drawn",
+    "stop": _ENDS,
+    "include_stop_str_in_output": _ENDS,
+    "mirostat": _FOLLOWS,
+    "mirostat_tau": "it belongs to mirostat, which is refused",
+    "mirostat_eta": "it belongs to mirostat, which is refused",
+    "adaptive_p": _FOLLOWS,
+    "adaptive_p_decay": "it belongs to adaptive_p, which is refused",
+    "guidance_scale": _ONE_ROW,
+    "negative_prompt": _ONE_ROW,
+    "dola_layers": _ONE_ROW,
+    "dola_rule": _ONE_ROW,
+    "penalty_alpha": "contrastive search draws nothing, and particles are drawn",
+    "structured_outputs": "give the filter's own constraint, whose weights are unbiased",
+    "stopping_criteria": "a potential of -inf ends a particle",
+    "sampler": "particles are drawn by the filter's own noise",
+    "logprobs": _WEIGHT,
+    "prompt_logprobs": _WEIGHT,
+    "detokenize": "every particle has its text",
+    "output_kind": "a run gives one result, at its end",
+}
+
+#: Fields that have more than one value which sets nothing.
+_SETS_NOTHING: Mapping[str, Callable[[Any], bool]] = {
+    "stop": lambda value: not value,
+    "stopping_criteria": lambda value: not value,
+    "adaptive_p": lambda value: value < 0.0,
+    "guidance_scale": lambda value: value is None or value == 1.0,
+}
+
+
+def check_parameters(resolved: Resolved) -> None:
+    """Raises for the first parameter that is set and is not applied."""
+    if resolved.beams is not None:
+        raise UnsupportedCombinationError(
+            "beam_width: beam search does not work with a ParticleFilter: it draws no texts from a law, and num_particles says how many there are",
+            "beam_width",
+            "ParticleFilter",
+        )
+    params = resolved.params
+    for name in FIELDS:
+        if name not in APPLIED and _is_set(params, name):
+            raise _refusal(params, name, REFUSED[name])
+    if 0.0 < params.xtc_probability < 1.0:
+        why = "its coin is the sample's own, so that equal histories would have different laws; 0 and 1 work"
+        raise _refusal(params, "xtc_probability", why)
+
+
+def _is_set(params: SamplingParams, name: str) -> bool:
+    value, default = getattr(params, name), SAMPLING[name].default
+    if name in _SETS_NOTHING:
+        return not _SETS_NOTHING[name](value)
+    return type(value) is not type(default) or bool(value != default)
+
+
+def _refusal(params: SamplingParams, name: str, why: str) -> UnsupportedCombinationError:
+    message = f"{name} = {show(getattr(params, name))} does not work with a ParticleFilter: {why}"
+    return UnsupportedCombinationError(message, name, "ParticleFilter")
