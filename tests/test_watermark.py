@@ -325,6 +325,15 @@ def test_best_of_names_what_is_wrong(tiny: LLM) -> None:
     assert best_of([]) == []
 
 
+@pytest.mark.parametrize("bad", [[300], []])
+def test_best_of_keeps_a_refused_prompt(tiny: LLM, bad: list[int]) -> None:
+    outs = tiny.generate([[1, 2], bad], n=2, temperature=1, seed=4, max_tokens=3, logprobs=0, on_error="return")
+    for score in (None, lambda output: output.token_ids[0]):
+        best = best_of(outs, score)
+        assert best[0] == best_of(outs[:1], score)[0]
+        assert best[1].error is outs[1].error is not None and [entry.index for entry in best[1].outputs] == [0]
+
+
 def test_a_choice_has_no_receipt(tiny: LLM) -> None:
     outs = tiny.generate([[1, 2]], n=2, temperature=1, seed=4, max_tokens=3, logprobs=0)
     with pytest.raises(llmi.UnsupportedCombinationError, match="best_of"):

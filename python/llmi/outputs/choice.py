@@ -16,9 +16,11 @@ _SCORE = Real(-math.inf, math.inf, "a number, not NaN")
 def mean_logprob(output: RequestOutput) -> float:
     """The mean log-probability of the first continuation's tokens, in nats; -inf for one without tokens."""
     first = output.outputs[0]
+    if not first.token_ids:
+        return -math.inf
     if first.cumulative_logprob is None:
         raise InvalidParamsError("the mean log-probability needs log-probabilities: generate with logprobs=0, or give a score", "score")
-    return first.cumulative_logprob / len(first.token_ids) if first.token_ids else -math.inf
+    return first.cumulative_logprob / len(first.token_ids)
 
 
 def best_of(outputs: Iterable[RequestOutput], score: Callable[[RequestOutput], float] | None = None) -> Outputs:
@@ -27,7 +29,8 @@ def best_of(outputs: Iterable[RequestOutput], score: Callable[[RequestOutput], f
     Parameters
     ----------
     outputs : list of RequestOutput
-        As `generate` and `chat` return them with n > 1; they stay as they are. A result that ended with an error and has no continuation is kept.
+        As `generate` and `chat` return them with n > 1; they stay as they are. A result that ended with an error before its first
+        token is kept, and not scored.
     score : callable, optional
         Takes a RequestOutput that holds one continuation, so `output.text` and `output.token_ids` are its own; returns a number, the larger the better.
         None: the mean log-probability of its tokens, which needs `logprobs=0` or more.
@@ -60,4 +63,8 @@ def _best(output: RequestOutput, score: Callable[[RequestOutput], float]) -> Req
     several = len(output.outputs) > 1
     source = {**output._receipt_source, "chosen": True} if several else output._receipt_source
     single = [dataclasses.replace(output, outputs=[entry], _receipt_source=source) for entry in output.outputs]
-    return max(single, key=lambda one: float(parse(_SCORE, "score", score(one)))) if single else dataclasses.replace(output)
+    if not single:
+        return dataclasses.replace(output)
+    if output.error is not None and not any(entry.token_ids for entry in output.outputs):
+        return single[0]
+    return max(single, key=lambda one: float(parse(_SCORE, "score", score(one))))
