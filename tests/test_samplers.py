@@ -17,6 +17,8 @@ from llmi import (
     PromptLookup,
     SamplingParams,
     SpeculativeConfig,
+    TokenSequence,
+    TokenTree,
     UnsupportedCombinationError,
     _core,
 )
@@ -458,3 +460,36 @@ def test_a_rollback_forgets_draws(llm: LLM) -> None:
             sequence.extend(tokens)
         assert np.array_equal(rolled.probs(params), other.probs(params))
         assert not np.array_equal(rolled.probs(params), law)
+
+
+APPENDED: dict[str, Callable[[TokenSequence, int], object]] = {
+    "sync": lambda sequence, token: sequence.sync([*sequence.token_ids, token]),
+    "a sync to the same tokens": lambda sequence, token: (sequence.sync(sequence.token_ids), sequence.extend([token])),
+    "a tree that was tried": lambda sequence, token: (sequence.extend(TokenTree([9, 10], [-1, -1])), sequence.rollback(0), sequence.extend([token])),
+    "a rollback of nothing": lambda sequence, token: (sequence.rollback(0), sequence.extend([token])),
+    "a tree that is kept": lambda sequence, token: (sequence.extend(TokenTree([token])), sequence.commit([0])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", APPENDED)
+def test_a_draw_counts_once_it_is_appended(llm: LLM, name: str) -> None:
+    params = SamplingParams(mirostat=2, mirostat_tau=2.0, mirostat_eta=0.7)
+    with llm.sequence(PROMPT, seed=11) as sequence, llm.sequence(PROMPT, seed=11) as plain:
+        token = plain.sample(params)
+        plain.extend([token])
+        APPENDED[name](sequence, sequence.sample(params))
+        assert sequence.token_ids[-1] == token and np.array_equal(sequence.probs(params), plain.probs(params))
+        sequence.rollback(1)
+        sequence.extend([token])
+        assert not np.array_equal(sequence.probs(params), plain.probs(params)), "it was taken back, and is not drawn again"
+
+
+def test_a_draw_behind_other_tokens_does_not_count(llm: LLM) -> None:
+    params = SamplingParams(mirostat=2, mirostat_tau=2.0, mirostat_eta=0.7)
+    with llm.sequence(PROMPT, seed=11) as sequence, llm.sequence(PROMPT, seed=11) as plain:
+        token = sequence.sample(params)
+        for changed in (sequence, plain):
+            changed.sync([*PROMPT[:-1], PROMPT[-1] + 1])
+            changed.sync(PROMPT)
+            changed.extend([token])
+        assert np.array_equal(sequence.probs(params), plain.probs(params))

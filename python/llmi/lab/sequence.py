@@ -213,8 +213,11 @@ class TokenSequence(StaysHere, HeldPrompt):
         """Drops a pending tree, and the last num_tokens tokens."""
         num_tokens = option("num_tokens", num_tokens)
         self._forget()
-        call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
-        self._forget_draws(self._core.num_tokens)
+        before = self._core.num_tokens
+        try:
+            call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
+        finally:
+            self._forget_draws(before, self._core.num_tokens)
 
     def sync(self, token_ids: Iterable[int]) -> int:
         """Makes token_ids the content, keeping the cache of the common beginning; returns that beginning's length.
@@ -228,7 +231,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         except BaseException:
             self._forget()
             raise
-        self._forget_draws(common)
+        self._forget_draws(before, common)
         if common < before or common < len(ids):
             self._forget()
         return common
@@ -259,7 +262,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         """
         drawn, _ = self._law(sampling_params, logits)
         position = int(self._core.num_tokens)
-        self._forget_draws(position)
+        self._draws = [draw for draw in self._draws if draw.position < position]
         self._draws.append(Draw(position, drawn.token_id, drawn.sampler_state))
         return drawn.token_id
 
@@ -321,9 +324,10 @@ class TokenSequence(StaysHere, HeldPrompt):
     def _forget(self) -> None:
         self._logits, self._layer_logits, self._hidden_states, self._attention = None, {}, {}, {}
 
-    def _forget_draws(self, num_tokens: int) -> None:
-        """Only draws of the first num_tokens tokens stay."""
-        self._draws = [draw for draw in self._draws if draw.position < num_tokens]
+    def _forget_draws(self, num_before: int, num_kept: int) -> None:
+        """Tokens that are taken back take their draws along. Where none is, the draw of the next token stays: it may still be appended."""
+        if num_kept < num_before:
+            self._draws = [draw for draw in self._draws if draw.position < num_kept]
 
     def _sampler_state(self) -> _core.SamplerState:
         """After the last token that is in the sequence as it was drawn."""
