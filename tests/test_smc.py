@@ -485,6 +485,16 @@ def test_refusals_name_the_filter_and_spare_what_sets_nothing(llm: LLM) -> None:
         assert ParticleFilter(4).run(llm, PROMPT, max_tokens=2, seed=1, **field) == plain, field
 
 
+def test_a_constrained_sequence_is_no_prompt(llm: LLM) -> None:
+    with llm.sequence(PROMPT) as sequence:
+        sequence.constrain(NoRepeats())
+        for prompt in (sequence, sequence.fork()):
+            with pytest.raises(UnsupportedCombinationError, match="a ParticleFilter would not: give constraint="):
+                ParticleFilter(4).run(llm, prompt, max_tokens=2)
+        sequence.constrain(None)
+        assert ParticleFilter(4).run(llm, sequence, max_tokens=2, seed=1) == ParticleFilter(4).run(llm, PROMPT, max_tokens=2, seed=1)
+
+
 def test_steering_is_that_of_generate(llm: LLM) -> None:
     """The law of the steered model, also where the prompt is a sequence without it."""
     steering = {1: np.linspace(-9.0, 9.0, 64)}

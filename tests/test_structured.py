@@ -179,6 +179,22 @@ def test_a_sequence_that_is_constrained_rolled_back_and_forked(tiny: LLM) -> Non
         assert np.count_nonzero(sequence.probs(SamplingParams())) > 100
 
 
+def test_a_constrained_sequence_is_no_prompt_of_a_request(tiny: LLM) -> None:
+    """A request reads its tokens alone: the constraint would be lost."""
+    with tiny.sequence([1]) as sequence:
+        sequence.constrain({"regex": "[0-9]x"})
+        for prompt in (sequence, sequence.fork()):
+            with pytest.raises(llmi.UnsupportedCombinationError, match="a request would not: give structured_outputs="):
+                tiny.generate([prompt], max_tokens=2)
+        kept, refused = tiny.generate([[1], sequence], max_tokens=2, on_error="return")
+        assert kept.error is None and isinstance(refused.error, llmi.UnsupportedCombinationError)
+        sequence.constrain(None)
+        assert (
+            tiny.generate([sequence], max_tokens=2, temperature=0)[0].token_ids
+            == tiny.generate([1], max_tokens=2, temperature=0)[0].token_ids
+        )
+
+
 def test_states_are_values(tiny: LLM) -> None:
     """Two states that follow one, in any order, and states of trials: each has read its own tokens."""
     constraint = GrammarConstraint(StructuredOutputsParams(regex="(a[0-4]|b[5-9])+"), library.vocabulary_of(tiny.tokenizer))

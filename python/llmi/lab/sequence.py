@@ -272,7 +272,8 @@ class TokenSequence(StaysHere, HeldPrompt):
         Parameters
         ----------
         constraint : StructuredOutputsParams, dict of its fields, Constraint or None
-            As SamplingParams.structured_outputs, which must then be None. It reads what follows the sequence's present end.
+            As SamplingParams.structured_outputs, which must then be None. It reads what follows the sequence's present end. Requests and
+            particle filters refuse a constrained sequence as prompt: they have arguments of their own for it.
 
         Raises
         ------
@@ -312,6 +313,10 @@ class TokenSequence(StaysHere, HeldPrompt):
     @property
     def _steering(self) -> Mapping[int, F32] | None:
         return self.steering
+
+    @property
+    def _is_constrained(self) -> bool:
+        return self._constraint is not None
 
     _drafts = False  # a draft model, which steering does not reach, has it for a request
     _tree: _core.LabResult  # the result of the tree that waits for commit or rollback

@@ -25,7 +25,7 @@ from llmi.requests.submission import Speculation, Submission
 from llmi.structured import DEADLINE_S, constraint_of
 from llmi.structured.compiling import Deadline
 from llmi.structured.thinking import written
-from llmi.text.prompts import as_list, cache_salt, is_sequence, tokenize, warn_of_markup
+from llmi.text.prompts import as_list, cache_salt, check_unconstrained, is_sequence, tokenize, warn_of_markup
 from llmi.tools.chat import ToolChat
 
 if TYPE_CHECKING:
@@ -189,6 +189,7 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         raise prompt.refused
     if options.tools is not None and options.tools.fields and not params.detokenize:
         raise UnsupportedCombinationError("tools: detokenize=False gives no text in which calls could be found", "detokenize", "tools")
+    check_unconstrained(item, "a request", "structured_outputs")
     text, ids = tokenize(item, llm.tokenizer, parse_special=options.parse_special, max_model_len=llm._builder.max_model_len)
     submission.prompt, submission.prompt_token_ids = text, ids
     submission.cache_salt = cache_salt(item)

@@ -15,7 +15,7 @@ from llmi.smc.population import Population
 from llmi.smc.result import ParticleOutput, ParticlesInterrupted
 from llmi.smc.settings import Settings
 from llmi.smc.target import Target
-from llmi.text.prompts import Prompt
+from llmi.text.prompts import Prompt, check_unconstrained
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,6 +98,7 @@ class ParticleFilter(Settings):
         shown = parse(Maybe(Flag()), "use_tqdm", use_tqdm)
         resolved = resolve_params(sampling_params, params, llm._defaults)
         check_parameters(resolved)
+        check_unconstrained(prompt, "a ParticleFilter", "constraint")
         seed = derive_seed(llm._seed, 0) if resolved.params.seed is None else resolved.params.seed
         root = llm.sequence(prompt, seed=seed, steering=resolved.params.steering)
         try:

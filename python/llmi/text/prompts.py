@@ -59,6 +59,11 @@ class HeldPrompt:
         raise NotImplementedError
 
     @property
+    def _is_constrained(self) -> bool:
+        """Whether what it draws next keeps to a constraint of its own."""
+        raise NotImplementedError
+
+    @property
     def token_ids(self) -> NDArray[np.int32]:
         """Its tokens, int32 [len]."""
         raise NotImplementedError
@@ -80,6 +85,17 @@ def check_unsteered(prompt: object, what: str) -> None:
         raise UnsupportedCombinationError(
             f"{what} runs the model without steering, and the TokenSequence is steered: give its token_ids if they alone are meant",
             "steering",
+            what,
+        )
+
+
+def check_unconstrained(prompt: object, what: str, argument: str) -> None:
+    """Raises UnsupportedCombinationError for a sequence with a constraint of its own: `what` reads tokens alone, and has its own `argument`."""
+    if is_sequence(prompt) and prompt._is_constrained:
+        raise UnsupportedCombinationError(
+            f"the TokenSequence keeps to a constraint of its own, and {what} would not: give {argument}=, and end the sequence's own with "
+            "constrain(None)",
+            "constrain",
             what,
         )
 
