@@ -107,6 +107,15 @@ def test_points_of_resampling() -> None:
     assert RESAMPLERS["residual"](WEIGHTS, numbers)[:7].tolist() == [1, 1, 4, 4, 4, 5, 6]
 
 
+def test_residual_copies_are_exact() -> None:
+    """Where n times each weight is whole, the particles are those copies, whatever rounding made of the weights."""
+    rng = np.random.default_rng(3)
+    for size in range(1, 400):
+        for counts in (np.ones(size, np.int64), rng.multinomial(size, np.full(5, 0.2))):
+            chosen = RESAMPLERS["residual"](counts / size, rng.random(size))
+            assert chosen.tolist() == np.repeat(np.arange(len(counts)), counts).tolist()
+
+
 def test_systematic_counts_are_exact() -> None:
     """By integration over its one number: the mean over a fine grid of it is n times the weight, up to the grid."""
     grid = (np.arange(4000) + 0.5) / 4000

@@ -39,11 +39,12 @@ def systematic(weights: F64, uniforms: F64) -> I64:
 def residual(weights: F64, uniforms: F64) -> I64:
     """floor(n weight) copies of each, the rest by independent draws from the remainders of n weight."""
     expected = weights * (len(uniforms) / total(weights))
-    copies = np.floor(expected).astype(np.int64)
+    # A sum of m numbers has a relative error of up to m ulp: a number that is as close below a whole one counts as that one.
+    copies = np.floor(expected * (1.0 + len(weights) * np.finfo(np.float64).eps)).astype(np.int64)
     kept = np.repeat(np.arange(len(weights)), copies)[: len(uniforms)]
     if len(kept) == len(uniforms):
         return kept
-    left = expected - copies
+    left = np.maximum(expected - copies, 0.0)
     if total(left) <= 0.0:
         left = weights
     return np.concatenate([kept, _choose(left, uniforms[len(kept) :])])
