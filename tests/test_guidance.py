@@ -361,6 +361,24 @@ def test_bad_input(tiny_path: Callable[..., Path], fields: dict[str, Any], param
         assert llm.get_metrics()["num_steps"] == 0
 
 
+@pytest.mark.parametrize(
+    ("negative", "message"),
+    [
+        ([{"role": 5, "content": "x"}], r"negative_prompt\[0\]: its role is 5"),
+        ([{"role": "user", "content": "x"}, {"role": "user", "content": 5}], r"negative_prompt\[1\]: its content is of type int"),
+        ([{"role": "user", "content": "bad"}], "negative_prompt: .*refused by the template"),
+    ],
+)
+def test_bad_messages_name_the_negative_prompt(tiny_path: Callable[..., Path], negative: Any, message: str) -> None:
+    template = "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('refused by the template') }}{% endif %}{{ m.content }}{% endfor %}"
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=128, chat_template=template) as llm:
+        with pytest.raises(InvalidParamsError, match=message) as error:
+            llm.chat([{"role": "user", "content": "hi"}], guidance_scale=2, negative_prompt=negative, max_tokens=2)
+        assert error.value.parameter == "negative_prompt"
+        with pytest.raises(llmi.ChatTemplateError, match=r"messages\[0\]"):
+            llm.chat([{"role": 5, "content": "x"}], guidance_scale=2, negative_prompt=negative, max_tokens=2)
+
+
 def test_room_for_both(tiny_path: Callable[..., Path]) -> None:
     """max_tokens runs to the end of the longer sequence; the pool must hold both."""
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=96) as llm:

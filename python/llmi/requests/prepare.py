@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmi.base.kinds import entries_of, parse
-from llmi.errors import InvalidParamsError, LlmiError, PromptTooLongError, UnsupportedCombinationError
+from llmi.errors import ChatTemplateError, InvalidParamsError, LlmiError, PromptTooLongError, UnsupportedCombinationError
 from llmi.hooks.constraint import ConstraintMasks
 from llmi.hooks.runners import RequestHooks, shared_streamer
 from llmi.params.beams import BeamSearchParams
@@ -272,7 +272,12 @@ def _negative(llm: Session, params: SamplingParams, ids: list[int], options: Cal
     if given is None:
         return ids[-1:]
     if messages and options.render is not None:
-        return options.render(given)
+        try:
+            return options.render(given)
+        except ChatTemplateError as error:  # the chat itself was rendered by the same template
+            what = str(error)
+            named = what.replace("messages[", "negative_prompt[", 1) if what.startswith("messages[") else f"negative_prompt: {what}"
+            raise InvalidParamsError(named, "negative_prompt") from None
     try:
         negative = tokenize(given, llm.tokenizer, "negative_prompt", options.parse_special, llm._builder.max_model_len)[1]
     except PromptTooLongError as error:
