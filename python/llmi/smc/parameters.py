@@ -64,7 +64,7 @@ def check_parameters(resolved: Resolved) -> None:
     """Raises for the first parameter that is set and is not applied."""
     if resolved.beams is not None:
         raise UnsupportedCombinationError(
-            "beam_width: beam search does not work with a ParticleFilter: it draws no texts from a law, and num_particles says how many there are",
+            "beam_width: beam search does not work with a ParticleFilter: it chooses texts by their scores, and particles are drawn",
             "beam_width",
             "ParticleFilter",
         )
