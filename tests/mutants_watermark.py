@@ -22,8 +22,10 @@ WATERMARK = [
     planted("the history has no zeros", "__call__", "(unused and hashes[-1] == 0)", "False"),
     planted("a history without its end", "__call__", "[-self.context_history_size :]", ""),
     planted("repeated contexts count each time", "detect", "_, first = np.unique(contexts, return_index=True)", "first = np.arange(len(contexts))"),
-    planted("all keys weigh the same", "detect", "np.linspace(10.0, 1.0, depth) / np.linspace(10.0, 1.0, depth).sum()", "np.full(depth, 1 / depth)"),
-    planted("the tail of the other side", "mean_tail", "density * (1 / slope - 1 / root)", "density * (1 / root - 1 / slope)"),
+    planted("all keys weigh the same", "detect", "_weights(depth)", "np.ones(depth, np.int64)"),
+    planted("sums of whole numbers as if they had all values", "sum_tail", "-math.expm1(-tilt)", "tilt"),
+    planted("no tail is exact", "sum_tail", "trials * int(levels.max()) <= _MOST_EXACT", "False"),
+    planted("the tail of the other side", "sum_tail", "density * (1 / slope - 1 / root)", "density * (1 / root - 1 / slope)"),
     planted("the worst of n", "_best", "return max(", "return min(", "python/llmi/outputs"),
     planted("a choice has a receipt", "of", 'source.get("chosen")', "False", "python/llmi/outputs"),
 ]  # fmt: skip

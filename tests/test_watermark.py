@@ -16,8 +16,8 @@ import pytest
 import llmi
 from llmi import LLM, InvalidParamsError, Outputs, PromptLookup, SamplingParams, best_of
 from llmi.testing import assert_same_tokens
-from llmi.watermark import KGW, Detection, SynthID
-from llmi.watermark.evidence import binomial_tail, mean_tail
+from llmi.watermark import KGW, Detection, SynthID, tournament
+from llmi.watermark.evidence import binomial_tail, sum_tail
 from llmi.watermark.shuffle import first_of_permutation, is_among_first, permutation
 from watermark_figures import uniformity
 
@@ -207,22 +207,42 @@ def test_binomial_tails() -> None:
     assert binomial_tail(0, 40, 0.25) == 1.0 and binomial_tail(40, 40, 0.25) == pytest.approx(0.25**40, rel=1e-12)
 
 
-@pytest.mark.parametrize("trials", [8, 30])
-def test_tails_of_means_against_the_exact_law(trials: int) -> None:
-    """Values that are multiples of 1 / 1000: the law of their sum by repeated convolution."""
-    rng = np.random.default_rng(5)
-    counts = np.bincount(np.round(1000 * rng.beta(2, 5, 4096)).astype(int), minlength=1001)
-    law = np.ones(1)
+@pytest.mark.parametrize(
+    ("depth", "trials"), [(1, 8), (1, 10_000), (2, 8), (2, 800), (3, 300), (5, 8), (5, 100), (10, 20), (10, 60), (20, 8), (30, 8)]
+)
+def test_tails_of_sums_against_the_exact_law(depth: int, trials: int) -> None:
+    """The law of the sum of the g values' weights under plain text, by repeated convolution; small sums and large ones, exact and approximate."""
+    weights = tournament._weights(depth)
+    levels = weights @ tournament._g_values(tuple(range(40, 40 + depth)), 1 << 16, 0, 1 << 16)
+    one, law = np.bincount(levels) / len(levels), np.ones(1)
     for _ in range(trials):
-        law = np.convolve(law, counts / counts.sum())
-    population = np.repeat(np.arange(1001), counts) / 1000
+        law = np.convolve(law, one)
+        law = law[: np.flatnonzero(law > 1e-300)[-1] + 1]
     tails = law[::-1].cumsum()[::-1]
+    assert sum_tail(levels, 0, trials) == 1.0
+    assert sum_tail(levels, trials * int(levels.max()), trials) == pytest.approx(one[-1] ** trials, rel=1e-9)
     for wanted in (0.9, 0.5, 0.1, 1e-3, 1e-6, 1e-9):
-        total = int(np.searchsorted(-tails, -wanted))
-        middle = (total - 0.5) / 1000 / trials  # between two values of the sum
-        assert mean_tail(population, middle, trials) == pytest.approx(tails[total], rel=0.02)
-    assert mean_tail(population, float(population.mean()), trials) == pytest.approx(0.5, abs=0.05)
-    assert mean_tail(population, 0.0, trials) == 1.0 and mean_tail(population, 1.0, trials) < 1e-9
+        first = int(np.searchsorted(-tails, -wanted))
+        for total in range(first, min(first + 5, len(tails))):
+            assert sum_tail(levels, total, trials) == pytest.approx(tails[total], rel=0.02)
+    middle = round(trials * levels.mean())
+    assert sum_tail(levels, middle, trials) == pytest.approx(tails[middle], rel=0.02)
+
+
+@pytest.mark.parametrize("depth", [*range(1, 12), 20, 30, 64])
+def test_weights_go_from_ten_to_one(depth: int) -> None:
+    weights = tournament._weights(depth)
+    assert weights / weights[0] == pytest.approx(np.linspace(10, 1, depth) / 10, rel=1e-15) and np.gcd.reduce(weights) == 1
+
+
+@pytest.mark.parametrize("length", [20, 200])
+def test_one_key_has_the_binomial_tail(length: int) -> None:
+    rng = np.random.default_rng(3)
+    for key in range(20):
+        mark = SynthID([key])
+        found = mark.detect(rng.integers(0, 5000, length).tolist())
+        share = float(tournament._g_values((key,), 1 << 16, 0, 1 << 16).mean())
+        assert found.p_value == pytest.approx(binomial_tail(found.num_green, found.num_scored, share), rel=1e-9)
 
 
 # --- texts

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llmi.base.kinds import TOKEN_IDS, Flag, Kind, Listed, Whole, parse
 from llmi.errors import InvalidParamsError
 from llmi.params.sampling import TokenContext
-from llmi.watermark.evidence import Detection, mean_tail
+from llmi.watermark.evidence import Detection, sum_tail
 from llmi.watermark.shuffle import random_words
 
 _MULTIPLIER, _INCREMENT = np.uint64(6364136223846793005), np.uint64(1)
@@ -38,6 +38,12 @@ def _g_values(keys: tuple[int, ...], table_size: int, table_seed: int, width: in
     values = np.ascontiguousarray(np.tile(table[np.array(places)], -(-width // table_size))[:, :width])
     values.setflags(write=False)  # callers share it
     return values
+
+
+def _weights(depth: int) -> NDArray[np.int64]:
+    """Whole numbers without a common divisor, int64 [depth], in the proportions of equal steps from 10 to 1."""
+    steps: NDArray[np.int64] = 10 * max(depth - 1, 1) - 9 * np.arange(depth, dtype=np.int64)
+    return steps // int(np.gcd.reduce(steps))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +126,8 @@ class SynthID:
         """Looks for this watermark in a text's tokens; leave out the prompt. The score is the mean of the g values, weighted from 10 for the first key to 1 for the last.
 
         Positions whose context has come before are left out. Under plain text a position's weighted mean is a draw from those of all hashes:
-        the p-value is the saddlepoint approximation of the law of the mean of such draws, relative error below 2 % from 8 positions on.
+        the p-value is the tail of the law of the mean of such draws. It is exact for few keys and positions, and otherwise a saddlepoint
+        approximation whose relative error is below 2 % from 8 positions on.
         """
         ids = np.array(parse(TOKEN_IDS, "token_ids", token_ids), dtype=np.int64)
         depth, width = len(self.keys), self.ngram_len
@@ -130,10 +137,11 @@ class SynthID:
         _, first = np.unique(contexts, return_index=True)
         values = _g_values(self._keys, self.sampling_table_size, self.sampling_table_seed, self.sampling_table_size)
         found = values[:, (contexts[first] + ids[width - 1 :][first].astype(np.uint64)) % np.uint64(self.sampling_table_size)]
-        weights = np.linspace(10.0, 1.0, depth) / np.linspace(10.0, 1.0, depth).sum()
-        population, score = weights @ values, float((weights @ found).mean())
-        z = (score - population.mean()) / population.std() * math.sqrt(len(first))
-        return Detection(mean_tail(population, score, len(first)), float(z), len(first), int(found.sum()), score)
+        weights = _weights(depth)
+        levels, total, trials = weights @ values, int((weights @ found).sum()), len(first)
+        z = (total / trials - levels.mean()) / levels.std() * math.sqrt(trials)
+        score = total / trials / int(weights.sum())
+        return Detection(sum_tail(levels, total, trials), float(z), trials, int(found.sum()), score)
 
     @property
     def _keys(self) -> tuple[int, ...]:
