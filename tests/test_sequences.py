@@ -337,6 +337,23 @@ def test_an_interrupt_at_any_point_loses_no_blocks(tiny: LLM, name: str) -> None
     assert tiny.memory_report().num_free_blocks == free and tiny.get_metrics()["audit"] == ""
 
 
+def test_beams_in_a_strategy(tiny: LLM) -> None:
+    """They are those of generate; a sequence alone, which has the law of one text, refuses them."""
+
+    def search(sequence: TokenSequence) -> Generator[Any, Any, list[tuple[list[int], float | None]]]:
+        by_name = yield llmi.Generate([sequence], beam_width=3, max_tokens=4)
+        given = yield llmi.Generate([sequence], llmi.BeamSearchParams(beam_width=3, max_tokens=4))
+        assert given[0].outputs == by_name[0].outputs
+        return [(out.token_ids, out.score) for out in given[0].outputs]
+
+    expected = tiny.generate([[1, 2]], beam_width=3, max_tokens=4)[0].outputs
+    assert tiny.run(search, [[1, 2]]) == [[(out.token_ids, out.score) for out in expected]]
+    with tiny.sequence([1, 2]) as sequence:
+        for call in (sequence.probs, sequence.sample):
+            with pytest.raises(llmi.UnsupportedCombinationError, match="beam_width"):
+                call(llmi.BeamSearchParams(beam_width=2))
+
+
 def test_strategy_errors(llm: LLM) -> None:
     def bad(sequence: TokenSequence) -> Generator[Any, Any, None]:
         yield {sequence: [1]}

@@ -490,7 +490,7 @@ class LLM(StaysHere, ModelRows):
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of generate() without arguments: the model's generation_config over llmi's defaults."""
-        return self._resolve(None, {})
+        return resolve_params(None, {}, self._defaults).params
 
     def get_metrics(self) -> dict[str, Any]:
         """Counters of the engine since it started, its state now, and the times of recent requests (p50, p90, p99, mean).
@@ -537,9 +537,6 @@ class LLM(StaysHere, ModelRows):
     def _call(self, prompts: object, sampling_params: object, params: Mapping[str, Any], options: CallOptions) -> Call:
         """The requests of a call, which `_submit` hands to the engine."""
         return prepare(self, resolve(self, prompts, sampling_params, params, options))
-
-    def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
-        return resolve_params(sampling_params, params, self._defaults).params
 
     def _decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=skip_special_tokens)

@@ -17,7 +17,6 @@ from llmi.models.info import ModelInfo
 from llmi.outputs.memory import MemoryReport
 from llmi.outputs.results import Outputs
 from llmi.params.beams import Params
-from llmi.params.sampling import SamplingParams
 from llmi.requests.build import RequestBuilder
 from llmi.requests.results import ResultBuilder
 from llmi.requests.submission import Speculation
@@ -114,10 +113,6 @@ class Session(Protocol):
 
     def close(self) -> None:
         """LLM.close."""
-        ...
-
-    def _resolve(self, sampling_params: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
-        """The parameters of a request that is given these, with the model's defaults."""
         ...
 
     def _speculate(self, value: object) -> Speculation | None:

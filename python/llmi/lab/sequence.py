@@ -28,6 +28,7 @@ from llmi.params.options import SAMPLING, SEED, option
 from llmi.params.rows import combined
 from llmi.params.sampling import SamplingParams
 from llmi.params.structured import StructuredOutputsParams
+from llmi.requests.resolve import resolve_params
 from llmi.requests.steering import core_steering
 from llmi.structured import constraint_of
 from llmi.structured.thinking import written
@@ -366,7 +367,12 @@ class TokenSequence(StaysHere, HeldPrompt):
         return masks.words(masks.place(self._hook_state, self.token_ids[begin:]), self.llm.model_info.vocab_size)
 
     def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
-        params = self.llm._resolve(sampling_params, {})
+        resolved = resolve_params(sampling_params, {}, self.llm._defaults)
+        if resolved.beams is not None:
+            raise UnsupportedCombinationError(
+                "beam_width: a sequence has the law of one text: give beams to generate", "beam_width", "sequence"
+            )
+        params = resolved.params
         if (name := combined(params)) is not None:
             raise UnsupportedCombinationError(
                 f"a sequence has one row, and {name} makes a row of several: combine rows and give them as logits=", name, "sample"

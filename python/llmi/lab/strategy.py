@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -12,8 +13,9 @@ from llmi.errors import InvalidParamsError
 from llmi.lab.capture import Capture
 from llmi.lab.sequence import OWNER, TokenSequence, extend
 from llmi.outputs.results import Outputs
+from llmi.params.beams import BeamSearchParams
 from llmi.params.sampling import SamplingParams
-from llmi.requests.resolve import derive_seed
+from llmi.requests.resolve import derive_seed, resolve_params
 from llmi.text.prompts import Prompt, PromptList, as_list
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ class Generate(Alike):
     Parameters are those of `LLM.generate`.
     """
 
-    def __init__(self, prompts: Iterable[Prompt], sampling_params: SamplingParams | None = None, **params: object) -> None:
+    def __init__(
+        self, prompts: Iterable[Prompt], sampling_params: SamplingParams | BeamSearchParams | None = None, **params: object
+    ) -> None:
         self.prompts = as_list(prompts)
         self.sampling_params = sampling_params
         self.params = params
@@ -114,14 +118,15 @@ class _Task(Generic[R]):
         finally:
             OWNER.reset(token)
 
-    def generate_params(self, llm: Session, step: Generate) -> list[SamplingParams]:
+    def generate_params(self, llm: Session, step: Generate) -> list[SamplingParams | BeamSearchParams]:
         """Parameters of each prompt of a yielded Generate; their noise depends on this prompt's seed alone."""
-        resolved = llm._resolve(step.sampling_params, step.params)
+        resolved = resolve_params(step.sampling_params, step.params, llm._defaults)
+        params: SamplingParams | BeamSearchParams = resolved.params if resolved.beams is None else resolved.beams
         result = []
         for _ in step.prompts:
             self.num_generated += 1
-            seed = derive_seed(self.seed, self.num_generated) if resolved.seed is None else resolved.seed
-            result.append(resolved.replace(seed=seed))
+            seed = derive_seed(self.seed, self.num_generated) if params.seed is None else params.seed
+            result.append(dataclasses.replace(params, seed=seed))
         return result
 
     def close(self) -> None:
