@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import llmi
-from llmi import LLM, Capture, SamplingParams, TokenSequence, TokenTree, log_softmax
+from llmi import LLM, Capture, SamplingParams, TokenSequence, TokenTree, _core, log_softmax
 from llmi.testing import tiny_model
 
 
@@ -290,50 +289,25 @@ def test_a_strategy_over_two_models_and_generation(llm: LLM, tiny: LLM) -> None:
     assert len(together[2][0]) == 26 and len(together[2][1]) == 3
 
 
-def interrupted(call: Callable[[], object], instruction: int) -> bool:
-    """Calls, and raises KeyboardInterrupt before an instruction of lab/sequence.py; whether the call has one of this number."""
-    left = [instruction]
+def test_an_interrupt_loses_no_blocks(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the core's call and the TokenSequence that owns what it made, and where a core's object goes without one."""
 
-    def trace(frame: Any, event: str, _: object) -> Any:
-        if Path(frame.f_code.co_filename).parts[-2:] != ("lab", "sequence.py"):
-            return None
-        frame.f_trace_opcodes = True
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        return trace
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
-    return left[0] <= 0
-
-
-@pytest.mark.parametrize("name", ["fork", "sequence", "close"])
-def test_an_interrupt_at_any_point_loses_no_blocks(tiny: LLM, name: str) -> None:
     free = tiny.memory_report().num_free_blocks
-
-    def begin() -> TokenSequence:
-        sequence = tiny.sequence(ids(0, 20))
-        _ = sequence.logits
-        return sequence
-
-    parent = begin()
-    calls: dict[str, Callable[[], object]] = {
-        "fork": lambda: parent.fork().extend([7]),
-        "sequence": begin,
-        "close": lambda: begin().close(),
-    }
-    instruction = 1
-    while interrupted(calls[name], instruction):
-        instruction += 1
-    assert instruction > 50
-    parent.close()
+    with tiny.sequence(ids(0, 20)) as parent:
+        _ = parent.logits
+        with monkeypatch.context() as patched:
+            patched.setattr(TokenSequence, "__init__", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                parent.fork()
+    assert tiny.memory_report().num_free_blocks == free
+    core = _core.LabSequence(tiny._engine, ids(0, 20), [], [], [], None)
+    extension = _core.LabExtension(sequence=core, token_ids=[7], parents=[], is_tree=False, wants_last=False)
+    _core.lab_extend(tiny._engine, [extension])
+    assert tiny.memory_report().num_free_blocks < free
+    del core, extension
     assert tiny.memory_report().num_free_blocks == free and tiny.get_metrics()["audit"] == ""
 
 
