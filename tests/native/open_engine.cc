@@ -53,7 +53,8 @@ void Fork(Engine& engine) {
   const auto sequence = std::make_shared<LabSequence>();
   sequence->tokens = kPrompt;
   engine.lab().Extend({{sequence, {}, {}, false, true}});
-  const std::shared_ptr<LabSequence> fork = engine.lab().Fork(sequence);
+  const auto fork = std::make_shared<LabSequence>();
+  engine.lab().Fork(sequence, fork);
   const std::vector<LabResult> results = engine.lab().Extend({{sequence, {20, 21}, {}, false, false}, {fork, {30}, {}, false, false}});
   std::printf("logits");
   for (const float value : results[1].logits) std::printf(" %08x", std::bit_cast<uint32_t>(value));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from llmi.base.travel import Record
 from llmi.errors import LlmiError
@@ -33,6 +34,11 @@ class BeamSearchOutput(Record):
 
     sequences: list[BeamSearchSequence]
     error: LlmiError | None = None
+
+    def __setstate__(self, state: list[Any] | tuple[None, dict[str, Any]]) -> None:
+        """Results that were pickled before they had an error have none."""
+        sequences, error = (state[1]["sequences"], state[1].get("error")) if isinstance(state, tuple) else (*state, None)[:2]
+        self.sequences, self.error = sequences, error
 
     @classmethod
     def of(cls, output: RequestOutput) -> BeamSearchOutput:

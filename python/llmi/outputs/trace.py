@@ -161,7 +161,7 @@ class DecodeTrace(Alike):
 
 def _with_drawn(candidates: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Candidates of an older version get `drawn` from the logits that it took for it."""
-    if "drawn" in candidates or not candidates:
+    if "drawn" in candidates or "tempered" not in candidates:
         return candidates
     cut = np.float32(-np.inf)
     return {**candidates, "drawn": np.where(candidates["kept"] == 1, candidates["tempered"], cut)}
