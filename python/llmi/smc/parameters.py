@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from llmi.base.kinds import show
 from llmi.errors import UnsupportedCombinationError
 from llmi.params.options import SAMPLING
 from llmi.params.sampling import FIELDS, SamplingParams
+from llmi.params.steps import is_set
 from llmi.requests.resolve import Resolved
 
 #: Fields that make a law of the history, end a text, or say how it is written.
@@ -52,12 +52,7 @@ REFUSED: Mapping[str, str] = {
 }
 
 #: Fields that have more than one value which sets nothing.
-_SETS_NOTHING: Mapping[str, Callable[[Any], bool]] = {
-    "stop": lambda value: not value,
-    "stopping_criteria": lambda value: not value,
-    "adaptive_p": lambda value: value < 0.0,
-    "guidance_scale": lambda value: value is None or value == 1.0,
-}
+_MANY_NEUTRAL = ("stop", "stopping_criteria", "adaptive_p", "guidance_scale")
 
 
 def check_parameters(resolved: Resolved) -> None:
@@ -79,8 +74,8 @@ def check_parameters(resolved: Resolved) -> None:
 
 def _is_set(params: SamplingParams, name: str) -> bool:
     value, default = getattr(params, name), SAMPLING[name].default
-    if name in _SETS_NOTHING:
-        return not _SETS_NOTHING[name](value)
+    if name in _MANY_NEUTRAL:
+        return is_set(name, value)
     return type(value) is not type(default) or bool(value != default)
 
 
