@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from llmi.base.travel import Record
+from llmi.base.travel import Record, restore
 from llmi.errors import LlmiError
 from llmi.outputs.completion import FinishReason, Logprob, short
 from llmi.outputs.results import RequestOutput
@@ -37,8 +37,7 @@ class BeamSearchOutput(Record):
 
     def __setstate__(self, state: list[Any] | tuple[None, dict[str, Any]]) -> None:
         """Results that were pickled before they had an error have none."""
-        sequences, error = (state[1]["sequences"], state[1].get("error")) if isinstance(state, tuple) else (*state, None)[:2]
-        self.sequences, self.error = sequences, error
+        restore(self, state)
 
     @classmethod
     def of(cls, output: RequestOutput) -> BeamSearchOutput:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
-from llmi.base.travel import Record
+from llmi.base.travel import Record, restore
 from llmi.outputs.speculation import SpecDecodeMetrics
 from llmi.tools.calls import ToolCall
 
@@ -85,9 +85,7 @@ class CompletionOutput(Record):
 
     def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
         """Fields that an older version's objects lack get their defaults."""
-        for field in dataclasses.fields(self):
-            made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-            setattr(self, field.name, state[1].get(field.name, made))
+        restore(self, state)
 
     def as_message(self) -> dict[str, Any]:
         """An answer of chat() as the next message of the chat: content, reasoning_content and tool_calls."""

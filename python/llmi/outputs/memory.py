@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
-from llmi.base.travel import Record
+from llmi.base.travel import Record, restore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,11 +56,7 @@ class MemoryReport(Record):
 
     def __setstate__(self, state: list[Any] | tuple[None, dict[str, Any]]) -> None:
         """Reports that were pickled before they counted drafters have no such field."""
-        fields = (
-            state[1] if isinstance(state, tuple) else dict(zip((field.name for field in dataclasses.fields(self)), state, strict=False))
-        )
-        for name, value in {"drafter_bytes": 0, "draft_kv_bytes": 0, **fields}.items():
-            setattr(self, name, value)
+        restore(self, state)
 
     def __repr__(self) -> str:
         used = self.num_blocks - self.num_free_blocks
