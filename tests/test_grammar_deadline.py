@@ -7,17 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import llmi
 from llmi import LLM, AsyncLLM, GrammarTimeoutError, InvalidParamsError, SamplingParams
+from llmi.online import reader
 from llmi.requests import prepare
 from llmi.server.errors import api_error
 from llmi.structured import constraint
 from llmi.structured.compiling import Compilations, Deadline
 from llmi.structured.constraint import GrammarConstraint
+from waiting import HANG_S, wait_until
 
 PARAMS = SamplingParams(max_tokens=12, seed=5, temperature=1.0)
 
@@ -30,7 +33,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, lis
     class Held(GrammarConstraint):
         def __init__(self, params: Any, *rest: Any) -> None:
             begun.append(params.kind)
-            assert go.wait(60)
+            assert go.wait(HANG_S)
             super().__init__(params, *rest)
 
     monkeypatch.setattr(constraint, "GrammarConstraint", Held)
@@ -39,8 +42,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, lis
     go.set()
 
 
-def in_a_minute() -> Deadline:
-    return Deadline(60, time.monotonic())
+def far_off() -> Deadline:
+    return Deadline(HANG_S, time.monotonic())
 
 
 async def result(engine: AsyncLLM, params: SamplingParams) -> Any:
@@ -69,9 +72,15 @@ def test_request_ends_alone_and_finds_the_grammar_later(held: tuple[threading.Ev
     assert set(last.text) <= set("abcdef") and 3 <= len(last.text) <= 8
 
 
-def test_generate_waits_for_the_end(held: tuple[threading.Event, list[str]], tiny: LLM) -> None:
-    go, _ = held
-    threading.Timer(0.2, go.set).start()
+def test_generate_waits_for_the_end(held: tuple[threading.Event, list[str]], tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, begun = held
+    monkeypatch.setattr(prepare, "DEADLINE_S", 0.0)  # which has passed before the compilation begins
+
+    def let_go() -> None:
+        wait_until(lambda: begun, "the compilation")
+        go.set()
+
+    threading.Thread(target=let_go).start()
     assert tiny.generate([[1]], PARAMS.replace(structured_outputs={"regex": "[g-k]{3}"}))[0].text.isalpha()
 
 
@@ -83,14 +92,14 @@ def test_errors_of_a_compilation_reach_its_requests() -> None:
 
     for _ in range(2):
         with pytest.raises(InvalidParamsError, match="no"):
-            compilations.wait("a", refuse, in_a_minute())
-    assert compilations.wait("a", lambda: 3, in_a_minute()) == 3
+            compilations.wait("a", refuse, far_off())
+    assert compilations.wait("a", lambda: 3, far_off()) == 3
 
     def late() -> int:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        compilations.wait("a", late, in_a_minute())
+        compilations.wait("a", late, far_off())
 
 
 def test_a_compilation_that_nobody_waits_for_does_not_begin() -> None:
@@ -99,23 +108,22 @@ def test_a_compilation_that_nobody_waits_for_does_not_begin() -> None:
 
     def first() -> int:
         begun.append("first")
-        assert go.wait(60)
+        assert go.wait(HANG_S)
         return 1
 
     def second() -> int:
         begun.append("second")
         return 2
 
-    thread = threading.Thread(target=compilations.wait, args=("first", first, in_a_minute()))
+    thread = threading.Thread(target=compilations.wait, args=("first", first, far_off()))
     thread.start()
-    while not begun:
-        time.sleep(0.001)
+    wait_until(lambda: begun, "the compilation")
     for make, state in ((first, "has been compiling for 0.01 s and goes on"), (second, "has waited behind others for 0.01 s;")):
         with pytest.raises(GrammarTimeoutError, match=state):
             compilations.wait(make.__name__, make, Deadline(0.01, time.monotonic()))
     go.set()
     thread.join()
-    assert compilations.wait("third", lambda: 3, in_a_minute()) == 3 and begun == ["first"]
+    assert compilations.wait("third", lambda: 3, far_off()) == 3 and begun == ["first"]
 
 
 def many(engine: AsyncLLM, count: int, letters: str) -> list[asyncio.Task[Any]]:
@@ -128,7 +136,7 @@ def test_slow_grammars_take_no_thread_that_others_need(
     held: tuple[threading.Event, list[str]], tiny: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, begun = held
-    monkeypatch.setattr(prepare, "DEADLINE_S", 60.0)
+    monkeypatch.setattr(prepare, "DEADLINE_S", HANG_S)
 
     async def main() -> list[Any]:
         async with AsyncLLM(llm=tiny) as engine:
@@ -136,7 +144,7 @@ def test_slow_grammars_take_no_thread_that_others_need(
             while not begun:
                 await asyncio.sleep(0.01)
             other = asyncio.create_task(asyncio.to_thread(int))  # as texts and chats are prepared
-            done, _ = await asyncio.wait({other}, timeout=5)
+            done, _ = await asyncio.wait({other}, timeout=HANG_S / 10)
             assert not any(task.done() for task in slow)
             go.set()
             assert done
@@ -148,16 +156,29 @@ def test_slow_grammars_take_no_thread_that_others_need(
 def test_the_wait_for_a_grammar_counts_from_the_arrival(
     held: tuple[threading.Event, list[str]], tiny: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of requests behind others, too."""
-    monkeypatch.setattr(prepare, "DEADLINE_S", 0.2)
+    """Of requests behind others, too: the test's clock passes the deadline once all have come, before any of them waits."""
+    now_s, left, passed = [0.0], [], threading.Event()
+
+    class Clock(Deadline):
+        def left_s(self) -> float:
+            assert passed.wait(HANG_S)
+            left.append(self.since_s + self.limit_s - now_s[0])
+            return 0.0
+
+    monkeypatch.setattr(prepare, "Deadline", Clock)
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
     async def main() -> list[Any]:
         async with AsyncLLM(llm=tiny) as engine:
-            return await asyncio.gather(*many(engine, 256, "r-t"))
+            tasks = many(engine, 256, "r-t")
+            for _ in range(20):  # each task comes to its place in the queue
+                await asyncio.sleep(0)
+            now_s[0] = 100.0
+            passed.set()
+            return await asyncio.gather(*tasks)
 
-    begun_s = time.monotonic()
     assert all(isinstance(end, GrammarTimeoutError) for end in asyncio.run(main()))
-    assert time.monotonic() - begun_s < 1.2, "eight waits of 32 requests each, one after another, take 1.6 s"
+    assert len(left) == 256 and max(left) < 0
 
 
 def test_over_http_it_is_a_503_that_says_when_to_come_again() -> None:
